@@ -1,0 +1,37 @@
+"""Stemma: a workbench for pre-trained language models, where a model is a recipe and a recipe is what it changed.
+
+    import stemma
+    model = stemma.load("run")                       # a run folder, its model/, or a Hugging Face folder
+    model.logits(input_ids)
+    stemma.pretrain("bert@tiny", corpus="notes.txt", out="run", steps=1000)
+
+Nothing heavy is imported until it is used.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+__all__ = ["Model", "Recipe", "UserError", "build", "load", "pretrain", "recipe", "resume", "save"]
+
+_HOMES = {"Model": "stemma.exchange.model", "load": "stemma.exchange.load", "save": "stemma.exchange.save",
+          "build": "stemma.exchange.build", "Recipe": "stemma.lineage", "recipe": "stemma.lineage",
+          "UserError": "stemma.errors", "pretrain": "stemma.training.pretrain", "resume": "stemma.training.pretrain"}
+
+if TYPE_CHECKING:
+    from stemma.errors import UserError
+    from stemma.exchange.build import build
+    from stemma.exchange.load import load
+    from stemma.exchange.model import Model
+    from stemma.exchange.save import save
+    from stemma.lineage import Recipe, recipe
+    from stemma.training.pretrain import pretrain, resume
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'stemma' has no attribute {name!r}")
+    import importlib
+
+    return getattr(importlib.import_module(_HOMES[name]), name)

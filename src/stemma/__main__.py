@@ -1,0 +1,7 @@
+"""`python -m stemma`."""
+
+import sys
+
+from stemma.cli import main
+
+sys.exit(main())

@@ -1,0 +1,131 @@
+"""The command `stemma`: thin verbs over the package, and one way of saying what went wrong.
+
+Verbs import what they need when they run, so that `--help` answers at once.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from stemma.cli import family, start, train, use
+from stemma.cli.corpus import corpus_app
+from stemma.cli.output import emit
+from stemma.cli.tokenizer import tokenizer_app
+from stemma.errors import Interrupted, UserError, did_you_mean
+
+
+class Verbs(TyperGroup):
+    """A group that names its verbs: all of them where none is given, the nearest where one is misspelt."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if not args and not self.invoke_without_command:
+            raise UserError(f"`{ctx.command_path}` needs a verb: {', '.join(self.list_commands(ctx))}.")
+        return super().parse_args(ctx, args)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if args and not args[0].startswith("-") and self.get_command(ctx, args[0]) is None:
+            known = self.list_commands(ctx)
+            raise UserError(f'no verb "{args[0]}" in `{ctx.command_path}`.{did_you_mean(args[0], known)} '
+                            f"`{ctx.command_path} --help` lists all of them.")
+        return super().resolve_command(ctx, args)
+
+
+app = typer.Typer(name="stemma", cls=Verbs, rich_markup_mode=None, add_completion=False, invoke_without_command=True,
+                  context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        from importlib.metadata import PackageNotFoundError, version
+
+        try:
+            print(f"stemma {version('stemma-lm')}")
+        except PackageNotFoundError:
+            print("stemma, not installed (run from its source folder)")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(context: typer.Context,
+          version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True,
+                                                help="Print the version.")] = False) -> None:
+    """From raw text to a pre-trained language model, by a recipe that says what it changed from its parent.
+
+    Example: stemma pretrain bert@tiny --corpus notes.txt --out run
+    """
+    if context.invoked_subcommand is None:
+        print(context.get_help())
+
+
+start.register(app)
+family.register(app)
+app.add_typer(tokenizer_app, name="tokenizer", cls=Verbs)
+app.add_typer(corpus_app, name="corpus", cls=Verbs)
+train.register(app)
+use.register(app)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one verb and return its exit code: 0 done, 2 the user's input, 1 our fault, 130 interrupted."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    options = given[:given.index("--")] if "--" in given else given
+    debug, as_json = "--debug" in options, "--json" in options
+    given = [word for word in options if word != "--debug"] + given[len(options):]
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):  # a terminal that lacks a character must not end the run
+            stream.reconfigure(errors="backslashreplace")
+    try:
+        code = typer.main.get_command(app).main(given, prog_name="stemma", standalone_mode=False)
+        sys.stdout.flush()
+    except BaseException as error:
+        if debug and not isinstance(error, SystemExit | BrokenPipeError):
+            import traceback
+
+            traceback.print_exc()
+        return _explain(error, as_json)
+    if code == 130:  # typer's answer to Ctrl-C
+        print("interrupted.", file=sys.stderr)
+    return code if isinstance(code, int) else 0
+
+
+def _explain(error: BaseException, as_json: bool) -> int:
+    if isinstance(error, BrokenPipeError) or isinstance(error.__context__, BrokenPipeError):
+        # `stemma tree | head -1`: the reader has what it wanted, and the interpreter must not complain at its end
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return 0
+    if isinstance(error, SystemExit):
+        return error.code if isinstance(error.code, int) else int(error.code is not None)
+    if isinstance(error, Interrupted | KeyboardInterrupt):
+        print(str(error) or "interrupted.", file=sys.stderr)
+        return 130
+    if hasattr(error, "format_message"):
+        error = UserError(_usage(error))
+    if isinstance(error, UserError):
+        print(f"error: {error}", file=sys.stderr)
+        if as_json:
+            emit({"error": error.message, "problems": [f"{where}: {what}" if where else what
+                                                       for where, what in error.problems]}, as_json=True)
+        return 2
+    said = " ".join(str(error).split()) or "no message"
+    print(f"internal error: {type(error).__name__}: {said}; run again with --debug for the traceback", file=sys.stderr)
+    if as_json:
+        emit({"error": f"internal error: {type(error).__name__}: {said}"}, as_json=True)
+    return 1
+
+
+def _usage(error: Any) -> str:
+    """What was wrong with the command line itself, and where its help is."""
+    context = getattr(error, "ctx", None)
+    path = context.command_path if context else "stemma"
+    wrong = getattr(error, "option_name", None)
+    if wrong and context and type(error).__name__ == "NoSuchOption":
+        known = [option for parameter in context.command.get_params(context) for option in parameter.opts]
+        return f'no option "{wrong}" of `{path}`.{did_you_mean(wrong, known)} `{path} --help` lists all of them.'
+    said = error.format_message().strip().rstrip(".")
+    return f"{said[:1].lower()}{said[1:]}; `{path} --help` shows how it is used."

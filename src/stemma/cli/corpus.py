@@ -1,0 +1,88 @@
+"""`stemma corpus`: tokenise text once, and look at what came out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from stemma.cli.output import DebugOption, JsonOption, console, emit, notice
+
+corpus_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None,
+                         help="Tokenise text once, for every recipe that takes its tokenizer.")
+
+
+@corpus_app.command()
+def build(
+    paths: Annotated[list[str], typer.Argument(metavar="PATH", help="Text: files, folders, globs, or - for stdin.")],
+    tokenizer: Annotated[Path, typer.Option(help="Folder of the tokenizer.", metavar="DIR")],
+    out: Annotated[Path, typer.Option(help="Where the corpus goes.", metavar="DIR")],
+    workers: Annotated[int | None, typer.Option(help="Processes; by default one per core.", metavar="N")] = None,
+    documents: Annotated[str, typer.Option(help="What ends a document in plain text: blank, line or file.")] = "blank",
+    sentences: Annotated[str, typer.Option(help="A sentence is a line, or lines are split; auto looks.")] = "auto",
+    field: Annotated[str, typer.Option(help="Which field of JSON lines or Parquet holds the text.")] = "text",
+    encoding: Annotated[str, typer.Option(help="Of plain text and JSON lines.")] = "utf-8",
+    errors: Annotated[str, typer.Option(help="Bytes that are no text: strict, replace or ignore.")] = "strict",
+    words: Annotated[Path | None, typer.Option(help="Chinese words, in jieba's format.", metavar="FILE")] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace what is in --out.")] = False,
+    json: JsonOption = False,
+    debug: DebugOption = False,
+) -> None:
+    """Tokenise text into a corpus: memory-mapped, checksummed, with document, sentence and word boundaries.
+
+    Example: stemma corpus build texts/ --tokenizer tok --out corp
+    """
+    from stemma.corpus.build import build_corpus
+
+    with _progress(paths) as progress:
+        result = build_corpus(
+            paths, tokenizer, out, workers=workers, documents=documents, field=field, encoding=encoding, errors=errors,
+            sentences=sentences, user_dictionary=words, overwrite=overwrite, notice=notice, progress=progress,
+        )
+    emit(result, json, lambda: print(
+        f"{result['corpus']}: {result['tokens']:,} tokens, {result['sentences']:,} sentences, "
+        f"{result['documents']:,} documents, {result['unknown_rate']:.3%} unknown"))
+
+
+@corpus_app.command()
+def info(
+    corpus: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of the corpus.")],
+    json: JsonOption = False,
+    debug: DebugOption = False,
+) -> None:
+    """Counts, vocabulary coverage and lengths of a corpus; every file's checksum is verified on the way.
+
+    Example: stemma corpus info corp
+    """
+    from stemma.corpus.info import corpus_info, describe
+
+    result = corpus_info(corpus)
+    emit(result, json, lambda: print(describe(result)))
+
+
+@contextmanager
+def _progress(paths: list[str]) -> Iterator[Callable[[int], None] | None]:
+    """A bar on stderr while there is somebody to look at it; it takes the bytes of text that are done."""
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+
+    if not console(stderr=True).is_terminal:
+        yield None
+        return
+    columns = (TextColumn("tokenising"), BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console(stderr=True), transient=True) as bar:
+        task = bar.add_task("", total=_text_size(paths))
+        yield lambda done: bar.update(task, completed=done)
+
+
+def _text_size(paths: list[str]) -> int | None:
+    """Bytes of text to come, where file sizes tell: not in packed files, and JSON and Parquet hold more than text."""
+    from stemma.text.readers import JSON_LINES, PARQUET, list_files
+    from stemma.text.streams import COMPRESSED
+
+    files = list_files(paths)
+    if any(not file.is_file() or file.suffix.lower() in (*COMPRESSED, *JSON_LINES, PARQUET) for file in files):
+        return None
+    return sum(file.stat().st_size for file in files)

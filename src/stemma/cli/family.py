@@ -1,0 +1,110 @@
+"""The family: `tree`, `show` and `diff` print recipes; nothing is built or trained."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from stemma.cli.output import DebugOption, JsonOption, columns, console, emit, shown
+
+RecipeArgument = Annotated[str, typer.Argument(metavar="RECIPE", help="name, name@size, or the path of a .toml file")]
+ChangesArgument = Annotated[list[str] | None, typer.Argument(metavar="KEY=VALUE", help="changes on top of it")]
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(tree)
+    app.command()(show)
+    app.command()(diff)
+
+
+def tree(json: JsonOption = False, debug: DebugOption = False) -> None:
+    """All recipes, each under the one it changes.
+
+    Example: stemma tree
+    """
+    from stemma import lineage
+
+    family = lineage.family()
+
+    def human() -> None:
+        from rich.text import Text
+        from rich.tree import Tree
+
+        def grow(branch: Tree, parent: str | None) -> None:
+            for info in family:
+                if info.parent == parent:
+                    label = Text.assemble((info.name, "bold"), f"  {info.year or ''}  ", (info.summary, "dim"))
+                    grow(branch.add(label), info.name)
+
+        root = Tree("", hide_root=True)
+        grow(root, None)
+        console().print(root)
+
+    emit({"recipes": [info._asdict() for info in family]}, json, human)
+
+
+def show(recipe: RecipeArgument, changes: ChangesArgument = None, json: JsonOption = False,
+         debug: DebugOption = False) -> None:
+    """A recipe in full: each value, and the ancestor that set it.
+
+    Example: stemma show bert@tiny network.layers=4
+    """
+    from stemma import lineage
+    from stemma.schema.layers import flatten
+
+    found = lineage.recipe(recipe, changes or ())
+
+    def human() -> None:
+        from rich.text import Text
+
+        about = [found.label, f"{found.title} ({found.year})" if found.year else found.title, found.paper]
+        console().print(Text(" · ".join(part for part in about if part), style="bold"))
+        if found.summary:
+            console().print(Text(found.summary))
+        if found.sizes:
+            console().print(Text(f"sizes: {', '.join(found.sizes)}", style="dim"))
+        flat = flatten(found.values)
+        lines = columns([(key, shown(value), found.origin[key]) for key, value in flat.items()])
+        section = ""
+        for key, line in zip(flat, lines, strict=True):
+            if section != (section := key.split(".")[0]):
+                console().print()
+            console().print(Text("  " + line, style="dim" if found.origin[key] == lineage.DEFAULT else ""))
+
+    emit({"recipe": found.label, "parent": found.parent, "title": found.title, "year": found.year,
+          "paper": found.paper, "summary": found.summary, "sizes": found.sizes, "values": found.values,
+          "origin": found.origin}, json, human)
+
+
+def diff(a: Annotated[str, typer.Argument(metavar="A", help="a recipe")],
+         b: Annotated[str, typer.Argument(metavar="B", help="another")],
+         json: JsonOption = False, debug: DebugOption = False) -> None:
+    """What changes from one recipe to another.
+
+    Example: stemma diff transformer bert
+    """
+    from stemma import lineage
+
+    changes = lineage.diff(a, b)
+
+    def human() -> None:
+        from rich.text import Text
+
+        count = f"{len(changes)} change{'' if len(changes) == 1 else 's'}" if changes else "no difference"
+        console().print(Text(f"{a} -> {b} · {count}", style="bold"))
+        for change, line in zip(changes, columns([_row(change) for change in changes]), strict=True):
+            style = "red" if change.after is None else "green" if change.before is None else ""
+            console().print(Text(f"  {line}", style=style))
+
+    emit({"a": a, "b": b, "changes": [{"key": change.key, "from": change.before, "to": change.after}
+                                      for change in changes]}, json, human)
+
+
+def _row(change: Any) -> tuple[str, str, str]:
+    """Sign and key, the old value, the new one."""
+    if change.after is None:
+        return f"-  {change.key}", "", ""
+    if change.before is None:
+        return f"+  {change.key}", shown(change.after), ""
+    return f"~  {change.key}", shown(change.before), f"->  {shown(change.after)}"

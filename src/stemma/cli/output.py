@@ -1,0 +1,85 @@
+"""What every verb prints: one JSON object for programs, tables for people, notes on stderr.
+
+Nothing here costs time to import: rich waits until a person is there to look at it.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")]
+DebugOption = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
+
+
+def emit(result: Mapping[str, Any], as_json: bool, human: Callable[[], None] | None = None) -> None:
+    """The result of a verb: exactly one JSON object, or what `human` prints (by default the same as lines)."""
+    if as_json:
+        readable = "utf" in (sys.stdout.encoding or "").lower()
+        print(json.dumps(_plain(result), ensure_ascii=not readable, allow_nan=False), flush=True)
+    elif human is not None:
+        human()
+    else:
+        width = max(map(len, result), default=0)
+        for key, value in result.items():
+            print(f"{key:<{width}}  {shown(value)}")
+
+
+def _plain(value: Any) -> Any:
+    """JSON has no NaN and no infinity, and knows no paths or arrays."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(inner) for key, inner in value.items()}
+    if isinstance(value, str | bool | int) or value is None:
+        return value
+    if isinstance(value, float):
+        return float(value) if math.isfinite(value) else None
+    if hasattr(value, "tolist"):  # numpy's and torch's numbers and arrays, without importing either
+        return _plain(value.tolist())
+    return [_plain(inner) for inner in value] if isinstance(value, Iterable) else str(value)
+
+
+def notice(text: str) -> None:
+    """Something worth knowing that is not the result."""
+    print(f"note: {text}", file=sys.stderr, flush=True)
+
+
+def shown(value: Any) -> str:
+    """A value as a person reads it: 30,522, true, 1e-12, segment_pair."""
+    if value is None:
+        return "none"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int):
+        return f"{value:,}"
+    if isinstance(value, float):
+        return f"{value:,.6g}".replace("e-0", "e-")
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key} {shown(inner)}" for key, inner in value.items())
+    return ", ".join(map(shown, value)) if isinstance(value, list | tuple) else str(value)
+
+
+def columns(rows: Sequence[Sequence[str]], gap: int = 3) -> list[str]:
+    """Rows of text as lines, each column as wide as its widest cell."""
+    widths = [max(map(len, cells)) for cells in zip(*rows, strict=True)] if rows else []
+    return [(" " * gap).join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip()
+            for row in rows]
+
+
+@cache
+def console(stderr: bool = False) -> Console:
+    """Where to print for people; text in a pipe is not folded to a terminal's width."""
+    from rich.console import Console
+
+    made = Console(stderr=stderr, highlight=False)
+    if not made.is_terminal:
+        made.width = 240
+    return made

@@ -1,0 +1,106 @@
+"""`stemma tokenizer`: learn a vocabulary from text, and look at one."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from stemma.cli.output import DebugOption, JsonOption, columns, emit, notice
+
+if TYPE_CHECKING:
+    from stemma.text.tokenizer import Tokenizer
+
+tokenizer_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None,
+                            help="Learn a vocabulary from text, or look at one.")
+
+
+@tokenizer_app.command()
+def train(
+    paths: Annotated[list[str], typer.Argument(metavar="PATH", help="Text: files, folders, globs, or - for stdin.")],
+    out: Annotated[Path, typer.Option(help="Where the tokenizer goes.", metavar="DIR")],
+    kind: Annotated[str | None, typer.Option(
+        help="wordpiece, bpe, byte_bpe, unigram, word or character.", metavar="KIND")] = None,
+    vocab_size: Annotated[int | None, typer.Option(help="Number of pieces, special ones too.", metavar="N")] = None,
+    recipe: Annotated[str | None, typer.Option(
+        "--for", metavar="RECIPE", help="Defaults, and which special tokens to reserve, from a recipe.")] = None,
+    lowercase: Annotated[bool | None, typer.Option(
+        "--lowercase/--no-lowercase", help="Fold capitals; by default as the recipe does, else not.")] = None,
+    documents: Annotated[str, typer.Option(help="What ends a document in plain text: blank, line or file.")] = "blank",
+    field: Annotated[str, typer.Option(help="Which field of JSON lines or Parquet holds the text.")] = "text",
+    encoding: Annotated[str, typer.Option(help="Of plain text and JSON lines.")] = "utf-8",
+    errors: Annotated[str, typer.Option(help="Bytes that are no text: strict, replace or ignore.")] = "strict",
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace what is in --out.")] = False,
+    json: JsonOption = False,
+    debug: DebugOption = False,
+) -> None:
+    """Learn a vocabulary from text, with every special role reserved unless --for narrows them.
+
+    Example: stemma tokenizer train texts/ --kind wordpiece --vocab-size 30522 --lowercase --out tok
+    """
+    from stemma.errors import UserError
+    from stemma.files import folder_atomically, refuse_non_empty
+    from stemma.text.readers import read_passages
+    from stemma.text.train import train_tokenizer
+
+    started = time.perf_counter()
+    cjk_spacing, roles = True, None
+    if recipe is not None:
+        from stemma import lineage
+
+        chosen = lineage.recipe(recipe)
+        wanted = chosen.settings.tokenizer
+        kind = wanted.kind if kind is None else kind
+        vocab_size = wanted.vocab_size if vocab_size is None else vocab_size
+        lowercase = wanted.lowercase if lowercase is None else lowercase
+        cjk_spacing, roles = wanted.cjk_spacing, lineage.roles_needed(chosen)
+    if kind is None or vocab_size is None:
+        missing = [flag for flag, value in (("--kind", kind), ("--vocab-size", vocab_size)) if value is None]
+        raise UserError(f"{' and '.join(missing)} must be given; or name a recipe that has them with --for RECIPE.")
+    refuse_non_empty(out, overwrite)
+    passages = read_passages(paths, documents=documents, field=field, encoding=encoding, errors=errors, notice=notice)
+    tokenizer = train_tokenizer(
+        (passage.text for passage in passages), kind, vocab_size, lowercase=bool(lowercase), roles=roles,
+        cjk_spacing=cjk_spacing, notice=notice, progress=sys.stderr.isatty() and not json)  # fmt: skip
+    with folder_atomically(out, overwrite) as folder:
+        tokenizer.save(folder)
+    result = {"out": str(out), "requested": vocab_size, **_facts(tokenizer),
+              "seconds": round(time.perf_counter() - started, 3)}
+    emit(result, json, lambda: print(
+        f"{out}: {tokenizer.vocab_size:,} {kind} pieces, {len(tokenizer.special_ids)} of them special, "
+        f"in {result['seconds']:.1f} s"))
+
+
+@tokenizer_app.command()
+def info(
+    path: Annotated[Path, typer.Argument(metavar="DIR", help="Folder or file of a tokenizer, ours or another's.")],
+    json: JsonOption = False,
+    debug: DebugOption = False,
+) -> None:
+    """Kind, size and special tokens of a tokenizer: tokenizer.json, vocab.txt, vocab.json + merges.txt or .model.
+
+    Example: stemma tokenizer info tok
+    """
+    from stemma.text.tokenizer import Tokenizer
+
+    tokenizer = Tokenizer.load(path)
+    result = {"tokenizer": str(path), **_facts(tokenizer), "fingerprint": tokenizer.fingerprint}
+
+    def human() -> None:
+        case = "capitals folded" if tokenizer.lowercase else "capitals kept"
+        print(f"{path}: {tokenizer.kind}, {tokenizer.vocab_size:,} pieces, {case}")
+        rows = [(f"  {role}", tokenizer.token(number), str(number)) for role, number in tokenizer.roles.items()]
+        print("\n".join(columns(rows)))
+        if len(tokenizer.sentinels) > 1:
+            print(f"  ... and {len(tokenizer.sentinels) - 1} more sentinels")
+
+    emit(result, json, human)
+
+
+def _facts(tokenizer: Tokenizer) -> dict[str, Any]:
+    return {"kind": tokenizer.kind, "vocab_size": tokenizer.vocab_size, "lowercase": tokenizer.lowercase,
+            "roles": tokenizer.roles, "sentinels": len(tokenizer.sentinels),
+            "special_tokens": len(tokenizer.special_ids)}

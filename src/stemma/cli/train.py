@@ -1,0 +1,138 @@
+"""`inspect`, `pretrain` and `resume`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from stemma.cli.family import ChangesArgument, RecipeArgument
+from stemma.cli.output import DebugOption, JsonOption, console, emit, notice, shown
+
+CorpusOption = Annotated[list[str], typer.Option("--corpus", metavar="DIR|PATH", show_default=False,
+                                                 help="A corpus folder, or raw text: a file, folder, glob or -.")]
+DocumentsOption = Annotated[str, typer.Option(help="In plain text, what ends a document: blank, line or file.")]
+FieldOption = Annotated[str, typer.Option(help="The field of jsonl or parquet that holds the text.")]
+EncodingOption = Annotated[str, typer.Option(help="The text's encoding.")]
+ErrorsOption = Annotated[str, typer.Option(help="Bytes that do not fit the encoding: strict or replace.")]
+SeedOption = Annotated[int, typer.Option(min=0, help="All randomness follows from it.")]
+OverwriteOption = Annotated[bool, typer.Option("--overwrite", help="Replace what stands at --out.")]
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(inspect)
+    app.command()(pretrain)
+    app.command()(resume)
+
+
+def pretrain(recipe: RecipeArgument, corpus: CorpusOption,
+             out: Annotated[Path, typer.Option(metavar="RUN", show_default=False, help="The run folder to make.")],
+             changes: ChangesArgument = None,
+             steps: Annotated[int | None, typer.Option(help="Stop after so many steps (default: the recipe's).")] = None,
+             tokens: Annotated[int | None, typer.Option(help="Stop after so many tokens.")] = None,
+             minutes: Annotated[float | None, typer.Option(help="Stop after so many minutes.")] = None,
+             start: Annotated[str | None, typer.Option("--from", metavar="MODEL",
+                                                       help="Start from this model's weights.")] = None,
+             seed: SeedOption = 0, documents: DocumentsOption = "blank", field: FieldOption = "text",
+             encoding: EncodingOption = "utf-8", errors: ErrorsOption = "strict",
+             tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Log for TensorBoard as well.")] = False,
+             overwrite: OverwriteOption = False, json: JsonOption = False, debug: DebugOption = False) -> None:
+    """Pre-train a recipe on a corpus or on raw text; interrupted anywhere, `stemma resume` goes on.
+
+    Example: stemma pretrain bert@tiny --corpus notes.txt --out run --minutes 5 network.layers=4
+    """
+    from stemma.training.pretrain import pretrain as run_it
+    from stemma.training.run import Reading
+
+    reading = Reading(documents=documents, field=field, encoding=encoding, errors=errors)
+    result = run_it(recipe, corpus, out, steps=steps, tokens=tokens, minutes=minutes, start=start, seed=seed,
+                    changes=changes or (), reading=reading, overwrite=overwrite, tensorboard=tensorboard,
+                    show=sys.stderr.isatty(), notice=notice)
+    _finish(result, json)
+
+
+def resume(run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of an interrupted run.")],
+           json: JsonOption = False, debug: DebugOption = False) -> None:
+    """Go on with an interrupted run, to the very bytes it would have reached.
+
+    Example: stemma resume run
+    """
+    from stemma.training.pretrain import resume as run_it
+
+    _finish(run_it(run, show=sys.stderr.isatty(), notice=notice), json)
+
+
+def _finish(result: dict[str, Any], as_json: bool) -> None:
+    def human() -> None:
+        validation, unigram = result.get("validation_loss"), result.get("unigram_loss")
+        against = f" · held-out loss {validation:.3f} (unigram {unigram:.3f})" if validation is not None else ""
+        print(f"{result['recipe']} · {shown(result['steps'])} steps, {shown(result['tokens'])} tokens in "
+              f"{result['seconds']:,.0f} s ({result['tokens_per_second']:,.0f} tokens/s){against}")
+        print(f"{result['run']}/model is ready: `stemma fill {result['run']} \"...\"`")
+
+    emit(result, as_json, human)
+
+
+def inspect(recipe: RecipeArgument, corpus: CorpusOption, changes: ChangesArgument = None,
+            examples: Annotated[int, typer.Option(min=1, help="How many examples to show.")] = 2,
+            step: Annotated[int, typer.Option(min=0, help="The batch of this step.")] = 0,
+            seed: SeedOption = 0, documents: DocumentsOption = "blank", field: FieldOption = "text",
+            encoding: EncodingOption = "utf-8", errors: ErrorsOption = "strict", json: JsonOption = False,
+            debug: DebugOption = False) -> None:
+    """A few training examples as readable text: what is hidden, replaced and kept, and who sees whom.
+
+    Example: stemma inspect bert@tiny --corpus corpus objective.masked_lm.unit=word
+    """
+    from stemma import lineage
+    from stemma.corpus.shards import Corpus
+    from stemma.training.inspect import inspect as look
+    from stemma.training.run import Reading, locate
+    from stemma.training.source import adopt_tokenizer, corpus_from_text
+
+    chosen = lineage.recipe(recipe, changes or ())
+    folder, text = locate(corpus)
+    reading = Reading(documents=documents, field=field, encoding=encoding, errors=errors)
+    opened = Corpus.open(folder) if folder else corpus_from_text(text, chosen, reading, notice)
+    result = look(adopt_tokenizer(chosen, opened), opened, examples, seed, step)
+    emit(result, json, lambda: _show(result))
+
+
+def _show(result: dict[str, Any]) -> None:
+    from rich.text import Text
+
+    batch = result["batch"]
+    scored = ", ".join(f"{count:,} places for {head}" for head, count in batch["scored"].items())
+    console().print(Text(f"{result['recipe']} · {', '.join(result['objectives'])} · {batch['rows']} x {batch['length']} "
+                         f"({batch['padding']:.1%} padding) · {scored}", style="bold"))
+    console().print(Text("{hidden}  {guess<-replaced}  {kept as it was!}  · segments change at ‖", style="dim"))
+    for number, example in enumerate(result["examples"], 1):
+        labels = ", ".join(f"{head} = {label}" for head, label in example["labels"].items())
+        console().print(Text(f"\nexample {number}" + (f" · {labels}" if labels else ""), style="bold"))
+        console().print(_marked(example))
+        console().print(Text("who sees whom (row: reader, column: seen; first places)", style="dim"))
+        for line in example["visibility"]:
+            console().print(Text("  " + "".join("█" if seen else "·" for seen in line)))
+
+
+def _marked(example: dict[str, Any]) -> Any:
+    """The input as one line of text with every target marked."""
+    from rich.text import Text
+
+    line = Text()
+    wanted = {target["position"]: target["token"] for target in example["targets"]}
+    segment = example["segments"][0] if example["segments"] else 0
+    for place, (token, before) in enumerate(zip(example["input"], example["original"], strict=True)):
+        if example["segments"][place] != segment:
+            line.append("‖ ", style="dim")
+            segment = example["segments"][place]
+        if place not in wanted:
+            line.append(token + " ")
+        elif token == before:
+            line.append("{" + token + "!} ", style="green")
+        elif token.strip("[]<>").lower() == "mask":
+            line.append("{" + wanted[place] + "} ", style="bold")
+        else:
+            line.append("{" + f"{wanted[place]}<-{token}" + "} ", style="red")
+    return line

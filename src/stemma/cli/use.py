@@ -1,0 +1,83 @@
+"""`fill` and `embed`: ask a finished model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from stemma.cli.output import DebugOption, JsonOption, console, emit, notice
+from stemma.cli.train import EncodingOption, ErrorsOption, FieldOption, OverwriteOption
+
+ModelArgument = Annotated[str, typer.Argument(metavar="MODEL", help="A run, its model/, or a Hugging Face folder.")]
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(fill)
+    app.command()(embed)
+
+
+def fill(model: ModelArgument, text: Annotated[str, typer.Argument(metavar="TEXT", help="Text with [MASK] in it.")],
+         top: Annotated[int, typer.Option(help="How many guesses to show.")] = 5, json: JsonOption = False,
+         debug: DebugOption = False) -> None:
+    """Guess the masked words of a text.
+
+    Example: stemma fill run "the [MASK] of the list"
+    """
+    from stemma.exchange.load import load
+    from stemma.generation.fill import fill as guess
+
+    loaded = load(model)
+    for text_of_notice in loaded.notices:
+        notice(text_of_notice)
+    predictions = guess(loaded, text, top)
+
+    def human() -> None:
+        from rich.text import Text
+
+        for prediction in predictions:
+            if len(predictions) > 1:
+                console().print(Text(f"place {prediction['position']}", style="dim"))
+            for candidate in prediction["candidates"]:
+                bar = "█" * round(40 * candidate["probability"])
+                console().print(Text(f"{candidate['probability']:7.1%}  {candidate['token']:<16} {bar}"))
+
+    emit({"model": model, "text": text, "predictions": predictions}, json, human)
+
+
+def embed(model: ModelArgument, path: Annotated[list[str], typer.Argument(metavar="PATH", help="Text, one a line.")],
+          out: Annotated[Path, typer.Option(show_default=False, help="The .npy file to write.")],
+          pooling: Annotated[str, typer.Option(help="mean (over the tokens) or start (the first place).")] = "mean",
+          normalize: Annotated[bool, typer.Option("--normalize", help="Scale every vector to length 1.")] = False,
+          field: FieldOption = "text", encoding: EncodingOption = "utf-8", errors: ErrorsOption = "strict",
+          overwrite: OverwriteOption = False, json: JsonOption = False, debug: DebugOption = False) -> None:
+    """One vector for each line of text, as a numpy file.
+
+    Example: stemma embed run sentences.txt --out vectors.npy
+    """
+    import io
+    import time
+
+    import numpy as np
+
+    from stemma.exchange.load import load
+    from stemma.files import refuse_non_empty, write_atomically
+    from stemma.tasks.embed import embed as compute
+    from stemma.text.readers import read_passages
+
+    refuse_non_empty(out, overwrite)
+    passages = read_passages(path, documents="line", field=field, encoding=encoding, errors=errors, notice=notice)
+    texts = [passage.text for passage in passages if passage.begins]
+    loaded = load(model)
+    began = time.perf_counter()
+    vectors = compute(loaded, texts, pooling, normalize, notice)
+    seconds = time.perf_counter() - began
+    content = io.BytesIO()
+    np.save(content, vectors)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(out, content.getvalue())
+    result = {"out": str(out), "vectors": len(vectors), "width": vectors.shape[1], "pooling": pooling,
+              "normalized": normalize, "seconds": seconds}
+    emit(result, json, lambda: print(f"{len(vectors):,} vectors of {vectors.shape[1]} numbers in {out} "
+                                     f"({seconds:.1f} s)"))

@@ -1,0 +1,210 @@
+"""A batch being prepared: laid out from pieces, then edited by each objective of its group in recipe order.
+
+Objectives that rearrange text edit `pieces`; the first look at `ids` lays the rows out by the recipe's template, and
+from then on only tokens change. Everything is a (rows, length) array, so no objective ever loops over tokens.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from stemma.corpus.pieces import Pieces
+from stemma.corpus.view import View
+from stemma.errors import UserError
+from stemma.text.tokenizer import Tokenizer
+
+PARTS = {"A": 0, "B": 1}
+
+
+@dataclass(frozen=True)
+class Slot:
+    """One word of a template: a role's token, or the text of a part."""
+
+    name: str
+    segment: int
+
+    @property
+    def part(self) -> int | None:
+        return PARTS.get(self.name)
+
+
+def parse_template(text: str) -> list[Slot]:
+    """"start A separator B:1 separator:1" -> slots; the number behind the colon is the segment."""
+    return [Slot(name, int(segment or 0)) for name, _, segment in (word.partition(":") for word in text.split())]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How rows are laid out: the two templates with their roles resolved, and the window's length."""
+
+    single: list[Slot]
+    pair: list[Slot]
+    length: int
+    roles: dict[str, int]
+
+    @classmethod
+    def of(cls, tokenizer: Tokenizer, single: str, pair: str, length: int) -> Layout:
+        slots = parse_template(single), parse_template(pair)
+        wanted = {slot.name for template in slots for slot in template if slot.part is None} | {"padding", "separator"}
+        # padding is only a filler that nobody sees, and the separator is asked for only where documents meet
+        roles = {role: tokenizer.roles.get(role, 0) if role in ("padding", "separator") else tokenizer.role(role)
+                 for role in sorted(wanted)}
+        return cls(*slots, length, roles)
+
+    def capacity(self, pair: bool) -> int:
+        """How many tokens of text fit."""
+        room = self.length - sum(slot.part is None for slot in (self.pair if pair else self.single))
+        if room < (2 if pair else 1):
+            raise UserError(f"a sequence_length of {self.length} leaves no room for text beside the special tokens; "
+                            "set corpus.sequence_length higher.")
+        return room
+
+
+@dataclass(frozen=True)
+class Scored:
+    """Places that carry a target: flat indices into (rows x length), and what should be guessed there."""
+
+    index: np.ndarray
+    labels: np.ndarray
+
+
+class Draft:
+    def __init__(self, view: View, pieces: Pieces, layout: Layout):
+        self.view = view
+        self.corpus = view.corpus
+        self.pieces = pieces
+        self.layout = layout
+        self.scores: dict[str, Scored] = {}
+        self.labels: dict[str, np.ndarray] = {}  # one label a row, by head
+        self._ids: np.ndarray | None = None
+        self._original: np.ndarray | None = None
+        self._source: np.ndarray | None = None
+        self._segments: np.ndarray | None = None
+        self._words: np.ndarray | None = None
+
+    @property
+    def rows(self) -> int:
+        return self.pieces.rows
+
+    @property
+    def ids(self) -> np.ndarray:
+        """(rows, length) int32 tokens as the network will read them."""
+        if self._ids is None:
+            self._lay_out()
+            assert self._ids is not None
+        return self._ids
+
+    @ids.setter
+    def ids(self, value: np.ndarray) -> None:
+        assert value.shape == self.ids.shape, "an objective must not change the draft's shape"
+        self._ids = value
+
+    @property
+    def original(self) -> np.ndarray:
+        """(rows, length) the tokens before any objective hid or replaced one."""
+        if self._ids is None:
+            self._lay_out()
+        assert self._original is not None
+        return self._original
+
+    @property
+    def source(self) -> np.ndarray:
+        """(rows, length) int64 offset in the corpus; -1 at special tokens and padding."""
+        if self._source is None:
+            self._lay_out()
+            assert self._source is not None
+        return self._source
+
+    @property
+    def segments(self) -> np.ndarray:
+        if self._segments is None:
+            self._lay_out()
+            assert self._segments is not None
+        return self._segments
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """(rows,) places in use; the rest is padding."""
+        self.ids  # noqa: B018  (lays the rows out)
+        return self._lengths
+
+    @property
+    def text(self) -> np.ndarray:
+        """(rows, length) True where a token of the text stands, not a special token or padding."""
+        return self.source >= 0
+
+    @property
+    def words(self) -> np.ndarray:
+        """(rows, length) int64: a number that is the same for the pieces of one word, counted over the whole batch;
+        -1 where there is no text. A word cut by the window's edge counts as a word of its own."""
+        if self._words is None:
+            source, text = self.source, self.text
+            starts = np.zeros(source.shape, dtype=bool)
+            starts[text] = self.corpus.take("word_starts", source[text])
+            broken = np.ones(source.shape, dtype=bool)  # the text does not go on from the place before
+            broken[:, 1:] = source[:, 1:] != source[:, :-1] + 1
+            numbers = np.cumsum((starts | broken) & text).reshape(source.shape) - 1
+            self._words = np.where(text, numbers, -1)
+        return self._words
+
+    def score(self, head: str, at: np.ndarray, labels: np.ndarray) -> None:
+        """Ask `head` for a guess at the places where `at` is True, to be compared with `labels` there."""
+        index = np.flatnonzero(at)
+        self.scores[head] = Scored(index, labels.reshape(-1)[index].astype(np.int64))
+
+    def label(self, head: str, values: np.ndarray) -> None:
+        """Ask `head` for one guess a row."""
+        self.labels[head] = values.astype(np.int64)
+
+    def _lay_out(self) -> None:
+        """Place every piece and special token by the template: a sort and two repeats, no loop over rows."""
+        pieces, layout = self.pieces, self.layout
+        paired = pieces.part_lengths(1) > 0
+        columns: list[tuple[np.ndarray, ...]] = []  # row, slot, order in slot, start (-1: special), length, id, segment
+        for wanted, template in ((False, layout.single), (True, layout.pair)):
+            rows = np.flatnonzero(paired == wanted)
+            inside = paired[pieces.row] == wanted
+            for number, slot in enumerate(template):
+                if slot.part is None:
+                    columns.append(_elements(rows, number, 0, -1, 1, layout.roles[slot.name], slot.segment))
+                    continue
+                chosen = np.flatnonzero(inside & (pieces.part == slot.part) & (pieces.length > 0))
+                columns.append(_elements(pieces.row[chosen], number, 2 * chosen + 1, pieces.start[chosen],
+                                         pieces.length[chosen], -1, slot.segment))
+                parted = chosen[pieces.gap[chosen]]
+                columns.append(_elements(pieces.row[parted], number, 2 * parted, -1, 1, layout.roles["separator"],
+                                         slot.segment))
+        row, slot_number, order, start, length, role, segment = (np.concatenate(c) for c in zip(*columns, strict=True))
+        sorted_by = np.lexsort((order, slot_number, row))
+        row, start, length, role, segment = (a[sorted_by] for a in (row, start, length, role, segment))
+
+        end = np.cumsum(length)
+        self._lengths = np.bincount(row, weights=length, minlength=self.rows).astype(np.int64)
+        before_row = np.cumsum(self._lengths) - self._lengths
+        offset = end - length - before_row[row]  # where the element begins in its row
+        assert (self._lengths <= layout.length).all(), "a packer made a row longer than the window"
+
+        within = np.arange(end[-1] if len(end) else 0) - np.repeat(end - length, length)
+        place = np.repeat(row * layout.length + offset, length) + within
+        source = np.where(np.repeat(start, length) >= 0, np.repeat(start, length) + within, -1)
+        shape = (self.rows, layout.length)
+        self._source = np.full(shape, -1, dtype=np.int64)
+        self._source.reshape(-1)[place] = source
+        ids = np.full(shape, layout.roles["padding"], dtype=np.int32)
+        tokens = np.repeat(role, length).astype(np.int32)
+        text = source >= 0
+        tokens[text] = self.corpus.take("tokens", source[text])
+        ids.reshape(-1)[place] = tokens
+        self._segments = np.zeros(shape, dtype=np.int64)
+        self._segments.reshape(-1)[place] = np.repeat(segment, length)
+        self._ids = ids
+        self._original = ids.copy()
+
+
+def _elements(rows: np.ndarray, slot: int, order: np.ndarray | int, start: np.ndarray | int, length: np.ndarray | int,
+              role: int, segment: int) -> tuple[np.ndarray, ...]:
+    shape = rows.shape
+    values = (slot, order, start, length, role, segment)
+    return (rows, *(np.broadcast_to(np.asarray(value, dtype=np.int64), shape) for value in values))

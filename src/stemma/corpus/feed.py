@@ -1,0 +1,86 @@
+"""An endless stream of rows in a reproducible order that can be left and taken up again at any row.
+
+Documents are shuffled anew each epoch; some millions of tokens at a time are packed and their rows shuffled, so memory
+stays bounded whatever the corpus. A position in the stream is three numbers (epoch, block, row): restoring it packs
+one block again and skips. Batches simply go on over the end of a block or an epoch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from stemma.corpus.packers import Packing
+from stemma.corpus.pieces import Pieces
+from stemma.corpus.view import View
+from stemma.errors import UserError
+
+BLOCK_TOKENS = 2_000_000
+
+
+@dataclass(frozen=True)
+class Position:
+    epoch: int = 0
+    block: int = 0
+    row: int = 0
+
+
+class Feed:
+    """Rows of one packing, from one view. `copies` makes the data static: epoch e packs as epoch e mod copies did."""
+
+    def __init__(self, view: View, packing: Packing, seed: int, copies: int | None = None):
+        self.view = view
+        self.packing = packing
+        self.seed = seed
+        self.copies = copies
+        self.position = Position()
+        self._packed: tuple[int, int, Pieces, bool] | None = None
+
+    def take(self, rows: int) -> tuple[Pieces, np.ndarray]:
+        """The next rows, and the epoch (or masked copy) that each belongs to."""
+        parts: list[Pieces] = []
+        epochs: list[np.ndarray] = []
+        empty_blocks = 0
+        while rows:
+            at = self.position
+            pieces, last = self._block(at.epoch, at.block)
+            count = min(rows, pieces.rows - at.row)
+            if count:
+                parts.append(pieces.select(np.arange(at.row, at.row + count)))
+                epochs.append(np.full(count, self._draw(at.epoch)))
+                rows -= count
+                empty_blocks = 0
+            if at.row + count < pieces.rows:
+                self.position = Position(at.epoch, at.block, at.row + count)
+            else:
+                self.position = Position(at.epoch + 1) if last else Position(at.epoch, at.block + 1)
+                empty_blocks += count == 0
+                if last and empty_blocks > at.block:
+                    raise UserError("the corpus is too small to make a single example; give more text or set a "
+                                    "shorter corpus.sequence_length.")
+        return Pieces.join(parts), np.concatenate(epochs)
+
+    def all_rows(self, most: int) -> Pieces:
+        """Up to `most` rows from the beginning of epoch 0, for validation."""
+        pieces, _ = self._block(0, 0)
+        return pieces.select(np.arange(min(most, pieces.rows)))
+
+    def _draw(self, epoch: int) -> int:
+        return epoch if self.copies is None else epoch % self.copies
+
+    def _block(self, epoch: int, block: int) -> tuple[Pieces, bool]:
+        """The shuffled rows of one block, and whether it is the epoch's last."""
+        if self._packed is None or self._packed[:2] != (epoch, block):
+            draw = self._draw(epoch)
+            documents = self.view.documents
+            order = np.random.default_rng([self.seed, draw, 1]).permutation(len(documents))
+            sizes = (documents[:, 1] - documents[:, 0])[order]
+            owner = (np.cumsum(sizes) - sizes) // BLOCK_TOKENS  # which block each document falls into
+            numbers = np.unique(owner)
+            chosen = order[owner == numbers[block]] if len(numbers) else order
+            rng = np.random.default_rng([self.seed, draw, 2, block])
+            pieces = self.packing.pack([self.view.bounds(int(d)) for d in chosen], rng)
+            shuffled = pieces.select(rng.permutation(pieces.rows))
+            self._packed = (epoch, block, shuffled, block + 1 >= len(numbers))
+        return self._packed[2], self._packed[3]

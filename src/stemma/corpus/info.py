@@ -1,0 +1,77 @@
+"""What is in a corpus, in numbers that mean something: how long its parts are, how much of the vocabulary it uses."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from stemma.corpus.shards import Corpus
+
+BAR = 30
+STRIDE = 1 << 20  # boundaries looked at in one go, so that memory stays bounded
+
+
+def corpus_info(path: str | Path) -> dict[str, Any]:
+    """Counts, vocabulary coverage and length histograms of a corpus, which is verified on the way."""
+    corpus = Corpus.open(path)
+    manifest = corpus.manifest
+    counts = np.sort(np.asarray(corpus.counts))[::-1]
+    share = counts[counts > 0] / corpus.tokens
+    return {
+        "corpus": str(path), "fingerprint": corpus.fingerprint,
+        "documents": manifest["documents"], "sentences": manifest["sentences"], "tokens": corpus.tokens,
+        "text_bytes": manifest["text_bytes"], "shards": len(manifest["shards"]),
+        "tokenizer": manifest["tokenizer"], "segmenter": manifest["segmenter"], "options": manifest["options"],
+        "sides": corpus.sides(),
+        "unknown_rate": manifest["unknown"] / corpus.tokens,
+        "unigram_loss": float(-(share * np.log(share)).sum()),
+        "coverage": {"vocabulary_seen": len(share) / len(counts), "top_1000": float(share[:1000].sum()),
+                     "top_10000": float(share[:10_000].sum())},
+        "document_lengths": length_histogram(corpus.documents),
+        "sentence_lengths": length_histogram(corpus.sentences),
+    }
+
+
+def length_histogram(bounds: np.ndarray) -> list[dict[str, int]]:
+    """How many stretches are 1, 2-3, 4-7, ... tokens long: lengths spread too widely for bins of one width."""
+    bins = np.zeros(64, np.int64)
+    for at in range(0, len(bounds) - 1, STRIDE):
+        lengths = np.diff(bounds[at : at + STRIDE + 1])
+        bins += np.bincount(np.frexp(lengths)[1] - 1, minlength=64)  # the exponent counts the bits of a length
+    used = np.flatnonzero(bins)
+    return [{"from": 1 << b, "to": (2 << b) - 1, "count": int(bins[b])} for b in range(used[0], used[-1] + 1)]
+
+
+def describe(info: dict[str, Any]) -> str:
+    """The same for people."""
+    tokenizer, coverage = info["tokenizer"], info["coverage"]
+    rows = {
+        "documents": f"{info['documents']:,}",
+        "sentences": f"{info['sentences']:,}",
+        "tokens": f"{info['tokens']:,} in {info['shards']:,} shard{'s' if info['shards'] > 1 else ''}"
+                  f" ({info['text_bytes'] / info['tokens']:.2f} bytes of text each)",
+        "tokenizer": f"{tokenizer['kind']}, {tokenizer['vocab_size']:,} pieces, {tokenizer['fingerprint'][:12]}",
+        "words by": f"the tokenizer; Chinese by {info['segmenter'].replace('none', 'character')}",
+        "unknown": f"{info['unknown_rate']:.3%} of the tokens",
+        "vocabulary seen": f"{coverage['vocabulary_seen']:.1%} of the pieces",
+        "covered": f"{coverage['top_1000']:.1%} of the tokens by the 1,000 most frequent pieces, "
+                   f"{coverage['top_10000']:.1%} by 10,000",
+        "unigram loss": f"{info['unigram_loss']:.2f} nats, what a model must beat",
+    }
+    if info["sides"]:
+        rows["added"] = ", ".join(info["sides"])
+    lines = [info["corpus"], *(f"  {name:<16} {value}" for name, value in rows.items())]
+    for name in ("document_lengths", "sentence_lengths"):
+        lines += ["", f"  {name.replace('_', ' ')} in tokens", *_bars(info[name])]
+    return "\n".join(lines)
+
+
+def _bars(bins: list[dict[str, int]]) -> list[str]:
+    most = max(b["count"] for b in bins)
+    labels = [f"{b['from']:,}" if b["from"] == b["to"] else f"{b['from']:,}-{b['to']:,}" for b in bins]
+    width = max(map(len, labels))
+    bars = ["█" * round(BAR * b["count"] / most) or "▏" * (b["count"] > 0) for b in bins]
+    rows = zip(labels, bars, bins, strict=True)
+    return [f"  {label:>{width}}  {bar:<{BAR}} {b['count']:,}" for label, bar, b in rows]

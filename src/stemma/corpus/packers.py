@@ -1,0 +1,146 @@
+"""Packers: how documents are cut into rows. Each takes some documents and gives back Pieces.
+
+The four input formats that RoBERTa compares (arXiv:1907.11692, section 4.2) are all here: segment_pair, sentence_pair,
+full_sentences, doc_sentences; and stream, which ignores sentences. One Python step makes one row, never one token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from stemma.corpus.draft import Layout
+from stemma.corpus.pieces import Pieces
+
+PieceRow = tuple[int, int, int, int, bool]
+
+
+@dataclass(frozen=True)
+class Packing:
+    kind: str
+    layout: Layout
+    short_probability: float = 0.0
+
+    @property
+    def paired(self) -> bool:
+        return self.kind in ("segment_pair", "sentence_pair")
+
+    @property
+    def capacity(self) -> int:
+        return self.layout.capacity(self.paired)
+
+    def pack(self, documents: list[np.ndarray], rng: np.random.Generator) -> Pieces:
+        """`documents` are arrays of sentence bounds: (S+1,) token offsets each."""
+        return _PACKERS[self.kind](documents, self, rng)
+
+
+def _segment_pair(documents: list[np.ndarray], packing: Packing, rng: np.random.Generator) -> Pieces:
+    """A and B are neighbouring stretches of whole sentences that together fill the window (arXiv:1810.04805, A.2);
+    now and then a shorter row, so that short inputs are no surprise later."""
+    made: list[PieceRow] = []
+    row = 0
+    for bounds in documents:
+        first, last = 0, len(bounds) - 1
+        while first < last:
+            target = packing.capacity
+            if packing.short_probability and rng.random() < packing.short_probability:
+                target = int(rng.integers(2, packing.capacity + 1))
+            stop = int(np.searchsorted(bounds, bounds[first] + target))  # the first bound that reaches the target
+            stop = min(max(stop, first + 1), last)
+            middle = first + 1 if stop - first < 3 else int(rng.integers(first + 1, stop))
+            made.append((row, bounds[first], bounds[middle] - bounds[first], 0, False))
+            if middle < stop:
+                made.append((row, bounds[middle], bounds[stop] - bounds[middle], 1, False))
+            row += 1
+            first = stop
+    pieces = Pieces.of(row, made)
+    pieces.truncate_pairs(packing.capacity, rng)
+    return pieces
+
+
+def _sentence_pair(documents: list[np.ndarray], packing: Packing, rng: np.random.Generator) -> Pieces:
+    """Two neighbouring sentences, and no more."""
+    made: list[PieceRow] = []
+    row = 0
+    for bounds in documents:
+        for first in range(0, len(bounds) - 1, 2):
+            made.append((row, bounds[first], bounds[first + 1] - bounds[first], 0, False))
+            if first + 2 < len(bounds):
+                made.append((row, bounds[first + 1], bounds[first + 2] - bounds[first + 1], 1, False))
+            row += 1
+    pieces = Pieces.of(row, made)
+    pieces.truncate_pairs(packing.capacity, rng)
+    return pieces
+
+
+def _full_sentences(documents: list[np.ndarray], packing: Packing, rng: np.random.Generator) -> Pieces:
+    """Whole sentences until the window is full, across documents, with a separator between them."""
+    made: list[PieceRow] = []
+    row, used = 0, 0
+    for bounds in documents:
+        first = True
+        for start, stop in _stretches(bounds, packing.capacity, lambda: packing.capacity - used):
+            gap = first and used > 0
+            if used and stop - start + gap > packing.capacity - used:
+                row, used, gap = row + 1, 0, False
+            made.append((row, start, stop - start, 0, gap))
+            used += stop - start + gap
+            first = False
+    return Pieces.of(row + 1 if made else 0, made)
+
+
+def _stretches(bounds: np.ndarray, capacity: int, room: Callable[[], int]) -> Iterator[tuple[int, int]]:
+    """Cut a document at sentence bounds: as many whole sentences as fit in the room left now, at least one; a
+    sentence longer than the window is cut."""
+    start, end = int(bounds[0]), int(bounds[-1])
+    while start < end:
+        space = room() - 1  # a separator may be needed
+        stop = _last_bound(bounds, start, space) or _last_bound(bounds, start, capacity)
+        if stop is None:
+            stop = min(start + capacity, end)
+        yield start, stop
+        start = stop
+
+
+def _last_bound(bounds: np.ndarray, start: int, space: int) -> int | None:
+    """The last sentence bound within `space` tokens of `start`."""
+    stop = int(bounds[np.searchsorted(bounds, start + space, side="right") - 1])
+    return stop if stop > start else None
+
+
+def _doc_sentences(documents: list[np.ndarray], packing: Packing, rng: np.random.Generator) -> Pieces:
+    """Whole sentences until the window is full, never across documents."""
+    made: list[PieceRow] = []
+    row = 0
+    for bounds in documents:
+        for start, stop in _stretches(bounds, packing.capacity, lambda: packing.capacity + 1):
+            made.append((row, start, stop - start, 0, False))
+            row += 1
+    return Pieces.of(row, made)
+
+
+def _stream(documents: list[np.ndarray], packing: Packing, rng: np.random.Generator) -> Pieces:
+    """The running text, cut wherever the window ends, with a separator where a new document begins."""
+    made: list[PieceRow] = []
+    row, used = 0, 0
+    for bounds in documents:
+        start, end, gap = int(bounds[0]), int(bounds[-1]), used > 0
+        while start < end:
+            if used + gap >= packing.capacity:
+                row, used, gap = row + 1, 0, False
+            length = min(packing.capacity - used - gap, end - start)
+            made.append((row, start, length, 0, gap))
+            used += length + gap
+            start, gap = start + length, False
+    return Pieces.of(row + 1 if made else 0, made)
+
+
+_PACKERS: dict[str, Callable[[list[np.ndarray], Packing, np.random.Generator], Pieces]] = {
+    "segment_pair": _segment_pair,
+    "sentence_pair": _sentence_pair,
+    "full_sentences": _full_sentences,
+    "doc_sentences": _doc_sentences,
+    "stream": _stream,
+}

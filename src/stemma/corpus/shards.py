@@ -1,0 +1,169 @@
+"""A corpus is text tokenised once: flat little-endian arrays on disk, mapped into memory, so opening costs no memory.
+
+    manifest.json               version, tokenizer, options, counts, and the type of each per-token array
+    tokenizer/                  a copy of the tokenizer that made the tokens
+    counts.bin                  int64: how often each token of the vocabulary occurs
+    documents.bin sentences.bin int64: first token of each, and the end
+    texts.bin                   int64 pairs: where each document's text begins and ends, in UTF-8 bytes
+    shard-00000/                tokens, word_starts, starts, lengths (one value per token), text (UTF-8)
+    checksums.json              SHA-256 of all of these
+
+Tokens and text are counted through, over all shards; a document never crosses from one shard into the next.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from stemma.errors import CorruptFileError, UserError
+from stemma.files import CHECKSUMS, verify_checksums
+from stemma.text.tokenizer import Tokenizer
+
+FORMAT = "stemma-corpus"
+VERSION = 1
+MANIFEST = "manifest.json"
+TEXT = "text"
+# The arrays every corpus has, and the type a reader gets (on disk they are as narrow as they can be).
+CORE: dict[str, type] = {"tokens": np.int32, "word_starts": np.bool_, "starts": np.int64, "lengths": np.int32}
+ADVICE = "build it again with `stemma corpus build`."
+
+
+class Corpus:
+    """Tokens with their boundaries, read in place; every index is a global token index."""
+
+    def __init__(self, path: Path, manifest: dict[str, Any], sums: dict[str, str]):
+        self.path = path
+        self.manifest = manifest
+        self._sums = sums
+        self.tokens: int = manifest["tokens"]
+        self._bounds = _bounds(manifest, "tokens")  # first token of each shard, and the end
+        self._text_bounds = _bounds(manifest, "text_bytes")
+        self.documents = self._map("documents.bin", "<i8", manifest["documents"] + 1)
+        self.sentences = self._map("sentences.bin", "<i8", manifest["sentences"] + 1)
+        self.counts = self._map("counts.bin", "<i8", manifest["tokenizer"]["vocab_size"])
+        self._texts = self._map("texts.bin", "<i8", 2 * manifest["documents"]).reshape(-1, 2)
+        self._shards = {name: [self._map(f"{shard['folder']}/{name}.bin", kind, shard["tokens"])
+                               for shard in manifest["shards"]] for name, kind in manifest["arrays"].items()}
+        self._text = [self._map(f"{shard['folder']}/{TEXT}.bin", "|u1", shard["text_bytes"])
+                      for shard in manifest["shards"]]
+
+    @classmethod
+    def open(cls, path: str | Path, verify: bool = True) -> Corpus:
+        """The corpus in this folder; unless `verify` is off, only after every byte of it was checked."""
+        path = Path(path)
+        if not _is_corpus(path):
+            raise UserError(_what_it_is(path))
+        if verify:
+            verify_checksums(path, "corpus", ADVICE)
+        try:
+            manifest = json.loads((path / MANIFEST).read_text())
+            sums = json.loads((path / CHECKSUMS).read_text())
+            version = manifest["version"]
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise CorruptFileError(f"corpus {path} has no readable {MANIFEST} or {CHECKSUMS}; {ADVICE}") from error
+        if version != VERSION:
+            raise UserError(f"corpus {path} has format version {version} and this Stemma reads {VERSION}; "
+                            f"update Stemma, or {ADVICE}")
+        return cls(path, manifest, sums)
+
+    def __reduce__(self) -> tuple:  # another process maps the same files instead of receiving a copy
+        return (Corpus.open, (self.path, False))
+
+    @cached_property
+    def tokenizer(self) -> Tokenizer:
+        return Tokenizer.load(self.path / "tokenizer")
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Names the content: equal for equal text, tokens and boundaries, whatever was added or wherever it lies."""
+        arrays = [f"{shard['folder']}/{name}.bin" for shard in self.manifest["shards"] for name in (*CORE, TEXT)]
+        content = [self._sums[name] for name in ("documents.bin", "sentences.bin", "texts.bin", *arrays)]
+        return hashlib.sha256("\n".join([self.manifest["tokenizer"]["fingerprint"], *content]).encode()).hexdigest()
+
+    def sides(self) -> list[str]:
+        """Names of the per-token arrays that were added to the corpus after it was built."""
+        return [name for name in self._shards if name not in CORE]
+
+    def take(self, name: str, index: np.ndarray) -> np.ndarray:
+        """The values at these global token indices, in the same shape."""
+        arrays = self._arrays(name)
+        index = np.asarray(index, np.int64)
+        if index.size and (index.min() < 0 or index.max() >= self.tokens):
+            raise IndexError(f"token index outside 0..{self.tokens - 1}")
+        if len(arrays) == 1:
+            return self._widen(name, arrays[0][index])
+        shard = np.searchsorted(self._bounds, index, side="right") - 1
+        values = np.empty(index.shape, arrays[0].dtype)
+        for number in np.unique(shard):
+            here = shard == number
+            values[here] = arrays[number][index[here] - self._bounds[number]]
+        return self._widen(name, values)
+
+    def slice(self, name: str, start: int, stop: int) -> np.ndarray:
+        """The values of a stretch of tokens."""
+        arrays = self._arrays(name)
+        if not 0 <= start <= stop <= self.tokens:
+            raise IndexError(f"tokens {start}..{stop} outside 0..{self.tokens}")
+        last = int(np.searchsorted(self._bounds[1:-1], stop))
+        first = int(np.searchsorted(self._bounds[1:-1], start, side="right")) if start < stop else last
+        parts = [arrays[shard][max(0, start - low) : stop - low]
+                 for shard, low in enumerate(self._bounds[first : last + 1].tolist(), first)]
+        return self._widen(name, np.concatenate(parts) if len(parts) > 1 else parts[0])
+
+    def text(self, document: int) -> str:
+        """A document's own text; `starts` and `lengths` count its characters."""
+        start, stop = self._texts[document]
+        shard = int(np.searchsorted(self._text_bounds, start, side="right")) - 1
+        low = self._text_bounds[shard]
+        return self._text[shard][start - low : stop - low].tobytes().decode("utf-8")
+
+    def _arrays(self, name: str) -> list[np.ndarray]:
+        if name not in self._shards:
+            raise KeyError(f'corpus {self.path} has no array "{name}", only {", ".join(self._shards)}')
+        return self._shards[name]
+
+    def _widen(self, name: str, values: np.ndarray) -> np.ndarray:
+        return np.asarray(values).astype(CORE.get(name, values.dtype))  # always a copy, so the file cannot be written
+
+    def _map(self, name: str, kind: str, count: int) -> np.ndarray:
+        file = self.path / name
+        expected = count * np.dtype(kind).itemsize
+        size = file.stat().st_size if file.is_file() else None
+        if size != expected or name not in self._sums:
+            state = "is missing" if size is None else f"has {size:,} bytes instead of {expected:,}"
+            raise CorruptFileError(f"{file} {state if size != expected else 'has no checksum'}; {ADVICE}")
+        # A memory map of nothing is refused by the system.
+        return np.memmap(file, np.dtype(kind), mode="r") if count else np.zeros(0, np.dtype(kind))
+
+
+def _bounds(manifest: dict[str, Any], count: str) -> np.ndarray:
+    return np.cumsum([0, *(shard[count] for shard in manifest["shards"])], dtype=np.int64)
+
+
+def _is_corpus(path: Path) -> bool:
+    if any(path.glob("shard-*")):
+        return True  # perhaps a damaged one
+    try:
+        return json.loads((path / MANIFEST).read_text())["format"] == FORMAT
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+
+
+def _what_it_is(path: Path) -> str:
+    build = f"`stemma corpus build {path} --tokenizer TOKENIZER --out CORPUS`"
+    if not path.exists():
+        return f"there is no corpus {path}; `stemma corpus build TEXT --tokenizer TOKENIZER --out {path}` makes one."
+    if path.is_file():
+        return f"{path} is a file, not a corpus folder; if it is text, {build} makes a corpus of it."
+    signs = {"recipe.toml": "a run", "model.safetensors": "a model", "tokenizer.json": "a tokenizer",
+             "vocab.txt": "a tokenizer"}
+    for name, what in signs.items():
+        if (path / name).exists():
+            return f"{path} is {what}, not a corpus; `stemma corpus build` makes a corpus of text."
+    return f"{path} is a folder, but not a corpus; if it holds text, {build} makes a corpus of it."

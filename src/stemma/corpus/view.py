@@ -1,0 +1,64 @@
+"""A view: some documents of a corpus, such as those to train on and those held out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from stemma.corpus.shards import Corpus
+
+
+@dataclass(frozen=True)
+class View:
+    """Some documents of a corpus: (D, 2) token offsets where each begins and ends."""
+
+    corpus: Corpus
+    documents: np.ndarray
+
+    @property
+    def tokens(self) -> int:
+        return int((self.documents[:, 1] - self.documents[:, 0]).sum())
+
+    def bounds(self, document: int) -> np.ndarray:
+        """The sentence bounds of one document, its own edges included."""
+        start, stop = self.documents[document]
+        sentences = self.corpus.sentences
+        inner = sentences[np.searchsorted(sentences, start, side="right"):np.searchsorted(sentences, stop)]
+        return np.concatenate([[start], inner, [stop]])
+
+
+def split(corpus: Corpus, share: float, seed: int = 0) -> tuple[View, View]:
+    """(training, validation): whole documents are held out; of a single document, its last sentences are."""
+    bounds = np.stack([corpus.documents[:-1], corpus.documents[1:]], axis=1)
+    bounds = bounds[bounds[:, 1] > bounds[:, 0]]
+    if share <= 0:
+        return View(corpus, bounds), View(corpus, bounds[:0])
+    wanted = max(1, round(share * corpus.tokens))
+    if len(bounds) >= 2:
+        order = np.random.default_rng([seed, 7]).permutation(len(bounds))
+        sizes = (bounds[:, 1] - bounds[:, 0])[order]
+        # the documents that together come nearest to the share, never more than half of the text
+        taken = np.cumsum(sizes)
+        count = int(np.searchsorted(taken, wanted)) + 1
+        fits = (sizes <= corpus.tokens // 2) & (taken - sizes < wanted)
+        chosen = order[:count][fits[:count]]
+        if len(chosen) and len(chosen) < len(bounds):
+            held = np.zeros(len(bounds), dtype=bool)
+            held[chosen] = True
+            return View(corpus, bounds[~held]), View(corpus, bounds[held])
+    return _split_last(corpus, bounds, wanted)
+
+
+def _split_last(corpus: Corpus, bounds: np.ndarray, wanted: int) -> tuple[View, View]:
+    """Hold out the end of the longest document, from a sentence's start."""
+    longest = int(np.argmax(bounds[:, 1] - bounds[:, 0]))
+    start, stop = bounds[longest]
+    inside = corpus.sentences[(corpus.sentences > start) & (corpus.sentences < stop)]
+    inside = inside[inside >= start + (stop - start) // 2]
+    if not len(inside):
+        return View(corpus, bounds), View(corpus, bounds[:0])
+    cut = inside[min(np.searchsorted(inside, stop - wanted), len(inside) - 1)]
+    training = bounds.copy()
+    training[longest, 1] = cut
+    return View(corpus, training), View(corpus, np.array([[cut, stop]]))

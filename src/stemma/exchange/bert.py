@@ -1,0 +1,73 @@
+"""BERT (arXiv:1810.04805) as Hugging Face lays it out."""
+
+from __future__ import annotations
+
+from stemma.exchange.table import Family, Key, Setting, linear
+from stemma.network.heads import ClassHead, Pooler, TokenHead
+
+ACTIVATIONS = {"gelu": "gelu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "relu": "relu",
+               "silu": "silu", "swish": "silu", "tanh": "tanh"}
+
+BLOCK, LAYER = "encoder.blocks.{i}.", "encoder.layer.{i}."
+
+BERT = Family(
+    model_type="bert",
+    recipe="bert",
+    prefix="bert.",
+    settings=(
+        Setting("tokenizer.vocab_size", "vocab_size"),
+        Setting("network.layers", "num_hidden_layers"),
+        Setting("network.width", "hidden_size"),
+        Setting("network.heads", "num_attention_heads"),
+        Setting("network.feedforward", "intermediate_size"),
+        Setting("network.activation", "hidden_act", ACTIVATIONS),
+        Setting("network.dropout", "hidden_dropout_prob"),
+        Setting("network.attention.dropout", "attention_probs_dropout_prob"),
+        Setting("network.position.maximum", "max_position_embeddings"),
+        Setting("network.embedding.segments", "type_vocab_size"),
+        Setting("network.norm.epsilon", "layer_norm_eps"),
+        Setting("network.initialization.spread", "initializer_range"),
+    ),
+    fixed={
+        "network.norm.kind": "layer", "network.norm.place": "post",
+        "network.position.kind": "learned", "network.position.offset": 0,
+        "network.attention.kind": "full", "network.attention.head_width": None,
+        "network.embedding.width": None, "network.embedding.scale": False, "network.embedding.norm": True,
+        "network.decoder": None,
+    },
+    body=(
+        Key.of("embedding.tokens.weight", "embeddings.word_embeddings.weight"),
+        Key.of("embedding.segments.weight", "embeddings.token_type_embeddings.weight"),
+        Key.of("embedding.position.table.weight", "embeddings.position_embeddings.weight"),
+        *linear("embedding.norm", "embeddings.LayerNorm"),
+        *linear(BLOCK + "attention.input", LAYER + "attention.self.query", LAYER + "attention.self.key",
+                LAYER + "attention.self.value"),
+        *linear(BLOCK + "attention.output", LAYER + "attention.output.dense"),
+        *linear(BLOCK + "attention_norm", LAYER + "attention.output.LayerNorm"),
+        *linear(BLOCK + "feedforward.input", LAYER + "intermediate.dense"),
+        *linear(BLOCK + "feedforward.output", LAYER + "output.dense"),
+        *linear(BLOCK + "feedforward_norm", LAYER + "output.LayerNorm"),
+    ),
+    heads={
+        "pooler": linear("heads.pooler.dense", "pooler.dense"),
+        "vocabulary": (
+            *linear("heads.vocabulary.dense", "cls.predictions.transform.dense"),
+            *linear("heads.vocabulary.norm", "cls.predictions.transform.LayerNorm"),
+            Key.of("heads.vocabulary.bias", "cls.predictions.bias"),
+        ),
+        "next_sentence": linear("heads.next_sentence.output", "cls.seq_relationship"),
+    },
+    specs={"pooler": Pooler(), "vocabulary": TokenHead(transform=True), "next_sentence": ClassHead(2)},
+    inside=frozenset({"pooler"}),
+    classes={
+        frozenset({"pooler", "vocabulary", "next_sentence"}): "BertForPreTraining",
+        frozenset({"vocabulary"}): "BertForMaskedLM",
+        frozenset({"pooler", "next_sentence"}): "BertForNextSentencePrediction",
+        frozenset({"pooler"}): "BertModel",
+        frozenset(): "BertModel",
+    },
+    copies={"cls.predictions.decoder.weight": "embeddings.word_embeddings.weight",
+            "cls.predictions.decoder.bias": "cls.predictions.bias"},
+    ignored=("position_ids",),
+    old_names={"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"},
+)

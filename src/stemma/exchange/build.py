@@ -1,0 +1,15 @@
+"""A model with random weights, from a recipe alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from stemma.exchange.model import Model
+from stemma.lineage import Recipe, recipe
+from stemma.objectives import build_network
+
+
+def build(name: str | Recipe, vocab_size: int | None = None, changes: Sequence[str] = ()) -> Model:
+    """`vocab_size` None is the published one. Draws from torch's global generator: seed that for fixed weights."""
+    chosen = name if isinstance(name, Recipe) else recipe(name, changes)
+    return Model(chosen, None, build_network(chosen, vocab_size).eval())

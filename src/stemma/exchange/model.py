@@ -1,0 +1,66 @@
+"""A model in the hand: its recipe, its tokenizer and its network, ready to be asked."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from stemma.errors import UserError
+from stemma.lineage import Recipe
+from stemma.network.heads import Head
+from stemma.network.network import Network
+from stemma.network.streams import Stream
+from stemma.text.tokenizer import Tokenizer
+from stemma.visibility import Full, Padded, Visibility
+
+
+@dataclass
+class Model:
+    recipe: Recipe
+    tokenizer: Tokenizer | None
+    network: Network
+    notices: list[str] = field(default_factory=list)  # what a reader of the folder should know
+
+    @property
+    def device(self) -> torch.device:
+        return next(self.network.parameters()).device
+
+    def stream(self, input_ids: Tensor, attention_mask: Tensor | None = None,
+               token_type_ids: Tensor | None = None) -> Stream:
+        sees: Visibility = Full()
+        if attention_mask is not None and not bool(attention_mask.all()):
+            sees = Padded(attention_mask.bool())
+        limit = getattr(self.recipe.settings.network.position, "maximum", None)
+        if limit is not None and input_ids.shape[1] > limit:
+            raise UserError(f"the input is {input_ids.shape[1]} tokens long and {self.recipe.label} reads at most "
+                            f"{limit}; cut the text shorter.")
+        return Stream(ids=input_ids, sees=sees, segments=token_type_ids).to(self.device)
+
+    @torch.inference_mode()
+    def hidden(self, input_ids: Tensor, attention_mask: Tensor | None = None,
+               token_type_ids: Tensor | None = None) -> Tensor:
+        """(B, L, width) of the last layer."""
+        return self.network({"encoder": self.stream(input_ids, attention_mask, token_type_ids)})["encoder"]
+
+    @torch.inference_mode()
+    def logits(self, input_ids: Tensor, attention_mask: Tensor | None = None,
+               token_type_ids: Tensor | None = None) -> Tensor:
+        """(B, L, vocabulary): the pre-training head's guess at every place."""
+        return self.token_head()(self.hidden(input_ids, attention_mask, token_type_ids))
+
+    def token_head(self) -> Head:
+        if "vocabulary" not in self.network.heads:
+            raise UserError(f"this {self.recipe.title} model has no language-model head, so it cannot guess tokens; "
+                            "load a checkpoint that kept it (such as ...ForMaskedLM or ...ForPreTraining).")
+        return self.network.head("vocabulary")
+
+    def parameter_count(self, heads: bool = True) -> int:
+        return self.network.parameter_count(heads)
+
+    def needs_tokenizer(self) -> Tokenizer:
+        if self.tokenizer is None:
+            raise UserError("this model folder has no tokenizer; put its tokenizer.json (or vocab.txt) beside "
+                            "config.json.")
+        return self.tokenizer

@@ -1,0 +1,138 @@
+"""Writing so that a kill at any moment leaves either the old state or the new one, and reading only what we wrote.
+
+A folder is filled under a temporary name beside its place, flushed to disk and renamed; every file's SHA-256 stands
+in `checksums.json`, which is verified before anything in the folder is believed.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+import re
+import shutil
+import uuid
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from stemma.errors import CorruptFileError, UserError
+
+CHECKSUMS = "checksums.json"
+
+
+def sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+@contextmanager
+def explain_disk_errors(where: Path) -> Iterator[None]:
+    """Turn the disk errors a user can do something about into sentences."""
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:
+        # Libraries written in Rust (safetensors, tokenizers) raise their own types and put the number in the text.
+        told = re.search(r"\(os error (\d+)\)", str(error))
+        number = error.errno if isinstance(error, OSError) else int(told[1]) if told else None
+        if number in (errno.ENOSPC, errno.EDQUOT):
+            raise UserError(f"the disk is full while writing {where}; free some space and run the same command "
+                            "again. What was saved before is untouched.") from error
+        if number == errno.EFBIG:
+            raise UserError(f"{where} would exceed the largest file allowed here; raise the limit (ulimit -f) and run "
+                            "the same command again. What was saved before is untouched.") from error
+        if number in (errno.EACCES, errno.EPERM, errno.EROFS):
+            raise UserError(f"cannot write {where}: {os.strerror(number)}; choose another place with "
+                            "--out.") from error
+        raise
+
+
+def _fsync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def write_atomically(path: Path, content: str | bytes) -> None:
+    """Replace one file; a reader sees the old content or the new, never a part."""
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.tmp")
+    data = content.encode() if isinstance(content, str) else content
+    with explain_disk_errors(path):
+        try:
+            with temporary.open("wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(path)
+            _fsync(path.parent)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
+
+
+def refuse_non_empty(path: Path, overwrite: bool = False, flag: str = "--out") -> None:
+    """Nothing of the user's is overwritten unless they say so."""
+    if overwrite:
+        return
+    if path.is_file() or (path.is_dir() and any(path.iterdir())):
+        raise UserError(f"{path} exists and is not empty; choose another {flag} or add --overwrite.")
+
+
+@contextmanager
+def folder_atomically(path: Path, overwrite: bool = False, checksums: bool = True) -> Iterator[Path]:
+    """A temporary folder that becomes `path` when the block ends well, and vanishes when it does not."""
+    path = Path(path)
+    refuse_non_empty(path, overwrite)
+    with explain_disk_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.tmp")
+        temporary.mkdir()
+        try:
+            yield temporary
+            if checksums:
+                write_checksums(temporary)
+            for file in temporary.rglob("*"):
+                _fsync(file)
+            _fsync(temporary)
+            _put_in_place(temporary, path)
+        except BaseException:
+            shutil.rmtree(temporary, ignore_errors=True)
+            raise
+
+
+def _put_in_place(temporary: Path, path: Path) -> None:
+    if path.exists():
+        aside = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.old")
+        path.rename(aside)
+        temporary.rename(path)
+        shutil.rmtree(aside, ignore_errors=True) if aside.is_dir() else aside.unlink()
+    else:
+        temporary.rename(path)
+    _fsync(path.parent)
+
+
+def write_checksums(folder: Path, files: Iterable[Path] | None = None) -> None:
+    """Note the SHA-256 of every file below `folder` (of all of them, unless `files` are named)."""
+    chosen = files if files is not None else (f for f in folder.rglob("*") if f.is_file() and f.name != CHECKSUMS)
+    sums = {file.relative_to(folder).as_posix(): sha256(file) for file in sorted(chosen)}
+    (folder / CHECKSUMS).write_text(json.dumps(sums, indent=1))
+
+
+def verify_checksums(folder: Path, what: str, advice: str) -> None:
+    """Raise CorruptFileError that names the first file which is not what was written."""
+    listing = folder / CHECKSUMS
+    try:
+        sums = json.loads(listing.read_text())
+    except (OSError, ValueError) as error:
+        raise CorruptFileError(f"{what} {folder} has no readable {CHECKSUMS}; {advice}") from error
+    for name, expected in sums.items():
+        file = folder / name
+        if not file.is_file():
+            raise CorruptFileError(f"{what} {folder} lacks {name}; {advice}")
+        if sha256(file) != expected:
+            raise CorruptFileError(f"{file} is damaged (its checksum differs from the one written); {advice}")

@@ -1,0 +1,35 @@
+"""Guess what stands behind a mask."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from stemma.errors import UserError
+from stemma.exchange.model import Model
+
+SPELLINGS = ("[MASK]", "<mask>")  # as people write it, whatever this vocabulary calls it
+
+
+def fill(model: Model, text: str, top: int = 5) -> list[dict[str, Any]]:
+    """For each mask of the text, the likeliest tokens with their probabilities."""
+    tokenizer = model.needs_tokenizer()
+    mask = tokenizer.role("mask")
+    for spelling in SPELLINGS:
+        text = text.replace(spelling, tokenizer.token(mask))
+    corpus = model.recipe.settings.corpus
+    encoding = tokenizer.template(corpus.single, corpus.pair).encode(text)
+    places = [place for place, token in enumerate(encoding.ids) if token == mask]
+    if not places:
+        raise UserError(f"the text has no mask to fill; write {tokenizer.token(mask)} where a word should be guessed.")
+    if top < 1:
+        raise UserError(f"--top must be at least 1, not {top}.")
+    head = model.token_head()
+    hidden = model.hidden(torch.tensor([encoding.ids]), token_type_ids=torch.tensor([encoding.type_ids]))
+    with torch.inference_mode():
+        probabilities = head(hidden[0, places]).float().softmax(-1)
+    best = probabilities.topk(min(top, probabilities.shape[-1]))
+    return [{"position": place, "candidates": [{"token": tokenizer.token(int(token)), "probability": float(chance)}
+                                               for token, chance in zip(tokens, chances, strict=True)]}
+            for place, tokens, chances in zip(places, best.indices, best.values, strict=True)]

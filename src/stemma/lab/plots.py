@@ -1,0 +1,130 @@
+"""Plots as inline SVG: one accent colour, direct labels instead of a legend, baselines as thin dashed lines.
+
+Text stays text and takes the page's font. Colours are style variables with a fallback, so that a figure follows the
+page into dark mode and still stands alone; lines also differ in width and dash, so that it can be read in grey.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+import textwrap
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import matplotlib
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+INK, MUTED, FAINT, ACCENT, PAPER = "#1c1c1e", "#63636a", "#d6d6db", "#0a6ebd", "#fffffe"
+_VARIABLES = {INK: "ink", MUTED: "muted", FAINT: "faint", ACCENT: "accent", PAPER: "paper"}
+_STYLE: dict[Any, Any] = {
+    "svg.fonttype": "none", "svg.hashsalt": "stemma", "text.parse_math": False, "font.family": "sans-serif",
+    "font.size": 11, "axes.edgecolor": MUTED, "axes.labelcolor": INK, "text.color": INK, "xtick.color": MUTED,
+    "ytick.color": MUTED}
+_SERIES = [(ACCENT, "-", 2.4), (INK, "-", 1.3), (MUTED, (0, (6, 2)), 1.6), (INK, (0, (1, 1.5)), 1.6)]
+_LINE_HEIGHT = 0.075      # of a label, as a share of the axes' height
+_LABEL_WIDTH = 16         # characters; longer labels are wrapped
+
+
+def learning_curve(series: Mapping[str, Sequence[tuple[float, float]]], baselines: Mapping[str, float],
+                   x_label: str, y_label: str) -> str:
+    """Lines over time, the first one in the accent colour, against constant baselines; returns an `<svg>` element."""
+    with matplotlib.rc_context(_STYLE):
+        figure, axes = _canvas(x_label, y_label)
+        ends: list[tuple[float, str, str]] = []
+        for label, value in baselines.items():
+            axes.axhline(value, color=MUTED, linewidth=0.9, linestyle=(0, (4, 3)))
+            ends.append((value, label, MUTED))
+        for place, (label, points) in enumerate(series.items()):
+            colour, dash, width = _SERIES[place % len(_SERIES)]
+            x, y = zip(*points, strict=True)
+            axes.plot(x, y, color=colour, linestyle=dash, linewidth=width, solid_capstyle="round",
+                      marker="o" if len(points) == 1 else None)
+            ends.append((y[-1], label, colour))
+        axes.margins(x=0.02, y=0.08)
+        _label_ends(axes, ends)
+        return _svg(figure)
+
+
+def bars(groups: Sequence[tuple[str, Sequence[float]]], y_label: str,
+         baseline: tuple[str, float] | None = None) -> str:
+    """A bar per group up to the mean of its values, each value as a point over it; the last group has the accent."""
+    with matplotlib.rc_context(_STYLE):
+        figure, axes = _canvas("", y_label)
+        for place, (_, values) in enumerate(groups):
+            colour = ACCENT if place == len(groups) - 1 else FAINT
+            axes.bar(place, np.mean(values), width=0.6, color=colour, linewidth=0)
+            spread = np.linspace(-0.12, 0.12, len(values)) if len(values) > 1 else np.zeros(1)
+            axes.scatter(place + spread, values, s=26, facecolor=PAPER, edgecolor=INK, linewidth=1.1, zorder=3)
+            axes.annotate(f"{np.mean(values):.3g}", (place, max(0.0, *values)), xytext=(0, 7), ha="center",
+                          textcoords="offset points", fontweight="bold")
+        axes.set_xticks(range(len(groups)), [textwrap.fill(label, _LABEL_WIDTH) for label, _ in groups], color=INK)
+        axes.tick_params(axis="x", length=0)
+        axes.set_xlim(-0.6, len(groups) - 0.4)
+        axes.margins(y=0.14)
+        if baseline is not None:
+            axes.axhline(baseline[1], color=INK, linewidth=0.9, linestyle=(0, (4, 3)))
+            _label_ends(axes, [(baseline[1], baseline[0], MUTED)])
+        return _svg(figure)
+
+
+def _canvas(x_label: str, y_label: str) -> tuple[Figure, Axes]:
+    figure = Figure(figsize=(5.0, 3.2), layout="constrained")
+    axes = figure.add_subplot()
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.set_xlabel(x_label)
+    axes.set_title(y_label, loc="left", fontsize=11, color=INK, pad=10)   # read before the numbers, and never sideways
+    axes.yaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 2.5, 5, 10]))
+    axes.xaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 2.5, 5, 10]))
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.10g}")
+    return figure, axes
+
+
+def _label_ends(axes: Axes, ends: Sequence[tuple[float, str, str]]) -> None:
+    """Names to the right of where lines end, pushed apart where they would overlap."""
+    low, high = axes.get_ylim()
+    axes.set_ylim(low, high)                      # what follows must not move the lines
+    wrapped = sorted((((value - low) / (high - low)), textwrap.fill(label, _LABEL_WIDTH), colour)
+                     for value, label, colour in ends)
+    heights = np.array([(text.count("\n") + 1) * _LINE_HEIGHT for _, text, _ in wrapped])
+    for middle, (_, text, colour) in zip(_spread([place for place, _, _ in wrapped], heights), wrapped, strict=True):
+        axes.annotate(text, (1, middle), xycoords="axes fraction", xytext=(6, 0), textcoords="offset points",
+                      va="center", color=colour, fontsize=10, linespacing=1.05)
+
+
+def _spread(wanted: Sequence[float], heights: np.ndarray) -> list[float]:
+    """Ascending places as near as possible to the wanted ones without overlap: clashing neighbours share a centre."""
+    clusters: list[tuple[list[float], list[float]]] = []          # (wanted places, heights) of labels that touch
+    for place, height in zip(wanted, heights, strict=True):
+        clusters.append(([place], [height]))
+        while len(clusters) > 1 and _bounds(*clusters[-2])[1] > _bounds(*clusters[-1])[0]:
+            places, sizes = clusters.pop()
+            clusters[-1] = (clusters[-1][0] + places, clusters[-1][1] + sizes)
+    middles = []
+    for places, sizes in clusters:
+        bottom = _bounds(places, sizes)[0]
+        for size in sizes:
+            middles.append(bottom + size / 2)
+            bottom += size
+    return middles
+
+
+def _bounds(places: Sequence[float], sizes: Sequence[float]) -> tuple[float, float]:
+    centre = sum(places) / len(places)
+    return centre - sum(sizes) / 2, centre + sum(sizes) / 2
+
+
+def _svg(figure: Figure) -> str:
+    file = io.StringIO()
+    nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))           # equal plots are equal text
+    figure.savefig(file, format="svg", transparent=True, metadata=nothing)
+    svg = file.getvalue()
+    svg = svg[svg.index("<svg"):]
+    for colour, name in _VARIABLES.items():
+        svg = svg.replace(colour, f"var(--{name}, {colour})")
+    svg = re.sub(r"(?:'[^';]*', )+sans-serif", "system-ui, sans-serif", svg)
+    svg = re.sub(r"<defs>\s*<style.*?</style>\s*</defs>", "", svg, count=1, flags=re.DOTALL)   # it would style the page
+    return re.sub(r' (?:width|height)="[^"]*"', "", svg, count=2)                            # the page says how wide

@@ -1,0 +1,13 @@
+"""Attention, one kind a file; a recipe names the kind."""
+
+from __future__ import annotations
+
+from torch import nn
+
+from stemma.network.attention.full import FullAttention
+from stemma.schema.network import NetworkSettings
+
+
+def build_attention(settings: NetworkSettings) -> nn.Module:
+    chosen = settings.attention
+    return FullAttention(settings.width, settings.heads, chosen.head_width, chosen.dropout)

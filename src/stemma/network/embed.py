@@ -1,0 +1,42 @@
+"""From ids to vectors: what a token is, which segment it belongs to, where it stands."""
+
+from __future__ import annotations
+
+import math
+
+from torch import Tensor, nn
+from torch.nn import functional
+
+from stemma.network.dropout import Dropout
+from stemma.network.norm import build_norm
+from stemma.network.position import build_position
+from stemma.network.streams import Stream
+from stemma.schema.network import NetworkSettings
+
+
+class Embedding(nn.Module):
+    def __init__(self, settings: NetworkSettings, vocabulary: int):
+        super().__init__()
+        chosen = settings.embedding
+        width = chosen.width or settings.width
+        self.tokens = nn.Embedding(vocabulary, width)
+        self.segments = nn.Embedding(chosen.segments, width) if chosen.segments else None
+        self.position = build_position(settings, width)
+        self.scale = math.sqrt(width) if chosen.scale else 1.0
+        self.norm = build_norm(settings.norm, width) if chosen.norm else None
+        self.dropout = Dropout(settings.dropout)
+        # a narrow table and a map up to the stack's width (ALBERT's factorised embedding, arXiv:1909.11942)
+        self.project = nn.Linear(width, settings.width) if width != settings.width else None
+
+    def forward(self, stream: Stream) -> Tensor:
+        x = functional.embedding(stream.ids, self.tokens.weight)  # (B, L, width)
+        if self.scale != 1.0:
+            x = x * self.scale
+        if self.segments is not None:
+            x = x + (self.segments.weight[0] if stream.segments is None else self.segments(stream.segments))
+        if self.position is not None:
+            x = x + self.position(stream.ids, stream.positions)
+        if self.norm is not None:
+            x = self.norm(x)
+        x = self.dropout(x)
+        return x if self.project is None else self.project(x)

@@ -1,0 +1,117 @@
+"""What stands on top of a network: small modules that turn hidden vectors into a guess.
+
+An objective declares its heads by a specification (plain data, comparable, so that two objectives may share one); the
+network builds them. Only scored positions ever reach a head's large matrix.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from stemma.network.activation import ACTIVATIONS
+from stemma.network.dropout import Dropout
+from stemma.network.embed import Embedding
+from stemma.network.norm import build_norm
+from stemma.network.vocabulary_loss import vocabulary_loss
+from stemma.schema.network import NetworkSettings
+
+
+@dataclass(frozen=True)
+class TokenHead:
+    """Guess a token of the vocabulary, by the embedding matrix itself; `transform` is BERT's extra layer before it."""
+
+    transform: bool = True
+    bias: bool = True
+
+    def build(self, settings: NetworkSettings, embedding: Embedding) -> nn.Module:
+        return TokenScorer(self, settings, embedding)
+
+
+@dataclass(frozen=True)
+class Pooler:
+    """One vector for the whole input: the first place's, through a layer and a tanh."""
+
+    def build(self, settings: NetworkSettings, embedding: Embedding) -> nn.Module:
+        return FirstPlacePooler(settings.width)
+
+
+@dataclass(frozen=True)
+class ClassHead:
+    """Guess one of a few classes for the whole input, from the pooled vector."""
+
+    classes: int
+    dropout: float = 0.0
+
+    def build(self, settings: NetworkSettings, embedding: Embedding) -> nn.Module:
+        return Classifier(settings.width, self.classes, self.dropout)
+
+
+HeadSpec = TokenHead | Pooler | ClassHead
+
+
+class Head(Protocol):
+    """A head that scores: logits for a guess, or the loss of one."""
+
+    def __call__(self, hidden: Tensor) -> Tensor:
+        """(..., width) -> (..., answers) logits."""
+
+    def loss(self, hidden: Tensor, labels: Tensor, total: float) -> Tensor:
+        """(N, width), (N,) -> the summed loss over `total`."""
+
+
+class TokenScorer(nn.Module):
+    def __init__(self, spec: TokenHead, settings: NetworkSettings, embedding: Embedding):
+        super().__init__()
+        width = embedding.tokens.embedding_dim
+        vocabulary = embedding.tokens.num_embeddings
+        self.dense = nn.Linear(settings.width, width) if spec.transform else None
+        self.norm = build_norm(settings.norm, width) if spec.transform else None
+        self.activation = ACTIVATIONS[settings.activation]
+        self.bias = nn.Parameter(torch.zeros(vocabulary)) if spec.bias else None
+        # a plain reference: the matrix is the embedding's, and is stored and counted there once
+        self._tied = (embedding.tokens,)
+
+    @property
+    def table(self) -> Tensor:
+        return self._tied[0].weight
+
+    def prepare(self, hidden: Tensor) -> Tensor:
+        if self.dense is None or self.norm is None:
+            return hidden
+        return self.norm(self.activation(self.dense(hidden)))
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """(..., width) -> (..., vocabulary) logits."""
+        return functional.linear(self.prepare(hidden), self.table, self.bias)
+
+    def loss(self, hidden: Tensor, labels: Tensor, total: float) -> Tensor:
+        """(N, width) of scored places, (N,) -> the summed loss over `total`."""
+        return vocabulary_loss(self.prepare(hidden), self.table, self.bias, labels, total)
+
+
+class FirstPlacePooler(nn.Module):
+    def __init__(self, width: int):
+        super().__init__()
+        self.dense = nn.Linear(width, width)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """(B, L, width) -> (B, width)"""
+        return torch.tanh(self.dense(hidden[:, 0]))
+
+
+class Classifier(nn.Module):
+    def __init__(self, width: int, classes: int, dropout: float):
+        super().__init__()
+        self.dropout = Dropout(dropout)
+        self.output = nn.Linear(width, classes)
+
+    def forward(self, pooled: Tensor) -> Tensor:
+        return self.output(self.dropout(pooled))
+
+    def loss(self, pooled: Tensor, labels: Tensor, total: float) -> Tensor:
+        return functional.cross_entropy(self(pooled).float(), labels, reduction="sum") / total

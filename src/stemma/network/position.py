@@ -1,0 +1,47 @@
+"""Where a token stands, added to what it is: learned vectors (BERT) or fixed sinusoids (arXiv:1706.03762, section 3.5)."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from stemma.schema.network import LearnedPosition, NetworkSettings, SinusoidalPosition
+
+
+class Learned(nn.Module):
+    """One vector a place; `offset` places at the start of the table are not used (RoBERTa keeps two)."""
+
+    def __init__(self, maximum: int, width: int, offset: int = 0):
+        super().__init__()
+        self.offset = offset
+        self.table = nn.Embedding(maximum + offset, width)
+
+    def forward(self, ids: Tensor, positions: Tensor | None) -> Tensor:
+        if positions is None:
+            return self.table.weight[self.offset:self.offset + ids.shape[1]]  # (L, width), for every row alike
+        return self.table(positions + self.offset)
+
+
+class Sinusoidal(nn.Module):
+    """Sines and cosines whose wavelengths grow from 2 pi to 10,000 x 2 pi; nothing is learned, nothing is stored."""
+
+    def __init__(self, width: int):
+        super().__init__()
+        self.width = width
+
+    def forward(self, ids: Tensor, positions: Tensor | None) -> Tensor:
+        places = torch.arange(ids.shape[1], device=ids.device) if positions is None else positions
+        rate = torch.exp(torch.arange(0, self.width, 2, device=ids.device) * (-math.log(10_000.0) / self.width))
+        angle = places[..., None] * rate  # (..., L, width / 2)
+        return torch.stack([angle.sin(), angle.cos()], -1).flatten(-2)[..., : self.width]
+
+
+def build_position(settings: NetworkSettings, width: int) -> nn.Module | None:
+    chosen = settings.position
+    if isinstance(chosen, LearnedPosition):
+        return Learned(chosen.maximum, width, chosen.offset)
+    if isinstance(chosen, SinusoidalPosition):
+        return Sinusoidal(width)
+    return None

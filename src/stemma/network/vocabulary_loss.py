@@ -1,0 +1,66 @@
+"""Cross-entropy over a large vocabulary without ever holding all the logits.
+
+A row of logits is as long as the vocabulary, and torch's usual path keeps three such matrices (logits, log-softmax,
+gradient). Here a block of rows is scored, turned into its gradient in place, multiplied back into the two small
+results, and its buffer used again for the next block: the same numbers, memory for one block only, and no page faults.
+The idea is that of Cut Your Losses (arXiv:2411.09009), in plain torch.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+BLOCK_NUMBERS = 8 * 1024 * 1024  # logits held at a time: 32 MiB in fp32
+
+
+class _VocabularyLoss(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, hidden: Tensor, table: Tensor, bias: Tensor | None, labels: Tensor,
+                total: float) -> Tensor:
+        needs_gradient = ctx.needs_input_grad[0] or ctx.needs_input_grad[1]
+        rows = max(1, BLOCK_NUMBERS // table.shape[0])
+        loss = torch.zeros((), dtype=torch.float32, device=hidden.device)
+        grad_hidden = torch.empty_like(hidden) if needs_gradient else None
+        grad_table = torch.zeros_like(table, dtype=torch.float32) if needs_gradient else None
+        grad_bias = torch.zeros_like(bias, dtype=torch.float32) if needs_gradient and bias is not None else None
+        buffer = torch.empty(min(rows, len(hidden)), table.shape[0], dtype=hidden.dtype, device=hidden.device)
+        for start in range(0, len(hidden), rows):
+            part, wanted = hidden[start:start + rows], labels[start:start + rows, None]
+            logits = torch.mm(part, table.T, out=buffer[: len(part)])
+            scores = logits.float()  # the buffer itself in fp32, a copy in bf16
+            if bias is not None:
+                scores.add_(bias.float())
+            norm = scores.logsumexp(1, keepdim=True)
+            loss += (norm - scores.gather(1, wanted)).sum()
+            if grad_hidden is None or grad_table is None:
+                continue
+            probabilities = scores.sub_(norm).exp_()
+            probabilities.scatter_add_(1, wanted, torch.full_like(wanted, -1.0, dtype=probabilities.dtype))
+            probabilities.mul_(1.0 / total)
+            if grad_bias is not None:
+                grad_bias += probabilities.sum(0)
+            error = probabilities.to(hidden.dtype)
+            torch.mm(error, table, out=grad_hidden[start:start + rows])
+            if hidden.dtype == torch.float32:
+                grad_table.addmm_(error.T, part)
+            else:
+                grad_table += error.T @ part
+        ctx.save_for_backward(grad_hidden, grad_table, grad_bias)
+        return loss / total
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        scale = grads[0]
+        return (*(None if saved is None else saved * scale for saved in ctx.saved_tensors), None, None)
+
+
+def vocabulary_loss(hidden: Tensor, table: Tensor, bias: Tensor | None, labels: Tensor, total: float) -> Tensor:
+    """Sum of -log softmax(hidden @ table.T + bias)[labels], divided by `total`; (N, D), (V, D), (V,), (N,) -> ()."""
+    device = hidden.device.type
+    if torch.is_autocast_enabled(device):
+        dtype = torch.get_autocast_dtype(device)
+        hidden, table = hidden.to(dtype), table.to(dtype)
+    return _VocabularyLoss.apply(hidden, table, bias, labels, total)

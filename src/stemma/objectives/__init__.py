@@ -1,0 +1,87 @@
+"""Pre-training tasks: one file each. This page finds them, groups them, and checks that they can be done at all."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from stemma.corpus.shards import Corpus
+from stemma.errors import UserError
+from stemma.lineage import Recipe
+from stemma.network.heads import HeadSpec
+from stemma.network.network import Network
+from stemma.objectives.base import Needs, Objective
+from stemma.objectives.batch import Batch, Target, finish
+from stemma.objectives.masked_lm import MaskedLM
+from stemma.objectives.next_sentence import NextSentence
+
+OBJECTIVES: dict[str, type[Objective]] = {"masked_lm": MaskedLM, "next_sentence": NextSentence}
+
+__all__ = ["OBJECTIVES", "Batch", "Group", "Needs", "Objective", "Target", "build_network", "build_objectives",
+           "check_needs", "finish", "group_objectives", "heads_of"]
+
+
+@dataclass(frozen=True)
+class Group:
+    """Objectives that share packing and visibility, and therefore one forward pass."""
+
+    packing: str
+    visibility: str
+    objectives: tuple[Objective, ...]
+
+    @property
+    def copies(self) -> int | None:
+        """Static data only where every objective that cares is static."""
+        wanted = [objective.copies for objective in self.objectives if objective.copies is not None]
+        return max(wanted) if wanted else None
+
+
+def build_objectives(recipe: Recipe) -> list[Objective]:
+    return [OBJECTIVES[settings.kind](name, settings) for name, settings in recipe.settings.objective.items()]
+
+
+def group_objectives(recipe: Recipe, objectives: list[Objective]) -> list[Group]:
+    """In recipe order; the first objective of a packing and visibility opens its group."""
+    groups: dict[tuple[str, str], list[Objective]] = {}
+    for objective in objectives:
+        packing = objective.settings.packing or recipe.settings.corpus.packing
+        groups.setdefault((packing, objective.visibility), []).append(objective)
+    return [Group(packing, visibility, tuple(members)) for (packing, visibility), members in groups.items()]
+
+
+def heads_of(objectives: list[Objective]) -> dict[str, HeadSpec]:
+    """Every head that the objectives ask for; two may share one if they mean the same."""
+    heads: dict[str, HeadSpec] = {}
+    for objective in objectives:
+        for name, spec in objective.needs().heads.items():
+            if heads.setdefault(name, spec) != spec:
+                raise UserError(f'objective "{objective.name}" needs another kind of head "{name}" than the objectives '
+                                f"before it ({spec} against {heads[name]}); remove one of them from the recipe.")
+    return heads
+
+
+def build_network(recipe: Recipe, vocabulary: int | None = None) -> Network:
+    """The recipe's network with random weights and the heads that its objectives need."""
+    return Network(recipe.settings.network, vocabulary or recipe.settings.tokenizer.vocab_size,
+                   heads_of(build_objectives(recipe)))
+
+
+def check_needs(recipe: Recipe, corpus: Corpus) -> None:
+    """Refuse, all reasons at once, a recipe whose objectives ask for what this corpus cannot give."""
+    objectives = build_objectives(recipe)
+    if not objectives:
+        raise UserError(f'the recipe "{recipe.label}" has no objective, so there is nothing to train; choose one of its '
+                        "descendants (`stemma tree`) or add an [objective.NAME] section.")
+    problems: list[tuple[str, str]] = []
+    for objective in objectives:
+        needs = objective.needs()
+        problems += [(f"objective.{objective.name}", f'needs the special token "{role}", which the tokenizer lacks')
+                     for role in sorted(needs.roles - corpus.tokenizer.roles.keys())]
+        problems += [(f"objective.{objective.name}", f'needs "{name}" boundaries: run `stemma corpus annotate` first')
+                     for name in sorted(needs.fields - set(corpus.sides()))]
+    settings = recipe.settings.corpus
+    written = {word.partition(":")[0] for word in f"{settings.single} {settings.pair}".split()} - {"A", "B"}
+    problems += [("corpus.single, corpus.pair", f'write the special token "{role}", which the tokenizer lacks')
+                 for role in sorted(written - corpus.tokenizer.roles.keys())]
+    if problems:
+        raise UserError(f"the corpus {corpus.path} cannot serve {recipe.label}; train its tokenizer with "
+                        f"`stemma tokenizer train ... --for {recipe.name}` and build it again", problems)

@@ -1,0 +1,60 @@
+"""What an objective is: it hides something in a draft, says what a network must offer, and scores the guess."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from stemma.corpus.draft import Draft
+from stemma.corpus.randomness import Randomness
+from stemma.network.heads import HeadSpec
+from stemma.network.network import Network
+from stemma.network.streams import Hidden
+from stemma.objectives.batch import Batch
+
+
+@dataclass(frozen=True)
+class Needs:
+    """What an objective asks of the tokenizer, the corpus and the network; checked before anything is trained."""
+
+    roles: frozenset[str] = frozenset()
+    parts: frozenset[str] = frozenset({"encoder"})
+    fields: frozenset[str] = frozenset()  # side arrays of the corpus
+    heads: dict[str, HeadSpec] = field(default_factory=dict)
+
+
+class Objective(ABC):
+    """One pre-training task. Stateless: what it learns stands in the network's heads."""
+
+    guesses_tokens = False  # its loss is comparable with a unigram model's, and is what people watch
+    visibility = "full"  # objectives of one packing and one visibility share a forward pass
+
+    def __init__(self, name: str, settings: Any):
+        self.name = name
+        self.settings = settings
+        self.weight: float = settings.weight
+
+    @property
+    def copies(self) -> int | None:
+        """How many fixed copies of the data this objective wants to be drawn; None: new ones every time."""
+        return None
+
+    @abstractmethod
+    def needs(self) -> Needs:
+        """What must be there before the objective can work."""
+
+    @abstractmethod
+    def corrupt(self, draft: Draft, rng: Randomness) -> None:
+        """Edit the draft: rearrange its pieces or hide its tokens, and note what is to be guessed."""
+
+    @abstractmethod
+    def loss(self, network: Network, hidden: Hidden, batch: Batch) -> dict[str, Tensor]:
+        """The losses by name, each already divided by its target's total."""
+
+    @abstractmethod
+    def baseline(self, batch: Batch, unigram: np.ndarray) -> dict[str, float]:
+        """What one who knows only how often each answer occurs (log-probabilities `unigram`) would lose here."""

@@ -1,0 +1,71 @@
+"""What every table of a recipe has in common: closed keys, strict types, and
+conflicts that only two keys together show.
+
+A slot that several kinds can fill (position, optimizer, an objective...) is a union of classes told apart by their
+`kind`. A new kind is a new class, named in its union; nothing else has to know of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Annotated, Any, NamedTuple, get_args, get_origin
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Discriminator
+
+
+class Blame(NamedTuple):
+    """One way to tell a conflict: the key to name, and what is wrong with it."""
+
+    key: str
+    message: str
+
+
+Conflict = tuple[Blame, ...]
+"""The same conflict told from each key that takes part; the user hears of the one they touched."""
+
+
+class Settings(BaseModel):
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid", allow_inf_nan=False)
+
+    def conflicts(self) -> Iterator[Conflict]:
+        """Values that are fine alone and impossible together, with keys relative to this table."""
+        yield from ()
+
+    def all_conflicts(self) -> Iterator[Conflict]:
+        """The conflicts of this table and of every table inside it."""
+        yield from self.conflicts()
+        for name in type(self).model_fields:
+            value = getattr(self, name)
+            tables = value.items() if isinstance(value, dict) else [("", value)]
+            for key, table in tables:
+                path = f"{name}.{key}" if key else name
+                if isinstance(table, Settings):
+                    for conflict in table.all_conflicts():
+                        yield tuple(Blame(f"{path}.{blame.key}", blame.message) for blame in conflict)
+
+
+BY_KIND = Discriminator("kind")
+
+
+def _limit(holds: Callable[[Any], bool], message: str) -> AfterValidator:
+    def check(value: Any) -> Any:
+        if not holds(value):
+            raise ValueError(message)
+        return value
+
+    return AfterValidator(check)
+
+
+Count = Annotated[int, _limit(lambda n: n >= 1, "must be 1 or more")]
+Natural = Annotated[int, _limit(lambda n: n >= 0, "must be 0 or more")]
+Positive = Annotated[float, _limit(lambda x: x > 0, "must be greater than 0")]
+NonNegative = Annotated[float, _limit(lambda x: x >= 0, "must be 0 or more")]
+Share = Annotated[float, _limit(lambda x: 0 < x < 1, "must lie between 0 and 1")]
+Probability = Annotated[float, _limit(lambda x: 0 <= x <= 1, "must lie between 0 and 1")]
+BelowOne = Annotated[float, _limit(lambda x: 0 <= x < 1, "must be at least 0 and less than 1")]
+
+
+def kinds(union: Any) -> dict[str, Any]:
+    """The classes of a slot by their kind."""
+    members = get_args(get_args(union)[0]) if get_origin(union) is Annotated else ()
+    return {get_args(member.model_fields["kind"].annotation)[0]: member for member in members}

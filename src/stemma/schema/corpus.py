@@ -1,0 +1,69 @@
+"""How a stream of documents becomes examples of one length."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Literal, NamedTuple
+
+from pydantic import AfterValidator
+
+from stemma.errors import did_you_mean
+from stemma.schema.base import Count, Probability, Settings, Share
+
+Packing = Literal["segment_pair", "sentence_pair", "full_sentences", "doc_sentences", "stream"]
+PAIR_PACKINGS: tuple[Packing, ...] = ("segment_pair", "sentence_pair")
+TEMPLATE_ROLES = ("start", "separator", "begin", "end", "mask")
+
+
+class Slot(NamedTuple):
+    """One place of a template: the text "A" or "B", or the role of a special token, and the segment it belongs to."""
+
+    name: str
+    segment: int
+
+
+def parse_template(template: str) -> list[Slot]:
+    """Read "start A separator B:1 separator:1"; raise ValueError with a sentence where it cannot be read."""
+    slots = []
+    for word in template.split():
+        found = re.fullmatch(r"([A-Za-z_]+)(?::(\d+))?", word)
+        if not found:
+            raise ValueError(f'cannot be read at "{word}" (write a role or A or B, with ":1" for segment 1)')
+        name, segment = found[1], int(found[2] or 0)
+        if name not in ("A", "B", *TEMPLATE_ROLES):
+            raise ValueError(f'has no role "{name}"; known: A, B, {", ".join(TEMPLATE_ROLES)}.'
+                             f"{did_you_mean(name, TEMPLATE_ROLES)}")
+        slots.append(Slot(name, segment))
+    return slots
+
+
+def _holding(*texts: str) -> AfterValidator:
+    def check(template: str) -> str:
+        held = [slot.name for slot in parse_template(template) if slot.name in ("A", "B")]
+        if held != list(texts):
+            raise ValueError(f"must hold {' and then '.join(texts)} once each" if len(texts) > 1 else
+                             f"must hold {texts[0]} once" + (" and no B" if "B" in held else ""))
+        return template
+
+    return AfterValidator(check)
+
+
+class FirstPhase(Settings):
+    """Attention costs the square of the length, so BERT sees short examples first."""
+
+    share: Share
+    sequence_length: Count
+
+
+class CorpusSettings(Settings):
+    packing: Packing
+    sequence_length: Count
+    short_probability: Probability = 0.0  # how often an example is made shorter than it could be
+    single: Annotated[str, _holding("A")] = "start A separator"
+    pair: Annotated[str, _holding("A", "B")] = "start A separator B:1 separator:1"
+    first_phase: FirstPhase | None = None  # without effect where sequence_length is not longer
+    validation: Share = 0.02  # share of the documents held out
+
+    def slots(self, packing: str) -> list[Slot]:
+        """The template that a packing fills."""
+        return parse_template(self.pair if packing in PAIR_PACKINGS else self.single)

@@ -1,0 +1,139 @@
+"""Checking a recipe's values before any tensor exists: every problem at once, each with its key and the way out."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any, get_args
+
+from pydantic import ValidationError
+
+from stemma.errors import did_you_mean, nearest
+from stemma.schema.base import Settings
+from stemma.schema.layers import ABSENT, Problem, flatten
+from stemma.schema.objective import OBJECTIVE_KINDS, ObjectiveSettings
+from stemma.schema.recipe import RecipeSettings
+
+_TYPES = {"int": "a whole number", "float": "a number", "bool": "true or false", "string": "text", "list": "a list",
+          "dict": "a table", "model": "a table", "model_attributes": "a table"}
+
+
+def known_keys(values: Mapping[str, Any], model: type[Settings] = RecipeSettings, prefix: str = "") -> Iterator[str]:
+    """Every dotted key these values could have, given the kinds they chose."""
+    for name, field in model.model_fields.items():
+        inner = values.get(name)
+        inner = inner if isinstance(inner, Mapping) else {}
+        if field.annotation == dict[str, ObjectiveSettings]:
+            for task, table in inner.items():
+                kind = table.get("kind", task) if isinstance(table, Mapping) else None
+                if kind in list(OBJECTIVE_KINDS):
+                    yield from known_keys(table, OBJECTIVE_KINDS[kind], f"{prefix}{name}.{task}.")
+            continue
+        choices = [member for member in (field.annotation, *get_args(field.annotation))
+                   if isinstance(member, type) and issubclass(member, Settings)]
+        chosen = [member for member in choices if "kind" in member.model_fields
+                  and inner.get("kind") in get_args(member.model_fields["kind"].annotation)]
+        if choices:
+            yield from known_keys(inner, (chosen or choices)[0], f"{prefix}{name}.")
+        else:
+            yield prefix + name
+
+
+def validate(values: dict[str, Any], changed: Collection[str] = (),
+             fallback: Mapping[str, Any] | None = None) -> tuple[RecipeSettings | None, list[Problem]]:
+    """The settings, or all that is wrong with them.
+
+    Conflicts between keys are looked for even where some values are wrong by themselves: those are replaced by what
+    stood there before (`fallback`), so that the user does not meet the second error only after mending the first.
+    """
+    try:
+        settings, problems = RecipeSettings.model_validate(values), []
+    except ValidationError as error:
+        problems = list(explain(error, values))
+        try:
+            settings = RecipeSettings.model_validate(_mend(values, error, fallback or {}))
+        except ValidationError:
+            return None, problems
+    told = {problem.key for problem in problems}
+    flat = flatten(settings.model_dump())
+    for conflict in settings.all_conflicts():
+        touched = [blame for blame in conflict if any(f"{key}.".startswith(f"{blame.key}.") for key in changed)]
+        blame = (touched or list(conflict))[0]
+        if blame.key not in told:
+            problems.append(Problem(blame.key, flat.get(blame.key, ABSENT), blame.message))
+    order = {key: number for number, key in enumerate(changed)}
+    return (None if problems else settings), sorted(problems, key=lambda problem: order.get(problem.key, len(order)))
+
+
+def explain(error: ValidationError, values: Mapping[str, Any],
+            model: type[Settings] = RecipeSettings) -> Iterator[Problem]:
+    """pydantic's findings in our words."""
+    known = list(known_keys(values, model))
+    for found in error.errors():
+        path = _path(found["loc"], values)
+        key, value, kind = ".".join(path), found["input"], found["type"]
+        context = found.get("ctx", {})
+        if kind == "extra_forbidden":
+            for leaf, inner in (flatten({key: value}) or {key: ABSENT}).items():
+                yield Problem(leaf, inner, _no_such_key(leaf, known))
+        elif kind in ("union_tag_invalid", "union_tag_not_found"):
+            allowed = [word.strip(" '") for word in context.get("expected_tags", "").split(",")] or []
+            allowed = [word for word in allowed if word] or list(OBJECTIVE_KINDS)
+            chosen = value.get("kind", ABSENT) if isinstance(value, Mapping) else ABSENT
+            yield Problem(f"{key}.kind", chosen, _one_of(chosen, allowed))
+        elif kind == "literal_error":
+            yield Problem(key, value, _one_of(value, [word.strip(" '") for word in
+                                                      context["expected"].replace(" or ", ",").split(",")]))
+        elif kind == "missing":
+            yield Problem(key, ABSENT, "is missing")
+        elif kind == "value_error":
+            yield Problem(key, value, str(context["error"]))
+        elif kind == "finite_number":
+            yield Problem(key, value, "must be a finite number")
+        elif kind.removesuffix("_type").removesuffix("_from_float") in _TYPES:
+            yield Problem(key, value, f"must be {_TYPES[kind.removesuffix('_type').removesuffix('_from_float')]}")
+        else:
+            yield Problem(key, value, found["msg"])
+
+
+def _one_of(value: Any, allowed: list[str]) -> str:
+    listed = f"must be {allowed[0]}" if len(allowed) == 1 else f"must be one of {', '.join(allowed)}"
+    return listed + (f".{did_you_mean(value, allowed)}" if isinstance(value, str) and nearest(value, allowed) else "")
+
+
+def _no_such_key(key: str, known: list[str]) -> str:
+    best = nearest(key, known)
+    if best is None:  # a word without its section: "heads", "lr"
+        best = next((k for k in known if k.rsplit(".", 1)[-1] == key.rsplit(".", 1)[-1]), None)
+    if best:
+        return f'no such key. Did you mean "{best}"?'
+    table = key.rpartition(".")[0]
+    inside = [k.removeprefix(f"{table}.") for k in known if k.startswith(f"{table}.")]
+    return f"no such key; {table} has {', '.join(inside)}" if inside else "no such key; `stemma show` lists them"
+
+
+def _path(location: tuple[int | str, ...], values: Mapping[str, Any]) -> list[str]:
+    """pydantic names the kind it chose on its way into a union; a recipe's keys do not."""
+    path, node = [], values
+    for step in location:
+        if isinstance(node, Mapping) and step == node.get("kind") and step not in node:
+            continue
+        path.append(str(step))
+        node = node.get(str(step), {}) if isinstance(node, Mapping) else {}
+    return path
+
+
+def _mend(values: Mapping[str, Any], error: ValidationError, fallback: Mapping[str, Any]) -> dict[str, Any]:
+    mended = copy.deepcopy(dict(values))
+    for found in error.errors():
+        *tables, last = _path(found["loc"], values)
+        node: Any = mended
+        before: Any = fallback
+        for table in tables:
+            node = node.get(table, {}) if isinstance(node, Mapping) else {}
+            before = before.get(table, {}) if isinstance(before, Mapping) else {}
+        if found["type"] != "extra_forbidden" and isinstance(before, Mapping) and last in before:
+            node[last] = copy.deepcopy(before[last])
+        elif isinstance(node, dict):
+            node.pop(last, None)
+    return mended

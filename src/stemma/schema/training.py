@@ -1,0 +1,125 @@
+"""How the weights are found.
+
+`learning_rate` is the highest rate of every schedule; a schedule says how it gets there and back.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from stemma.schema.base import BY_KIND, BelowOne, Count, Natural, NonNegative, Positive, Settings, Share
+
+
+class AdamW(Settings):
+    """Adam with decay outside the moments (arXiv:1711.05101)."""
+
+    kind: Literal["adamw"]
+    beta1: BelowOne = 0.9
+    beta2: BelowOne = 0.999
+    epsilon: Positive = 1e-8
+    weight_decay: NonNegative = 0.01
+
+
+class Adam(Settings):
+    kind: Literal["adam"]
+    beta1: BelowOne = 0.9
+    beta2: BelowOne = 0.999
+    epsilon: Positive = 1e-8
+
+
+class Lamb(Settings):
+    """Each layer moves in proportion to the size of its weights, for very large batches (arXiv:1904.00962)."""
+
+    kind: Literal["lamb"]
+    beta1: BelowOne = 0.9
+    beta2: BelowOne = 0.999
+    epsilon: Positive = 1e-6
+    weight_decay: NonNegative = 0.01
+
+
+class Adamax(Settings):
+    """Adam with the largest recent gradient in place of the second moment (arXiv:1412.6980, section 7)."""
+
+    kind: Literal["adamax"]
+    beta1: BelowOne = 0.9
+    beta2: BelowOne = 0.999
+    epsilon: Positive = 1e-8
+    weight_decay: NonNegative = 0.0
+
+
+class Adafactor(Settings):
+    """Second moments as a row and a column (arXiv:1804.04235)."""
+
+    kind: Literal["adafactor"]
+    beta2_decay: Positive = 0.8
+    epsilon: Positive = 1e-30  # added to squared gradients
+    least_scale: Positive = 1e-3  # the smallest size a tensor is taken to have
+    clip: Positive = 1.0
+    weight_decay: NonNegative = 0.0
+    relative: bool = True  # the rate is a share of each tensor's own size
+
+
+OptimizerSettings = Annotated[AdamW | Adam | Lamb | Adamax | Adafactor, BY_KIND]
+
+
+class LinearSchedule(Settings):
+    """Up in a straight line over the warm-up, down in a straight line to nothing at the last step (BERT)."""
+
+    kind: Literal["linear"]
+
+
+class NoamSchedule(Settings):
+    """Up in a straight line over the warm-up, then down as 1 / sqrt(step) (arXiv:1706.03762, section 5.3)."""
+
+    kind: Literal["noam"]
+
+
+class CosineSchedule(Settings):
+    """Up in a straight line over the warm-up, then down half a cosine to `floor` times the highest rate (GPT)."""
+
+    kind: Literal["cosine"]
+    floor: NonNegative = 0.0
+
+
+class InverseSqrtSchedule(Settings):
+    """At the highest rate over the warm-up, then down as 1 / sqrt(step) (T5)."""
+
+    kind: Literal["inverse_sqrt"]
+
+
+class ConstantSchedule(Settings):
+    """Up in a straight line over the warm-up, then level."""
+
+    kind: Literal["constant"]
+
+
+class SlantedTriangularSchedule(Settings):
+    """A short steep rise over the share `cut` of all steps, a long fall to 1 / `ratio` (arXiv:1801.06146)."""
+
+    kind: Literal["slanted_triangular"]
+    cut: Share = 0.1
+    ratio: Positive = 32.0
+
+
+ScheduleSettings = Annotated[
+    LinearSchedule | NoamSchedule | CosineSchedule | InverseSqrtSchedule | ConstantSchedule | SlantedTriangularSchedule,
+    BY_KIND,
+]
+
+
+class TrainingSettings(Settings):
+    batch_size: Count  # sequences a step
+    micro_batch_size: Count | None = None  # sequences at once; None = chosen by size
+    learning_rate: Positive
+    warmup_steps: Natural
+    steps: Count  # the budget where none is given
+    optimizer: OptimizerSettings
+    schedule: ScheduleSettings
+    clip_norm: Positive | None = None
+    checkpoint_every: Count
+    keep_checkpoints: Count = 2
+    validate_every: Count
+    log_every: Count = 10
+    precision: Literal["auto", "fp32", "bf16"] = "auto"
+    threads: Count | None = None  # None = all cores
+    spike_factor: Positive | None = None  # stop at a loss this many times its running mean; None = at NaN only

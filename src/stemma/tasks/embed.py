@@ -1,0 +1,58 @@
+"""One vector for each text: the mean over its tokens, or the first place's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+from torch.nn import functional
+
+from stemma.errors import UserError
+from stemma.exchange.model import Model
+
+POOLINGS = ("mean", "start")
+BATCH_TOKENS = 8192
+
+
+def embed(model: Model, texts: Sequence[str], pooling: str = "mean", normalize: bool = False,
+          notice: Callable[[str], None] = lambda text: None) -> np.ndarray:
+    """(texts, width) float32. Texts of similar length are computed together, so hardly anything is padding."""
+    if pooling not in POOLINGS:
+        raise UserError(f'--pooling is "{pooling}"; choose {" or ".join(POOLINGS)}.')
+    tokenizer = model.needs_tokenizer()
+    corpus = model.recipe.settings.corpus
+    limit = getattr(model.recipe.settings.network.position, "maximum", None) or corpus.sequence_length
+    encodings = tokenizer.template(corpus.single, corpus.pair).encode_batch(list(texts))
+    too_long = sum(len(encoding.ids) > limit for encoding in encodings)
+    if too_long:
+        notice(f"{too_long} of {len(texts)} texts are longer than {limit} tokens and were cut there.")
+    for encoding in encodings:
+        encoding.truncate(limit)
+    order = sorted(range(len(texts)), key=lambda i: len(encodings[i].ids))
+    vectors = np.zeros((len(texts), model.recipe.settings.network.width), dtype=np.float32)
+    start = 0
+    while start < len(order):
+        stop = start + 1
+        while stop < len(order) and (stop + 1 - start) * len(encodings[order[stop]].ids) <= BATCH_TOKENS:
+            stop += 1
+        chosen = order[start:stop]
+        vectors[chosen] = _pool(model, [encodings[i].ids for i in chosen], pooling, normalize)
+        start = stop
+    return vectors
+
+
+@torch.inference_mode()
+def _pool(model: Model, rows: list[list[int]], pooling: str, normalize: bool) -> np.ndarray:
+    longest = max(map(len, rows))
+    mask = torch.tensor([[1] * len(row) + [0] * (longest - len(row)) for row in rows])
+    ids = torch.tensor([row + [0] * (longest - len(row)) for row in rows])
+    hidden = model.hidden(ids, mask)
+    if pooling == "mean":
+        weight = mask.to(hidden)[..., None]
+        vectors = (hidden * weight).sum(1) / weight.sum(1)
+    else:
+        vectors = hidden[:, 0]
+    if normalize:
+        vectors = functional.normalize(vectors, dim=-1)
+    return vectors.float().cpu().numpy()

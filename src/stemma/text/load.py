@@ -1,0 +1,170 @@
+"""Vocabularies that others made, as one `tokenizers` pipeline: today's tokenizer.json and the three older layouts.
+
+The older layouts hold pieces only; how text was cleaned and split is known from the family they come from: BERT's
+WordPiece, GPT-2's bytes, GPT's words, and SentencePiece, which carries its own cleaning table.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import tokenizers
+from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, processors
+
+from stemma.errors import CorruptFileError, UserError
+from stemma.files import CHECKSUMS, sha256
+from stemma.text.roles import find_roles, mark_special
+
+# Vocabulary file and the merges that belong to it; names may carry a prefix ("gpt2_encoder.json").
+MERGES = {"vocab.json": "merges.txt", "encoder.json": "vocab.bpe"}
+WORD_END = "</w>"
+Loaded = tuple[tokenizers.Tokenizer, dict[str, Any]]
+
+
+def load_backend(path: Path) -> Loaded:
+    """The pipeline, and the configuration found beside it."""
+    if not path.exists():
+        raise UserError(f"no tokenizer at {path}: there is no such file or folder.")
+    file = _choose(path) if path.is_dir() else path
+    _verify(file)
+    config = _config(file.parent)
+    try:
+        backend = _read(file, config)
+    except (OSError, UnicodeDecodeError, ValueError, KeyError, TypeError) as error:
+        raise UserError(f"{file} is no readable tokenizer ({_first_line(error)}); fetch or train it again.") from error
+    backend.no_truncation()  # some published files cut or pad on their own; that is for the packer to do
+    backend.no_padding()
+    return backend, config
+
+
+def _choose(folder: Path) -> Path:
+    names = ["tokenizer.json", "vocab.txt", *MERGES]
+    for name in names:
+        if (folder / name).is_file() and (name not in MERGES or (folder / MERGES[name]).is_file()):
+            return folder / name
+    if pieces := sorted(folder.glob("*.model")):
+        return pieces[0]
+    raise UserError(f"no tokenizer in {folder}: it has no tokenizer.json, vocab.txt, vocab.json with merges.txt, "
+                    "or SentencePiece .model.")
+
+
+def _verify(file: Path) -> None:
+    """Compare with the checksum written beside it, if there is one."""
+    listing = file.with_name(CHECKSUMS)
+    if not listing.is_file():
+        return
+    try:
+        expected = json.loads(listing.read_text()).get(file.name)
+    except ValueError as error:
+        raise CorruptFileError(f"{listing} is damaged; train or copy the tokenizer again.") from error
+    if expected is not None and sha256(file) != expected:
+        raise CorruptFileError(f"{file} is damaged (its checksum is not the one written); copy or train it again.")
+
+
+def _config(folder: Path) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name in ("special_tokens_map.json", "tokenizer_config.json"):
+        if (folder / name).is_file():
+            try:
+                found |= json.loads((folder / name).read_text(encoding="utf-8"))
+            except (ValueError, TypeError) as error:
+                raise UserError(f"{folder / name} is not readable JSON ({_first_line(error)}); restore it.") from error
+    return found
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0][:160]
+
+
+def _read(file: Path, config: Mapping[str, Any]) -> tokenizers.Tokenizer:
+    if file.suffix == ".model":
+        from stemma.text.sentencepiece import read_sentencepiece
+
+        backend = read_sentencepiece(file)
+    elif file.suffix == ".txt":
+        backend = _bert(file, config)
+    elif file.suffix == ".json":
+        content = json.loads(file.read_text(encoding="utf-8"))
+        if isinstance(content, dict) and isinstance(content.get("model"), dict):
+            return _tokenizer_json(file)
+        if not (isinstance(content, dict) and all(isinstance(number, int) for number in content.values())):
+            raise ValueError("neither a tokenizer.json nor a vocabulary")
+        backend = _with_merges(file, content, config)
+    else:
+        raise ValueError("known are tokenizer.json, vocab.txt, vocab.json with merges.txt, and SentencePiece .model")
+    _add_tokens(backend, file.with_name("added_tokens.json"))
+    mark_special(backend, config)
+    _lay_out(backend, config)
+    return backend
+
+
+def _tokenizer_json(file: Path) -> tokenizers.Tokenizer:
+    try:
+        return tokenizers.Tokenizer.from_file(str(file))
+    except Exception as error:  # the Rust side raises nothing more precise
+        raise ValueError(_first_line(error)) from error
+
+
+def _bert(file: Path, config: Mapping[str, Any]) -> tokenizers.Tokenizer:
+    pieces = file.read_text(encoding="utf-8").removesuffix("\n").split("\n")
+    vocabulary = {piece: number for number, piece in enumerate(pieces)}
+    if "[UNK]" not in vocabulary:
+        raise ValueError("a BERT vocabulary has a piece a line, [UNK] among them")
+    # ASCII only: lower-cased vocabularies do hold capitals of rarer scripts. [PAD] and its like do not count.
+    capitals = any(re.match(r"(?:##)?[A-Z]", piece) for piece in vocabulary)
+    backend = tokenizers.Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]", max_input_chars_per_word=100))
+    backend.normalizer = normalizers.BertNormalizer(
+        clean_text=True, handle_chinese_chars=config.get("tokenize_chinese_chars", True),
+        strip_accents=config.get("strip_accents"), lowercase=config.get("do_lower_case", not capitals))  # fmt: skip
+    backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    backend.decoder = decoders.WordPiece(prefix="##", cleanup=True)
+    return backend
+
+
+def _with_merges(file: Path, vocabulary: dict[str, int], config: Mapping[str, Any]) -> tokenizers.Tokenizer:
+    ending = next((name for name in MERGES if file.name.endswith(name)), None)
+    merges_file = file.with_name(file.name.removesuffix(ending) + MERGES[ending]) if ending else None
+    if merges_file is None or not merges_file.is_file():
+        raise ValueError("its merges are missing: vocab.json needs merges.txt beside it, encoder.json vocab.bpe")
+    lines = merges_file.read_text(encoding="utf-8").split("\n")
+    lines = [line for line in lines if line.strip() and not line.startswith("#version")]
+    if broken := next((line for line in lines if line.count(" ") != 1), None):
+        raise ValueError(f"{merges_file.name} has a line that is no pair: {broken[:40]}")
+    merges = [(left, right) for left, right in (line.split(" ") for line in lines)]
+    if any(piece.endswith(WORD_END) for piece in vocabulary):  # GPT
+        backend = tokenizers.Tokenizer(models.BPE(
+            vocab=vocabulary, merges=merges, unk_token="<unk>", end_of_word_suffix=WORD_END))  # fmt: skip
+        backend.normalizer = normalizers.BertNormalizer(lowercase=True)
+        backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+        backend.decoder = decoders.BPEDecoder(suffix=WORD_END)
+        return backend
+    backend = tokenizers.Tokenizer(models.BPE(vocab=vocabulary, merges=merges))
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=config.get("add_prefix_space", False))
+    backend.decoder = decoders.ByteLevel()
+    backend.post_processor = processors.ByteLevel(trim_offsets=True)
+    return backend
+
+
+def _add_tokens(backend: tokenizers.Tokenizer, file: Path) -> None:
+    if file.is_file():
+        added = json.loads(file.read_text(encoding="utf-8"))
+        backend.add_tokens([AddedToken(token, normalized=False) for token in sorted(added, key=added.__getitem__)])
+
+
+def _lay_out(backend: tokenizers.Tokenizer, config: Mapping[str, Any]) -> None:
+    """The special tokens that BERT and RoBERTa put around their texts; other families add none on their own."""
+    vocabulary = backend.get_vocab()
+    roles, _ = find_roles(vocabulary, config)
+    if not {"start", "separator", "mask"} <= roles.keys():
+        return
+    spelling = {number: token for token, number in vocabulary.items()}
+    separator, start = ((spelling[roles[name]], roles[name]) for name in ("separator", "start"))
+    if isinstance(backend.model, models.WordPiece):
+        backend.post_processor = processors.BertProcessing(separator, start)
+    elif isinstance(backend.pre_tokenizer, pre_tokenizers.ByteLevel):
+        add_prefix = config.get("add_prefix_space", False)
+        backend.post_processor = processors.RobertaProcessing(separator, start, add_prefix_space=add_prefix)

@@ -1,0 +1,255 @@
+"""Any pile of text files as one stream of passages: documents cut into pieces that always fit in memory.
+
+Plain text, JSON lines and Parquet, packed or not, from files, folders, globs or stdin. A passage carries its document's
+text unchanged; only pieces that are nothing but white space are left out.
+"""
+
+from __future__ import annotations
+
+import glob
+import json
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+
+from stemma.errors import UserError, did_you_mean, nearest
+from stemma.text.streams import COMPRESSED, STDIN, Notice, check_encoding, name_of, read_text
+
+PASSAGE_LIMIT = 200_000
+JSON_LINE_LIMIT = 1 << 28  # a longer "line" is no line: one JSON text cannot be read in pieces
+PLAIN = (".txt", ".text", ".md")
+JSON_LINES = (".jsonl", ".ndjson")
+PARQUET = ".parquet"
+KNOWN = (*(kind + packed for kind in (*PLAIN, *JSON_LINES) for packed in ("", *COMPRESSED)), PARQUET)
+WHITE_SPACE = re.compile(r"\s")
+# Between documents: what separates them in plain text. With "file" nothing does.
+SEPARATORS = {"blank": re.compile(r"\n(?:[^\S\n]*\n)+"), "line": re.compile(r"\n"), "file": re.compile(r"(?!)")}
+
+
+@dataclass(frozen=True, slots=True)
+class Passage:
+    """A piece of one document, at most about PASSAGE_LIMIT characters long."""
+
+    text: str
+    begins: bool
+    source: str
+
+
+def list_files(paths: Iterable[str | Path]) -> list[Path]:
+    """Files, folders (every known suffix below them) and globs as one list in a fixed order; each file once."""
+    found: dict[Path, None] = {}
+    problems = []
+    for given in paths:
+        matches = _expand(str(given))
+        found.update(dict.fromkeys(matches))
+        if not matches:
+            problems.append((str(given), _nothing_there(Path(given))))
+    if problems:
+        raise UserError("no text to read" if not found else "some of the text is not there", problems)
+    if not found:
+        raise UserError("no text to read: name a file, a folder, a glob, or - for stdin.")
+    return list(found)
+
+
+def read_passages(
+    paths: Sequence[str | Path], *, documents: str = "blank", field: str = "text", encoding: str = "utf-8",
+    errors: str = "strict", notice: Notice | None = None,
+) -> Iterator[Passage]:  # fmt: skip
+    """Every passage of every file, in order. Settings are checked now, the files as they are reached."""
+    if documents not in SEPARATORS:
+        hint = did_you_mean(documents, SEPARATORS)
+        raise UserError(f'--documents is "{documents}"; choose {", ".join(SEPARATORS)}.{hint}')
+    encoding = check_encoding(encoding, errors)
+    files = list_files(paths)
+    return _read_all(files, documents, field, encoding, errors, notice or (lambda text: None))
+
+
+def _read_all(
+    files: list[Path], documents: str, field: str, encoding: str, errors: str, notice: Notice
+) -> Iterator[Passage]:
+    something = False
+    for file in files:
+        kind = file.with_suffix("").suffix.lower() if file.suffix.lower() in COMPRESSED else file.suffix.lower()
+        if kind == PARQUET:
+            passages = _parquet(file, field, errors, notice)
+        elif kind in JSON_LINES:
+            passages = _json_lines(file, field, encoding, errors, notice)
+        else:
+            passages = _plain(file, SEPARATORS[documents], encoding, errors, notice)
+        empty = True
+        for passage in passages:
+            empty = False
+            yield passage
+        something = something or not empty
+        if empty and len(files) > 1:
+            notice(f"{name_of(file)} has no text and is skipped.")
+    if not something:
+        where = name_of(files[0]) if len(files) == 1 else f"any of the {len(files)} files"
+        raise UserError(f"there is no text in {where}, only white space or nothing at all.")
+
+
+def _expand(given: str) -> list[Path]:
+    if given == "-":
+        return [STDIN]
+    path = Path(given)
+    if path.is_dir():
+        inside = (f for f in path.rglob("*") if f.name.lower().endswith(KNOWN) and f.is_file())
+        return sorted(f for f in inside if not any(part.startswith(".") for part in f.relative_to(path).parts))
+    if path.exists():  # also a pipe or a device, which is read like a file
+        return [path]
+    if not glob.has_magic(given):
+        return []
+    matches = (Path(match) for match in sorted(glob.glob(given, recursive=True)))  # noqa: PTH207, absolute ones too
+    return [file for match in matches for file in (_expand(str(match)) if match.is_dir() else [match])]
+
+
+def _nothing_there(path: Path) -> str:
+    if path.is_dir():
+        return f"the folder has no text files ({', '.join((*PLAIN, *JSON_LINES, PARQUET))}, packed or not)"
+    if glob.has_magic(str(path)):
+        return "no file matches"
+    beside = [file.name for file in path.parent.iterdir()] if path.parent.is_dir() else []
+    best = nearest(path.name, beside)
+    return "no such file or folder" + (f'; did you mean "{path.with_name(best)}"?' if best else "")
+
+
+def _plain(
+    file: Path, separator: re.Pattern[str], encoding: str, errors: str, notice: Notice
+) -> Iterator[Passage]:
+    source = name_of(file)
+    waiting = ""  # the document that is not over yet
+    begins = True
+    told = False
+    for block in chain(read_text(file, encoding, errors, notice), [None]):
+        *finished, waiting = separator.split(waiting + block) if block is not None else (waiting, "")
+        # White space at the end may be the first half of a separator: it waits, and only the text before it is cut.
+        body = waiting.rstrip()
+        space = waiting[len(body) :]
+        *early, rest = _cut(body)
+        for pieces, over in [*((_cut(document), True) for document in finished), (early, False)]:
+            for piece in pieces:
+                if piece and not piece.isspace():
+                    yield Passage(piece, begins, source)
+                    begins = False
+            if not told and len(pieces) > over and any("\n" not in piece for piece in pieces[: len(pieces) - over]):
+                told = True
+                notice(f"{source}: a line of more than {PASSAGE_LIMIT:,} characters is read in pieces.")
+            begins = begins or over
+        if len(space) > PASSAGE_LIMIT:
+            space = "\n" if "\n" in space else " "
+        waiting = rest + space
+
+
+def _cut(text: str) -> list[str]:
+    """Pieces of at most PASSAGE_LIMIT characters: cut after a line end, else after white space, else at the limit."""
+    pieces = []
+    start = 0
+    while (limit := start + PASSAGE_LIMIT) < len(text):
+        end = text.rfind("\n", start, limit) + 1
+        if end == 0:
+            nearby = WHITE_SPACE.finditer(text, max(start, limit - 10_000), limit)
+            end = max((match.end() for match in nearby), default=0)
+        pieces.append(text[start : end or limit])
+        start = end or limit
+    return [*pieces, text[start:]]
+
+
+def _lines(file: Path, encoding: str, errors: str, notice: Notice) -> Iterator[tuple[int, str]]:
+    parts: list[str] = []
+    number, length = 0, 0
+    for block in read_text(file, encoding, errors, notice):
+        *finished, rest = block.split("\n")
+        for line in finished:
+            number += 1
+            yield number, "".join([*parts, line])
+            parts, length = [], 0
+        parts.append(rest)
+        length += len(rest)
+        if length > JSON_LINE_LIMIT:
+            raise UserError(f"{name_of(file)}, line {number + 1} is longer than {JSON_LINE_LIMIT:,} characters; "
+                            "JSON lines hold one document each: put every document on a line of its own.")
+    yield number + 1, "".join(parts)
+
+
+def _json_lines(file: Path, field: str, encoding: str, errors: str, notice: Notice) -> Iterator[Passage]:
+    source = name_of(file)
+    empty = 0
+    for number, line in _lines(file, encoding, errors, notice):
+        if not line or line.isspace():
+            continue
+        where = f"{source}, line {number}"
+        try:
+            record = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            reason = getattr(error, "msg", str(error))
+            raise UserError(f"{where} is not JSON ({reason}); every line must be one JSON object.") from error
+        if not isinstance(record, dict):
+            raise UserError(f'{where} is no JSON object; every line must look like {{"{field}": "..."}}.')
+        if field not in record:
+            raise UserError(_no_field(where, field, list(record)))
+        text = record[field]
+        if text is None:
+            empty += 1
+            continue
+        if not isinstance(text, str):
+            raise UserError(f'{where}: field "{field}" holds a {type(text).__name__}, not text; '
+                            "choose another with --field.")
+        yield from _document(text, where, source, errors)
+    if empty:
+        notice(f'{source}: field "{field}" is null in {empty:,} lines, which are skipped.')
+
+
+def _parquet(file: Path, field: str, errors: str, notice: Notice) -> Iterator[Passage]:
+    try:
+        import pyarrow as arrow
+        import pyarrow.parquet as parquet
+    except ImportError as error:
+        raise UserError(f'reading {file} needs pyarrow: pip install "stemma-lm[parquet]".') from error
+    source = str(file)
+    empty = row = 0
+    try:
+        with parquet.ParquetFile(file) as table:
+            names = table.schema_arrow.names
+            if field not in names:
+                raise UserError(_no_field(source, field, names))
+            kind = table.schema_arrow.field(field).type
+            if not (arrow.types.is_string(kind) or arrow.types.is_large_string(kind)):
+                raise UserError(f'{source}: column "{field}" holds {kind}, not text; choose another with --field.')
+            for batch in table.iter_batches(batch_size=256, columns=[field]):
+                for text in batch.column(0).to_pylist():
+                    row += 1
+                    empty += text is None
+                    yield from _document(text or "", f"{source}, row {row}", source, errors)
+    except (arrow.ArrowException, UnicodeDecodeError, OSError) as error:
+        reason = str(error).splitlines()[0]
+        raise UserError(f"{source} is no intact Parquet file ({reason}); fetch it again.") from error
+    if empty:
+        notice(f'{source}: column "{field}" is null in {empty:,} rows, which are skipped.')
+
+
+def _document(text: str, where: str, source: str, errors: str) -> Iterator[Passage]:
+    """One string that is a whole document: the same promises as for plain text (LF, no NUL, nothing unwritable)."""
+    if "\0" in text:
+        if errors == "strict":
+            raise UserError(f"{where} has a NUL character; --errors replace drops such characters.")
+        text = text.replace("\0", "")
+    if "\r" in text:
+        text = text.replace("\r\n", "\n").replace("\r", "\n")
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:  # JSON can spell half a character, which no tokenizer can read
+        if errors == "strict":
+            raise UserError(f"{where} has half a character (a lone surrogate); --errors replace skips it.") from error
+        text = text.encode("utf-8", "replace").decode()
+    begins = True
+    for piece in _cut(text):
+        if piece and not piece.isspace():
+            yield Passage(piece, begins, source)
+            begins = False
+
+
+def _no_field(where: str, field: str, names: list[str]) -> str:
+    known = ", ".join(names) or "none"
+    return f'{where} has no field "{field}" (it has: {known}); choose one with --field.{did_you_mean(field, names)}'

@@ -1,0 +1,160 @@
+"""One tokenizer for every recipe: a `tokenizers` pipeline that knows which of its tokens plays which role.
+
+Everything else (its kind, whether it lower-cases, its special tokens) is read off the pipeline and the configuration
+beside it, so a tokenizer that was trained, loaded or saved and loaded again is the same one.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tokenizers
+from tokenizers import processors
+
+from stemma.errors import UserError, did_you_mean
+from stemma.files import write_atomically
+from stemma.text.load import load_backend
+from stemma.text.roles import HUGGING_FACE, ROLES, SENTINELS, find_roles
+
+__all__ = ["ROLES", "SENTINELS", "Tokenizer"]
+
+
+class Tokenizer:
+    """Text to ids and back, and the ids of the special roles."""
+
+    backend: tokenizers.Tokenizer
+    kind: str  # wordpiece, bpe, byte_bpe, unigram, word or character
+    lowercase: bool
+    vocab_size: int
+    roles: dict[str, int]  # role to id, only those present; "sentinel" is the first of the sentinels
+    sentinels: list[int]
+    special_ids: np.ndarray  # sorted ids of every special token
+    fingerprint: str  # equal for equal vocabularies
+
+    def __init__(self, backend: tokenizers.Tokenizer, config: Mapping[str, Any] | None = None):
+        vocabulary = backend.get_vocab()
+        description = json.loads(backend.to_str())
+        self.backend = backend
+        self.kind = _kind(description)
+        cleaning = _parts(description, "normalizer")
+        self.lowercase = any(part.get("lowercase", part["type"] == "Lowercase") for part in cleaning)
+        self.roles, self.sentinels = find_roles(vocabulary, config or {})
+        self.vocab_size = max(vocabulary.values()) + 1
+        added = [number for number, token in backend.get_added_tokens_decoder().items() if token.special]
+        self.special_ids = np.array(sorted({*added, *self.roles.values(), *self.sentinels}), dtype=np.int64)
+        pairs = sorted((number, token) for token, number in vocabulary.items())
+        self.fingerprint = hashlib.sha256(json.dumps(pairs).encode()).hexdigest()
+
+    @classmethod
+    def load(cls, path: str | Path) -> Tokenizer:
+        """From a folder or a file: tokenizer.json, BERT's vocab.txt, GPT-2's vocabulary and merges, SentencePiece."""
+        return cls(*load_backend(Path(path)))
+
+    def save(
+        self, folder: str | Path, single: str | None = None, pair: str | None = None, max_length: int | None = None
+    ) -> None:
+        """Write tokenizer.json and a configuration with which AutoTokenizer gives exactly our ids."""
+        if single is not None:
+            return self.template(single, pair or single).save(folder, max_length=max_length)
+        folder = Path(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        config: dict[str, Any] = {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False}
+        config |= {key: self.token(self.roles[role]) for role, key in HUGGING_FACE.items() if role in self.roles}
+        config |= {"extra_special_tokens": self.tokens(self.sentinels)} if self.sentinels else {}
+        config |= {"model_max_length": max_length} if max_length is not None else {}
+        segments = ["token_type_ids"] if self._has_segments() else []
+        config["model_input_names"] = ["input_ids", *segments, "attention_mask"]
+        write_atomically(folder / "tokenizer.json", self.backend.to_str(pretty=True))
+        write_atomically(folder / "tokenizer_config.json", json.dumps(config, indent=2, ensure_ascii=False) + "\n")
+        return None
+
+    def role(self, name: str) -> int:
+        """The id of the token that plays this role."""
+        if name not in self.roles:
+            hint = did_you_mean(name, [*HUGGING_FACE, "sentinel"]) if name not in (*HUGGING_FACE, "sentinel") else ""
+            raise UserError(f'the tokenizer has no token for the role "{name}".{hint} Train one with '
+                            "`stemma tokenizer train --for RECIPE`, or add the token to its vocabulary.")
+        return self.roles[name]
+
+    def template(self, single: str, pair: str) -> Tokenizer:
+        """A copy that lays out text by roles: "start A separator", "start A separator B:1 separator:1"."""
+        named: dict[str, int] = {}
+
+        def spell(layout: str) -> list[str]:
+            words = []
+            for word in layout.split():
+                name, _, segment = word.partition(":")
+                if name not in ("A", "B"):
+                    number = self.role(name)
+                    name = self.token(number)
+                    named[name] = number
+                words.append(f"{'$' if name in ('A', 'B') else ''}{name}:{segment or 0}")
+            return words
+
+        layouts = {"single": spell(single), "pair": spell(pair)}
+        layout = processors.TemplateProcessing(**layouts, special_tokens=list(named.items()))
+        twin = copy.copy(self)
+        twin.backend = tokenizers.Tokenizer.from_str(self.backend.to_str())
+        if self.kind == "byte_bpe":  # tokens carry the space before them; their place in the text should not
+            twin.backend.post_processor = processors.Sequence([processors.ByteLevel(trim_offsets=True), layout])
+        else:
+            twin.backend.post_processor = layout
+        return twin
+
+    def encode(self, text: str, pair: str | None = None, special: bool = True) -> tokenizers.Encoding:
+        return self.backend.encode(text, pair, add_special_tokens=special)
+
+    def encode_batch(
+        self, texts: Sequence[str], pairs: Sequence[str] | None = None, special: bool = True
+    ) -> list[tokenizers.Encoding]:
+        inputs = list(texts) if pairs is None else list(zip(texts, pairs, strict=True))
+        return self.backend.encode_batch(inputs, add_special_tokens=special)
+
+    def decode(self, ids: Sequence[int] | np.ndarray, skip_special: bool = True) -> str:
+        return self.backend.decode([int(number) for number in ids], skip_special_tokens=skip_special)
+
+    def token(self, number: int) -> str:
+        token = self.backend.id_to_token(int(number))
+        if token is None:
+            raise UserError(f"no token has the id {number}; the vocabulary ends at {self.vocab_size - 1}.")
+        return token
+
+    def tokens(self, ids: Sequence[int] | np.ndarray) -> list[str]:
+        return [self.token(number) for number in ids]
+
+    def id(self, token: str) -> int | None:
+        return self.backend.token_to_id(token)
+
+    def _has_segments(self) -> bool:
+        """Whether the layout tells a second text from the first (BERT's does, RoBERTa's does not)."""
+        processor = json.loads(self.backend.to_str())["post_processor"]
+        return '"type_id": 1' in json.dumps(processor) or (processor or {}).get("type") == "BertProcessing"
+
+
+def _parts(description: dict[str, Any], section: str) -> list[dict[str, Any]]:
+    """The steps of one section of tokenizer.json, sequences unrolled."""
+    waiting = [description.get(section) or {}]
+    found = []
+    while waiting:
+        part = waiting.pop()
+        inner = [step for key in ("normalizers", "pretokenizers") for step in part.get(key, [])]
+        waiting.extend(inner)
+        if part and not inner:
+            found.append(part)
+    return found
+
+
+def _kind(description: dict[str, Any]) -> str:
+    steps = _parts(description, "pre_tokenizer") + _parts(description, "normalizer")
+    model = description["model"]["type"]
+    if model == "BPE":
+        return "byte_bpe" if any(step["type"] == "ByteLevel" for step in steps) else "bpe"
+    if model == "WordLevel":
+        return "character" if any(step["type"] == "Split" for step in steps) else "word"
+    return {"WordPiece": "wordpiece", "Unigram": "unigram"}[model]

@@ -1,0 +1,216 @@
+"""Vocabularies learnt from text with the Rust trainers of `tokenizers`, made to give the same result every time.
+
+WordPiece (arXiv:1609.08144), BPE (arXiv:1508.07909), its byte-level form (GPT-2), Unigram (arXiv:1804.10959), whole
+words and characters. Those trainers walk through hash maps whose order changes from run to run; where that reaches the
+result (the ids of WordPiece's continuations, ties between equal Unigram scores) the order is fixed here.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
+
+import tokenizers
+from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, processors, trainers
+
+from stemma.errors import UserError, did_you_mean
+from stemma.text.roles import ROLES, spellings
+from stemma.text.tokenizer import Tokenizer
+
+CONTINUATION = "##"
+WORD_START = "▁"
+LEAST_ALPHABET = 256  # rare characters beyond this many give way when they would fill half of the vocabulary
+MOST_WORDS = 50_000_000  # counts of more running words are scaled down: only their proportions matter
+PENALTY_STEP = 1e-4  # between the scores that the Unigram trainer gives to characters it would rather have dropped
+
+
+def train_tokenizer(
+    texts: Iterable[str], kind: str, vocab_size: int, *, lowercase: bool, roles: set[str] | None = None,
+    cjk_spacing: bool = True, notice: Callable[[str], None] | None = None, progress: bool = False,
+) -> Tokenizer:  # fmt: skip
+    """Learn a vocabulary from texts, read once; every special role is reserved unless `roles` narrows them."""
+    if kind not in ROLES:
+        raise UserError(f'no tokenizer kind "{kind}".{did_you_mean(kind, ROLES)} Choose {", ".join(ROLES)}.')
+    if roles and (strange := sorted(roles - set(ROLES[kind]))):
+        raise UserError(f"no token role {', '.join(strange)}; the roles are {', '.join(ROLES[kind])}.")
+    special = spellings(kind, roles)
+    least = len(special) + (256 if kind == "byte_bpe" else 1)
+    if vocab_size < least:
+        raise _too_small(kind, vocab_size, least, len(special))
+
+    unknown = ROLES[kind]["unknown"]
+    source = _refuse_nothing(iter(texts))
+    normalizer, splitter = _pipeline(kind, lowercase, cjk_spacing)
+
+    def learn(model: models.Model, trainer: trainers.Trainer) -> models.Model:
+        return _feed(model, trainer, source, normalizer, splitter).model
+
+    model: models.Model
+    if kind == "byte_bpe":
+        model = learn(models.BPE(), trainers.BpeTrainer(
+            vocab_size=vocab_size, min_frequency=2, special_tokens=special, show_progress=progress,
+            initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet())))  # fmt: skip
+    elif kind == "unigram":
+        # A few more pieces than wanted, so that it is we who choose among equals at the edge.
+        learnt = learn(models.Unigram(), trainers.UnigramTrainer(
+            vocab_size=vocab_size + vocab_size // 20, unk_token=unknown, special_tokens=special,
+            show_progress=progress))  # fmt: skip
+        model = _settle_unigram(learnt, special, unknown, vocab_size)
+    elif kind in ("word", "character"):
+        model = learn(models.WordLevel(unk_token=unknown), trainers.WordLevelTrainer(
+            vocab_size=vocab_size, special_tokens=special, show_progress=progress))  # fmt: skip
+    else:
+        counter = trainers.WordPieceTrainer(vocab_size=1, special_tokens=[], show_progress=progress)
+        learn(models.WordPiece(unk_token=unknown), counter)
+        words = json.loads(counter.__getstate__())["WordPieceTrainer"]["bpe_trainer"]["words"]
+        model = _merge_words(words, kind, vocab_size, special, progress)
+
+    backend = tokenizers.Tokenizer(model)
+    if normalizer is not None:
+        backend.normalizer = normalizer
+    backend.pre_tokenizer = splitter
+    backend.decoder = _decoder(kind)
+    if kind == "byte_bpe":
+        backend.post_processor = processors.ByteLevel(trim_offsets=True)
+    backend.add_special_tokens([AddedToken(token, normalized=False, special=True) for token in special])
+    size = backend.get_vocab_size()
+    if size > vocab_size:
+        raise _too_small(kind, vocab_size, size, len(special))
+    if size < vocab_size and notice is not None:
+        notice(f"the text has only {size:,} pieces, fewer than the {vocab_size:,} asked for.")
+    return Tokenizer(backend)
+
+
+def _too_small(kind: str, vocab_size: int, least: int, special: int) -> UserError:
+    return UserError(f"a {kind} vocabulary of {vocab_size:,} is too small for this text: {special} special tokens and "
+                     f"its characters need {least:,}; raise --vocab-size, or reserve fewer tokens with --for RECIPE.")
+
+
+def _refuse_nothing(texts: Iterator[str]) -> Iterator[str]:
+    for text in texts:
+        if text and not text.isspace():
+            return chain([text], texts)
+    raise UserError("there is no text to train a tokenizer on, only white space or nothing at all.")
+
+
+def _feed(
+    model: models.Model, trainer: trainers.Trainer, texts: Iterator[str],
+    normalizer: normalizers.Normalizer | None, splitter: pre_tokenizers.PreTokenizer,
+) -> tokenizers.Tokenizer:  # fmt: skip
+    backend = tokenizers.Tokenizer(model)
+    if normalizer is not None:
+        backend.normalizer = normalizer
+    backend.pre_tokenizer = splitter
+    failures: list[Exception] = []
+
+    def watched() -> Iterator[str]:
+        try:
+            yield from texts
+        except Exception as error:  # on its way through Rust it would lose its type
+            failures.append(error)
+
+    backend.train_from_iterator(watched(), trainer)
+    if failures:
+        raise failures[0]
+    return backend
+
+
+def _pipeline(
+    kind: str, lowercase: bool, cjk_spacing: bool
+) -> tuple[normalizers.Normalizer | None, pre_tokenizers.PreTokenizer]:
+    """How text is cleaned, and how it is split into what pieces never cross."""
+    lower = [normalizers.Lowercase()] if lowercase else []
+    if kind in ("wordpiece", "word"):  # BERT's: accents go with the capitals, each Chinese character stands alone
+        accents = lowercase and kind == "wordpiece"
+        cleaned = normalizers.BertNormalizer(
+            clean_text=True, handle_chinese_chars=cjk_spacing, strip_accents=accents, lowercase=lowercase)
+        return cleaned, pre_tokenizers.BertPreTokenizer()
+    if kind == "byte_bpe":
+        return (lower[0] if lower else None), pre_tokenizers.ByteLevel(add_prefix_space=False)
+    if kind == "character":
+        return normalizers.Sequence([normalizers.NFC(), *lower]), pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
+    # SentencePiece's: compatible characters unified, every run of white space one space, which is then a character like
+    # any other; punctuation stays apart from words.
+    unified = [normalizers.Nmt(), normalizers.NFKC(), *lower, normalizers.Replace(Regex(r"\s+"), " "),
+               normalizers.Strip()]  # fmt: skip
+    words = pre_tokenizers.Metaspace(replacement=WORD_START, prepend_scheme="always")
+    punctuation = pre_tokenizers.Split(Regex(WORD_START + r"?\p{P}+"), "isolated")
+    return normalizers.Sequence(unified), pre_tokenizers.Sequence([words, punctuation])
+
+
+def _decoder(kind: str) -> decoders.Decoder:
+    if kind in ("wordpiece", "word"):
+        return decoders.WordPiece(prefix=CONTINUATION, cleanup=True)
+    if kind == "byte_bpe":
+        return decoders.ByteLevel()
+    if kind == "character":
+        return decoders.Fuse()
+    return decoders.Metaspace(replacement=WORD_START, prepend_scheme="always")
+
+
+def _merge_words(words: dict[str, int], kind: str, vocab_size: int, special: list[str], progress: bool) -> models.Model:
+    """Merge the most frequent pair, again and again, over counted words: BPE, or WordPiece as its vocabulary.
+
+    The trainer numbers continuations ("##a") in the order of its hash map, and those numbers break ties. Handed over as
+    special tokens they have their numbers beforehand.
+    """
+    counts: Counter[str] = Counter()
+    inside: Counter[str] = Counter()
+    for word, count in words.items():
+        for character in word:
+            counts[character] += count
+        if kind == "wordpiece":
+            inside.update(dict.fromkeys(word[1:], count))
+    room = max(LEAST_ALPHABET, (vocab_size - len(special)) // 2)
+    kept = sorted(sorted(counts, key=lambda character: (-counts[character], character))[:room])
+    continuations = [CONTINUATION + character for character in kept if character in inside]
+
+    prefix = CONTINUATION if kind == "wordpiece" else ""
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size, min_frequency=2, special_tokens=[*special, *continuations], initial_alphabet=kept,
+        limit_alphabet=len(kept), show_progress=progress, continuing_subword_prefix=prefix)  # fmt: skip
+    splitter = pre_tokenizers.CharDelimiterSplit("\n")
+    backend = _feed(models.BPE(continuing_subword_prefix=prefix), trainer, _repeat(words), None, splitter)
+    learnt = json.loads(backend.to_str())["model"]
+    if kind == "bpe":
+        merges = [tuple(pair) for pair in learnt["merges"]]
+        return models.BPE(vocab=learnt["vocab"], merges=merges, unk_token=ROLES[kind]["unknown"], fuse_unk=True)
+    ordered = sorted(learnt["vocab"], key=learnt["vocab"].__getitem__)
+    first = [*special, *kept, *continuations]
+    pieces = [*first, *(piece for piece in ordered if piece not in set(first))]
+    vocabulary = {piece: number for number, piece in enumerate(pieces)}
+    return models.WordPiece(vocab=vocabulary, unk_token=ROLES[kind]["unknown"], max_input_chars_per_word=100)
+
+
+def _repeat(words: dict[str, int]) -> Iterator[str]:
+    """The counted words as text again, each as often as it was counted."""
+    divisor = -(-sum(words.values()) // MOST_WORDS)
+    for word, count in words.items():
+        left = -(-count // divisor)
+        while left:
+            now = min(left, 10_000)
+            yield "\n".join([word] * now)
+            left -= now
+
+
+def _settle_unigram(learnt: models.Model, special: list[str], unknown: str, vocab_size: int) -> models.Model:
+    """The pieces by score, equals by spelling; the last digits of a score are noise from the order of summation."""
+    backend = tokenizers.Tokenizer(learnt)
+    scored = {piece: score for piece, score in json.loads(backend.to_str())["model"]["vocab"] if piece not in special}
+    # Characters that occur but earned no place get the lowest scores, one step apart, in an order that is chance.
+    low = min(scored.values())
+    steps: dict[int, list[str]] = {}
+    for piece, score in scored.items():
+        if len(piece) == 1 and abs((score - low) / PENALTY_STEP - round((score - low) / PENALTY_STEP)) < 1e-3:
+            steps.setdefault(round((score - low) / PENALTY_STEP), []).append(piece)
+    last = next(step for step in range(len(steps) + 1) if step not in steps)
+    tail = [piece for step in range(last) for piece in steps[step]]
+    scored.update(zip(sorted(tail), sorted((scored[piece] for piece in tail), reverse=True), strict=True))
+
+    ranked = sorted(((piece, round(score, 6)) for piece, score in scored.items()), key=lambda pair: (-pair[1], pair[0]))
+    room = vocab_size - len(special) - sum(len(piece) == 1 for piece in scored)
+    longer = {piece for piece, _ in [pair for pair in ranked if len(pair[0]) > 1][: max(0, room)]}
+    pieces = [(piece, score) for piece, score in ranked if len(piece) == 1 or piece in longer]
+    return models.Unigram([*((token, 0.0) for token in special), *pieces], unk_id=special.index(unknown))

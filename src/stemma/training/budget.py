@@ -1,0 +1,35 @@
+"""How long to train: a number of steps, of tokens or of minutes. No torch here: a budget is part of a run's plan."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from stemma.errors import UserError
+
+
+@dataclass(frozen=True)
+class Budget:
+    unit: str  # steps, tokens or minutes
+    amount: float
+
+    @classmethod
+    def choose(cls, steps: int | None, tokens: int | None, minutes: float | None, default_steps: int) -> Budget:
+        given = [(unit, amount) for unit, amount in (("steps", steps), ("tokens", tokens), ("minutes", minutes))
+                 if amount is not None]
+        if len(given) > 1:
+            raise UserError(f"{' and '.join('--' + unit for unit, _ in given)} exclude each other; give one of them.")
+        unit, amount = given[0] if given else ("steps", default_steps)
+        if amount <= 0:
+            raise UserError(f"--{unit} must be greater than 0, not {amount:g}.")
+        return cls(unit, amount)
+
+    def used(self, step: int, tokens: int, seconds: float) -> float:
+        """The share used so far; 1 or more is the end."""
+        return {"steps": step, "tokens": tokens, "minutes": seconds / 60}[self.unit] / self.amount
+
+    def describe(self) -> str:
+        return f"{self.amount:,.6g} {self.unit}" if self.unit == "minutes" else f"{int(self.amount):,} {self.unit}"
+
+    def as_json(self) -> dict[str, Any]:
+        return {"unit": self.unit, "amount": self.amount}

@@ -1,0 +1,194 @@
+"""Everything needed to go on as if nothing had happened: `checkpoints/step-N/` holds weights, optimizer and counters.
+
+Optimizer tensors are stored under the parameter's name, not its index, so the file can be read with any safetensors
+tool. A checkpoint appears by a rename when it is complete; older ones go only after that.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from stemma.errors import CorruptFileError, UserError
+from stemma.files import CHECKSUMS, folder_atomically, verify_checksums
+
+WEIGHTS, OPTIMIZER, STATE = "weights.safetensors", "optimizer.safetensors", "state.json"
+
+
+@dataclass
+class State:
+    """Where training stands; `values` is any JSON: data position, schedule, random states, counters."""
+
+    step: int
+    tokens: int
+    values: dict[str, Any] = field(default_factory=dict)
+
+
+def save_checkpoint(run: Path, network: nn.Module, optimizer: Optimizer, state: State, keep: int) -> Path:
+    """Write `run/checkpoints/step-N`, then delete all but the newest `keep`."""
+    folder = run / "checkpoints" / f"step-{state.step}"
+    _remove_leftovers(folder.parent)
+    tensors, plain = _optimizer_contents(network, optimizer)
+    document = {"step": state.step, "tokens": state.tokens, "values": state.values, "optimizer": plain}
+    with folder_atomically(folder, overwrite=True) as temporary:
+        _write_tensors(temporary / WEIGHTS, dict(_named_tensors(network)))
+        _write_tensors(temporary / OPTIMIZER, tensors)
+        (temporary / STATE).write_text(json.dumps(document))
+    _remove_old(folder, keep)
+    return folder
+
+
+def latest_checkpoint(run: Path) -> Path | None:
+    """The newest checkpoint whose files are all there (their bytes are verified when it is loaded)."""
+    files = (WEIGHTS, OPTIMIZER, STATE, CHECKSUMS)
+    return next((folder for folder in _newest_first(run) if all((folder / name).is_file() for name in files)), None)
+
+
+def load_latest(run: Path, network: nn.Module, optimizer: Optimizer, notice: Callable[[str], None]) -> State | None:
+    """Restore the newest good checkpoint and tell of damaged ones; None when there never was one."""
+    folders = _newest_first(run)
+    for folder, older in zip(folders, folders[1:], strict=False):
+        try:
+            return _load(folder, network, optimizer, f"going on from {older.name} instead.")
+        except CorruptFileError as error:
+            notice(error.message)
+    if not folders:
+        return None
+    return _load(folders[-1], network, optimizer, f"no other checkpoint is good: delete {run / 'checkpoints'}, and "
+                                                  f"`stemma resume {run}` starts again from step 0.")
+
+
+def load_checkpoint(folder: Path, network: nn.Module, optimizer: Optimizer) -> State:
+    """Restore weights, optimizer and counters bit for bit; nothing is touched unless everything is sound."""
+    return _load(folder, network, optimizer, f"delete {folder}, and `stemma resume` goes on from the one before it.")
+
+
+def _load(folder: Path, network: nn.Module, optimizer: Optimizer, advice: str) -> State:
+    verify_checksums(folder, "the checkpoint", advice)
+    document = json.loads((folder / STATE).read_text())
+    weights = dict(_named_tensors(network))
+    with safe_open(folder / WEIGHTS, framework="pt") as saved, torch.no_grad():
+        shapes = {name: saved.get_slice(name).get_shape() for name in saved.keys()}  # noqa: SIM118 (not a dictionary)
+        _refuse_other_network(folder, weights, shapes)
+        _refuse_other_optimizer(folder, network, optimizer, document["optimizer"])
+        for name, tensor in weights.items():
+            tensor.copy_(saved.get_tensor(name))
+    _restore_optimizer(network, optimizer, load_file(folder / OPTIMIZER), document["optimizer"])
+    return State(document["step"], document["tokens"], document["values"])
+
+
+# ---- what is inside ----
+
+def _named_tensors(network: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """Parameters and buffers by name; a tensor tied under several names only under the first."""
+    seen: set[int] = set()
+    for name, tensor in network.state_dict(keep_vars=True).items():
+        if id(tensor) not in seen:
+            seen.add(id(tensor))
+            yield name, tensor
+
+
+def _optimizer_contents(network: nn.Module, optimizer: Optimizer) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """The optimizer as flat tensors ("parameter name/key") and as JSON (numbers, and which names each group has)."""
+    names = _names(network)
+    tensors: dict[str, Tensor] = {}
+    numbers: dict[str, Any] = {}
+    for parameter, state in optimizer.state.items():
+        for key, value in state.items():
+            (tensors if isinstance(value, Tensor) else numbers)[f"{names[parameter]}/{key}"] = value
+    groups = [{"parameters": [names[p] for p in group["params"]],
+               "values": {key: value for key, value in group.items() if _is_numeric(value)}}
+              for group in optimizer.param_groups]
+    return tensors, {"kind": type(optimizer).__name__, "groups": groups, "numbers": numbers}
+
+
+def _restore_optimizer(network: nn.Module, optimizer: Optimizer, tensors: dict[str, Tensor],
+                       plain: dict[str, Any]) -> None:
+    parameters = {name: parameter for parameter, name in _names(network).items()}
+    optimizer.state.clear()
+    for group, saved in zip(optimizer.param_groups, plain["groups"], strict=True):
+        group.update({key: tuple(value) if isinstance(value, list) else value
+                      for key, value in saved["values"].items()})
+    fused = {p for group in optimizer.param_groups if group.get("fused") for p in group["params"]}
+    for path, value in {**tensors, **plain["numbers"]}.items():
+        name, key = path.rsplit("/", 1)
+        parameter = parameters[name]
+        if isinstance(value, Tensor) and (key != "step" or parameter in fused):
+            value = value.to(parameter.device)  # step counters live on the CPU, unless a fused kernel reads them
+        optimizer.state[parameter][key] = value
+
+
+def _names(network: nn.Module) -> dict[Tensor, str]:
+    return {parameter: name for name, parameter in network.named_parameters()}
+
+
+def _is_numeric(value: Any) -> bool:
+    """Rates, betas and the like. Flags are not kept: they say how this machine computes, not what."""
+    if isinstance(value, tuple):
+        return all(_is_numeric(v) for v in value)
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+# ---- files ----
+
+def _write_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
+    # Nothing but the format in the metadata, so that equal tensors are equal bytes.
+    save_file({name: tensor.detach().contiguous() for name, tensor in tensors.items()}, path, {"format": "pt"})
+
+
+def _newest_first(run: Path) -> list[Path]:
+    found = [(int(match[1]), folder) for folder in (run / "checkpoints").glob("step-*")
+             if (match := re.fullmatch(r"step-(\d+)", folder.name))]
+    return [folder for _, folder in sorted(found, reverse=True)]
+
+
+def _remove_old(newest: Path, keep: int) -> None:
+    """Keep `newest` and those before it; later ones belong to a past that was abandoned when it proved damaged."""
+    folders = _newest_first(newest.parent.parent)
+    position = folders.index(newest)
+    for folder in folders[:position] + folders[position + max(keep, 1):]:
+        # Renamed first: a kill half-way through the deletion must not leave something that looks like a checkpoint.
+        aside = folder.with_name(f".{folder.name}.{uuid.uuid4().hex[:8]}.old")
+        with suppress(OSError):
+            folder.rename(aside)
+            shutil.rmtree(aside, ignore_errors=True)
+
+
+def _remove_leftovers(folder: Path) -> None:
+    """What a kill during an earlier save left behind."""
+    for pattern in (".step-*.tmp", ".step-*.old"):
+        for leftover in folder.glob(pattern):
+            shutil.rmtree(leftover, ignore_errors=True)
+
+
+# ---- refusals ----
+
+def _refuse_other_network(folder: Path, wanted: dict[str, Tensor], saved: dict[str, list[int]]) -> None:
+    problems = [(name, "is not in the checkpoint") for name in wanted if name not in saved]
+    problems += [(name, "is in the checkpoint, but not in this network") for name in saved if name not in wanted]
+    problems += [(name, f"is {saved[name]} in the checkpoint, {list(tensor.shape)} in this network")
+                 for name, tensor in wanted.items() if name in saved and saved[name] != list(tensor.shape)]
+    if problems:
+        raise UserError(f"the checkpoint {folder} is of another network; resume it with the recipe it was made by.",
+                        problems)
+
+
+def _refuse_other_optimizer(folder: Path, network: nn.Module, optimizer: Optimizer, saved: dict[str, Any]) -> None:
+    names = _names(network)
+    groups = [[names[p] for p in group["params"]] for group in optimizer.param_groups]
+    if saved["kind"] != type(optimizer).__name__ or groups != [group["parameters"] for group in saved["groups"]]:
+        raise UserError(f"the checkpoint {folder} was made with another optimizer ({saved['kind']}, not "
+                        f"{type(optimizer).__name__}, or other groups); resume it with the recipe it was made by.")

@@ -1,0 +1,91 @@
+"""What happened, step by step: one JSON object per line in `log.jsonl`, and TensorBoard beside it on request."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+from stemma.errors import UserError
+from stemma.files import explain_disk_errors, write_atomically
+
+
+class Log:
+    """`Log(run)` appends to `run/log.jsonl`; every line is on its way to disk when `write` returns."""
+
+    def __init__(self, run: Path, tensorboard: bool = False):
+        self.path = run / "log.jsonl"
+        self._folder = run / "tensorboard"
+        self._board: Any = _writer_class()(str(self._folder)) if tensorboard else None
+        self._file = self.path.open("a", encoding="utf-8")
+
+    def write(self, entry: dict[str, Any]) -> None:
+        """Append one entry; its `step` is what `truncate_after` and TensorBoard go by."""
+        with explain_disk_errors(self.path):
+            self._file.write(json.dumps(_without_nan(entry), ensure_ascii=False, allow_nan=False) + "\n")
+            self._file.flush()
+        if self._board is not None and "step" in entry:
+            for name, value in entry.items():
+                if name != "step" and isinstance(value, (int, float)) and not isinstance(value, bool):
+                    self._board.add_scalar(name, value, entry["step"])
+            self._board.flush()
+
+    def truncate_after(self, step: int) -> None:
+        """Forget what happened after `step` and a line torn by a kill: a resumed run writes those steps again."""
+        self._file.close()
+        content = self.path.read_bytes()
+        kept = []
+        for line in content.splitlines(keepends=True):
+            entry = _parse(line)
+            if entry is None:
+                continue
+            if entry.get("step", 0) > step:
+                break
+            kept.append(line)
+        if sum(map(len, kept)) != len(content):
+            write_atomically(self.path, b"".join(kept))
+        self._file = self.path.open("a", encoding="utf-8")
+        if self._board is not None:
+            self._board.close()
+            # TensorBoard hides the later points of older files.
+            self._board = _writer_class()(str(self._folder), purge_step=step + 1)
+
+    def close(self) -> None:
+        self._file.close()
+        if self._board is not None:
+            self._board.close()
+
+    def __enter__(self) -> Log:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _writer_class() -> Any:
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError as error:
+        raise UserError('TensorBoard is not installed; run `pip install "stemma-lm[track]"`, or train without '
+                        "it.") from error
+    return SummaryWriter
+
+
+def _parse(line: bytes) -> dict[str, Any] | None:
+    if not line.endswith(b"\n"):
+        return None
+    try:
+        entry = json.loads(line)
+    except ValueError:
+        return None
+    return entry if isinstance(entry, dict) else None
+
+
+def _without_nan(value: Any) -> Any:
+    """JSON has no NaN and no infinity: a loss that is not a number is written as null."""
+    if isinstance(value, dict):
+        return {key: _without_nan(inner) for key, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_without_nan(inner) for inner in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,0 +1,285 @@
+"""The one loop: batches in, weights out, for every recipe.
+
+Each step seeds torch from (seed, step), so nothing random has to be remembered; a checkpoint holds the weights, the
+optimizer and a few counters, and a run that was killed goes on to the very bytes it would have reached.
+"""
+
+from __future__ import annotations
+
+import math
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from stemma.corpus.shards import Corpus
+from stemma.errors import Interrupted, UserError
+from stemma.lineage import Recipe
+from stemma.network.network import Network
+from stemma.objectives import Batch, Objective, build_objectives
+from stemma.training.budget import Budget
+from stemma.training.checkpoints import State, load_latest, save_checkpoint
+from stemma.training.log import Log
+from stemma.training.optimizers import build_optimizer, set_learning_rate
+from stemma.training.precision import autocast, choose_device, keep_memory, prepare_threads, resolve_precision
+from stemma.training.progress import Progress
+from stemma.training.schedules import factor
+from stemma.training.supply import Prepared, Supply
+
+CPU_SLICE_TOKENS = 4096  # tokens computed at once on a CPU: the activations stay near the cache
+SMOOTHING = 0.98  # of the running mean that progress shows and a spike is measured against
+
+
+@dataclass
+class Course:
+    """Where a run stands; all of it goes into a checkpoint."""
+
+    step: int = 0
+    tokens: int = 0
+    seconds: float = 0.0
+    mean: float = math.nan  # running mean of the loss
+    loss: float | None = None
+    losses: dict[str, float] | None = None
+    warmed: float = 0.0  # share of the budget used when the warm-up ended
+    positions: dict[str, list[int]] | None = None
+
+
+class Loop:
+    def __init__(self, run: Path, recipe: Recipe, corpus: Corpus, network: Network, budget: Budget, seed: int,
+                 notice: Callable[[str], None], tensorboard: bool = False, show: bool = False):
+        settings = recipe.settings.training
+        self.run, self.recipe, self.settings, self.budget = run, recipe, settings, budget
+        self.seed, self.notice, self.show = seed, notice, show
+        self.device = choose_device()
+        self.threads = prepare_threads(settings.threads)
+        self.precision = resolve_precision(settings.precision, self.device)
+        keep_memory()
+        self.network = network.to(self.device).train()
+        self.optimizer = build_optimizer(self.network, settings.optimizer, settings.learning_rate)
+        self.objectives = build_objectives(recipe)
+        self.supply = Supply(recipe, corpus, self.objectives, seed)
+        self.unigram = self.supply.unigram()
+        self.log = Log(run, tensorboard)
+        self.course = Course()
+        self.warmup = self._warmup_steps()
+        self._held_out: dict[int, list[tuple[tuple[Objective, ...], Batch]]] = {}
+
+    def train(self) -> dict[str, Any]:
+        """Run to the end of the budget, from the newest checkpoint if there is one."""
+        self._restore()
+        try:
+            with _signals() as stopped, Progress(self.recipe.label, self.budget.describe(), self.show) as progress:
+                while self._used() < 1:
+                    self._step(progress)
+                    if stopped:
+                        self._save()
+                        raise Interrupted(f"stopped at step {self.course.step:,} and saved; `stemma resume {self.run}` "
+                                          "goes on from there.")
+            return self._conclude()
+        finally:
+            self.supply.close()
+            self.log.close()
+
+    def _restore(self) -> None:
+        state = load_latest(self.run, self.network, self.optimizer, self.notice)
+        if state is not None:
+            self.course = Course(step=state.step, tokens=state.tokens, **state.values)
+            self.supply.restore(self.course.positions or {})
+        self.log.truncate_after(self.course.step)
+
+    def _used(self) -> float:
+        return self.budget.used(self.course.step, self.course.tokens, self.course.seconds)
+
+    def _step(self, progress: Progress) -> None:
+        course, settings = self.course, self.settings
+        began, used = time.perf_counter(), self._used()
+        prepared = self.supply.take(course.step, self.supply.length_at(used))
+        rate = settings.learning_rate * self._factor(used)
+        set_learning_rate(self.optimizer, rate)
+        losses = self._gradients(prepared)
+        total = sum(losses[o.name] * o.weight for o in prepared.objectives)
+        norm = self._clip()
+        self._refuse_broken(total, norm)
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+
+        course.step += 1
+        course.tokens += prepared.batch.tokens
+        course.seconds += time.perf_counter() - began
+        course.losses, course.loss, course.positions = losses, _reported(losses, prepared.objectives), prepared.positions
+        course.mean = total if math.isnan(course.mean) else SMOOTHING * course.mean + (1 - SMOOTHING) * total
+        self._afterwards(progress, rate, norm, time.perf_counter() - began)
+
+    def _afterwards(self, progress: Progress, rate: float, norm: float, seconds: float) -> None:
+        """What happens now and then: a log line, a look at held-out text, a checkpoint."""
+        course, settings = self.course, self.settings
+        speed = course.tokens / max(course.seconds, 1e-9)
+        if course.step % settings.log_every == 0 or course.step == 1:
+            self.log.write({"step": course.step, "loss": course.loss, "losses": course.losses, "learning_rate": rate,
+                            "gradient_norm": norm, "tokens": course.tokens, "seconds": round(course.seconds, 3),
+                            "tokens_per_second": round(speed, 1)})
+        if course.step % settings.validate_every == 0:
+            self.log.write({"step": course.step, "tokens": course.tokens, **self.validate()})
+        if course.step % settings.checkpoint_every == 0:
+            self._save()
+        used = self._used()
+        left = course.seconds * (1 - used) / used if used else math.inf
+        progress.update(course.step, min(used, 1.0), course.loss or math.nan, self._baseline(), speed, max(left, 0.0))
+
+    def _factor(self, used: float) -> float:
+        """Warm-up goes by steps; with a budget in minutes it also ends after a tenth of the time."""
+        step = self.course.step + 1
+        warmup = self.warmup
+        if self.budget.unit == "minutes" and step < warmup and used >= 0.1:
+            warmup = self.warmup = step
+        if step <= warmup:
+            self.course.warmed = used
+        return factor(self.settings.schedule, step, warmup, used, self.course.warmed)
+
+    def _warmup_steps(self) -> int:
+        """The recipe's, unless it would eat the budget: then a tenth of it, and the user is told."""
+        stated = self.settings.warmup_steps
+        per_step = self.settings.batch_size * self.supply.length_at(0)
+        steps = {"steps": self.budget.amount, "tokens": self.budget.amount / per_step}.get(self.budget.unit)
+        if steps is None or stated <= steps / 2:
+            return stated
+        shorter = int(steps // 10)
+        self.notice(f"a warm-up of {stated:,} steps is most of this budget ({self.budget.describe()}); "
+                    f"{shorter:,} steps are used instead.")
+        return shorter
+
+    def _gradients(self, prepared: Prepared) -> dict[str, float]:
+        """Forward and backward, in slices that fit the cache; targets carry the whole step's total, so slices add up."""
+        torch.manual_seed((self.seed * 1_000_003 + self.course.step) % 2**63)
+        losses: dict[str, Tensor] = {}
+        for piece in prepared.batch.slices(self._slice_rows(prepared.batch)):
+            piece = piece.to(self.device)
+            with autocast(self.device, self.precision):
+                found = self._losses(prepared.objectives, piece)
+            total = torch.stack([found[o.name] * o.weight for o in prepared.objectives]).sum()
+            total.backward()
+            for name, value in found.items():
+                losses[name] = losses.get(name, torch.zeros((), device=self.device)) + value.detach().float()
+        return dict(zip(losses, torch.stack(list(losses.values())).tolist(), strict=True))
+
+    def _losses(self, objectives: tuple[Objective, ...], batch: Batch) -> dict[str, Tensor]:
+        hidden = self.network(batch.streams)
+        found: dict[str, Tensor] = {}
+        for objective in objectives:
+            found |= objective.loss(self.network, hidden, batch)
+        return found
+
+    def _slice_rows(self, batch: Batch) -> int:
+        if self.settings.micro_batch_size is not None:
+            return self.settings.micro_batch_size
+        if self.device.type != "cpu":
+            return batch.rows
+        length = max(stream.ids.shape[1] for stream in batch.streams.values())
+        return max(1, CPU_SLICE_TOKENS // length)
+
+    def _clip(self) -> float:
+        limit = self.settings.clip_norm or math.inf
+        return float(torch.nn.utils.clip_grad_norm_(self.network.parameters(), limit))
+
+    def _refuse_broken(self, total: float, norm: float) -> None:
+        """Stop before a bad gradient reaches the weights, and keep the state as it was before this step."""
+        spike = self.settings.spike_factor
+        spiked = spike is not None and self.course.step > 100 and total > spike * self.course.mean
+        if math.isfinite(total) and math.isfinite(norm) and not spiked:
+            return
+        self.optimizer.zero_grad(set_to_none=True)
+        if self.course.step:
+            self._save()
+        what = f"jumped to {total:.3g} (its running mean is {self.course.mean:.3g})" if spiked else "is not a number"
+        raise UserError(f"the loss {what} at step {self.course.step + 1:,}; training stopped with the state of step "
+                        f"{self.course.step:,} saved in {self.run}. Start again with a lower training.learning_rate, a "
+                        "longer training.warmup_steps or training.clip_norm=1.0.")
+
+    @torch.inference_mode()
+    def validate(self) -> dict[str, Any]:
+        """The mean losses on held-out text, beside what knowing only the frequencies would lose there."""
+        length = self.supply.length_at(self._used())
+        if length not in self._held_out:
+            self._held_out[length] = self.supply.validation_batches(length)
+        sums: dict[str, list[float]] = {}
+        floors: dict[str, list[float]] = {}
+        self.network.eval()
+        for objectives, batch in self._held_out[length]:
+            with autocast(self.device, self.precision):
+                found = self._losses(objectives, batch.to(self.device))
+            for objective in objectives:
+                sums.setdefault(objective.name, []).append(float(found[objective.name]))
+                floors.setdefault(objective.name, []).append(objective.baseline(batch, self.unigram)[objective.name])
+        self.network.train()
+        losses = {name: float(np.mean(values)) for name, values in sums.items()}
+        baselines = {name: float(np.mean(values)) for name, values in floors.items()}
+        return {"validation_loss": _reported(losses, self.objectives), "validation_losses": losses,
+                "unigram_loss": _reported(baselines, self.objectives), "baselines": baselines}
+
+    def _baseline(self) -> float | None:
+        entries = next(iter(self._held_out.values()), None)
+        if not entries:
+            return None
+        floors: dict[str, float] = {}
+        for objectives, batch in entries[:1]:
+            for objective in objectives:
+                floors |= objective.baseline(batch, self.unigram)
+        return _reported(floors, self.objectives)
+
+    def _save(self) -> None:
+        course = self.course
+        values = {"seconds": course.seconds, "mean": course.mean, "loss": course.loss, "losses": course.losses,
+                  "warmed": course.warmed, "positions": course.positions}
+        save_checkpoint(self.run, self.network, self.optimizer, State(course.step, course.tokens, values),
+                        self.settings.keep_checkpoints)
+
+    def _conclude(self) -> dict[str, Any]:
+        course = self.course
+        if course.step % self.settings.checkpoint_every:
+            self._save()
+        held_out = self.validate()
+        self.log.write({"step": course.step, "tokens": course.tokens, **held_out})
+        return {"recipe": self.recipe.label, "steps": course.step, "tokens": course.tokens, "loss": course.loss,
+                "losses": course.losses, **held_out, "tokens_per_second": course.tokens / max(course.seconds, 1e-9),
+                "seconds": course.seconds, "parameters": self.network.parameter_count(),
+                "precision": str(self.precision).removeprefix("torch."), "device": self.device.type,
+                "threads": self.threads}
+
+
+def _reported(losses: dict[str, float], objectives: list[Objective] | tuple[Objective, ...]) -> float | None:
+    """The one number people compare: the weighted mean over tasks that guess tokens, or over all if none does."""
+    present = [objective for objective in objectives if objective.name in losses]
+    chosen = [objective for objective in present if objective.guesses_tokens] or present
+    if not chosen:
+        return None
+    return sum(losses[o.name] * o.weight for o in chosen) / sum(o.weight for o in chosen)
+
+
+@contextmanager
+def _signals() -> Iterator[list[int]]:
+    """SIGINT and SIGTERM are noted, and obeyed after the step; a second one ends the process as usual."""
+    received: list[int] = []
+    previous: dict[signal.Signals, Any] = {}
+
+    def note(number: int, frame: object) -> None:
+        received.append(number)
+        for each, handler in previous.items():
+            signal.signal(each, handler)
+
+    try:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            previous[number] = signal.signal(number, note)
+    except ValueError:  # not the main thread: whoever runs us there handles signals
+        pass
+    try:
+        yield received
+    finally:
+        for each, handler in previous.items():
+            signal.signal(each, handler)

@@ -1,0 +1,92 @@
+"""Where and how exactly to compute: device, number format, threads, and memory that is not given back at every step."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import os
+import platform
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+
+import torch
+
+FORMATS = {"fp32": torch.float32, "bf16": torch.bfloat16}
+
+
+def choose_device() -> torch.device:
+    """The GPU if there is one. Apple's is not chosen: nothing here has been tried on it."""
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def resolve_precision(setting: str, device: torch.device) -> torch.dtype:
+    """`auto` is bf16 where the hardware multiplies it natively, and fp32 where it would only be imitated, slowly."""
+    if setting == "auto":
+        native = _cpu_has_bf16() if device.type == "cpu" else _gpu_has_bf16(device)
+        return torch.bfloat16 if native else torch.float32
+    return FORMATS[setting]
+
+
+def autocast(device: torch.device, dtype: torch.dtype) -> AbstractContextManager[object]:
+    """Matrix products in `dtype`, everything delicate (norms, softmax, losses) and the weights themselves in fp32."""
+    return nullcontext() if dtype == torch.float32 else torch.autocast(device.type, dtype=dtype)
+
+
+def _gpu_has_bf16(device: torch.device) -> bool:
+    return device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 0)  # Ampere and later
+
+
+@functools.cache
+def _cpu_has_bf16() -> bool:
+    if platform.machine().lower() in ("x86_64", "amd64"):
+        asked = [_ask_torch("_is_avx512_bf16_supported"), _ask_torch("_is_amx_tile_supported")]
+        if None not in asked:
+            return any(asked)
+        return bool(_cpu_flags() & {"avx512_bf16", "amx_bf16"})
+    return "bf16" in _cpu_flags()  # ARM, as Linux reports it
+
+
+def _ask_torch(name: str) -> bool | None:
+    """These questions have no public name in torch; None where this torch does not know them."""
+    question: Callable[[], bool] | None = getattr(torch.cpu, name, None)
+    try:
+        return question() if question else None
+    except (RuntimeError, AttributeError):
+        return None
+
+
+def _cpu_flags(path: Path = Path("/proc/cpuinfo")) -> set[str]:
+    try:
+        lines = path.read_text().splitlines()
+    except OSError:
+        return set()
+    return {flag for line in lines if line.lower().startswith(("flags", "features")) for flag in line.split()}
+
+
+def prepare_threads(threads: int | None) -> int:
+    """Set and return the number of threads; without a wish, the physical cores that this process may use.
+
+    Sums are split over threads, so a bit-exact resume needs the same number: keep it with the run.
+    """
+    if threads is None:
+        allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        threads = min(torch.get_num_threads(), allowed)
+    torch.set_num_threads(threads)
+    return threads
+
+
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # their numbers in glibc's malloc.h
+
+
+def keep_memory() -> bool:
+    """Keep freed memory in the process; False where the C library is not glibc, and nothing was done.
+
+    glibc asks the system for every large block and returns it when freed. An activation is such a block, so each
+    training step would pay again for the system to find and zero the same pages. The price is a tenth more memory
+    at the peak, lost in the gaps between blocks.
+    """
+    if platform.libc_ver()[0] != "glibc":
+        return False
+    set_option = ctypes.CDLL(None).mallopt
+    return bool(set_option(M_MMAP_THRESHOLD, 1 << 30) and set_option(M_TRIM_THRESHOLD, (1 << 31) - 1))

@@ -1,0 +1,64 @@
+"""What a person watches while training runs: share done, loss against the unigram baseline, rate, time left.
+
+    38% ━━━━━━━━━━╸               step 2,310 · loss 4.81 (unigram 6.02) · 6,900 tokens/s · 6:10 left
+
+It goes to stderr, and only when that is a terminal: a log file has no use for a bar.
+"""
+
+from __future__ import annotations
+
+from types import TracebackType
+
+from rich.console import Console
+from rich.progress import BarColumn, TextColumn
+from rich.progress import Progress as Bar
+
+
+class Progress:
+    """`with Progress("bert@mini · 11.2 M parameters", "10 minutes", enabled=True) as progress: progress.update(...)`"""
+
+    def __init__(self, label: str, budget: str, enabled: bool = True, console: Console | None = None):
+        self._console = console or Console(stderr=True)
+        self._title = " · ".join(part for part in (label, budget) if part)
+        self._bar: Bar | None = None
+        if enabled and self._console.is_terminal:
+            self._bar = Bar(TextColumn("{task.percentage:>3.0f}%"), BarColumn(bar_width=26),
+                            TextColumn("{task.description}"), console=self._console, refresh_per_second=4)
+            self._task = self._bar.add_task("", total=1.0)
+
+    def update(self, step: int, progress: float, loss: float, unigram: float | None = None,
+               tokens_per_second: float | None = None, seconds_left: float | None = None) -> None:
+        """Say where training stands; `progress` is the share of the budget used."""
+        if self._bar is not None:
+            text = describe(step, loss, unigram, tokens_per_second, seconds_left)
+            self._bar.update(self._task, completed=min(progress, 1.0), description=text)
+
+    def __enter__(self) -> Progress:
+        if self._bar is not None:
+            self._console.print(self._title, highlight=False, markup=False)
+            self._bar.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                 trace: TracebackType | None) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+
+def describe(step: int, loss: float, unigram: float | None = None, tokens_per_second: float | None = None,
+             seconds_left: float | None = None) -> str:
+    """The line beside the bar; what is not known yet is left out."""
+    parts = [f"step {step:,}", f"loss {loss:.2f}" + (f" (unigram {unigram:.2f})" if unigram is not None else "")]
+    if tokens_per_second is not None:
+        digits = -2 if tokens_per_second >= 1000 else 0  # two digits less: the rate moves too much to be read in full
+        parts.append(f"{round(tokens_per_second, digits):,.0f} tokens/s")
+    if seconds_left is not None:
+        parts.append(f"{clock(seconds_left)} left")
+    return " · ".join(parts)
+
+
+def clock(seconds: float) -> str:
+    """6:10, or 1:06:10 from an hour on."""
+    minutes, rest = divmod(max(0, round(seconds)), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

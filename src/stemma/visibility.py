@@ -1,0 +1,172 @@
+"""Who may see whom, as values that can be compared, combined with `&`, drawn as a grid and compiled to a fast kernel.
+
+A visibility is a rule over places: does the query at place q see the key at place k? Places count from 0 in the
+sequence being read; what a memory or a cache has kept from earlier stands at negative places. A network part never
+builds a mask by hand: it asks the rule to compile itself, and the rule answers with the cheapest form that torch has
+a kernel for (nothing at all, a causal flag, or a dense boolean mask).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, fields
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Mask:
+    """A compiled visibility: `dense` is True where the key is seen, broadcastable to (B, 1, Q, K)."""
+
+    causal: bool = False
+    dense: Tensor | None = None
+
+    @property
+    def open(self) -> bool:
+        return not self.causal and self.dense is None
+
+
+@dataclass(frozen=True, eq=False)
+class Visibility(ABC):
+    """The base rule; a subclass says what it allows."""
+
+    @abstractmethod
+    def allows(self, query: Tensor, key: Tensor) -> Tensor:
+        """Boolean, broadcastable to (B, Q, K), for query places (Q,) and key places (K,)."""
+
+    def rules(self) -> tuple[Visibility, ...]:
+        return (self,)
+
+    def __and__(self, other: Visibility) -> Visibility:
+        kept: list[Visibility] = []
+        for rule in (*self.rules(), *other.rules()):
+            if not isinstance(rule, Full) and rule not in kept:
+                kept.append(rule)
+        if len(kept) > 1:
+            return Every(tuple(kept))
+        return kept[0] if kept else Full()
+
+    def __eq__(self, other: object) -> bool:
+        if type(self) is not type(other):
+            return False
+        pairs = ((getattr(self, field.name), getattr(other, field.name)) for field in fields(self))
+        return all(torch.equal(a, b) if isinstance(a, Tensor) else a == b for a, b in pairs)
+
+    def __hash__(self) -> int:
+        return hash(type(self))
+
+    def to(self, device: torch.device | str) -> Visibility:
+        moved = {field.name: getattr(self, field.name) for field in fields(self)}
+        return type(self)(**{k: v.to(device) if isinstance(v, Tensor) else v for k, v in moved.items()})
+
+    def rows(self, chosen: slice) -> Visibility:
+        """The same rule for some examples of the batch."""
+        cut = {field.name: getattr(self, field.name) for field in fields(self)}
+        return type(self)(**{k: v[chosen] if isinstance(v, Tensor) else v for k, v in cut.items()})
+
+    def grid(self, length: int, row: int = 0) -> Tensor:
+        """(length, length) boolean picture of one example, for people."""
+        places = torch.arange(length)
+        seen = self.allows(places, places)
+        seen = seen[row if seen.shape[0] > 1 else 0] if seen.dim() == 3 else seen
+        return seen.expand(length, length)
+
+    def compile(self, queries: int, keys: int, device: torch.device | str = "cpu") -> Mask:
+        """The cheapest kernel form for the last `queries` of `keys` places (the first ones are memory or cache)."""
+        key = torch.arange(keys, device=device) - (keys - queries)
+        seen = self.allows(key[keys - queries:], key)
+        dense = seen if seen.dim() == 3 else seen[None]
+        return Mask(dense=dense[:, None])
+
+
+class Full(Visibility):
+    """Everybody sees everybody (auto-encoders)."""
+
+    def allows(self, query: Tensor, key: Tensor) -> Tensor:
+        return torch.ones(len(query), len(key), dtype=torch.bool, device=key.device)
+
+    def compile(self, queries: int, keys: int, device: torch.device | str = "cpu") -> Mask:
+        return Mask()
+
+
+class Causal(Visibility):
+    """Each place sees itself and what stands before it (left-to-right models)."""
+
+    def allows(self, query: Tensor, key: Tensor) -> Tensor:
+        return key[None, :] <= query[:, None]
+
+    def compile(self, queries: int, keys: int, device: torch.device | str = "cpu") -> Mask:
+        # torch's flag aligns the triangle at the first key, which is right only where nothing stands before it
+        return Mask(causal=True) if queries == keys else super().compile(queries, keys, device)
+
+
+@dataclass(frozen=True, eq=False)
+class Window(Visibility):
+    """A band: at most `back` places behind and `ahead` places in front (local attention)."""
+
+    back: int
+    ahead: int
+
+    def allows(self, query: Tensor, key: Tensor) -> Tensor:
+        distance = key[None, :] - query[:, None]
+        return (distance >= -self.back) & (distance <= self.ahead)
+
+
+@dataclass(frozen=True, eq=False)
+class Prefix(Visibility):
+    """The first `lengths` places see each other in full; the rest is causal (UniLM, prefix LM)."""
+
+    lengths: Tensor  # (B,)
+
+    def allows(self, query: Tensor, key: Tensor) -> Tensor:
+        return (key[None, None, :] < self.lengths[:, None, None]) | (key[None, :] <= query[:, None])[None]
+
+
+@dataclass(frozen=True, eq=False)
+class Padded(Visibility):
+    """Nobody sees the places that are only filling, on whichever side they stand; combined with other rules by `&`."""
+
+    real: Tensor  # (B, L) True where a token stands
+
+    def allows(self, query: Tensor, key: Tensor) -> Tensor:
+        return self._seen(key)[:, None, :].expand(-1, len(query), -1)
+
+    def compile(self, queries: int, keys: int, device: torch.device | str = "cpu") -> Mask:
+        key = torch.arange(keys, device=device) - (keys - queries)
+        return Mask(dense=self._seen(key)[:, None, None, :])  # (B, 1, 1, K): one line serves every query
+
+    def _seen(self, key: Tensor) -> Tensor:
+        return self.real[:, key.clamp(min=0)] | (key < 0)  # what a memory kept is never filling
+
+
+@dataclass(frozen=True, eq=False)
+class Packed(Visibility):
+    """Several texts share a row and do not see each other: only equal numbers in `texts` meet."""
+
+    texts: Tensor  # (B, L)
+
+    def allows(self, query: Tensor, key: Tensor) -> Tensor:
+        return self.texts[:, query][:, :, None] == self.texts[:, key][:, None, :]
+
+
+@dataclass(frozen=True, eq=False)
+class Every(Visibility):
+    """Several rules at once: a key is seen if each of them allows it."""
+
+    parts: tuple[Visibility, ...]
+
+    def rules(self) -> tuple[Visibility, ...]:
+        return self.parts
+
+    def allows(self, query: Tensor, key: Tensor) -> Tensor:
+        seen = self.parts[0].allows(query, key)
+        for rule in self.parts[1:]:
+            seen = seen & rule.allows(query, key)
+        return seen
+
+    def to(self, device: torch.device | str) -> Visibility:
+        return Every(tuple(rule.to(device) for rule in self.parts))
+
+    def rows(self, chosen: slice) -> Visibility:
+        return Every(tuple(rule.rows(chosen) for rule in self.parts))

@@ -1,0 +1,69 @@
+"""`tree`, `show` and `diff`, as people and as programs see them."""
+
+from __future__ import annotations
+
+import json
+
+from stemma import lineage
+from stemma.cli import main
+
+
+def answer(capsys, *arguments: str) -> dict:
+    assert main([*arguments, "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def text(capsys, *arguments: str) -> str:
+    assert main(list(arguments)) == 0
+    return capsys.readouterr().out
+
+
+def test_tree_shows_children_under_their_parents(capsys):
+    lines = text(capsys, "tree").splitlines()
+    assert lines[0].startswith("transformer  2017  ")
+    assert any("── bert  2018  " in line for line in lines[1:])
+    found = answer(capsys, "tree")["recipes"]
+    assert {"name": "bert", "parent": "transformer", "year": 2018, "title": "BERT"}.items() <= found[1].items()
+    assert set(found[0]) == {"name", "parent", "year", "title", "summary"}
+
+
+def test_show_gives_each_value_with_its_origin(capsys):
+    found = answer(capsys, "show", "bert@tiny", "network.layers=3")
+    assert found["recipe"] == "bert@tiny" and found["values"]["network"]["layers"] == 3
+    assert found["origin"]["network.layers"] == "command line" and found["origin"]["tokenizer.kind"] == "bert"
+    rows = [line.split() for line in text(capsys, "show", "bert").splitlines()]
+    assert ["tokenizer.vocab_size", "30,522", "bert"] in rows
+    assert ["network.norm.epsilon", "1e-12", "bert"] in rows
+    assert ["network.norm.place", "post", "transformer"] in rows
+
+
+def test_show_reads_a_runs_own_file(capsys, tmp_path):
+    path = tmp_path / "recipe.toml"
+    path.write_text(lineage.recipe("bert@tiny", ["training.steps=7"]).to_toml())
+    assert answer(capsys, "show", str(path))["values"]["training"]["steps"] == 7
+
+
+def test_diff_marks_what_went_came_and_changed(capsys):
+    out = text(capsys, "diff", "transformer", "bert")
+    assert out.startswith("transformer -> bert · ")
+    rows = [line.split() for line in out.splitlines()]
+    assert ["-", "network.decoder"] in rows
+    assert ["+", "objective.masked_lm.rate", "0.15"] in rows
+    assert ["~", "tokenizer.vocab_size", "37,000", "->", "30,522"] in rows
+    changes = answer(capsys, "diff", "transformer", "bert")["changes"]
+    assert {"key": "tokenizer.vocab_size", "from": 37000, "to": 30522} in changes
+    assert {"key": "network.decoder", "from": {"layers": 6}, "to": None} in changes
+    assert len(changes) == len(rows) - 1
+
+
+def test_diff_of_equals_says_so(capsys):
+    assert text(capsys, "diff", "bert", "bert@base") == "bert -> bert@base · no difference\n"
+
+
+def test_mistakes_are_told_once_for_people_and_once_for_programs(capsys):
+    assert main(["show", "bert@tiny", "network.heads=7", "objective.masked_lm.rate=1.7", "--json"]) == 2
+    said = capsys.readouterr()
+    assert said.err.startswith("error: 2 problems in bert@tiny with your changes\n  network.heads = 7 ")
+    assert json.loads(said.out) == {"error": "2 problems in bert@tiny with your changes", "problems": [
+        "network.heads = 7: width 128 is not divisible by 7 (try 8)",
+        "objective.masked_lm.rate = 1.7: must lie between 0 and 1"]}

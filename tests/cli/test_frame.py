@@ -1,0 +1,122 @@
+"""The frame around the verbs: exit codes, one-line errors, JSON, speed."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+from stemma import lineage
+from stemma.cli import main
+from stemma.cli.output import columns, emit, notice, shown
+from stemma.errors import Interrupted
+
+
+def run(*arguments: str, code: str = "") -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", code] if code else [sys.executable, "-m", "stemma.cli", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+
+@pytest.mark.parametrize(("arguments", "said"), [
+    (["tre"], 'error: no verb "tre" in `stemma`. Did you mean "tree"?'),
+    (["corpus", "inof"], 'error: no verb "inof" in `stemma corpus`. Did you mean "info"?'),
+    (["corpus"], "error: `stemma corpus` needs a verb: "),
+    (["tree", "--jsno"], 'error: no option "--jsno" of `stemma tree`. Did you mean "--json"?'),
+    (["show"], "error: missing argument 'RECIPE'; `stemma show --help` shows how it is used."),
+    (["show", "brt"], 'error: no recipe "brt". Did you mean "bert"? `stemma tree` lists all of them.'),
+])
+def test_the_users_mistakes_are_one_line_and_code_2(capsys, arguments, said):
+    assert main(arguments) == 2
+    captured = capsys.readouterr()
+    assert captured.err.startswith(said) and captured.err.count("\n") == 1
+    assert captured.out == ""
+    assert main([*arguments, "--json"]) == 2
+    assert set(json.loads(capsys.readouterr().out)) == {"error", "problems"}
+
+
+def test_our_own_faults_are_one_line_and_code_1(capsys, monkeypatch):
+    monkeypatch.setattr(lineage, "family", lambda: {}["no such\nthing"])
+    assert main(["tree"]) == 1
+    said = capsys.readouterr().err
+    assert said.startswith("internal error: KeyError: ") and said.count("\n") == 1 and "--debug" in said
+
+
+@pytest.mark.parametrize(("verb", "code"), [(["tree"], 1), (["show", "brt"], 2)])
+def test_debug_shows_the_traceback(capsys, monkeypatch, verb, code):
+    monkeypatch.setattr(lineage, "family", lambda: 1 // 0)
+    assert main([*verb, "--debug"]) == code
+    assert "Traceback (most recent call last)" in capsys.readouterr().err
+    assert main(verb) == code
+    assert "Traceback" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("error", [Interrupted("state saved; `stemma resume run` continues."), KeyboardInterrupt()])
+def test_an_interruption_is_code_130_and_a_line(capsys, monkeypatch, error):
+    def stop():
+        raise error
+
+    monkeypatch.setattr(lineage, "family", stop)
+    assert main(["tree"]) == 130
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1 and said.strip() == (str(error) or "interrupted.")
+
+
+@pytest.mark.parametrize("arguments", [["show", "bert", "--json"], ["show", "bert"], ["--version"]])
+def test_a_reader_who_leaves_is_no_error(arguments):
+    command = [sys.executable, "-m", "stemma.cli", *arguments]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        process.stdout.close()
+        assert process.stderr.read() == b""
+        assert process.wait(timeout=60) == 0
+
+
+def test_version_and_help(capsys):
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out.startswith("stemma")
+    assert main([]) == 0
+    assert "Example: stemma pretrain" in capsys.readouterr().out
+    assert main(["diff", "--help"]) == 0
+    assert "Example: stemma diff" in capsys.readouterr().out
+
+
+def test_help_answers_at_once():
+    def seconds() -> float:
+        start = time.perf_counter()
+        assert run("--help").returncode == 0
+        return time.perf_counter() - start
+
+    assert min(seconds() for _ in range(3)) < 0.5
+
+
+def test_the_command_imports_nothing_heavy():
+    heavy = {"torch", "numpy", "pydantic", "tokenizers", "rich", "matplotlib", "transformers"}
+    found = run(code=f"import sys, stemma.cli; print(*sorted({heavy!r} & set(sys.modules)))")
+    assert (found.returncode, found.stdout.strip()) == (0, ""), found.stderr
+
+
+def test_emit_is_one_json_object_without_nan(capsys):
+    emit({"loss": float("nan"), "best": [1.5, float("-inf")], "n": np.int64(3), "x": np.float32(0.5),
+          "at": np.arange(2), "ok": True, "none": None, "text": "中"}, as_json=True)
+    out = capsys.readouterr().out
+    assert out.count("\n") == 1
+    assert json.loads(out) == {"loss": None, "best": [1.5, None], "n": 3, "x": 0.5, "at": [0, 1], "ok": True,
+                               "none": None, "text": "中"}
+
+
+def test_emit_for_people(capsys):
+    emit({"steps": 1200, "loss": 0.25}, as_json=False)
+    assert capsys.readouterr().out == "steps  1,200\nloss   0.25\n"
+    emit({"steps": 1}, as_json=False, human=lambda: print("done"))
+    assert capsys.readouterr().out == "done\n"
+    notice("the text has fewer pieces")
+    assert capsys.readouterr().err == "note: the text has fewer pieces\n"
+
+
+def test_values_as_people_read_them():
+    assert [shown(value) for value in (30522, 1e-6, True, None, "gelu", [1, 2], {"layers": 6000})] == [
+        "30,522", "1e-6", "true", "none", "gelu", "1, 2", "layers 6,000"]
+    assert columns([("a", "bb", ""), ("ccc", "d", "e")]) == ["a     bb", "ccc   d    e"]

@@ -1,0 +1,62 @@
+"""What many tests share: a small text of our own, and the tokenizer and corpus made from it."""
+
+from __future__ import annotations
+
+import os
+import random
+import sys
+from pathlib import Path
+
+import pytest
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # tests run side by side on few cores
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+sys.path.insert(0, str(Path(__file__).parent))  # for tests/literal
+
+SUBJECTS = ["the old clerk", "a young reader", "our neighbour", "the printer", "every scribe", "the librarian"]
+VERBS = ["copies", "reads", "repairs", "forgets", "translates", "numbers", "collects", "compares"]
+OBJECTS = ["a letter", "the family tree", "seven pages", "an older manuscript", "the margin notes", "one missing leaf"]
+PLACES = ["in the cellar", "by the window", "before noon", "without a lamp", "for the archive", "at the river"]
+
+
+def small_text(documents: int = 40, sentences: int = 12, seed: int = 0) -> str:
+    """Regular enough to be learnt in a few steps: one sentence a line, a blank line between documents."""
+    rng = random.Random(seed)
+    made = []
+    for _ in range(documents):
+        topic = rng.sample(OBJECTS, 2)
+        lines = [f"{rng.choice(SUBJECTS)} {rng.choice(VERBS)} {rng.choice(topic)} {rng.choice(PLACES)}.".capitalize()
+                 for _ in range(rng.randint(max(1, sentences // 2), sentences))]
+        made.append("\n".join(lines))
+    return "\n\n".join(made) + "\n"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def own_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
+    os.environ["STEMMA_CACHE"] = str(tmp_path_factory.mktemp("cache"))
+
+
+@pytest.fixture(scope="session")
+def text_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("text") / "small.txt"
+    path.write_text(small_text())
+    return path
+
+
+@pytest.fixture(scope="session")
+def tokenizer_folder(tmp_path_factory: pytest.TempPathFactory, text_file: Path) -> Path:
+    from stemma.text.train import train_tokenizer
+
+    folder = tmp_path_factory.mktemp("tokenizer") / "wordpiece"
+    train_tokenizer(iter([text_file.read_text()]), "wordpiece", 320, lowercase=True).save(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def corpus_folder(tmp_path_factory: pytest.TempPathFactory, text_file: Path, tokenizer_folder: Path) -> Path:
+    from stemma.corpus.build import build_corpus
+
+    folder = tmp_path_factory.mktemp("corpus") / "small"
+    build_corpus([text_file], tokenizer_folder, folder, workers=1)
+    return folder

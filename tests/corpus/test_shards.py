@@ -1,0 +1,169 @@
+"""Reading: gathers across shards agree with plain indexing, and no altered byte goes unnoticed."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tokenizers import Tokenizer as Backend
+from tokenizers import models, normalizers, pre_tokenizers
+
+from stemma.corpus.build import build_corpus
+from stemma.corpus.shards import Corpus
+from stemma.errors import CorruptFileError, UserError
+from stemma.files import write_checksums
+
+WORDS = [f"w{number}" for number in range(50)]
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory) -> Path:
+    """Sixty documents of three sentences each, in shards of about 100 tokens."""
+    folder = tmp_path_factory.mktemp("corpus")
+    vocabulary = {token: number for number, token in enumerate(["[PAD]", "[UNK]", ".", *WORDS])}
+    backend = Backend(models.WordLevel(vocabulary, unk_token="[UNK]"))
+    backend.normalizer = normalizers.BertNormalizer()
+    backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    (folder / "tokenizer").mkdir()
+    backend.save(str(folder / "tokenizer" / "tokenizer.json"))
+    rng = np.random.default_rng(0)
+    text = "\n\n".join("\n".join(" ".join(rng.choice(WORDS, rng.integers(2, 9))) + "." for _ in range(3))
+                       for _ in range(60))
+    (folder / "text.txt").write_text(text)
+    build_corpus([folder / "text.txt"], folder / "tokenizer", folder / "corpus", shard_tokens=100)
+    return folder / "corpus"
+
+
+@pytest.fixture
+def copy(built, tmp_path) -> Path:
+    return Path(shutil.copytree(built, tmp_path / "corpus"))
+
+
+def test_counts_and_boundaries(built):
+    corpus = Corpus.open(built)
+    assert len(corpus.manifest["shards"]) > 5
+    assert len(corpus.documents) == 61 and len(corpus.sentences) == 181
+    assert set(corpus.documents) <= set(corpus.sentences)
+    assert corpus.documents[0] == 0 and corpus.documents[-1] == corpus.sentences[-1] == corpus.tokens
+    assert corpus.counts.sum() == corpus.tokens
+    bounds = np.cumsum([0, *(shard["tokens"] for shard in corpus.manifest["shards"])])
+    assert set(bounds) <= set(corpus.documents)  # no document crosses from a shard into the next
+    assert (np.diff(bounds)[:-1] >= 100).all()
+
+
+def test_take_and_slice_agree_with_the_text(built):
+    corpus = Corpus.open(built)
+    text = (built.parent / "text.txt").read_text()
+    words = text.replace(".", " .").split()
+    vocabulary = corpus.tokenizer.backend.get_vocab()
+    expected = np.array([vocabulary[word] for word in words])
+    assert corpus.slice("tokens", 0, corpus.tokens).tolist() == expected.tolist()
+    index = np.random.default_rng(1).integers(0, corpus.tokens, (7, 3, 40))
+    taken = corpus.take("tokens", index)
+    assert taken.dtype == np.int32 and (taken == expected[index]).all()
+    for start, stop in np.sort(np.random.default_rng(2).integers(0, corpus.tokens + 1, (200, 2))):
+        assert corpus.slice("tokens", start, stop).tolist() == expected[start:stop].tolist()
+    for number in range(60):
+        document = corpus.text(number)
+        assert document == text.split("\n\n")[number]
+        start, stop = corpus.documents[number : number + 2]
+        places = zip(corpus.slice("starts", start, stop), corpus.slice("lengths", start, stop), strict=True)
+        assert [document[at : at + length] for at, length in places] == document.replace(".", " .").split()
+
+
+def test_types_and_edges(built):
+    corpus = Corpus.open(built)
+    everywhere = np.arange(corpus.tokens)
+    for name, kind in {"tokens": np.int32, "word_starts": np.bool_, "starts": np.int64, "lengths": np.int32}.items():
+        assert corpus.take(name, everywhere).dtype == corpus.slice(name, 3, 3).dtype == kind
+        assert (corpus.take(name, everywhere) == corpus.slice(name, 0, corpus.tokens)).all()
+        assert corpus.slice(name, corpus.tokens, corpus.tokens).shape == (0,)
+        assert corpus.take(name, np.zeros((0, 4), np.int64)).shape == (0, 4)
+    for outside in (-1, corpus.tokens):
+        with pytest.raises(IndexError):
+            corpus.take("tokens", np.array([0, outside]))
+    with pytest.raises(IndexError):
+        corpus.slice("tokens", 0, corpus.tokens + 1)
+    with pytest.raises(KeyError, match="phrases"):
+        corpus.take("phrases", everywhere)
+    corpus.slice("tokens", 0, 5)[:] = 0  # a copy: the files stay as they are
+    assert Corpus.open(built).fingerprint == corpus.fingerprint
+
+
+def test_side_arrays(copy):
+    plain = Corpus.open(copy)
+    manifest = json.loads((copy / "manifest.json").read_text())
+    manifest["arrays"]["phrases"] = "<i4"
+    values = np.arange(plain.tokens, dtype="<i4")
+    for shard in manifest["shards"]:
+        part, values = np.split(values, [shard["tokens"]])
+        (copy / shard["folder"] / "phrases.bin").write_bytes(part.tobytes())
+    (copy / "manifest.json").write_text(json.dumps(manifest))
+    write_checksums(copy)
+    corpus = Corpus.open(copy)
+    assert corpus.sides() == ["phrases"] and plain.sides() == []
+    index = np.array([[0, corpus.tokens - 1], [250, 99]])
+    assert corpus.take("phrases", index).tolist() == index.tolist()
+    assert corpus.fingerprint == plain.fingerprint
+
+
+def test_fingerprint_names_the_content(built, copy, tmp_path):
+    assert Corpus.open(copy).fingerprint == Corpus.open(built).fingerprint
+    (tmp_path / "other.txt").write_text("w1 w2.")
+    build_corpus([tmp_path / "other.txt"], built.parent / "tokenizer", tmp_path / "other")
+    assert Corpus.open(tmp_path / "other").fingerprint != Corpus.open(built).fingerprint
+
+
+def test_another_process_maps_the_same_files(built):
+    corpus = Corpus.open(built)
+    data = pickle.dumps(corpus)
+    assert len(data) < 1000
+    assert pickle.loads(data).slice("tokens", 50, 250).tolist() == corpus.slice("tokens", 50, 250).tolist()
+
+
+def test_every_file_is_guarded(copy):
+    files = sorted(file for file in copy.rglob("*") if file.is_file())
+    names = {file.relative_to(copy).as_posix() for file in files}
+    assert {"manifest.json", "counts.bin", "tokenizer/tokenizer.json", "shard-00001/text.bin"} <= names
+    for file in files:
+        content = file.read_bytes()
+        middle = len(content) // 2
+        altered = content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :]
+        for damage in (altered, content[:-1], None):
+            file.write_bytes(damage) if damage is not None else file.unlink()
+            with pytest.raises(CorruptFileError, match="corpus build"):
+                Corpus.open(copy)
+        file.write_bytes(content)
+    assert Corpus.open(copy).tokens  # whole again
+
+
+def test_sizes_are_checked_even_without_checksums(copy):
+    file = copy / "shard-00002" / "lengths.bin"
+    file.write_bytes(file.read_bytes()[:-2])
+    with pytest.raises(CorruptFileError, match="lengths.bin has"):
+        Corpus.open(copy, verify=False)
+
+
+def test_what_is_no_corpus_is_named(built, tmp_path):
+    (tmp_path / "notes.txt").write_text("hello")
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "recipe.toml").write_text("")
+    for path, words in [(tmp_path / "none", "there is no corpus"), (tmp_path / "notes.txt", "is a file"),
+                        (tmp_path / "run", "is a run"), (built.parent / "tokenizer", "is a tokenizer"),
+                        (tmp_path, "not a corpus")]:
+        with pytest.raises(UserError, match=words) as caught:
+            Corpus.open(path)
+        assert not isinstance(caught.value, CorruptFileError)
+        assert "stemma corpus build" in str(caught.value)
+
+
+def test_a_newer_format_is_refused(copy):
+    manifest = json.loads((copy / "manifest.json").read_text())
+    (copy / "manifest.json").write_text(json.dumps({**manifest, "version": 99}))
+    write_checksums(copy)
+    with pytest.raises(UserError, match="version 99"):
+        Corpus.open(copy)

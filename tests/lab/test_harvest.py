@@ -1,0 +1,193 @@
+import re
+from textwrap import dedent
+
+import pytest
+
+from stemma.errors import UserError
+from stemma.lab import harvest as module
+from stemma.lab.harvest import Page, harvest, split, write
+from stemma.lab.prose import paragraphs
+
+
+def prose(text: str, **options) -> list[str]:
+    return [sentence for paragraph in paragraphs(dedent(text), **options) for sentence in paragraph]
+
+
+@pytest.fixture
+def library(tmp_path):
+    """A small standard library; importing any of it would raise."""
+    def put(name, text):
+        path = tmp_path / "lib" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(dedent(text), encoding="utf-8")
+
+    put("alpha.py", '''
+        """Alpha reads the letters of a file. It closes the file at the end."""
+        # The reader keeps one line in memory,
+        # so that a long file costs nothing.
+        raise SystemExit("imported")
+        # a lone remark about the code
+        class Reader:
+            """A reader of lines that are separated by commas.
+
+            >>> Reader("a,b").read()
+            ['a', 'b']
+
+            # The first line of an example is here,
+            # and it is not a comment at all.
+            """
+            if True:
+                async def read(self):
+                    """Return the next line as a list of words."""
+                    # this is a comment inside a body
+                    def inner():
+                        """This function lies deep inside of another one."""
+        ''')
+    put("beta/__init__.py", '"""Beta is a package with one module in it."""')
+    put("beta/gamma.py", '"""Return the next line as a list of words.\n\nGamma says something of its own here."""')
+    for excluded in ("test/test_x.py", "idlelib/x.py", "lib2to3/x.py", "site-packages/x.py", "encodings/x.py",
+                     "_sysconfigdata_linux.py", "config-3.11/x.py", "beta/tests/x.py"):
+        put(excluded, '"""This must not be in the corpus at all."""')
+    put("broken.py", "def f(:")
+    put("binary.py", "x = '\0'")
+    put("pydoc_data/topics.py", '''
+        # generated
+        topics = {'with': 'The "with" statement\\n********************\\n\\n'
+                          'The "with" statement wraps a block of code.\\n',
+                  'assert': 'An assertion is a way to insert a check.\\n'}
+        ''')
+    return tmp_path / "lib"
+
+
+def test_pages_of_a_library(library):
+    pages = harvest(library)
+    assert [(page.name, page.kind) for page in pages] == [
+        ("alpha", "module"), ("beta", "module"), ("beta.gamma", "module"), ("assert", "topic"), ("with", "topic")]
+    assert pages[0].sentences == [
+        "Alpha reads the letters of a file.", "It closes the file at the end.",
+        "The reader keeps one line in memory, so that a long file costs nothing.",
+        "A reader of lines that are separated by commas.",
+        "Return the next line as a list of words.",
+        "This function lies deep inside of another one."]
+    assert pages[2].text == "Gamma says something of its own here."           # the other paragraph is alpha's already
+    assert pages[4].text == "The with statement wraps a block of code."
+    assert harvest(library) == pages
+
+
+def test_no_source_is_the_users_to_fix(tmp_path):
+    with pytest.raises(UserError, match="no Python source"):
+        harvest(tmp_path)
+
+
+def test_layout_that_is_not_prose_is_dropped():
+    assert prose('''
+        Heading of the page is here
+        ===========================
+
+        The text before the example::
+
+            this is code that the reader must not see
+
+        The text after the example.
+        >>> print("it is a doctest")
+        it is a doctest output
+
+        ==========  =====================
+        name        what it is for a user
+        ==========  =====================
+
+        | a cell of | a table of the page |
+
+        :param name: the name of the file
+            that is to be opened
+
+        filename -- a string that is used as the name
+                    of the file
+
+        .. code-block:: python
+
+           the code is in here
+
+        .. note:: The note is kept for the reader.
+
+        * The first item of a list
+          that goes on.
+        * The second item of the list.
+
+        foo(bar, baz) -> list
+        ''') == ["The text before the example:", "The text after the example.", "The note is kept for the reader.",
+                 "The first item of a list that goes on.", "The second item of the list."]
+
+
+def test_markup_is_reduced_to_its_words():
+    assert prose("""
+        See :class:`~email.Message` or :ref:`the guide <guide-label>` for ``more`` of *this* and **that** [1]_.
+        The `mapping' and `other` ones, by `a link <there>`_, use f(*args, **kwargs) as they are.""") == [
+            "See Message or the guide for more of this and that.",
+            "The mapping and other ones, by a link, use f(*args, **kwargs) as they are."]
+    assert prose('The \u201cwith\u201d keyword is "code" here.', quoted_code=True) == ["The with keyword is code here."]
+    assert prose("More is said at https://example.org today. The rest is kept here.") == ["The rest is kept here."]
+
+
+def test_a_paragraph_becomes_sentences():
+    assert prose("""
+        Use it when it is needed, e.g. When nothing
+        else -- or nearly nothing -- will do. Is it fast? It is! (See the notes.)""") == [
+            "Use it when it is needed, e.g. When nothing else -- or nearly nothing -- will do.", "Is it fast?",
+            "It is!", "(See the notes.)"]
+
+
+def pages_of(sizes: dict[str, int]) -> list[Page]:
+    return [Page(name, "module", " ".join(["word"] * size)) for name, size in sizes.items()]
+
+
+def test_split_keeps_packages_together():
+    pages = pages_of({f"p{i}.{part}": 10 + i for i in range(40) for part in "abc"})
+    train, held_out = split(pages, seed=0)
+    assert sorted([*train, *held_out], key=lambda page: page.name) == sorted(pages, key=lambda page: page.name)
+    assert not {page.group for page in train} & {page.group for page in held_out}
+    share = sum(page.words for page in held_out) / sum(page.words for page in pages)
+    assert 0.08 <= share <= 0.1
+    assert split(pages, seed=0) == (train, held_out) != split(pages, seed=1)
+
+
+def test_split_prefers_many_small_packages():
+    pages = pages_of({f"huge{i}": 500 for i in range(9)} | {f"small{i}": 10 for i in range(550)})
+    for seed in range(5):
+        _, held_out = split(pages, seed)
+        assert {page.words for page in held_out} == {10}
+
+
+def test_a_topic_is_not_a_package_of_the_same_name():
+    assert Page("with", "topic", "x").group != Page("with", "module", "x").group
+
+
+def test_write(tmp_path):
+    write([Page("a", "module", "One.\nTwo."), Page("b", "topic", "Three.")], tmp_path / "corpus.txt")
+    assert (tmp_path / "corpus.txt").read_text() == "One.\nTwo.\n\nThree.\n"
+
+
+@pytest.fixture(scope="module")
+def real():
+    return harvest()
+
+
+def test_the_running_python_has_a_corpus(real):
+    sentences = [sentence for page in real for sentence in page.sentences]
+    assert len(sentences) > 15_000
+    assert sum(page.words for page in real) > 200_000
+    assert {"json.decoder", "argparse"} <= {page.name for page in real if page.kind == "module"}
+    assert not any(module.EXCLUDED & set(page.name.split(".")) for page in real if page.kind == "module")
+    assert not [sentence for sentence in sentences if ">>>" in sentence or "``" in sentence or ":class:`" in sentence
+                or re.search(r"[=*~-]{5,}", sentence) or not sentence.strip()]
+    words = " ".join(sentences).split()
+    assert sum(word.strip("\"'(),.;:").isalpha() for word in words) / len(words) > 0.85
+
+
+def test_the_running_python_splits_without_leaks(real):
+    train, held_out = split(real, seed=0)
+    share = sum(page.words for page in held_out) / sum(page.words for page in real)
+    assert 0.09 < share <= 0.1
+    known = {sentence for page in train for sentence in page.sentences}
+    unseen = [sentence for page in held_out for sentence in page.sentences]
+    assert sum(sentence in known for sentence in unseen) / len(unseen) < 0.02

@@ -1,0 +1,344 @@
+"""Inheritance, origins, sizes, changes, and what is said about mistakes."""
+
+from __future__ import annotations
+
+import shutil
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from stemma import lineage, toml
+from stemma.errors import UserError
+from stemma.schema.corpus import Slot, parse_template
+from stemma.schema.layers import flatten
+
+
+def problems(*arguments, **named) -> dict[str, str]:
+    """Place -> message of everything that was wrong."""
+    with pytest.raises(UserError) as caught:
+        lineage.recipe(*arguments, **named)
+    return dict(caught.value.problems)
+
+
+def message(*arguments, **named) -> str:
+    with pytest.raises(UserError) as caught:
+        lineage.recipe(*arguments, **named)
+    return str(caught.value)
+
+
+def child(folder: Path, text: str, name: str = "mine.toml") -> Path:
+    path = folder / name
+    path.write_text(text)
+    return path
+
+
+@pytest.fixture
+def tree(tmp_path, monkeypatch) -> Path:
+    """A copy of the shipped recipes that a test may add to."""
+    folder = tmp_path / "recipes"
+    shutil.copytree(lineage.RECIPES, folder)
+    monkeypatch.setattr(lineage, "RECIPES", folder)
+    return folder
+
+
+# --- inheritance
+
+
+def test_tables_merge_and_every_leaf_remembers_who_set_it(tmp_path):
+    mine = lineage.recipe(child(tmp_path, 'parent = "bert"\n[network]\nlayers = 3\n'))
+    assert mine.settings.network.layers == 3
+    assert mine.settings.network.width == 768
+    assert mine.origin["network.layers"] == "mine"
+    assert mine.origin["network.width"] == "bert"
+    assert mine.origin["network.dropout"] == "transformer"
+    assert mine.origin["corpus.validation"] == "default"
+    assert mine.origin.keys() == flatten(mine.values).keys()
+    assert (mine.name, mine.parent, mine.size, mine.label) == ("mine", "bert", None, "mine")
+
+
+def test_a_new_kind_drops_the_old_kinds_keys(tmp_path):
+    mine = lineage.recipe(child(tmp_path, 'parent = "bert"\n[training.optimizer]\nkind = "adamax"\n'))
+    optimizer = mine.values["training"]["optimizer"]
+    assert optimizer["epsilon"] == 1e-8 and optimizer["weight_decay"] == 0.0  # adamax's own defaults, not bert's values
+    assert mine.origin["training.optimizer.kind"] == "mine"
+    assert mine.origin["training.optimizer.beta2"] == "default"
+
+
+def test_the_same_kind_keeps_its_keys(tmp_path):
+    mine = lineage.recipe(child(tmp_path, 'parent = "bert"\n[training.optimizer]\nkind = "adamw"\nbeta1 = 0.8\n'))
+    assert mine.values["training"]["optimizer"]["epsilon"] == 1e-6
+
+
+def test_remove_deletes_a_table_or_brings_a_default_back(tmp_path):
+    path = child(tmp_path, 'parent = "bert"\nremove = ["objective.next_sentence", "corpus.short_probability"]\n')
+    mine = lineage.recipe(path)
+    assert list(mine.values["objective"]) == ["masked_lm"]
+    assert mine.settings.corpus.short_probability == 0.0
+    assert mine.origin["corpus.short_probability"] == "default"
+
+
+def test_removing_what_is_not_there_names_the_nearest(tmp_path):
+    found = problems(child(tmp_path, 'parent = "bert"\nremove = ["objective.next_sentense"]\n'))
+    assert found == {"line 2: remove = objective.next_sentense":
+                     'there is nothing of this name. Did you mean "objective.next_sentence"?'}
+
+
+def test_restating_the_parent_is_an_error_in_our_own_recipes_only(tree, tmp_path):
+    text = ('parent = "bert"\n[network]\nlayers = 12\n[corpus]\nvalidation = 0.02\n'
+            '[training.optimizer]\nkind = "adam"\nbeta1 = 0.9\n')
+    child(tree, text, "echo.toml")
+    found = problems("echo")  # beta1 is new: the optimizer's old keys went with its kind
+    assert list(found) == ["line 3: network.layers = 12", "line 5: corpus.validation = 0.02"]
+    assert lineage.recipe(child(tmp_path, text)).settings.network.layers == 12
+
+
+def test_objectives_that_move_text_come_before_those_that_hide_it(tmp_path):
+    mine = child(tmp_path, 'parent = "bert"\nremove = ["objective.next_sentence"]\n')
+    again = lineage.recipe(child(tmp_path, 'parent = "mine.toml"\n[objective.next_sentence]\n', "again.toml"))
+    assert list(lineage.recipe(mine).settings.objective) == ["masked_lm"]
+    assert list(again.settings.objective) == ["next_sentence", "masked_lm"]
+    assert again.origin["objective.next_sentence.kind"] == "again"
+
+
+def test_an_objective_may_have_another_name_than_its_kind():
+    lines = ["objective.easy.kind=masked_lm", "objective.easy.rate=0.05", "objective.easy.unit=word",
+             "objective.easy.dynamic=true"]
+    assert lineage.recipe("bert@tiny", lines).settings.objective["easy"].rate == 0.05
+
+
+# --- files
+
+
+def test_toml_mistakes_name_the_file_and_the_line(tmp_path):
+    path = child(tmp_path, 'parent = "bert"\n[network\n')
+    assert str(path) in message(path) and "line 2" in message(path)
+
+
+def test_a_missing_parent_names_the_line_and_the_nearest(tmp_path):
+    path = child(tmp_path, 'title = "Mine"\nparent = "brt"\n')
+    assert message(path) == f'{path}, line 2: no recipe "brt". Did you mean "bert"? `stemma tree` lists all of them.'
+
+
+def test_a_cycle_is_refused(tmp_path):
+    child(tmp_path, 'parent = "b.toml"\n', "a.toml")
+    assert "own ancestor" in message(child(tmp_path, 'parent = "a.toml"\n', "b.toml"))
+
+
+def test_all_problems_of_a_file_at_once_with_their_lines(tmp_path):
+    path = child(tmp_path, 'parent = "bert"\ntitel = "Mine"\n[network]\nheads = 7\n[traning]\nsteps = 3\n'
+                           '[objective.masked_lm]\nrate = 2\n[sizes.x]\nnetwork.widht = 3\n')
+    assert problems(path) == {
+        'line 2: titel = Mine': 'no such key. Did you mean "title"?',
+        "line 4: network.heads = 7": "width 768 is not divisible by 7 (try 8)",
+        "line 6: traning.steps = 3": 'no such key. Did you mean "training.steps"?',
+        "line 8: objective.masked_lm.rate = 2": "must lie between 0 and 1",
+        "line 10: sizes.x.network.widht = 3": 'is not for a size to set. Did you mean "network.width"?',
+    }
+
+
+def test_a_size_may_not_set_an_idea(tmp_path):
+    found = problems(child(tmp_path, 'parent = "bert"\n[sizes.x]\nnetwork.activation = "relu"\n'))
+    assert list(found) == ["line 3: sizes.x.network.activation = relu"]
+
+
+def test_unreadable_files(tmp_path):
+    assert "cannot read" in message(tmp_path / "none.toml")
+    (tmp_path / "binary.toml").write_bytes(b"\xff\xfe")
+    assert "not valid TOML" in message(tmp_path / "binary.toml")
+
+
+# --- names and sizes
+
+
+def test_unknown_names():
+    assert message("brt@tiny") == 'no recipe "brt". Did you mean "bert"? `stemma tree` lists all of them.'
+    assert message("bert@tny").startswith('no size "tny" of bert. Did you mean "tiny"?')
+    assert "base, large, small, medium, tiny, mini, midi" in message("bert@huge")
+
+
+def test_a_bare_name_is_the_first_published_size():
+    assert lineage.recipe("bert") == lineage.recipe("bert@base") == lineage.recipe("bert", size="base")
+    assert lineage.recipe("bert").label == "bert@base"
+
+
+def test_laptop_sizes_are_inherited_and_published_ones_are_not(tmp_path):
+    path = child(tmp_path, 'parent = "bert"\n[sizes.wide]\nnetwork.width = 1536\n'
+                           "[sizes.tiny]\ntraining.batch_size = 8\n")
+    assert lineage.recipe(path).sizes == ("wide", "tiny", "mini", "midi")
+    assert lineage.recipe(path).settings.network.width == 1536
+    tiny = lineage.recipe(f"{path}@tiny")
+    assert (tiny.settings.network.width, tiny.settings.training.batch_size) == (128, 8)
+    assert tiny.origin["network.width"] == "mine@tiny"
+
+
+def test_a_sizes_key_without_owner_is_skipped(tmp_path):
+    assert lineage.recipe("bert@tiny").settings.network.decoder is None
+    assert lineage.recipe("transformer@tiny").values["network"]["decoder"] == {"layers": 2}
+    path = child(tmp_path, 'parent = "bert"\n[network.position]\nkind = "none"\n[sizes.x]\n'
+                           "network.position.maximum = 9\nnetwork.embedding.width = 64\n")
+    small = lineage.recipe(path)
+    assert small.values["network"]["position"] == {"kind": "none"}
+    assert small.settings.network.embedding.width == 64  # unset in the parent, but its table is there
+
+
+def test_a_size_that_cannot_be_is_told(tmp_path):
+    path = child(tmp_path, 'parent = "bert"\n[sizes.odd]\nnetwork.heads = 5\n')
+    assert message(path).startswith("1 problem in mine@odd\n  network.heads = 5   width 768 is not divisible by 5")
+
+
+# --- changes
+
+
+def test_changes_are_toml_values_and_bare_words():
+    found = lineage.recipe("bert@tiny", ["training.learning_rate=3e-4", "network.norm.place=pre", "network.dropout=.2",
+                                         "tokenizer.lowercase=false", 'corpus.single="A separator"',
+                                         "training.batch_size=8", "training.batch_size=16"])
+    settings = found.settings
+    assert settings.training.learning_rate == 3e-4 and settings.network.norm.place == "pre"
+    assert settings.network.dropout == 0.2 and settings.tokenizer.lowercase is False
+    assert settings.corpus.single == "A separator"
+    assert settings.training.batch_size == 16  # the last one counts, as on every command line
+    assert found.origin["network.norm.place"] == "command line"
+
+
+def test_a_kind_on_the_command_line_works_in_any_order():
+    lines = ["training.schedule.floor=0.1", "training.schedule.kind=cosine"]
+    for changes in (lines, lines[::-1]):
+        assert lineage.recipe("bert", changes).values["training"]["schedule"] == {"kind": "cosine", "floor": 0.1}
+
+
+@pytest.mark.parametrize("change", ["remove=objective.next_sentence", 'remove=["objective.next_sentence"]',
+                                    "remove=[objective.next_sentence]"])
+def test_remove_on_the_command_line(change):
+    found = lineage.recipe("bert", [change, "corpus.packing=full_sentences"])
+    assert list(found.settings.objective) == ["masked_lm"]
+
+
+def test_the_sentences_of_two_mistakes():
+    assert message("bert@tiny", ["network.heads=7", "objective.masked_lm.rate=1.7"]) == (
+        "2 problems in bert@tiny with your changes\n"
+        "  network.heads = 7                width 128 is not divisible by 7 (try 8)\n"
+        "  objective.masked_lm.rate = 1.7   must lie between 0 and 1")
+
+
+@pytest.mark.parametrize(("change", "said"), [
+    ("network.layers=abc", "must be a whole number"),
+    ("network.layers=2.5", "must be a whole number"),
+    ("network.layers=0", "must be 1 or more"),
+    ("network.layers=true", "must be a whole number"),
+    ("tokenizer.lowercase=1", "must be true or false"),
+    ("training.learning_rate=nan", "must be a finite number"),
+    ("training.learning_rate=-1", "must be greater than 0"),
+    ("training.warmup_steps=-1", "must be 0 or more"),
+    ("network=3", "must be a table"),
+    ("network.haeds=3", 'Did you mean "network.heads"?'),
+    ("netwrok.heads=3", 'Did you mean "network.heads"?'),
+    ("batch_size=3", 'Did you mean "training.batch_size"?'),
+    ("objective.masked_lm.rat=0.2", 'Did you mean "objective.masked_lm.rate"?'),
+    ("objective.maskd_lm.rate=0.2", 'no objective "maskd_lm"'),
+    ("training.optimizer.kind=adamx", 'Did you mean "adamax"?'),
+    ("training.precision=fp23", "must be one of auto, fp32, bf16"),
+    ("network.position.kind=[1]", "must be one of learned, sinusoidal, none"),
+    ("corpus.pair=start A separator", "must hold A and then B"),
+    ("corpus.single=start A sepparator", 'Did you mean "separator"?'),
+    ("network.layers", "key=value"),
+    ("=3", "key=value"),
+    ("remove=objective.nsp", "nothing of this name"),
+    ("training.schedule.floor=0.1", "no such key"),  # linear has none
+])
+def test_each_mistake_has_its_sentence(change, said):
+    (what,) = problems("bert@tiny", [change]).values()
+    assert said in what
+
+
+# --- conflicts between keys
+
+
+@pytest.mark.parametrize(("changes", "place", "said"), [
+    (["network.width=130", "network.heads=4"], "network.heads = 4", "not divisible"),
+    (["network.heads=4", "network.width=130"], "network.heads = 4", "not divisible"),
+    (["network.width=129"], "network.width = 129", "is not divisible by 2 heads (try 128)"),
+    (["corpus.sequence_length=600"], "corpus.sequence_length = 600", "is longer than network.position.maximum = 512"),
+    (["network.position.maximum=64"], "network.position.maximum = 64", "is shorter than corpus.sequence_length = 128"),
+    (["corpus.packing=stream"], "corpus.packing = stream", "next_sentence needs segment_pair or sentence_pair"),
+    (["objective.next_sentence.packing=stream"], "objective.next_sentence.packing = stream", "needs segment_pair"),
+    (["objective.masked_lm.mask=0.95"], "objective.masked_lm.mask = 0.95", "add up to more than 1"),
+    (["objective.masked_lm.random=0.3"], "objective.masked_lm.random = 0.3", "add up to more than 1"),
+    (["network.embedding.segments=1"], "network.embedding.segments = 1", "at least 2 are needed"),
+    (["network.embedding.segments=0"], "network.embedding.segments = 0", "at least 2 are needed"),
+])
+def test_conflicts_are_told_from_the_key_that_was_touched(changes, place, said):
+    ((where, what),) = problems("bert@tiny", changes).items()
+    assert where == place and said in what
+
+
+def test_what_looks_like_a_conflict_and_is_none():
+    lineage.recipe("bert@tiny", ["network.heads=3", "network.attention.head_width=32"])
+    lineage.recipe("bert@tiny", ["corpus.packing=stream", "objective.next_sentence.packing=sentence_pair"])
+    lineage.recipe("bert@tiny", ["network.embedding.segments=0", "corpus.pair=start A separator B separator"])
+    lineage.recipe("bert@tiny", ["objective.masked_lm.mask=0.9"])
+
+
+def test_conflicts_are_found_beside_plain_mistakes():
+    mistakes = ["training.optimizer.kind=adafactor", "training.optimizer.beta1=0.9", "tokenizer=3"]
+    found = problems("bert@tiny", [*mistakes, "corpus.sequence_length=600"])
+    assert list(found) == ["training.optimizer.beta1 = 0.9", "tokenizer = 3", "corpus.sequence_length = 600"]
+
+
+# --- what a recipe can tell
+
+
+def test_roles_come_from_the_templates_in_use_and_the_objectives():
+    assert lineage.roles_needed(lineage.recipe("bert")) == {"start", "separator", "mask"}
+    assert lineage.roles_needed(lineage.recipe("transformer")) == {"start", "separator"}
+    alone = lineage.recipe("bert", ["remove=objective.next_sentence", "corpus.packing=stream", "corpus.single=A"])
+    assert lineage.roles_needed(alone) == {"mask"}
+
+
+def test_templates_are_read_as_slots():
+    assert parse_template("start A end B:1") == [Slot("start", 0), Slot("A", 0), Slot("end", 0), Slot("B", 1)]
+
+
+def test_diff_collapses_what_went_and_runs_in_one_direction():
+    bert = lineage.recipe("bert@tiny")
+    mine = lineage.recipe("bert@tiny", ["remove=objective.next_sentence", "corpus.packing=stream", "training.threads=1",
+                                        "network.position.kind=sinusoidal", "network.position.maximum=512"])
+    assert mine.diff(bert) == [
+        lineage.Change("objective.next_sentence", bert.values["objective"]["next_sentence"], None),
+        lineage.Change("training.threads", None, 1),
+        lineage.Change("corpus.packing", "segment_pair", "stream"),
+        lineage.Change("network.position.kind", "learned", "sinusoidal"),  # and no word of the default offset
+    ]
+    assert {change.key for change in bert.diff(mine)} == {
+        "objective.next_sentence.kind", "training.threads", "corpus.packing", "network.position.kind"}
+    assert lineage.diff("bert", "bert") == []
+
+
+def test_with_changes_takes_whole_tables_and_leaves_the_old_recipe_alone():
+    bert = lineage.recipe("bert@tiny")
+    table = {"kind": "byte_bpe", "vocab_size": 500}
+    ran = bert.with_changes({"tokenizer": table, "training.steps": 7}, origin="corpus")
+    assert ran.values["tokenizer"] == {**table, "lowercase": False, "cjk_spacing": True}
+    assert ran.origin["tokenizer.vocab_size"] == ran.origin["training.steps"] == "corpus"
+    assert bert.settings.tokenizer.vocab_size == 30522 and bert.origin["tokenizer.vocab_size"] == "bert"
+    with pytest.raises(UserError, match="what the corpus brings"):
+        bert.with_changes({"tokenizer.vocab_size": 0}, origin="corpus")
+
+
+def test_a_resolved_recipe_reads_back_equal_and_runs_alone(tmp_path, monkeypatch):
+    ran = lineage.recipe("bert@tiny", ["training.steps=7", "corpus.first_phase.share=0.5", 'corpus.single="A"'])
+    path = child(tmp_path, ran.to_toml(), "recipe.toml")
+    monkeypatch.setattr(lineage, "RECIPES", tmp_path / "nothing")  # not even its parents are there
+    again = lineage.recipe(path)
+    assert again == ran
+    assert again.to_toml() == ran.to_toml()
+    assert again.origin["training.steps"] == "command line" and again.origin["network.layers"] == "bert@tiny"
+    assert lineage.recipe(path, ["training.steps=8"]).origin["network.layers"] == "bert@tiny"
+    assert "is resolved at size tiny" in message(path, size="mini")
+
+
+def test_the_toml_writer_survives_awkward_text():
+    values = {"a": 'quote " back \\ tab \t line \n del \x7f 中文', "b.c": {"d": [1, 2.5, True], "e": {"f": 1e-12}},
+              "g": {}}
+    assert tomllib.loads(toml.dumps(values)) == values

@@ -1,0 +1,117 @@
+import os
+import platform
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from stemma.training import precision
+from stemma.training.precision import autocast, choose_device, keep_memory, prepare_threads, resolve_precision
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(autouse=True)
+def forget_what_the_cpu_has():
+    precision._cpu_has_bf16.cache_clear()
+    yield
+    precision._cpu_has_bf16.cache_clear()
+
+
+def test_what_is_asked_for_is_given():
+    assert resolve_precision("fp32", CPU) == torch.float32
+    assert resolve_precision("bf16", CPU) == torch.bfloat16
+
+
+@pytest.mark.parametrize(("machine", "avx512", "amx", "expected"), [
+    ("x86_64", True, False, torch.bfloat16),
+    ("AMD64", False, True, torch.bfloat16),
+    ("x86_64", False, False, torch.float32),
+])
+def test_auto_goes_by_what_torch_says_of_the_cpu(monkeypatch, machine, avx512, amx, expected):
+    monkeypatch.setattr(platform, "machine", lambda: machine)
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: avx512, raising=False)
+    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: amx, raising=False)
+    assert resolve_precision("auto", CPU) == expected
+
+
+@pytest.mark.parametrize(("machine", "line", "expected"), [
+    ("x86_64", "flags\t\t: fpu avx512f avx512_bf16 sse", torch.bfloat16),
+    ("x86_64", "flags\t\t: fpu amx_bf16 amx_tile", torch.bfloat16),
+    ("x86_64", "flags\t\t: fpu avx512f sse", torch.float32),
+    ("aarch64", "Features\t: fp asimd i8mm bf16", torch.bfloat16),
+    ("aarch64", "Features\t: fp asimd", torch.float32),
+    ("aarch64", "model name\t: bf16", torch.float32),
+])
+def test_auto_falls_back_to_the_systems_flags(monkeypatch, tmp_path, machine, line, expected):
+    cpuinfo = tmp_path / "cpuinfo"
+    cpuinfo.write_text(f"processor\t: 0\n{line}\n")
+    flags = precision._cpu_flags(cpuinfo)
+    monkeypatch.setattr(platform, "machine", lambda: machine)
+    monkeypatch.setattr(precision, "_cpu_flags", lambda: flags)
+    monkeypatch.delattr(torch.cpu, "_is_avx512_bf16_supported", raising=False)
+    assert resolve_precision("auto", CPU) == expected
+
+
+def test_no_flags_where_there_is_no_file(tmp_path):
+    assert precision._cpu_flags(tmp_path / "none") == set()
+
+
+@pytest.mark.parametrize(("capability", "expected"), [((8, 0), torch.bfloat16), ((7, 5), torch.float32)])
+def test_auto_on_a_gpu(monkeypatch, capability, expected):
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+    assert resolve_precision("auto", torch.device("cuda")) == expected
+
+
+def test_autocast_changes_products_and_keeps_weights():
+    layer = torch.nn.Linear(4, 3)
+    with autocast(CPU, torch.bfloat16):
+        assert layer(torch.ones(2, 4)).dtype == torch.bfloat16
+    with autocast(CPU, torch.float32):
+        assert layer(torch.ones(2, 4)).dtype == torch.float32
+    assert layer.weight.dtype == torch.float32
+
+
+def test_device(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert choose_device() == CPU
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert choose_device() == torch.device("cuda")
+
+
+def test_threads(monkeypatch):
+    before = torch.get_num_threads()
+    try:
+        assert prepare_threads(3) == 3 == torch.get_num_threads()
+        if hasattr(os, "sched_getaffinity"):
+            monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0, 5})
+            assert prepare_threads(None) == 2 == torch.get_num_threads()
+    finally:
+        torch.set_num_threads(before)
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="a matter of glibc")
+def test_large_blocks_are_not_paged_in_at_every_step():
+    program = """
+import resource, sys, torch
+from stemma.training.precision import keep_memory
+assert sys.argv[1] == "give" or keep_memory()
+faults = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+for _ in range(4):
+    torch.ones(16 << 20)  # 64 MiB: 16,384 pages
+before = faults()
+for _ in range(20):
+    torch.ones(16 << 20)
+print(faults() - before)
+"""
+    # In a process of its own, because the setting stays for good.
+    def pages(how):
+        return int(subprocess.run([sys.executable, "-c", program, how], capture_output=True, check=True).stdout)
+
+    assert pages("keep") < pages("give") / 2
+
+
+def test_other_c_libraries_are_left_alone(monkeypatch):
+    monkeypatch.setattr(platform, "libc_ver", lambda: ("", ""))
+    assert keep_memory() is False

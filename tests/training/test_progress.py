@@ -1,0 +1,36 @@
+import io
+
+import pytest
+from rich.console import Console
+
+from stemma.training.progress import Progress, clock, describe
+
+
+def show(terminal, enabled=True):
+    stream = io.StringIO()
+    console = Console(file=stream, force_terminal=terminal, width=120, color_system=None)
+    with Progress("bert@mini · 11.2 M parameters", "10 minutes", enabled, console) as progress:
+        progress.update(2310, 0.38, 4.81, 6.02, 6912.3, 370)
+    return stream.getvalue()
+
+
+def test_a_person_sees_share_loss_baseline_rate_and_time_left():
+    shown = show(terminal=True)
+    assert shown.startswith("bert@mini · 11.2 M parameters · 10 minutes\n")
+    assert " 38% ━━━━━━━━━" in shown
+    assert "step 2,310 · loss 4.81 (unigram 6.02) · 6,900 tokens/s · 6:10 left" in shown
+
+
+@pytest.mark.parametrize(("terminal", "enabled"), [(False, True), (True, False)])
+def test_nothing_at_all_without_a_terminal_or_when_switched_off(terminal, enabled):
+    assert show(terminal, enabled) == ""
+
+
+def test_what_is_not_known_is_left_out():
+    assert describe(1, 10.0) == "step 1 · loss 10.00"
+    assert describe(1, 10.0, tokens_per_second=412.4) == "step 1 · loss 10.00 · 412 tokens/s"
+
+
+def test_clock():
+    assert [clock(seconds) for seconds in (-3, 0, 59.6, 3599)] == ["0:00", "0:00", "1:00", "59:59"]
+    assert [clock(seconds) for seconds in (3600, 4000)] == ["1:00:00", "1:06:40"]

@@ -1,0 +1,102 @@
+import math
+
+import pytest
+import torch
+from pydantic import TypeAdapter
+
+from stemma.schema.training import ScheduleSettings
+from stemma.training.schedules import factor
+
+STEPS, WARMUP = 40, 8
+
+
+def settings(kind, **keys):
+    return TypeAdapter(ScheduleSettings).validate_python({"kind": kind, **keys})
+
+
+def at(schedule, step, steps=STEPS, warmup=WARMUP):
+    return factor(schedule, step, warmup, step / steps, warmup / steps)
+
+
+def reference(build, step, *arguments, **keywords):
+    """What transformers' schedule gives after `step` calls, by its own scheduler."""
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
+    return build(optimizer, *arguments, **keywords).lr_lambdas[0](step)
+
+
+@pytest.mark.parametrize("warmup", [0, 1, 8, 40])
+def test_linear_is_that_of_transformers(warmup):
+    from transformers import get_linear_schedule_with_warmup as build
+
+    for step in range(1, STEPS + 1):
+        assert at(settings("linear"), step, warmup=warmup) == pytest.approx(reference(build, step, warmup, STEPS))
+
+
+def test_cosine_is_that_of_transformers():
+    from transformers import get_cosine_schedule_with_warmup as build
+
+    for step in range(1, STEPS + 1):
+        assert at(settings("cosine"), step) == pytest.approx(reference(build, step, WARMUP, STEPS), abs=1e-12)
+
+
+def test_cosine_ends_on_its_floor():
+    schedule = settings("cosine", floor=0.1)
+    assert at(schedule, STEPS) == pytest.approx(0.1)
+    assert at(schedule, WARMUP) == pytest.approx(1.0)
+    assert at(schedule, (STEPS + WARMUP) // 2) == pytest.approx(0.55)
+
+
+def test_noam_is_the_papers_divided_by_its_peak():
+    def paper(step, width=512):
+        return width**-0.5 * min(step**-0.5, step * WARMUP**-1.5)
+
+    for step in range(1, 3 * STEPS):
+        assert at(settings("noam"), step) == pytest.approx(paper(step) / paper(WARMUP))
+
+
+def test_noam_decays_as_transformers_inverse_square_root():
+    from transformers import get_inverse_sqrt_schedule as build
+
+    for step in range(1, STEPS):
+        assert at(settings("noam"), step) == pytest.approx(reference(build, step, WARMUP))
+
+
+def test_inverse_sqrt_is_t5s_divided_by_its_peak():
+    for step in range(1, 3 * STEPS):
+        assert at(settings("inverse_sqrt"), step) == pytest.approx(math.sqrt(WARMUP) / math.sqrt(max(step, WARMUP)))
+
+
+def test_constant_rises_and_stays():
+    found = [at(settings("constant"), step) for step in range(1, STEPS + 1)]
+    assert found == pytest.approx([min(1.0, step / WARMUP) for step in range(1, STEPS + 1)])
+
+
+@pytest.mark.parametrize(("cut", "ratio"), [(0.1, 32.0), (0.25, 10.0)])
+def test_slanted_triangular_is_the_papers(cut, ratio):
+    def paper(t):
+        turn = math.floor(STEPS * cut)
+        p = t / turn if t < turn else 1 - (t - turn) / (turn * (1 / cut - 1))
+        return (1 + p * (ratio - 1)) / ratio
+
+    for t in range(STEPS + 1):
+        assert factor(settings("slanted_triangular", cut=cut, ratio=ratio), t + 1, 999, t / STEPS,
+                      0.5) == pytest.approx(paper(t))
+
+
+@pytest.mark.parametrize("kind", ["linear", "noam", "cosine", "inverse_sqrt", "constant", "slanted_triangular"])
+def test_every_factor_lies_between_0_and_1_and_the_peak_is_1(kind):
+    """Also where progress runs ahead of the steps or behind them, as with a budget in minutes."""
+    for warmup in (0, 1, 8, 50):
+        for step in range(1, 50):
+            for progress in (0.0, 0.1, 0.5, 0.999, 1.0, 1.3):
+                for warmup_progress in (0.0, 0.3, 1.0, 1.4):
+                    assert 0 <= factor(settings(kind), step, warmup, progress, warmup_progress) <= 1
+    # progress counted before the update, as the loop does
+    highest = max(factor(settings(kind), s, WARMUP, (s - 1) / STEPS, WARMUP / STEPS) for s in range(1, STEPS + 1))
+    assert highest == 1
+
+
+def test_no_update_is_wasted_when_progress_is_counted_before_it():
+    found = [factor(settings("linear"), s, WARMUP, (s - 1) / STEPS, WARMUP / STEPS) for s in range(1, STEPS + 1)]
+    assert min(found) > 0
+    assert found[WARMUP:] == sorted(found[WARMUP:], reverse=True)
