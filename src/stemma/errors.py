@@ -30,7 +30,7 @@ class CorruptFileError(UserError):
         return (CorruptFileError, (self.message, self.problems))
 
 
-class Interrupted(Exception):
+class Interrupted(Exception):  # noqa: N818  (it is no error)
     """SIGINT or SIGTERM arrived; the state is saved (exit code 130)."""
 
 

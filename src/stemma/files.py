@@ -44,10 +44,54 @@ def explain_disk_errors(where: Path) -> Iterator[None]:
         if number == errno.EFBIG:
             raise UserError(f"{where} would exceed the largest file allowed here; raise the limit (ulimit -f) and run "
                             "the same command again. What was saved before is untouched.") from error
-        if number in (errno.EACCES, errno.EPERM, errno.EROFS):
+        if number in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG):
             raise UserError(f"cannot write {where}: {os.strerror(number)}; choose another place with "
                             "--out.") from error
         raise
+
+
+def make_folder(path: Path, known_as: Path | None = None) -> None:
+    """Make a folder and those above it; `known_as` is what the user calls it."""
+    name = known_as or path
+    with explain_disk_errors(name):
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+        except (FileExistsError, NotADirectoryError, FileNotFoundError) as error:
+            file = next((part for part in (path, *path.parents) if part.is_file()), None)
+            reason = f"{file} is a file" if file else error.strerror
+            raise UserError(f"cannot make the folder {name}: {reason}; choose another place.") from error
+
+
+@contextmanager
+def only_here(folder: Path, busy: str | None = None) -> Iterator[None]:
+    """Hold a folder for this process alone: wait for whoever has it, or refuse with the sentence `busy`.
+
+    The system lets go when the process ends, however it ends. Where there are no such locks (Windows, some network
+    disks) nothing is held: they guard against waste and mistakes, the renames below guard the files.
+    """
+    try:
+        import fcntl
+    except ImportError:
+        yield
+        return
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | (fcntl.LOCK_NB if busy else 0))
+        except BlockingIOError as error:
+            raise UserError(busy or "") from error
+        except OSError:
+            pass
+        yield
+    finally:
+        os.close(handle)
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Clear away what a kill in the middle of a write left in `folder`; only for its single user."""
+    for pattern in (".*.tmp", ".*.old"):
+        for leftover in folder.glob(pattern):
+            shutil.rmtree(leftover, ignore_errors=True) if leftover.is_dir() else leftover.unlink()
 
 
 def _fsync(path: Path) -> None:
@@ -70,17 +114,18 @@ def write_atomically(path: Path, content: str | bytes) -> None:
                 os.fsync(file.fileno())
             temporary.replace(path)
             _fsync(path.parent)
+        except FileNotFoundError as error:  # the folder has gone since, or is one of the system's own
+            raise UserError(f"cannot write {path}: {error.strerror}; choose another place.") from error
         except BaseException:
             temporary.unlink(missing_ok=True)
             raise
 
 
-def refuse_non_empty(path: Path, overwrite: bool = False, flag: str = "--out") -> None:
+def refuse_non_empty(path: Path, overwrite: bool = False) -> None:
     """Nothing of the user's is overwritten unless they say so."""
-    if overwrite:
-        return
-    if path.is_file() or (path.is_dir() and any(path.iterdir())):
-        raise UserError(f"{path} exists and is not empty; choose another {flag} or add --overwrite.")
+    with explain_disk_errors(path):
+        if not overwrite and (path.is_file() or (path.is_dir() and any(path.iterdir()))):
+            raise UserError(f"{path} exists and is not empty; choose another --out or add --overwrite.")
 
 
 @contextmanager
@@ -88,10 +133,9 @@ def folder_atomically(path: Path, overwrite: bool = False, checksums: bool = Tru
     """A temporary folder that becomes `path` when the block ends well, and vanishes when it does not."""
     path = Path(path)
     refuse_non_empty(path, overwrite)
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.tmp")
+    make_folder(temporary, known_as=path)
     with explain_disk_errors(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.tmp")
-        temporary.mkdir()
         try:
             yield temporary
             if checksums:
@@ -99,13 +143,14 @@ def folder_atomically(path: Path, overwrite: bool = False, checksums: bool = Tru
             for file in temporary.rglob("*"):
                 _fsync(file)
             _fsync(temporary)
-            _put_in_place(temporary, path)
+            _put_in_place(temporary, path, overwrite)
         except BaseException:
             shutil.rmtree(temporary, ignore_errors=True)
             raise
 
 
-def _put_in_place(temporary: Path, path: Path) -> None:
+def _put_in_place(temporary: Path, path: Path, overwrite: bool) -> None:
+    refuse_non_empty(path, overwrite)  # somebody may have been faster
     if path.exists():
         aside = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.old")
         path.rename(aside)

@@ -22,9 +22,14 @@ class Mask:
     causal: bool = False
     dense: Tensor | None = None
 
-    @property
-    def open(self) -> bool:
-        return not self.causal and self.dense is None
+    def at(self, places: Tensor, keys: int) -> Mask:
+        """The same mask for queries at some places only: (B, Q), of `keys` places."""
+        if self.causal:
+            return Mask(dense=(torch.arange(keys, device=places.device) <= places[:, :, None])[:, None])
+        if self.dense is None or self.dense.shape[2] == 1:  # the same line for every query
+            return self
+        return Mask(dense=self.dense.expand(len(places), -1, -1, -1).gather(
+            2, places[:, None, :, None].expand(-1, self.dense.shape[1], -1, keys)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -142,12 +147,13 @@ class Padded(Visibility):
 
 @dataclass(frozen=True, eq=False)
 class Packed(Visibility):
-    """Several texts share a row and do not see each other: only equal numbers in `texts` meet."""
+    """Several texts share a row and do not see each other, nor what a memory kept: only equal numbers meet."""
 
     texts: Tensor  # (B, L)
 
     def allows(self, query: Tensor, key: Tensor) -> Tensor:
-        return self.texts[:, query][:, :, None] == self.texts[:, key][:, None, :]
+        same = self.texts[:, query][:, :, None] == self.texts[:, key.clamp(min=0)][:, None, :]
+        return same & (key >= 0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -155,6 +161,12 @@ class Every(Visibility):
     """Several rules at once: a key is seen if each of them allows it."""
 
     parts: tuple[Visibility, ...]
+
+    def __eq__(self, other: object) -> bool:  # in whatever order they were combined
+        return (isinstance(other, Every) and len(self.parts) == len(other.parts)
+                and all(rule in other.parts for rule in self.parts))
+
+    __hash__ = Visibility.__hash__
 
     def rules(self) -> tuple[Visibility, ...]:
         return self.parts

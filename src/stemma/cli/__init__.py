@@ -6,9 +6,11 @@ Verbs import what they need when they run, so that `--help` answers at once.
 from __future__ import annotations
 
 import os
+import signal
 import sys
-from collections.abc import Sequence
-from typing import Annotated, Any
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Annotated, Any, NoReturn
 
 import typer
 from typer.core import TyperGroup
@@ -81,7 +83,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if hasattr(stream, "reconfigure"):  # a terminal that lacks a character must not end the run
             stream.reconfigure(errors="backslashreplace")
     try:
-        code = typer.main.get_command(app).main(given, prog_name="stemma", standalone_mode=False)
+        with _terminable():
+            code = typer.main.get_command(app).main(given, prog_name="stemma", standalone_mode=False)
         sys.stdout.flush()
     except BaseException as error:
         if debug and not isinstance(error, SystemExit | BrokenPipeError):
@@ -90,8 +93,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
             traceback.print_exc()
         return _explain(error, as_json)
     if code == 130:  # typer's answer to Ctrl-C
-        print("interrupted.", file=sys.stderr)
+        return _explain(KeyboardInterrupt(), as_json)
     return code if isinstance(code, int) else 0
+
+
+@contextmanager
+def _terminable() -> Iterator[None]:
+    """SIGTERM ends a verb as Ctrl-C does, so that whatever it was writing is cleared away."""
+    def stop(number: int, frame: object) -> NoReturn:
+        raise KeyboardInterrupt
+
+    try:
+        previous = signal.signal(signal.SIGTERM, stop)
+    except ValueError:  # not the main thread: whoever runs us there handles signals
+        yield
+        return
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, previous)
 
 
 def _explain(error: BaseException, as_json: bool) -> int:
@@ -102,7 +122,10 @@ def _explain(error: BaseException, as_json: bool) -> int:
     if isinstance(error, SystemExit):
         return error.code if isinstance(error.code, int) else int(error.code is not None)
     if isinstance(error, Interrupted | KeyboardInterrupt):
-        print(str(error) or "interrupted.", file=sys.stderr)
+        said = str(error) or "interrupted."
+        print(said, file=sys.stderr)
+        if as_json:
+            emit({"interrupted": said}, as_json=True)
         return 130
     if hasattr(error, "format_message"):
         error = UserError(_usage(error))

@@ -2,8 +2,69 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
 import typer
+
+from stemma.cli.output import DebugOption, JsonOption, columns, emit, notice
+from stemma.cli.train import SeedOption
 
 
 def register(app: typer.Typer) -> None:
-    pass
+    app.command()(quickstart)
+
+
+def quickstart(out: Annotated[Path, typer.Option(metavar="DIR", help="Where everything goes.")] = Path("quickstart"),
+               minutes: Annotated[float, typer.Option(help="How long to pre-train.")] = 2.5,
+               seed: SeedOption = 0,
+               overwrite: Annotated[bool, typer.Option("--overwrite", help="Begin anew in --out.")] = False,
+               json: JsonOption = False, debug: DebugOption = False) -> None:
+    """Pre-train a small BERT on the text that ships with Python itself, and see what it was worth. No download.
+
+    Interrupted, the same command goes on where it was.
+
+    Example: stemma quickstart --minutes 5
+    """
+    from stemma.lab.quickstart import quickstart as run_it
+
+    result = run_it(out, minutes=minutes, seed=seed, overwrite=overwrite, show=sys.stderr.isatty(),
+                    say=lambda text: print(f"· {text}", file=sys.stderr, flush=True), notice=notice)
+    emit(result, json, lambda: _tell(result))
+
+
+def _tell(result: dict[str, Any]) -> None:
+    """The story in numbers, each beside what it has to be compared with."""
+    from statistics import mean
+
+    from stemma.lab.measure import spread
+    from stemma.lab.quickstart_page import READERS, guesses, question
+
+    text, corpus, run, masked, probe = (result[key] for key in ("text", "corpus", "pretraining", "masked", "probe"))
+    print(f"\nThe text: {text['words']:,} words of your Python's documentation to learn from, "
+          f"{text['held_out_words']:,} words of other modules held out")
+    print(f"  {corpus['tokens']:,} tokens from a vocabulary of {corpus['vocabulary']:,}")
+    print(f"\nPre-training: {run['recipe']} with {len(result['changes'])} changes, {run['parameters'] / 1e6:.1f} M parameters")
+    print(f"  {run['steps']:,} steps, {run['tokens']:,} tokens in {run['seconds']:.0f} s "
+          f"({run['tokens_per_second']:,.0f} tokens/s on {run['threads']} threads)")
+    print(f"\nGuessing {result['places']:,} hidden tokens of the held-out modules")
+    _table([["", "right", "nats"], *([name, f"{masked[key]['accuracy']:.1%}", f"{masked[key]['loss']:.2f}"]
+                                     for key, name in READERS.items())])
+    print("\nSome of them, drawn at random")
+    for row in result["filled"]:
+        print(f"  {row['text']}\n    was {row['truth']}; guesses {guesses(row)}")
+    print(f"\nLearning from {result['labels']} labels ({result['seeds']} seeds, {result['tests']:,} test sentences)\n"
+          f"  {question(probe)}")
+    _table([["", "test accuracy", "each seed"],
+            *([f"from {name} weights", f"{mean(probe[name]['test']):.3f} ± {spread(probe[name]['test']):.3f}",
+               " ".join(f"{value:.3f}" for value in probe[name]["test"])] for name in ("random", "pre-trained"))])
+    print("\nThe same by hand")
+    for line in result["commands"]:
+        print(f"  {line}")
+    print(f"\nThe report is in {result['report']} ({result['took']:.0f} s in all)")
+
+
+def _table(rows: list[list[str]]) -> None:
+    for line in columns(rows):
+        print(f"  {line}")

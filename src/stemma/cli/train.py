@@ -16,8 +16,8 @@ CorpusOption = Annotated[list[str], typer.Option("--corpus", metavar="DIR|PATH",
 DocumentsOption = Annotated[str, typer.Option(help="In plain text, what ends a document: blank, line or file.")]
 FieldOption = Annotated[str, typer.Option(help="The field of jsonl or parquet that holds the text.")]
 EncodingOption = Annotated[str, typer.Option(help="The text's encoding.")]
-ErrorsOption = Annotated[str, typer.Option(help="Bytes that do not fit the encoding: strict or replace.")]
-SeedOption = Annotated[int, typer.Option(min=0, help="All randomness follows from it.")]
+ErrorsOption = Annotated[str, typer.Option(help="Bytes that do not fit the encoding: strict, replace or ignore.")]
+SeedOption = Annotated[int, typer.Option(min=0, max=2**63 - 1, help="All randomness follows from it.")]
 OverwriteOption = Annotated[bool, typer.Option("--overwrite", help="Replace what stands at --out.")]
 
 
@@ -30,7 +30,7 @@ def register(app: typer.Typer) -> None:
 def pretrain(recipe: RecipeArgument, corpus: CorpusOption,
              out: Annotated[Path, typer.Option(metavar="RUN", show_default=False, help="The run folder to make.")],
              changes: ChangesArgument = None,
-             steps: Annotated[int | None, typer.Option(help="Stop after so many steps (default: the recipe's).")] = None,
+             steps: Annotated[int | None, typer.Option(help="Stop after so many steps, else the recipe's.")] = None,
              tokens: Annotated[int | None, typer.Option(help="Stop after so many tokens.")] = None,
              minutes: Annotated[float | None, typer.Option(help="Stop after so many minutes.")] = None,
              start: Annotated[str | None, typer.Option("--from", metavar="MODEL",
@@ -104,19 +104,19 @@ def _show(result: dict[str, Any]) -> None:
 
     batch = result["batch"]
     scored = ", ".join(f"{count:,} places for {head}" for head, count in batch["scored"].items())
-    console().print(Text(f"{result['recipe']} · {', '.join(result['objectives'])} · {batch['rows']} x {batch['length']} "
-                         f"({batch['padding']:.1%} padding) · {scored}", style="bold"))
+    console().print(Text(f"{result['recipe']} · {', '.join(result['objectives'])} · {batch['rows']} x "
+                         f"{batch['length']} ({batch['padding']:.1%} padding) · {scored}", style="bold"))
     console().print(Text("{hidden}  {guess<-replaced}  {kept as it was!}  · segments change at ‖", style="dim"))
     for number, example in enumerate(result["examples"], 1):
         labels = ", ".join(f"{head} = {label}" for head, label in example["labels"].items())
         console().print(Text(f"\nexample {number}" + (f" · {labels}" if labels else ""), style="bold"))
-        console().print(_marked(example))
+        console().print(_marked(example, result["mask"]))
         console().print(Text("who sees whom (row: reader, column: seen; first places)", style="dim"))
         for line in example["visibility"]:
             console().print(Text("  " + "".join("█" if seen else "·" for seen in line)))
 
 
-def _marked(example: dict[str, Any]) -> Any:
+def _marked(example: dict[str, Any], mask: str | None) -> Any:
     """The input as one line of text with every target marked."""
     from rich.text import Text
 
@@ -131,7 +131,7 @@ def _marked(example: dict[str, Any]) -> Any:
             line.append(token + " ")
         elif token == before:
             line.append("{" + token + "!} ", style="green")
-        elif token.strip("[]<>").lower() == "mask":
+        elif token == mask:
             line.append("{" + wanted[place] + "} ", style="bold")
         else:
             line.append("{" + f"{wanted[place]}<-{token}" + "} ", style="red")

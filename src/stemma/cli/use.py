@@ -61,11 +61,14 @@ def embed(model: ModelArgument, path: Annotated[list[str], typer.Argument(metava
 
     import numpy as np
 
+    from stemma.errors import UserError
     from stemma.exchange.load import load
-    from stemma.files import refuse_non_empty, write_atomically
+    from stemma.files import make_folder, refuse_non_empty, write_atomically
     from stemma.tasks.embed import embed as compute
     from stemma.text.readers import read_passages
 
+    if out.is_dir():
+        raise UserError(f"{out} is a folder; --out is the .npy file to write.")
     refuse_non_empty(out, overwrite)
     passages = read_passages(path, documents="line", field=field, encoding=encoding, errors=errors, notice=notice)
     texts = [passage.text for passage in passages if passage.begins]
@@ -75,7 +78,7 @@ def embed(model: ModelArgument, path: Annotated[list[str], typer.Argument(metava
     seconds = time.perf_counter() - began
     content = io.BytesIO()
     np.save(content, vectors)
-    out.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(out.parent)
     write_atomically(out, content.getvalue())
     result = {"out": str(out), "vectors": len(vectors), "width": vectors.shape[1], "pooling": pooling,
               "normalized": normalize, "seconds": seconds}

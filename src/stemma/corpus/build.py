@@ -20,7 +20,7 @@ from tokenizers import Tokenizer as Backend
 
 from stemma.corpus.encode import Encoded, Encoder
 from stemma.corpus.shards import FORMAT, MANIFEST, VERSION
-from stemma.corpus.workers import WorkerDied, ordered_map
+from stemma.corpus.workers import WorkerDiedError, ordered_map
 from stemma.corpus.writer import Block, ShardWriter
 from stemma.errors import UserError, did_you_mean
 from stemma.files import folder_atomically, refuse_non_empty, sha256
@@ -120,7 +120,7 @@ def _blocks(batches: Iterator[Batch], work: Work, workers: int) -> Generator[Blo
         return
     try:
         yield from ordered_map(Worker, work, batches, workers)
-    except WorkerDied as error:
+    except WorkerDiedError as error:
         raise UserError("a worker process died while tokenising, probably for want of memory; run the same command "
                         "again with fewer --workers.") from error
 

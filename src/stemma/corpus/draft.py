@@ -13,26 +13,10 @@ import numpy as np
 from stemma.corpus.pieces import Pieces
 from stemma.corpus.view import View
 from stemma.errors import UserError
+from stemma.schema.corpus import Slot, parse_template
 from stemma.text.tokenizer import Tokenizer
 
 PARTS = {"A": 0, "B": 1}
-
-
-@dataclass(frozen=True)
-class Slot:
-    """One word of a template: a role's token, or the text of a part."""
-
-    name: str
-    segment: int
-
-    @property
-    def part(self) -> int | None:
-        return PARTS.get(self.name)
-
-
-def parse_template(text: str) -> list[Slot]:
-    """"start A separator B:1 separator:1" -> slots; the number behind the colon is the segment."""
-    return [Slot(name, int(segment or 0)) for name, _, segment in (word.partition(":") for word in text.split())]
 
 
 @dataclass(frozen=True)
@@ -47,15 +31,16 @@ class Layout:
     @classmethod
     def of(cls, tokenizer: Tokenizer, single: str, pair: str, length: int) -> Layout:
         slots = parse_template(single), parse_template(pair)
-        wanted = {slot.name for template in slots for slot in template if slot.part is None} | {"padding", "separator"}
-        # padding is only a filler that nobody sees, and the separator is asked for only where documents meet
-        roles = {role: tokenizer.roles.get(role, 0) if role in ("padding", "separator") else tokenizer.role(role)
-                 for role in sorted(wanted)}
+        roles = dict(tokenizer.roles)
+        roles.setdefault("padding", 0)  # only a filler, which nobody sees
+        if "end" in roles:
+            roles.setdefault("separator", roles["end"])
         return cls(*slots, length, roles)
 
     def capacity(self, pair: bool) -> int:
-        """How many tokens of text fit."""
-        room = self.length - sum(slot.part is None for slot in (self.pair if pair else self.single))
+        """How many tokens of text fit; a pair must fit the other template too, which serves where B is missing."""
+        templates = (self.single, self.pair) if pair else (self.single,)
+        room = self.length - max(sum(slot.name not in PARTS for slot in template) for template in templates)
         if room < (2 if pair else 1):
             raise UserError(f"a sequence_length of {self.length} leaves no room for text beside the special tokens; "
                             "set corpus.sequence_length higher.")
@@ -144,7 +129,7 @@ class Draft:
             starts = np.zeros(source.shape, dtype=bool)
             starts[text] = self.corpus.take("word_starts", source[text])
             broken = np.ones(source.shape, dtype=bool)  # the text does not go on from the place before
-            broken[:, 1:] = source[:, 1:] != source[:, :-1] + 1
+            broken[:, 1:] = (source[:, 1:] != source[:, :-1] + 1) | ~text[:, :-1]
             numbers = np.cumsum((starts | broken) & text).reshape(source.shape) - 1
             self._words = np.where(text, numbers, -1)
         return self._words
@@ -165,17 +150,20 @@ class Draft:
         columns: list[tuple[np.ndarray, ...]] = []  # row, slot, order in slot, start (-1: special), length, id, segment
         for wanted, template in ((False, layout.single), (True, layout.pair)):
             rows = np.flatnonzero(paired == wanted)
+            if not len(rows):
+                continue  # the template's roles may be ones that this tokenizer lacks
             inside = paired[pieces.row] == wanted
             for number, slot in enumerate(template):
-                if slot.part is None:
+                if slot.name not in PARTS:
                     columns.append(_elements(rows, number, 0, -1, 1, layout.roles[slot.name], slot.segment))
                     continue
-                chosen = np.flatnonzero(inside & (pieces.part == slot.part) & (pieces.length > 0))
+                chosen = np.flatnonzero(inside & (pieces.part == PARTS[slot.name]) & (pieces.length > 0))
                 columns.append(_elements(pieces.row[chosen], number, 2 * chosen + 1, pieces.start[chosen],
                                          pieces.length[chosen], -1, slot.segment))
-                parted = chosen[pieces.gap[chosen]]
-                columns.append(_elements(pieces.row[parted], number, 2 * parted, -1, 1, layout.roles["separator"],
-                                         slot.segment))
+                if "separator" in layout.roles:  # otherwise documents meet unmarked
+                    parted = chosen[pieces.gap[chosen]]
+                    columns.append(_elements(pieces.row[parted], number, 2 * parted, -1, 1, layout.roles["separator"],
+                                             slot.segment))
         row, slot_number, order, start, length, role, segment = (np.concatenate(c) for c in zip(*columns, strict=True))
         sorted_by = np.lexsort((order, slot_number, row))
         row, start, length, role, segment = (a[sorted_by] for a in (row, start, length, role, segment))

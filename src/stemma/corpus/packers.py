@@ -6,7 +6,7 @@ full_sentences, doc_sentences; and stream, which ignores sentences. One Python s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -80,45 +80,35 @@ def _full_sentences(documents: list[np.ndarray], packing: Packing, rng: np.rando
     made: list[PieceRow] = []
     row, used = 0, 0
     for bounds in documents:
-        first = True
-        for start, stop in _stretches(bounds, packing.capacity, lambda: packing.capacity - used):
-            gap = first and used > 0
-            if used and stop - start + gap > packing.capacity - used:
+        start, end, gap = int(bounds[0]), int(bounds[-1]), used > 0
+        while start < end:
+            stop = _whole_sentences(bounds, start, packing.capacity - used - gap)
+            if stop is None and used:  # not even one fits behind what is there
                 row, used, gap = row + 1, 0, False
+                continue
+            stop = stop or start + packing.capacity  # a sentence longer than the window is cut
             made.append((row, start, stop - start, 0, gap))
             used += stop - start + gap
-            first = False
+            start, gap = stop, False
     return Pieces.of(row + 1 if made else 0, made)
 
 
-def _stretches(bounds: np.ndarray, capacity: int, room: Callable[[], int]) -> Iterator[tuple[int, int]]:
-    """Cut a document at sentence bounds: as many whole sentences as fit in the room left now, at least one; a
-    sentence longer than the window is cut."""
-    start, end = int(bounds[0]), int(bounds[-1])
-    while start < end:
-        space = room() - 1  # a separator may be needed
-        stop = _last_bound(bounds, start, space) or _last_bound(bounds, start, capacity)
-        if stop is None:
-            stop = min(start + capacity, end)
-        yield start, stop
-        start = stop
-
-
-def _last_bound(bounds: np.ndarray, start: int, space: int) -> int | None:
-    """The last sentence bound within `space` tokens of `start`."""
-    stop = int(bounds[np.searchsorted(bounds, start + space, side="right") - 1])
+def _whole_sentences(bounds: np.ndarray, start: int, space: int) -> int | None:
+    """The last sentence bound within `space` tokens of `start`, if there is one."""
+    stop = int(bounds[np.searchsorted(bounds, start + max(space, 0), side="right") - 1])
     return stop if stop > start else None
 
 
 def _doc_sentences(documents: list[np.ndarray], packing: Packing, rng: np.random.Generator) -> Pieces:
     """Whole sentences until the window is full, never across documents."""
     made: list[PieceRow] = []
-    row = 0
     for bounds in documents:
-        for start, stop in _stretches(bounds, packing.capacity, lambda: packing.capacity + 1):
-            made.append((row, start, stop - start, 0, False))
-            row += 1
-    return Pieces.of(row, made)
+        start = int(bounds[0])
+        while start < bounds[-1]:
+            stop = _whole_sentences(bounds, start, packing.capacity) or start + packing.capacity
+            made.append((len(made), start, stop - start, 0, False))
+            start = stop
+    return Pieces.of(len(made), made)
 
 
 def _stream(documents: list[np.ndarray], packing: Packing, rng: np.random.Generator) -> Pieces:

@@ -65,16 +65,15 @@ class Pieces:
     def truncate_pairs(self, capacity: int, rng: Randomness) -> None:
         """Cut A and B (one piece each) to fit, always from the longer one, a random share at the front and the rest
         at the back, so that both beginnings and ends of sentences go missing (arXiv:1810.04805, A.2)."""
+        share = rng.random((self.rows, 2))  # drawn even if nothing is cut: what a row draws must not hang on the others
         for_a, for_b = self.part_lengths(0), self.part_lengths(1)
         excess = np.maximum(for_a + for_b - capacity, 0)
-        if not excess.any():
-            return
         difference = np.abs(for_a - for_b)
         common = np.maximum(excess - difference, 0)  # cut from both alike, once they are level
         larger = np.minimum(excess, difference)
-        cut_a = np.where(for_a >= for_b, larger, 0) + (common + 1) // 2
-        cut_b = np.where(for_a >= for_b, 0, larger) + common // 2
+        cut_a = np.where(for_a > for_b, larger, 0) + common // 2
+        cut_b = np.where(for_a > for_b, 0, larger) + (common + 1) // 2
         cut = np.where(self.part == 0, cut_a[self.row], cut_b[self.row])
-        front = (rng.random((self.rows, 2))[self.row, self.part] * (cut + 1)).astype(np.int64)
+        front = (share[self.row, self.part] * (cut + 1)).astype(np.int64)
         self.start = self.start + front
         self.length = self.length - cut

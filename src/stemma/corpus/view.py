@@ -8,6 +8,8 @@ import numpy as np
 
 from stemma.corpus.shards import Corpus
 
+LARGEST = 10  # a document of more than a tenth of the text (and of the share) is not held out as a whole
+
 
 @dataclass(frozen=True)
 class View:
@@ -29,35 +31,37 @@ class View:
 
 
 def split(corpus: Corpus, share: float, seed: int = 0) -> tuple[View, View]:
-    """(training, validation): whole documents are held out; of a single document, its last sentences are."""
+    """(training, validation): whole documents are held out; where there are only long ones, the last sentences of the
+    longest; where those are single sentences, the shortest one."""
     bounds = np.stack([corpus.documents[:-1], corpus.documents[1:]], axis=1)
     bounds = bounds[bounds[:, 1] > bounds[:, 0]]
     if share <= 0:
         return View(corpus, bounds), View(corpus, bounds[:0])
     wanted = max(1, round(share * corpus.tokens))
-    if len(bounds) >= 2:
-        order = np.random.default_rng([seed, 7]).permutation(len(bounds))
-        sizes = (bounds[:, 1] - bounds[:, 0])[order]
-        # the documents that together come nearest to the share, never more than half of the text
-        taken = np.cumsum(sizes)
-        count = int(np.searchsorted(taken, wanted)) + 1
-        fits = (sizes <= corpus.tokens // 2) & (taken - sizes < wanted)
-        chosen = order[:count][fits[:count]]
-        if len(chosen) and len(chosen) < len(bounds):
-            held = np.zeros(len(bounds), dtype=bool)
-            held[chosen] = True
-            return View(corpus, bounds[~held]), View(corpus, bounds[held])
+    sizes = bounds[:, 1] - bounds[:, 0]
+    order = np.random.default_rng([seed, 7]).permutation(len(bounds))
+    order = order[sizes[order] <= max(wanted, corpus.tokens // LARGEST)]
+    chosen = order[:np.searchsorted(np.cumsum(sizes[order]), wanted) + 1]
+    if 2 * sizes[chosen].sum() >= wanted and len(chosen) < len(bounds):
+        return _hold_out(corpus, bounds, chosen)
     return _split_last(corpus, bounds, wanted)
+
+
+def _hold_out(corpus: Corpus, bounds: np.ndarray, chosen: np.ndarray) -> tuple[View, View]:
+    held = np.zeros(len(bounds), dtype=bool)
+    held[chosen] = True
+    return View(corpus, bounds[~held]), View(corpus, bounds[held])
 
 
 def _split_last(corpus: Corpus, bounds: np.ndarray, wanted: int) -> tuple[View, View]:
     """Hold out the end of the longest document, from a sentence's start."""
-    longest = int(np.argmax(bounds[:, 1] - bounds[:, 0]))
+    sizes = bounds[:, 1] - bounds[:, 0]
+    longest = int(np.argmax(sizes))
     start, stop = bounds[longest]
     inside = corpus.sentences[(corpus.sentences > start) & (corpus.sentences < stop)]
     inside = inside[inside >= start + (stop - start) // 2]
     if not len(inside):
-        return View(corpus, bounds), View(corpus, bounds[:0])
+        return _hold_out(corpus, bounds, np.argsort(sizes)[:min(1, len(sizes) - 1)])
     cut = inside[min(np.searchsorted(inside, stop - wanted), len(inside) - 1)]
     training = bounds.copy()
     training[longest, 1] = cut

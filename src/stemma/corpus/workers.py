@@ -1,9 +1,9 @@
 """Helper processes that answer one question at a time, through pipes.
 
-Python's own process pool imports the user's script again in every worker, which fails in a script without a main guard,
-and in some versions it hangs for ever when a worker dies. Here a worker is a bare interpreter that imports one function of
-ours; one thread of the parent talks to each, so a death is an end of file, and is said at once. A worker whose parent
-is gone reads an end of file too, and ends.
+Python's own process pool imports the user's script again in every worker, which fails in a script without a main
+guard, and in some versions it hangs for ever when a worker dies. Here a worker is a bare interpreter that imports one
+function of ours; one thread of the parent talks to each, so a death is an end of file, and is said at once. A worker
+whose parent is gone reads an end of file too, and ends.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import IO, Any
 SERVE = "from stemma.corpus.workers import serve; serve()"
 
 
-class WorkerDied(Exception):
+class WorkerDiedError(Exception):
     """A worker ended without an answer (killed, or out of memory)."""
 
 
@@ -41,7 +41,7 @@ def ordered_map(make: Callable[[Any], Callable[[Any], Any]], setting: Any, items
             _send(own.process.stdin, item)
             kind, answer = pickle.load(own.process.stdout)
         except (EOFError, OSError, pickle.UnpicklingError) as error:
-            raise WorkerDied from error
+            raise WorkerDiedError from error
         if kind == "error":
             raise answer
         return answer

@@ -28,6 +28,7 @@ BERT = Family(
         Setting("network.norm.epsilon", "layer_norm_eps"),
         Setting("network.initialization.spread", "initializer_range"),
     ),
+    holds={"position_embedding_type": "absolute", "is_decoder": False, "add_cross_attention": False},
     fixed={
         "network.norm.kind": "layer", "network.norm.place": "post",
         "network.position.kind": "learned", "network.position.offset": 0,
@@ -62,6 +63,7 @@ BERT = Family(
     classes={
         frozenset({"pooler", "vocabulary", "next_sentence"}): "BertForPreTraining",
         frozenset({"vocabulary"}): "BertForMaskedLM",
+        frozenset({"pooler", "vocabulary"}): "BertForMaskedLM",  # early releases kept the pooler in it
         frozenset({"pooler", "next_sentence"}): "BertForNextSentencePrediction",
         frozenset({"pooler"}): "BertModel",
         frozenset(): "BertModel",

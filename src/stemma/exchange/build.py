@@ -12,4 +12,6 @@ from stemma.objectives import build_network
 def build(name: str | Recipe, vocab_size: int | None = None, changes: Sequence[str] = ()) -> Model:
     """`vocab_size` None is the published one. Draws from torch's global generator: seed that for fixed weights."""
     chosen = name if isinstance(name, Recipe) else recipe(name, changes)
-    return Model(chosen, None, build_network(chosen, vocab_size).eval())
+    if vocab_size is not None:
+        chosen = chosen.with_changes({"tokenizer.vocab_size": vocab_size}, origin="vocab_size")
+    return Model(chosen, None, build_network(chosen).eval())

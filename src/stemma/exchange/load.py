@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Container, Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +15,15 @@ from torch import Tensor
 from stemma.errors import CorruptFileError, UserError, did_you_mean
 from stemma.exchange import FAMILIES
 from stemma.exchange.model import Model
-from stemma.exchange.save import OWN_TYPE
-from stemma.exchange.table import Family, to_ours
+from stemma.exchange.save import OWN_TYPE, RECIPE
+from stemma.exchange.table import Family, to_ours, to_theirs
 from stemma.exchange.weights import read_weights
 from stemma.files import CHECKSUMS, verify_checksums
 from stemma.lineage import Recipe, recipe
 from stemma.network.heads import HeadSpec
 from stemma.network.network import Network
 from stemma.objectives import build_objectives, heads_of
+from stemma.schema.layers import flatten
 from stemma.text.tokenizer import Tokenizer
 
 TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "vocab.json", "merges.txt", "spiece.model", "tokenizer.model")
@@ -34,19 +36,16 @@ def load(where: str | Path) -> Model:
     if (folder / CHECKSUMS).is_file():
         verify_checksums(folder, "the model", "copy it again, or save it again from its run.")
     kind = config.get("model_type")
-    weights = read_weights(folder)
-    if kind == OWN_TYPE:
-        own = _own_recipe(folder)
-        declared = heads_of(build_objectives(own))
-        return _finish(folder, own, weights, config["vocab_size"], {n: declared[n] for n in config["heads"]}, [])
-    if kind not in FAMILIES:
+    if kind != OWN_TYPE and kind not in FAMILIES:
         raise UserError(f'{folder}/config.json says model_type "{kind}", which is not supported (supported: '
                         f'{", ".join([*FAMILIES, OWN_TYPE])}).{did_you_mean(str(kind), FAMILIES)}')
-    family = FAMILIES[kind]
-    own = _own_recipe(folder) if (folder / "recipe.toml").is_file() else _recipe_of(family, config, folder)
-    ours, heads, notices = _translate(folder, family, weights, own.settings.network.layers)
-    specs = {name: family.specs[name] for name in heads}
-    return _finish(folder, own, ours, config["vocab_size"], specs, notices)
+    tokenizer = Tokenizer.load(folder) if any((folder / name).is_file() for name in TOKENIZER_FILES) else None
+    model = _load_own(folder, config) if kind == OWN_TYPE else _load_family(folder, config, FAMILIES[kind], tokenizer)
+    model.tokenizer = tokenizer
+    if tokenizer is not None and tokenizer.vocab_size > model.network.vocabulary:
+        model.notices.append(f"the tokenizer of {folder} has {tokenizer.vocab_size:,} tokens and the network knows "
+                             f"{model.network.vocabulary:,}; the others cannot be used.")
+    return model
 
 
 def find_folder(where: str | Path) -> Path:
@@ -55,7 +54,7 @@ def find_folder(where: str | Path) -> Path:
     for folder in (path, path / "model"):
         if (folder / "config.json").is_file():
             return folder
-    if (path / "recipe.toml").is_file():
+    if (path / RECIPE).is_file():
         raise UserError(f"the run {path} has no model yet; `stemma resume {path}` finishes it.")
     if path.exists():
         raise UserError(f"{path} is no model: it has no config.json; give a run folder, its model/, or a Hugging Face "
@@ -80,69 +79,122 @@ def _fetch(identifier: str) -> Path:
 
 def _read_config(folder: Path) -> dict[str, Any]:
     try:
-        return json.loads((folder / "config.json").read_text())
+        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     except ValueError as error:
         raise CorruptFileError(f"{folder}/config.json is not valid JSON ({error}); copy it again.") from error
+    if not isinstance(config, dict):
+        raise CorruptFileError(f"{folder}/config.json is no table of settings; copy it again.")
+    return config
 
 
-def _own_recipe(folder: Path) -> Recipe:
-    return recipe(folder / "recipe.toml")
+def _load_own(folder: Path, config: Mapping[str, Any]) -> Model:
+    own = recipe(folder / RECIPE)
+    declared = heads_of(build_objectives(own))
+    heads = config.get("heads", [])
+    if unknown := [name for name in heads if name not in declared]:
+        raise CorruptFileError(f"{folder}/config.json lists the head {unknown[0]}, which no objective of its {RECIPE} "
+                               "has; save the model again from its run.")
+    network = _empty_network(own, config, {name: declared[name] for name in heads})
+    expected, weights = network.state_dict(), read_weights(folder)
+    _check_tensors(folder, expected, weights)
+    return _filled(own, network, {name: weights[name] for name in expected}, _left_aside(folder, weights, expected))
 
 
-def _recipe_of(family: Family, config: Mapping[str, Any], folder: Path) -> Recipe:
-    """The family's recipe with the values of config.json; text no longer than the network can read."""
-    base = recipe(family.recipe)
-    values = family.values(config)
-    longest = values.get("network.position.maximum", base.settings.corpus.sequence_length)
-    if longest < base.settings.corpus.sequence_length:
-        values["corpus.sequence_length"] = longest
-        if base.settings.corpus.first_phase is not None:
-            values["remove"] = ["corpus.first_phase"]
-    if values.get("network.embedding.segments", 2) < 2:
-        values["corpus.pair"] = base.settings.corpus.pair.replace(":1", "")
-    return base.with_changes(values, origin="config.json")
-
-
-def _translate(folder: Path, family: Family, weights: dict[str, Tensor],
-               layers: int) -> tuple[dict[str, Tensor], list[str], list[str]]:
-    """Their tensors under our names, the heads that are there, and notices on what was left aside."""
+def _load_family(folder: Path, config: Mapping[str, Any], family: Family, tokenizer: Tokenizer | None) -> Model:
+    problems = family.problems(config)
+    if config.get("quantization_config"):
+        problems.append(("quantization_config", "quantized weights are not supported; load the full-precision model"))
+    if problems:
+        raise UserError(f"{folder} holds a {family.model_type} of a kind that is not supported", problems)
+    own = recipe(folder / RECIPE) if (folder / RECIPE).is_file() else _recipe_of(family, config, folder, tokenizer)
+    weights = read_weights(folder)
     for old, new in family.old_names.items():
         weights = {name.replace(old, new): tensor for name, tensor in weights.items()}
     bare = not any(name.startswith(family.prefix) for name in weights)
-    heads = [name for name in family.heads
-             if any(key.theirs[0] in weights or family.prefix + key.theirs[0] in weights
-                    for key in family.heads[name])]
-    keys = list(family.keys(heads, layers, bare))
-    wanted = {name for key in keys for name in key.theirs}
-    missing = sorted(wanted - weights.keys())
+    heads = [name for name, table in family.heads.items()
+             if any(part in weights or family.prefix + part in weights for key in table for part in key.theirs)]
+    network = _empty_network(own, config, {name: family.specs[name] for name in heads})
+    keys = family.keys(heads, network.state_dict(), bare)
+    expected = to_theirs(keys, network.state_dict())  # read backwards, the table says what must be there
+    _check_tensors(folder, expected, weights)
+    untied = config.get("tie_word_embeddings") is False and "vocabulary" in heads
+    _check_copies(folder, family, weights, "" if bare else family.prefix, untied)
+    known = {*expected, *family.copies, *(name for name in weights if name.endswith(family.ignored))}
+    return _filled(own, network, to_ours(keys, weights), _left_aside(folder, weights, known))
+
+
+def _recipe_of(family: Family, config: Mapping[str, Any], folder: Path, tokenizer: Tokenizer | None) -> Recipe:
+    """The family's recipe with the values of config.json; text no longer than the network can read."""
+    base = replace(recipe(family.recipe), size=None)  # its sizes are this folder's own
+    values = family.values(config)
+    if tokenizer is not None:
+        values |= {"tokenizer.kind": tokenizer.kind, "tokenizer.lowercase": tokenizer.lowercase}
+    limits = (values.get("network.position.maximum"), _sentence_limit(folder), base.settings.corpus.sequence_length)
+    values["corpus.sequence_length"] = min(limit for limit in limits if isinstance(limit, int))
+    if values.get("network.embedding.segments") in (0, 1):
+        values["corpus.pair"] = base.settings.corpus.pair.replace(":1", "")
+    before = flatten(base.values)
+    changes = {key: value for key, value in values.items() if before.get(key) != value}
+    try:
+        return base.with_changes(changes, origin="config.json")
+    except UserError as error:
+        raise UserError(f"{folder}: {error.message}", error.problems) from error
+
+
+def _sentence_limit(folder: Path) -> int | None:
+    """Where the library sentence-transformers cuts the texts of this model: its vectors are made so."""
+    try:
+        return json.loads((folder / "sentence_bert_config.json").read_text(encoding="utf-8")).get("max_seq_length")
+    except (OSError, ValueError, AttributeError):
+        return None
+
+
+def _empty_network(own: Recipe, config: Mapping[str, Any], heads: Mapping[str, HeadSpec]) -> Network:
+    with torch.device("meta"):  # no time is spent on random numbers that are replaced at once
+        return Network(own.settings.network, config.get("vocab_size") or own.settings.tokenizer.vocab_size, heads)
+
+
+def _check_tensors(folder: Path, expected: Mapping[str, Tensor], found: Mapping[str, Tensor]) -> None:
+    """Every tensor must be there, in the shape that the configuration asks for."""
+    missing = sorted(expected.keys() - found.keys())
     if missing:
-        raise CorruptFileError(f"{len(missing)} tensors are missing in {folder}: {', '.join(missing[:4])}"
-                               f"{', ...' if len(missing) > 4 else ''}; the checkpoint is incomplete or not a "
-                               f"{family.model_type} of {layers} layers.")
-    _check_copies(folder, family, weights, "" if bare else family.prefix)
-    left = [name for name in weights if name not in wanted and name not in family.copies
-            and not name.endswith(family.ignored)]
-    notices = [f"{len(left)} tensors of {folder} have no place in this network and were left aside: "
-               f"{', '.join(sorted(left)[:4])}{', ...' if len(left) > 4 else ''}"] if left else []
-    return to_ours(keys, weights), heads, notices
+        raise CorruptFileError(f"{_counted(missing)} missing in {folder}: {_listed(missing)}; the checkpoint is "
+                               "incomplete, or its config.json is another model's.")
+    wrong = [(name, f"is {_shape(found[name])} and should be {_shape(tensor)}") for name, tensor in expected.items()
+             if found[name].shape != tensor.shape or not found[name].is_floating_point()]
+    if wrong:
+        raise CorruptFileError(f"the weights in {folder} do not fit its config.json; one of the two is another "
+                               "model's", wrong[:8])
 
 
-def _check_copies(folder: Path, family: Family, weights: Mapping[str, Tensor], prefix: str) -> None:
-    """Tied matrices that are stored twice must be equal: ours are one."""
+def _check_copies(folder: Path, family: Family, weights: Mapping[str, Tensor], prefix: str, untied: bool) -> None:
+    """Tied matrices that are stored twice must be equal: ours are one. An untied one must be there to be compared."""
     for copy, original in family.copies.items():
         first = weights.get(original, weights.get(prefix + original))
-        if copy in weights and first is not None and not torch.equal(weights[copy], first):
+        absent = copy not in weights
+        if (untied and absent) or (not absent and first is not None and not torch.equal(weights[copy], first)):
             raise UserError(f"{folder} was trained with {copy} untied from {original}; only tied models are supported.")
 
 
-def _finish(folder: Path, own: Recipe, weights: dict[str, Tensor], vocabulary: int,
-            heads: Mapping[str, HeadSpec], notices: list[str]) -> Model:
-    with torch.device("meta"):  # no time is spent on random numbers that are replaced at once
-        network = Network(own.settings.network, vocabulary, heads)
-    try:
-        network.load_state_dict({name: tensor.float() for name, tensor in weights.items()}, strict=True, assign=True)
-    except RuntimeError as error:
-        raise CorruptFileError(f"the weights in {folder} do not fit its configuration: "
-                               f"{str(error).splitlines()[-1].strip()}") from error
-    tokenizer = Tokenizer.load(folder) if any((folder / name).is_file() for name in TOKENIZER_FILES) else None
-    return Model(own, tokenizer, network.eval().requires_grad_(True), notices)
+def _left_aside(folder: Path, found: Iterable[str], known: Container[str]) -> list[str]:
+    left = sorted(name for name in found if name not in known)
+    told = f"{_counted(left)} of {folder} without a place in this network, left aside: {_listed(left)}"
+    return [told] if left else []
+
+
+def _filled(own: Recipe, network: Network, weights: Mapping[str, Tensor], notices: list[str]) -> Model:
+    network.load_state_dict({name: tensor.float() for name, tensor in weights.items()}, strict=True, assign=True)
+    return Model(own, None, network.eval().requires_grad_(True), notices)
+
+
+def _counted(names: list[str]) -> str:
+    return f"{len(names)} tensor{'s' if len(names) > 1 else ''}"
+
+
+def _listed(names: list[str]) -> str:
+    return f"{', '.join(names[:4])}{', ...' if len(names) > 4 else ''}"
+
+
+def _shape(tensor: Tensor) -> str:
+    kind = "" if tensor.is_floating_point() else f" of {tensor.dtype}".replace("torch.", "")
+    return "x".join(map(str, tensor.shape)) + kind

@@ -32,11 +32,23 @@ class Model:
         sees: Visibility = Full()
         if attention_mask is not None and not bool(attention_mask.all()):
             sees = Padded(attention_mask.bool())
-        limit = getattr(self.recipe.settings.network.position, "maximum", None)
+        self._check(input_ids, token_type_ids)
+        return Stream(ids=input_ids, sees=sees, segments=token_type_ids).to(self.device)
+
+    def _check(self, input_ids: Tensor, token_type_ids: Tensor | None) -> None:
+        """What would only be an index out of range further down."""
+        settings = self.recipe.settings.network
+        limit = getattr(settings.position, "maximum", None)
         if limit is not None and input_ids.shape[1] > limit:
             raise UserError(f"the input is {input_ids.shape[1]} tokens long and {self.recipe.label} reads at most "
                             f"{limit}; cut the text shorter.")
-        return Stream(ids=input_ids, sees=sees, segments=token_type_ids).to(self.device)
+        if input_ids.numel() and not 0 <= int(input_ids.min()) <= int(input_ids.max()) < self.network.vocabulary:
+            raise UserError(f"the ids lie between {int(input_ids.min())} and {int(input_ids.max())}, and this network "
+                            f"knows those below {self.network.vocabulary}; use the tokenizer it was trained with.")
+        segments = settings.embedding.segments
+        if token_type_ids is not None and segments and int(token_type_ids.max()) >= segments:
+            raise UserError(f"token_type_ids go up to {int(token_type_ids.max())}, and this network has {segments} "
+                            f"segment{'s' if segments > 1 else ''}, counted from 0.")
 
     @torch.inference_mode()
     def hidden(self, input_ids: Tensor, attention_mask: Tensor | None = None,

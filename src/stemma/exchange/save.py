@@ -14,12 +14,14 @@ from stemma.files import folder_atomically
 from stemma.schema.layers import flatten
 
 OWN_TYPE = "stemma"
+RECIPE = "recipe.toml"
 
 
 def family_of(model: Model) -> Family | None:
-    """The family whose every fixed value and heads this network has; None: it is saved under our own name."""
-    values = flatten(model.recipe.values)
-    return next((family for family in FAMILIES.values() if family.fits(values, model.network.heads)), None)
+    """The family that this network is one of, in values, heads and tensors; None: it is saved under our own name."""
+    values, network = flatten(model.recipe.values), model.network
+    return next((family for family in FAMILIES.values() if family.fits(values, network.specs, network.state_dict())),
+                None)
 
 
 def save(model: Model, folder: str | Path, overwrite: bool = False) -> None:
@@ -37,15 +39,15 @@ def write_model(model: Model, place: Path) -> None:
         config: dict[str, Any] = {"model_type": OWN_TYPE, "architectures": ["StemmaNetwork"], "heads": heads,
                                   "vocab_size": model.network.vocabulary, "network": model.recipe.values["network"]}
     else:
-        name = family.classes[frozenset(heads)]
-        bare = name.endswith("Model")
-        weights = to_theirs(family.keys(heads, model.recipe.settings.network.layers, bare), weights)
-        config = {"model_type": family.model_type, "architectures": [name], **family.config(values)}
+        bare = family.inside.issuperset(heads)
+        weights = to_theirs(family.keys(heads, weights, bare), weights)
+        config = {"model_type": family.model_type, "architectures": [family.classes[frozenset(heads)]],
+                  **family.config(values)}
     config["dtype"] = "float32"
     if model.tokenizer is not None:
-        corpus = model.recipe.settings.corpus
+        corpus, position = model.recipe.settings.corpus, model.recipe.settings.network.position
         config["pad_token_id"] = model.tokenizer.roles.get("padding", 0)
-        model.tokenizer.save(place, corpus.single, corpus.pair)
+        model.tokenizer.save(place, corpus.single, corpus.pair, getattr(position, "maximum", None))
     write_weights(place / SAFE, weights)
     (place / "config.json").write_text(json.dumps(config, indent=2) + "\n")
-    (place / "recipe.toml").write_text(model.recipe.to_toml())
+    (place / RECIPE).write_text(model.recipe.to_toml())

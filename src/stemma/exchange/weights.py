@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import pickle
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -29,14 +28,23 @@ def read_weights(folder: Path) -> dict[str, Tensor]:
         if (folder / single).is_file():
             return _read(folder / single)
         if (folder / index).is_file():
-            parts = sorted(set(json.loads((folder / index).read_text())["weight_map"].values()))
-            missing = [part for part in parts if not (folder / part).is_file()]
-            if missing:
-                raise CorruptFileError(f"{folder} lacks {', '.join(missing)}, which {index} names; copy the whole "
-                                       "folder again.")
-            return {name: tensor for part in parts for name, tensor in _read(folder / part).items()}
+            return {name: tensor for part in _parts(folder / index) for name, tensor in _read(part).items()}
     raise UserError(f"{folder} holds no weights ({SAFE} or {OLD}); give a run folder, its model/, or a Hugging Face "
                     "model folder.")
+
+
+def _parts(index: Path) -> list[Path]:
+    """The files that an index names."""
+    try:
+        names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
+        parts = [index.parent / name for name in names]
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise CorruptFileError(f"{index} is no readable index of weight files; copy it again.") from error
+    missing = [part.name for part in parts if not part.is_file()]
+    if missing:
+        raise CorruptFileError(f"{index.parent} lacks {', '.join(missing)}, which {index.name} names; copy the whole "
+                               "folder again.")
+    return parts
 
 
 def _read(path: Path) -> dict[str, Tensor]:
@@ -48,6 +56,9 @@ def _read(path: Path) -> dict[str, Tensor]:
             raise CorruptFileError(f"cannot read the weights in {path} ({error}); {advice}") from error
     try:
         loaded = torch.load(path, map_location="cpu", weights_only=True)
-    except (RuntimeError, EOFError, pickle.UnpicklingError, OSError) as error:
+    except Exception as error:  # a damaged pickle can fail in any way; none of its code is ever run
         raise CorruptFileError(f"cannot read the weights in {path}: it holds more than tensors, or {advice}") from error
+    if not isinstance(loaded, Mapping):
+        raise UserError(f"{path} holds a {type(loaded).__name__} and not a table of tensors; save the model's "
+                        "state_dict() there.")
     return {name: value for name, value in loaded.items() if isinstance(value, Tensor)}

@@ -28,7 +28,7 @@ def fill(model: Model, text: str, top: int = 5) -> list[dict[str, Any]]:
     head = model.token_head()
     hidden = model.hidden(torch.tensor([encoding.ids]), token_type_ids=torch.tensor([encoding.type_ids]))
     with torch.inference_mode():
-        probabilities = head(hidden[0, places]).float().softmax(-1)
+        probabilities = head(hidden[0, places]).float().softmax(-1)[:, : tokenizer.vocab_size]  # the rest has no name
     best = probabilities.topk(min(top, probabilities.shape[-1]))
     return [{"position": place, "candidates": [{"token": tokenizer.token(int(token)), "probability": float(chance)}
                                                for token, chance in zip(tokens, chances, strict=True)]}

@@ -53,7 +53,7 @@ class Network(nn.Module):
         context = Context(mask=stream.sees.compile(length, length, stream.ids.device))
         x = self.embedding(stream)
         layers = [x] if keep_layers else None
-        x = self.encoder(x, context, layers)
+        x = self.encoder(x, context, layers, stream.wanted)
         return Hidden(outputs={"encoder": x}, layers={"encoder": layers} if layers is not None else {})
 
     def head(self, name: str) -> Head:

@@ -1,4 +1,4 @@
-"""Where a token stands, added to what it is: learned vectors (BERT) or fixed sinusoids (arXiv:1706.03762, section 3.5)."""
+"""Where a token stands, added to what it is: learned vectors (BERT) or sinusoids (arXiv:1706.03762, section 3.5)."""
 
 from __future__ import annotations
 

@@ -20,17 +20,21 @@ class Stream:
     sees: Visibility = field(default_factory=Full)
     positions: Tensor | None = None  # (B, L); None counts from 0
     segments: Tensor | None = None  # (B, L); None is segment 0 throughout
+    wanted: Tensor | None = None  # flat places (of B x L, ascending) whose output will be read; None: all of them
     query: Tensor | None = None  # (B, P) places to be predicted unseen: a second stream that is read and never seen
 
     def to(self, device: torch.device | str) -> Stream:
-        tensors = {name: getattr(self, name) for name in ("ids", "positions", "segments", "query")}
+        tensors = {name: getattr(self, name) for name in ("ids", "positions", "segments", "wanted", "query")}
         moved = {name: value.to(device, non_blocking=True) for name, value in tensors.items() if value is not None}
         return replace(self, sees=self.sees.to(device), **moved)
 
     def rows(self, chosen: slice) -> Stream:
         tensors = {name: getattr(self, name) for name in ("ids", "positions", "segments", "query")}
-        return replace(self, sees=self.sees.rows(chosen),
-                       **{name: value[chosen] for name, value in tensors.items() if value is not None})
+        cut = {name: value[chosen] for name, value in tensors.items() if value is not None}
+        if self.wanted is not None:
+            first, last = (row * self.ids.shape[1] for row in (chosen.start, chosen.stop))
+            cut["wanted"] = self.wanted[(self.wanted >= first) & (self.wanted < last)] - first
+        return replace(self, sees=self.sees.rows(chosen), **cut)
 
 
 @dataclass
@@ -38,6 +42,7 @@ class Context:
     """What a block's sublayers may look at besides their input."""
 
     mask: Mask
+    keys: Tensor | None = None  # (B, K, width) what is looked at, where it is not the input itself
 
 
 @dataclass

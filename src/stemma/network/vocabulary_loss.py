@@ -33,13 +33,15 @@ class _VocabularyLoss(torch.autograd.Function):
             scores = logits.float()  # the buffer itself in fp32, a copy in bf16
             if bias is not None:
                 scores.add_(bias.float())
-            norm = scores.logsumexp(1, keepdim=True)
-            loss += (norm - scores.gather(1, wanted)).sum()
+            highest = scores.amax(1, keepdim=True)
+            reached = scores.gather(1, wanted) - highest
+            powers = scores.sub_(highest).exp_()  # from here on the buffer holds unnormalised probabilities
+            norm = powers.sum(1, keepdim=True)
+            loss += (norm.log() - reached).sum()
             if grad_hidden is None or grad_table is None:
                 continue
-            probabilities = scores.sub_(norm).exp_()
-            probabilities.scatter_add_(1, wanted, torch.full_like(wanted, -1.0, dtype=probabilities.dtype))
-            probabilities.mul_(1.0 / total)
+            probabilities = powers.mul_(1.0 / (norm * total))
+            probabilities.scatter_add_(1, wanted, torch.full_like(norm, -1.0 / total))
             if grad_bias is not None:
                 grad_bias += probabilities.sum(0)
             error = probabilities.to(hidden.dtype)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 
 from stemma.corpus.shards import Corpus
@@ -13,6 +14,7 @@ from stemma.objectives.base import Needs, Objective
 from stemma.objectives.batch import Batch, Target, finish
 from stemma.objectives.masked_lm import MaskedLM
 from stemma.objectives.next_sentence import NextSentence
+from stemma.schema.corpus import PAIR_PACKINGS, parse_template
 
 OBJECTIVES: dict[str, type[Objective]] = {"masked_lm": MaskedLM, "next_sentence": NextSentence}
 
@@ -40,12 +42,15 @@ def build_objectives(recipe: Recipe) -> list[Objective]:
 
 
 def group_objectives(recipe: Recipe, objectives: list[Objective]) -> list[Group]:
-    """In recipe order; the first objective of a packing and visibility opens its group."""
-    groups: dict[tuple[str, str], list[Objective]] = {}
+    """In recipe order; the first objective of a packing and visibility opens its group. Of those that guess tokens a
+    group has one: a second one would hide what the first one left to guess from, so it opens a group of its own."""
+    groups: dict[tuple[str, str, int], list[Objective]] = {}
+    guessing: Counter[tuple[str, str]] = Counter()
     for objective in objectives:
-        packing = objective.settings.packing or recipe.settings.corpus.packing
-        groups.setdefault((packing, objective.visibility), []).append(objective)
-    return [Group(packing, visibility, tuple(members)) for (packing, visibility), members in groups.items()]
+        kind = (objective.settings.packing or recipe.settings.corpus.packing, objective.visibility)
+        groups.setdefault((*kind, guessing[kind] if objective.guesses_tokens else 0), []).append(objective)
+        guessing[kind] += objective.guesses_tokens
+    return [Group(packing, visibility, tuple(members)) for (packing, visibility, _), members in groups.items()]
 
 
 def heads_of(objectives: list[Objective]) -> dict[str, HeadSpec]:
@@ -69,8 +74,11 @@ def check_needs(recipe: Recipe, corpus: Corpus) -> None:
     """Refuse, all reasons at once, a recipe whose objectives ask for what this corpus cannot give."""
     objectives = build_objectives(recipe)
     if not objectives:
-        raise UserError(f'the recipe "{recipe.label}" has no objective, so there is nothing to train; choose one of its '
-                        "descendants (`stemma tree`) or add an [objective.NAME] section.")
+        raise UserError(f'the recipe "{recipe.label}" has no objective, so there is nothing to train; choose one of '
+                        "its descendants (`stemma tree`) or add an [objective.NAME] section.")
+    if all(objective.settings.start_step > 0 for objective in objectives):
+        raise UserError(f"no objective of {recipe.label} starts at step 0, so the first step has nothing to train; set "
+                        f"objective.{objectives[0].name}.start_step=0.")
     problems: list[tuple[str, str]] = []
     for objective in objectives:
         needs = objective.needs()
@@ -78,10 +86,13 @@ def check_needs(recipe: Recipe, corpus: Corpus) -> None:
                      for role in sorted(needs.roles - corpus.tokenizer.roles.keys())]
         problems += [(f"objective.{objective.name}", f'needs "{name}" boundaries: run `stemma corpus annotate` first')
                      for name in sorted(needs.fields - set(corpus.sides()))]
-    settings = recipe.settings.corpus
-    written = {word.partition(":")[0] for word in f"{settings.single} {settings.pair}".split()} - {"A", "B"}
-    problems += [("corpus.single, corpus.pair", f'write the special token "{role}", which the tokenizer lacks')
-                 for role in sorted(written - corpus.tokenizer.roles.keys())]
+    templates = {"corpus.single": recipe.settings.corpus.single}  # serves a pair too, where B is missing
+    if set(PAIR_PACKINGS) & set(recipe.settings.packings().values()):
+        templates["corpus.pair"] = recipe.settings.corpus.pair
+    for key, template in templates.items():
+        written = {slot.name for slot in parse_template(template)} - {"A", "B"}
+        problems += [(key, f'writes the special token "{role}", which the tokenizer lacks')
+                     for role in sorted(written - corpus.tokenizer.roles.keys())]
     if problems:
         raise UserError(f"the corpus {corpus.path} cannot serve {recipe.label}; train its tokenizer with "
                         f"`stemma tokenizer train ... --for {recipe.name}` and build it again", problems)

@@ -64,11 +64,15 @@ def finish(draft: Draft) -> Batch:
     padded = Padded(torch.arange(longest)[None, :] < lengths[:, None])
     sees: Visibility = Full() if bool((lengths == longest).all()) else padded
     segments = torch.from_numpy(draft.segments[:, :longest].copy())
-    stream = Stream(ids=torch.from_numpy(draft.ids[:, :longest].astype("int64")), sees=sees, segments=segments)
     scores = {}
     for head, scored in draft.scores.items():
         index = scored.index // width * longest + scored.index % width
         scores[head] = Target(torch.from_numpy(index), torch.from_numpy(scored.labels), max(1.0, float(len(index))))
     labels = {head: Target(torch.arange(len(values)), torch.from_numpy(values), float(len(values)))
               for head, values in draft.labels.items()}
+    read = [target.index for target in scores.values()]
+    if labels:
+        read.append(torch.arange(draft.rows) * longest)  # heads that judge a whole row read its first place
+    stream = Stream(ids=torch.from_numpy(draft.ids[:, :longest].astype("int64")), sees=sees, segments=segments,
+                    wanted=torch.unique(torch.cat(read)) if read else None)
     return Batch({"encoder": stream}, scores, labels, int(lengths.sum()), draft.rows)

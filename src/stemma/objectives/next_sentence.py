@@ -24,11 +24,13 @@ class NextSentence(Objective):
         return Needs(heads={POOLER: Pooler(), HEAD: ClassHead(2)})
 
     def corrupt(self, draft: Draft, rng: Randomness) -> None:
-        """Label 0: B follows; 1: B is from elsewhere, long enough to fill what A leaves (as published)."""
+        """Label 0: B follows; 1: B is from elsewhere, as long as the one whose place it takes, so that a row's length
+        does not tell; where A stood alone, long enough to fill what A leaves (as published)."""
         pieces, view, capacity = draft.pieces, draft.view, draft.layout.capacity(pair=True)
         sentences = view.corpus.sentences
         coin, where, offset = rng.random((draft.rows, 3)).T
-        alone = pieces.part_lengths(1) == 0  # nothing follows A in its document
+        for_a, for_b = pieces.part_lengths(0), pieces.part_lengths(1)
+        alone = for_b == 0  # nothing follows A in its document
         elsewhere = np.flatnonzero((coin < self.settings.random) | alone)
         begins, ends = view.documents.T
         own = np.searchsorted(begins, _first_start(draft)[elsewhere], side="right") - 1
@@ -38,7 +40,7 @@ class NextSentence(Objective):
         first = np.searchsorted(sentences, begins[document])
         last = np.searchsorted(sentences, ends[document])
         start = sentences[first + (offset[elsewhere] * (last - first)).astype(np.int64)]
-        room = np.maximum(1, capacity - pieces.part_lengths(0)[elsewhere])
+        room = np.where(alone, np.maximum(1, capacity - for_a), for_b)[elsewhere]
         stop = sentences[np.minimum(np.searchsorted(sentences, start + room), last)]
         pieces.replace_part(1, elsewhere, start, stop - start)
         pieces.truncate_pairs(capacity, rng)
@@ -51,7 +53,7 @@ class NextSentence(Objective):
         return {self.name: network.head(HEAD).loss(network.pooled(hidden["encoder"]), target.labels, target.total)}
 
     def baseline(self, batch: Batch, unigram: np.ndarray) -> dict[str, float]:
-        rate = float(self.settings.random)
+        rate = min(max(self.settings.random, 1e-6), 1 - 1e-6)  # a lone A makes a 1 even where none are wanted
         labels = batch.labels[HEAD].labels.cpu().numpy()
         share = float(labels.mean())
         return {self.name: float(-(share * np.log(rate) + (1 - share) * np.log1p(-rate)))}

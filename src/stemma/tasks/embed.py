@@ -22,13 +22,14 @@ def embed(model: Model, texts: Sequence[str], pooling: str = "mean", normalize: 
         raise UserError(f'--pooling is "{pooling}"; choose {" or ".join(POOLINGS)}.')
     tokenizer = model.needs_tokenizer()
     corpus = model.recipe.settings.corpus
-    limit = getattr(model.recipe.settings.network.position, "maximum", None) or corpus.sequence_length
-    encodings = tokenizer.template(corpus.single, corpus.pair).encode_batch(list(texts))
-    too_long = sum(len(encoding.ids) > limit for encoding in encodings)
+    limit = corpus.sequence_length  # places beyond it were never trained
+    layout = tokenizer.template(corpus.single, corpus.pair)
+    layout.backend.enable_truncation(limit)  # of the text: what the template puts behind it stays
+    encodings = layout.encode_batch(list(texts))
+    too_long = sum(bool(encoding.overflowing) for encoding in encodings)
     if too_long:
-        notice(f"{too_long} of {len(texts)} texts are longer than {limit} tokens and were cut there.")
-    for encoding in encodings:
-        encoding.truncate(limit)
+        notice(f"{too_long} of {len(texts)} texts are longer than the {limit} tokens of the model's longest text, and "
+               "were cut there.")
     order = sorted(range(len(texts)), key=lambda i: len(encodings[i].ids))
     vectors = np.zeros((len(texts), model.recipe.settings.network.width), dtype=np.float32)
     start = 0

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
-from typing import Any
 
 from stemma.errors import UserError
 
@@ -20,8 +20,8 @@ class Budget:
         if len(given) > 1:
             raise UserError(f"{' and '.join('--' + unit for unit, _ in given)} exclude each other; give one of them.")
         unit, amount = given[0] if given else ("steps", default_steps)
-        if amount <= 0:
-            raise UserError(f"--{unit} must be greater than 0, not {amount:g}.")
+        if not 0 < amount < math.inf:
+            raise UserError(f"--{unit} must be a number greater than 0, not {amount:g}.")
         return cls(unit, amount)
 
     def used(self, step: int, tokens: int, seconds: float) -> float:
@@ -30,6 +30,3 @@ class Budget:
 
     def describe(self) -> str:
         return f"{self.amount:,.6g} {self.unit}" if self.unit == "minutes" else f"{int(self.amount):,} {self.unit}"
-
-    def as_json(self) -> dict[str, Any]:
-        return {"unit": self.unit, "amount": self.amount}

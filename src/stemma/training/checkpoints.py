@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from stemma.errors import CorruptFileError, UserError
-from stemma.files import CHECKSUMS, folder_atomically, verify_checksums
+from stemma.files import CHECKSUMS, folder_atomically, remove_leftovers, verify_checksums
 
 WEIGHTS, OPTIMIZER, STATE = "weights.safetensors", "optimizer.safetensors", "state.json"
 
@@ -40,7 +40,7 @@ class State:
 def save_checkpoint(run: Path, network: nn.Module, optimizer: Optimizer, state: State, keep: int) -> Path:
     """Write `run/checkpoints/step-N`, then delete all but the newest `keep`."""
     folder = run / "checkpoints" / f"step-{state.step}"
-    _remove_leftovers(folder.parent)
+    remove_leftovers(folder.parent)
     tensors, plain = _optimizer_contents(network, optimizer)
     document = {"step": state.step, "tokens": state.tokens, "values": state.values, "optimizer": plain}
     with folder_atomically(folder, overwrite=True) as temporary:
@@ -165,13 +165,6 @@ def _remove_old(newest: Path, keep: int) -> None:
         with suppress(OSError):
             folder.rename(aside)
             shutil.rmtree(aside, ignore_errors=True)
-
-
-def _remove_leftovers(folder: Path) -> None:
-    """What a kill during an earlier save left behind."""
-    for pattern in (".step-*.tmp", ".step-*.old"):
-        for leftover in folder.glob(pattern):
-            shutil.rmtree(leftover, ignore_errors=True)
 
 
 # ---- refusals ----

@@ -30,7 +30,9 @@ def inspect(recipe: Recipe, corpus: Corpus, examples: int = 3, seed: int = 0, st
     count = min(examples, draft.rows)
     grids = [batch.streams["encoder"].sees.grid(min(GRID, int(draft.lengths[row])), row).int().tolist()
              for row in range(count)]
+    mask = corpus.tokenizer.roles.get("mask")
     return {"recipe": recipe.label, "step": step, "objectives": [objective.name for objective in active],
+            "mask": None if mask is None else corpus.tokenizer.token(mask),
             "batch": {"rows": draft.rows, "length": length, "tokens": batch.tokens,
                       "padding": 1 - batch.tokens / (draft.rows * length),
                       "scored": {head: len(scored.index) for head, scored in draft.scores.items()}},

@@ -47,6 +47,7 @@ class Course:
     mean: float = math.nan  # running mean of the loss
     loss: float | None = None
     losses: dict[str, float] | None = None
+    warmup: int | None = None  # steps of it, once the time was found to be too short for the recipe's
     warmed: float = 0.0  # share of the budget used when the warm-up ended
     positions: dict[str, list[int]] | None = None
 
@@ -69,6 +70,7 @@ class Loop:
         self.log = Log(run, tensorboard)
         self.course = Course()
         self.warmup = self._warmup_steps()
+        self.held_out: dict[str, Any] | None = None  # what the last look found
         self._held_out: dict[int, list[tuple[tuple[Objective, ...], Batch]]] = {}
 
     def train(self) -> dict[str, Any]:
@@ -113,7 +115,8 @@ class Loop:
         course.step += 1
         course.tokens += prepared.batch.tokens
         course.seconds += time.perf_counter() - began
-        course.losses, course.loss, course.positions = losses, _reported(losses, prepared.objectives), prepared.positions
+        course.losses, course.loss = losses, _reported(losses, prepared.objectives)
+        course.positions = prepared.positions
         course.mean = total if math.isnan(course.mean) else SMOOTHING * course.mean + (1 - SMOOTHING) * total
         self._afterwards(progress, rate, norm, time.perf_counter() - began)
 
@@ -125,20 +128,21 @@ class Loop:
             self.log.write({"step": course.step, "loss": course.loss, "losses": course.losses, "learning_rate": rate,
                             "gradient_norm": norm, "tokens": course.tokens, "seconds": round(course.seconds, 3),
                             "tokens_per_second": round(speed, 1)})
-        if course.step % settings.validate_every == 0:
-            self.log.write({"step": course.step, "tokens": course.tokens, **self.validate()})
-        if course.step % settings.checkpoint_every == 0:
-            self._save()
         used = self._used()
+        if course.step % settings.validate_every == 0 or used >= 1:
+            self.held_out = self.validate()
+            self.log.write({"step": course.step, "tokens": course.tokens, **self.held_out})
+        if course.step % settings.checkpoint_every == 0 or used >= 1:
+            self._save()
         left = course.seconds * (1 - used) / used if used else math.inf
         progress.update(course.step, min(used, 1.0), course.loss or math.nan, self._baseline(), speed, max(left, 0.0))
 
     def _factor(self, used: float) -> float:
         """Warm-up goes by steps; with a budget in minutes it also ends after a tenth of the time."""
         step = self.course.step + 1
-        warmup = self.warmup
+        warmup = self.warmup if self.course.warmup is None else self.course.warmup
         if self.budget.unit == "minutes" and step < warmup and used >= 0.1:
-            warmup = self.warmup = step
+            warmup = self.course.warmup = step
         if step <= warmup:
             self.course.warmed = used
         return factor(self.settings.schedule, step, warmup, used, self.course.warmed)
@@ -156,7 +160,7 @@ class Loop:
         return shorter
 
     def _gradients(self, prepared: Prepared) -> dict[str, float]:
-        """Forward and backward, in slices that fit the cache; targets carry the whole step's total, so slices add up."""
+        """Forward and backward, in slices; targets carry the whole step's total, so that slices add up."""
         torch.manual_seed((self.seed * 1_000_003 + self.course.step) % 2**63)
         losses: dict[str, Tensor] = {}
         for piece in prepared.batch.slices(self._slice_rows(prepared.batch)):
@@ -195,12 +199,13 @@ class Loop:
         if math.isfinite(total) and math.isfinite(norm) and not spiked:
             return
         self.optimizer.zero_grad(set_to_none=True)
+        what = f"jumped to {total:.3g} (its running mean is {self.course.mean:.3g})" if spiked else "is not a number"
+        kept = "before anything was learnt"
         if self.course.step:
             self._save()
-        what = f"jumped to {total:.3g} (its running mean is {self.course.mean:.3g})" if spiked else "is not a number"
-        raise UserError(f"the loss {what} at step {self.course.step + 1:,}; training stopped with the state of step "
-                        f"{self.course.step:,} saved in {self.run}. Start again with a lower training.learning_rate, a "
-                        "longer training.warmup_steps or training.clip_norm=1.0.")
+            kept = f"with the state of step {self.course.step:,} saved in {self.run}"
+        raise UserError(f"the loss {what} at step {self.course.step + 1:,}; training stopped {kept}. Start again with "
+                        "a lower training.learning_rate, a longer training.warmup_steps or training.clip_norm=1.0.")
 
     @torch.inference_mode()
     def validate(self) -> dict[str, Any]:
@@ -236,16 +241,13 @@ class Loop:
     def _save(self) -> None:
         course = self.course
         values = {"seconds": course.seconds, "mean": course.mean, "loss": course.loss, "losses": course.losses,
-                  "warmed": course.warmed, "positions": course.positions}
+                  "warmup": course.warmup, "warmed": course.warmed, "positions": course.positions}
         save_checkpoint(self.run, self.network, self.optimizer, State(course.step, course.tokens, values),
                         self.settings.keep_checkpoints)
 
     def _conclude(self) -> dict[str, Any]:
         course = self.course
-        if course.step % self.settings.checkpoint_every:
-            self._save()
-        held_out = self.validate()
-        self.log.write({"step": course.step, "tokens": course.tokens, **held_out})
+        held_out = self.held_out or self.validate()  # none yet where the kill came after the last step
         return {"recipe": self.recipe.label, "steps": course.step, "tokens": course.tokens, "loss": course.loss,
                 "losses": course.losses, **held_out, "tokens_per_second": course.tokens / max(course.seconds, 1e-9),
                 "seconds": course.seconds, "parameters": self.network.parameter_count(),

@@ -5,16 +5,29 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from stemma.corpus.shards import Corpus
-from stemma.errors import UserError
-from stemma.files import refuse_non_empty, write_atomically
+from stemma.errors import Interrupted, UserError
+from stemma.files import only_here, refuse_non_empty, remove_leftovers, write_atomically
 from stemma.lineage import Recipe, recipe
+from stemma.text.tokenizer import Tokenizer
 from stemma.training.budget import Budget
-from stemma.training.run import MODEL, RECIPE, RESULT, Plan, Reading, create_run, locate, read_result, read_run
+from stemma.training.run import (
+    MODEL,
+    RECIPE,
+    RESULT,
+    Plan,
+    Reading,
+    create_run,
+    is_corpus,
+    locate,
+    read_result,
+    read_run,
+)
 from stemma.training.source import adopt_tokenizer, corpus_from_text
 
 if TYPE_CHECKING:
@@ -39,6 +52,8 @@ def pretrain(chosen: Recipe | str, corpus: str | Path | Sequence[str], out: str 
         opened = Corpus.open(folder)
         wanted = adopt_tokenizer(wanted, opened)
         plan = replace(plan, fingerprint=opened.fingerprint)
+    else:
+        plan = replace(plan, tokenizer=wanted.settings.tokenizer.model_dump())
     create_run(run, wanted, plan, overwrite)
     try:
         return _carry_out(run, show, notice)
@@ -60,9 +75,18 @@ def resume(out: str | Path, *, show: bool = False, notice: Notice = lambda text:
 
 
 def _carry_out(run: Path, show: bool, notice: Notice) -> dict[str, Any]:
+    try:
+        with only_here(run, f"another process is training {run}; wait for it, or stop it first."):
+            remove_leftovers(run)
+            return _train(run, show, notice)
+    except KeyboardInterrupt:  # between steps; during one, the loop ends it and saves
+        raise Interrupted(f"stopped; `stemma resume {run}` goes on from its last checkpoint.") from None
+
+
+def _train(run: Path, show: bool, notice: Notice) -> dict[str, Any]:
     wanted, plan = read_run(run)
     corpus = _open_corpus(run, wanted, plan, notice)
-    wanted, plan = read_run(run)
+    wanted = adopt_tokenizer(wanted, corpus)
 
     import torch  # only now: the run folder is complete
 
@@ -74,16 +98,16 @@ def _carry_out(run: Path, show: bool, notice: Notice) -> dict[str, Any]:
 
     check_needs(wanted, corpus)
     torch.manual_seed(plan.seed)
-    fresh = latest_checkpoint(run) is None
-    if plan.start and fresh:
+    if plan.start and latest_checkpoint(run) is None:
         wanted, network = _start_from(plan.start, wanted, corpus, notice)
-        write_atomically(run / RECIPE, wanted.to_toml())
     else:
         network = build_network(wanted, corpus.tokenizer.vocab_size)
+    write_atomically(run / RECIPE, wanted.to_toml())
     loop = Loop(run, wanted, corpus, network, plan.budget, plan.seed, notice, plan.tensorboard, show)
     if show:
-        notice(f"{wanted.label} · {network.parameter_count() / 1e6:.1f} M parameters · {corpus.tokens / 1e6:.2f} M tokens "
-               f"· {str(loop.precision).removeprefix('torch.')} on {loop.threads} cores")
+        notice(f"{wanted.label} · {network.parameter_count() / 1e6:.1f} M parameters · "
+               f"{corpus.tokens / 1e6:.2f} M tokens · {str(loop.precision).removeprefix('torch.')} on "
+               f"{loop.threads} cores")
     result = {"run": str(run), **loop.train()}
     save(Model(wanted, corpus.tokenizer, network.eval()), run / MODEL, overwrite=True)
     write_atomically(run / RESULT, json.dumps(result, indent=1))
@@ -92,22 +116,41 @@ def _carry_out(run: Path, show: bool, notice: Notice) -> dict[str, Any]:
 
 def _open_corpus(run: Path, wanted: Recipe, plan: Plan, notice: Notice) -> Corpus:
     """The run's corpus; made from raw text at the first start, and the same one ever after."""
-    if plan.corpus is not None:
-        corpus = Corpus.open(plan.corpus)
+    if plan.text:
+        corpus = _made_before(plan) or _make(wanted, plan, notice)
     else:
-        corpus = corpus_from_text(plan.text, wanted, plan.reading, notice)
+        assert plan.corpus is not None
+        corpus = Corpus.open(plan.corpus)
     if plan.fingerprint is None:
-        write_atomically(run / RECIPE, adopt_tokenizer(wanted, corpus).to_toml())
-        replace(plan, fingerprint=corpus.fingerprint).write(run)
+        replace(plan, corpus=str(corpus.path.resolve()), fingerprint=corpus.fingerprint).write(run)
     elif plan.fingerprint != corpus.fingerprint:
         raise UserError(f"the corpus of {run} is not the one it was started with (its text or its vocabulary "
                         "changed); bring the old one back, or start a new run with `stemma pretrain --from`.")
     return corpus
 
 
+def _made_before(plan: Plan) -> Corpus | None:
+    """What the first start made of the text, if the cache still has it; the text itself may have gone since."""
+    if plan.corpus is None or not is_corpus(plan.corpus):
+        return None
+    with suppress(UserError):  # damaged: it is made again
+        return Corpus.open(plan.corpus)
+    return None
+
+
+def _make(wanted: Recipe, plan: Plan, notice: Notice) -> Corpus:
+    """A corpus of the raw text, with the tokenizer of the model to start from, or the one that the recipe asked for."""
+    asked = wanted.with_changes({f"tokenizer.{key}": value for key, value in (plan.tokenizer or {}).items()}, "run")
+    if plan.start is None:
+        return corpus_from_text(plan.text, asked, plan.reading, notice)
+    from stemma.exchange.load import find_folder
+
+    return corpus_from_text(plan.text, asked, plan.reading, notice, Tokenizer.load(find_folder(plan.start)))
+
+
 def _start_from(where: str, wanted: Recipe, corpus: Corpus, notice: Notice) -> tuple[Recipe, Network]:
     """The weights of a finished model under this recipe's objectives; its sizes replace the recipe's."""
-    from stemma.exchange.load import load
+    from stemma.exchange.load import find_folder, load
     from stemma.objectives import build_network
 
     model = load(where)
@@ -116,10 +159,11 @@ def _start_from(where: str, wanted: Recipe, corpus: Corpus, notice: Notice) -> t
     theirs = model.tokenizer
     if theirs is not None and theirs.fingerprint != corpus.tokenizer.fingerprint:
         raise UserError(f"{where} and the corpus have different vocabularies ({theirs.vocab_size:,} and "
-                        f"{corpus.tokenizer.vocab_size:,} tokens); build the corpus with `--tokenizer {where}`.")
+                        f"{corpus.tokenizer.vocab_size:,} tokens); build the corpus with `--tokenizer "
+                        f"{find_folder(where)}`.")
     if model.network.vocabulary != corpus.tokenizer.vocab_size:
-        raise UserError(f"{where} has {model.network.vocabulary:,} tokens and the corpus {corpus.tokenizer.vocab_size:,};"
-                        " build the corpus with that model's tokenizer.")
+        raise UserError(f"{where} has {model.network.vocabulary:,} tokens and the corpus "
+                        f"{corpus.tokenizer.vocab_size:,}; build the corpus with that model's tokenizer.")
     wanted = adopt_network(wanted, model.recipe, Path(where).name)
     network = build_network(wanted, corpus.tokenizer.vocab_size)
     missing, unexpected = network.load_state_dict(model.network.state_dict(), strict=False)
@@ -143,4 +187,6 @@ def adopt_network(wanted: Recipe, theirs: Recipe, origin: str) -> Recipe:
               if wanted.origin.get(f"network.{key}") == "command line"]
     if fought:
         raise UserError(f"the network to start from ({origin}) is not the one you ask for", fought)
-    return wanted.with_changes({f"network.{key}": value for key, value in changed.items()}, origin) if changed else wanted
+    if not changed:
+        return wanted
+    return wanted.with_changes({f"network.{key}": value for key, value in changed.items()}, origin)

@@ -7,20 +7,20 @@ has even begun.
 from __future__ import annotations
 
 import json
-import shutil
-import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from stemma.corpus.shards import FORMAT, MANIFEST
 from stemma.errors import UserError
 from stemma.files import folder_atomically, write_atomically
 from stemma.lineage import Recipe, recipe
+from stemma.text.readers import list_files
+from stemma.text.streams import read_bytes
 from stemma.training.budget import Budget
 
 PLAN, RECIPE, RESULT, MODEL = "run.json", "recipe.toml", "result.json", "model"
-STANDARD_INPUT = "text.txt"
 
 
 @dataclass(frozen=True)
@@ -35,12 +35,13 @@ class Reading:
 
 @dataclass(frozen=True)
 class Plan:
-    corpus: str | None  # a corpus folder,
-    text: list[str]  # or raw text to make one from
+    corpus: str | None  # the corpus folder; for raw text, the one that was made of it
+    text: list[str]  # raw text to make one from
     budget: Budget
     seed: int
     start: str | None = None  # --from
     reading: Reading = field(default_factory=Reading)
+    tokenizer: dict[str, Any] | None = None  # for raw text: the vocabulary that the recipe asked for
     fingerprint: str | None = None  # of the corpus, once it is known
     tensorboard: bool = False
     version: int = 1
@@ -50,14 +51,27 @@ class Plan:
 
 
 def create_run(out: Path, chosen: Recipe, plan: Plan, overwrite: bool) -> None:
-    """Make the run folder in one stroke; text from standard input is kept inside it."""
+    """Make the run folder in one stroke."""
     with folder_atomically(out, overwrite, checksums=False) as place:
-        if plan.text == ["-"]:
-            with (place / STANDARD_INPUT).open("wb") as file:
-                shutil.copyfileobj(sys.stdin.buffer, file)
-            plan = Plan(**{**plan.__dict__, "text": [str(out.resolve() / STANDARD_INPUT)]})
-        plan.write(place)
-        (place / RECIPE).write_text(chosen.to_toml())
+        replace(plan, text=keep_streams(plan.text, place, out.resolve())).write(place)
+        write_atomically(place / RECIPE, chosen.to_toml())
+
+
+def keep_streams(paths: Sequence[str], folder: Path, known_as: Path | None = None) -> list[str]:
+    """The paths to read, after copying into `folder` what can be read only once: standard input or a pipe."""
+    kept = []
+    for number, path in enumerate(paths, 1):
+        if is_stream(path):
+            name = f"text-{number}.txt"
+            with (folder / name).open("wb") as file:
+                file.writelines(read_bytes(Path(path)))
+            path = str((known_as or folder) / name)
+        kept.append(path)
+    return kept
+
+
+def is_stream(path: str) -> bool:
+    return path == "-" or (Path(path).exists() and not Path(path).is_file() and not Path(path).is_dir())
 
 
 def read_run(out: Path) -> tuple[Recipe, Plan]:
@@ -79,14 +93,16 @@ def read_result(out: Path) -> dict[str, Any] | None:
 
 
 def is_corpus(path: str | Path) -> bool:
-    return (Path(path) / "manifest.json").is_file()
+    """Also a damaged one: what is wrong with it is said when it is opened."""
+    manifest = Path(path) / MANIFEST  # others, too, put a file of this name beside text
+    return any(Path(path).glob("shard-*")) or (manifest.is_file() and FORMAT.encode() in manifest.read_bytes()[:200])
 
 
 def locate(paths: Sequence[str]) -> tuple[str | None, list[str]]:
     """(corpus folder, []) or (None, absolute text paths)."""
     if len(paths) == 1 and is_corpus(paths[0]):
         return str(Path(paths[0]).resolve()), []
-    absolute = ["-" if path == "-" else str(Path(path).absolute()) for path in paths]
-    if "-" in absolute and len(absolute) > 1:
+    if "-" in paths and len(paths) > 1:
         raise UserError("`-` (standard input) cannot be mixed with files; give one or the other.")
-    return None, absolute
+    list_files(paths)  # a misspelt name fails now, before anything is made or overwritten
+    return None, ["-" if path == "-" else str(Path(path).absolute()) for path in paths]

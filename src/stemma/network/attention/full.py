@@ -28,11 +28,22 @@ class FullAttention(nn.Module):
         self.output = nn.Linear(inner, width)
 
     def forward(self, x: Tensor, context: Context) -> Tensor:
-        batch, length, _ = x.shape
-        packed = self.input(x).view(batch, length, 3, self.heads, self.head_width)
-        query, key, value = packed.permute(2, 0, 3, 1, 4)  # each (B, heads, L, D)
+        if context.keys is None:
+            query, key, value = self.split(self.input(x), 3)
+        else:
+            inner = self.heads * self.head_width
+            weight, bias = self.input.weight, self.input.bias
+            (query,) = self.split(functional.linear(x, weight[:inner], bias[:inner]), 1)
+            key, value = self.split(functional.linear(context.keys, weight[inner:], bias[inner:]), 2)
         mixed = attend(query, key, value, context.mask, self.dropout if self.training else 0.0)
-        return self.output(mixed.transpose(1, 2).reshape(batch, length, -1))
+        return self.output(mixed.transpose(1, 2).flatten(2))
+
+    def split(self, packed: Tensor, parts: int) -> tuple[Tensor, ...]:
+        """(B, L, parts x heads x D) -> parts of (B, heads, L, D), laid out anew in one pass: the products that follow
+        would otherwise do it one by one."""
+        batch, length, _ = packed.shape
+        apart = packed.view(batch, length, parts, self.heads, self.head_width)
+        return apart.permute(2, 0, 3, 1, 4).contiguous().unbind(0)
 
 
 def attend(query: Tensor, key: Tensor, value: Tensor, mask: Mask, dropout: float) -> Tensor:

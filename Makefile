@@ -1,0 +1,51 @@
+# make setup       everything into .venv (all extras and test dependencies)
+# make quickstart  the whole story on the text inside Python itself, about five minutes
+# make test        the tests (under ten minutes on two cores); make test-slow: the long ones
+# make lint        ruff and mypy;  make bench: side by side with peers
+#
+# Elsewhere: PYTHON picks the interpreter, PIP_OPTIONS the package index, TORCH the build of torch, e.g.
+#   make setup TORCH='torch==2.13.0' PIP_OPTIONS='--index-url https://my.index/simple'
+
+PYTHON      ?= python3
+TORCH       ?= torch==2.13.0
+PIP_OPTIONS ?=
+VENV        ?= .venv
+BIN         := $(VENV)/bin
+WORKERS     ?= 2
+
+.PHONY: setup quickstart test test-slow lint bench clean
+.DEFAULT_GOAL := test
+
+# Current when it is newer than what it was made from. torch comes first, by its pin: a bare range elsewhere would
+# bring a build for graphics cards.
+$(VENV)/.ready: pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "stemma needs Python 3.11 or newer; set PYTHON=...")'
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install $(PIP_OPTIONS) --quiet --upgrade pip
+	grep -v '^torch==' constraints.txt > $(VENV)/constraints.txt
+	$(BIN)/python -m pip install $(PIP_OPTIONS) --quiet --constraint $(VENV)/constraints.txt '$(TORCH)'
+	$(BIN)/python -m pip install $(PIP_OPTIONS) --quiet --constraint $(VENV)/constraints.txt --editable '.[all,test]'
+	touch $@
+
+setup: $(VENV)/.ready
+
+quickstart: setup
+	$(BIN)/stemma quickstart --out quickstart --overwrite
+
+test: setup
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
+
+test-slow: setup
+	$(BIN)/python -m pytest -m slow --timeout 1800
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+bench: setup
+	$(BIN)/python benchmarks/corpus_vs_datasets.py
+	$(BIN)/python benchmarks/pretrain_vs_transformers.py
+
+clean:
+	rm -rf $(VENV) build dist quickstart .pytest_cache .mypy_cache .ruff_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

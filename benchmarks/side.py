@@ -1,0 +1,79 @@
+"""What every benchmark shares: each side in its own process, alternating slices of work, medians, ratios last.
+
+A side is a program that reads the word "go" and answers with the seconds a slice took, until it reads "stop" and answers
+with its peak memory. The machine's noise then hurts both sides alike.
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+
+def serve(slice_of_work: Callable[[], object]) -> None:
+    """The side's part: run a slice whenever asked; the first is a warm-up and is not counted by the asker."""
+    for line in sys.stdin:
+        if line.strip() == "stop":
+            break
+        began = time.perf_counter()
+        result = slice_of_work()
+        print(json.dumps({"seconds": time.perf_counter() - began, "result": result}), flush=True)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    print(json.dumps({"peak_mib": peak}), flush=True)
+
+
+class Side:
+    def __init__(self, name: str, script: Path, arguments: list[str]):
+        self.name = name
+        self.process = subprocess.Popen([sys.executable, str(script), *arguments], stdin=subprocess.PIPE,
+                                        stdout=subprocess.PIPE, text=True)
+        self.seconds: list[float] = []
+        self.results: list[object] = []
+        self.peak_mib = 0.0
+
+    def ask(self, word: str) -> dict[str, float]:
+        assert self.process.stdin and self.process.stdout
+        self.process.stdin.write(word + "\n")
+        self.process.stdin.flush()
+        while True:
+            line = self.process.stdout.readline()
+            if not line:
+                raise RuntimeError(f"the side {self.name} ended early")
+            if line.startswith('{"'):  # the peer prints other things too
+                return json.loads(line)
+
+
+def compare(sides: list[Side], rounds: int) -> None:
+    """Fill each side's seconds and peak memory, a slice at a time in turn."""
+    for side in sides:
+        side.ask("go")  # warm-up: imports, caches, first allocations
+    for number in range(rounds):
+        for side in sides[::1 if number % 2 else -1]:
+            answer = side.ask("go")
+            side.seconds.append(answer["seconds"])
+            side.results.append(answer["result"])
+    for side in sides:
+        side.peak_mib = side.ask("stop")["peak_mib"]
+        side.process.wait(timeout=60)
+
+
+def report(sides: list[Side], unit: str, amount: float) -> dict[str, dict[str, float]]:
+    """Print each side beside the first one; `amount` of `unit` is one slice."""
+    ours = sides[0]
+    rows = {}
+    for side in sides:
+        median = statistics.median(side.seconds)
+        rows[side.name] = {"median_seconds": median, f"{unit}_per_second": amount / median, "peak_mib": side.peak_mib}
+        print(f"{side.name:<34} {median * 1000:9.0f} ms a slice   {amount / median:12,.0f} {unit}/s   "
+              f"peak {side.peak_mib:7,.0f} MiB")
+    for side in sides[1:]:
+        faster = statistics.median(a / b for a, b in zip(side.seconds, ours.seconds, strict=True))
+        rows[side.name] |= {"speed_ratio": faster, "memory_ratio": ours.peak_mib / side.peak_mib}
+        print(f"{ours.name} against {side.name}: {faster:.2f}x the speed, {ours.peak_mib / side.peak_mib:.2f}x the memory")
+    return rows

@@ -1,0 +1,89 @@
+"""The quickstart's `report.html`: every number in it was measured in the run that it describes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from stemma.lab.measure import spread
+from stemma.lab.page import Page
+from stemma.lab.run_report import add_changes, draw_curve
+from stemma.training.run import read_run
+
+READERS = {"unigram": "always the most frequent token", "bigram": "counts what follows the left neighbour",
+           "two-sided": "counts what stands between both neighbours", "model": "the pre-trained model"}
+
+
+def write_page(result: Mapping[str, Any], folder: Path, reasons: Mapping[str, str]) -> Path:
+    from stemma.lab.plots import bars
+
+    masked, probe, run = result["masked"], result["probe"], result["pretraining"]
+    chosen, _ = read_run(Path(run["run"]))
+    page = Page("A language model from your own Python").lead(
+        f"{result['text']['words']:,} words of documentation, {run['seconds']:.0f} seconds of pre-training on "
+        f"{run['threads']} cores, and then two questions about text the model never saw.", headline(result))
+
+    page.section("What it read", "The docstrings, block comments and language reference inside this Python, read without "
+                 f"running any of it: {result['text']['documents']:,} documents to learn from, "
+                 f"{result['text']['held_out_documents']} whole modules and topics ({result['text']['held_out_words']:,} "
+                 f"words) held out. A vocabulary of {result['corpus']['vocabulary']:,} pieces turns the training text "
+                 f"into {result['corpus']['tokens']:,} tokens, a sentence a line.")
+
+    page.section("How it learned").figure(
+        draw_curve(Path(run["run"]), result["curve_baselines"]),
+        f"Loss over {run['steps']:,} steps ({run['tokens']:,} tokens). Held-out: documents that the run itself put "
+        "aside. Dashed: what counting loses at the very same hidden places.")
+
+    page.section("Guessing hidden words", f"{result['places']:,} tokens of the held-out modules were hidden. The counters "
+                 "count the whole training text; where a neighbour is hidden or new they back off.")
+    page.table(["who guesses", "right", "loss (nats)"],
+               [[READERS[name], f"{masked[name]['accuracy']:.1%}", f"{masked[name]['loss']:.2f}"] for name in READERS],
+               "All four at the same places; the model sees a mask token there.")
+    page.table(["held-out sentence", "was", "guesses"],
+               [[row["text"], row["truth"], guesses(row)] for row in result["filled"]],
+               "Drawn at random from the held-out text, not chosen.")
+
+    page.section("Learning from few labels", f"{question(probe)} {result['labels']} labelled sentences to learn from and "
+                 f"{result['tests']:,} to be tested on, all from held-out modules. Both starts are the same network, "
+                 "fine-tuned by the same code with the same settings, all weights of it; every seed draws its own "
+                 "sentences, its own random weights and its own order.")
+    page.code(f"as written  {probe['example']['intact']}\ndamaged     {probe['example']['damaged']}")
+    page.figure(bars([("random weights", probe["random"]["test"]), ("pre-trained weights", probe["pre-trained"]["test"])],
+                     "test accuracy", ("guessing", 0.5)), f"Bars: means of {result['seeds']} seeds; points: the seeds.")
+    page.table(["start", "test accuracy", "spread", "on its own training sentences"],
+               [[f"{name} weights", f"{np.mean(probe[name]['test']):.3f}", f"{spread(probe[name]['test']):.3f}",
+                 f"{np.mean(probe[name]['train']):.3f}"] for name in ("random", "pre-trained")],
+               f"Means over the seeds and their standard deviation, after {probe['settings']['epochs']} epochs at a highest "
+               f"rate of {probe['settings']['learning_rate']:g}. The last column says whether a start had the time "
+               "to learn what it was given.")
+
+    page.section("The recipe", f"`{chosen.label}` is {chosen.title} ({chosen.paper}) at the size of a laptop. A few minutes "
+                 "are not four days, so this run changed some of it:")
+    add_changes(page, chosen, reasons)
+    page.section("Do it yourself", "The same by hand, on this text or on yours:").code("\n".join(result["commands"]))
+    return page.write(folder / "report.html")
+
+
+def headline(result: Mapping[str, Any]) -> list[tuple[str, str]]:
+    masked, probe = result["masked"], result["probe"]
+    before, after = np.mean(probe["random"]["test"]), np.mean(probe["pre-trained"]["test"])
+    return [(f"{masked['model']['accuracy']:.1%}", "of hidden words guessed; always naming the most frequent one gets "
+             f"{masked['unigram']['accuracy']:.1%}, the left neighbour {masked['bigram']['accuracy']:.1%}, both "
+             f"{masked['two-sided']['accuracy']:.1%}"),
+            (f"{after:.1%}", f"right after {result['labels']} labels; random weights reach {before:.1%}"),
+            (f"{masked['model']['loss']:.2f}", f"nats a hidden word; unigram {masked['unigram']['loss']:.2f}, two-sided "
+             f"counts {masked['two-sided']['loss']:.2f}")]
+
+
+def question(probe: Mapping[str, Any]) -> str:
+    number = probe["strength"]
+    damage = {"replaced_words": f"were {number} of its words replaced by others?",
+              "swapped_words": f"did two neighbouring spans of {number} words change places?"}[probe["kind"]]
+    return f"Is this sentence as it was written, or {damage}"
+
+
+def guesses(row: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
+    return ", ".join(f"{guess['token']} {guess['probability']:.0%}" for guess in row["guesses"])

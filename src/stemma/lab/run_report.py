@@ -1,0 +1,141 @@
+"""`report.html` of a finished run: its curve against the unigram baseline, its numbers, what it changed, its command."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from stemma.errors import UserError
+from stemma.lab.page import Page
+from stemma.lineage import COMMAND_LINE, Recipe, diff, recipe
+from stemma.schema.layers import at, flatten, spell
+from stemma.training.run import Plan, Reading, read_result, read_run
+
+REPORT = "report.html"
+POINTS = 60  # of a training curve: single steps are too noisy to be read
+
+
+def write_report(run: str | Path) -> Path:
+    """Draw what the run left in log.jsonl, recipe.toml and result.json."""
+    run = Path(run)
+    chosen, plan = read_run(run)
+    result = read_result(run)
+    if result is None:
+        raise UserError(f"{run} is not finished; `stemma resume {run}` goes on, and then there is something to report.")
+    page = Page(f"{chosen.label}: a pre-training run").lead(chosen.summary, _headline(result))
+    baselines = {"unigram": result["unigram_loss"]} if result.get("unigram_loss") is not None else {}
+    page.section("How it learned").figure(draw_curve(run, baselines), _caption(result))
+    page.table(["", "value"], _rows(result))
+    page.section("The recipe", f"{chosen.title}{f', {chosen.paper}' if chosen.paper else ''}.")
+    add_changes(page, chosen)
+    page.section("Do it again").code(command(chosen, plan, run))
+    return page.write(run / REPORT)
+
+
+def draw_curve(run: Path, baselines: Mapping[str, float]) -> str:
+    """Held-out and training loss by million tokens, against constant baselines."""
+    from stemma.lab.plots import learning_curve
+
+    log = [json.loads(line) for line in (run / "log.jsonl").read_text(encoding="utf-8").splitlines()]
+    held_out = {entry["tokens"] / 1e6: entry["validation_loss"] for entry in log
+                if entry.get("validation_loss") is not None}
+    training = [(entry["tokens"] / 1e6, entry["loss"]) for entry in log if entry.get("loss") is not None]
+    series: dict[str, Sequence[tuple[float, float]]] = {"held-out": list(held_out.items()),
+                                                        "training": _thinned(training)}
+    return learning_curve({name: points for name, points in series.items() if points}, baselines,
+                          "million tokens read", "loss in nats (lower is better)")
+
+
+def add_changes(page: Page, chosen: Recipe, reasons: Mapping[str, str] | None = None) -> None:
+    """What the run changed from the recipe of its name, and why, where somebody knows."""
+    try:
+        changes = diff(recipe(chosen.label), chosen)
+    except UserError:  # a recipe of the user's own: nothing to compare it with
+        page.text("Every value, with who set it, stands in `recipe.toml`.")
+        return
+    if not changes:
+        page.text(f"Nothing was changed from `{chosen.label}`.")
+        return
+    rows = [[f"`{change.key}`", _shown(change.before), "removed" if change.after is None else _shown(change.after),
+             *([_reason(change.key, reasons)] if reasons else [])] for change in changes]
+    page.table(["key", chosen.label, "this run", *(["why"] if reasons else [])], rows,
+               f"What this run changed from `{chosen.label}`; every other value is as `stemma show {chosen.label}` says.")
+
+
+def command(chosen: Recipe, plan: Plan, run: Path) -> str:
+    """What to type for the same run."""
+    words = ["stemma", "pretrain", chosen.label]
+    for path in plan.text or [str(plan.corpus)]:
+        words += ["--corpus", path]
+    words += ["--out", str(run), f"--{plan.budget.unit}", f"{plan.budget.amount:.12g}", "--seed", str(plan.seed)]
+    words += ["--from", plan.start] if plan.start else []
+    usual = asdict(Reading())
+    for key, value in asdict(plan.reading).items():
+        words += [f"--{key}", value] if value != usual[key] else []
+    return shlex.join([*words, *typed_changes(chosen)])
+
+
+def typed_changes(chosen: Recipe) -> list[str]:
+    """The `key=value` pairs of the command line."""
+    flat = flatten(chosen.values)
+    stated = [f"{key}={spell(value)}" for key, value in flat.items() if chosen.origin[key] == COMMAND_LINE]
+    try:
+        base = recipe(chosen.label)
+    except UserError:
+        return stated
+    gone = [change.key for change in diff(base, chosen) if change.after is None]
+    # what went away with an old kind needs no word: whoever sets the new kind drops it
+    by_kind = {key.removesuffix(".kind") for key in flat if key.endswith(".kind")
+               and flat[key] != at(base.values, key)}
+    return [f"remove={key}" for key in gone if key.rpartition(".")[0] not in by_kind] + stated
+
+
+def _thinned(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    """At most POINTS means of neighbouring points."""
+    if not points:
+        return []
+    groups = np.array_split(np.array(points), min(POINTS, len(points)))
+    return [(float(group[:, 0].mean()), float(group[:, 1].mean())) for group in groups]
+
+
+def _headline(result: Mapping[str, Any]) -> list[tuple[str, str]]:
+    loss, unigram = result.get("validation_loss"), result.get("unigram_loss")
+    against = f", where word frequencies alone lose {unigram:.3f}" if unigram is not None else ""
+    measured = [(f"{loss:.3f}", f"nats lost on held-out text{against}")] if loss is not None else []
+    return [*measured, (f"{result['tokens'] / 1e6:.2f} M", f"tokens read in {result['seconds']:,.0f} s"),
+            (f"{result['parameters'] / 1e6:.2f} M", "parameters")]
+
+
+def _rows(result: Mapping[str, Any]) -> list[list[str]]:
+    named = {"steps": "steps", "tokens": "tokens", "loss": "training loss, last step (nats)",
+             "validation_loss": "held-out loss (nats)", "unigram_loss": "held-out loss of the unigram baseline (nats)",
+             "tokens_per_second": "tokens a second", "seconds": "seconds", "parameters": "parameters",
+             "precision": "number format", "threads": "threads"}
+    return [[name, _shown(result[key])] for key, name in named.items() if result.get(key) is not None]
+
+
+def _caption(result: Mapping[str, Any]) -> str:
+    return (f"Loss over {result['steps']:,} steps: on text held out from this run, and on the batches themselves (means "
+            "over stretches). Dashed: what knowing only how often each token occurs would lose.")
+
+
+def _reason(key: str, reasons: Mapping[str, str]) -> str:
+    return next((why for start, why in reasons.items() if key.startswith(start)), "")
+
+
+def _shown(value: Any) -> str:
+    if value is None:
+        return "none"
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key} {_shown(inner)}" for key, inner in value.items())
+    if isinstance(value, bool | list):
+        return spell(value)
+    if isinstance(value, int):
+        return f"{value:,}"
+    return f"{value:,.6g}".replace("e-0", "e-") if isinstance(value, float) else str(value)

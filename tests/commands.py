@@ -1,0 +1,95 @@
+"""Commands in children of one warm process: torch is imported once, and a child is a process that can be killed.
+
+`start("resume", run)` is `stemma resume run`, but begins in milliseconds.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+WARM = """
+import json, os, sys
+import torch._dynamo, stemma.exchange.save, stemma.training.loop, stemma.training.pretrain  # everything slow
+from stemma.cli import main
+
+for line in sys.stdin:
+    job = json.loads(line)
+    child = os.fork()
+    if not child:
+        os.environ.update(job["environment"])
+        for number, name in enumerate((job["input"], job["out"], job["err"])):
+            os.dup2(os.open(name, os.O_RDWR | (os.O_CREAT | os.O_TRUNC if number else 0)), number)
+        sys.stdin, sys.stdout, sys.stderr = open(0), open(1, "w"), open(2, "w", buffering=1)
+        code = main(job["arguments"])
+        sys.stdout.flush()
+        os._exit(code)
+    print(child, flush=True)
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+"""
+
+
+@dataclass
+class Finished:
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> dict:
+        """The one object on stdout."""
+        assert self.out.count("\n") == 1, self.out
+        return json.loads(self.out)
+
+
+class Running:
+    def __init__(self, arguments: tuple[object, ...], environment: dict[str, str], standard_input: str):
+        self.folder = tempfile.TemporaryDirectory()
+        self.files = [str(Path(self.folder.name) / name) for name in ("out", "err")]
+        job = {"arguments": [str(word) for word in arguments], "environment": environment, "input": standard_input,
+               "out": self.files[0], "err": self.files[1]}
+        _server().stdin.write(json.dumps(job) + "\n")
+        self.process = int(_server().stdout.readline())
+
+    def send(self, number: signal.Signals) -> None:
+        os.kill(self.process, number)
+
+    def wait(self) -> Finished:
+        code = int(_server().stdout.readline())
+        out, err = (Path(file).read_text() for file in self.files)
+        self.folder.cleanup()
+        return Finished(code, out, err)
+
+    def kill_when(self, condition: Callable[[], object], signal_number: signal.Signals = signal.SIGKILL) -> Finished:
+        """Wait until something is so, then send the signal at once; the child may have ended before."""
+        deadline = time.monotonic() + 60
+        while not condition():
+            assert time.monotonic() < deadline, f"it never came to that: {self.wait()}"
+            time.sleep(0.0005)
+        self.send(signal_number)
+        return self.wait()
+
+
+@functools.cache
+def _server() -> subprocess.Popen[str]:
+    """Ends by itself when this process does: its stdin is then closed."""
+    # Threads that wait must not spin: tests share few cores.
+    return subprocess.Popen([sys.executable, "-c", WARM], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+                            bufsize=1, env={**os.environ, "OMP_WAIT_POLICY": "passive"})
+
+
+def start(*arguments: object, standard_input: str = os.devnull, **environment: str) -> Running:
+    return Running(arguments, environment, standard_input)
+
+
+def stemma(*arguments: object, standard_input: str = os.devnull, **environment: str) -> Finished:
+    return start(*arguments, standard_input=standard_input, **environment).wait()

@@ -1,0 +1,158 @@
+import numpy as np
+import pytest
+from making import PACKINGS, PAIR, SINGLE, corpus_of, draft_of, packing_of, pieced_corpus, whole
+
+from stemma.corpus.draft import Draft, Layout
+from stemma.corpus.feed import Feed
+from stemma.corpus.pieces import Pieces
+from stemma.corpus.shards import Corpus
+from stemma.text.train import train_tokenizer
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory) -> Corpus:
+    return pieced_corpus(tmp_path_factory.mktemp("pieced"))
+
+
+@pytest.fixture(scope="module")
+def lines(tmp_path_factory, tokenizer_folder) -> Corpus:
+    documents = [["The old clerk reads a letter.", "Our neighbour forgets the margin notes.", "Every scribe copies."],
+                 ["The printer repairs seven pages by the window."],
+                 ["A young reader numbers one missing leaf.", "The librarian collects an older manuscript."]]
+    return corpus_of(tmp_path_factory.mktemp("lines"), documents, tokenizer_folder)
+
+
+def text_of(corpus: Corpus, start: int, length: int) -> str:
+    """The characters that a stretch of one document's tokens came from."""
+    document = int(np.searchsorted(corpus.documents, start, side="right")) - 1
+    starts = corpus.slice("starts", start, start + length)
+    lengths = corpus.slice("lengths", start, start + length)
+    return corpus.text(document)[starts[0]:starts[-1] + lengths[-1]]
+
+
+@pytest.mark.parametrize(("single", "pair"), [
+    (SINGLE, PAIR), ("begin A end", "begin A end separator B:1 end:1"), ("A", "A separator B"),
+    ("start:1 A:1", "separator A:1 mask:1 B")])
+@pytest.mark.parametrize("kind", ["segment_pair", "sentence_pair", "doc_sentences"])
+def test_rows_are_laid_out_as_the_tokenizer_lays_out_their_text(lines, kind, single, pair):
+    view = whole(lines)
+    packing = packing_of(lines, kind, 60, single=single, pair=pair)
+    pieces, _ = Feed(view, packing, 0).take(5)
+    draft = Draft(view, pieces, packing.layout)
+    tokenizer = lines.tokenizer.template(single, pair)
+    for row in range(draft.rows):
+        mine = np.flatnonzero(pieces.row == row)
+        texts = [text_of(lines, int(pieces.start[at]), int(pieces.length[at])) for at in mine]
+        expected = tokenizer.encode(*texts)
+        length = int(draft.lengths[row])
+        assert draft.ids[row, :length].tolist() == expected.ids
+        assert draft.segments[row, :length].tolist() == expected.type_ids
+        assert (draft.ids[row, length:] == lines.tokenizer.role("padding")).all()
+        assert not draft.segments[row, length:].any()
+    assert (draft.lengths < 60).any()
+
+
+@pytest.mark.parametrize("kind", PACKINGS)
+@pytest.mark.parametrize("length", [7, 16, 33])
+def test_every_place_of_text_knows_its_token_in_the_corpus(corpus, kind, length):
+    draft = draft_of(whole(corpus), kind, length, rows=40, short=0.2)
+    tokens = corpus.slice("tokens", 0, corpus.tokens)
+    assert draft.ids.shape == (40, length)
+    assert (draft.lengths <= length).all()
+    assert (draft.ids[draft.text] == tokens[draft.source[draft.text]]).all()
+    assert draft.text.sum() == draft.pieces.length.sum()
+    # the rest is special tokens up to the row's length, and padding behind it
+    inside = np.arange(length) < draft.lengths[:, None]
+    special = np.isin(draft.ids, corpus.tokenizer.special_ids)
+    assert special[inside & ~draft.text].all()
+    assert not draft.text[~inside].any()
+    assert (draft.ids[~inside] == corpus.tokenizer.role("padding")).all()
+
+
+@pytest.mark.parametrize("kind", ["full_sentences", "stream"])
+def test_documents_in_one_row_are_parted_by_a_separator(corpus, kind):
+    draft = draft_of(whole(corpus), kind, 200, rows=3)
+    begins = set(corpus.documents[:-1].tolist())
+    separator, crossings = corpus.tokenizer.role("separator"), 0
+    for row in range(draft.rows):
+        places = np.flatnonzero(draft.text[row])
+        for before, after in zip(places[:-1], places[1:], strict=True):
+            new_document = int(draft.source[row, after]) in begins
+            assert after - before == 1 + new_document
+            if new_document:
+                assert draft.ids[row, before + 1] == separator
+                crossings += 1
+    assert crossings
+
+
+def test_a_tokenizer_without_a_separator_uses_its_end_token_or_leaves_documents_unmarked(tmp_path, text_file):
+    for roles, expected in (({"mask", "start", "end"}, "end"), ({"mask", "start"}, None)):
+        folder = tmp_path / (expected or "none")
+        tokenizer = train_tokenizer(iter([text_file.read_text()]), "wordpiece", 300, lowercase=True, roles=roles)
+        tokenizer.save(folder / "tokenizer")
+        made = corpus_of(folder, [["the clerk"], ["a letter"]], folder / "tokenizer")
+        draft = draft_of(whole(made), "stream", 30, rows=1, single="start A")
+        written = draft.ids[0, :draft.lengths[0]][~draft.text[0, :draft.lengths[0]]].tolist()
+        assert written == [made.tokenizer.role("start"), *([made.tokenizer.role(expected)] if expected else [])]
+        assert len(np.unique(draft.words[0][draft.text[0]])) == 4  # "clerk" and "a" stay two words
+
+
+def test_segments_follow_the_template(corpus):
+    draft = draft_of(whole(corpus), "segment_pair", 40, rows=30)
+    for row in range(30):
+        length = int(draft.lengths[row])
+        separators = np.flatnonzero(draft.ids[row, :length] == corpus.tokenizer.role("separator"))
+        assert separators[-1] == length - 1
+        expected = np.zeros(40, dtype=int)
+        if len(separators) == 2:
+            expected[separators[0] + 1:length] = 1
+        assert (draft.segments[row] == expected).all()
+
+
+def test_words_are_runs_of_pieces_that_begin_where_the_corpus_says(corpus):
+    draft = draft_of(whole(corpus), "segment_pair", 24, rows=50)
+    starts = corpus.slice("word_starts", 0, corpus.tokens)
+    assert (draft.words[~draft.text] == -1).all()
+    seen: set[int] = set()
+    for row in range(draft.rows):
+        previous = None
+        for place in range(24):
+            unit = int(draft.words[row, place])
+            if unit < 0:
+                previous = None
+                continue
+            source = int(draft.source[row, place])
+            goes_on = previous is not None and source == previous[1] + 1 and not starts[source]
+            assert goes_on == (previous is not None and unit == previous[0])
+            if not goes_on:
+                assert unit not in seen  # numbers are unique over the batch
+                seen.add(unit)
+            previous = (unit, source)
+    assert starts.mean() < 0.8  # there are words of several pieces
+
+
+def test_the_corpus_s_first_token_behind_a_special_token_begins_a_word(corpus):
+    """Its offset is 0, which is one more than the -1 of a special token."""
+    layout = Layout.of(corpus.tokenizer, SINGLE, PAIR, 12)
+    pieces = Pieces.of(1, [(0, 5, 3, 0, False), (0, 0, 3, 1, False)])
+    draft = Draft(whole(corpus), pieces, layout)
+    units = draft.words[0]
+    assert units[5] not in (-1, units[3]) and len({*units[1:4]} & {*units[5:8]}) == 0
+
+
+def test_objectives_may_change_tokens_but_not_the_shape(corpus):
+    draft = draft_of(whole(corpus), "stream", 16, rows=2)
+    before = draft.original.copy()
+    draft.ids = np.zeros_like(draft.ids)
+    assert (draft.original == before).all() and not draft.ids.any()
+    with pytest.raises(AssertionError):
+        draft.ids = np.zeros((2, 5), dtype=np.int32)
+
+
+def test_scores_name_places_and_answers(corpus):
+    draft = draft_of(whole(corpus), "stream", 16, rows=2)
+    at = np.zeros((2, 16), dtype=bool)
+    at[0, 3] = at[1, 15] = True
+    draft.score("head", at, draft.original)
+    assert draft.scores["head"].index.tolist() == [3, 31]
+    assert draft.scores["head"].labels.tolist() == [draft.original[0, 3], draft.original[1, 15]]

@@ -1,0 +1,337 @@
+"""Whatever is wrong with the input: one sentence that names the thing, the place and the way out, and nothing is left."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from conftest import small_text
+
+from stemma.cli import main
+from stemma.text.train import train_tokenizer
+
+SMALL = ["network.width=32", "network.heads=2", "network.layers=2", "network.feedforward=64",
+         "corpus.sequence_length=32", "training.batch_size=8", "training.warmup_steps=5"]
+PRETRAIN = ["pretrain", "bert@tiny", *SMALL, "--steps", "2", "--out", "run"]
+LATIN = "Une leçon d'été\n".encode("latin-1") * 20
+
+
+@pytest.fixture(scope="session")
+def finished(tmp_path_factory, corpus_folder) -> Path:
+    """A small finished run."""
+    run = tmp_path_factory.mktemp("finished") / "run"
+    assert main(["pretrain", "bert@tiny", *SMALL, "--steps", "4", "--corpus", str(corpus_folder), "--out", str(run),
+                 "training.checkpoint_every=2"]) == 0
+    return run
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch, text_file, tokenizer_folder, corpus_folder, finished) -> Path:
+    """A folder to work in, with sound input and some that is not; the cache is elsewhere."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("STEMMA_CACHE", str(tmp_path.with_name(tmp_path.name + "-cache")))
+    shutil.copy(text_file, "good.txt")
+    for name, folder in (("tok", tokenizer_folder), ("corpus", corpus_folder), ("done", finished)):
+        shutil.copytree(folder, name)
+    Path("empty.txt").touch()
+    Path("blank.txt").write_text(" \n\n\t\n")
+    Path("word.txt").write_text("lonely\n")
+    Path("latin.txt").write_bytes(LATIN)
+    Path("binary.bin").write_bytes(b"text, then \0\1\2")
+    Path("nul.txt").write_bytes(small_text(5).encode()[:100] + b"\0" + small_text(5).encode()[100:])
+    Path("cut.txt.gz").write_bytes(gzip.compress(small_text(5).encode())[:-20])
+    Path("nothing").mkdir()
+    return tmp_path
+
+
+def listing(folder: Path) -> dict[str, bytes | None]:
+    return {str(path.relative_to(folder)): path.read_bytes() if path.is_file() else None
+            for path in sorted(folder.rglob("*"))}
+
+
+def refused(capsys, *words: object) -> str:
+    """The sentence; also that it is the user's fault, that JSON says the same, and that nothing was left behind."""
+    before = listing(Path())
+    arguments = [str(word) for word in words]
+    capsys.readouterr()
+    code = main(arguments)
+    told = capsys.readouterr()
+    assert (code, told.out) == (2, ""), told.err
+    lines = [line for line in told.err.splitlines() if not line.startswith("note: ")]
+    assert lines[0].startswith("error: ") and len("".join(lines)) > 30, told.err
+    assert all(line.startswith("  ") for line in lines[1:]) and "Traceback" not in told.err
+    assert listing(Path()) == before
+    assert main([*arguments, "--json"]) == 2
+    printed = capsys.readouterr().out
+    assert printed.count("\n") == 1
+    assert lines[0] == "error: " + json.loads(printed)["error"]
+    assert listing(Path()) == before
+    return "\n".join(lines)
+
+
+@pytest.mark.parametrize(("text", "said"), [
+    ("empty.txt", "empty.txt"), ("blank.txt", "blank.txt"), ("nothing", "nothing"), ("gone.txt", "gone.txt"),
+    ("goood.txt", 'did you mean "good.txt"'), ("no*.text", "no file matches"),
+    ("latin.txt", "latin.txt is not utf-8 at byte 6 (0xe7); try --encoding latin-1, or --errors replace."),
+    ("binary.bin", "binary.bin has a NUL byte at byte 11"), ("nul.txt", "nul.txt has a NUL byte at byte 100"),
+    ("cut.txt.gz", "cut.txt.gz ends too early"),
+])
+@pytest.mark.parametrize("verb", [
+    [*PRETRAIN, "--corpus"], ["tokenizer", "train", "--kind", "word", "--vocab-size", "200", "--out", "run"],
+    ["corpus", "build", "--tokenizer", "tok", "--out", "run"], ["embed", "done", "--out", "run.npy"],
+    ["inspect", "bert@tiny", "--corpus"],
+], ids=["pretrain", "tokenizer", "corpus", "embed", "inspect"])
+def test_text_that_cannot_be_read(here, capsys, verb, text, said):
+    assert said in refused(capsys, *verb, text)
+
+
+@pytest.mark.parametrize(("text", "options"), [
+    ("latin.txt", ["--encoding", "latin-1"]), ("latin.txt", ["--errors", "replace"]),
+    ("nul.txt", ["--errors", "replace"]),
+])
+def test_the_advice_works(here, capsys, text, options):
+    assert main([*PRETRAIN, "corpus.validation=0.1", "--corpus", text, *options, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["steps"] == 2
+
+
+@pytest.mark.parametrize(("options", "said"), [
+    (["--encoding", "utf-9"], 'no text encoding "utf-9". Did you mean "utf-8"?'),
+    (["--errors", "replac"], '--errors is "replac"'), (["--documents", "lines"], '--documents is "lines"'),
+])
+def test_how_to_read_must_be_known(here, capsys, options, said):
+    assert said in refused(capsys, *PRETRAIN, "--corpus", "good.txt", *options)
+
+
+def test_a_corpus_too_small_for_one_example(here, capsys):
+    assert main(["corpus", "build", "word.txt", "--tokenizer", "tok", "--out", "small"]) == 0
+    said = refused(capsys, *PRETRAIN, "--corpus", "small", "corpus.sequence_length=3")
+    assert "corpus.sequence_length" in said
+
+
+def test_a_tokenizer_without_the_special_tokens(here, capsys):
+    """All that is missing at once."""
+    train_tokenizer([Path("good.txt").read_text()], "word", 200, lowercase=True, roles=set()).save("plain")
+    assert main(["corpus", "build", "good.txt", "--tokenizer", "plain", "--out", "bare"]) == 0
+    said = refused(capsys, *PRETRAIN, "--corpus", "bare")
+    assert "bare" in said and "--for bert" in said
+    assert all(f'"{role}"' in said for role in ("mask", "start", "separator")), said
+
+
+def other_corpus() -> None:
+    Path("other.txt").write_text(small_text(seed=5) + "Altogether different words stand here.\n")
+    assert main(["tokenizer", "train", "other.txt", "--for", "bert", "--vocab-size", "250", "--out", "other-tok"]) == 0
+    assert main(["corpus", "build", "other.txt", "--tokenizer", "other-tok", "--out", "other"]) == 0
+
+
+def test_another_vocabulary_than_the_model_to_start_from(here, capsys):
+    other_corpus()
+    said = refused(capsys, *PRETRAIN, "--corpus", "other", "--from", "done")
+    assert "done" in said and "--tokenizer" in said
+    advised = said.split("`")[1].removeprefix("--tokenizer ")
+    assert main(["corpus", "build", "other.txt", "--tokenizer", advised, "--out", "fitting"]) == 0
+    assert main([*PRETRAIN, "--corpus", "fitting", "--from", "done"]) == 0
+
+
+def test_another_corpus_than_the_run_was_started_with(here, capsys):
+    other_corpus()
+    assert main([*PRETRAIN, "--corpus", "corpus"]) == 0
+    for name in ("result.json", "model", "checkpoints"):
+        path = Path("run", name)
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    shutil.move("corpus", "old")
+    assert "there is no corpus" in refused(capsys, "resume", "run")
+    shutil.copytree("other", "corpus")
+    assert "the corpus of run is not the one it was started with" in refused(capsys, "resume", "run")
+
+
+@pytest.mark.parametrize(("words", "said"), [
+    (["pretrain", "brt"], 'no recipe "brt". Did you mean "bert"?'),
+    (["pretrain", "bert@tinny"], 'no size "tinny" of bert. Did you mean "tiny"?'),
+    (["pretrain", "gone.toml"], "cannot read the recipe gone.toml"),
+    (["pretrain", "bert@tiny", "network.hads=2"], "network.heads"),
+    (["pretrain", "bert@tiny", "network.layers=many"], "network.layers"),
+    (["pretrain", "bert@tiny", "training.batch_size=0"], "training.batch_size"),
+    (["pretrain", "bert@tiny", "network.width=30", "network.heads=4"], "network.heads"),
+    (["pretrain", "bert@tiny", "objective.masked_lm.mask=0.9", "objective.masked_lm.random=0.3"], "add up to"),
+    (["pretrain", "bert@tiny", "corpus.packing=stream"], "next_sentence"),
+    (["pretrain", "bert@tiny", "network"], "network"),
+    (["pretrain", "transformer@tiny"], "no objective"),
+])
+def test_a_recipe_that_cannot_be(here, capsys, words, said):
+    assert said in refused(capsys, *words, "--corpus", "corpus", "--out", "run", "--steps", "2")
+
+
+def test_all_problems_of_a_recipe_at_once(here, capsys):
+    said = refused(capsys, *PRETRAIN, "--corpus", "corpus", "network.hads=2", "training.learning_rate=-1",
+                   "objective.masked_lm.rate=yes")
+    assert said.startswith("error: 3 problems") and said.count("\n") == 3
+
+
+@pytest.mark.parametrize(("budget", "said"), [
+    (["--steps", "0"], "--steps must be a number greater than 0, not 0"), (["--minutes", "-1"], "--minutes must be"),
+    (["--tokens", "0"], "--tokens must be"), (["--minutes", "nan"], "--minutes must be"),
+    (["--minutes", "inf"], "--minutes must be"), (["--steps", "2", "--tokens", "9"], "exclude each other"),
+    (["--steps", "two"], "--steps"), (["--seed", "-1", "--steps", "1"], "--seed"),
+    (["--seed", str(2**64), "--steps", "1"], "--seed"),
+])
+def test_a_budget_that_is_none(here, capsys, budget, said):
+    assert said in refused(capsys, "pretrain", "bert@tiny", "--corpus", "corpus", "--out", "run", *budget)
+
+
+@pytest.mark.parametrize(("out", "said"), [
+    ("good.txt", "good.txt exists"), ("done", "done exists and is not empty; choose another --out or add --overwrite"),
+    ("good.txt/run", "good.txt is a file"), ("good.txt/deep/run", "good.txt is a file"),
+    ("/proc/run", "cannot make the folder /proc/run"), ("n" * 300, "name too long"),
+])
+@pytest.mark.parametrize("verb", [
+    ["pretrain", "bert@tiny", *SMALL, "--steps", "2", "--corpus", "corpus"],
+    ["tokenizer", "train", "good.txt", "--kind", "word", "--vocab-size", "200"],
+    ["corpus", "build", "good.txt", "--tokenizer", "tok"],
+], ids=["pretrain", "tokenizer", "corpus"])
+def test_a_place_that_cannot_be_written(here, capsys, verb, out, said):
+    assert said in refused(capsys, *verb, "--out", out)
+
+
+@pytest.mark.parametrize(("out", "said"), [
+    ("good.txt", "good.txt exists"), ("done", "done is a folder"), ("nothing", "nothing is a folder"),
+    ("good.txt/vectors.npy", "good.txt is a file"), ("/proc/vectors.npy", "/proc/vectors.npy"),
+])
+def test_a_file_that_cannot_be_written(here, capsys, out, said):
+    assert said in refused(capsys, "embed", "done", "good.txt", "--out", out)
+
+
+def test_a_failed_overwrite_of_a_misspelt_text_keeps_the_run(here, capsys):
+    assert "gone.txt" in refused(capsys, "pretrain", "bert@tiny", "--corpus", "gone.txt", "--out", "done", "--overwrite")
+
+
+@pytest.mark.parametrize("name", ["shard-00000/tokens.bin", "shard-00000/word_starts.bin", "documents.bin",
+                                  "manifest.json", "tokenizer/tokenizer.json", "checksums.json"])
+@pytest.mark.parametrize("how", ["altered", "truncated", "missing"])
+def test_a_damaged_corpus(here, capsys, name, how):
+    damage(Path("corpus", name), how)
+    said = refused(capsys, *PRETRAIN, "--corpus", "corpus")
+    assert "stemma corpus build" in said
+    # what stands in an altered list of checksums decides what is blamed
+    assert Path(name).name in said or (name, how) == ("checksums.json", "altered")
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "tokenizer.json", "config.json", "recipe.toml"])
+@pytest.mark.parametrize("how", ["altered", "truncated", "missing"])
+def test_a_damaged_model(here, capsys, name, how):
+    damage(Path("done/model", name), how)
+    for verb in (["fill", "done", "the [MASK]"], ["embed", "done", "good.txt", "--out", "v.npy"],
+                 [*PRETRAIN, "--corpus", "corpus", "--from", "done"]):
+        said = refused(capsys, *verb)
+        assert name in said or (name == "config.json" and "`stemma resume" in said)
+
+
+def damage(file: Path, how: str) -> None:
+    content = file.read_bytes()
+    if how == "missing":
+        file.unlink()
+    elif how == "truncated":
+        file.write_bytes(content[: len(content) // 2])
+    else:
+        middle = len(content) // 2
+        file.write_bytes(content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :])
+
+
+@pytest.mark.parametrize(("change", "said"), [
+    (lambda: Path("done/model/config.json").write_text('{"model_type": "brt"}'), 'model_type "brt"'),
+    (lambda: Path("done/model/config.json").write_text('{"model_type": '), "config.json"),
+    (lambda: Path("done/model/model.safetensors").unlink(), "model.safetensors"),
+    (lambda: shutil.rmtree("done/model"), "has no model yet"),
+])
+@pytest.mark.parametrize("checksums", [True, False])
+def test_folders_that_are_no_models(here, capsys, change, said, checksums):
+    change()
+    if not checksums:
+        Path("done/model/checksums.json").unlink(missing_ok=True)
+    for verb in (["fill", "done", "the [MASK]"], [*PRETRAIN, "--corpus", "corpus", "--from", "done"]):
+        found = refused(capsys, *verb)
+        assert said in found or (checksums and "config.json" in found)
+
+
+@pytest.mark.parametrize(("where", "said"), [
+    ("nothing", "nothing is no model"), ("gone", "there is no model at"), ("corpus", "corpus is no model"),
+    ("good.txt", "good.txt is no model"),
+])
+def test_places_without_a_model(here, capsys, where, said):
+    assert said in refused(capsys, "fill", where, "the [MASK]")
+    assert said in refused(capsys, *PRETRAIN, "--corpus", "corpus", "--from", where)
+    assert said in refused(capsys, *PRETRAIN, "--corpus", "good.txt", "--from", where)
+
+
+def test_asking_a_model_for_the_impossible(here, capsys):
+    assert "write [MASK]" in refused(capsys, "fill", "done", "no mask here")
+    assert "--top" in refused(capsys, "fill", "done", "a [MASK]", "--top", "0")
+    assert "tokens" in refused(capsys, "fill", "done", "[MASK] " + "word " * 3000)
+    assert "--pooling" in refused(capsys, "embed", "done", "good.txt", "--out", "v.npy", "--pooling", "max")
+
+
+def test_fill_on_a_model_without_a_head(here, capsys):
+    import stemma
+    from stemma.objectives import build_network
+
+    model = stemma.load("done")
+    chosen = model.recipe.with_changes({"remove": ["objective.masked_lm"]}, "test")
+    model.network = build_network(chosen, model.network.vocabulary).eval()
+    stemma.save(model, "headless")
+    assert "no language-model head" in refused(capsys, "fill", "headless", "the [MASK]")
+
+
+def test_resuming_what_is_no_run(here, capsys):
+    for where in ("nothing", "gone", "corpus", "good.txt", "done/model"):
+        assert f"{where} is not a run" in refused(capsys, "resume", where)
+    Path("done/result.json").unlink()
+    plan = Path("done/run.json").read_text()
+    for damaged in (plan[: len(plan) // 2], "{}", plan.replace("budget", "bugdet"), "[1]"):
+        Path("done/run.json").write_text(damaged)
+        assert "run.json is damaged" in refused(capsys, "resume", "done")
+    Path("done/run.json").write_text(plan)
+    damage(Path("done/recipe.toml"), "missing")
+    assert "recipe.toml" in refused(capsys, "resume", "done")
+
+
+@pytest.mark.parametrize("name", ["weights.safetensors", "optimizer.safetensors", "state.json", "checksums.json"])
+@pytest.mark.parametrize("how", ["altered", "truncated", "missing"])
+def test_damaged_checkpoints(here, capsys, name, how):
+    """The newest damaged: the one before it serves, to the same bytes. All damaged: an error that says what to do."""
+    wanted = Path("done/model/model.safetensors").read_bytes()
+    for left in ("result.json", "model"):
+        path = Path("done", left)
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    newest, before = Path("done/checkpoints/step-4"), Path("done/checkpoints/step-2")
+    damage(before / name, how)
+    sound = Path("sound")
+    newest.rename(sound)
+    said = refused(capsys, "resume", "done")
+    assert "step-2" in said and "delete done/checkpoints" in said
+
+    sound.rename(newest)
+    damage(newest / name, how)
+    assert "delete done/checkpoints" in refused(capsys, "resume", "done")
+
+    shutil.rmtree("done/checkpoints")
+    assert main(["resume", "done"]) == 0  # as advised
+    assert Path("done/model/model.safetensors").read_bytes() == wanted
+
+    shutil.rmtree("done/model")
+    Path("done/result.json").unlink()
+    damage(newest / name, how)
+    capsys.readouterr()
+    assert main(["resume", "done"]) == 0
+    told = capsys.readouterr().err
+    assert "note: " in told and "step-4" in told and "going on from step-2" in told
+    assert Path("done/model/model.safetensors").read_bytes() == wanted
+
+
+def test_windows_line_ends_make_the_same_tokens(here, capsys):
+    Path("windows.txt").write_bytes(Path("good.txt").read_bytes().replace(b"\n", b"\r\n"))
+    for name in ("good", "windows"):
+        assert main(["corpus", "build", f"{name}.txt", "--tokenizer", "tok", "--out", f"{name}-corpus"]) == 0
+    for file in ("shard-00000/tokens.bin", "documents.bin", "sentences.bin"):
+        assert Path("good-corpus", file).read_bytes() == Path("windows-corpus", file).read_bytes()

@@ -1,0 +1,219 @@
+"""Killed with -9 at any moment, a run resumes to the very bytes that it would have reached."""
+
+from __future__ import annotations
+
+import json
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from commands import start, stemma
+from conftest import small_text
+
+SMALL = ["network.width=32", "network.heads=2", "network.layers=2", "network.feedforward=64",
+         "corpus.sequence_length=32", "training.batch_size=8", "training.checkpoint_every=3", "training.warmup_steps=5",
+         "training.log_every=1", "training.validate_every=10"]
+DYNAMIC = "objective.masked_lm.dynamic=true"
+STEPS = ["--steps", "30"]
+VARIANTS = {
+    "static masks, 30 steps": [*STEPS, "objective.masked_lm.duplicates=2"],
+    "dynamic masks, 7000 tokens": ["--tokens", "7000", DYNAMIC],
+    "two lengths": [*STEPS, "corpus.first_phase.share=0.5", "corpus.first_phase.sequence_length=16"],
+    "two lengths by tokens": ["--tokens", "5000", DYNAMIC, "corpus.first_phase.share=0.3",
+                              "corpus.first_phase.sequence_length=16"],
+    "gradient slices": [*STEPS, DYNAMIC, "training.micro_batch_size=3"],
+    # large enough that torch really splits the work
+    "two threads": ["--steps", "18", "training.threads=2", "network.width=128", "network.feedforward=512",
+                    "corpus.sequence_length=64", "training.batch_size=16"],
+    "bf16": [*STEPS, "training.precision=bf16"],
+    "tasks in turns": [*STEPS, "objective.masked_lm.packing=full_sentences", "objective.next_sentence.start_step=5"],
+    "lamb, cosine": [*STEPS, "training.optimizer={kind='lamb'}", "training.schedule={kind='cosine'}"],
+    "adafactor": [*STEPS, "training.optimizer={kind='adafactor'}", "training.schedule={kind='inverse_sqrt'}"],
+}
+
+
+def model_bytes(run: Path) -> bytes:
+    return (run / "model" / "model.safetensors").read_bytes()
+
+
+def saved_steps(run: Path) -> list[int]:
+    return [int(folder.name.removeprefix("step-")) for folder in (run / "checkpoints").glob("step-*")]
+
+
+def check_log(run: Path, steps: int) -> None:
+    """No torn line, every step once, and every look at held-out text once."""
+    entries = [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
+    assert [entry["step"] for entry in entries if "loss" in entry] == list(range(1, steps + 1))
+    looks = [entry["step"] for entry in entries if "validation_loss" in entry]
+    assert looks == sorted({*range(10, steps + 1, 10), steps})
+    assert [entry["step"] for entry in entries] == sorted(entry["step"] for entry in entries)
+
+
+def kill_and_resume(first: list[object], run: Path, rng: random.Random) -> int:
+    """Kill before the first checkpoint, in the middle of a save, and twice at random; returns how often it hit."""
+    def saving() -> bool:
+        return any((run / "checkpoints").glob(".step-*.tmp"))
+
+    def reached(step: int) -> bool:
+        return max(saved_steps(run), default=0) >= step
+
+    def later() -> bool:
+        if reached(14):
+            time.sleep(rng.uniform(0, 0.05))
+        return reached(14)
+
+    moments = [lambda: (run / "run.json").is_file(), saving, lambda: reached(8) and saving(), later]
+    hits = 0
+    for number, moment in enumerate(moments):
+        ended = start(*(first if number == 0 else ["resume", run])).kill_when(moment)
+        assert ended.code in (-signal.SIGKILL, 0), ended.err
+        hits += ended.code == -signal.SIGKILL
+    return hits
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_a_killed_run_ends_in_the_same_bytes(tmp_path, corpus_folder, variant):
+    command = ["pretrain", "bert@tiny", "--corpus", corpus_folder, *SMALL, *VARIANTS[variant], "--seed", "3", "--json"]
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    reference = stemma(*command, "--out", whole)
+    assert reference.code == 0, reference.err
+
+    assert kill_and_resume([*command, "--out", killed], killed, random.Random(variant)) >= 3
+    resumed = stemma("resume", killed, "--json")
+    assert resumed.code == 0, resumed.err
+
+    assert model_bytes(killed) == model_bytes(whole)
+    for name in ("loss", "validation_loss", "unigram_loss", "steps", "tokens"):
+        assert resumed.json[name] == reference.json[name]
+    assert reference.json["steps"] > 15
+    check_log(whole, reference.json["steps"])
+    check_log(killed, reference.json["steps"])
+    assert not [path for path in killed.rglob("*") if path.name.endswith((".tmp", ".old"))]
+
+
+def test_a_kill_before_torch_is_imported_leaves_a_run_to_resume(tmp_path, corpus_folder):
+    """A real process this time, from its very start: the run folder stands before the slow import."""
+    command = [sys.executable, "-m", "stemma", "pretrain", "bert@tiny", "--corpus", str(corpus_folder), *SMALL, *STEPS]
+    run = tmp_path / "run"
+    began = time.monotonic()
+    with subprocess.Popen([*command, "--out", str(run)], stderr=subprocess.PIPE) as process:
+        while not (run / "run.json").is_file():
+            assert process.poll() is None and time.monotonic() < began + 60
+            time.sleep(0.001)
+        libraries = Path(f"/proc/{process.pid}/maps")
+        torch_is_there = libraries.exists() and "libtorch" in libraries.read_text()
+        process.kill()
+    assert not torch_is_there
+    assert sorted(path.name for path in run.iterdir()) == ["recipe.toml", "run.json"]
+    assert stemma("resume", run).code == 0
+    whole = tmp_path / "whole"
+    assert stemma(*command[3:], "--out", whole).code == 0
+    assert model_bytes(run) == model_bytes(whole)
+
+
+@pytest.mark.parametrize("way", ["file", "stdin"])
+def test_a_kill_while_raw_text_is_tokenised(tmp_path, way):
+    text = tmp_path / "text.txt"
+    text.write_text(small_text(3000, 12, seed=1))
+    caches = [{"STEMMA_CACHE": str(tmp_path / name)} for name in ("cache", "other cache")]
+    given = {"standard_input": str(text)} if way == "stdin" else {}
+    command = ["pretrain", "bert@tiny", "--corpus", "-" if given else text, *SMALL, "--steps", "6", "--json"]
+    run, whole = tmp_path / "run", tmp_path / "whole"
+
+    def tokenising() -> bool:
+        return any((tmp_path / "cache").glob("*/.corpus.*.tmp/shard-00000/*"))
+
+    def learning_words() -> bool:
+        return (run / "run.json").is_file() and any((tmp_path / "cache").glob("*"))
+
+    assert start(*command, "--out", run, **given, **caches[0]).kill_when(learning_words).code == -signal.SIGKILL
+    assert start("resume", run, **caches[0]).kill_when(tokenising).code == -signal.SIGKILL
+    if not given:
+        text.rename(tmp_path / "moved.txt")
+        lost = stemma("resume", run, **caches[0])
+        assert lost.code == 2 and "text.txt" in lost.err and run.is_dir()
+        (tmp_path / "moved.txt").rename(text)
+    resumed = stemma("resume", run, "--json", **caches[0])
+    assert resumed.code == 0, resumed.err
+    assert not [path for path in (tmp_path / "cache").rglob(".*")], "the cache is clean again"
+
+    reference = stemma(*command, "--out", whole, **given, **caches[1])
+    assert reference.code == 0, reference.err
+    assert model_bytes(run) == model_bytes(whole)
+    assert (run / "recipe.toml").read_text() == (whole / "recipe.toml").read_text()
+
+
+def test_the_text_is_not_needed_once_the_corpus_is_made(tmp_path):
+    text = tmp_path / "text.txt"
+    text.write_text(small_text(seed=2))
+    cache = {"STEMMA_CACHE": str(tmp_path / "cache")}
+    run, whole = tmp_path / "run", tmp_path / "whole"
+    command = ["pretrain", "bert@tiny", "--corpus", text, *SMALL, *STEPS]
+    ended = start(*command, "--out", run, **cache).kill_when(lambda: len(saved_steps(run)))
+    assert ended.code == -signal.SIGKILL
+    before = text.read_text()
+    text.write_text("quite another text")
+    assert stemma("resume", run, **cache).code == 0
+    text.write_text(before)
+    assert stemma(*command, "--out", whole, **cache).code == 0
+    assert model_bytes(run) == model_bytes(whole)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_saves_and_exits_130(tmp_path, corpus_folder, number):
+    command = ["pretrain", "bert@tiny", "--corpus", corpus_folder, *SMALL, *STEPS, "training.checkpoint_every=1000"]
+    run, whole = tmp_path / "run", tmp_path / "whole"
+    stopped = start(*command, "--out", run, "--json").kill_when(lambda: _lines(run) >= 5, number)
+    assert stopped.code == 130
+    [step] = saved_steps(run)
+    assert f"stopped at step {step}" in stopped.err and f"`stemma resume {run}`" in stopped.err
+    assert stopped.err.count("\n") == 1 and set(stopped.json) == {"interrupted"}
+    assert 5 <= step < 30 and not (run / "model").exists()
+
+    assert stemma("resume", run).code == 0
+    assert stemma(*command, "--out", whole).code == 0
+    assert model_bytes(run) == model_bytes(whole)
+    check_log(run, 30)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_while_text_is_tokenised(tmp_path, number):
+    text = tmp_path / "text.txt"
+    text.write_text(small_text(3000))
+    cache, run = {"STEMMA_CACHE": str(tmp_path / "cache")}, tmp_path / "run"
+    first = start("pretrain", "bert@tiny", "--corpus", text, "--out", run, *SMALL, "--steps", 3, **cache)
+    stopped = first.kill_when(lambda: any((tmp_path / "cache").glob("*/.corpus.*.tmp/*")), number)
+    assert stopped.code == 130 and f"`stemma resume {run}`" in stopped.err
+    assert not [path for path in (tmp_path / "cache").rglob(".*")]
+    assert stemma("resume", run, **cache).code == 0
+
+
+def test_a_second_process_is_refused_while_the_first_trains(tmp_path, corpus_folder):
+    run = tmp_path / "run"
+    command = [sys.executable, "-m", "stemma", "pretrain", "bert@tiny", "--corpus", corpus_folder, "--out", run,
+               *SMALL, "--steps", "100000"]
+    with subprocess.Popen([str(word) for word in command], stderr=subprocess.PIPE) as process:
+        while not saved_steps(run):
+            assert process.poll() is None
+            time.sleep(0.01)
+        second = stemma("resume", run)
+        assert second.code == 2 and second.err.startswith(f"error: another process is training {run}")
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 130
+
+
+def test_a_finished_run_says_so(tmp_path, corpus_folder):
+    run = tmp_path / "run"
+    done = stemma("pretrain", "bert@tiny", "--corpus", corpus_folder, "--out", run, *SMALL, "--steps", 3, "--json")
+    files = {path: path.stat().st_mtime_ns for path in run.rglob("*")}
+    again = stemma("resume", run, "--json")
+    assert (again.code, again.out) == (0, done.out) and f"{run} is finished" in again.err
+    assert {path: path.stat().st_mtime_ns for path in run.rglob("*")} == files
+
+
+def _lines(run: Path) -> int:
+    return (run / "log.jsonl").read_bytes().count(b"\n") if (run / "log.jsonl").is_file() else 0

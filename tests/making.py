@@ -1,0 +1,60 @@
+"""Corpora, layouts and drafts of a few lines, for tests that must know every token."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from conftest import small_text
+
+from stemma.corpus.build import build_corpus
+from stemma.corpus.draft import Draft, Layout
+from stemma.corpus.feed import Feed
+from stemma.corpus.packers import Packing
+from stemma.corpus.shards import Corpus
+from stemma.corpus.view import View
+from stemma.schema.corpus import parse_template
+from stemma.text.train import train_tokenizer
+
+SINGLE = "start A separator"
+PAIR = "start A separator B:1 separator:1"
+PACKINGS = ("segment_pair", "sentence_pair", "full_sentences", "doc_sentences", "stream")
+
+
+def corpus_of(folder: Path, documents: Sequence[Sequence[str]], tokenizer: Path, **options) -> Corpus:
+    """A corpus of documents given as lists of sentences."""
+    folder.mkdir(parents=True, exist_ok=True)
+    text = folder / "text.txt"
+    text.write_text("\n\n".join("\n".join(sentences) for sentences in documents) + "\n", encoding="utf-8")
+    build_corpus([text], tokenizer, folder / "corpus", workers=1, sentences="line", **options)
+    return Corpus.open(folder / "corpus")
+
+
+def pieced_corpus(folder: Path, seed: int = 0) -> Corpus:
+    """A corpus whose vocabulary is so small that most words are several pieces."""
+    text = small_text(documents=30, seed=seed)
+    roles = {"mask", "start", "separator", "begin", "end"}
+    train_tokenizer(iter([text]), "wordpiece", 64, lowercase=True, roles=roles).save(folder / "tokenizer")
+    return corpus_of(folder, [document.split("\n") for document in text.strip().split("\n\n")], folder / "tokenizer")
+
+
+def whole(corpus: Corpus) -> View:
+    """Every document, nothing held out."""
+    return View(corpus, np.stack([corpus.documents[:-1], corpus.documents[1:]], axis=1))
+
+
+def plain_layout(length: int, single: str = SINGLE, pair: str = PAIR) -> Layout:
+    """A layout without a tokenizer, for packers that never look at a token."""
+    return Layout(parse_template(single), parse_template(pair), length, {"padding": 0, "start": 1, "separator": 2})
+
+
+def packing_of(corpus: Corpus, kind: str, length: int, short: float = 0.0, single: str = SINGLE,
+               pair: str = PAIR) -> Packing:
+    return Packing(kind, Layout.of(corpus.tokenizer, single, pair, length), short)
+
+
+def draft_of(view: View, kind: str, length: int, rows: int, seed: int = 0, short: float = 0.0, **templates) -> Draft:
+    packing = packing_of(view.corpus, kind, length, short, **templates)
+    pieces, _ = Feed(view, packing, seed).take(rows)
+    return Draft(view, pieces, packing.layout)

@@ -1,0 +1,77 @@
+import numpy as np
+import pytest
+import torch
+from literal.transformer import attention
+
+from stemma.network.attention.full import attend
+from stemma.visibility import Causal, Full, Mask, Packed, Padded, Prefix, Visibility, Window
+
+BATCH, HEADS, LENGTH, WIDTH = 2, 3, 6, 4
+REAL = torch.tensor([[1, 1, 1, 1, 0, 0], [0, 1, 1, 1, 1, 1]]).bool()
+RULES: dict[str, Visibility] = {
+    "full": Full(), "causal": Causal(), "padded": Padded(REAL), "window": Window(1, 2),
+    "prefix": Prefix(torch.tensor([2, 4])), "packed": Packed(torch.tensor([[0, 0, 0, 1, 1, 1], [0, 0, 1, 1, 2, 2]])),
+    "both": Prefix(torch.tensor([3, 3])) & Window(2, 1),
+}
+NEARLY_NOTHING = 1e-9  # rounds to no dropout at all, but takes the way that training takes
+
+
+def tensors(keys: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    rng = torch.Generator().manual_seed(0)
+    shapes = ((BATCH, HEADS, LENGTH, WIDTH), (BATCH, HEADS, keys, WIDTH), (BATCH, HEADS, keys, WIDTH))
+    return tuple(torch.randn(shape, generator=rng) for shape in shapes)
+
+
+@pytest.mark.parametrize("dropout", [0.0, NEARLY_NOTHING])
+@pytest.mark.parametrize("memory", [0, 3])
+@pytest.mark.parametrize("name", RULES)
+def test_attention_is_a_softmax_over_what_is_seen(name, memory, dropout):
+    keys = LENGTH + memory
+    query, key, value = tensors(keys)
+    found = attend(query, key, value, RULES[name].compile(LENGTH, keys), dropout)
+    places = torch.arange(-memory, LENGTH)
+    seen = RULES[name].allows(places[memory:], places).expand(BATCH, LENGTH, keys)
+    for row in range(BATCH):
+        for head in range(HEADS):
+            expected = attention(*(each[row, head].double().numpy() for each in (query, key, value)),
+                                 lambda q, k, row=row: bool(seen[row, q, k]))
+            np.testing.assert_allclose(found[row, head].numpy(), expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_a_mask_for_some_queries_is_those_lines_of_the_whole_mask(name):
+    mask = RULES[name].compile(LENGTH, LENGTH)
+    query, key, value = tensors(LENGTH)
+    places = torch.tensor([[0, 3, 5], [1, 1, 4]])
+    whole = attend(query, key, value, mask, 0.0)
+    chosen = places[:, None, :, None].expand(-1, HEADS, -1, WIDTH)
+    some = attend(query.gather(2, chosen), key, value, mask.at(places, LENGTH), 0.0)
+    torch.testing.assert_close(some, whole.gather(2, chosen))
+
+
+def test_dropout_keeps_the_mean():
+    query, key, value = tensors(LENGTH)
+    mask = Causal().compile(LENGTH, LENGTH)
+    expected = attend(query, key, value, mask, 0.0)
+    torch.manual_seed(0)
+    draws = torch.stack([attend(query, key, value, mask, 0.3) for _ in range(4000)])
+    error = draws.std(0) / 4000**0.5
+    assert ((draws.mean(0) - expected).abs() < 5 * error + 1e-4).all()
+    assert draws.std(0).max() > 0.05
+
+
+def test_gradients_agree_on_both_ways():
+    results = []
+    for dropout in (0.0, NEARLY_NOTHING):
+        leaves = [each.requires_grad_() for each in tensors(LENGTH)]
+        mask = (Causal() & Padded(torch.ones(BATCH, LENGTH).bool())).compile(LENGTH, LENGTH)
+        attend(*leaves, mask, dropout).square().sum().backward()
+        results.append([leaf.grad for leaf in leaves])
+    for one, other in zip(*results, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+
+
+def test_an_open_mask_is_no_mask():
+    query, key, value = tensors(LENGTH)
+    torch.testing.assert_close(attend(query, key, value, Mask(), 0.0),
+                               attend(query, key, value, Mask(dense=torch.ones(1, 1, 1, LENGTH).bool()), 0.0))

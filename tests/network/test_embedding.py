@@ -1,0 +1,83 @@
+import math
+
+import pytest
+import torch
+from literal.transformer import sinusoid
+
+from stemma import lineage
+from stemma.network.embed import Embedding
+from stemma.network.streams import Stream
+
+
+def build(*changes: str) -> Embedding:
+    settings = lineage.recipe("bert@tiny", ["network.width=12", "network.heads=2", *changes]).settings.network
+    torch.manual_seed(0)
+    return Embedding(settings, 30).eval()
+
+
+IDS = torch.tensor([[3, 1, 4, 1, 5], [9, 2, 6, 5, 3]])
+SEGMENTS = torch.tensor([[0, 0, 1, 1, 1], [0, 0, 0, 0, 1]])
+
+
+def test_token_segment_and_place_are_summed_and_normalised():
+    embedding = build()
+    norm = torch.nn.functional.layer_norm
+    for row in range(2):
+        for place in range(5):
+            vector = (embedding.tokens.weight[IDS[row, place]] + embedding.segments.weight[SEGMENTS[row, place]]
+                      + embedding.position.table.weight[place])
+            expected = norm(vector, (12,), embedding.norm.weight, embedding.norm.bias, 1e-12)
+            found = embedding(Stream(ids=IDS, segments=SEGMENTS))[row, place]
+            torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_without_segments_every_place_is_in_the_first():
+    embedding = build()
+    torch.testing.assert_close(embedding(Stream(ids=IDS)), embedding(Stream(ids=IDS, segments=torch.zeros_like(IDS))))
+    none = build("network.embedding.segments=0", "corpus.pair=start A separator B separator")
+    assert none.segments is None
+
+
+def test_stated_positions_are_used():
+    embedding = build()
+    counted = torch.arange(5).expand(2, 5)
+    torch.testing.assert_close(embedding(Stream(ids=IDS)), embedding(Stream(ids=IDS, positions=counted)))
+    moved = embedding(Stream(ids=IDS, positions=counted + 3))
+    longer = torch.cat([IDS[:, :3], IDS], dim=1)
+    torch.testing.assert_close(moved, embedding(Stream(ids=longer))[:, 3:])
+
+
+def test_an_offset_leaves_the_first_rows_unused():
+    embedding = build("network.position.offset=2", "network.embedding.norm=false")
+    assert embedding.position.table.num_embeddings == 514
+    found = embedding(Stream(ids=IDS))[0, 0]
+    expected = embedding.tokens.weight[3] + embedding.segments.weight[0] + embedding.position.table.weight[2]
+    torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.parametrize("width", [12, 16])
+def test_sinusoids_follow_the_formula(width):
+    embedding = build("network.position.kind=sinusoidal", "network.position.maximum=1000", f"network.width={width}",
+                      "network.embedding.norm=false")
+    for positions in (None, torch.tensor([[7, 0, 300, 1, 2]] * 2)):
+        found = embedding.position(IDS, positions)
+        for place, number in enumerate([0, 1, 2, 3, 4] if positions is None else positions[0].tolist()):
+            expected = torch.tensor(sinusoid(number, width))
+            vector = found[place] if found.dim() == 2 else found[0, place]
+            torch.testing.assert_close(vector, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_the_table_may_be_narrower_than_the_network():
+    embedding = build("network.embedding.width=4")
+    assert embedding.tokens.weight.shape == (30, 4) and embedding.position.table.weight.shape[1] == 4
+    assert embedding(Stream(ids=IDS)).shape == (2, 5, 12)
+    narrow = build("network.embedding.width=4", "network.embedding.norm=false")
+    inner = (narrow.tokens(IDS) + narrow.segments.weight[0] + narrow.position.table.weight[:5])
+    torch.testing.assert_close(narrow(Stream(ids=IDS)), narrow.project(inner))
+
+
+def test_scaling_by_the_root_of_the_width():
+    embedding = build("network.embedding.scale=true", "network.embedding.norm=false", "network.position.kind=none",
+                      "network.embedding.width=9")
+    inner = embedding.tokens(IDS) * math.sqrt(9) + embedding.segments.weight[0]
+    torch.testing.assert_close(embedding(Stream(ids=IDS)), embedding.project(inner))

@@ -1,0 +1,135 @@
+import numpy as np
+import pytest
+import torch
+from literal import transformer
+
+from stemma import lineage
+from stemma.network.heads import ClassHead, Pooler, TokenHead
+from stemma.network.network import Network
+from stemma.network.streams import Stream
+from stemma.visibility import Causal, Full, Packed, Padded, Visibility, Window
+
+BATCH, LENGTH, VOCABULARY = 3, 7, 23
+RIGHT = torch.arange(LENGTH)[None, :] < torch.tensor([7, 4, 1])[:, None]
+LEFT = RIGHT.flip(1)
+SEES: dict[str, Visibility] = {"full": Full(), "right": Padded(RIGHT), "left": Padded(LEFT), "causal": Causal(),
+                               "causal and padded": Causal() & Padded(RIGHT),
+                               "packed band": Packed(torch.tensor([[0, 0, 0, 1, 1, 1, 1]] * 3)) & Window(1, 2)}
+
+
+def build(*changes: str, seed: int = 0) -> Network:
+    settings = lineage.recipe("bert@tiny", ["network.width=12", "network.heads=3", "network.feedforward=20",
+                                            "network.layers=2", "network.norm.epsilon=0.001", *changes]).settings
+    torch.manual_seed(seed)
+    heads = {"pooler": Pooler(), "pair": ClassHead(2), "vocabulary": TokenHead()}
+    network = Network(settings.network, VOCABULARY, heads).eval()
+    with torch.no_grad():  # nothing may be zero or one, or a forgotten bias would not be noticed
+        for parameter in network.parameters():
+            parameter.copy_(torch.randn_like(parameter) * 0.3 + 0.1)
+    return network
+
+
+def weights_of(network: Network) -> transformer.Weights:
+    return {name: value.detach().double().numpy() for name, value in network.state_dict().items()}
+
+
+def stream(sees: Visibility, **more) -> Stream:
+    rng = torch.Generator().manual_seed(1)
+    ids = torch.randint(0, VOCABULARY, (BATCH, LENGTH), generator=rng)
+    segments = torch.randint(0, 2, (BATCH, LENGTH), generator=rng)
+    return Stream(ids=ids, sees=sees, segments=segments, **more)
+
+
+@pytest.mark.parametrize("place", ["post", "pre"])
+@pytest.mark.parametrize("sees", SEES)
+def test_the_stack_computes_the_paper_s_formulas(place, sees):
+    network = build(f"network.norm.place={place}")
+    given = stream(SEES[sees])
+    with torch.no_grad():
+        embedded = network.embedding(given)
+        found = network({"encoder": given})["encoder"]
+    for row in range(BATCH):
+        seen = SEES[sees].grid(LENGTH, row)
+        expected = transformer.encoder(embedded[row].double().numpy(), weights_of(network), network.settings,
+                                       lambda q, k, seen=seen: bool(seen[q, k]))
+        np.testing.assert_allclose(found[row].numpy(), expected, atol=2e-5)
+
+
+@pytest.mark.parametrize("place", ["post", "pre"])
+@pytest.mark.parametrize("sees", ["full", "right", "left", "causal", "packed band"])
+@pytest.mark.parametrize("wanted", [[0, 3, 9, 15], [2], [], [0, 7, 14], list(range(21))])
+def test_places_that_will_be_read_do_not_depend_on_which_others_are(place, sees, wanted):
+    network = build(f"network.norm.place={place}")
+    places = torch.tensor(wanted, dtype=torch.long)
+    whole = network({"encoder": stream(SEES[sees])})["encoder"].flatten(0, 1)
+    some = network({"encoder": stream(SEES[sees], wanted=places)})["encoder"].flatten(0, 1)
+    torch.testing.assert_close(some[places], whole[places], rtol=1e-4, atol=1e-5)
+    one = torch.autograd.grad(whole[places].square().sum(), list(network.encoder.parameters()), retain_graph=True)
+    other = torch.autograd.grad(some[places].square().sum(), list(network.encoder.parameters()), allow_unused=True)
+    for expected, found in zip(one, other, strict=True):
+        torch.testing.assert_close(torch.zeros_like(expected) if found is None else found, expected,
+                                   rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("real", [RIGHT, LEFT], ids=["right", "left"])
+def test_what_stands_in_the_padding_changes_nothing(real):
+    network = build()
+    given = stream(Padded(real))
+    other = Stream(ids=torch.where(real, given.ids, (given.ids + 5) % VOCABULARY), sees=given.sees,
+                   segments=torch.where(real, given.segments, 1 - given.segments))
+    with torch.no_grad():
+        one, two = (network({"encoder": each})["encoder"] for each in (given, other))
+    torch.testing.assert_close(one[real], two[real])
+    assert not torch.allclose(one[~real], two[~real])
+
+
+def test_every_layer_can_be_kept():
+    network = build()
+    given = stream(Full())
+    with torch.no_grad():
+        hidden = network({"encoder": given}, keep_layers=True)
+        torch.testing.assert_close(hidden.layers["encoder"][0], network.embedding(given))
+    assert len(hidden.layers["encoder"]) == 3
+    torch.testing.assert_close(hidden.layers["encoder"][-1], hidden["encoder"])
+    assert network({"encoder": given}).layers == {}
+
+
+def test_heads_are_the_published_ones():
+    """BERT: dense, gelu, norm and the embedding matrix again; the first place, dense and tanh."""
+    network = build()
+    weights = weights_of(network)
+    with torch.no_grad():
+        hidden = network({"encoder": stream(Full())})["encoder"]
+        logits, pooled = network.head("vocabulary")(hidden), network.pooled(hidden)
+        pair = network.head("pair")(pooled)
+    x = hidden.double().numpy()
+    transformed = transformer.layer_norm(transformer.gelu(transformer.linear(x, weights, "heads.vocabulary.dense")),
+                                         weights, "heads.vocabulary.norm", network.settings.norm.epsilon)
+    expected = transformed @ weights["embedding.tokens.weight"].T + weights["heads.vocabulary.bias"]
+    np.testing.assert_allclose(logits.numpy(), expected, atol=2e-5)
+    expected = np.tanh(transformer.linear(x[:, 0], weights, "heads.pooler.dense"))
+    np.testing.assert_allclose(pooled.numpy(), expected, atol=1e-5)
+    np.testing.assert_allclose(pair.numpy(), transformer.linear(expected, weights, "heads.pair.output"), atol=1e-5)
+
+
+def test_initial_weights_are_small_and_cut_at_two_spreads():
+    settings = lineage.recipe("bert@tiny", ["network.initialization.spread=0.05"]).settings.network
+    torch.manual_seed(0)
+    network = Network(settings, 500, {"vocabulary": TokenHead()})
+    for name, parameter in network.named_parameters():
+        if name.endswith("bias"):
+            assert not parameter.any()
+        elif "norm" in name:
+            assert (parameter == 1).all()
+        else:
+            assert parameter.abs().max() <= 0.1
+            assert parameter.std().item() == pytest.approx(0.05 * 0.88, rel=0.1)  # a normal cut at two spreads
+
+
+def test_parameters_are_counted_once():
+    network = build()
+    everything = sum(p.numel() for p in network.parameters())
+    assert network.parameter_count() == everything
+    above = sum(p.numel() for name in ("pair", "vocabulary") for p in network.heads[name].parameters())
+    assert network.parameter_count(heads=False) == everything - above
+    assert not any("vocabulary" in name and "table" in name for name in network.state_dict())

@@ -1,0 +1,94 @@
+import pytest
+import torch
+from torch.nn import functional
+
+from stemma.network import vocabulary_loss as module
+from stemma.network.vocabulary_loss import vocabulary_loss
+
+WIDTH, VOCABULARY = 6, 37
+
+
+def inputs(rows: int, bias: bool = True, scale: float = 1.0):
+    rng = torch.Generator().manual_seed(0)
+    hidden = torch.randn(rows, WIDTH, generator=rng) * scale
+    table = torch.randn(VOCABULARY, WIDTH, generator=rng)
+    offset = torch.randn(VOCABULARY, generator=rng) if bias else None
+    labels = torch.randint(0, VOCABULARY, (rows,), generator=rng)
+    return [None if each is None else each.requires_grad_() for each in (hidden, table, offset)], labels
+
+
+def reference(leaves, labels, total):
+    hidden, table, bias = leaves
+    return functional.cross_entropy(functional.linear(hidden, table, bias), labels, reduction="sum") / total
+
+
+def gradients(loss, leaves):
+    return torch.autograd.grad(loss * 1.7, [leaf for leaf in leaves if leaf is not None])
+
+
+@pytest.mark.parametrize("block", [1, VOCABULARY, 3 * VOCABULARY, 1 << 23])
+@pytest.mark.parametrize("rows", [1, 8, 11])
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("total", [11.0, 3.0])
+def test_value_and_gradients_are_torch_s(monkeypatch, block, rows, bias, total):
+    monkeypatch.setattr(module, "BLOCK_NUMBERS", block)
+    leaves, labels = inputs(rows, bias)
+    expected = reference(leaves, labels, total)
+    found = vocabulary_loss(*leaves, labels, total)
+    torch.testing.assert_close(found, expected)
+    for one, other in zip(gradients(found, leaves), gradients(expected, leaves), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)
+
+
+def test_large_scores_do_not_overflow():
+    leaves, labels = inputs(5, scale=300.0)
+    found, expected = vocabulary_loss(*leaves, labels, 5.0), reference(leaves, labels, 5.0)
+    torch.testing.assert_close(found, expected)
+    for one, other in zip(gradients(found, leaves), gradients(expected, leaves), strict=True):
+        assert one.isfinite().all()
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
+
+
+def test_no_rows_cost_nothing():
+    leaves, labels = inputs(0)
+    found = vocabulary_loss(*leaves, labels, 4.0)
+    assert found.item() == 0.0
+    for gradient, leaf in zip(gradients(found, leaves), leaves, strict=True):
+        assert gradient.shape == leaf.shape and not gradient.any()
+
+
+@pytest.mark.parametrize("block", [2 * VOCABULARY, 1 << 23])
+def test_under_bf16_autocast(monkeypatch, block):
+    monkeypatch.setattr(module, "BLOCK_NUMBERS", block)
+    leaves, labels = inputs(64)
+    expected = reference(leaves, labels, 64.0)
+    with torch.autocast("cpu", torch.bfloat16):
+        found = vocabulary_loss(*leaves, labels, 64.0)
+    assert found.dtype == torch.float32
+    assert found.item() == pytest.approx(expected.item(), rel=0.01)
+    for one, other, leaf in zip(gradients(found, leaves), gradients(expected, leaves), leaves, strict=True):
+        assert one.dtype == leaf.dtype
+        assert (one - other).norm() < 0.02 * other.norm()
+
+
+@pytest.mark.parametrize("mode", [torch.inference_mode, torch.no_grad])
+def test_where_no_gradient_is_wanted(mode):
+    leaves, labels = inputs(9)
+    expected = reference(leaves, labels, 9.0).item()
+    with mode():
+        found = vocabulary_loss(*leaves, labels, 9.0)
+    assert found.item() == pytest.approx(expected, rel=1e-5)
+    assert not found.requires_grad
+
+
+def test_one_weight_serves_as_embedding_and_output():
+    """Tied: the table's gradient is the sum of what both ends ask for."""
+    table = torch.randn(VOCABULARY, WIDTH, requires_grad=True)
+    ids, labels = torch.tensor([3, 3, 5]), torch.tensor([1, 2, 3])
+
+    def through(loss):
+        return torch.autograd.grad(loss, table)[0]
+
+    expected = through(functional.cross_entropy(functional.embedding(ids, table) @ table.T, labels))
+    found = through(vocabulary_loss(functional.embedding(ids, table), table, None, labels, 3.0))
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)

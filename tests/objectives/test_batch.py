@@ -1,0 +1,127 @@
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from making import draft_of, whole
+
+from stemma import lineage
+from stemma.corpus.shards import Corpus
+from stemma.objectives import Batch, build_network, build_objectives, finish
+from stemma.visibility import Full, Padded
+
+SMALL = ["network.width=16", "network.heads=2", "network.feedforward=24", "network.dropout=0.0",
+         "network.attention.dropout=0.0", "corpus.sequence_length=40"]
+
+
+@pytest.fixture(scope="module")
+def corpus(corpus_folder) -> Corpus:
+    return Corpus.open(corpus_folder)
+
+
+def bert(*changes: str) -> lineage.Recipe:
+    return lineage.recipe("bert@tiny", [*SMALL, *changes])
+
+
+def corrupted(corpus: Corpus, kind: str = "segment_pair", rows: int = 7, length: int = 40):
+    draft = draft_of(whole(corpus), kind, length, rows, short=0.3)
+    objectives = build_objectives(bert())
+    rng = np.random.default_rng(0)
+    for objective in objectives:
+        objective.corrupt(draft, rng)
+    return draft, objectives
+
+
+def test_the_batch_is_the_draft_cut_to_its_longest_row(corpus):
+    draft, _ = corrupted(corpus, rows=3, length=300)
+    batch = finish(draft)
+    longest = int(draft.lengths.max())
+    assert longest < 300
+    stream = batch.streams["encoder"]
+    assert stream.ids.tolist() == draft.ids[:, :longest].tolist()
+    assert stream.segments.tolist() == draft.segments[:, :longest].tolist()
+    assert isinstance(stream.sees, Padded)
+    assert stream.sees.real.tolist() == [[place < length for place in range(longest)] for length in draft.lengths]
+    assert batch.tokens == draft.lengths.sum() and batch.rows == 3
+    target = batch.scores["vocabulary"]
+    original = torch.from_numpy(draft.original[:, :longest].astype("int64")).flatten()
+    assert (original[target.index] == target.labels).all()
+    assert target.total == len(target.index) == len(draft.scores["vocabulary"].index)
+    assert batch.labels["next_sentence"].labels.tolist() == draft.labels["next_sentence"].tolist()
+
+
+def test_a_batch_without_padding_needs_no_mask(corpus):
+    draft = draft_of(whole(corpus), "stream", 16, rows=4)
+    draft.pieces = draft.pieces.select(np.flatnonzero(draft.pieces.part_lengths(0) == 14)[:2])
+    assert finish(draft).streams["encoder"].sees == Full()
+
+
+def losses_and_gradients(network, objectives, batches: list[Batch]) -> tuple[dict[str, float], list[torch.Tensor]]:
+    network.zero_grad()
+    losses: dict[str, float] = {}
+    for batch in batches:
+        hidden = network(batch.streams)
+        found: dict[str, torch.Tensor] = {}
+        for objective in objectives:
+            found |= objective.loss(network, hidden, batch)
+        sum(found.values()).backward()
+        for name, loss in found.items():
+            losses[name] = losses.get(name, 0.0) + loss.item()
+    return losses, [parameter.grad.clone() for parameter in network.parameters() if parameter.grad is not None]
+
+
+@pytest.mark.parametrize("rows", [1, 2, 3, 7, 100])
+def test_slices_add_up_to_the_whole_batch(corpus, rows):
+    draft, objectives = corrupted(corpus)
+    batch = finish(draft)
+    torch.manual_seed(0)
+    network = build_network(bert(), corpus.tokenizer.vocab_size)
+    slices = batch.slices(rows)
+    assert [piece.rows for piece in slices] == [min(rows, 7 - start) for start in range(0, 7, rows)]
+    assert all(piece.scores["vocabulary"].total == batch.scores["vocabulary"].total for piece in slices)
+    losses, gradients = losses_and_gradients(network, objectives, [batch])
+    sliced, sliced_gradients = losses_and_gradients(network, objectives, slices)
+    assert set(losses) == {"masked_lm", "next_sentence"}
+    assert sliced == pytest.approx(losses, rel=1e-5)
+    assert len(gradients) == len(sliced_gradients) > 10
+    for one, other in zip(gradients, sliced_gradients, strict=True):
+        torch.testing.assert_close(other, one, rtol=1e-4, atol=1e-6)
+
+
+def test_a_slice_without_a_target_adds_nothing(corpus):
+    draft, objectives = corrupted(corpus)
+    only_first = draft.scores["vocabulary"].index < 40
+    draft.score("vocabulary", at=np.isin(np.arange(7 * 40), draft.scores["vocabulary"].index[only_first]),
+                labels=draft.original)
+    batch = finish(draft)
+    network = build_network(bert(), corpus.tokenizer.vocab_size)
+    losses, gradients = losses_and_gradients(network, objectives, [batch])
+    sliced, sliced_gradients = losses_and_gradients(network, objectives, batch.slices(2))
+    assert sliced == pytest.approx(losses, rel=1e-5)
+    for one, other in zip(gradients, sliced_gradients, strict=True):
+        torch.testing.assert_close(other, one, rtol=1e-4, atol=1e-6)
+
+
+def test_only_scored_places_and_first_ones_are_asked_for_and_that_changes_nothing(corpus):
+    draft, objectives = corrupted(corpus)
+    batch = finish(draft)
+    stream = batch.streams["encoder"]
+    firsts = [row * stream.ids.shape[1] for row in range(7)]
+    assert stream.wanted.tolist() == sorted({*batch.scores["vocabulary"].index.tolist(), *firsts})
+    network = build_network(bert(), corpus.tokenizer.vocab_size)
+    everywhere = replace(batch, streams={"encoder": replace(stream, wanted=None)})
+    losses, gradients = losses_and_gradients(network, objectives, [batch])
+    expected, expected_gradients = losses_and_gradients(network, objectives, [everywhere])
+    assert losses == pytest.approx(expected, rel=1e-5)
+    for one, other in zip(gradients, expected_gradients, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6)
+
+
+def test_moving_keeps_everything(corpus):
+    draft, _ = corrupted(corpus)
+    batch = finish(draft)
+    moved = batch.to("cpu")
+    assert moved.tokens == batch.tokens and moved.rows == batch.rows
+    assert moved.streams["encoder"].sees == batch.streams["encoder"].sees
+    assert torch.equal(moved.scores["vocabulary"].index, batch.scores["vocabulary"].index)
+    assert torch.equal(moved.labels["next_sentence"].labels, batch.labels["next_sentence"].labels)

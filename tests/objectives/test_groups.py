@@ -1,0 +1,93 @@
+import pytest
+from making import corpus_of
+
+from stemma import lineage
+from stemma.corpus.shards import Corpus
+from stemma.errors import UserError
+from stemma.network.heads import ClassHead, Pooler, TokenHead
+from stemma.objectives import build_network, build_objectives, check_needs, group_objectives, heads_of
+from stemma.text.train import train_tokenizer
+
+SECOND = ["objective.words.kind=masked_lm", "objective.words.rate=0.3", "objective.words.unit=word",
+          "objective.words.dynamic=true"]
+
+
+def groups(*changes: str):
+    recipe = lineage.recipe("bert@tiny", list(changes))
+    return group_objectives(recipe, build_objectives(recipe))
+
+
+def names(found) -> list[tuple[str, tuple[str, ...]]]:
+    return [(group.packing, tuple(objective.name for objective in group.objectives)) for group in found]
+
+
+def test_objectives_of_one_packing_share_a_pass_with_the_sentence_task_first():
+    assert names(groups()) == [("segment_pair", ("next_sentence", "masked_lm"))]
+
+
+def test_an_objective_with_its_own_packing_has_its_own_group():
+    assert names(groups("objective.masked_lm.packing=full_sentences")) == [
+        ("segment_pair", ("next_sentence",)), ("full_sentences", ("masked_lm",))]
+
+
+def test_two_objectives_that_hide_tokens_take_turns():
+    """In one draft the second would overwrite the first one's targets and keep its masks."""
+    assert names(groups(*SECOND)) == [("segment_pair", ("next_sentence", "masked_lm")), ("segment_pair", ("words",))]
+
+
+def test_data_are_static_only_where_the_objective_is():
+    first, second = groups(*SECOND, "objective.masked_lm.duplicates=4")
+    assert (first.copies, second.copies) == (4, None)
+    assert groups("objective.masked_lm.dynamic=true")[0].copies is None
+
+
+def test_heads_are_those_the_objectives_name():
+    objectives = build_objectives(lineage.recipe("bert@tiny"))
+    assert heads_of(objectives) == {"pooler": Pooler(), "next_sentence": ClassHead(2), "vocabulary": TokenHead()}
+    assert set(build_network(lineage.recipe("bert@tiny"), 50).heads) == {"pooler", "next_sentence", "vocabulary"}
+
+
+def test_two_kinds_of_head_under_one_name_are_refused():
+    objectives = build_objectives(lineage.recipe("bert@tiny", SECOND))
+    objectives[-1].needs = lambda: type(objectives[0].needs())(heads={"vocabulary": TokenHead(transform=False)})
+    with pytest.raises(UserError, match='"words" needs another kind of head "vocabulary"'):
+        heads_of(objectives)
+
+
+def test_a_corpus_that_serves_is_accepted(corpus_folder):
+    check_needs(lineage.recipe("bert@tiny"), Corpus.open(corpus_folder))
+
+
+def test_a_recipe_without_an_objective_is_refused(corpus_folder):
+    with pytest.raises(UserError, match="no objective"):
+        check_needs(lineage.recipe("transformer"), Corpus.open(corpus_folder))
+
+
+def test_a_recipe_whose_every_objective_starts_later_is_refused(corpus_folder):
+    late = ["objective.masked_lm.start_step=5", "objective.next_sentence.start_step=9"]
+    with pytest.raises(UserError, match="starts at step 0"):
+        check_needs(lineage.recipe("bert@tiny", late), Corpus.open(corpus_folder))
+    check_needs(lineage.recipe("bert@tiny", late[1:]), Corpus.open(corpus_folder))
+
+
+def poor_corpus(folder, text_file, roles: set[str]) -> Corpus:
+    train_tokenizer(iter([text_file.read_text()]), "wordpiece", 200, lowercase=True, roles=roles).save(folder / "t")
+    return corpus_of(folder, [["the clerk reads"]], folder / "t")
+
+
+def test_all_missing_special_tokens_are_named_at_once(tmp_path, text_file):
+    with pytest.raises(UserError) as caught:
+        check_needs(lineage.recipe("bert@tiny"), poor_corpus(tmp_path, text_file, set()))
+    places = [place for place, _ in caught.value.problems]
+    assert places.count("objective.masked_lm") == 1
+    assert places.count("corpus.single") == places.count("corpus.pair") == 2  # start and separator
+    assert "--for bert" in caught.value.message
+
+
+def test_only_the_template_that_is_used_must_be_writable(tmp_path, text_file):
+    """`tokenizer train --for RECIPE` reserves just what the recipe writes, and that must do."""
+    recipe = lineage.recipe("bert@tiny", ["remove=objective.next_sentence", "corpus.packing=full_sentences",
+                                          "corpus.single=begin A end"])
+    corpus = poor_corpus(tmp_path, text_file, lineage.roles_needed(recipe))
+    assert "separator" not in corpus.tokenizer.roles
+    check_needs(recipe, corpus)

@@ -1,0 +1,86 @@
+import numpy as np
+import pytest
+from making import draft_of, pieced_corpus, whole
+
+from stemma.corpus.randomness import RowRandomness
+from stemma.corpus.shards import Corpus
+from stemma.objectives.masked_lm import HEAD, MaskedLM
+from stemma.schema.objective import MaskedLMSettings
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory) -> Corpus:
+    return pieced_corpus(tmp_path_factory.mktemp("pieced"))
+
+
+def objective(unit: str = "token", **settings) -> MaskedLM:
+    given = {"kind": "masked_lm", "rate": 0.15, "unit": unit, "dynamic": True, **settings}
+    return MaskedLM("masked_lm", MaskedLMSettings(**given))
+
+
+@pytest.mark.parametrize("unit", ["token", "word"])
+def test_labels_are_the_originals_and_nothing_else_changes(corpus, unit):
+    draft = draft_of(whole(corpus), "segment_pair", 48, rows=100)
+    before = draft.ids.copy()
+    objective(unit).corrupt(draft, np.random.default_rng(0))
+    scored = draft.scores[HEAD]
+    assert (scored.labels == before.reshape(-1)[scored.index]).all()
+    assert (draft.original == before).all()
+    untouched = np.ones(before.size, dtype=bool)
+    untouched[scored.index] = False
+    assert (draft.ids.reshape(-1)[untouched] == before.reshape(-1)[untouched]).all()
+    assert (np.diff(scored.index) > 0).all()
+
+
+@pytest.mark.parametrize(("mask", "random"), [(0.8, 0.1), (0.5, 0.5), (1.0, 0.0), (0.0, 1.0), (0.0, 0.0)])
+def test_the_chosen_are_masked_replaced_or_kept_in_their_shares(corpus, mask, random):
+    draft = draft_of(whole(corpus), "stream", 64, rows=600)
+    objective(rate=0.3, mask=mask, random=random).corrupt(draft, np.random.default_rng(1))
+    scored = draft.scores[HEAD]
+    now = draft.ids.reshape(-1)[scored.index]
+    masked = now == corpus.tokenizer.role("mask")
+    changed = ~masked & (now != scored.labels)
+    ordinary = corpus.tokenizer.vocab_size - len(corpus.tokenizer.special_ids)
+    size = len(now)
+    for share, expected in ((masked.mean(), mask), (changed.mean(), random * (1 - 1 / ordinary))):
+        assert abs(share - expected) <= 4 * (expected * (1 - expected) / size) ** 0.5 + 1e-9
+    assert size > 5000
+
+
+def test_replacements_are_any_ordinary_token_and_never_a_special_one(corpus):
+    special = set(corpus.tokenizer.special_ids.tolist())
+    seen: set[int] = set()
+    for seed in range(10):
+        draft = draft_of(whole(corpus), "stream", 64, rows=100, seed=seed)
+        objective(rate=0.5, mask=0.0, random=1.0).corrupt(draft, np.random.default_rng(seed))
+        seen |= set(draft.ids.reshape(-1)[draft.scores[HEAD].index].tolist())
+    assert seen == set(range(corpus.tokenizer.vocab_size)) - special
+
+
+@pytest.mark.parametrize("unit", ["token", "word"])
+def test_a_row_with_its_own_randomness_is_masked_alike_in_any_batch(corpus, unit):
+    draft = draft_of(whole(corpus), "segment_pair", 32, rows=12)
+    alone = []
+    for row in range(12):
+        single = draft_of(whole(corpus), "segment_pair", 32, rows=12)
+        single.pieces = single.pieces.select(np.array([row]))
+        objective(unit).corrupt(single, RowRandomness([[3, row]]))
+        alone.append(single.ids[0])
+    objective(unit).corrupt(draft, RowRandomness([[3, row] for row in range(12)]))
+    assert (draft.ids == np.stack(alone)).all()
+
+
+def test_static_and_dynamic_say_how_many_copies_they_want():
+    assert objective(dynamic=True).copies is None
+    assert objective(dynamic=False, duplicates=4).copies == 4
+
+
+def test_baseline_is_the_mean_surprise_of_the_answers(corpus):
+    from stemma.objectives import finish
+
+    draft = draft_of(whole(corpus), "stream", 32, rows=4)
+    chosen = objective()
+    chosen.corrupt(draft, np.random.default_rng(0))
+    unigram = np.log(np.arange(1, corpus.tokenizer.vocab_size + 1) / 1e4)
+    expected = -np.mean([unigram[label] for label in draft.scores[HEAD].labels])
+    assert chosen.baseline(finish(draft), unigram)["masked_lm"] == pytest.approx(expected)

@@ -1,0 +1,145 @@
+import math
+
+import numpy as np
+import pytest
+from making import corpus_of, draft_of, packing_of, whole
+
+from stemma.corpus.draft import Draft
+from stemma.corpus.feed import Feed
+from stemma.corpus.randomness import RowRandomness
+from stemma.corpus.shards import Corpus
+from stemma.corpus.view import View, split
+from stemma.objectives import finish
+from stemma.objectives.next_sentence import HEAD, NextSentence
+from stemma.schema.objective import NextSentenceSettings
+
+
+@pytest.fixture(scope="module")
+def corpus(corpus_folder) -> Corpus:
+    return Corpus.open(corpus_folder)
+
+
+def objective(random: float = 0.5) -> NextSentence:
+    return NextSentence("next_sentence", NextSentenceSettings(kind="next_sentence", random=random))
+
+
+def document_of(view: View, places: np.ndarray) -> set[int]:
+    begins, ends = view.documents.T
+    found = np.searchsorted(begins, places, side="right") - 1
+    assert (found >= 0).all() and (places < ends[found]).all(), "text from outside the view"
+    return set(found.tolist())
+
+
+def parts(draft: Draft, row: int) -> tuple[np.ndarray, np.ndarray]:
+    """Corpus offsets of A and of B."""
+    places = draft.source[row]
+    return places[(places >= 0) & (draft.segments[row] == 0)], places[(places >= 0) & (draft.segments[row] == 1)]
+
+
+@pytest.mark.parametrize("part", [0, 1])
+@pytest.mark.parametrize("kind", ["segment_pair", "sentence_pair"])
+def test_a_one_is_from_another_document_of_the_same_view_and_a_zero_follows(corpus, kind, part):
+    view = split(corpus, 0.3)[part]
+    draft = draft_of(view, kind, 40, rows=300, short=0.2)
+    unpaired = draft.pieces.part_lengths(1) == 0
+    whole_row = np.bincount(draft.pieces.row, weights=draft.pieces.length) < 37  # nothing was cut away
+    objective().corrupt(draft, np.random.default_rng(0))
+    labels = draft.labels[HEAD]
+    assert labels[unpaired].all() and unpaired.any()
+    for row in range(300):
+        a, b = parts(draft, row)
+        assert len(a) and len(b)
+        assert (np.diff(a) == 1).all() and (np.diff(b) == 1).all()
+        same = document_of(view, a) == document_of(view, b)
+        assert same == (labels[row] == 0)
+        if labels[row] == 0:
+            assert b[0] > a[-1]
+            assert not whole_row[row] or b[0] == a[-1] + 1
+    assert (draft.lengths <= 40).all()
+    assert 100 < labels.sum() < 250
+
+
+@pytest.mark.parametrize("random", [0.0, 0.25, 0.5, 1.0])
+def test_the_rate_of_ones_among_rows_with_a_second_part(corpus, random):
+    draft = draft_of(whole(corpus), "segment_pair", 24, rows=2000)
+    paired = draft.pieces.part_lengths(1) > 0
+    objective(random).corrupt(draft, np.random.default_rng(2))
+    found = draft.labels[HEAD][paired]
+    assert len(found) > 1000
+    assert abs(found.mean() - random) <= 4 * (random * (1 - random) / len(found)) ** 0.5
+
+
+def test_other_documents_are_all_used_and_begin_at_a_sentence(corpus):
+    view = whole(corpus)
+    draft = draft_of(view, "sentence_pair", 200, rows=2000)  # nothing is ever cut
+    objective(1.0).corrupt(draft, np.random.default_rng(3))
+    used: set[int] = set()
+    starts = set(corpus.sentences.tolist())
+    for row in range(2000):
+        _, b = parts(draft, row)
+        assert int(b[0]) in starts and int(b[-1]) + 1 in starts
+        used |= document_of(view, b)
+    assert used == set(range(len(view.documents)))
+
+
+def test_the_length_of_a_row_does_not_give_the_answer_away(corpus):
+    """Short rows are made on purpose, and must stay short whichever the label."""
+    draft = draft_of(whole(corpus), "segment_pair", 128, rows=3000, short=0.5)
+    paired = draft.pieces.part_lengths(1) > 0
+    before = draft.pieces.part_lengths(0) + draft.pieces.part_lengths(1)
+    objective().corrupt(draft, np.random.default_rng(4))
+    labels = draft.labels[HEAD]
+    longest_sentence = int(np.diff(corpus.sentences).max())
+    now = draft.lengths - 3
+    assert (now[paired & (labels == 0)] == before[paired & (labels == 0)]).all()
+    ones = paired & (labels == 1)
+    assert (now[ones] < before[ones] + longest_sentence).all()
+    means = [float(now[paired & (labels == label)].mean()) for label in (0, 1)]
+    assert abs(means[0] - means[1]) < longest_sentence / 2 + 3
+
+
+def test_a_corpus_of_one_document_works(tmp_path, tokenizer_folder):
+    corpus = corpus_of(tmp_path, [["the clerk reads", "our neighbour forgets", "every scribe copies"] * 4],
+                       tokenizer_folder)
+    view = whole(corpus)
+    draft = draft_of(view, "segment_pair", 20, rows=50)
+    objective().corrupt(draft, np.random.default_rng(0))
+    assert set(draft.labels[HEAD].tolist()) == {0, 1}
+    for row in range(50):
+        a, b = parts(draft, row)
+        assert document_of(view, a) == document_of(view, b) == {0}
+
+
+def test_rows_of_a_single_sentence_document_are_all_ones(tmp_path, tokenizer_folder):
+    corpus = corpus_of(tmp_path, [["the clerk reads"], ["our neighbour forgets a letter"]], tokenizer_folder)
+    draft = draft_of(whole(corpus), "segment_pair", 20, rows=20)
+    objective(0.0).corrupt(draft, np.random.default_rng(0))
+    assert draft.labels[HEAD].all()
+    assert all(len(parts(draft, row)[1]) for row in range(20))
+
+
+def test_a_row_with_its_own_randomness_is_the_same_in_any_batch(corpus):
+    view, packing = whole(corpus), packing_of(corpus, "segment_pair", 24, short=0.2)
+    pieces, _ = Feed(view, packing, 0).take(40)
+    together = Draft(view, pieces.select(np.arange(40)), packing.layout)
+    rng = RowRandomness([[1, row] for row in range(40)])
+    objective().corrupt(together, rng)
+    after = rng.random((40, 2))
+    for row in range(40):
+        alone = Draft(view, pieces.select(np.array([row])), packing.layout)
+        own = RowRandomness([[1, row]])
+        objective().corrupt(alone, own)
+        assert (alone.ids[0] == together.ids[row]).all()
+        assert alone.labels[HEAD][0] == together.labels[HEAD][row]
+        assert (own.random((1, 2))[0] == after[row]).all()  # so whatever comes next is the same, too
+
+
+@pytest.mark.parametrize("random", [0.0, 0.5, 1.0])
+def test_baseline_is_a_number_at_any_rate(corpus, random):
+    draft = draft_of(whole(corpus), "segment_pair", 24, rows=50)
+    chosen = objective(random)
+    chosen.corrupt(draft, np.random.default_rng(0))
+    found = chosen.baseline(finish(draft), np.zeros(1))["next_sentence"]
+    assert math.isfinite(found)
+    if random == 0.5:
+        assert found == pytest.approx(math.log(2))

@@ -1,0 +1,128 @@
+"""The other implementation: tiny random models of `transformers`, and how ours is compared with them.
+
+Sizes are odd numbers that share no factor by accident, and every weight is moved away from its start (a bias of 0 or a
+norm of 1 would hide a key that went to the wrong place).
+"""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from torch import Tensor
+
+import stemma
+from stemma import Model
+
+# What each family calls its sizes; a new family adds a line.
+SIZES = {
+    "bert": {"vocab_size": "vocabulary", "hidden_size": "width", "num_hidden_layers": "layers",
+             "num_attention_heads": "heads", "intermediate_size": "inner", "max_position_embeddings": "places",
+             "type_vocab_size": "segments"},
+}
+
+
+def random_sizes(seed: int) -> dict[str, int]:
+    rng = random.Random(seed)
+    heads, head_width = rng.choice([(1, 13), (3, 5), (5, 7), (7, 3)])
+    return {"vocabulary": rng.choice([61, 83, 97]), "heads": heads, "width": heads * head_width,
+            "layers": rng.randint(1, 3), "inner": rng.choice([17, 29, 51]), "places": rng.choice([19, 23, 31]),
+            "segments": rng.choice([2, 3])}
+
+
+def perturb(module: torch.nn.Module, seed: int) -> None:
+    """Add noise to every weight, biases and norms included."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.add_(torch.randn(parameter.shape, generator=generator) * 0.3)
+
+
+def random_reference(model_type: str, seed: int, kind: str, arguments: dict[str, Any] | None = None,
+                     **settings: Any) -> Any:
+    """A random model of the class named `kind`; `settings` go to its configuration, `arguments` to its constructor."""
+    sizes = random_sizes(seed)
+    chosen = {theirs: sizes[ours] for theirs, ours in SIZES[model_type].items()}
+    torch.manual_seed(seed)
+    config = transformers.AutoConfig.for_model(model_type, **{**chosen, **settings})
+    made = getattr(transformers, kind)(config, **(arguments or {})).eval()
+    perturb(made, seed)
+    return made
+
+
+def random_inputs(vocabulary: int, places: int, segments: int, seed: int) -> list[dict[str, Tensor]]:
+    """Plain; two segments; filled up on the right; on the left; both sides at once; and the longest that fits."""
+    generator = torch.Generator().manual_seed(seed)
+    rows, length = 4, places - 6
+    ids = torch.randint(vocabulary, (rows, length), generator=generator)
+    types = torch.randint(segments, (rows, length), generator=generator)
+    place, real = torch.arange(length)[None], torch.randint(2, length, (rows, 1), generator=generator)
+    right, left = (place < real).long(), (place >= length - real).long()
+    return [{"input_ids": ids},
+            {"input_ids": ids, "token_type_ids": types},
+            {"input_ids": ids, "token_type_ids": types, "attention_mask": right},
+            {"input_ids": ids, "token_type_ids": types, "attention_mask": left},
+            {"input_ids": ids, "attention_mask": torch.cat([right[:2], left[2:]])},
+            {"input_ids": torch.randint(vocabulary, (rows, places), generator=generator)}]
+
+
+@torch.no_grad()
+def their_outputs(reference: Any, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Everything a model of theirs answers, under our names."""
+    body = reference.base_model(**inputs)
+    answers = reference(**inputs)
+    named = {"hidden": body.last_hidden_state, "pooler": body.get("pooler_output"),
+             "vocabulary": answers.get("prediction_logits"), "next_sentence": answers.get("seq_relationship_logits")}
+    if (logits := answers.get("logits")) is not None:
+        named["vocabulary" if logits.dim() == 3 else "next_sentence"] = logits
+    return {name: value for name, value in named.items() if value is not None}
+
+
+@torch.no_grad()
+def our_outputs(model: Model, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
+    hidden = model.hidden(**inputs)
+    made = {"hidden": hidden}
+    if "pooler" in model.network.heads:
+        made["pooler"] = model.network.pooled(hidden)
+    if "vocabulary" in model.network.heads:
+        made["vocabulary"] = model.logits(**inputs)
+    if "next_sentence" in model.network.heads:
+        made["next_sentence"] = model.network.head("next_sentence")(made["pooler"])
+    return made
+
+
+def assert_same_outputs(model: Model, reference: Any, atol: float = 1e-4, seed: int = 0) -> None:
+    """Equal in everything either of them answers, wherever a token stands."""
+    config = reference.config
+    for number, inputs in enumerate(random_inputs(config.vocab_size, config.max_position_embeddings,
+                                                  config.type_vocab_size, seed)):
+        ours, theirs = our_outputs(model, inputs), their_outputs(reference, inputs)
+        assert ours.keys() == theirs.keys()
+        for name, expected in theirs.items():
+            assert expected.std() > 1e-3, "the answers are all alike, so they prove nothing"
+            apart = (ours[name] - expected).abs()
+            if expected.dim() == 3 and "attention_mask" in inputs:
+                apart = apart[inputs["attention_mask"].bool()]
+            difference = float(apart.max())
+            assert difference <= atol, f"{name} of input {number} differs by {difference:.2e}"
+
+
+def assert_loads_into(kind: str, folder: Path, **arguments: Any) -> Any:
+    """from_pretrained takes every tensor of ours and lacks none."""
+    loaded, told = getattr(transformers, kind).from_pretrained(folder, output_loading_info=True, **arguments)
+    for problem in ("missing_keys", "unexpected_keys", "mismatched_keys", "error_msgs"):
+        assert not told[problem], f"{problem}: {told[problem]}"
+    return loaded.eval()
+
+
+def load_both_ways(reference: Any, folder: Path) -> tuple[Model, Any]:
+    """theirs -> ours, and ours -> theirs again."""
+    reference.save_pretrained(folder / "theirs")
+    model = stemma.load(folder / "theirs")
+    stemma.save(model, folder / "ours")
+    poolerless = reference.base_model is reference and "pooler" not in model.network.heads
+    arguments = {"add_pooling_layer": False} if poolerless else {}
+    return model, assert_loads_into(type(reference).__name__, folder / "ours", **arguments)

@@ -1,0 +1,82 @@
+"""`embed` gives one vector a text: the same whatever stands beside it, and the mean that a plain loop computes."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from parity.reference import perturb
+
+import stemma
+from stemma.cli import main
+from stemma.errors import UserError
+from stemma.tasks import embed as module
+from stemma.tasks.embed import embed
+from stemma.text.tokenizer import Tokenizer
+
+TEXTS = ["the old clerk", "", "a young reader reads seven pages by the window", "北京 naïve 🙂", "the " * 40, "scribe"]
+
+
+@pytest.fixture(scope="module")
+def model(tokenizer_folder):
+    tokenizer = Tokenizer.load(tokenizer_folder)
+    torch.manual_seed(0)
+    made = stemma.build("bert@tiny", tokenizer.vocab_size, ["network.width=24", "corpus.sequence_length=20"])
+    perturb(made.network, 0)
+    made.tokenizer = tokenizer
+    return made
+
+
+def alone(model, text: str, pooling: str = "mean") -> np.ndarray:
+    """One text at a time, no padding, in the plainest way."""
+    ids = model.tokenizer.encode(text, special=False).ids[:18]
+    hidden = model.hidden(torch.tensor([[model.tokenizer.role("start"), *ids, model.tokenizer.role("separator")]]))[0]
+    return (hidden.mean(0) if pooling == "mean" else hidden[0]).numpy()
+
+
+@pytest.mark.parametrize("pooling", ["mean", "start"])
+@pytest.mark.parametrize("tokens", [1, 30, 8192])
+def test_the_batch_makes_no_difference(model, pooling, tokens, monkeypatch):
+    monkeypatch.setattr(module, "BATCH_TOKENS", tokens)
+    found = embed(model, TEXTS, pooling)
+    assert found.shape == (len(TEXTS), 24) and found.dtype == np.float32
+    for row, text in zip(found, TEXTS, strict=True):
+        np.testing.assert_allclose(row, alone(model, text, pooling), atol=1e-5)
+
+
+def test_vectors_differ_and_can_be_scaled(model):
+    plain, unit = embed(model, TEXTS), embed(model, TEXTS, normalize=True)
+    assert np.abs(plain[0] - plain[2]).max() > 0.01
+    np.testing.assert_allclose(unit, plain / np.linalg.norm(plain, axis=1, keepdims=True), atol=1e-6)
+
+
+def test_a_long_text_is_cut_with_a_notice_and_keeps_its_end_mark(model):
+    told: list[str] = []
+    embed(model, TEXTS, notice=told.append)
+    assert told == ["1 of 6 texts are longer than the 20 tokens of the model's longest text, and were cut there."]
+    assert embed(model, TEXTS[:3], notice=pytest.fail).shape == (3, 24)
+
+
+def test_no_text_no_vectors(model):
+    assert embed(model, []).shape == (0, 24)
+
+
+def test_a_pooling_that_is_not_there_is_told(model):
+    with pytest.raises(UserError, match='--pooling is "max"; choose mean or start'):
+        embed(model, TEXTS, "max")
+
+
+def test_the_verb_writes_what_the_function_returns(model, tmp_path, capsys):
+    stemma.save(model, tmp_path / "m")
+    lines = ["the old clerk", "a young reader reads", "seven pages"]
+    (tmp_path / "lines.txt").write_text("\n".join(lines) + "\n")
+    out = tmp_path / "new" / "v.npy"
+    command = ["embed", str(tmp_path / "m"), str(tmp_path / "lines.txt"), "--out", str(out), "--json"]
+    assert main(command) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert (result["vectors"], result["width"], result["pooling"]) == (3, 24, "mean")
+    np.testing.assert_array_equal(np.load(out), embed(model, lines))
+    assert main(command) == 2  # it is there already
+    assert "not empty" in capsys.readouterr().err

@@ -1,0 +1,132 @@
+"""The Python surface, as a user meets it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+import torch
+
+import stemma
+
+CHANGES = ["network.width=24", "network.layers=1", "network.feedforward=20"]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory, corpus_folder):
+    folder = tmp_path_factory.mktemp("api") / "run"
+    result = stemma.pretrain(stemma.recipe("bert@tiny", [*CHANGES, "training.batch_size=4", "training.threads=1"]),
+                             corpus=str(corpus_folder), out=str(folder), steps=2)
+    assert result["run"] == str(folder) and result["steps"] == 2
+    return folder
+
+
+def test_importing_it_imports_nothing_heavy():
+    code = ("import sys, stemma; heavy = {'torch', 'tokenizers', 'pydantic', 'numpy'} & set(sys.modules); "
+            "assert not heavy, heavy; stemma.recipe('bert'); assert 'torch' not in sys.modules")
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stderr == ""
+
+
+def test_every_public_name_is_there():
+    for name in stemma.__all__:
+        assert getattr(stemma, name) is not None
+    with pytest.raises(AttributeError, match="lode"):
+        _ = stemma.lode
+
+
+@pytest.mark.parametrize("inner", ["", "model"])
+def test_a_run_loads(run, inner, tokenizer_folder):
+    model = stemma.load(run / inner)
+    assert isinstance(model, stemma.Model)
+    assert model.recipe.label == "bert@tiny"
+    assert model.recipe.origin["network.width"] == "command line"
+    assert model.recipe.settings.tokenizer.vocab_size == model.network.vocabulary == model.tokenizer.vocab_size
+    assert not model.network.training and next(model.network.parameters()).dtype == torch.float32
+    assert str(stemma.load(str(run)).recipe) == str(model.recipe)
+
+
+def test_hidden_and_logits(run):
+    model = stemma.load(run)
+    ids = torch.randint(model.network.vocabulary, (3, 17))
+    mask = torch.ones_like(ids)
+    hidden, logits = model.hidden(ids), model.logits(ids, attention_mask=mask, token_type_ids=torch.zeros_like(ids))
+    assert hidden.shape == (3, 17, 24) and logits.shape == (3, 17, model.network.vocabulary)
+    torch.testing.assert_close(model.hidden(ids, mask), hidden)
+    mask[0, 9:] = 0
+    masked = model.hidden(ids, mask)
+    torch.testing.assert_close(masked[0, :9], model.hidden(ids[:1, :9])[0], atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(masked[1:], hidden[1:], atol=1e-5, rtol=1e-5)
+    second = model.hidden(ids, token_type_ids=torch.ones_like(ids))
+    assert (second - hidden).abs().max() > 1e-3
+
+
+@pytest.mark.parametrize(("inputs", "told"), [
+    ({"input_ids": torch.zeros(1, 513, dtype=torch.long)}, "513 tokens long and bert@tiny reads at most 512"),
+    ({"input_ids": torch.tensor([[5, 100_000]])}, "between 5 and 100000, and this network knows those below"),
+    ({"input_ids": torch.tensor([[-1, 3]])}, "between -1 and 3"),
+    ({"input_ids": torch.tensor([[4, 3]]), "token_type_ids": torch.tensor([[0, 2]])}, "go up to 2, .*2 segments"),
+])
+def test_input_that_does_not_fit_is_told(run, inputs, told):
+    with pytest.raises(stemma.UserError, match=told):
+        stemma.load(run).hidden(**inputs)
+
+
+def test_the_longest_input_fits(run):
+    assert stemma.load(run).hidden(torch.zeros(1, 512, dtype=torch.long)).shape == (1, 512, 24)
+
+
+def test_build_is_random_and_follows_the_seed():
+    torch.manual_seed(3)
+    one, other = (stemma.build("bert@tiny", 50, CHANGES).network.state_dict() for _ in range(2))
+    torch.manual_seed(3)
+    again = stemma.build("bert@tiny", 50, CHANGES).network.state_dict()
+    name = "embedding.tokens.weight"
+    assert torch.equal(one[name], again[name]) and not torch.equal(one[name], other[name])
+
+
+def test_build_takes_a_vocabulary_and_says_so():
+    model = stemma.build("bert@tiny", vocab_size=1000)
+    assert model.network.vocabulary == model.recipe.settings.tokenizer.vocab_size == 1000
+    assert model.recipe.origin["tokenizer.vocab_size"] == "vocab_size"
+    assert model.tokenizer is None and not model.network.training
+    with torch.device("meta"):
+        assert stemma.build(stemma.recipe("bert@tiny")).network.vocabulary == 30_522
+    with pytest.raises(stemma.UserError, match="tokenizer.vocab_size"):
+        stemma.build("bert@tiny", vocab_size=0)
+
+
+def test_parameters_are_counted_with_and_without_heads():
+    model = stemma.build("bert@tiny", 50, CHANGES)
+    stored = sum(tensor.numel() for tensor in model.network.state_dict().values())
+    head = sum(tensor.numel() for name, tensor in model.network.state_dict().items()
+               if name.startswith(("heads.vocabulary", "heads.next_sentence")))
+    assert model.parameter_count() == stored  # the tied matrix once
+    assert model.parameter_count(heads=False) == stored - head
+
+
+def test_recipes_answer_for_themselves():
+    recipe = stemma.recipe("bert@base")
+    assert (recipe.name, recipe.size, recipe.parent) == ("bert", "base", "transformer")
+    assert recipe.origin["objective.masked_lm.rate"] == "bert"
+    assert recipe.origin["network.norm.place"] == "transformer"
+    changes = {change.key: (change.before, change.after) for change in recipe.diff("transformer")}
+    assert changes["network.activation"] == ("relu", "gelu")
+    assert changes["network.decoder"][1] is None
+    assert recipe.diff("bert@base") == []
+    assert stemma.recipe("bert").label == "bert@base"
+
+
+def test_a_saved_model_is_the_same_model(run, tmp_path):
+    model = stemma.load(run)
+    stemma.save(model, tmp_path / "copy")
+    for name in ("model.safetensors", "config.json", "tokenizer.json", "recipe.toml"):
+        assert (tmp_path / "copy" / name).read_bytes() == (run / "model" / name).read_bytes()
+
+
+def test_errors_are_sentences():
+    for call, told in ((lambda: stemma.recipe("brt"), 'no recipe "brt". Did you mean "bert"'),
+                       (lambda: stemma.build("bert@tinny"), 'no size "tinny"'),
+                       (lambda: stemma.load("no-such-folder"), "there is no model at no-such-folder")):
+        with pytest.raises(stemma.UserError, match=told):
+            call()

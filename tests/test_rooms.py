@@ -1,0 +1,109 @@
+"""The house's rules: imports point downward only, and what need not wait for torch does not wait for it."""
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import stemma
+
+ROOT = Path(stemma.__file__).parent
+# From the top of the house down; a room may use those below it, and its own.
+FLOORS = ["cli", "lab", "tasks", "generation", "training", "exchange", "objectives", "network", "visibility", "corpus",
+          "text", "lineage", "toml", "schema", "files", "errors"]
+LEVEL = {room: len(FLOORS) - number for number, room in enumerate(FLOORS)}
+WITHOUT_TORCH = ["cli", "text", "corpus", "schema", "lineage", "toml", "files", "errors"]
+WITHOUT_TORCH_FILES = ["training/run.py", "training/budget.py", "training/source.py", "training/pretrain.py"]
+FILES = sorted(path.relative_to(ROOT) for path in ROOT.rglob("*.py"))
+
+
+def room_of(file: Path) -> str:
+    return file.parts[0].removesuffix(".py")
+
+
+def imported(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    """(line, module) of every import, also of those inside functions and behind TYPE_CHECKING."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"line {node.lineno}: a relative import"
+            assert node.module is not None
+            yield node.lineno, node.module
+            yield from ((node.lineno, f"{node.module}.{alias.name}") for alias in node.names)
+
+
+def at_module_level(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """Imports that run when the module is imported: not those in functions or behind TYPE_CHECKING."""
+    waiting: list[ast.AST] = list(tree.body)
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            continue
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            waiting += node.orelse
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            yield from imported(node)
+        else:
+            waiting += list(ast.iter_child_nodes(node))
+
+
+def upward(source: str, room: str) -> list[str]:
+    wrong = []
+    for line, module in imported(ast.parse(source)):
+        parts = module.split(".")
+        if parts[0] != "stemma" or len(parts) < 2 or parts[1] == room:
+            continue
+        other = parts[1]
+        known = other in LEVEL or not ((ROOT / other).exists() or (ROOT / f"{other}.py").exists())
+        assert known, f"line {line}: {other} has no floor in this test yet"
+        if other in LEVEL and LEVEL[other] >= LEVEL[room]:
+            wrong.append(f"line {line}: {room} imports {module}")
+    return wrong
+
+
+@pytest.mark.parametrize("file", [f for f in FILES if len(f.parts) > 1 or room_of(f) in LEVEL], ids=str)
+def test_imports_point_downward(file):
+    assert room_of(file) in LEVEL, f"{file} stands in a room that has no floor in this test yet"
+    assert upward((ROOT / file).read_text(), room_of(file)) == []
+
+
+def test_every_module_has_a_floor():
+    rooms = {room_of(file) for file in FILES} - {"__init__", "__main__"}
+    assert rooms <= LEVEL.keys()
+
+
+def test_this_test_can_see_upward_imports():
+    for source in ("from stemma.training.loop import Loop", "import stemma.cli", "from stemma import lab",
+                   "def f():\n    from stemma.objectives import Batch",
+                   "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from stemma.exchange.model import Model"):
+        assert upward(source, "network")
+        assert not upward(source, "cli")
+
+
+@pytest.mark.parametrize("file", [f for f in FILES if room_of(f) in WITHOUT_TORCH or str(f) in WITHOUT_TORCH_FILES],
+                         ids=str)
+def test_torch_is_not_imported_at_module_level(file):
+    heavy = [module for _, module in at_module_level(ast.parse((ROOT / file).read_text()))
+             if module.split(".")[0] in ("torch", "safetensors", "transformers")]
+    assert heavy == []
+
+
+def loaded_after(statement: str) -> set[str]:
+    code = f"{statement}\nimport sys\nprint(*sys.modules)"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    return {name.split(".")[0] for name in run.stdout.split()}
+
+
+def test_importing_stemma_is_light():
+    loaded = loaded_after("import stemma")
+    assert "stemma" in loaded
+    assert not loaded & {"torch", "numpy", "pydantic", "tokenizers", "typer", "rich", "matplotlib", "safetensors"}
+
+
+@pytest.mark.parametrize("module", ["stemma.cli", "stemma.training.pretrain", "stemma.corpus.feed"])
+def test_what_runs_before_the_first_step_does_not_wait_for_torch(module):
+    assert "torch" not in loaded_after(f"import {module}")

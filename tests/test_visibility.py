@@ -1,0 +1,108 @@
+import itertools
+
+import pytest
+import torch
+
+from stemma.visibility import Causal, Every, Full, Mask, Packed, Padded, Prefix, Visibility, Window
+
+BATCH, LENGTH = 3, 6
+REAL = torch.tensor([[1, 1, 1, 1, 1, 1], [1, 1, 1, 0, 0, 0], [0, 0, 1, 1, 1, 1]]).bool()  # right and left padding
+TEXTS = torch.tensor([[0, 0, 0, 1, 1, 1], [0, 1, 2, 3, 4, 5], [7, 7, 7, 7, 2, 2]])
+PREFIX = torch.tensor([0, 3, 6])
+
+# A rule, and the same in plain words: does the query at place q of example b see the key at place k?
+RULES = {
+    "full": (Full(), lambda b, q, k: True),
+    "causal": (Causal(), lambda b, q, k: k <= q),
+    "window": (Window(2, 1), lambda b, q, k: q - 2 <= k <= q + 1),
+    "prefix": (Prefix(PREFIX), lambda b, q, k: k <= q or k < PREFIX[b]),
+    "padded": (Padded(REAL), lambda b, q, k: k < 0 or bool(REAL[b, k])),
+    "packed": (Packed(TEXTS), lambda b, q, k: k >= 0 and bool(TEXTS[b, q] == TEXTS[b, k])),
+}
+COMBINATIONS = [names for count in (1, 2, 3) for names in itertools.combinations(RULES, count)]
+
+
+def combined(names: tuple[str, ...]) -> Visibility:
+    rule: Visibility = Full()
+    for name in names:
+        rule = rule & RULES[name][0]
+    return rule
+
+
+def plain(names: tuple[str, ...], queries: int, keys: int) -> torch.Tensor:
+    """(B, Q, K), place by place; what was kept from earlier stands at negative places."""
+    memory = keys - queries
+    return torch.tensor([[[all(RULES[name][1](b, q, k) for name in names) for k in range(-memory, queries)]
+                          for q in range(queries)] for b in range(BATCH)])
+
+
+def spelled(mask: Mask, queries: int, keys: int) -> torch.Tensor:
+    """What a kernel does with the mask."""
+    assert not (mask.causal and mask.dense is not None)
+    if mask.causal:  # torch's flag: a triangle from the first key on
+        return torch.ones(queries, keys).tril().bool().expand(BATCH, queries, keys)
+    if mask.dense is None:
+        return torch.ones(BATCH, queries, keys).bool()
+    assert mask.dense.dtype == torch.bool and mask.dense.dim() == 4
+    return mask.dense.expand(BATCH, 1, queries, keys)[:, 0]
+
+
+@pytest.mark.parametrize("names", COMBINATIONS, ids="+".join)
+@pytest.mark.parametrize("memory", [0, 1, 4])
+def test_compiled_and_asked_agree_with_plain_words(names, memory):
+    rule, expected = combined(names), plain(names, LENGTH, LENGTH + memory)
+    assert torch.equal(spelled(rule.compile(LENGTH, LENGTH + memory), LENGTH, LENGTH + memory), expected)
+    places = torch.arange(-memory, LENGTH)
+    asked = rule.allows(places[memory:], places)
+    assert torch.equal(asked.expand(BATCH, LENGTH, LENGTH + memory), expected)
+
+
+@pytest.mark.parametrize("names", COMBINATIONS, ids="+".join)
+def test_the_picture_agrees(names):
+    rule, expected = combined(names), plain(names, LENGTH, LENGTH)
+    for row in range(BATCH):
+        assert torch.equal(rule.grid(LENGTH, row), expected[row])
+        assert torch.equal(rule.grid(4, row), expected[row, :4, :4])
+
+
+@pytest.mark.parametrize("names", COMBINATIONS, ids="+".join)
+def test_some_rows_of_a_rule_are_the_rule_of_those_rows(names):
+    rule, expected = combined(names).rows(slice(1, 3)), plain(names, LENGTH, LENGTH)[1:]
+    found = rule.allows(torch.arange(LENGTH), torch.arange(LENGTH)).expand(2, LENGTH, LENGTH)
+    assert torch.equal(found, expected)
+
+
+def test_the_cheapest_form_is_chosen():
+    assert Full().compile(4, 9) == Mask()
+    assert Causal().compile(4, 4) == Mask(causal=True)
+    assert Causal().compile(4, 9).dense is not None  # torch's flag would align at the wrong end
+    assert Padded(REAL).compile(LENGTH, LENGTH).dense.shape == (BATCH, 1, 1, LENGTH)
+
+
+def test_full_adds_nothing_and_a_rule_is_kept_once():
+    assert Full() & Full() == Full()
+    assert Full() & Causal() == Causal() == Causal() & Full() == Causal() & Causal()
+    assert isinstance(Causal() & Padded(REAL), Every)
+    assert (Causal() & Padded(REAL) & Causal()).rules() == (Causal(), Padded(REAL))
+
+
+def test_equal_rules_are_equal_and_others_are_not():
+    twins = [(Causal(), Causal()), (Window(2, 1), Window(2, 1)), (Padded(REAL), Padded(REAL.clone())),
+             (Prefix(PREFIX), Prefix(PREFIX.clone())), (Packed(TEXTS), Packed(TEXTS.clone())),
+             (Causal() & Padded(REAL), Padded(REAL.clone()) & Causal())]
+    for one, other in twins:
+        assert one == other and hash(one) == hash(other)
+    different = [Full(), Causal(), Window(2, 1), Window(1, 2), Padded(REAL), Padded(~REAL), Padded(REAL[:1]),
+                 Prefix(PREFIX), Packed(TEXTS), Causal() & Padded(REAL), Causal() & Padded(~REAL),
+                 Causal() & Padded(REAL) & Window(2, 1)]
+    for one, other in itertools.combinations(different, 2):
+        assert one != other
+    assert Causal() != "causal"
+
+
+@pytest.mark.parametrize("names", COMBINATIONS, ids="+".join)
+def test_moving_to_a_device_keeps_the_rule(names):
+    moved = combined(names).to("cpu")
+    assert moved == combined(names)
+    away = combined(names).to("meta").compile(LENGTH, LENGTH, "meta")
+    assert away.dense is None or away.dense.device.type == "meta"

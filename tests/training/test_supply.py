@@ -1,0 +1,193 @@
+import numpy as np
+import pytest
+from making import corpus_of
+
+from stemma import lineage
+from stemma.corpus.shards import Corpus
+from stemma.objectives import Batch, build_objectives
+from stemma.training.supply import Prepared, Supply
+
+DYNAMIC = "objective.masked_lm.dynamic=true"
+
+
+@pytest.fixture(scope="module")
+def corpus(corpus_folder) -> Corpus:
+    return Corpus.open(corpus_folder)
+
+
+@pytest.fixture
+def make(corpus):
+    made: list[Supply] = []
+
+    def build(*changes: str, seed: int = 0, of: Corpus = corpus) -> Supply:
+        recipe = lineage.recipe("bert@tiny", ["training.batch_size=8", "corpus.sequence_length=32", *changes])
+        made.append(Supply(recipe, of, build_objectives(recipe), seed))
+        return made[-1]
+
+    yield build
+    for supply in made:
+        supply.close()
+
+
+def same(one: Batch, other: Batch) -> bool:
+    return contents(one) == contents(other)
+
+
+def contents(batch: Batch) -> dict[str, list]:
+    return {"ids": batch.streams["encoder"].ids.tolist(), "segments": batch.streams["encoder"].segments.tolist(),
+            **{f"labels of {head}": target.labels.tolist() for head, target in batch.labels.items()},
+            **{f"answers of {head}": [target.index.tolist(), target.labels.tolist(), target.total]
+               for head, target in batch.scores.items()}}
+
+
+def taken(supply: Supply, steps: int, length: int = 32, start: int = 0) -> list[Prepared]:
+    return [supply.take(step, length) for step in range(start, start + steps)]
+
+
+@pytest.mark.parametrize("changes", [(), (DYNAMIC,), ("objective.masked_lm.packing=full_sentences",)])
+def test_the_same_seed_gives_the_same_batches_and_another_seed_others(make, changes):
+    one, other, third = taken(make(*changes), 12), taken(make(*changes), 12), taken(make(*changes, seed=1), 12)
+    assert all(same(a.batch, b.batch) and a.positions == b.positions for a, b in zip(one, other, strict=True))
+    assert not any(same(a.batch, b.batch) for a, b in zip(one, third, strict=True))
+
+
+@pytest.mark.parametrize("changes", [(), (DYNAMIC,), ("objective.masked_lm.packing=full_sentences",)])
+@pytest.mark.parametrize("stop", [1, 5, 40])
+def test_going_on_from_a_saved_position_gives_the_batches_that_would_have_come(make, changes, stop):
+    straight = taken(make(*changes), stop + 4)
+    again = make(*changes)
+    again.restore(straight[stop - 1].positions)
+    for expected, found in zip(straight[stop:], taken(again, 4, start=stop), strict=True):
+        assert same(expected.batch, found.batch)
+        assert expected.positions == found.positions
+        assert [o.name for o in expected.objectives] == [o.name for o in found.objectives]
+
+
+def test_a_batch_prepared_ahead_is_the_one_asked_for(make):
+    ahead, fresh = make(), make()
+    for step in range(4):
+        prepared = ahead.take(step, 32)
+        draft, _ = fresh.draft(step, 32)
+        assert prepared.batch.streams["encoder"].ids.tolist() == draft.ids[:, :int(draft.lengths.max())].tolist()
+
+
+def test_the_length_may_change_between_steps(make):
+    supply = make()
+    supply.take(0, 16)
+    supply.take(1, 16)
+    long = supply.take(2, 32)
+    assert long.batch.streams["encoder"].ids.shape[1] > 16
+    again = make()
+    again.restore(long.positions)
+    assert same(again.take(3, 32).batch, supply.take(3, 32).batch)
+
+
+def test_two_phases(make):
+    supply = make("corpus.first_phase.share=0.5", "corpus.first_phase.sequence_length=16")
+    assert [supply.length_at(used) for used in (0.0, 0.49, 0.5, 1.0)] == [16, 16, 32, 32]
+    assert make("corpus.first_phase.sequence_length=128").length_at(0.0) == 32
+
+
+def rows_by_source(supply: Supply, epochs: int) -> list[dict[int, tuple[list[int], list[int], int]]]:
+    """For each epoch (all of one length): where A begins -> (input, original, label) of that row."""
+    found: list[dict[int, tuple[list[int], list[int], int]]] = [{} for _ in range(epochs)]
+    step, rows = 0, supply._feed(0, 32).all_rows(10**9).rows
+    while step * supply.batch_size < epochs * rows:
+        draft, _ = supply.draft(step, 32)
+        for row in range(draft.rows):
+            epoch = (step * supply.batch_size + row) // rows
+            start = int(draft.pieces.start[np.searchsorted(draft.pieces.row, row)])
+            if epoch < epochs:
+                found[epoch][start] = (draft.ids[row].tolist(), draft.original[row].tolist(),
+                                       int(draft.labels["next_sentence"][row]))
+        step += 1
+    return found
+
+
+@pytest.mark.parametrize("unit", ["token", "word"])
+def test_static_masks_belong_to_a_row_and_a_copy_not_to_a_batch(make, unit):
+    changes = ["objective.masked_lm.duplicates=2", f"objective.masked_lm.unit={unit}", "corpus.short_probability=0.0"]
+    first = rows_by_source(make(*changes), 3)
+    assert first[0] == first[2]
+    common = first[0].keys() & first[1].keys()
+    assert len(common) > 10
+    assert np.mean([first[0][start] != first[1][start] for start in common]) > 0.9
+    # the same rows come in other company, and look the same
+    other = rows_by_source(make(*changes, "training.batch_size=5"), 1)
+    assert other[0] == first[0]
+
+
+def test_dynamic_masks_are_new_every_time(make):
+    first = rows_by_source(make(DYNAMIC, "corpus.packing=sentence_pair"), 2)  # these pairs are the same in each epoch
+    common = first[0].keys() & first[1].keys()
+    assert len(common) > 10
+    assert np.mean([first[0][start][0] != first[1][start][0] for start in common]) > 0.9
+
+
+def test_training_never_shows_held_out_text(make):
+    supply = make("corpus.validation=0.2")
+    held = np.zeros(supply.corpus.tokens, dtype=bool)
+    for start, stop in supply.validation.documents:
+        held[start:stop] = True
+    assert 0.1 < held.mean() < 0.35
+    for step in range(60):
+        draft, _ = supply.draft(step, 32)
+        assert not held[draft.source[draft.text]].any()
+
+
+def test_held_out_batches_are_the_same_each_time_and_only_held_out(make):
+    supply = make("corpus.validation=0.2")
+    one, other = supply.validation_batches(32), supply.validation_batches(32)
+    taken(supply, 3)
+    third = supply.validation_batches(32)
+    assert len(one) >= 2
+    for a, b, c in zip(one, other, third, strict=True):
+        assert same(a[1], b[1]) and same(a[1], c[1])
+    assert [o.name for o in one[0][0]] == ["next_sentence", "masked_lm"]
+
+
+def test_nothing_held_out_gives_no_batches(make, tmp_path, tokenizer_folder):
+    supply = make(of=corpus_of(tmp_path, [["the clerk reads a letter"]], tokenizer_folder))
+    assert supply.validation_batches(32) == []
+    assert supply.take(0, 32).batch.rows == 8
+
+
+def test_unigram_counts_the_training_text_only(make):
+    supply = make("corpus.validation=0.2")
+    tokens = np.concatenate([supply.corpus.slice("tokens", int(start), int(stop))
+                             for start, stop in supply.training.documents])
+    size = supply.corpus.tokenizer.vocab_size
+    expected = np.log((np.bincount(tokens, minlength=size) + 1) / (len(tokens) + size))
+    np.testing.assert_allclose(supply.unigram(), expected)
+    assert np.exp(supply.unigram()).sum() == pytest.approx(1.0)
+
+
+def test_groups_take_turns_by_weight_and_wait_for_their_step(make):
+    supply = make("objective.masked_lm.packing=full_sentences", "objective.masked_lm.weight=3.0",
+                  "objective.next_sentence.start_step=100")
+    names = [tuple(o.name for o in supply._choose(step)[1]) for step in range(1100)]
+    assert set(names[:100]) == {("masked_lm",)}
+    share = np.mean([name == ("masked_lm",) for name in names[100:]])
+    assert abs(share - 0.75) < 4 * (0.75 * 0.25 / 1000) ** 0.5
+    assert names == [tuple(o.name for o in supply._choose(step)[1]) for step in range(1100)]
+
+
+def test_two_masked_objectives_each_hide_at_their_own_rate(make):
+    supply = make("objective.words.kind=masked_lm", "objective.words.rate=0.5", "objective.words.unit=word",
+                  "objective.words.dynamic=true")
+    seen = {}
+    for step in range(20):
+        draft, active = supply.draft(step, 32)
+        seen[active[-1].name] = len(draft.scores["vocabulary"].index) / draft.text.sum()
+    assert seen["masked_lm"] == pytest.approx(0.15, abs=0.05)
+    assert seen["words"] == pytest.approx(0.5, abs=0.05)
+
+
+def test_an_error_while_preparing_ahead_reaches_the_one_who_asks(make, monkeypatch):
+    supply = make()
+    supply.take(0, 32)
+    supply._ahead[2].result()
+    monkeypatch.setattr(supply, "_choose", lambda step: 1 / 0)
+    supply.take(1, 32)  # prepared before
+    with pytest.raises(ZeroDivisionError):
+        supply.take(2, 32)
