@@ -1,13 +1,17 @@
-"""Whatever is wrong with the input: one sentence that names the thing, the place and the way out, and nothing is left."""
+"""Whatever is wrong with the input: a sentence that names the thing, the place and the way out; nothing is left."""
 
 from __future__ import annotations
 
 import gzip
 import json
 import shutil
+import subprocess
+import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from commands import start, stemma
 from conftest import small_text
 
 from stemma.cli import main
@@ -204,7 +208,8 @@ def test_a_file_that_cannot_be_written(here, capsys, out, said):
 
 
 def test_a_failed_overwrite_of_a_misspelt_text_keeps_the_run(here, capsys):
-    assert "gone.txt" in refused(capsys, "pretrain", "bert@tiny", "--corpus", "gone.txt", "--out", "done", "--overwrite")
+    said = refused(capsys, "pretrain", "bert@tiny", "--corpus", "gone.txt", "--out", "done", "--overwrite")
+    assert "gone.txt" in said
 
 
 @pytest.mark.parametrize("name", ["shard-00000/tokens.bin", "shard-00000/word_starts.bin", "documents.bin",
@@ -296,8 +301,8 @@ def test_resuming_what_is_no_run(here, capsys):
     assert "recipe.toml" in refused(capsys, "resume", "done")
 
 
-@pytest.mark.parametrize("name", ["weights.safetensors", "optimizer.safetensors", "state.json", "checksums.json"])
-@pytest.mark.parametrize("how", ["altered", "truncated", "missing"])
+@pytest.mark.parametrize(("name", "how"), [("weights.safetensors", "altered"), ("optimizer.safetensors", "truncated"),
+                                           ("state.json", "missing"), ("checksums.json", "truncated")])
 def test_damaged_checkpoints(here, capsys, name, how):
     """The newest damaged: the one before it serves, to the same bytes. All damaged: an error that says what to do."""
     wanted = Path("done/model/model.safetensors").read_bytes()
@@ -335,3 +340,41 @@ def test_windows_line_ends_make_the_same_tokens(here, capsys):
         assert main(["corpus", "build", f"{name}.txt", "--tokenizer", "tok", "--out", f"{name}-corpus"]) == 0
     for file in ("shard-00000/tokens.bin", "documents.bin", "sentences.bin"):
         assert Path("good-corpus", file).read_bytes() == Path("windows-corpus", file).read_bytes()
+
+
+def test_runs_on_a_full_disk(tmp_path, corpus_folder):
+    """The run stops with a sentence; what it saved before is sound, and with some space it goes on to the same bytes."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", disk], capture_output=True, check=False)
+    if mounted.returncode:
+        pytest.skip("this user may not mount a small disk")
+    try:
+        command = ["pretrain", "bert@tiny", *SMALL, "--corpus", corpus_folder, "--steps", "60",
+                   "training.checkpoint_every=1", "training.log_every=1", "--json"]
+        whole = stemma(*command, "--out", tmp_path / "whole")
+        process = start(*command, "--out", disk / "run")
+        while not (disk / "run/checkpoints/step-3").is_dir():
+            time.sleep(0.001)
+        with suppress(OSError), (disk / "filler").open("wb", buffering=0) as filler:
+            while True:
+                filler.write(bytes(4096))
+        stopped = process.wait()
+        assert stopped.code == 2 and stopped.err.startswith("error: the disk is full while writing"), stopped.err
+        assert set(stopped.json) == {"error", "problems"}
+        assert (disk / "run/checkpoints").is_dir() and not (disk / "run/model").exists()
+        again = stemma("resume", disk / "run")
+        assert again.code == 2 and again.err.startswith("error: the disk is full while writing"), again.err
+
+        (disk / "filler").unlink()
+        resumed = stemma("resume", disk / "run", "--json")
+        assert resumed.code == 0 and resumed.json["validation_loss"] == whole.json["validation_loss"], resumed.err
+        assert model_bytes(disk / "run") == model_bytes(tmp_path / "whole")
+        steps = [json.loads(line)["step"] for line in (disk / "run/log.jsonl").read_text().splitlines()]
+        assert steps == [*range(1, 61), 60]
+    finally:
+        subprocess.run(["umount", disk], check=True)
+
+
+def model_bytes(run: Path) -> bytes:
+    return (run / "model/model.safetensors").read_bytes()

@@ -139,7 +139,7 @@ def test_a_kill_while_raw_text_is_tokenised(tmp_path, way):
         (tmp_path / "moved.txt").rename(text)
     resumed = stemma("resume", run, "--json", **caches[0])
     assert resumed.code == 0, resumed.err
-    assert not [path for path in (tmp_path / "cache").rglob(".*")], "the cache is clean again"
+    assert not list((tmp_path / "cache").rglob(".*")), "the cache is clean again"
 
     reference = stemma(*command, "--out", whole, **given, **caches[1])
     assert reference.code == 0, reference.err
@@ -188,7 +188,7 @@ def test_a_signal_while_text_is_tokenised(tmp_path, number):
     first = start("pretrain", "bert@tiny", "--corpus", text, "--out", run, *SMALL, "--steps", 3, **cache)
     stopped = first.kill_when(lambda: any((tmp_path / "cache").glob("*/.corpus.*.tmp/*")), number)
     assert stopped.code == 130 and f"`stemma resume {run}`" in stopped.err
-    assert not [path for path in (tmp_path / "cache").rglob(".*")]
+    assert not list((tmp_path / "cache").rglob(".*"))
     assert stemma("resume", run, **cache).code == 0
 
 

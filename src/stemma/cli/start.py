@@ -45,7 +45,8 @@ def _tell(result: dict[str, Any]) -> None:
     print(f"\nThe text: {text['words']:,} words of your Python's documentation to learn from, "
           f"{text['held_out_words']:,} words of other modules held out")
     print(f"  {corpus['tokens']:,} tokens from a vocabulary of {corpus['vocabulary']:,}")
-    print(f"\nPre-training: {run['recipe']} with {len(result['changes'])} changes, {run['parameters'] / 1e6:.1f} M parameters")
+    print(f"\nPre-training: {run['recipe']} with {len(result['changes'])} changes, "
+          f"{run['parameters'] / 1e6:.1f} M parameters")
     print(f"  {run['steps']:,} steps, {run['tokens']:,} tokens in {run['seconds']:.0f} s "
           f"({run['tokens_per_second']:,.0f} tokens/s on {run['threads']} threads)")
     print(f"\nGuessing {result['places']:,} hidden tokens of the held-out modules")

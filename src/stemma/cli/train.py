@@ -50,7 +50,7 @@ def pretrain(recipe: RecipeArgument, corpus: CorpusOption,
     result = run_it(recipe, corpus, out, steps=steps, tokens=tokens, minutes=minutes, start=start, seed=seed,
                     changes=changes or (), reading=reading, overwrite=overwrite, tensorboard=tensorboard,
                     show=sys.stderr.isatty(), notice=notice)
-    _finish(result, json)
+    _finish(result, out, json)
 
 
 def resume(run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of an interrupted run.")],
@@ -61,10 +61,14 @@ def resume(run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder o
     """
     from stemma.training.pretrain import resume as run_it
 
-    _finish(run_it(run, show=sys.stderr.isatty(), notice=notice), json)
+    _finish(run_it(run, show=sys.stderr.isatty(), notice=notice), run, json)
 
 
-def _finish(result: dict[str, Any], as_json: bool) -> None:
+def _finish(result: dict[str, Any], run: Path, as_json: bool) -> None:
+    from stemma.lab.run_report import try_report  # only now: it costs time, and training may fail
+
+    try_report(run, notice)
+
     def human() -> None:
         validation, unigram = result.get("validation_loss"), result.get("unigram_loss")
         against = f" · held-out loss {validation:.3f} (unigram {unigram:.3f})" if validation is not None else ""

@@ -129,7 +129,7 @@ class Draft:
             starts = np.zeros(source.shape, dtype=bool)
             starts[text] = self.corpus.take("word_starts", source[text])
             broken = np.ones(source.shape, dtype=bool)  # the text does not go on from the place before
-            broken[:, 1:] = (source[:, 1:] != source[:, :-1] + 1) | ~text[:, :-1]
+            broken[:, 1:] = source[:, 1:] != source[:, :-1] + 1
             numbers = np.cumsum((starts | broken) & text).reshape(source.shape) - 1
             self._words = np.where(text, numbers, -1)
         return self._words

@@ -17,11 +17,11 @@ from stemma.corpus.draft import Draft, Layout
 from stemma.corpus.feed import Feed
 from stemma.corpus.packers import Packing
 from stemma.corpus.shards import Corpus
-from stemma.corpus.view import View, split
+from stemma.corpus.view import split
 from stemma.exchange.model import Model
 from stemma.generation.fill import fill
 from stemma.lab.baselines import Bigram, TwoSided, Unigram
-from stemma.lab.probe import Example, Probe
+from stemma.lab.probe import Probe
 from stemma.lineage import Recipe
 from stemma.objectives import build_network, build_objectives
 from stemma.objectives.masked_lm import HEAD
@@ -30,6 +30,7 @@ from stemma.tasks.classify import Settings, finetune
 from stemma.training.supply import Supply
 
 BASELINES = {"unigram": Unigram, "bigram": Bigram, "two-sided": TwoSided}
+RATE = 0.15  # of the tokens are hidden: the share that BERT is measured by
 MOST_ROWS = 1024  # of held-out text: enough for three digits
 ROWS_AT_ONCE = 64
 
@@ -45,13 +46,13 @@ class Hidden:
 
 
 def hide(corpus: Corpus, recipe: Recipe, seed: int) -> Hidden:
-    """Held-out text packed as the recipe packs it, with the recipe's share of its tokens hidden."""
+    """Held-out text packed as the recipe packs it, with some of its tokens hidden."""
     settings = recipe.settings.corpus
     layout = Layout.of(corpus.tokenizer, settings.single, settings.pair, settings.sequence_length)
     everything, _ = split(corpus, 0.0)
     pieces = Feed(everything, Packing(settings.packing, layout), seed).all_rows(MOST_ROWS)
     draft = Draft(everything, pieces, layout)
-    chosen = choose_tokens(draft, recipe.settings.objective["masked_lm"].rate, np.random.default_rng(seed))
+    chosen = choose_tokens(draft, RATE, np.random.default_rng(seed))
     return Hidden(draft.ids, draft.lengths, chosen, chosen | ~draft.text)
 
 
@@ -133,7 +134,8 @@ def fill_some(model: Model, sentences: Sequence[str], count: int, seed: int) -> 
     shown: list[dict[str, Any]] = []
     for index in rng.permutation(len(sentences)):
         words = sentences[index].split()
-        whole = [i for i, word in enumerate(words) if word.isalpha() and len(tokenizer.encode(word, special=False).ids) == 1]
+        whole = [i for i, word in enumerate(words)
+                 if word.isalpha() and len(tokenizer.encode(word, special=False).ids) == 1]
         if len(shown) == count:
             break
         if 8 <= len(words) <= 14 and whole:
@@ -147,7 +149,3 @@ def fill_some(model: Model, sentences: Sequence[str], count: int, seed: int) -> 
 def spread(values: Sequence[float]) -> float:
     """The sample standard deviation; 0 of a single value."""
     return float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
-
-
-__all__ = ["BASELINES", "Example", "Hidden", "View", "compare_starts", "fill_some", "guess_by_counting",
-           "guess_by_reading", "hide", "spread", "validation_baselines"]

@@ -26,19 +26,20 @@ def write_page(result: Mapping[str, Any], folder: Path, reasons: Mapping[str, st
         f"{result['text']['words']:,} words of documentation, {run['seconds']:.0f} seconds of pre-training on "
         f"{run['threads']} cores, and then two questions about text the model never saw.", headline(result))
 
-    page.section("What it read", "The docstrings, block comments and language reference inside this Python, read without "
-                 f"running any of it: {result['text']['documents']:,} documents to learn from, "
-                 f"{result['text']['held_out_documents']} whole modules and topics ({result['text']['held_out_words']:,} "
-                 f"words) held out. A vocabulary of {result['corpus']['vocabulary']:,} pieces turns the training text "
-                 f"into {result['corpus']['tokens']:,} tokens, a sentence a line.")
+    text, corpus = result["text"], result["corpus"]
+    page.section("What it read", "The docstrings, block comments and language reference inside this Python, read "
+                 f"without running any of it: {text['documents']:,} documents to learn from, "
+                 f"{text['held_out_documents']} whole modules and topics ({text['held_out_words']:,} words) held out. "
+                 f"A vocabulary of {corpus['vocabulary']:,} pieces turns the training text into "
+                 f"{corpus['tokens']:,} tokens, a sentence a line.")
 
     page.section("How it learned").figure(
         draw_curve(Path(run["run"]), result["curve_baselines"]),
         f"Loss over {run['steps']:,} steps ({run['tokens']:,} tokens). Held-out: documents that the run itself put "
         "aside. Dashed: what counting loses at the very same hidden places.")
 
-    page.section("Guessing hidden words", f"{result['places']:,} tokens of the held-out modules were hidden. The counters "
-                 "count the whole training text; where a neighbour is hidden or new they back off.")
+    page.section("Guessing hidden words", f"{result['places']:,} tokens of the held-out modules were hidden. The "
+                 "counters count the whole training text; where a neighbour is hidden or new they back off.")
     page.table(["who guesses", "right", "loss (nats)"],
                [[READERS[name], f"{masked[name]['accuracy']:.1%}", f"{masked[name]['loss']:.2f}"] for name in READERS],
                "All four at the same places; the model sees a mask token there.")
@@ -46,22 +47,23 @@ def write_page(result: Mapping[str, Any], folder: Path, reasons: Mapping[str, st
                [[row["text"], row["truth"], guesses(row)] for row in result["filled"]],
                "Drawn at random from the held-out text, not chosen.")
 
-    page.section("Learning from few labels", f"{question(probe)} {result['labels']} labelled sentences to learn from and "
+    page.section("Learning from few labels", f"{question(probe)} {result['labels']} labelled sentences to learn from, "
                  f"{result['tests']:,} to be tested on, all from held-out modules. Both starts are the same network, "
                  "fine-tuned by the same code with the same settings, all weights of it; every seed draws its own "
                  "sentences, its own random weights and its own order.")
     page.code(f"as written  {probe['example']['intact']}\ndamaged     {probe['example']['damaged']}")
-    page.figure(bars([("random weights", probe["random"]["test"]), ("pre-trained weights", probe["pre-trained"]["test"])],
-                     "test accuracy", ("guessing", 0.5)), f"Bars: means of {result['seeds']} seeds; points: the seeds.")
+    starts = [(f"{name} weights", probe[name]["test"]) for name in ("random", "pre-trained")]
+    page.figure(bars(starts, "test accuracy", ("guessing", 0.5)),
+                f"Bars: means of {result['seeds']} seeds; points: the seeds.")
     page.table(["start", "test accuracy", "spread", "on its own training sentences"],
                [[f"{name} weights", f"{np.mean(probe[name]['test']):.3f}", f"{spread(probe[name]['test']):.3f}",
                  f"{np.mean(probe[name]['train']):.3f}"] for name in ("random", "pre-trained")],
-               f"Means over the seeds and their standard deviation, after {probe['settings']['epochs']} epochs at a highest "
-               f"rate of {probe['settings']['learning_rate']:g}. The last column says whether a start had the time "
-               "to learn what it was given.")
+               f"Means over the seeds and their standard deviation, after {probe['settings']['epochs']} epochs at a "
+               f"highest rate of {probe['settings']['learning_rate']:g}. The last column says whether a start had the "
+               "time to learn what it was given.")
 
-    page.section("The recipe", f"`{chosen.label}` is {chosen.title} ({chosen.paper}) at the size of a laptop. A few minutes "
-                 "are not four days, so this run changed some of it:")
+    page.section("The recipe", f"`{chosen.label}` is {chosen.title} ({chosen.paper}) at the size of a laptop. A few "
+                 "minutes are not four days, so this run changed some of it:")
     add_changes(page, chosen, reasons)
     page.section("Do it yourself", "The same by hand, on this text or on yours:").code("\n".join(result["commands"]))
     return page.write(folder / "report.html")
@@ -74,8 +76,8 @@ def headline(result: Mapping[str, Any]) -> list[tuple[str, str]]:
              f"{masked['unigram']['accuracy']:.1%}, the left neighbour {masked['bigram']['accuracy']:.1%}, both "
              f"{masked['two-sided']['accuracy']:.1%}"),
             (f"{after:.1%}", f"right after {result['labels']} labels; random weights reach {before:.1%}"),
-            (f"{masked['model']['loss']:.2f}", f"nats a hidden word; unigram {masked['unigram']['loss']:.2f}, two-sided "
-             f"counts {masked['two-sided']['loss']:.2f}")]
+            (f"{masked['model']['loss']:.2f}", f"nats a hidden word; unigram {masked['unigram']['loss']:.2f}, "
+             f"two-sided counts {masked['two-sided']['loss']:.2f}")]
 
 
 def question(probe: Mapping[str, Any]) -> str:

@@ -1,10 +1,10 @@
-"""`report.html` of a finished run: its curve against the unigram baseline, its numbers, what it changed, its command."""
+"""`report.html` of a finished run: its curve against the unigram baseline, its numbers, its recipe, its command."""
 
 from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -38,6 +38,14 @@ def write_report(run: str | Path) -> Path:
     return page.write(run / REPORT)
 
 
+def try_report(run: str | Path, notice: Callable[[str], None]) -> None:
+    """The report, or a word on why there is none: a finished run is not lost for want of a drawing."""
+    try:
+        write_report(run)
+    except Exception as error:
+        notice(f"no report was written for {run} ({type(error).__name__}: {error}).")
+
+
 def draw_curve(run: Path, baselines: Mapping[str, float]) -> str:
     """Held-out and training loss by million tokens, against constant baselines."""
     from stemma.lab.plots import learning_curve
@@ -65,7 +73,7 @@ def add_changes(page: Page, chosen: Recipe, reasons: Mapping[str, str] | None = 
     rows = [[f"`{change.key}`", _shown(change.before), "removed" if change.after is None else _shown(change.after),
              *([_reason(change.key, reasons)] if reasons else [])] for change in changes]
     page.table(["key", chosen.label, "this run", *(["why"] if reasons else [])], rows,
-               f"What this run changed from `{chosen.label}`; every other value is as `stemma show {chosen.label}` says.")
+               f"What this run changed from `{chosen.label}`; all else is as `stemma show {chosen.label}` says.")
 
 
 def command(chosen: Recipe, plan: Plan, run: Path) -> str:
@@ -121,8 +129,8 @@ def _rows(result: Mapping[str, Any]) -> list[list[str]]:
 
 
 def _caption(result: Mapping[str, Any]) -> str:
-    return (f"Loss over {result['steps']:,} steps: on text held out from this run, and on the batches themselves (means "
-            "over stretches). Dashed: what knowing only how often each token occurs would lose.")
+    return (f"Loss over {result['steps']:,} steps: on text held out from this run, and on the batches themselves "
+            "(means over stretches). Dashed: what knowing only how often each token occurs would lose.")
 
 
 def _reason(key: str, reasons: Mapping[str, str]) -> str:

@@ -1,8 +1,7 @@
 """Dropout that costs little on a CPU.
 
-torch draws a double for every element. A random byte decides as well, and eight of them come from one 64-bit number; a
-rate that is no multiple of 1/256 is met on average, by drawing the threshold between its two neighbours, and the kept
-values are scaled by the share that was really kept.
+torch draws a double for every element. Sixteen random bits decide as well, and four times sixteen come from one 64-bit
+number. The dropped share is then exact to 1/65,536, and the kept values are scaled by just that share.
 """
 
 from __future__ import annotations
@@ -31,9 +30,8 @@ class Dropout(nn.Module):
 def keep_mask(shape: torch.Size, rate: float, dtype: torch.dtype) -> Tensor:
     """A tensor of 0 and 1/kept; on the CPU only."""
     count = shape.numel()
-    exact = rate * 256
-    dropped = int(exact) + int(torch.rand(()) < exact - int(exact))  # of 256 byte values
-    words = torch.empty((count + 7) // 8, dtype=torch.int64).random_(-(2**63), None)
+    dropped = round(rate * 65536)  # of 65,536 values
+    words = torch.empty((count + 3) // 4, dtype=torch.int64).random_(-(2**63), None)
     mask = torch.empty(shape, dtype=dtype)
-    torch.ge(words.view(torch.int8)[:count].view(shape), dropped - 128, out=mask)
-    return mask.mul_(256 / max(256 - dropped, 1))
+    torch.ge(words.view(torch.int16)[:count].view(shape), dropped - 32768, out=mask)
+    return mask.mul_(65536 / max(65536 - dropped, 1))

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-BLOCK_NUMBERS = 8 * 1024 * 1024  # logits held at a time: 32 MiB in fp32
+BLOCK_NUMBERS = 12 * 1024 * 1024  # logits held at a time: 48 MiB in fp32
 
 
 class _VocabularyLoss(torch.autograd.Function):
@@ -24,7 +24,8 @@ class _VocabularyLoss(torch.autograd.Function):
         rows = max(1, BLOCK_NUMBERS // table.shape[0])
         loss = torch.zeros((), dtype=torch.float32, device=hidden.device)
         grad_hidden = torch.empty_like(hidden) if needs_gradient else None
-        grad_table = torch.zeros_like(table, dtype=torch.float32) if needs_gradient else None
+        filled = torch.empty_like if hidden.dtype == torch.float32 and len(hidden) else torch.zeros_like
+        grad_table = filled(table, dtype=torch.float32) if needs_gradient else None
         grad_bias = torch.zeros_like(bias, dtype=torch.float32) if needs_gradient and bias is not None else None
         buffer = torch.empty(min(rows, len(hidden)), table.shape[0], dtype=hidden.dtype, device=hidden.device)
         for start in range(0, len(hidden), rows):
@@ -46,17 +47,17 @@ class _VocabularyLoss(torch.autograd.Function):
                 grad_bias += probabilities.sum(0)
             error = probabilities.to(hidden.dtype)
             torch.mm(error, table, out=grad_hidden[start:start + rows])
-            if hidden.dtype == torch.float32:
-                grad_table.addmm_(error.T, part)
-            else:
+            if hidden.dtype != torch.float32:
                 grad_table += error.T @ part
-        ctx.save_for_backward(grad_hidden, grad_table, grad_bias)
+            else:  # the first block writes, the others add: the matrix is large, and clearing it is a pass of its own
+                torch.addmm(grad_table, error.T, part, beta=float(start > 0), out=grad_table)
+        ctx.gradients = (grad_hidden, grad_table, grad_bias)
         return loss / total
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        scale = grads[0]
-        return (*(None if saved is None else saved * scale for saved in ctx.saved_tensors), None, None)
+        gradients, ctx.gradients = ctx.gradients, ()  # scaled in place, so they serve one backward pass and no second
+        return (*(None if gradient is None else gradient.mul_(grads[0]) for gradient in gradients), None, None)
 
 
 def vocabulary_loss(hidden: Tensor, table: Tensor, bias: Tensor | None, labels: Tensor, total: float) -> Tensor:

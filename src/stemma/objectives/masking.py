@@ -20,7 +20,7 @@ def choose_tokens(draft: Draft, rate: float, rng: Randomness) -> np.ndarray:
     order = np.argsort(keys, axis=1)
     chosen = np.zeros(text.shape, dtype=bool)
     np.put_along_axis(chosen, order, np.arange(text.shape[1]) < wanted[:, None], axis=1)
-    return chosen & text
+    return chosen
 
 
 def choose_words(draft: Draft, rate: float, rng: Randomness) -> np.ndarray:

@@ -12,7 +12,7 @@ from stemma.lineage import Recipe
 from stemma.objectives import build_objectives, check_needs, finish
 from stemma.training.supply import Supply
 
-GRID = 24  # places of the visibility picture
+GRID = 12  # places of the visibility picture
 
 
 def inspect(recipe: Recipe, corpus: Corpus, examples: int = 3, seed: int = 0, step: int = 0) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from stemma.errors import UserError
 from stemma.files import explain_disk_errors, write_atomically
@@ -18,13 +18,13 @@ class Log:
         self.path = run / "log.jsonl"
         self._folder = run / "tensorboard"
         self._board: Any = _writer_class()(str(self._folder)) if tensorboard else None
-        self._file = self.path.open("a", encoding="utf-8")
+        self._file = self._open()
 
     def write(self, entry: dict[str, Any]) -> None:
         """Append one entry; its `step` is what `truncate_after` and TensorBoard go by."""
         with explain_disk_errors(self.path):
-            self._file.write(json.dumps(_without_nan(entry), ensure_ascii=False, allow_nan=False) + "\n")
-            self._file.flush()
+            line = json.dumps(_without_nan(entry), ensure_ascii=False, allow_nan=False) + "\n"
+            self._file.write(line.encode())
         if self._board is not None and "step" in entry:
             for name, value in entry.items():
                 if name != "step" and isinstance(value, (int, float)) and not isinstance(value, bool):
@@ -45,11 +45,15 @@ class Log:
             kept.append(line)
         if sum(map(len, kept)) != len(content):
             write_atomically(self.path, b"".join(kept))
-        self._file = self.path.open("a", encoding="utf-8")
+        self._file = self._open()
         if self._board is not None:
             self._board.close()
             # TensorBoard hides the later points of older files.
             self._board = _writer_class()(str(self._folder), purge_step=step + 1)
+
+    def _open(self) -> IO[bytes]:
+        # Without a buffer: what a full disk refused would come up again, as another error, when the file is closed.
+        return self.path.open("ab", buffering=0)
 
     def close(self) -> None:
         self._file.close()

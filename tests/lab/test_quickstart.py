@@ -1,0 +1,142 @@
+"""The quickstart: a shortened one tells the whole story; the full one shows that pre-training pays."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from stemma import lineage
+from stemma.cli import main
+from stemma.errors import Interrupted, UserError
+from stemma.lab import quickstart as story
+from stemma.lab.measure import spread
+from stemma.lab.quickstart import quickstart
+from stemma.lab.run_report import typed_changes, write_report
+from stemma.training.run import read_run
+
+SHORT = {"minutes": 0.05, "seeds": 2, "labels": 40, "tests": 60}
+
+
+@pytest.fixture(scope="module")
+def told(tmp_path_factory) -> dict:
+    return quickstart(tmp_path_factory.mktemp("short") / "quickstart", **SHORT)
+
+
+def test_every_number_is_there_and_possible(told):
+    assert told["text"]["words"] > 5 * told["text"]["held_out_words"] > 0
+    assert set(told["masked"]) == {"unigram", "bigram", "two-sided", "model"}
+    assert all(0 <= each["accuracy"] <= 1 and each["loss"] > 0 for each in told["masked"].values())
+    assert told["masked"]["two-sided"]["loss"] < told["masked"]["bigram"]["loss"] < told["masked"]["unigram"]["loss"]
+    for start in ("random", "pre-trained"):
+        assert len(told["probe"][start]["test"]) == SHORT["seeds"]
+    assert len(told["filled"]) == story.FILLED and all("[MASK]" in row["text"] for row in told["filled"])
+    assert json.loads((Path(told["out"]) / "result.json").read_text())["masked"] == told["masked"]
+
+
+def test_no_held_out_document_was_trained_on(told):
+    out = Path(told["out"])
+    train, held_out = ((out / name).read_text().split("\n\n") for name in ("train.txt", "held-out.txt"))
+    assert len(train) == told["text"]["documents"] and len(held_out) == told["text"]["held_out_documents"]
+    assert not set(train) & set(held_out)
+
+
+def test_the_report_holds_the_numbers_and_asks_for_nothing(told):
+    page = Path(told["report"]).read_text()
+    for number in (f"{told['masked']['model']['accuracy']:.1%}", f"{np.mean(told['probe']['random']['test']):.3f}",
+                   f"{told['pretraining']['steps']:,}"):
+        assert number in page
+    assert page.count("<svg") == 2 and "http-equiv" in page and 'src="http' not in page
+    assert all(reason.split("`")[0][:30] in page.replace("&#x27;", "'") for reason in story.REASONS.values())
+
+
+def test_the_run_is_a_run_like_any_other(told, capsys):
+    run = Path(told["out"]) / "run"
+    assert main(["fill", str(run), "return the [MASK] of the list.", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["predictions"]
+    assert main(["resume", str(run), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["steps"] == told["pretraining"]["steps"]
+
+
+def test_the_commands_by_hand_mean_the_same(told):
+    chosen, _ = read_run(Path(told["out"]) / "run")
+    words = shlex.split(told["commands"][2])
+    changes = [word for word in words if "=" in word and not word.startswith("-")]
+    by_hand = lineage.recipe(words[2], changes)
+    assert {key: by_hand.values[key] for key in ("corpus", "network", "objective", "training")} == \
+           {key: chosen.values[key] for key in ("corpus", "network", "objective", "training")}
+    assert lineage.recipe(chosen.label, typed_changes(chosen)).values["network"] == chosen.values["network"]
+
+
+def test_a_finished_folder_is_not_overwritten(told):
+    before = (Path(told["out"]) / "result.json").read_bytes()
+    with pytest.raises(UserError, match="finished quickstart.*--overwrite"):
+        quickstart(told["out"], **SHORT)
+    assert (Path(told["out"]) / "result.json").read_bytes() == before
+
+
+def test_a_folder_of_the_users_is_left_alone(tmp_path):
+    (tmp_path / "thesis.txt").write_text("years of work")
+    for overwrite in (False, True):
+        with pytest.raises(UserError, match="not empty"):
+            quickstart(tmp_path, **SHORT, overwrite=overwrite)
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
+
+
+def test_interrupted_it_goes_on_where_it_was(tmp_path, monkeypatch):
+    monkeypatch.setattr(story, "_measure", _interrupt)
+    with pytest.raises(Interrupted, match="stemma quickstart --out .* goes on"):
+        quickstart(tmp_path / "q", **SHORT)
+    written = (tmp_path / "q/train.txt").stat().st_mtime_ns
+    with pytest.raises(UserError, match="--minutes 0.05 --seed 0"):
+        quickstart(tmp_path / "q", **{**SHORT, "minutes": 9})
+    monkeypatch.undo()
+    monkeypatch.setattr(story, "pretrain", _interrupt)  # must not be called again
+    assert quickstart(tmp_path / "q", **SHORT)["masked"]
+    assert (tmp_path / "q/train.txt").stat().st_mtime_ns == written
+
+
+def _interrupt(*_: object, **__: object) -> dict:
+    raise KeyboardInterrupt
+
+
+def test_control_c_while_pretraining_exits_130_and_resumes(tmp_path):
+    command = [sys.executable, "-m", "stemma", "quickstart", "--out", str(tmp_path / "q"), "--minutes", "9"]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    log = tmp_path / "q/run/log.jsonl"
+    deadline = time.monotonic() + 120
+    while not (log.is_file() and log.stat().st_size) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert said.splitlines()[-1].startswith("stopped at step") and "stemma quickstart --out" in said.splitlines()[-1]
+    assert list((tmp_path / "q/run/checkpoints").glob("step-*"))
+
+
+def test_any_run_gets_a_report(told, tmp_path):
+    run = Path(told["out"]) / "run"
+    page = write_report(run).read_text()
+    assert f"{told['pretraining']['validation_loss']:.3f}" in page and "stemma pretrain bert@tiny --corpus" in page
+    with pytest.raises(UserError, match="not a run"):
+        write_report(tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_pretraining_pays(tmp_path):
+    result = quickstart(tmp_path / "q")
+    masked, probe = result["masked"], result["probe"]
+    assert masked["model"]["accuracy"] > masked["bigram"]["accuracy"]
+    gain = np.mean(probe["pre-trained"]["test"]) - np.mean(probe["random"]["test"])
+    assert gain > 2 * max(spread(probe["random"]["test"]), spread(probe["pre-trained"]["test"]))
+    assert min(probe["pre-trained"]["test"]) > max(probe["random"]["test"])
+    assert np.mean(probe["random"]["train"]) > 0.95  # it had the time to learn what it was given

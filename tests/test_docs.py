@@ -1,0 +1,49 @@
+"""Every command in the documentation is run, in order, in an empty folder with a text of one's own."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import small_text
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+SHORTER = [(re.compile(r"--minutes \S+"), "--steps 4"), (re.compile(r"--steps [\d_]{2,}"), "--steps 4")]
+LONG = ("stemma quickstart",)  # has tests of its own
+
+
+def blocks(page: Path) -> list[tuple[str, str]]:
+    """The (language, content) of each fenced block that is meant to be typed."""
+    return re.findall(r"^```(sh|python)\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_the_commands_of_the_page_work(page: Path, tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text(small_text())
+    targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+    for language, content in blocks(page):
+        if language == "python":
+            run([sys.executable, "-c", content], tmp_path, environment)
+            continue
+        for line in content.splitlines():
+            command = line.split("#")[0].strip()
+            if command.startswith("make "):
+                assert {word for word in command.split()[1:] if "=" not in word} <= set(targets), line
+            elif command.startswith("stemma ") and not command.startswith(LONG):
+                for pattern, replacement in SHORTER:
+                    command = pattern.sub(replacement, command)
+                run([sys.executable, "-m", "stemma", *shlex.split(command)[1:]], tmp_path, environment)
+            elif command and not command.startswith(LONG):
+                pytest.fail(f"{page.name} shows a command that no test knows how to run: {line}")
+
+
+def run(command: list[str], folder: Path, environment: dict[str, str]) -> None:
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, f"{' '.join(command)}\n{done.stdout}\n{done.stderr}"

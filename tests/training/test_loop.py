@@ -1,0 +1,160 @@
+"""The loop itself: it learns, it stops before harm is done, and it forgets nothing that a resumed run needs."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import signal
+from dataclasses import fields
+
+import pytest
+import torch
+
+from stemma.corpus.shards import Corpus
+from stemma.errors import Interrupted, UserError
+from stemma.lineage import recipe
+from stemma.objectives import build_network
+from stemma.training.budget import Budget
+from stemma.training.checkpoints import load_latest
+from stemma.training.loop import Course, Loop, _signals
+from stemma.training.pretrain import pretrain
+from stemma.training.source import adopt_tokenizer
+
+SMALL = ["network.width=32", "network.heads=2", "network.layers=2", "network.feedforward=64",
+         "corpus.sequence_length=32", "training.batch_size=8", "training.warmup_steps=5", "training.threads=1"]
+
+
+@pytest.fixture(scope="module")
+def corpus(corpus_folder):
+    return Corpus.open(corpus_folder)
+
+
+def make_loop(run, corpus, *changes, steps=None, minutes=None, seed=0, told=None):
+    run.mkdir(exist_ok=True)
+    chosen = adopt_tokenizer(recipe("bert@tiny", [*SMALL, *changes]), corpus)
+    torch.manual_seed(seed)
+    network = build_network(chosen, corpus.tokenizer.vocab_size)
+    budget = Budget.choose(steps, None, minutes, 10)
+    return Loop(run, chosen, corpus, network, budget, seed, (told if told is not None else []).append)
+
+
+def entries(run):
+    return [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
+
+
+@pytest.mark.parametrize("dynamic", ["true", "false"])
+def test_the_loss_falls_below_what_frequencies_know(tmp_path, corpus_folder, dynamic):
+    result = pretrain("bert@tiny", corpus_folder, tmp_path / "run", steps=300, changes=[
+        *SMALL, f"objective.masked_lm.dynamic={dynamic}", "network.width=64", "network.feedforward=128",
+        "training.batch_size=32", "training.learning_rate=3e-3", "training.warmup_steps=30", "network.dropout=0.0",
+        "network.attention.dropout=0.0"])
+    assert result["validation_loss"] < 0.8 * result["unigram_loss"], result
+    losses = [entry["loss"] for entry in entries(tmp_path / "run") if "loss" in entry]
+    assert losses[0] > 1.3 * result["unigram_loss"] and losses[-1] < 0.9 * result["unigram_loss"]
+
+
+def test_slices_add_up_to_the_whole_batch(tmp_path, corpus):
+    ends = {}
+    for rows in ("1", "3", "8"):
+        loop = make_loop(tmp_path / rows, corpus, f"training.micro_batch_size={rows}", "network.dropout=0.0",
+                         "network.attention.dropout=0.0", "training.precision=fp32", steps=3)
+        assert loop.train()["steps"] == 3
+        ends[rows] = torch.cat([parameter.detach().flatten() for parameter in loop.network.parameters()])
+    # Adam divides by the gradient's size, so rounding shows where a gradient is nearly nothing
+    for rows in ("1", "3"):
+        assert (ends[rows] - ends["8"]).abs().mean() < 1e-6
+
+
+def test_everything_about_the_course_goes_into_a_checkpoint(tmp_path, corpus):
+    loop = make_loop(tmp_path, corpus, steps=7)
+    loop.train()
+    saved = load_latest(tmp_path, loop.network, loop.optimizer, print)
+    assert {"step", "tokens", *saved.values} == {field.name for field in fields(Course)}
+    assert Course(saved.step, saved.tokens, **saved.values) == loop.course
+
+
+def test_looking_at_held_out_text_changes_nothing(tmp_path, corpus):
+    ends = []
+    for every in ("1", "1000"):
+        loop = make_loop(tmp_path / every, corpus, f"training.validate_every={every}", steps=6)
+        ends.append(loop.train())
+        looks = [entry["step"] for entry in entries(tmp_path / every) if "validation_loss" in entry]
+        assert looks == (list(range(1, 7)) if every == "1" else [6])
+        assert loop.validate() == loop.validate()
+    assert ends[0]["validation_loss"] == ends[1]["validation_loss"] and ends[0]["loss"] == ends[1]["loss"]
+
+
+def test_a_warm_up_longer_than_the_budget_is_shortened_and_told(tmp_path, corpus):
+    told = []
+    make_loop(tmp_path, corpus, "training.warmup_steps=100", "training.log_every=1", steps=20, told=told).train()
+    assert "2 steps are used instead" in told[0]
+    rates = [entry["learning_rate"] for entry in entries(tmp_path) if "loss" in entry]
+    assert max(rates) == rates[1] == pytest.approx(1e-3) and rates[0] == pytest.approx(5e-4)
+    assert rates[1:] == sorted(rates[1:], reverse=True)
+
+
+def test_a_warm_up_cut_short_by_time_stays_so_after_a_resume(tmp_path, corpus):
+    loop = make_loop(tmp_path, corpus, "training.warmup_steps=1000", minutes=1.0)
+    loop.course = Course(step=40, tokens=4000, seconds=9.0, loss=5.0)
+    at_the_top = loop._factor(loop._used())
+    assert at_the_top == 1.0 and loop.course.warmup == 41
+    loop.course.step, loop.course.seconds = 80, 30.0
+    later = loop._factor(loop._used())
+    loop._save()
+    resumed = make_loop(tmp_path, corpus, "training.warmup_steps=1000", minutes=1.0)
+    resumed._restore()
+    assert resumed._factor(resumed._used()) == later < 0.65
+
+
+def test_a_loss_that_is_no_number_stops_before_it_reaches_the_weights(tmp_path, corpus, monkeypatch):
+    loop = make_loop(tmp_path, corpus, steps=10)
+    real = loop._losses
+    before = {}
+
+    def broken(objectives, batch):
+        found = real(objectives, batch)
+        if loop.course.step == 4:
+            before.update({name: value.clone() for name, value in loop.network.state_dict().items()})
+            found["masked_lm"] = found["masked_lm"] * math.nan
+        return found
+
+    monkeypatch.setattr(loop, "_losses", broken)
+    with pytest.raises(UserError, match=r"not a number at step 5; .* state of step 4 saved .*learning_rate"):
+        loop.train()
+    fresh = make_loop(tmp_path, corpus, steps=10)
+    state = load_latest(tmp_path, fresh.network, fresh.optimizer, print)
+    assert state.step == 4
+    assert all(torch.equal(value, before[name]) for name, value in fresh.network.state_dict().items())
+    assert fresh.train()["steps"] == 10  # the state is good
+
+
+def test_a_loss_that_jumps_stops_the_run(tmp_path, corpus):
+    loop = make_loop(tmp_path, corpus, "training.spike_factor=0.5", "training.batch_size=2", steps=200)
+    with pytest.raises(UserError, match=r"jumped to .* at step 102; .* state of step 101 saved"):
+        loop.train()
+    assert (tmp_path / "checkpoints/step-101").is_dir()
+
+
+def test_the_first_signal_is_noted_and_the_second_obeyed():
+    before = signal.getsignal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt), _signals() as received:
+        os.kill(os.getpid(), signal.SIGINT)
+        assert received == [signal.SIGINT]
+        os.kill(os.getpid(), signal.SIGINT)
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_a_signal_ends_the_step_saves_and_says_how_to_go_on(tmp_path, corpus, monkeypatch):
+    loop = make_loop(tmp_path, corpus, steps=10)
+    real = loop._losses
+
+    def interrupted(objectives, batch):
+        if loop.course.step == 2:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return real(objectives, batch)
+
+    monkeypatch.setattr(loop, "_losses", interrupted)
+    with pytest.raises(Interrupted, match=f"stopped at step 3 and saved; `stemma resume {tmp_path}`"):
+        loop.train()
+    assert (tmp_path / "checkpoints/step-3").is_dir()

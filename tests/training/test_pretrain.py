@@ -1,0 +1,142 @@
+"""A run from its first line on disk to its finished model: what it reports, what it starts from, what it leaves."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import pytest
+import torch
+
+import stemma
+from stemma.corpus.shards import Corpus
+from stemma.errors import UserError
+from stemma.lineage import recipe
+from stemma.training.pretrain import _start_from, pretrain, resume
+from stemma.training.source import adopt_tokenizer
+
+SMALL = ["network.width=32", "network.heads=2", "network.layers=2", "network.feedforward=64",
+         "corpus.sequence_length=32", "training.batch_size=8", "training.warmup_steps=2", "training.threads=1"]
+
+
+def weights(run):
+    return (run / "model/model.safetensors").read_bytes()
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory, corpus_folder):
+    run = tmp_path_factory.mktemp("finished") / "run"
+    return run, pretrain("bert@tiny", corpus_folder, run, steps=6, changes=SMALL, seed=1)
+
+
+def test_what_is_reported(finished, corpus_folder):
+    run, result = finished
+    assert {"run", "recipe", "steps", "tokens", "loss", "validation_loss", "unigram_loss", "tokens_per_second",
+            "seconds"} <= result.keys()
+    assert (result["run"], result["recipe"], result["steps"]) == (str(run), "bert@tiny", 6)
+    assert 0 < result["tokens"] <= 6 * 8 * 32 and result["tokens_per_second"] > 0
+    assert json.loads((run / "result.json").read_text()) == result == resume(run)
+    assert stemma.load(run).parameter_count() == result["parameters"]
+
+
+def test_a_budget_in_tokens_ends_with_the_step_that_uses_it_up(tmp_path, corpus_folder):
+    result = pretrain("bert@tiny", corpus_folder, tmp_path / "run", tokens=1000, changes=[*SMALL, "training.log_every=1"])
+    lines = [json.loads(line) for line in (tmp_path / "run/log.jsonl").read_text().splitlines()]
+    tokens = [line["tokens"] for line in lines if "loss" in line]
+    assert tokens[-2] < 1000 <= tokens[-1] == result["tokens"]
+
+
+def test_a_budget_in_minutes(tmp_path, corpus_folder):
+    result = pretrain("bert@tiny", corpus_folder, tmp_path / "run", minutes=0.01, changes=SMALL)
+    assert result["steps"] > 1 and 0.6 <= result["seconds"] < 6
+
+
+def test_the_recipe_of_a_run_runs_again_to_the_same_bytes(finished, tmp_path, corpus_folder):
+    run, _ = finished
+    shutil.copy(run / "recipe.toml", tmp_path / "alone.toml")
+    pretrain(str(tmp_path / "alone.toml"), corpus_folder, tmp_path / "again", steps=6, seed=1)
+    assert weights(tmp_path / "again") == weights(run)
+    pretrain(str(tmp_path / "alone.toml"), corpus_folder, tmp_path / "other", steps=6, seed=2)
+    assert weights(tmp_path / "other") != weights(run)
+
+
+def test_the_recipe_of_a_run_on_raw_text_runs_again(tmp_path, text_file, monkeypatch):
+    """Its vocabulary was smaller than asked for; asking for just that size makes the same one."""
+    monkeypatch.setenv("STEMMA_CACHE", str(tmp_path / "cache"))
+    pretrain("bert@tiny", text_file, tmp_path / "run", steps=2, changes=SMALL)
+    written = recipe(tmp_path / "run/recipe.toml")
+    assert written.origin["tokenizer.vocab_size"] == "corpus" and written.settings.tokenizer.vocab_size < 1000
+    pretrain(str(tmp_path / "run/recipe.toml"), text_file, tmp_path / "again", steps=2)
+    assert weights(tmp_path / "again") == weights(tmp_path / "run")
+    assert len(list((tmp_path / "cache").iterdir())) == 2
+
+
+def test_starting_from_a_model_keeps_its_weights_and_its_network(finished, tmp_path, corpus_folder):
+    run, result = finished
+    corpus = Corpus.open(corpus_folder)
+    told: list[str] = []
+    wanted = adopt_tokenizer(recipe("bert@mini", ["corpus.sequence_length=32"]), corpus)
+    chosen, network = _start_from(str(run), wanted, corpus, told.append)
+    ours, theirs = network.state_dict(), stemma.load(run).network.state_dict()
+    assert ours.keys() == theirs.keys() and all(torch.equal(ours[name], theirs[name]) for name in ours)
+    assert (chosen.settings.network.layers, chosen.settings.network.width) == (2, 32)  # not mini's
+    assert chosen.origin["network.layers"] == "run" and told == []
+
+    # so little learning that the loss is still the old one
+    after = pretrain("bert@mini", corpus_folder, tmp_path / "on", steps=1, start=run, changes=[
+        "corpus.sequence_length=32", "training.batch_size=8", "training.learning_rate=1e-12", "training.threads=1"])
+    assert after["validation_loss"] == pytest.approx(result["validation_loss"], abs=1e-4)
+    assert recipe(tmp_path / "on/recipe.toml").settings.network.width == 32
+
+
+def test_new_and_unneeded_heads_are_told(finished, tmp_path, corpus_folder):
+    run, _ = finished
+    told: list[str] = []
+    lone = pretrain("bert@tiny", corpus_folder, tmp_path / "lone", steps=1, start=run, notice=told.append,
+                    changes=["remove=objective.next_sentence", "corpus.sequence_length=32", "training.batch_size=8"])
+    assert any("not needed" in text and "heads.next_sentence" in text for text in told)
+    told.clear()
+    pretrain("bert@tiny", corpus_folder, tmp_path / "both", steps=1, start=lone["run"], notice=told.append,
+             changes=["corpus.sequence_length=32", "training.batch_size=8"])
+    assert any("started at random" in text and "heads.next_sentence" in text for text in told)
+
+
+def test_a_network_that_is_asked_for_must_be_the_models(finished, tmp_path, corpus_folder):
+    with pytest.raises(UserError) as refusal:
+        pretrain("bert@tiny", corpus_folder, tmp_path / "run", steps=1, start=finished[0],
+                 changes=["network.layers=3", "network.width=32"])
+    assert [where for where, _ in refusal.value.problems] == ["network.layers = 3"]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_raw_text_meets_the_tokenizer_of_the_model_to_start_from(finished, tmp_path, text_file):
+    run, _ = finished
+    text = tmp_path / "new.txt"
+    text.write_text(text_file.read_text() + "Quite new words appear here.\n")
+    pretrain("bert@tiny", text, tmp_path / "on", steps=1, start=run, changes=["corpus.sequence_length=32"])
+    assert stemma.load(tmp_path / "on").tokenizer.fingerprint == stemma.load(run).tokenizer.fingerprint
+
+
+def test_no_checkpoint_no_folder(tmp_path, corpus_folder, monkeypatch):
+    """A loss that is no number in the very first step: nothing was learnt, so nothing is left, and nothing else said."""
+    with pytest.raises(UserError, match="at step 1; training stopped before anything was learnt"):
+        pretrain("bert@tiny", corpus_folder, tmp_path / "run", steps=3,
+                 changes=[*SMALL, "network.initialization.spread=1e30"])
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_overwrite(finished, tmp_path, corpus_folder):
+    run = tmp_path / "run"
+    shutil.copytree(finished[0], run)
+    (run / "notes.txt").write_text("old")
+    with pytest.raises(UserError, match="--overwrite"):
+        pretrain("bert@tiny", corpus_folder, run, steps=1, changes=SMALL)
+    assert (run / "notes.txt").is_file()
+    assert pretrain("bert@tiny", corpus_folder, run, steps=1, changes=SMALL, overwrite=True)["steps"] == 1
+    assert not (run / "notes.txt").exists() and [path.name for path in tmp_path.iterdir()] == ["run"]
+
+
+def test_tensorboard(tmp_path, corpus_folder):
+    pytest.importorskip("tensorboard")
+    pretrain("bert@tiny", corpus_folder, tmp_path / "run", steps=2, changes=SMALL, tensorboard=True)
+    assert list((tmp_path / "run/tensorboard").iterdir())

@@ -1,0 +1,85 @@
+"""Resuming at every single step, and at the awkward moments between: after the last step, before the model is saved."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import pytest
+
+from stemma.errors import Interrupted
+from stemma.training import loop as loop_module
+from stemma.training import pretrain as module
+from stemma.training.pretrain import pretrain, resume
+
+SMALL = ["network.width=32", "network.heads=2", "network.layers=1", "network.feedforward=64",
+         "corpus.sequence_length=32", "corpus.first_phase.share=0.5", "corpus.first_phase.sequence_length=16",
+         "training.batch_size=8", "training.warmup_steps=2", "training.checkpoint_every=1",
+         "training.keep_checkpoints=100", "training.log_every=1", "training.validate_every=3"]
+STEPS = 9
+
+
+def weights(run):
+    return (run / "model/model.safetensors").read_bytes()
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory, corpus_folder):
+    run = tmp_path_factory.mktemp("whole") / "run"
+    pretrain("bert@tiny", corpus_folder, run, steps=STEPS, changes=SMALL)
+    return run
+
+
+@pytest.mark.parametrize("step", range(STEPS + 1))
+def test_from_every_step_to_the_same_bytes(whole, tmp_path, step):
+    run = tmp_path / "run"
+    shutil.copytree(whole, run)
+    shutil.rmtree(run / "model")
+    (run / "result.json").unlink()
+    for later in range(step + 1, STEPS + 1):
+        shutil.rmtree(run / f"checkpoints/step-{later}")
+    result = resume(run)
+    assert weights(run) == weights(whole)
+    then = json.loads((whole / "result.json").read_text())
+    for name in ("steps", "tokens", "loss", "losses", "validation_loss", "unigram_loss"):
+        assert result[name] == then[name]
+    lines = [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
+    before = [json.loads(line) for line in (whole / "log.jsonl").read_text().splitlines()]
+    untimed = [[{key: value for key, value in line.items() if "second" not in key} for line in log]
+               for log in (lines, before)]
+    assert untimed[0] == untimed[1]
+
+
+def test_an_interruption_outside_the_steps_says_how_to_go_on(whole, tmp_path, monkeypatch):
+    run = tmp_path / "run"
+    shutil.copytree(whole, run)
+    (run / "result.json").unlink()
+
+    def stop(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(module.Corpus, "open", stop)
+    with pytest.raises(Interrupted, match=f"`stemma resume {run}`"):
+        resume(run)
+    monkeypatch.undo()
+    assert resume(run)["steps"] == STEPS
+
+
+def test_a_run_whose_model_went_missing_is_finished_again(whole, tmp_path, monkeypatch):
+    run = tmp_path / "run"
+    shutil.copytree(whole, run)
+    shutil.rmtree(run / "model")
+    monkeypatch.setattr(loop_module.Loop, "_step", None)  # no step is taken
+    resume(run)
+    assert weights(run) == weights(whole)
+
+
+def test_what_a_kill_left_is_cleared_away(whole, tmp_path):
+    run = tmp_path / "run"
+    shutil.copytree(whole, run)
+    (run / "result.json").unlink()
+    (run / ".model.0123abcd.tmp").mkdir()
+    (run / ".model.0123abcd.old").mkdir()
+    (run / ".run.json.0123abcd.tmp").touch()
+    resume(run)
+    assert not list(run.glob(".*"))

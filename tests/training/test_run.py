@@ -1,0 +1,88 @@
+"""A run's folder: complete in one stroke, readable again, and refused with a sentence where it is not one."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from stemma.errors import UserError
+from stemma.lineage import recipe
+from stemma.training.budget import Budget
+from stemma.training.run import (
+    Plan,
+    Reading,
+    create_run,
+    is_corpus,
+    is_stream,
+    keep_streams,
+    locate,
+    read_result,
+    read_run,
+)
+
+
+def test_what_is_written_is_read_again(tmp_path):
+    plan = Plan(None, ["a.txt"], Budget("tokens", 500), 7, "model", Reading(documents="line", errors="replace"),
+                {"kind": "bpe", "vocab_size": 9}, "f" * 64, True)
+    chosen = recipe("bert@mini", ["network.layers=3"])
+    create_run(tmp_path / "run", chosen, plan, overwrite=False)
+    again, stored = read_run(tmp_path / "run")
+    assert stored == plan and again == chosen and again.origin == chosen.origin
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["recipe.toml", "run", "run.json"]
+    assert read_result(tmp_path / "run") is None
+
+
+def test_a_pipe_is_kept_in_the_run(tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    writer = threading.Thread(target=pipe.write_bytes, args=(b"only once\n",))
+    writer.start()
+    create_run(tmp_path / "run", recipe("bert@tiny"), Plan(None, [str(pipe)], Budget("steps", 1), 0), overwrite=False)
+    writer.join()
+    [kept] = read_run(tmp_path / "run")[1].text
+    assert Path(kept).parent == tmp_path / "run" and Path(kept).read_text() == "only once\n"
+
+
+def test_files_are_read_where_they_are(tmp_path):
+    (tmp_path / "a.txt").write_text("text")
+    paths = [str(tmp_path / "a.txt"), str(tmp_path), str(tmp_path / "gone")]
+    assert not any(map(is_stream, paths)) and is_stream("-")
+    assert keep_streams(paths, tmp_path) == paths
+
+
+def test_a_corpus_is_told_from_text(tmp_path, corpus_folder, monkeypatch):
+    assert locate([str(corpus_folder)]) == (str(corpus_folder.resolve()), [])
+    (tmp_path / "manifest.json").write_text('{"format": "somebody else\'s"}')
+    (tmp_path / "a.txt").write_text("text")
+    monkeypatch.chdir(tmp_path)
+    assert not is_corpus(tmp_path) and locate(["."]) == (None, [str(tmp_path)])
+    assert locate(["*.txt"]) == (None, [str(tmp_path / "*.txt")]) and locate(["-"]) == (None, ["-"])
+    with pytest.raises(UserError, match="cannot be mixed"):
+        locate(["-", "a.txt"])
+    with pytest.raises(UserError) as refusal:
+        locate(["b.txt"])
+    assert refusal.value.problems[0][0] == "b.txt"  # as the user wrote it
+
+
+@pytest.mark.parametrize(("steps", "tokens", "minutes", "chosen"), [
+    (5, None, None, Budget("steps", 5)), (None, 9, None, Budget("tokens", 9)),
+    (None, None, 0.5, Budget("minutes", 0.5)), (None, None, None, Budget("steps", 77)),
+])
+def test_budgets(steps, tokens, minutes, chosen):
+    assert Budget.choose(steps, tokens, minutes, 77) == chosen
+    used = chosen.used(step=5, tokens=9, seconds=30.0)
+    assert used == (5 / 77 if chosen.amount == 77 else 1.0)
+    assert chosen.describe() == {"steps": f"{chosen.amount:g} steps", "tokens": "9 tokens",
+                                 "minutes": "0.5 minutes"}[chosen.unit]
+
+
+def test_a_run_folder_is_made_without_torch():
+    code = ("import sys, stemma.training.pretrain, stemma.training.run, stemma.training.source, stemma.training.budget;"
+            "print('torch' in sys.modules)")
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.strip() == "False"

@@ -1,0 +1,130 @@
+"""Raw text becomes a corpus once: kept by content and settings, made again when damaged, by one process at a time."""
+
+from __future__ import annotations
+
+import io
+import subprocess
+import sys
+
+import pytest
+
+from stemma.errors import UserError
+from stemma.files import only_here
+from stemma.lineage import recipe
+from stemma.text.tokenizer import Tokenizer
+from stemma.training import source
+from stemma.training.run import Reading
+from stemma.training.source import adopt_tokenizer, cache_folder, corpus_from_text
+
+BERT = recipe("bert@tiny", ["tokenizer.vocab_size=260"])
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("STEMMA_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def test_where_the_cache_is(cache, tmp_path, monkeypatch):
+    assert cache_folder() == cache
+    monkeypatch.delenv("STEMMA_CACHE")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert cache_folder() == tmp_path / "stemma"
+
+
+def test_the_second_time_nothing_is_made(cache, text_file, monkeypatch):
+    told: list[str] = []
+    first = corpus_from_text([str(text_file)], BERT, Reading(), told.append)
+    assert len(told) >= 2 and first.path.is_relative_to(cache)
+    monkeypatch.setattr(source, "build_corpus", None)
+    monkeypatch.setattr(source, "train_tokenizer", None)
+    told.clear()
+    again = corpus_from_text([str(text_file)], BERT, Reading(), told.append)
+    assert again.fingerprint == first.fingerprint and told == []
+
+
+def test_what_makes_another_corpus(cache, text_file, tokenizer_folder, tmp_path):
+    other = tmp_path / "other.txt"
+    other.write_text(text_file.read_text() + "One line more.\n")
+    copy = tmp_path / "copy.txt"
+    copy.write_bytes(text_file.read_bytes())
+
+    def place(path=text_file, chosen=BERT, tokenizer=None, **reading):
+        return corpus_from_text([str(path)], chosen, Reading(**reading), lambda text: None, tokenizer).path
+
+    assert place(copy) == place()
+    changed = [place(), place(other), place(documents="line"), place(tokenizer=Tokenizer.load(tokenizer_folder)),
+               place(chosen=recipe("bert@tiny", ["tokenizer.vocab_size=200"])),
+               place(chosen=recipe("bert@tiny", ["tokenizer.vocab_size=260", "tokenizer.lowercase=false"]))]
+    assert len(set(changed)) == len(changed)
+    assert place(chosen=recipe("bert@mini", ["tokenizer.vocab_size=260"])) == place()  # one for every size
+
+
+def test_a_given_tokenizer_is_used(cache, text_file, tokenizer_folder):
+    given = Tokenizer.load(tokenizer_folder)
+    corpus = corpus_from_text([str(text_file)], BERT, Reading(), lambda text: None, given)
+    assert corpus.tokenizer.fingerprint == given.fingerprint
+
+
+@pytest.mark.parametrize("name", ["corpus/shard-00000/tokens.bin", "corpus/manifest.json", "tokenizer/tokenizer.json"])
+def test_a_damaged_entry_is_made_again(cache, text_file, name):
+    first = corpus_from_text([str(text_file)], BERT, Reading(), lambda text: None)
+    place = first.path.parent
+    (place / name).write_bytes(b"damaged")
+    if name.startswith("tokenizer"):
+        (place / "corpus/manifest.json").unlink()
+    told: list[str] = []
+    again = corpus_from_text([str(text_file)], BERT, Reading(), told.append)
+    assert again.fingerprint == first.fingerprint
+    assert any("made again" in text and str(place) in text for text in told)
+
+
+def test_text_that_gives_nothing_leaves_nothing(cache, tmp_path):
+    (tmp_path / "empty.txt").touch()
+    with pytest.raises(UserError, match=r"empty\.txt"):
+        corpus_from_text([str(tmp_path / "empty.txt")], BERT, Reading(), lambda text: None)
+    assert list(cache.iterdir()) == []
+
+
+def test_leftovers_of_a_kill_are_cleared_away(cache, text_file):
+    place = corpus_from_text([str(text_file)], BERT, Reading(), lambda text: None).path.parent
+    (place / ".corpus.0123abcd.tmp/shard-00000").mkdir(parents=True)
+    corpus_from_text([str(text_file)], BERT, Reading(), lambda text: None)
+    assert sorted(path.name for path in place.iterdir()) == ["corpus", "tokenizer"]
+
+
+def test_standard_input(cache, text_file, monkeypatch):
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text_file.read_bytes())))
+    piped = corpus_from_text(["-"], BERT, Reading(), lambda text: None)
+    assert piped.path == corpus_from_text([str(text_file)], BERT, Reading(), lambda text: None).path
+
+
+def test_two_processes_at_once_share_the_work(cache, text_file):
+    """Both get the corpus, and only one makes it."""
+    code = ("import sys; from stemma.lineage import recipe; from stemma.training.run import Reading;"
+            "from stemma.training.source import corpus_from_text;"
+            "told = []; made = corpus_from_text([sys.argv[1]], recipe('bert@tiny'), Reading(), told.append);"
+            "print(made.fingerprint, any('building' in text for text in told))")
+    processes = [subprocess.Popen([sys.executable, "-c", code, str(text_file)], stdout=subprocess.PIPE,
+                                  stderr=subprocess.PIPE, text=True) for _ in range(2)]
+    answers = [process.communicate(timeout=60) for process in processes]
+    assert [process.returncode for process in processes] == [0, 0], answers
+    (first, built), (second, built_too) = (out.split() for out, _ in answers)
+    assert first == second and {built, built_too} == {"True", "False"}
+    assert len(list(cache.glob("*/corpus"))) == 1 and not list(cache.glob("*/.*"))
+
+
+def test_a_folder_is_held_by_one(tmp_path):
+    with only_here(tmp_path, "taken"):
+        with pytest.raises(UserError, match="taken"), only_here(tmp_path, "taken"):
+            pass
+    with only_here(tmp_path, "taken"):
+        pass
+
+
+def test_the_corpus_brings_its_tokenizer(cache, text_file):
+    corpus = corpus_from_text([str(text_file)], BERT, Reading(), lambda text: None)
+    adopted = adopt_tokenizer(BERT, corpus)
+    assert adopted.settings.tokenizer.vocab_size == corpus.tokenizer.vocab_size != 260
+    assert adopted.origin["tokenizer.vocab_size"] == "corpus" and adopted.origin["tokenizer.kind"] == "bert"
+    assert adopt_tokenizer(adopted, corpus) is adopted
