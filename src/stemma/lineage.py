@@ -16,6 +16,7 @@ from pydantic import ValidationError
 
 from stemma import toml
 from stemma.errors import UserError, did_you_mean
+from stemma.schema.corpus import parse_template
 from stemma.schema.layers import at, flatten, merged, nest, parse_changes, restated
 from stemma.schema.problems import Problem, explain, validate
 from stemma.schema.recipe import SECTIONS, SIZE_KEYS, RecipeFile, RecipeSettings
@@ -117,7 +118,9 @@ def roles_needed(recipe: Recipe) -> set[str]:
     """The roles of special tokens that a tokenizer must have for this recipe."""
     settings = recipe.settings
     packings = settings.packings().values() or [settings.corpus.packing]
-    written = {slot.name for packing in packings for slot in settings.corpus.slots(packing)} - {"A", "B"}
+    slots = parse_template(settings.corpus.single)  # rows without a B are laid out by it too
+    slots += [slot for packing in packings for slot in settings.corpus.slots(packing)]
+    written = {slot.name for slot in slots} - {"A", "B"}
     return written.union(*(task.roles for task in settings.objective.values()))
 
 

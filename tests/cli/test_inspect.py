@@ -5,6 +5,7 @@ from making import pieced_corpus
 
 from stemma.cli import main
 from stemma.corpus.shards import Corpus
+from stemma.training.inspect import GRID
 
 FIELDS = {"original", "input", "targets", "words", "segments", "labels"}
 
@@ -104,7 +105,7 @@ def test_the_picture_for_people_marks_hidden_replaced_and_kept(capsys, pieced):
 
 def test_the_visibility_is_drawn(capsys, corpus_folder):
     for example in looked(capsys, "bert@tiny", "--corpus", str(corpus_folder))["examples"]:
-        size = min(24, len(example["original"]))
+        size = min(GRID, len(example["original"]))
         assert example["visibility"] == [[1] * size] * size
 
 

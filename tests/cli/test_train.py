@@ -43,10 +43,16 @@ def test_people_are_told_what_to_do_next(tmp_path, capsys, corpus_folder):
     assert "\r" not in told.err and "\x1b" not in told.err  # no bar where nobody watches
 
 
-def test_a_text_without_held_out_documents(tmp_path, capsys, corpus_folder):
-    assert run("pretrain", "bert@tiny", "--corpus", corpus_folder, "--out", tmp_path / "run", "--steps", 1, *SMALL,
-               "corpus.validation=1e-9", "--json") == 0
-    assert one_object(capsys).keys() >= KEYS
+def test_a_single_sentence_leaves_nothing_to_hold_out(tmp_path, capsys, tokenizer_folder):
+    (tmp_path / "one.txt").write_text("the old clerk reads a letter by the window and forgets the margin notes\n")
+    assert run("corpus", "build", tmp_path / "one.txt", "--tokenizer", tokenizer_folder, "--out", tmp_path / "c") == 0
+    capsys.readouterr()
+    command = ["pretrain", "bert@tiny", "--corpus", tmp_path / "c", "--steps", 1, *SMALL]
+    assert run(*command, "--out", tmp_path / "run", "--json") == 0
+    result = one_object(capsys)
+    assert result.keys() >= KEYS and result["validation_loss"] is None and result["loss"] > 0
+    assert run(*command, "--out", tmp_path / "for people") == 0
+    assert "held-out" not in capsys.readouterr().out
 
 
 def test_text_from_several_places_and_from_stdin(tmp_path, capsys, text_file, monkeypatch):

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import shutil
 import subprocess
+import sys
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -342,8 +344,27 @@ def test_windows_line_ends_make_the_same_tokens(here, capsys):
         assert Path("good-corpus", file).read_bytes() == Path("windows-corpus", file).read_bytes()
 
 
+@pytest.mark.parametrize("megabytes", [20, pytest.param(100, marks=pytest.mark.slow)])
+def test_a_single_huge_line(tmp_path, tokenizer_folder, megabytes):
+    """It is read in pieces, so memory does not grow with it."""
+    words = small_text(60).replace("\n", " ").encode()
+    with (tmp_path / "line.txt").open("wb") as file:
+        for _ in range(megabytes * 1_000_000 // len(words)):
+            file.write(words)
+    command = [sys.executable, "-m", "stemma", "corpus", "build", tmp_path / "line.txt", "--tokenizer",
+               tokenizer_folder, "--out", tmp_path / "corpus", "--workers", "2", "--json"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        told = process.stderr.read()
+        result = json.loads(process.stdout.read())
+        _, status, usage = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+    assert process.returncode == 0 and "is read in pieces" in told
+    assert result["documents"] == 1 and result["tokens"] > megabytes * 100_000
+    assert usage.ru_maxrss < 400_000, "kilobytes, of the largest process"
+
+
 def test_runs_on_a_full_disk(tmp_path, corpus_folder):
-    """The run stops with a sentence; what it saved before is sound, and with some space it goes on to the same bytes."""
+    """The run stops with a sentence; what it saved is sound, and with some space it goes on to the same bytes."""
     disk = tmp_path / "disk"
     disk.mkdir()
     mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", disk], capture_output=True, check=False)

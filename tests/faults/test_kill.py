@@ -95,6 +95,29 @@ def test_a_killed_run_ends_in_the_same_bytes(tmp_path, corpus_folder, variant):
     assert not [path for path in killed.rglob("*") if path.name.endswith((".tmp", ".old"))]
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(3))
+def test_real_processes_killed_at_random(tmp_path, corpus_folder, seed):
+    """As users start them, killed at moments spread evenly from their first millisecond on, until one gets through."""
+    command = [sys.executable, "-m", "stemma", "pretrain", "bert@tiny", "--corpus", str(corpus_folder), *SMALL,
+               "--steps", "400", "training.checkpoint_every=7"]
+    rng = random.Random(seed)
+    run, whole = tmp_path / "run", tmp_path / "whole"
+    began = time.monotonic()
+    subprocess.run([*command, "--out", str(whole)], check=True, capture_output=True)
+    length = time.monotonic() - began
+    kills = 0
+    while not (run / "result.json").is_file():
+        again = [*command[:3], "resume", str(run)] if run.is_dir() else [*command, "--out", str(run)]
+        with subprocess.Popen(again, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as child:
+            try:
+                child.wait(rng.uniform(0, 0.7 * length) if kills < 8 else None)
+            except subprocess.TimeoutExpired:
+                child.kill()
+                kills += 1
+    assert kills >= 3 and model_bytes(run) == model_bytes(whole)
+
+
 def test_a_kill_before_torch_is_imported_leaves_a_run_to_resume(tmp_path, corpus_folder):
     """A real process this time, from its very start: the run folder stands before the slow import."""
     command = [sys.executable, "-m", "stemma", "pretrain", "bert@tiny", "--corpus", str(corpus_folder), *SMALL, *STEPS]

@@ -4,32 +4,28 @@ import torch
 from stemma.network.dropout import Dropout, keep_mask
 
 
-@pytest.mark.parametrize("rate", [0.1, 0.3, 0.5, 0.9])
-@pytest.mark.parametrize("count", [200_001, 200_004])
-def test_the_share_dropped_and_the_scale_of_the_rest(rate, count):
+@pytest.mark.parametrize("rate", [0.1, 0.3, 0.5, 0.9, 0.999])
+@pytest.mark.parametrize("count", [1001, 1004])
+def test_the_share_dropped_is_the_rate_and_the_mean_stays(rate, count):
+    """However few random bits decide: over many draws both must be exact."""
     torch.manual_seed(0)
-    mask = keep_mask(torch.Size([count]), rate, torch.float32)
-    dropped = (mask == 0).float().mean().item()
-    assert abs(dropped - rate) < 4 * (rate * (1 - rate) / count) ** 0.5 + 1 / 65536
-    assert torch.unique(mask[mask > 0]).tolist() == pytest.approx([1 / (1 - rate)], rel=1e-3)
+    masks = torch.stack([keep_mask(torch.Size([count]), rate, torch.float64) for _ in range(500)])
+    by_draw = (masks == 0).double().mean(1)
+    assert abs(by_draw.mean().item() - rate) < 4 * by_draw.std().item() / 500**0.5 + 1 / 65536
+    means = masks.mean(1)
+    assert abs(means.mean().item() - 1) < 4 * means.std().item() / 500**0.5 + 1e-4
+    assert all(len(mask.unique()) <= 2 for mask in masks)  # zero, and one scale
 
 
 @pytest.mark.parametrize("rate", [0.1, 0.5])
 def test_neighbours_are_independent(rate):
-    """Four elements come from one word of random bits."""
+    """Several elements come from one word of random bits."""
     torch.manual_seed(1)
-    kept = (keep_mask(torch.Size([400_000]), rate, torch.float32) > 0).float() - (1 - rate)
-    for distance in (1, 2, 3, 4):
+    kept = (keep_mask(torch.Size([400_000]), rate, torch.float32) > 0).float()
+    kept -= kept.mean()
+    for distance in range(1, 10):
         together = (kept[distance:] * kept[:-distance]).mean().item()
         assert abs(together) < 5 * rate * (1 - rate) / 400_000**0.5
-
-
-def test_the_mean_is_exact_at_a_rate_that_16_bits_round():
-    rate = 1.5 / 65536
-    mask = keep_mask(torch.Size([65536 * 8]), rate, torch.float64)
-    scale = mask.max().item()
-    kept = 1 - round(rate * 65536) / 65536
-    assert scale * kept == pytest.approx(1.0, abs=1e-12)
 
 
 def test_nothing_happens_outside_training_or_at_rate_zero():

@@ -40,7 +40,8 @@ def test_what_is_reported(finished, corpus_folder):
 
 
 def test_a_budget_in_tokens_ends_with_the_step_that_uses_it_up(tmp_path, corpus_folder):
-    result = pretrain("bert@tiny", corpus_folder, tmp_path / "run", tokens=1000, changes=[*SMALL, "training.log_every=1"])
+    changes = [*SMALL, "training.log_every=1"]
+    result = pretrain("bert@tiny", corpus_folder, tmp_path / "run", tokens=1000, changes=changes)
     lines = [json.loads(line) for line in (tmp_path / "run/log.jsonl").read_text().splitlines()]
     tokens = [line["tokens"] for line in lines if "loss" in line]
     assert tokens[-2] < 1000 <= tokens[-1] == result["tokens"]
@@ -118,7 +119,7 @@ def test_raw_text_meets_the_tokenizer_of_the_model_to_start_from(finished, tmp_p
 
 
 def test_no_checkpoint_no_folder(tmp_path, corpus_folder, monkeypatch):
-    """A loss that is no number in the very first step: nothing was learnt, so nothing is left, and nothing else said."""
+    """A loss that is no number in the very first step: nothing was learnt, so nothing is left."""
     with pytest.raises(UserError, match="at step 1; training stopped before anything was learnt"):
         pretrain("bert@tiny", corpus_folder, tmp_path / "run", steps=3,
                  changes=[*SMALL, "network.initialization.spread=1e30"])

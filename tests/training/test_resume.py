@@ -74,6 +74,22 @@ def test_a_run_whose_model_went_missing_is_finished_again(whole, tmp_path, monke
     assert weights(run) == weights(whole)
 
 
+@pytest.mark.parametrize("kind", ["wordpiece", "unigram"])
+def test_a_lost_cache_is_made_again_as_it_was(tmp_path, text_file, monkeypatch, kind):
+    """The recipe has meanwhile adopted the size that the vocabulary really got: asking for it gives the same one."""
+    monkeypatch.setenv("STEMMA_CACHE", str(tmp_path / "cache"))
+    run = tmp_path / "run"
+    pretrain("bert@tiny", text_file, run, steps=STEPS, changes=[
+        *SMALL, f"tokenizer.kind={kind}", "tokenizer.vocab_size=3000"])
+    reached = weights(run)
+    shutil.rmtree(tmp_path / "cache")
+    for step in range(3, STEPS + 1):
+        shutil.rmtree(run / f"checkpoints/step-{step}")
+    (run / "result.json").unlink()
+    resume(run)
+    assert weights(run) == reached
+
+
 def test_what_a_kill_left_is_cleared_away(whole, tmp_path):
     run = tmp_path / "run"
     shutil.copytree(whole, run)

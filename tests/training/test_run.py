@@ -28,7 +28,7 @@ from stemma.training.run import (
 
 def test_what_is_written_is_read_again(tmp_path):
     plan = Plan(None, ["a.txt"], Budget("tokens", 500), 7, "model", Reading(documents="line", errors="replace"),
-                {"kind": "bpe", "vocab_size": 9}, "f" * 64, True)
+                "f" * 64, True)
     chosen = recipe("bert@mini", ["network.layers=3"])
     create_run(tmp_path / "run", chosen, plan, overwrite=False)
     again, stored = read_run(tmp_path / "run")

@@ -115,9 +115,8 @@ def test_two_processes_at_once_share_the_work(cache, text_file):
 
 
 def test_a_folder_is_held_by_one(tmp_path):
-    with only_here(tmp_path, "taken"):
-        with pytest.raises(UserError, match="taken"), only_here(tmp_path, "taken"):
-            pass
+    with only_here(tmp_path, "taken"), pytest.raises(UserError, match="taken"), only_here(tmp_path, "taken"):
+        pass
     with only_here(tmp_path, "taken"):
         pass
 

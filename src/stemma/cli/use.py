@@ -29,8 +29,8 @@ def fill(model: ModelArgument, text: Annotated[str, typer.Argument(metavar="TEXT
     from stemma.generation.fill import fill as guess
 
     loaded = load(model)
-    for text_of_notice in loaded.notices:
-        notice(text_of_notice)
+    for found in loaded.notices:
+        notice(found)
     predictions = guess(loaded, text, top)
 
     def human() -> None:
@@ -46,7 +46,8 @@ def fill(model: ModelArgument, text: Annotated[str, typer.Argument(metavar="TEXT
     emit({"model": model, "text": text, "predictions": predictions}, json, human)
 
 
-def embed(model: ModelArgument, path: Annotated[list[str], typer.Argument(metavar="PATH", help="Text, one a line.")],
+def embed(model: ModelArgument,
+          path: Annotated[list[str], typer.Argument(metavar="PATH", help="Text, one a line; blank lines are skipped.")],
           out: Annotated[Path, typer.Option(show_default=False, help="The .npy file to write.")],
           pooling: Annotated[str, typer.Option(help="mean (over the tokens) or start (the first place).")] = "mean",
           normalize: Annotated[bool, typer.Option("--normalize", help="Scale every vector to length 1.")] = False,
@@ -73,6 +74,8 @@ def embed(model: ModelArgument, path: Annotated[list[str], typer.Argument(metava
     passages = read_passages(path, documents="line", field=field, encoding=encoding, errors=errors, notice=notice)
     texts = [passage.text for passage in passages if passage.begins]
     loaded = load(model)
+    for found in loaded.notices:
+        notice(found)
     began = time.perf_counter()
     vectors = compute(loaded, texts, pooling, normalize, notice)
     seconds = time.perf_counter() - began

@@ -50,17 +50,20 @@ class Model:
             raise UserError(f"token_type_ids go up to {int(token_type_ids.max())}, and this network has {segments} "
                             f"segment{'s' if segments > 1 else ''}, counted from 0.")
 
-    @torch.inference_mode()
-    def hidden(self, input_ids: Tensor, attention_mask: Tensor | None = None,
-               token_type_ids: Tensor | None = None) -> Tensor:
+    @torch.no_grad()
+    def hidden(self, input_ids: Tensor, attention_mask: Tensor | None = None, token_type_ids: Tensor | None = None,
+               decoder_input_ids: Tensor | None = None) -> Tensor:
         """(B, L, width) of the last layer."""
+        if decoder_input_ids is not None:
+            raise UserError(f"{self.recipe.label} has no decoder, so decoder_input_ids have no place in it; leave them "
+                            "out.")
         return self.network({"encoder": self.stream(input_ids, attention_mask, token_type_ids)})["encoder"]
 
-    @torch.inference_mode()
-    def logits(self, input_ids: Tensor, attention_mask: Tensor | None = None,
-               token_type_ids: Tensor | None = None) -> Tensor:
+    @torch.no_grad()
+    def logits(self, input_ids: Tensor, attention_mask: Tensor | None = None, token_type_ids: Tensor | None = None,
+               decoder_input_ids: Tensor | None = None) -> Tensor:
         """(B, L, vocabulary): the pre-training head's guess at every place."""
-        return self.token_head()(self.hidden(input_ids, attention_mask, token_type_ids))
+        return self.token_head()(self.hidden(input_ids, attention_mask, token_type_ids, decoder_input_ids))
 
     def token_head(self) -> Head:
         if "vocabulary" not in self.network.heads:

@@ -30,8 +30,8 @@ class Dropout(nn.Module):
 def keep_mask(shape: torch.Size, rate: float, dtype: torch.dtype) -> Tensor:
     """A tensor of 0 and 1/kept; on the CPU only."""
     count = shape.numel()
-    dropped = round(rate * 65536)  # of 65,536 values
+    dropped = min(round(rate * 65536), 65535)  # of 65,536 values
     words = torch.empty((count + 3) // 4, dtype=torch.int64).random_(-(2**63), None)
     mask = torch.empty(shape, dtype=dtype)
     torch.ge(words.view(torch.int16)[:count].view(shape), dropped - 32768, out=mask)
-    return mask.mul_(65536 / max(65536 - dropped, 1))
+    return mask.mul_(65536 / (65536 - dropped))

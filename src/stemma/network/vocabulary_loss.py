@@ -19,8 +19,7 @@ BLOCK_NUMBERS = 12 * 1024 * 1024  # logits held at a time: 48 MiB in fp32
 class _VocabularyLoss(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, hidden: Tensor, table: Tensor, bias: Tensor | None, labels: Tensor,
-                total: float) -> Tensor:
-        needs_gradient = ctx.needs_input_grad[0] or ctx.needs_input_grad[1]
+                total: float, needs_gradient: bool) -> Tensor:
         rows = max(1, BLOCK_NUMBERS // table.shape[0])
         loss = torch.zeros((), dtype=torch.float32, device=hidden.device)
         grad_hidden = torch.empty_like(hidden) if needs_gradient else None
@@ -57,7 +56,7 @@ class _VocabularyLoss(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         gradients, ctx.gradients = ctx.gradients, ()  # scaled in place, so they serve one backward pass and no second
-        return (*(None if gradient is None else gradient.mul_(grads[0]) for gradient in gradients), None, None)
+        return (*(None if gradient is None else gradient.mul_(grads[0]) for gradient in gradients), None, None, None)
 
 
 def vocabulary_loss(hidden: Tensor, table: Tensor, bias: Tensor | None, labels: Tensor, total: float) -> Tensor:
@@ -66,4 +65,6 @@ def vocabulary_loss(hidden: Tensor, table: Tensor, bias: Tensor | None, labels: 
     if torch.is_autocast_enabled(device):
         dtype = torch.get_autocast_dtype(device)
         hidden, table = hidden.to(dtype), table.to(dtype)
-    return _VocabularyLoss.apply(hidden, table, bias, labels, total)
+    sources = [tensor for tensor in (hidden, table, bias) if tensor is not None]
+    needs_gradient = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in sources)
+    return _VocabularyLoss.apply(hidden, table, bias, labels, total, needs_gradient)

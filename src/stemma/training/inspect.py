@@ -22,7 +22,7 @@ def inspect(recipe: Recipe, corpus: Corpus, examples: int = 3, seed: int = 0, st
     try:
         length = supply.length_at(0.0)
         for earlier in range(step):
-            supply.draft(earlier, length)
+            supply.skip(earlier, length)
         draft, active = supply.draft(step, length)
     finally:
         supply.close()

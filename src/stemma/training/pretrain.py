@@ -52,8 +52,6 @@ def pretrain(chosen: Recipe | str, corpus: str | Path | Sequence[str], out: str 
         opened = Corpus.open(folder)
         wanted = adopt_tokenizer(wanted, opened)
         plan = replace(plan, fingerprint=opened.fingerprint)
-    else:
-        plan = replace(plan, tokenizer=wanted.settings.tokenizer.model_dump())
     create_run(run, wanted, plan, overwrite)
     try:
         return _carry_out(run, show, notice)
@@ -139,13 +137,12 @@ def _made_before(plan: Plan) -> Corpus | None:
 
 
 def _make(wanted: Recipe, plan: Plan, notice: Notice) -> Corpus:
-    """A corpus of the raw text, with the tokenizer of the model to start from, or the one that the recipe asked for."""
-    asked = wanted.with_changes({f"tokenizer.{key}": value for key, value in (plan.tokenizer or {}).items()}, "run")
+    """A corpus of the raw text, with the tokenizer of the model to start from, or one as the recipe says."""
     if plan.start is None:
-        return corpus_from_text(plan.text, asked, plan.reading, notice)
+        return corpus_from_text(plan.text, wanted, plan.reading, notice)
     from stemma.exchange.load import find_folder
 
-    return corpus_from_text(plan.text, asked, plan.reading, notice, Tokenizer.load(find_folder(plan.start)))
+    return corpus_from_text(plan.text, wanted, plan.reading, notice, Tokenizer.load(find_folder(plan.start)))
 
 
 def _start_from(where: str, wanted: Recipe, corpus: Corpus, notice: Notice) -> tuple[Recipe, Network]:

@@ -41,7 +41,6 @@ class Plan:
     seed: int
     start: str | None = None  # --from
     reading: Reading = field(default_factory=Reading)
-    tokenizer: dict[str, Any] | None = None  # for raw text: the vocabulary that the recipe asked for
     fingerprint: str | None = None  # of the corpus, once it is known
     tensorboard: bool = False
     version: int = 1

@@ -103,6 +103,11 @@ class Supply:
         rng = self._randomness(step, group, pieces, epochs)
         return self._corrupt(self.training, pieces, group, active, length, rng), active
 
+    def skip(self, step: int, length: int) -> None:
+        """Move on past the rows of a step without making its draft."""
+        number, _ = self._choose(step)
+        self._feed(number, length).take(self.batch_size)
+
     def _prepare(self, step: int, length: int) -> Prepared:
         draft, active = self.draft(step, length)
         positions = {key: [feed.position.epoch, feed.position.block, feed.position.row]

@@ -56,10 +56,11 @@ def attend(query: Tensor, key: Tensor, value: Tensor, mask: Mask, dropout: float
 
 def _attend_with_dropout(query: Tensor, key: Tensor, value: Tensor, mask: Mask, dropout: float) -> Tensor:
     scores = (query * (1.0 / math.sqrt(query.shape[-1]))) @ key.transpose(-1, -2)  # (B, heads, Q, K)
+    never = torch.finfo(scores.dtype).min  # not -inf: a place that sees nobody (only filling) must not become NaN
     if mask.causal:
         hidden = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).triu_(1)
-        scores = scores.masked_fill(hidden, float("-inf"))
+        scores = scores.masked_fill(hidden, never)
     elif mask.dense is not None:
-        scores = scores.masked_fill(~mask.dense, float("-inf"))
+        scores = scores.masked_fill(~mask.dense, never)
     weights = scores.softmax(-1)
     return (weights * keep_mask(weights.shape, dropout, weights.dtype)) @ value
