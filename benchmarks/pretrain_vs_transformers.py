@@ -2,9 +2,10 @@
 
     python benchmarks/pretrain_vs_transformers.py
 
-4 layers x 256, vocabulary 30,522, 128 tokens, batch 32, dropout 0.1 on both sides, AdamW, fp32. The peer is `Trainer` with
-`DataCollatorForLanguageModeling` as its documentation shows, once in fp32 and once with bf16=True; it may use all cores.
-Ours is the loop behind `stemma pretrain`, with its corpus, masking, clipping, logging. One slice is a few optimizer steps.
+4 layers x 256, vocabulary 30,522, 128 tokens, batch 32, dropout 0.1 on both sides, AdamW. The peer is `Trainer` with
+`DataCollatorForLanguageModeling` as its documentation shows, once in fp32 and once with bf16=True; it may use all
+cores. Ours is the loop behind `stemma pretrain`, with its corpus, masking, clipping and logging, in the precision that
+`auto` chooses here. One slice is a few optimizer steps.
 """
 
 from __future__ import annotations

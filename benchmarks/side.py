@@ -1,7 +1,7 @@
 """What every benchmark shares: each side in its own process, alternating slices of work, medians, ratios last.
 
-A side is a program that reads the word "go" and answers with the seconds a slice took, until it reads "stop" and answers
-with its peak memory. The machine's noise then hurts both sides alike.
+A side is a program that reads the word "go" and answers with the seconds a slice took, until it reads "stop" and
+answers with its peak memory. The machine's noise then hurts both sides alike.
 """
 
 from __future__ import annotations
@@ -74,6 +74,7 @@ def report(sides: list[Side], unit: str, amount: float) -> dict[str, dict[str, f
               f"peak {side.peak_mib:7,.0f} MiB")
     for side in sides[1:]:
         faster = statistics.median(a / b for a, b in zip(side.seconds, ours.seconds, strict=True))
-        rows[side.name] |= {"speed_ratio": faster, "memory_ratio": ours.peak_mib / side.peak_mib}
-        print(f"{ours.name} against {side.name}: {faster:.2f}x the speed, {ours.peak_mib / side.peak_mib:.2f}x the memory")
+        memory = ours.peak_mib / side.peak_mib
+        rows[side.name] |= {"speed_ratio": faster, "memory_ratio": memory}
+        print(f"{ours.name} against {side.name}: {faster:.2f}x the speed, {memory:.2f}x the memory")
     return rows

@@ -6,7 +6,8 @@ import json
 import math
 import os
 import signal
-from dataclasses import fields
+import time
+from dataclasses import fields, replace
 
 import pytest
 import torch
@@ -22,7 +23,7 @@ from stemma.training.pretrain import pretrain
 from stemma.training.source import adopt_tokenizer
 
 SMALL = ["network.width=32", "network.heads=2", "network.layers=2", "network.feedforward=64",
-         "corpus.sequence_length=32", "training.batch_size=8", "training.warmup_steps=5", "training.threads=1"]
+         "corpus.sequence_length=32", "training.batch_size=8", "training.warmup_steps=5"]
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +72,35 @@ def test_everything_about_the_course_goes_into_a_checkpoint(tmp_path, corpus):
     loop.train()
     saved = load_latest(tmp_path, loop.network, loop.optimizer, print)
     assert {"step", "tokens", *saved.values} == {field.name for field in fields(Course)}
-    assert Course(saved.step, saved.tokens, **saved.values) == loop.course
+    then = replace(loop.course, elapsed=saved.values["elapsed"])  # the saving itself took time
+    assert Course(saved.step, saved.tokens, **saved.values) == then
+
+
+def test_a_resumed_run_keeps_the_number_of_threads(tmp_path, corpus):
+    """Without a wish in the recipe it is the environment's, which may be another one by then."""
+    torch.set_num_threads(2)
+    try:
+        make_loop(tmp_path, corpus, steps=3).train()
+        torch.set_num_threads(1)
+        assert make_loop(tmp_path, corpus, steps=4).train()["threads"] == 2
+        assert make_loop(tmp_path, corpus, "training.threads=1", steps=5).train()["threads"] == 1
+    finally:
+        torch.set_num_threads(1)
+
+
+def test_time_ends_with_a_step_that_is_looked_at_and_saved(tmp_path, corpus, monkeypatch):
+    """However long looking and saving take, a budget in minutes ends after a step, with both done for that step."""
+    loop = make_loop(tmp_path, corpus, "training.validate_every=1000", "training.checkpoint_every=2", minutes=0.01)
+    real = loop._save
+
+    def slowly():
+        time.sleep(0.4)
+        real()
+
+    monkeypatch.setattr(loop, "_save", slowly)
+    result = loop.train()
+    assert [entry["step"] for entry in entries(tmp_path) if "validation_loss" in entry] == [result["steps"]]
+    assert (tmp_path / f"checkpoints/step-{result['steps']}").is_dir()
 
 
 def test_looking_at_held_out_text_changes_nothing(tmp_path, corpus):
@@ -96,10 +125,10 @@ def test_a_warm_up_longer_than_the_budget_is_shortened_and_told(tmp_path, corpus
 
 def test_a_warm_up_cut_short_by_time_stays_so_after_a_resume(tmp_path, corpus):
     loop = make_loop(tmp_path, corpus, "training.warmup_steps=1000", minutes=1.0)
-    loop.course = Course(step=40, tokens=4000, seconds=9.0, loss=5.0)
+    loop.course = Course(step=40, tokens=4000, elapsed=9.0, loss=5.0)
     at_the_top = loop._factor(loop._used())
     assert at_the_top == 1.0 and loop.course.warmup == 41
-    loop.course.step, loop.course.seconds = 80, 30.0
+    loop.course.step, loop.course.elapsed = 80, 30.0
     later = loop._factor(loop._used())
     loop._save()
     resumed = make_loop(tmp_path, corpus, "training.warmup_steps=1000", minutes=1.0)

@@ -74,6 +74,22 @@ def test_a_run_whose_model_went_missing_is_finished_again(whole, tmp_path, monke
     assert weights(run) == weights(whole)
 
 
+@pytest.mark.parametrize("step", [0, 4])
+def test_a_run_that_started_from_a_model(whole, tmp_path, corpus_folder, step):
+    """Also its new heads are the same again."""
+    lone, first, again = tmp_path / "lone", tmp_path / "first", tmp_path / "again"
+    pretrain("bert@tiny", corpus_folder, lone, steps=1, changes=[*SMALL, "remove=objective.next_sentence"])
+    pretrain("bert@tiny", corpus_folder, first, steps=STEPS, start=lone, changes=SMALL)
+    shutil.copytree(first, again)
+    shutil.rmtree(again / "model")
+    for later in range(step + 1, STEPS + 1):
+        shutil.rmtree(again / f"checkpoints/step-{later}")
+    if step:
+        shutil.rmtree(lone)  # no longer needed
+    resume(again)
+    assert weights(again) == weights(first) != weights(whole)
+
+
 @pytest.mark.parametrize("kind", ["wordpiece", "unigram"])
 def test_a_lost_cache_is_made_again_as_it_was(tmp_path, text_file, monkeypatch, kind):
     """The recipe has meanwhile adopted the size that the vocabulary really got: asking for it gives the same one."""

@@ -43,13 +43,15 @@ class Course:
 
     step: int = 0
     tokens: int = 0
-    seconds: float = 0.0
+    seconds: float = 0.0  # spent on steps, for tokens a second
+    elapsed: float = 0.0  # with validation and saving, for budgets in minutes
     mean: float = math.nan  # running mean of the loss
     loss: float | None = None
     losses: dict[str, float] | None = None
     warmup: int | None = None  # steps of it, once the time was found to be too short for the recipe's
     warmed: float = 0.0  # share of the budget used when the warm-up ended
     positions: dict[str, list[int]] | None = None
+    threads: int | None = None  # sums are split over them: with another number the last bits differ
 
 
 class Loop:
@@ -71,6 +73,7 @@ class Loop:
         self.course = Course()
         self.warmup = self._warmup_steps()
         self.held_out: dict[str, Any] | None = None  # what the last look found
+        self.floor: float | None = None
         self._held_out: dict[int, list[tuple[tuple[Objective, ...], Batch]]] = {}
 
     def train(self) -> dict[str, Any]:
@@ -78,8 +81,9 @@ class Loop:
         self._restore()
         try:
             with _signals() as stopped, Progress(self.recipe.label, self.budget.describe(), self.show) as progress:
-                while self._used() < 1:
-                    self._step(progress)
+                over = self._used() >= 1
+                while not over:
+                    over = self._step(progress)
                     if stopped:
                         self._save()
                         raise Interrupted(f"stopped at step {self.course.step:,} and saved; `stemma resume {self.run}` "
@@ -94,12 +98,14 @@ class Loop:
         if state is not None:
             self.course = Course(step=state.step, tokens=state.tokens, **state.values)
             self.supply.restore(self.course.positions or {})
+        self.threads = self.course.threads = prepare_threads(self.settings.threads or self.course.threads)
         self.log.truncate_after(self.course.step)
 
     def _used(self) -> float:
-        return self.budget.used(self.course.step, self.course.tokens, self.course.seconds)
+        return self.budget.used(self.course.step, self.course.tokens, self.course.elapsed)
 
-    def _step(self, progress: Progress) -> None:
+    def _step(self, progress: Progress) -> bool:
+        """One step and what belongs to it; whether it was the last."""
         course, settings = self.course, self.settings
         began, used = time.perf_counter(), self._used()
         prepared = self.supply.take(course.step, self.supply.length_at(used))
@@ -114,13 +120,20 @@ class Loop:
 
         course.step += 1
         course.tokens += prepared.batch.tokens
-        course.seconds += time.perf_counter() - began
+        spent = time.perf_counter() - began
+        course.seconds += spent
+        course.elapsed += spent
         course.losses, course.loss = losses, _reported(losses, prepared.objectives)
         course.positions = prepared.positions
         course.mean = total if math.isnan(course.mean) else SMOOTHING * course.mean + (1 - SMOOTHING) * total
-        self._afterwards(progress, rate, norm, time.perf_counter() - began)
+        if self.floor is None:
+            self.floor = self._floor_of(prepared)
+        over = self._used() >= 1
+        self._afterwards(progress, rate, norm, over)
+        course.elapsed += time.perf_counter() - began - spent
+        return over
 
-    def _afterwards(self, progress: Progress, rate: float, norm: float, seconds: float) -> None:
+    def _afterwards(self, progress: Progress, rate: float, norm: float, over: bool) -> None:
         """What happens now and then: a log line, a look at held-out text, a checkpoint."""
         course, settings = self.course, self.settings
         speed = course.tokens / max(course.seconds, 1e-9)
@@ -128,14 +141,14 @@ class Loop:
             self.log.write({"step": course.step, "loss": course.loss, "losses": course.losses, "learning_rate": rate,
                             "gradient_norm": norm, "tokens": course.tokens, "seconds": round(course.seconds, 3),
                             "tokens_per_second": round(speed, 1)})
-        used = self._used()
-        if course.step % settings.validate_every == 0 or used >= 1:
+        if course.step % settings.validate_every == 0 or over:
             self.held_out = self.validate()
             self.log.write({"step": course.step, "tokens": course.tokens, **self.held_out})
-        if course.step % settings.checkpoint_every == 0 or used >= 1:
+        if course.step % settings.checkpoint_every == 0 or over:
             self._save()
-        left = course.seconds * (1 - used) / used if used else math.inf
-        progress.update(course.step, min(used, 1.0), course.loss or math.nan, self._baseline(), speed, max(left, 0.0))
+        used = self._used()
+        left = course.elapsed * (1 - used) / used if used else math.inf
+        progress.update(course.step, min(used, 1.0), course.loss or math.nan, self.floor, speed, max(left, 0.0))
 
     def _factor(self, used: float) -> float:
         """Warm-up goes by steps; with a budget in minutes it also ends after a tenth of the time."""
@@ -228,20 +241,18 @@ class Loop:
         return {"validation_loss": _reported(losses, self.objectives), "validation_losses": losses,
                 "unigram_loss": _reported(baselines, self.objectives), "baselines": baselines}
 
-    def _baseline(self) -> float | None:
-        entries = next(iter(self._held_out.values()), None)
-        if not entries:
-            return None
+    def _floor_of(self, prepared: Prepared) -> float | None:
+        """What knowing only the frequencies would lose on a batch: the number beside the loss in the progress line."""
         floors: dict[str, float] = {}
-        for objectives, batch in entries[:1]:
-            for objective in objectives:
-                floors |= objective.baseline(batch, self.unigram)
-        return _reported(floors, self.objectives)
+        for objective in prepared.objectives:
+            floors |= objective.baseline(prepared.batch, self.unigram)
+        return _reported(floors, prepared.objectives)
 
     def _save(self) -> None:
         course = self.course
-        values = {"seconds": course.seconds, "mean": course.mean, "loss": course.loss, "losses": course.losses,
-                  "warmup": course.warmup, "warmed": course.warmed, "positions": course.positions}
+        values = {"seconds": course.seconds, "elapsed": course.elapsed, "mean": course.mean, "loss": course.loss,
+                  "losses": course.losses, "warmup": course.warmup, "warmed": course.warmed,
+                  "positions": course.positions, "threads": course.threads}
         save_checkpoint(self.run, self.network, self.optimizer, State(course.step, course.tokens, values),
                         self.settings.keep_checkpoints)
 

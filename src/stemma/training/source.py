@@ -46,7 +46,7 @@ def corpus_from_text(paths: list[str], chosen: Recipe, reading: Reading, notice:
             return corpus_from_text(keep_streams(paths, Path(folder)), chosen, reading, notice, tokenizer)
     roles = roles_needed(chosen) | {"padding", "unknown"}
     settings = chosen.settings.tokenizer
-    vocabulary = [settings.model_dump(), sorted(roles)] if tokenizer is None else tokenizer.fingerprint
+    vocabulary = [settings.model_dump(), sorted(roles)] if tokenizer is None else tokenizer.backend.to_str()
     content = [sha256(file) for file in list_files(paths)]
     key = json.dumps([FORMAT, content, asdict(reading), vocabulary])
     place = cache_folder() / hashlib.sha256(key.encode()).hexdigest()[:24]
