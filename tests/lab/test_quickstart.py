@@ -91,6 +91,19 @@ def test_a_folder_of_the_users_is_left_alone(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
 
 
+def test_a_bad_wish_leaves_nothing_behind(tmp_path, monkeypatch):
+    with pytest.raises(UserError, match="--minutes must be a number greater than 0"):
+        quickstart(tmp_path / "q", minutes=0)
+    monkeypatch.setattr(story.harvest, "harvest", _refuse)
+    with pytest.raises(UserError, match="no source"):
+        quickstart(tmp_path / "q")
+    assert not (tmp_path / "q").exists()
+
+
+def _refuse() -> list:
+    raise UserError("no source")
+
+
 def test_interrupted_it_goes_on_where_it_was(tmp_path, monkeypatch):
     monkeypatch.setattr(story, "_measure", _interrupt)
     with pytest.raises(Interrupted, match="stemma quickstart --out .* goes on"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import time
 
 import pytest
 import torch
@@ -48,8 +49,10 @@ def test_a_budget_in_tokens_ends_with_the_step_that_uses_it_up(tmp_path, corpus_
 
 
 def test_a_budget_in_minutes(tmp_path, corpus_folder):
+    began = time.monotonic()
     result = pretrain("bert@tiny", corpus_folder, tmp_path / "run", minutes=0.01, changes=SMALL)
-    assert result["steps"] > 1 and 0.6 <= result["seconds"] < 6
+    assert result["steps"] > 1 and 0.1 < result["seconds"] <= time.monotonic() - began  # of which steps took the first
+    assert 0.6 < time.monotonic() - began < 30
 
 
 def test_the_recipe_of_a_run_runs_again_to_the_same_bytes(finished, tmp_path, corpus_folder):

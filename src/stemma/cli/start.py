@@ -17,7 +17,7 @@ def register(app: typer.Typer) -> None:
 
 
 def quickstart(out: Annotated[Path, typer.Option(metavar="DIR", help="Where everything goes.")] = Path("quickstart"),
-               minutes: Annotated[float, typer.Option(help="How long to pre-train.")] = 2.5,
+               minutes: Annotated[float, typer.Option(help="How long to pre-train.")] = 3.0,
                seed: SeedOption = 0,
                overwrite: Annotated[bool, typer.Option("--overwrite", help="Begin anew in --out.")] = False,
                json: JsonOption = False, debug: DebugOption = False) -> None:
@@ -39,7 +39,7 @@ def _tell(result: dict[str, Any]) -> None:
     from statistics import mean
 
     from stemma.lab.measure import spread
-    from stemma.lab.quickstart_page import READERS, guesses, question
+    from stemma.lab.quickstart_page import READERS, guesses, question, threads
 
     text, corpus, run, masked, probe = (result[key] for key in ("text", "corpus", "pretraining", "masked", "probe"))
     print(f"\nThe text: {text['words']:,} words of your Python's documentation to learn from, "
@@ -48,7 +48,7 @@ def _tell(result: dict[str, Any]) -> None:
     print(f"\nPre-training: {run['recipe']} with {len(result['changes'])} changes, "
           f"{run['parameters'] / 1e6:.1f} M parameters")
     print(f"  {run['steps']:,} steps, {run['tokens']:,} tokens in {run['seconds']:.0f} s "
-          f"({run['tokens_per_second']:,.0f} tokens/s on {run['threads']} threads)")
+          f"({run['tokens_per_second']:,.0f} tokens/s on {threads(run)})")
     print(f"\nGuessing {result['places']:,} hidden tokens of the held-out modules")
     _table([["", "right", "nats"], *([name, f"{masked[key]['accuracy']:.1%}", f"{masked[key]['loss']:.2f}"]
                                      for key, name in READERS.items())])

@@ -54,6 +54,7 @@ th:last-child, td:last-child { padding-right: 0; }
 .number { text-align: right; white-space: nowrap; }
 code, pre { font-family: ui-monospace, "SF Mono", Menlo, Consolas, "DejaVu Sans Mono", monospace; font-size: .875em; }
 code { background: var(--shade); border-radius: 4px; padding: .1em .3em; overflow-wrap: anywhere; }
+td code { overflow-wrap: normal; white-space: nowrap; }
 pre { margin: 1.25rem 0; padding: .9rem 1rem; background: var(--shade); border-left: 3px solid var(--accent);
       border-radius: 4px; line-height: 1.5; white-space: pre-wrap; overflow-wrap: anywhere; }
 pre code { padding: 0; background: none; font-size: inherit; }

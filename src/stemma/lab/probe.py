@@ -51,10 +51,10 @@ def make(kind: str, sentences: Iterable[str], vocabulary_counts: Mapping[str, in
     for index in rng.permutation(len(usable)):
         if len(examples) == train + test:
             break
-        label = len(examples) % 2               # alternating, so that both parts are balanced
-        text = usable[index] if label == INTACT else damage(usable[index], strength, vocabulary, rng)
-        if text is not None:
-            examples.append((text, label))
+        damaged = damage(usable[index], strength, vocabulary, rng)
+        if damaged is not None:                 # also of an intact one: what cannot be damaged would betray its label
+            label = len(examples) % 2           # alternating, so that both parts are balanced
+            examples.append((usable[index] if label == INTACT else damaged, label))
     if len(examples) < train + test:
         raise UserError(f"{train + test} probe examples need as many sentences of {SHORTEST} to {LONGEST} words; "
                         f"the held-out text has {len(examples)}: ask for fewer or hold out more.")

@@ -24,7 +24,7 @@ def write_page(result: Mapping[str, Any], folder: Path, reasons: Mapping[str, st
     chosen, _ = read_run(Path(run["run"]))
     page = Page("A language model from your own Python").lead(
         f"{result['text']['words']:,} words of documentation, {run['seconds']:.0f} seconds of pre-training on "
-        f"{run['threads']} cores, and then two questions about text the model never saw.", headline(result))
+        f"{threads(run)}, and then two questions about text the model never saw.", headline(result))
 
     text, corpus = result["text"], result["corpus"]
     page.section("What it read", "The docstrings, block comments and language reference inside this Python, read "
@@ -44,7 +44,7 @@ def write_page(result: Mapping[str, Any], folder: Path, reasons: Mapping[str, st
                [[READERS[name], f"{masked[name]['accuracy']:.1%}", f"{masked[name]['loss']:.2f}"] for name in READERS],
                "All four at the same places; the model sees a mask token there.")
     page.table(["held-out sentence", "was", "guesses"],
-               [[row["text"], row["truth"], guesses(row)] for row in result["filled"]],
+               [[row["text"], row["truth"], guesses(row, "`")] for row in result["filled"]],
                "Drawn at random from the held-out text, not chosen.")
 
     page.section("Learning from few labels", f"{question(probe)} {result['labels']} labelled sentences to learn from, "
@@ -72,11 +72,11 @@ def write_page(result: Mapping[str, Any], folder: Path, reasons: Mapping[str, st
 def headline(result: Mapping[str, Any]) -> list[tuple[str, str]]:
     masked, probe = result["masked"], result["probe"]
     before, after = np.mean(probe["random"]["test"]), np.mean(probe["pre-trained"]["test"])
-    return [(f"{masked['model']['accuracy']:.1%}", "of hidden words guessed; always naming the most frequent one gets "
+    return [(f"{masked['model']['accuracy']:.1%}", "of hidden tokens guessed; always naming the most frequent one gets "
              f"{masked['unigram']['accuracy']:.1%}, the left neighbour {masked['bigram']['accuracy']:.1%}, both "
              f"{masked['two-sided']['accuracy']:.1%}"),
             (f"{after:.1%}", f"right after {result['labels']} labels; random weights reach {before:.1%}"),
-            (f"{masked['model']['loss']:.2f}", f"nats a hidden word; unigram {masked['unigram']['loss']:.2f}, "
+            (f"{masked['model']['loss']:.2f}", f"nats a hidden token; unigram {masked['unigram']['loss']:.2f}, "
              f"two-sided counts {masked['two-sided']['loss']:.2f}")]
 
 
@@ -87,5 +87,10 @@ def question(probe: Mapping[str, Any]) -> str:
     return f"Is this sentence as it was written, or {damage}"
 
 
-def guesses(row: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
-    return ", ".join(f"{guess['token']} {guess['probability']:.0%}" for guess in row["guesses"])
+def guesses(row: Mapping[str, Sequence[Mapping[str, Any]]], quote: str = '"') -> str:
+    """Tokens between quotes, for some of them are commas."""
+    return ", ".join(f"{quote}{guess['token']}{quote} {guess['probability']:.0%}" for guess in row["guesses"])
+
+
+def threads(run: Mapping[str, Any]) -> str:
+    return f"{run['threads']} thread{'' if run['threads'] == 1 else 's'}"

@@ -1,4 +1,4 @@
-"""Fine-tuning for one label a text: a linear layer on what the network made of it, and every weight trained (BERT's way).
+"""Fine-tuning for one label a text: a linear layer on top of the network, and every weight trained (BERT's way).
 
 The vector of a text is the mean over its tokens or the first place's. Texts of similar length share a batch, so hardly
 anything is padding; batches come in a new order each epoch. All randomness follows from the seed.
