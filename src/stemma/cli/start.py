@@ -17,7 +17,7 @@ def register(app: typer.Typer) -> None:
 
 
 def quickstart(out: Annotated[Path, typer.Option(metavar="DIR", help="Where everything goes.")] = Path("quickstart"),
-               minutes: Annotated[float, typer.Option(help="How long to pre-train.")] = 3.0,
+               minutes: Annotated[float, typer.Option(help="How long to pre-train.")] = 4.0,
                seed: SeedOption = 0,
                overwrite: Annotated[bool, typer.Option("--overwrite", help="Begin anew in --out.")] = False,
                json: JsonOption = False, debug: DebugOption = False) -> None:
@@ -25,7 +25,7 @@ def quickstart(out: Annotated[Path, typer.Option(metavar="DIR", help="Where ever
 
     Interrupted, the same command goes on where it was.
 
-    Example: stemma quickstart --minutes 5
+    Example: stemma quickstart --minutes 10
     """
     from stemma.lab.quickstart import quickstart as run_it
 

@@ -89,7 +89,7 @@ class Wishes:
     tests: int
 
 
-def quickstart(out: str | Path = "quickstart", *, minutes: float = 3.0, seed: int = 0, seeds: int = 3,
+def quickstart(out: str | Path = "quickstart", *, minutes: float = 4.0, seed: int = 0, seeds: int = 3,
                labels: int = 400, tests: int = 1000, overwrite: bool = False, show: bool = False,
                say: Callable[[str], None] = lambda text: None,
                notice: Callable[[str], None] = lambda text: None) -> dict[str, Any]:
