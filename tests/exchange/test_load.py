@@ -243,7 +243,7 @@ def test_what_is_no_model_is_told(tmp_path, monkeypatch):
         with pytest.raises(UserError, match=told):
             stemma.load(where)
     (tmp_path / "run").mkdir()
-    (tmp_path / "run/recipe.toml").write_text(stemma.recipe("bert@tiny").to_toml())
+    (tmp_path / "run/run.json").write_text("{}")
     with pytest.raises(UserError, match="has no model yet; `stemma resume run`"):
         stemma.load("run")
 

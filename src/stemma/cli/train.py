@@ -111,13 +111,25 @@ def _show(result: dict[str, Any]) -> None:
     console().print(Text(f"{result['recipe']} · {', '.join(result['objectives'])} · {batch['rows']} x "
                          f"{batch['length']} ({batch['padding']:.1%} padding) · {scored}", style="bold"))
     console().print(Text("{hidden}  {guess<-replaced}  {kept as it was!}  · segments change at ‖", style="dim"))
+    shown_grid = None
     for number, example in enumerate(result["examples"], 1):
         labels = ", ".join(f"{head} = {label}" for head, label in example["labels"].items())
         console().print(Text(f"\nexample {number}" + (f" · {labels}" if labels else ""), style="bold"))
         console().print(_marked(example, result["mask"]))
-        console().print(Text("who sees whom (row: reader, column: seen; first places)", style="dim"))
-        for line in example["visibility"]:
-            console().print(Text("  " + "".join("█" if seen else "·" for seen in line)))
+        if example["visibility"] != shown_grid:
+            shown_grid = example["visibility"]
+            console().print(Text("who sees whom among the first places (down: who reads; across: what is seen)",
+                                 style="dim"))
+            for line in _grid(shown_grid):
+                console().print(Text("  " + line))
+
+
+def _grid(rows: list[list[int]]) -> list[str]:
+    """Two rows of the picture in one line of text, so that it comes out square."""
+    rows = rows + [[0] * len(rows[0])] if len(rows) % 2 else rows
+    signs = {(1, 1): "█", (1, 0): "▀", (0, 1): "▄", (0, 0): " "}
+    return ["".join(signs[pair] for pair in zip(upper, lower, strict=True))
+            for upper, lower in zip(rows[::2], rows[1::2], strict=True)]
 
 
 def _marked(example: dict[str, Any], mask: str | None) -> Any:

@@ -54,7 +54,7 @@ def find_folder(where: str | Path) -> Path:
     for folder in (path, path / "model"):
         if (folder / "config.json").is_file():
             return folder
-    if (path / RECIPE).is_file():
+    if (path / "run.json").is_file():
         raise UserError(f"the run {path} has no model yet; `stemma resume {path}` finishes it.")
     if path.exists():
         raise UserError(f"{path} is no model: it has no config.json; give a run folder, its model/, or a Hugging Face "

@@ -72,8 +72,10 @@ def add_changes(page: Page, chosen: Recipe, reasons: Mapping[str, str] | None = 
         return
     rows = [[f"`{change.key}`", _shown(change.before), "removed" if change.after is None else _shown(change.after),
              *([_reason(change.key, reasons)] if reasons else [])] for change in changes]
+    caution = " The reasons are why each was tried; they were not measured one by one." if reasons else ""
     page.table(["key", chosen.label, "this run", *(["why"] if reasons else [])], rows,
-               f"What this run changed from `{chosen.label}`; all else is as `stemma show {chosen.label}` says.")
+               f"What this run changed from `{chosen.label}`; all else is as `stemma show {chosen.label}` says."
+               f"{caution}")
 
 
 def command(chosen: Recipe, plan: Plan, run: Path) -> str:

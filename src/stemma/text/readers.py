@@ -46,8 +46,10 @@ def list_files(paths: Iterable[str | Path]) -> list[Path]:
         found.update(dict.fromkeys(matches))
         if not matches:
             problems.append((str(given), _nothing_there(Path(given))))
+    if len(problems) == 1:
+        raise UserError(f"cannot read {problems[0][0]}: {problems[0][1]}.".replace("?.", "?"))
     if problems:
-        raise UserError("no text to read" if not found else "some of the text is not there", problems)
+        raise UserError("some of the text is not there", problems)
     if not found:
         raise UserError("no text to read: name a file, a folder, a glob, or - for stdin.")
     return list(found)
