@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-BLOCK_NUMBERS = 12 * 1024 * 1024  # logits held at a time: 48 MiB in fp32
+BLOCK_NUMBERS = 6 * 1024 * 1024  # logits held at a time: 24 MiB in fp32, a size that malloc keeps for the next step
 
 
 class _VocabularyLoss(torch.autograd.Function):

@@ -38,7 +38,7 @@ class MaskedLM(Objective):
     def replace(self, draft: Draft, chosen: np.ndarray, rng: Randomness) -> np.ndarray:
         """80% become [MASK], 10% another token, 10% stay: the network never knows which words it may trust."""
         tokenizer = draft.corpus.tokenizer
-        ordinary = np.setdiff1d(np.arange(tokenizer.vocab_size), tokenizer.special_ids)
+        ordinary = tokenizer.ordinary_ids
         action, which = rng.random((draft.rows, 2, draft.ids.shape[1])).transpose(1, 0, 2)
         masked = chosen & (action < self.settings.mask)
         random = chosen & ~masked & (action < self.settings.mask + self.settings.random)

@@ -35,6 +35,7 @@ class Tokenizer:
     roles: dict[str, int]  # role to id, only those present; "sentinel" is the first of the sentinels
     sentinels: list[int]
     special_ids: np.ndarray  # sorted ids of every special token
+    ordinary_ids: np.ndarray  # all the others
     fingerprint: str  # equal for equal vocabularies
 
     def __init__(self, backend: tokenizers.Tokenizer, config: Mapping[str, Any] | None = None):
@@ -48,6 +49,7 @@ class Tokenizer:
         self.vocab_size = max(vocabulary.values()) + 1
         added = [number for number, token in backend.get_added_tokens_decoder().items() if token.special]
         self.special_ids = np.array(sorted({*added, *self.roles.values(), *self.sentinels}), dtype=np.int64)
+        self.ordinary_ids = np.setdiff1d(np.arange(self.vocab_size), self.special_ids)
         pairs = sorted((number, token) for token, number in vocabulary.items())
         self.fingerprint = hashlib.sha256(json.dumps(pairs).encode()).hexdigest()
 
