@@ -273,11 +273,15 @@ def test_conflicts_are_told_from_the_key_that_was_touched(changes, place, said):
     assert where == place and said in what
 
 
-def test_what_looks_like_a_conflict_and_is_none():
-    lineage.recipe("bert@tiny", ["network.heads=3", "network.attention.head_width=32"])
-    lineage.recipe("bert@tiny", ["corpus.packing=stream", "objective.next_sentence.packing=sentence_pair"])
-    lineage.recipe("bert@tiny", ["network.embedding.segments=0", "corpus.pair=start A separator B separator"])
-    lineage.recipe("bert@tiny", ["objective.masked_lm.mask=0.9"])
+@pytest.mark.parametrize("changes", [
+    ["network.heads=3", "network.attention.head_width=32"],
+    ["corpus.packing=stream", "objective.next_sentence.packing=sentence_pair"],
+    ["network.embedding.segments=0", "corpus.pair=start A separator B separator"],
+    ["objective.masked_lm.mask=0.9"],
+])
+def test_what_looks_like_a_conflict_and_is_none(changes):
+    found = lineage.recipe("bert@tiny", changes)
+    assert {found.origin[change.partition("=")[0]] for change in changes} == {"command line"}
 
 
 def test_conflicts_are_found_beside_plain_mistakes():

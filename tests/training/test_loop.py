@@ -116,7 +116,8 @@ def test_looking_at_held_out_text_changes_nothing(tmp_path, corpus):
 
 def test_a_warm_up_longer_than_the_budget_is_shortened_and_told(tmp_path, corpus):
     told = []
-    make_loop(tmp_path, corpus, "training.warmup_steps=100", "training.log_every=1", steps=20, told=told).train()
+    make_loop(tmp_path, corpus, "training.warmup_steps=100", "training.log_every=1", "training.learning_rate=1e-3",
+              steps=20, told=told).train()
     assert "2 steps are used instead" in told[0]
     rates = [entry["learning_rate"] for entry in entries(tmp_path) if "loss" in entry]
     assert max(rates) == rates[1] == pytest.approx(1e-3) and rates[0] == pytest.approx(5e-4)

@@ -6,7 +6,7 @@ part's output, and, where asked or where a family has them, every layer, the sta
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 
 import torch
 from torch import Tensor
@@ -24,17 +24,20 @@ class Stream:
     query: Tensor | None = None  # (B, P) places to be predicted unseen: a second stream that is read and never seen
 
     def to(self, device: torch.device | str) -> Stream:
-        tensors = {name: getattr(self, name) for name in ("ids", "positions", "segments", "wanted", "query")}
-        moved = {name: value.to(device, non_blocking=True) for name, value in tensors.items() if value is not None}
+        moved = {name: value.to(device, non_blocking=True) for name, value in self._tensors().items()}
         return replace(self, sees=self.sees.to(device), **moved)
 
     def rows(self, chosen: slice) -> Stream:
-        tensors = {name: getattr(self, name) for name in ("ids", "positions", "segments", "query")}
-        cut = {name: value[chosen] for name, value in tensors.items() if value is not None}
+        cut = {name: value[chosen] for name, value in self._tensors().items() if value is not self.wanted}
         if self.wanted is not None:
             first, last = (row * self.ids.shape[1] for row in (chosen.start, chosen.stop))
             cut["wanted"] = self.wanted[(self.wanted >= first) & (self.wanted < last)] - first
         return replace(self, sees=self.sees.rows(chosen), **cut)
+
+    def _tensors(self) -> dict[str, Tensor]:
+        """What is there, by name."""
+        values = {item.name: getattr(self, item.name) for item in fields(self)}
+        return {name: value for name, value in values.items() if isinstance(value, Tensor)}
 
 
 @dataclass

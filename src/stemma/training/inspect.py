@@ -16,7 +16,7 @@ GRID = 12  # places of the visibility picture
 
 
 def inspect(recipe: Recipe, corpus: Corpus, examples: int = 3, seed: int = 0, step: int = 0) -> dict[str, Any]:
-    """The first examples of the batch that a run with this seed would see at this step."""
+    """The first examples that a run with this seed would see from this step on, and figures of that step's batch."""
     check_needs(recipe, corpus)
     supply = Supply(recipe, corpus, build_objectives(recipe), seed)
     try:
@@ -24,19 +24,26 @@ def inspect(recipe: Recipe, corpus: Corpus, examples: int = 3, seed: int = 0, st
         for earlier in range(step):
             supply.skip(earlier, length)
         draft, active = supply.draft(step, length)
+        shown = _examples(draft, examples)
+        for later in range(step + 1, step + 1 + examples):  # more than one batch holds: go on in the next ones
+            if len(shown) == examples:
+                break
+            shown += _examples(supply.draft(later, length)[0], examples - len(shown))
     finally:
         supply.close()
-    batch = finish(draft)
-    count = min(examples, draft.rows)
-    grids = [batch.streams["encoder"].sees.grid(min(GRID, int(draft.lengths[row])), row).int().tolist()
-             for row in range(count)]
-    mask = corpus.tokenizer.roles.get("mask")
+    tokens, mask = int(draft.lengths.sum()), corpus.tokenizer.roles.get("mask")
     return {"recipe": recipe.label, "step": step, "objectives": [objective.name for objective in active],
             "mask": None if mask is None else corpus.tokenizer.token(mask),
-            "batch": {"rows": draft.rows, "length": length, "tokens": batch.tokens,
-                      "padding": 1 - batch.tokens / (draft.rows * length),
+            "batch": {"rows": draft.rows, "length": length, "tokens": tokens,
+                      "padding": 1 - tokens / (draft.rows * length),
                       "scored": {head: len(scored.index) for head, scored in draft.scores.items()}},
-            "examples": [{**describe(draft, row), "visibility": grids[row]} for row in range(count)]}
+            "examples": shown}
+
+
+def _examples(draft: Draft, most: int) -> list[dict[str, Any]]:
+    sees = finish(draft).streams["encoder"].sees
+    return [{**describe(draft, row), "visibility": sees.grid(min(GRID, int(draft.lengths[row])), row).int().tolist()}
+            for row in range(min(most, draft.rows))]
 
 
 def describe(draft: Draft, row: int) -> dict[str, Any]:
