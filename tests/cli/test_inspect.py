@@ -73,11 +73,12 @@ def test_the_step_and_the_seed_choose_the_batch(capsys, corpus_folder):
     assert looked(capsys, *given, "--seed", "1")["examples"] != first["examples"]
 
 
-def test_raw_text_and_more_examples_than_rows(capsys, text_file):
-    result = looked(capsys, "bert@tiny", "--corpus", str(text_file), "--examples", "1000", "tokenizer.vocab_size=150",
-                    "training.batch_size=4")
-    assert len(result["examples"]) == 4
+def test_raw_text_and_more_examples_than_a_batch_has_rows(capsys, text_file):
+    given = ["bert@tiny", "--corpus", str(text_file), "tokenizer.vocab_size=150", "training.batch_size=4"]
+    result = looked(capsys, *given, "--examples", "10")
+    assert len(result["examples"]) == 10
     assert result["batch"]["rows"] == 4
+    assert result["examples"][4:8] == looked(capsys, *given, "--examples", "4", "--step", "1")["examples"]
 
 
 def test_the_picture_for_people_marks_hidden_replaced_and_kept(capsys, pieced):
