@@ -45,6 +45,9 @@ lint: setup
 bench: setup
 	$(BIN)/python benchmarks/corpus_vs_datasets.py
 	$(BIN)/python benchmarks/pretrain_vs_transformers.py
+	$(BIN)/python benchmarks/causal_vs_transformers.py
+	$(BIN)/python benchmarks/generate_vs_transformers.py
+	$(BIN)/python benchmarks/xl_evaluation.py
 
 clean:
 	rm -rf $(VENV) build dist quickstart .pytest_cache .mypy_cache .ruff_cache

@@ -40,6 +40,12 @@ def shape(label: str) -> tuple[int, int, int, int]:
     ("bert@base", (12, 768, 12, 3072)), ("bert@large", (24, 1024, 16, 4096)),
     ("bert@tiny", (2, 128, 2, 512)), ("bert@mini", (4, 256, 4, 1024)),
     ("bert@small", (4, 512, 8, 2048)), ("bert@medium", (8, 512, 8, 2048)), ("bert@midi", (4, 512, 8, 2048)),
+    ("gpt@base", (12, 768, 12, 3072)), ("gpt2@small", (12, 768, 12, 3072)), ("gpt2@medium", (24, 1024, 16, 4096)),
+    ("gpt2@large", (36, 1280, 20, 5120)), ("gpt2@xl", (48, 1600, 25, 6400)), ("gpt3@small", (12, 768, 12, 3072)),
+    ("gpt3@large", (24, 1536, 16, 6144)), ("gpt3@xl", (24, 2048, 24, 8192)), ("gpt3@13b", (40, 5140, 40, 20560)),
+    ("gpt3@175b", (96, 12288, 96, 49152)), ("transformer-xl@large", (18, 1024, 16, 4096)),
+    ("transformer-xl@base", (16, 410, 10, 2100)), ("xlnet@base", (12, 768, 12, 3072)),
+    ("xlnet@large", (24, 1024, 16, 4096)), ("universal-transformer@base", (6, 1024, 16, 4096)),
 ])
 def test_published_shapes(label, expected):
     assert shape(label) == expected
@@ -65,7 +71,8 @@ def test_bert_as_published():
                                                "cjk_spacing": True}
     assert settings.corpus.first_phase.model_dump() == {"share": 0.9, "sequence_length": 128}
     assert settings.corpus.sequence_length == settings.network.position.maximum == 512
-    assert settings.network.embedding.model_dump() == {"width": None, "segments": 2, "scale": False, "norm": True}
+    embedding = settings.network.embedding
+    assert (embedding.width, embedding.segments, embedding.scale, embedding.norm) == (None, 2, False, True)
     assert list(settings.objective) == ["next_sentence", "masked_lm"]
     masked = settings.objective["masked_lm"]
     assert (masked.rate, masked.mask, masked.random, masked.dynamic, masked.duplicates) == (0.15, 0.8, 0.1, False, 10)
@@ -82,3 +89,39 @@ def test_laptop_sizes_fit_a_laptop(name):
         settings = lineage.recipe(name, size=size).settings
         assert settings.corpus.sequence_length <= 128 and settings.training.batch_size <= 64
         assert settings.training.warmup_steps < settings.training.steps <= 5000
+
+
+@pytest.mark.parametrize("name", [name for name in lineage.names() if name != "transformer"])
+def test_every_recipe_that_trains_has_the_laptop_sizes(name):
+    assert [shape(f"{name}@{size}")[:2] for size in ("tiny", "mini", "midi")] == [(2, 128), (4, 256), (4, 512)]
+
+
+def test_the_gpt_line_as_published():
+    first, second, third = (lineage.recipe(name).settings for name in ("gpt", "gpt2", "gpt3"))
+    assert [one.tokenizer.vocab_size for one in (first, second, third)] == [40478, 50257, 50257]
+    assert [one.corpus.sequence_length for one in (first, second, third)] == [512, 1024, 2048]
+    assert [one.network.norm.place for one in (first, second, third)] == ["post", "pre", "pre"]
+    assert [one.network.initialization.residual for one in (first, second, third)] == [False, True, True]
+    assert [lineage.recipe(name).parent for name in ("gpt", "gpt2", "gpt3")] == ["transformer", "gpt", "gpt2"]
+    assert third.network.attention.windows == [0, 256] and not second.network.attention.windows
+    assert third.training.batch_size * third.corpus.sequence_length == 2**19  # half a million tokens
+    optimizer = third.training.optimizer
+    assert (optimizer.beta1, optimizer.beta2, optimizer.weight_decay) == (0.9, 0.95, 0.1)
+    assert lineage.recipe("gpt3@xl").settings.network.attention.head_width == 128
+
+
+def test_transformer_xl_and_xlnet_as_published():
+    xl, xlnet = (lineage.recipe(name).settings for name in ("transformer-xl", "xlnet"))
+    assert (xl.network.memory.length, xl.network.memory.evaluation) == (384, 1600)
+    assert xl.network.embedding.cutoffs == [20000, 40000, 200000] and xl.network.embedding.shrink == 4
+    assert xl.corpus.packing == "contiguous" and xl.network.position.clamp == 1000
+    assert lineage.recipe("xlnet").parent == "transformer-xl"
+    assert xlnet.network.memory.length == 384 and xlnet.network.memory.evaluation is None
+    assert xlnet.corpus.packing == "contiguous_pair" and xlnet.network.embedding.cutoffs == []
+    task = xlnet.objective["permutation_lm"]
+    assert (task.context, task.longest_span, task.both_directions) == (6, 5, True)
+
+
+def test_the_universal_transformer_as_published():
+    network = lineage.recipe("universal-transformer").settings.network
+    assert network.depth.kind == "recurrent" and network.depth.halting.threshold == 0.99

@@ -3,12 +3,13 @@ import itertools
 import pytest
 import torch
 
-from stemma.visibility import Causal, Every, Full, Mask, Packed, Padded, Prefix, Visibility, Window
+from stemma.visibility import Causal, Every, Full, Mask, Others, Packed, Padded, Permuted, Prefix, Visibility, Window
 
 BATCH, LENGTH = 3, 6
 REAL = torch.tensor([[1, 1, 1, 1, 1, 1], [1, 1, 1, 0, 0, 0], [0, 0, 1, 1, 1, 1]]).bool()  # right and left padding
 TEXTS = torch.tensor([[0, 0, 0, 1, 1, 1], [0, 1, 2, 3, 4, 5], [7, 7, 7, 7, 2, 2]])
 PREFIX = torch.tensor([0, 3, 6])
+ORDER = torch.tensor([[3, 0, 5, 1, 4, 2], [0, 0, 2, 0, 1, 3], [5, 4, 3, 2, 1, 0]])
 
 # A rule, and the same in plain words: does the query at place q of example b see the key at place k?
 RULES = {
@@ -16,6 +17,8 @@ RULES = {
     "causal": (Causal(), lambda b, q, k: k <= q),
     "window": (Window(2, 1), lambda b, q, k: q - 2 <= k <= q + 1),
     "prefix": (Prefix(PREFIX), lambda b, q, k: k <= q or k < PREFIX[b]),
+    "permuted": (Permuted(ORDER), lambda b, q, k: k < 0 or bool(ORDER[b, k] <= ORDER[b, q])),
+    "others": (Others(), lambda b, q, k: k != q),
     "padded": (Padded(REAL), lambda b, q, k: k < 0 or bool(REAL[b, k])),
     "packed": (Packed(TEXTS), lambda b, q, k: k >= 0 and bool(TEXTS[b, q] == TEXTS[b, k])),
 }
@@ -38,7 +41,10 @@ def plain(names: tuple[str, ...], queries: int, keys: int) -> torch.Tensor:
 
 def spelled(mask: Mask, queries: int, keys: int) -> torch.Tensor:
     """What a kernel does with the mask."""
-    assert not (mask.causal and mask.dense is not None)
+    assert [mask.causal, mask.dense is not None, mask.band is not None].count(True) <= 1
+    if mask.band is not None:
+        assert queries == keys
+        return torch.ones(queries, keys).tril().triu(1 - mask.band).bool().expand(BATCH, queries, keys)
     if mask.causal:  # torch's flag: a triangle from the first key on
         return torch.ones(queries, keys).tril().bool().expand(BATCH, queries, keys)
     if mask.dense is None:
@@ -106,3 +112,38 @@ def test_moving_to_a_device_keeps_the_rule(names):
     assert moved == combined(names)
     away = combined(names).to("meta").compile(LENGTH, LENGTH, "meta")
     assert away.dense is None or away.dense.device.type == "meta"
+
+
+@pytest.mark.parametrize(("back", "kind"), [(0, "band"), (1, "band"), (2, "dense"), (4, "dense"), (5, "causal"),
+                                            (9, "causal")])
+def test_a_causal_band_compiles_to_the_cheapest_form(back, kind):
+    """Blocks pay only where the band is less than half of the text; a band as wide as the text is none."""
+    mask = (Causal() & Window(back, 0)).compile(LENGTH, LENGTH)
+    found = "band" if mask.band else "causal" if mask.causal else "dense"
+    assert found == kind
+    assert torch.equal(spelled(mask, LENGTH, LENGTH)[0], (Causal() & Window(back, 3)).grid(LENGTH))
+
+
+def test_a_band_behind_a_cache_or_with_padding_is_spelled_out():
+    assert (Causal() & Window(1, 0)).compile(LENGTH, LENGTH + 2).dense is not None
+    assert (Causal() & Window(1, 0) & Padded(REAL)).compile(LENGTH, LENGTH).dense is not None
+    assert (Causal() & Window(1, -1)).compile(LENGTH, LENGTH).dense is not None  # does not see itself: no band
+
+
+def test_the_newest_place_sees_everything_that_was_kept():
+    assert Causal().compile(1, 7) == Mask()
+    assert not (Causal() & Window(2, 0)).compile(1, 7).dense[0, 0, 0, :4].any()
+
+
+def test_padding_may_reach_into_a_cache():
+    """The first two places were read before; one row began with filling."""
+    real = torch.tensor([[1, 1, 1, 1], [0, 1, 1, 1]]).bool()
+    seen = Padded(real, past=2).compile(2, 4).dense
+    assert torch.equal(seen[:, 0, 0], real)
+    seen = Padded(real, past=2).compile(2, 6).dense  # a memory before it, which is never filling
+    assert seen[:, 0, 0].tolist() == [[True] * 6, [True, True, False, True, True, True]]
+
+
+def test_rules_say_whether_they_look_ahead():
+    assert Causal().causal and (Causal() & Window(2, 2)).causal and (Padded(REAL) & Causal()).causal
+    assert not Full().causal and not Window(2, 0).causal and not Permuted(ORDER).causal

@@ -4,6 +4,7 @@
     model = stemma.load("run")                       # a run folder, its model/, or a Hugging Face folder
     model.logits(input_ids)
     stemma.pretrain("bert@tiny", corpus="notes.txt", out="run", steps=1000)
+    stemma.generate(model, "Once upon a time", tokens=40, seed=1)[0].text
 
 Nothing heavy is imported until it is used.
 """
@@ -13,11 +14,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
-__all__ = ["Model", "Recipe", "UserError", "build", "load", "pretrain", "recipe", "resume", "save"]
+__all__ = ["Model", "Recipe", "UserError", "build", "generate", "load", "pretrain", "recipe", "resume", "save", "stream"]
 
 _HOMES = {"Model": "stemma.exchange.model", "load": "stemma.exchange.load", "save": "stemma.exchange.save",
           "build": "stemma.exchange.build", "Recipe": "stemma.lineage", "recipe": "stemma.lineage",
-          "UserError": "stemma.errors", "pretrain": "stemma.training.pretrain", "resume": "stemma.training.pretrain"}
+          "UserError": "stemma.errors", "pretrain": "stemma.training.pretrain", "resume": "stemma.training.pretrain",
+          "generate": "stemma.generation.generate", "stream": "stemma.generation.generate"}
 
 if TYPE_CHECKING:
     from stemma.errors import UserError
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     from stemma.exchange.load import load
     from stemma.exchange.model import Model
     from stemma.exchange.save import save
+    from stemma.generation.generate import generate, stream
     from stemma.lineage import Recipe, recipe
     from stemma.training.pretrain import pretrain, resume
 

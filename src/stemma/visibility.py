@@ -3,7 +3,7 @@
 A visibility is a rule over places: does the query at place q see the key at place k? Places count from 0 in the
 sequence being read; what a memory or a cache has kept from earlier stands at negative places. A network part never
 builds a mask by hand: it asks the rule to compile itself, and the rule answers with the cheapest form that torch has
-a kernel for (nothing at all, a causal flag, or a dense boolean mask).
+a kernel for (nothing at all, a causal flag, a band, or a dense boolean mask).
 """
 
 from __future__ import annotations
@@ -21,11 +21,13 @@ class Mask:
 
     causal: bool = False
     dense: Tensor | None = None
+    band: int | None = None  # causal, and only the nearest so many places, the query's own among them
 
     def at(self, places: Tensor, keys: int) -> Mask:
         """The same mask for queries at some places only: (B, Q), of `keys` places."""
-        if self.causal:
-            return Mask(dense=(torch.arange(keys, device=places.device) <= places[:, :, None])[:, None])
+        if self.causal or self.band:
+            behind = places[:, :, None] - torch.arange(keys, device=places.device)  # (B, Q, K)
+            return Mask(dense=((behind >= 0) & (behind < (self.band or keys)))[:, None])
         if self.dense is None or self.dense.shape[2] == 1:  # the same line for every query
             return self
         return Mask(dense=self.dense.expand(len(places), -1, -1, -1).gather(
@@ -77,6 +79,11 @@ class Visibility(ABC):
         seen = seen[row if seen.shape[0] > 1 else 0] if seen.dim() == 3 else seen
         return seen.expand(length, length)
 
+    @property
+    def causal(self) -> bool:
+        """Whether no place ever sees what stands after it."""
+        return any(isinstance(rule, Causal) for rule in self.rules())
+
     def compile(self, queries: int, keys: int, device: torch.device | str = "cpu") -> Mask:
         """The cheapest kernel form for the last `queries` of `keys` places (the first ones are memory or cache)."""
         key = torch.arange(keys, device=device) - (keys - queries)
@@ -102,6 +109,8 @@ class Causal(Visibility):
         return key[None, :] <= query[:, None]
 
     def compile(self, queries: int, keys: int, device: torch.device | str = "cpu") -> Mask:
+        if queries == 1:
+            return Mask()  # the newest place sees all that was kept
         # torch's flag aligns the triangle at the first key, which is right only where nothing stands before it
         return Mask(causal=True) if queries == keys else super().compile(queries, keys, device)
 
@@ -129,10 +138,30 @@ class Prefix(Visibility):
 
 
 @dataclass(frozen=True, eq=False)
+class Permuted(Visibility):
+    """A factorisation order (XLNet, arXiv:1906.08237): a place sees those that come no later in the order, wherever
+    they stand. Places of one number see each other; what a memory kept comes before all."""
+
+    order: Tensor  # (B, L) whole numbers
+
+    def allows(self, query: Tensor, key: Tensor) -> Tensor:
+        earlier = self.order[:, key.clamp(min=0)][:, None, :] <= self.order[:, query][:, :, None]
+        return earlier | (key < 0)
+
+
+class Others(Visibility):
+    """Nobody sees himself: the token at a place that is to be guessed (XLNet's query stream)."""
+
+    def allows(self, query: Tensor, key: Tensor) -> Tensor:
+        return key[None, :] != query[:, None]
+
+
+@dataclass(frozen=True, eq=False)
 class Padded(Visibility):
     """Nobody sees the places that are only filling, on whichever side they stand; combined with other rules by `&`."""
 
-    real: Tensor  # (B, L) True where a token stands
+    real: Tensor  # (B, past + L) True where a token stands
+    past: int = 0  # how many of these are places that a cache has kept
 
     def allows(self, query: Tensor, key: Tensor) -> Tensor:
         return self._seen(key)[:, None, :].expand(-1, len(query), -1)
@@ -142,7 +171,8 @@ class Padded(Visibility):
         return Mask(dense=self._seen(key)[:, None, None, :])  # (B, 1, 1, K): one line serves every query
 
     def _seen(self, key: Tensor) -> Tensor:
-        return self.real[:, key.clamp(min=0)] | (key < 0)  # what a memory kept is never filling
+        place = key + self.past
+        return self.real[:, place.clamp(min=0)] | (place < 0)  # what a memory kept is never filling
 
 
 @dataclass(frozen=True, eq=False)
@@ -176,6 +206,16 @@ class Every(Visibility):
         for rule in self.parts[1:]:
             seen = seen & rule.allows(query, key)
         return seen
+
+    def compile(self, queries: int, keys: int, device: torch.device | str = "cpu") -> Mask:
+        """A causal band has a kernel of its own where it is much narrower than the text."""
+        window = next((rule for rule in self.parts if isinstance(rule, Window)), None)
+        if len(self.parts) == 2 and window is not None and window.ahead >= 0 and self.causal and queries == keys:
+            if window.back + 1 >= keys:
+                return Mask(causal=True)
+            if 2 * (window.back + 1) < keys:
+                return Mask(band=window.back + 1)
+        return super().compile(queries, keys, device)
 
     def to(self, device: torch.device | str) -> Visibility:
         return Every(tuple(rule.to(device) for rule in self.parts))

@@ -110,11 +110,77 @@ def test_the_visibility_is_drawn(capsys, corpus_folder):
         assert example["visibility"] == [[1] * size] * size
 
 
+def test_a_permuted_example_shows_its_order_its_targets_and_both_grids(capsys, pieced):
+    result = looked(capsys, "xlnet@tiny", "--corpus", str(pieced.path), "--examples", "4", "training.batch_size=4",
+                    "corpus.sequence_length=36", "objective.permutation_lm.context=3")
+    special = set(pieced.tokenizer.tokens(pieced.tokenizer.special_ids))
+    assert [example["direction"] for example in result["examples"]] == ["forward"] * 2 + ["backward"] * 2
+    for example in result["examples"]:
+        tokens, order, length = example["original"], example["order"], len(example["original"])
+        assert tokens == example["input"] and len(order) == length == 36 and example["past"] == 18
+        assert example["guesses"] == "own"
+        targets = [target["position"] for target in example["targets"]]
+        assert len(targets) == 12
+        assert [target["token"] for target in example["targets"]] == [tokens[place] for place in targets]
+        content, query = example["visibility"], example["query_visibility"]
+        assert len(content) == length and len(query) == len(targets)
+        for place in range(length):
+            assert content[place] == [int(order[other] <= order[place]) for other in range(length)]
+        for place, line in zip(targets, query, strict=True):
+            assert line == [int(order[other] <= order[place] and other != place) for other in range(length)]
+        turns = [order[place] for place in range(length) if place in targets or tokens[place] in special]
+        assert len(set(turns)) == len(turns)
+        context = {order[place] for place in range(18) if place not in targets and tokens[place] not in special}
+        assert context == {0}
+
+
+def test_a_causal_example_shows_what_each_place_guesses(capsys, pieced):
+    for name in ("gpt@tiny", "transformer-xl@tiny"):
+        for direction in ("forward", "backward"):
+            result = looked(capsys, name, "--corpus", str(pieced.path), "corpus.sequence_length=24",
+                            f"objective.causal_lm.direction={direction}")
+            for example in result["examples"]:
+                assert example["guesses"] == "next" and example["direction"] == direction and "order" not in example
+                tokens = example["input"]
+                found = {target["position"]: target["token"] for target in example["targets"]}
+                assert set(found) == set(range(24))
+                assert [found[place] for place in range(23)] == tokens[1:]
+                assert example["visibility"] == [[int(k <= q) for k in range(GRID)] for q in range(GRID)]
+
+
+def test_the_picture_for_people_of_an_order(capsys, pieced):
+    given = ["xlnet@tiny", "--corpus", str(pieced.path), "--examples", "2", "training.batch_size=2",
+             "corpus.sequence_length=36"]
+    examples = looked(capsys, *given)["examples"]
+    assert main(["inspect", *given]) == 0
+    printed = capsys.readouterr().out
+    flat = " ".join(printed.split())
+    assert "read backwards" in printed and "second stream" in printed and "¦" in printed and "‖" in printed
+    for example in examples:
+        for target, line in zip(example["targets"], example["query_visibility"], strict=True):
+            place = target["position"]
+            assert f"{{{target['token']}·{example['order'][place]}}}" in flat
+            drawn = "".join("█" if seen else "·" for seen in line[:32])
+            assert (f"{drawn}  {target['token']} at {place}" in printed) == (place < 32)
+        assert f"{example['input'][-1]}·{example['order'][-1]}" in flat  # special tokens have their turn too
+
+
+def test_the_picture_for_people_of_a_causal_model(capsys, pieced):
+    given = ["gpt@tiny", "--corpus", str(pieced.path), "--examples", "1", "corpus.sequence_length=24"]
+    (example,) = looked(capsys, *given)["examples"]
+    assert main(["inspect", *given]) == 0
+    printed = capsys.readouterr().out
+    assert "guesses the token after it" in printed
+    assert " ".join([*example["input"], "»", example["targets"][-1]["token"]]) in " ".join(printed.split())
+
+
 @pytest.mark.parametrize(("arguments", "said"), [
     (["brt@tiny", "--corpus", "CORPUS"], 'Did you mean "bert"'),
     (["transformer", "--corpus", "CORPUS"], "no objective"),
     (["bert@tiny", "--corpus", "CORPUS", "corpus.sequence_length=4"], "sequence_length"),
     (["bert@tiny", "--corpus", "no-such-file.txt"], "no-such-file.txt"),
+    (["xlnet@tiny", "--corpus", "CORPUS", "objective.permutation_lm.context=1"], "2 or more"),
+    (["xlnet@tiny", "--corpus", "CORPUS", "corpus.sequence_length=6"], "sequence_length"),
 ])
 def test_bad_input_is_one_sentence(capsys, corpus_folder, arguments, said):
     assert main(["inspect", *(str(corpus_folder) if word == "CORPUS" else word for word in arguments)]) == 2

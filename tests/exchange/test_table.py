@@ -10,96 +10,204 @@ import torch
 import stemma
 from stemma.exchange import FAMILIES
 from stemma.exchange.bert import BERT
-from stemma.exchange.table import Key, Setting, linear, to_ours, to_theirs
+from stemma.exchange.gpt2 import GPT2
+from stemma.exchange.keys import TURNED, Form, Key, linear, to_ours, to_theirs
+from stemma.exchange.table import Setting
+from stemma.exchange.transformer_xl import TRANSFORMER_XL
+from stemma.exchange.xlnet import XLNET
 from stemma.lineage import recipe
 from stemma.schema.layers import flatten
 
+FAMILY = pytest.mark.parametrize("family", FAMILIES.values(), ids=lambda family: family.model_type)
+HOW = {"bert": "full", "xlnet": "permuted"}  # how it reads; the others: causal
 
-def small(changes: tuple[str, ...] = ()) -> stemma.Model:
-    return stemma.build("bert@tiny", 40, ["network.width=12", "network.feedforward=9", "network.layers=3", *changes])
+
+def small(family=BERT, changes: tuple[str, ...] = ()) -> stemma.Model:
+    name = family.recipe.partition("@")[0]
+    sizes = ["network.width=12", "network.feedforward=48", "network.layers=3"]
+    if family.model_type in ("xlnet", "transfo-xl"):
+        sizes.append("network.attention.head_width=6")
+    return stemma.build(f"{name}@tiny", 40, [*sizes, *changes])
 
 
-def fits(model: stemma.Model, family=BERT) -> bool:
-    return family.fits(flatten(model.recipe.values), model.network.specs, model.network.state_dict())
+def fits(model: stemma.Model, family=BERT, **values) -> bool:
+    known = {**flatten(model.recipe.values), **values}
+    sees = {HOW.get(family.model_type, "causal")}
+    return family.fits(known, sees, model.network.specs, model.network.state_dict().keys())
+
+
+def assert_same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> None:
+    assert one.keys() == other.keys()
+    assert all(torch.equal(one[name], other[name]) for name in one)
 
 
 def test_parts_are_joined_in_order_and_split_again():
     key = Key.of("joined", "first", "second", "third")
     theirs = {name: torch.full((2, 3), float(number)) for number, name in enumerate(key.theirs)}
-    ours = to_ours([key], theirs)
+    ours = to_ours([key], theirs, {})
     assert ours["joined"][:, 0].tolist() == [0, 0, 1, 1, 2, 2]
-    assert {name: tensor.tolist() for name, tensor in to_theirs([key], ours).items()} == \
-           {name: tensor.tolist() for name, tensor in theirs.items()}
+    assert_same(to_theirs([key], ours, 1), theirs)
+
+
+def test_several_of_ours_are_one_of_theirs():
+    ours = {f"part.{i}": torch.full((i + 1, 2), float(i)) for i in range(3)}
+    (key,) = Key.of("part.{i}", "whole").expand(ours)
+    theirs = to_theirs([key], ours, 1)
+    assert theirs["whole"][:, 0].tolist() == [0, 1, 1, 2, 2, 2]
+    back = to_ours([key], theirs, ours)
+    assert_same(back, ours)
+    assert len({tensor.untyped_storage().data_ptr() for tensor in back.values()}) == 3  # or they cannot be saved
+
+
+def test_a_form_is_read_in_both_directions():
+    by_head = Form(lambda theirs: theirs.flatten(1).T, lambda ours, heads: ours.T.unflatten(1, (heads, -1)))
+    theirs = {"q": torch.randn(5, 3, 2), "k": torch.randn(5, 3, 2), "map.weight": torch.randn(4, 7),
+              "map.bias": torch.randn(7)}
+    keys = [Key.of("input", "q", "k", form=by_head), *linear("ours", "map", form=TURNED)]
+    ours = to_ours(keys, theirs, {})
+    assert ours["input"].shape == (12, 5) and ours["input"][6 + 1 * 2 + 1, 4] == theirs["k"][4, 1, 1]
+    assert torch.equal(ours["ours.weight"], theirs["map.weight"].T) and ours["ours.weight"].is_contiguous()
+    assert_same(to_theirs(keys, ours, 3), theirs)
+
+
+def test_a_key_may_depend_on_another_tensor():
+    key = Key.of("a", "b", given="c", unless="d")
+    assert [list(key.expand(names)) for names in ({"a", "c"}, {"a"}, {"a", "c", "d"})] == [[key], [], []]
 
 
 def test_layers_are_those_the_network_has():
     weight, _ = linear("blocks.{i}.map", "layer.{i}.dense")
     names = {f"blocks.{i}.map.weight" for i in range(3)}
-    assert [key.ours for key in weight.expand(names)] == [f"blocks.{i}.map.weight" for i in range(3)]
+    assert [key.ours for key in weight.expand(names)] == [(f"blocks.{i}.map.weight",) for i in range(3)]
     assert [key.theirs for key in weight.expand(names)][2] == ("layer.2.dense.weight",)
     assert list(weight.expand(set())) == [weight]
 
 
 def test_a_setting_writes_the_first_spelling_and_reads_all():
     setting = Setting("a", "b", {"gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "relu": "relu"})
-    assert [setting.read(theirs) for theirs in setting.names] == ["gelu_tanh", "gelu_tanh", "relu"]
-    assert setting.write("gelu_tanh") == "gelu_new"
+    assert [setting.read({"b": theirs}) for theirs in setting.names] == ["gelu_tanh", "gelu_tanh", "relu"]
+    assert setting.write({"a": "gelu_tanh"}) == "gelu_new"
 
 
+@FAMILY
 @pytest.mark.parametrize("bare", [True, False])
-def test_the_table_names_every_tensor_once(bare):
-    network = small().network
-    keys = BERT.keys(network.heads, network.state_dict(), bare)
-    ours, theirs = [key.ours for key in keys], [name for key in keys for name in key.theirs]
+def test_the_table_names_every_tensor_once(family, bare):
+    network = small(family).network
+    keys = family.keys(network.heads, network.state_dict(), bare)
+    ours, theirs = [name for key in keys for name in key.ours], [name for key in keys for name in key.theirs]
     assert sorted(ours) == sorted(network.state_dict())
     assert len(set(theirs)) == len(theirs)
-    assert ("bert.pooler.dense.bias" in theirs) is not bare
-    assert "cls.predictions.bias" in theirs  # a head stands outside the body, whatever the body is called
+    assert any(name.startswith(family.prefix) for name in theirs) is not bare
+    outside = [part for name, table in family.heads.items() if name not in family.inside
+               for key in table for one in key.expand(network.state_dict()) for part in one.theirs]
+    assert set(outside) <= set(theirs)  # a head stands outside the body, whatever the body is called
 
 
-def test_there_and_back_is_the_same():
-    network = small().network
-    keys = BERT.keys(network.heads, network.state_dict(), bare=False)
-    back = to_ours(keys, to_theirs(keys, network.state_dict()))
-    assert all(torch.equal(back[name], tensor) for name, tensor in network.state_dict().items())
+@FAMILY
+def test_there_and_back_is_the_same(family):
+    network = small(family).network
+    state = network.state_dict()
+    keys = family.keys(network.heads, state, bare=False)
+    assert_same(to_ours(keys, to_theirs(keys, state, network.settings.heads), state), dict(state))
 
 
-def test_a_tensor_that_the_table_does_not_name_is_another_family():
-    model = small()
-    assert fits(model)
-    assert not fits(model, replace(BERT, body=BERT.body[:-1]))  # we have one more
-    assert not fits(model, replace(BERT, body=(*BERT.body, Key.of("encoder.blocks.{i}.gate", "gate.{i}"))))  # one less
+@FAMILY
+def test_a_tensor_that_the_table_does_not_name_is_another_family(family):
+    model = small(family)
+    assert fits(model, family)
+    assert not fits(model, replace(family, body=family.body[:-1]))  # we have one more
+    more = Key.of("encoder.blocks.{i}.gate", "gate.{i}")
+    assert not fits(model, replace(family, body=(*family.body, more)))  # one less
 
 
-@pytest.mark.parametrize("key", list(BERT.fixed))
-def test_every_fixed_value_counts(key):
+@pytest.mark.parametrize(("family", "key"), [(family, key) for family in FAMILIES.values()
+                                             for key in (*family.fixed, *family.follows)])
+def test_every_fixed_value_counts(family, key):
     """A value that is fixed and differs makes another network, even where the tensors are the same."""
-    model = small()
-    values = {**flatten(model.recipe.values), key: "something else"}
-    assert not BERT.fits(values, model.network.specs, model.network.state_dict())
+    model = small(family)
+    assert fits(model, family)
+    assert not fits(model, family, **{key: "something else"})
 
 
-def test_an_activation_without_a_name_there_is_another_family():
-    model = small()
-    without = tuple(replace(one, names={"relu": "relu"}) if one.names else one for one in BERT.settings)
-    assert not fits(model, replace(BERT, settings=without))
+@FAMILY
+@pytest.mark.parametrize("sees", [{"backward"}, {"full", "causal"}, {"full", "backward"}])
+def test_a_network_that_reads_otherwise_is_another_family(family, sees):
+    """Who sees whom is no tensor and no value of the network; the objectives tell."""
+    model = small(family)
+    facts = (model.network.specs, model.network.state_dict().keys())
+    values = flatten(model.recipe.values)
+    assert not family.fits(values, sees, *facts)
+    assert not family.fits(values, {"causal"} if "full" in family.sees else {"full"}, *facts)
+    assert family.fits(values, set(), *facts) is ("full" in family.sees)
 
 
-@pytest.mark.parametrize("family", FAMILIES.values(), ids=lambda family: family.model_type)
+@FAMILY
+def test_an_activation_without_a_name_there_is_another_family(family):
+    model = small(family)
+    without = tuple(replace(one, names={"tanh": "tanh"}) if one.names else one for one in family.settings)
+    assert fits(model, replace(family, settings=without)) is (without == family.settings)
+
+
+def test_of_two_values_under_one_name_the_first_is_told():
+    values = {**flatten(recipe("xlnet").values), "network.dropout": 0.3, "network.attention.dropout": 0.2}
+    assert XLNET.config(values)["dropout"] == 0.3
+    assert {XLNET.values({"dropout": 0.4})[f"network.{key}"] for key in ("dropout", "attention.dropout")} == {0.4}
+
+
+@FAMILY
 def test_config_and_values_are_inverse(family):
     values = flatten(recipe(family.recipe).values)
     config = family.config(values)
     assert family.problems(config) == []
-    assert family.values(config) == {setting.ours: values[setting.ours] for setting in family.settings}
+    assert family.notices(config) == []
+    back = family.values(config)
+    assert family.config({**values, **back}) == config
+    assert all(values[key] == value for key, value in back.items() if key in values)
 
 
-@pytest.mark.parametrize("family", FAMILIES.values(), ids=lambda family: family.model_type)
+@FAMILY
+def test_a_silent_config_is_the_family_as_published(family):
+    values = flatten(recipe(family.recipe).values)
+    told = family.values({})
+    trained = ("network.dropout", "network.attention.dropout")  # the published files may say another rate
+    assert {key: told[key] for key in values if key in told and key not in trained} == \
+           {key: value for key, value in values.items() if key in told and key not in trained}
+
+
+def test_an_alias_counts_unless_the_name_itself_is_there():
+    assert GPT2.values({"num_attention_heads": 3, "hidden_size": 12})["network.heads"] == 3
+    assert GPT2.values({"num_attention_heads": 3, "n_head": 4})["network.heads"] == 4
+
+
+def test_what_is_said_twice_and_differently_is_told():
+    assert GPT2.notices({"embd_pdrop": 0.1, "resid_pdrop": 0.1}) == []
+    (told,) = GPT2.notices({"embd_pdrop": 0.0, "resid_pdrop": 0.3})
+    assert "embd_pdrop = 0.0" in told and "0.3" in told
+
+
+def test_a_head_without_tensors_is_told_by_the_class():
+    for classes, names, expected in ((["GPT2LMHeadModel"], {"wte.weight"}, ["vocabulary"]), (["GPT2Model"], set(), []),
+                                     (None, set(), ["vocabulary"]), (["GPT2ForSequenceClassification"], set(), []),
+                                     (["GPT2DoubleHeadsModel"], {"lm_head.weight"}, ["vocabulary"])):
+        assert GPT2.heads_in({"architectures": classes}, names) == expected
+
+
+def test_copies_are_those_of_tensors_that_are_there():
+    expected = {"transformer.word_emb.emb_projs.0", "transformer.word_emb.emb_projs.1", "crit.out_projs.0"}
+    assert list(TRANSFORMER_XL.copied(expected, bare=False)) == [
+        ("crit.out_projs.1", "transformer.word_emb.emb_projs.1")]
+
+
+@FAMILY
 def test_the_declarations_agree_with_each_other(family):
     assert family.heads.keys() == family.specs.keys()
     assert family.inside <= family.heads.keys()
     assert set().union(*family.classes) == set(family.heads)
     named = {name for table in (family.body, *family.heads.values()) for key in table for name in key.theirs}
     assert set(family.copies.values()) <= named and not named & family.copies.keys()
+    stated = {setting.theirs for setting in family.settings}
+    assert {*family.aliases.values(), *family.repeats.values()} <= stated
+    assert not stated & {*family.aliases, *family.repeats, *family.holds}
     own = flatten(recipe(family.recipe).values)
-    assert all(setting.ours in own for setting in family.settings)
     assert all(own.get(key) == value for key, value in family.fixed.items())
+    assert all(own[key] == value(own) for key, value in family.follows.items())

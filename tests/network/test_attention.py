@@ -11,7 +11,7 @@ REAL = torch.tensor([[1, 1, 1, 1, 0, 0], [0, 1, 1, 1, 1, 1]]).bool()
 RULES: dict[str, Visibility] = {
     "full": Full(), "causal": Causal(), "padded": Padded(REAL), "window": Window(1, 2),
     "prefix": Prefix(torch.tensor([2, 4])), "packed": Packed(torch.tensor([[0, 0, 0, 1, 1, 1], [0, 0, 1, 1, 2, 2]])),
-    "both": Prefix(torch.tensor([3, 3])) & Window(2, 1),
+    "both": Prefix(torch.tensor([3, 3])) & Window(2, 1), "band": Causal() & Window(1, 0),
 }
 NEARLY_NOTHING = 1e-9  # rounds to no dropout at all, but takes the way that training takes
 
@@ -75,3 +75,30 @@ def test_an_open_mask_is_no_mask():
     query, key, value = tensors(LENGTH)
     torch.testing.assert_close(attend(query, key, value, Mask(), 0.0),
                                attend(query, key, value, Mask(dense=torch.ones(1, 1, 1, LENGTH).bool()), 0.0))
+
+
+@pytest.mark.parametrize("dropout", [0.0, NEARLY_NOTHING])
+@pytest.mark.parametrize("length", [1, 7, 8, 9, 16, 23])
+@pytest.mark.parametrize("band", [1, 2, 3, 8])
+def test_a_band_in_blocks_equals_the_same_band_as_a_mask(length, band, dropout):
+    rng = torch.Generator().manual_seed(length)
+    query, key, value = (torch.randn(BATCH, HEADS, length, WIDTH, generator=rng) for _ in range(3))
+    seen = (Causal() & Window(band - 1, 0)).grid(length)
+    expected = attend(query, key, value, Mask(dense=seen[None, None]), 0.0)
+    torch.testing.assert_close(attend(query, key, value, Mask(band=band), dropout), expected)
+
+
+@pytest.mark.parametrize("dropout", [0.0, NEARLY_NOTHING])
+@pytest.mark.parametrize("mask", [Mask(), Mask(causal=True), Mask(band=2), Mask(dense=REAL[:, None, None])],
+                         ids=["none", "causal", "band", "dense"])
+def test_a_bias_is_added_to_the_scores(mask, dropout):
+    query, key, value = tensors(LENGTH)
+    bias = torch.randn(BATCH, HEADS, LENGTH, LENGTH, generator=torch.Generator().manual_seed(5))
+    scores = query @ key.transpose(-1, -2) / WIDTH**0.5 + bias
+    place = torch.arange(LENGTH)
+    behind = place[:, None] - place
+    seen = torch.ones(BATCH, 1, LENGTH, LENGTH).bool() if mask.dense is None else mask.dense
+    seen = seen & (behind >= 0) if mask.causal or mask.band else seen
+    seen = seen & (behind < mask.band) if mask.band else seen
+    expected = scores.masked_fill(~seen, -torch.inf).softmax(-1) @ value
+    torch.testing.assert_close(attend(query, key, value, mask, dropout, bias), expected)

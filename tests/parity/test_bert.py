@@ -8,7 +8,7 @@ import pytest
 import torch
 import transformers
 from parity import reference
-from parity.reference import assert_same_outputs, load_both_ways
+from parity.reference import assert_agrees_both_ways, assert_same_outputs, load_both_ways
 
 import stemma
 
@@ -21,15 +21,7 @@ NAMES = ["pretraining", "model", "model-without-pooler", "masked-lm", "next-sent
 @pytest.mark.parametrize(("kind", "arguments"), CLASSES, ids=NAMES)
 def test_bert_agrees_with_transformers(tmp_path, seed, kind, arguments):
     theirs = reference.random_reference("bert", seed, kind, arguments)
-    model, back = load_both_ways(theirs, tmp_path)
-    assert model.notices == []
-    assert_same_outputs(model, theirs, seed=seed)
-    assert model.parameter_count() == theirs.num_parameters()
-    assert type(back).__name__ == json.loads((tmp_path / "ours/config.json").read_text())["architectures"][0]
-    assert (tmp_path / "ours/model.safetensors").read_bytes() == (tmp_path / "theirs/model.safetensors").read_bytes()
-    before, after = theirs.state_dict(), back.state_dict()
-    assert before.keys() == after.keys()
-    assert all(torch.equal(before[name], after[name]) for name in before)
+    assert_agrees_both_ways(theirs, tmp_path, seed)
 
 
 @pytest.mark.parametrize("activation", ["gelu", "gelu_new", "gelu_pytorch_tanh", "relu", "silu", "swish", "tanh"])

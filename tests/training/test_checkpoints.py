@@ -14,7 +14,7 @@ from torch import nn
 from stemma.errors import CorruptFileError, UserError
 from stemma.schema.training import OptimizerSettings
 from stemma.training import checkpoints
-from stemma.training.checkpoints import State, latest_checkpoint, load_checkpoint, load_latest, save_checkpoint
+from stemma.training.checkpoints import Standing, latest_checkpoint, load_checkpoint, load_latest, save_checkpoint
 from stemma.training.optimizers import build_optimizer, set_learning_rate
 
 KINDS = ["adamw", "adam", "lamb", "adamax", "adafactor"]
@@ -57,7 +57,7 @@ def train(network, optimizer, first, last):
 def saved(run, step, kind="adamw", keep=9, **values):
     network, optimizer = make(kind)
     train(network, optimizer, 1, step)
-    return save_checkpoint(run, network, optimizer, State(step, step * 14, values), keep)
+    return save_checkpoint(run, network, optimizer, Standing(step, step * 14, values), keep)
 
 
 def names(run):
@@ -69,16 +69,16 @@ def names(run):
 def test_stop_and_go_is_bit_exact(tmp_path, kind, stop):
     straight = make(kind)
     train(*straight, 1, 6)
-    expected = save_checkpoint(tmp_path / "straight", *straight, State(6, 84), keep=1)
+    expected = save_checkpoint(tmp_path / "straight", *straight, Standing(6, 84), keep=1)
 
     halves = make(kind)
     train(*halves, 1, stop)
-    folder = save_checkpoint(tmp_path / "halves", *halves, State(stop, 14 * stop, {"position": [3, 2**70]}), keep=1)
+    folder = save_checkpoint(tmp_path / "halves", *halves, Standing(stop, 14 * stop, {"position": [3, 2**70]}), keep=1)
     fresh = make(kind, seed=99)
-    assert load_checkpoint(folder, *fresh) == State(stop, 14 * stop, {"position": [3, 2**70]})
+    assert load_checkpoint(folder, *fresh) == Standing(stop, 14 * stop, {"position": [3, 2**70]})
     assert fresh[1].param_groups[0]["lr"] == 0.01 / stop
     train(*fresh, stop + 1, 6)
-    found = save_checkpoint(tmp_path / "halves", *fresh, State(6, 84), keep=1)
+    found = save_checkpoint(tmp_path / "halves", *fresh, Standing(6, 84), keep=1)
     for name in ("weights.safetensors", "optimizer.safetensors", "state.json", "checksums.json"):
         assert (found / name).read_bytes() == (expected / name).read_bytes(), name
 
@@ -171,7 +171,7 @@ def test_a_damaged_newest_falls_back_with_a_notice(tmp_path):
     flip(tmp_path / "checkpoints" / "step-3" / "optimizer.safetensors")
     (tmp_path / "checkpoints" / "step-2" / "state.json").unlink()
     notices = []
-    assert load_latest(tmp_path, *make(seed=5), notices.append) == State(1, 14)
+    assert load_latest(tmp_path, *make(seed=5), notices.append) == Standing(1, 14)
     assert len(notices) == 2
     assert "step-3/optimizer.safetensors" in notices[0] and "step-2 instead" in notices[0]
     assert "state.json" in notices[1] and "step-1 instead" in notices[1]

@@ -139,17 +139,17 @@ def test_a_warm_up_cut_short_by_time_stays_so_after_a_resume(tmp_path, corpus):
 
 def test_a_loss_that_is_no_number_stops_before_it_reaches_the_weights(tmp_path, corpus, monkeypatch):
     loop = make_loop(tmp_path, corpus, steps=10)
-    real = loop._losses
+    real = loop.passes.losses
     before = {}
 
-    def broken(objectives, batch):
-        found = real(objectives, batch)
+    def broken(objectives, batch, state):
+        found, hidden = real(objectives, batch, state)
         if loop.course.step == 4:
             before.update({name: value.clone() for name, value in loop.network.state_dict().items()})
             found["masked_lm"] = found["masked_lm"] * math.nan
-        return found
+        return found, hidden
 
-    monkeypatch.setattr(loop, "_losses", broken)
+    monkeypatch.setattr(loop.passes, "losses", broken)
     with pytest.raises(UserError, match=r"not a number at step 5; .* state of step 4 saved .*learning_rate"):
         loop.train()
     fresh = make_loop(tmp_path, corpus, steps=10)
@@ -177,14 +177,14 @@ def test_the_first_signal_is_noted_and_the_second_obeyed():
 
 def test_a_signal_ends_the_step_saves_and_says_how_to_go_on(tmp_path, corpus, monkeypatch):
     loop = make_loop(tmp_path, corpus, steps=10)
-    real = loop._losses
+    real = loop.passes.losses
 
-    def interrupted(objectives, batch):
+    def interrupted(objectives, batch, state):
         if loop.course.step == 2:
             os.kill(os.getpid(), signal.SIGTERM)
-        return real(objectives, batch)
+        return real(objectives, batch, state)
 
-    monkeypatch.setattr(loop, "_losses", interrupted)
+    monkeypatch.setattr(loop.passes, "losses", interrupted)
     with pytest.raises(Interrupted, match=f"stopped at step 3 and saved; `stemma resume {tmp_path}`"):
         loop.train()
     assert (tmp_path / "checkpoints/step-3").is_dir()

@@ -5,6 +5,7 @@ from making import corpus_of
 from stemma import lineage
 from stemma.corpus.shards import Corpus
 from stemma.objectives import Batch, build_objectives
+from stemma.training import supply as supply_module
 from stemma.training.supply import Prepared, Supply
 
 DYNAMIC = "objective.masked_lm.dynamic=true"
@@ -19,8 +20,8 @@ def corpus(corpus_folder) -> Corpus:
 def make(corpus):
     made: list[Supply] = []
 
-    def build(*changes: str, seed: int = 0, of: Corpus = corpus) -> Supply:
-        recipe = lineage.recipe("bert@tiny", ["training.batch_size=8", "corpus.sequence_length=32", *changes])
+    def build(*changes: str, seed: int = 0, of: Corpus = corpus, name: str = "bert@tiny") -> Supply:
+        recipe = lineage.recipe(name, ["training.batch_size=8", "corpus.sequence_length=32", *changes])
         made.append(Supply(recipe, of, build_objectives(recipe), seed))
         return made[-1]
 
@@ -34,7 +35,9 @@ def same(one: Batch, other: Batch) -> bool:
 
 
 def contents(batch: Batch) -> dict[str, list]:
-    return {"ids": batch.streams["encoder"].ids.tolist(), "segments": batch.streams["encoder"].segments.tolist(),
+    stream = batch.streams["encoder"]
+    return {"ids": stream.ids.tolist(), "segments": stream.segments.tolist(), "continues": [batch.continues],
+            "query": [] if stream.query is None else stream.query.tolist(), "sees": [stream.sees],
             **{f"labels of {head}": target.labels.tolist() for head, target in batch.labels.items()},
             **{f"answers of {head}": [target.index.tolist(), target.labels.tolist(), target.total]
                for head, target in batch.scores.items()}}
@@ -191,3 +194,81 @@ def test_an_error_while_preparing_ahead_reaches_the_one_who_asks(make, monkeypat
     supply.take(1, 32)  # prepared before
     with pytest.raises(ZeroDivisionError):
         supply.take(2, 32)
+
+
+MEMORIES = ["transformer-xl@tiny", "xlnet@tiny"]
+
+
+@pytest.mark.parametrize("name", MEMORIES)
+@pytest.mark.parametrize("stop", [1, 2, 30])
+def test_rows_that_go_on_are_taken_up_where_they_were_left(make, name, stop):
+    straight = taken(make(name=name), stop + 4)
+    again = make(name=name)
+    again.restore(straight[stop - 1].positions)
+    for expected, found in zip(straight[stop:], taken(again, 4, start=stop), strict=True):
+        assert same(expected.batch, found.batch)
+        assert expected.positions == found.positions and expected.feed == found.feed == "0:32"
+
+
+@pytest.mark.parametrize("name", MEMORIES)
+def test_a_batch_says_whether_it_goes_on_from_the_one_before(make, name):
+    supply = make(name=name)
+    prepared = taken(supply, 60)
+    for one, other in zip(prepared[:-1], prepared[1:], strict=True):
+        assert other.batch.continues == (one.positions["0:32"][2] > 0)  # 0: its epoch was over
+    assert not prepared[0].batch.continues and sum(not p.batch.continues for p in prepared) > 2
+    assert not supply.take(60, 16).batch.continues  # another length is another feed
+
+
+def test_the_next_batch_of_a_row_goes_on_in_the_text(make):
+    """What the last place of one batch guesses is the first token of the next."""
+    supply = make(name="transformer-xl@tiny")
+    drafts = [supply.draft(step, 32)[0] for step in range(4)]
+    for one, other in zip(drafts[:-1], drafts[1:], strict=True):
+        assert other.continues
+        assert one.following()[:, -1].tolist() == other.original[:, 0].tolist()
+
+
+def test_a_backward_model_reads_on_towards_the_beginning(make):
+    supply = make("objective.causal_lm.direction=backward", name="transformer-xl@tiny")
+    drafts = [supply.draft(step, 32)[0] for step in range(4)]
+    sources = np.concatenate([draft.source for draft in drafts], axis=1)
+    for row in sources:
+        assert (np.diff(row[row >= 0]) < 0).all()
+    assert supply.take(4, 32).batch.streams["encoder"].backward.all()
+
+
+def test_half_of_a_permuted_batch_is_read_backwards_and_keeps_half_a_window(make):
+    batch = make(name="xlnet@tiny").take(0, 32).batch
+    stream = batch.streams["encoder"]
+    assert stream.backward.tolist() == [False] * 4 + [True] * 4 and stream.keep == 16
+    assert stream.query.shape == (8, 32 // 6) and batch.scores["vocabulary"].width == 32 // 6
+
+
+@pytest.mark.parametrize("name", ["gpt@tiny", *MEMORIES])
+def test_held_out_text_goes_on_too(make, name):
+    supply = make("corpus.validation=0.3", name=name)
+    one, other = supply.validation_batches(32), supply.validation_batches(32)
+    assert len(one) > 1 and all(same(a[1], b[1]) for a, b in zip(one, other, strict=True))
+    goes_on = [batch.continues for _, batch in one]
+    if name == "gpt@tiny":
+        assert not any(goes_on)
+    else:
+        assert goes_on == [False] + [True] * (len(one) - 1) and len(one) >= 4
+    if name == "transformer-xl@tiny":  # all of it is read
+        assert sum(batch.tokens for _, batch in one) == supply.validation.tokens + len(supply.validation.documents) - 1
+
+
+def test_much_held_out_text_is_not_read_to_its_end(make, monkeypatch):
+    monkeypatch.setattr(supply_module, "VALIDATION_TOKENS", 640)
+    for name in MEMORIES:
+        batches = make("corpus.validation=0.5", name=name).validation_batches(32)
+        assert 640 <= sum(batch.tokens for _, batch in batches) < 640 + 32 * batches[0][1].rows
+
+
+def test_a_unigram_model_of_running_text_knows_how_often_documents_end(make):
+    supply, plain = make(name="gpt@tiny"), make()
+    separator = supply.corpus.tokenizer.role("separator")
+    assert np.exp(supply.unigram()).sum() == pytest.approx(1.0)
+    ratio = np.exp(supply.unigram()[separator]) / np.exp(plain.unigram()[separator])
+    assert ratio == pytest.approx(1 + len(supply.training.documents), rel=0.05)

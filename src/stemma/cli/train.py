@@ -8,8 +8,9 @@ from typing import Annotated, Any
 
 import typer
 
+from stemma.cli.examples import show_examples
 from stemma.cli.family import ChangesArgument, RecipeArgument
-from stemma.cli.output import DebugOption, JsonOption, console, emit, notice, shown
+from stemma.cli.output import DebugOption, JsonOption, emit, notice, shown
 
 CorpusOption = Annotated[list[str], typer.Option("--corpus", metavar="DIR|PATH", show_default=False,
                                                  help="A corpus folder, or raw text: a file, folder, glob or -.")]
@@ -85,7 +86,7 @@ def inspect(recipe: RecipeArgument, corpus: CorpusOption, changes: ChangesArgume
             seed: SeedOption = 0, documents: DocumentsOption = "blank", field: FieldOption = "text",
             encoding: EncodingOption = "utf-8", errors: ErrorsOption = "strict", json: JsonOption = False,
             debug: DebugOption = False) -> None:
-    """A few training examples as readable text: what is hidden, replaced and kept, and who sees whom.
+    """A few training examples as readable text: what is hidden, replaced, permuted and kept, and who sees whom.
 
     Example: stemma inspect bert@tiny --corpus corpus objective.masked_lm.unit=word
     """
@@ -100,55 +101,4 @@ def inspect(recipe: RecipeArgument, corpus: CorpusOption, changes: ChangesArgume
     reading = Reading(documents=documents, field=field, encoding=encoding, errors=errors)
     opened = Corpus.open(folder) if folder else corpus_from_text(text, chosen, reading, notice)
     result = look(adopt_tokenizer(chosen, opened), opened, examples, seed, step)
-    emit(result, json, lambda: _show(result))
-
-
-def _show(result: dict[str, Any]) -> None:
-    from rich.text import Text
-
-    batch = result["batch"]
-    scored = ", ".join(f"{count:,} places for {head}" for head, count in batch["scored"].items())
-    console().print(Text(f"{result['recipe']} · {', '.join(result['objectives'])} · {batch['rows']} x "
-                         f"{batch['length']} ({batch['padding']:.1%} padding) · {scored}", style="bold"))
-    console().print(Text("{hidden}  {guess<-replaced}  {kept as it was!}  · segments change at ‖", style="dim"))
-    shown_grid = None
-    for number, example in enumerate(result["examples"], 1):
-        labels = ", ".join(f"{head} = {label}" for head, label in example["labels"].items())
-        console().print(Text(f"\nexample {number}" + (f" · {labels}" if labels else ""), style="bold"))
-        console().print(_marked(example, result["mask"]))
-        if example["visibility"] != shown_grid:
-            shown_grid = example["visibility"]
-            console().print(Text("who sees whom among the first places (down: who reads; across: what is seen)",
-                                 style="dim"))
-            for line in _grid(shown_grid):
-                console().print(Text("  " + line))
-
-
-def _grid(rows: list[list[int]]) -> list[str]:
-    """Two rows of the picture in one line of text, so that it comes out square."""
-    rows = rows + [[0] * len(rows[0])] if len(rows) % 2 else rows
-    signs = {(1, 1): "█", (1, 0): "▀", (0, 1): "▄", (0, 0): " "}
-    return ["".join(signs[pair] for pair in zip(upper, lower, strict=True))
-            for upper, lower in zip(rows[::2], rows[1::2], strict=True)]
-
-
-def _marked(example: dict[str, Any], mask: str | None) -> Any:
-    """The input as one line of text with every target marked."""
-    from rich.text import Text
-
-    line = Text()
-    wanted = {target["position"]: target["token"] for target in example["targets"]}
-    segment = example["segments"][0] if example["segments"] else 0
-    for place, (token, before) in enumerate(zip(example["input"], example["original"], strict=True)):
-        if example["segments"][place] != segment:
-            line.append("‖ ", style="dim")
-            segment = example["segments"][place]
-        if place not in wanted:
-            line.append(token + " ")
-        elif token == before:
-            line.append("{" + token + "!} ", style="green")
-        elif token == mask:
-            line.append("{" + wanted[place] + "} ", style="bold")
-        else:
-            line.append("{" + f"{wanted[place]}<-{token}" + "} ", style="red")
-    return line
+    emit(result, json, lambda: show_examples(result))

@@ -2,6 +2,7 @@
 
 Objectives that rearrange text edit `pieces`; the first look at `ids` lays the rows out by the recipe's template, and
 from then on only tokens change. Everything is a (rows, length) array, so no objective ever loops over tokens.
+A row that is read backwards stands in the order of reading: its text's end comes first.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from stemma.errors import UserError
 from stemma.schema.corpus import Slot, parse_template
 from stemma.text.tokenizer import Tokenizer
 
-PARTS = {"A": 0, "B": 1}
+PAST = Slot("past", 0)  # laid before the template; fine-tuning, which has no past, uses the template alone
+PARTS = {"A": 0, "B": 1, PAST.name: 2}
 
 
 @dataclass(frozen=True)
@@ -29,20 +31,26 @@ class Layout:
     pair: list[Slot]
     length: int
     roles: dict[str, int]
+    past: int = 0  # places at a row's front for text that the next batch's row goes on from
 
     @classmethod
-    def of(cls, tokenizer: Tokenizer, single: str, pair: str, length: int) -> Layout:
+    def of(cls, tokenizer: Tokenizer, single: str, pair: str, length: int, past: int = 0) -> Layout:
         slots = parse_template(single), parse_template(pair)
         roles = dict(tokenizer.roles)
         roles.setdefault("padding", 0)  # only a filler, which nobody sees
         if "end" in roles:
             roles.setdefault("separator", roles["end"])
-        return cls(*slots, length, roles)
+        return cls(*slots, length, roles, past)
+
+    @property
+    def separated(self) -> bool:
+        """Whether documents that meet are parted by a token."""
+        return "separator" in self.roles
 
     def capacity(self, pair: bool) -> int:
         """How many tokens of text fit; a pair must fit the other template too, which serves where B is missing."""
         templates = (self.single, self.pair) if pair else (self.single,)
-        room = self.length - max(sum(slot.name not in PARTS for slot in template) for template in templates)
+        room = self.length - self.past - max(sum(slot.name not in PARTS for slot in template) for template in templates)
         if room < (2 if pair else 1):
             raise UserError(f"a sequence_length of {self.length} leaves no room for text beside the special tokens; "
                             "set corpus.sequence_length higher.")
@@ -55,6 +63,7 @@ class Scored:
 
     index: np.ndarray
     labels: np.ndarray
+    unseen: bool = False  # guessed through the second stream, which does not see the token itself
 
 
 @dataclass(frozen=True)
@@ -65,14 +74,19 @@ class Laid:
     source: np.ndarray
     segments: np.ndarray
     lengths: np.ndarray
+    past: np.ndarray  # (rows,) how many of its places, from the first, are the past
 
 
 class Draft:
-    def __init__(self, view: View, pieces: Pieces, layout: Layout):
+    def __init__(self, view: View, pieces: Pieces, layout: Layout, backward: np.ndarray | None = None,
+                 continues: bool = False):
         self.view = view
         self.corpus = view.corpus
         self.pieces = pieces
         self.layout = layout
+        self.backward = backward  # (rows,) True where a row is read from its text's end; None: nowhere
+        self.continues = continues  # every row goes on where the same row of the batch before ended
+        self.order: np.ndarray | None = None  # (rows, length) who comes when, where an objective permutes
         self.scores: dict[str, Scored] = {}
         self.labels: dict[str, np.ndarray] = {}  # one label a row, by head
         self._ids: np.ndarray | None = None  # as edited; until then as laid out
@@ -84,7 +98,7 @@ class Draft:
     @cached_property
     def laid(self) -> Laid:
         """The rows as they stand in the window; from the first look on, pieces move no more."""
-        return _lay_out(self.corpus, self.pieces, self.layout)
+        return _lay_out(self.corpus, self.pieces, self.layout, self.backward)
 
     @property
     def ids(self) -> np.ndarray:
@@ -117,6 +131,11 @@ class Draft:
         return self.laid.lengths
 
     @property
+    def past(self) -> np.ndarray:
+        """(rows,) places of text at the front that the next batch goes on from; the template follows."""
+        return self.laid.past
+
+    @property
     def text(self) -> np.ndarray:
         """(rows, length) True where a token of the text stands, not a special token or padding."""
         return self.source >= 0
@@ -125,41 +144,97 @@ class Draft:
     def words(self) -> np.ndarray:
         """(rows, length) int64: a number that is the same for the pieces of one word, counted over the whole batch;
         -1 where there is no text. A word cut by the window's edge counts as a word of its own."""
-        source, text = self.source, self.text
+        source = turned(self.source, self.lengths, self.backward)  # as the text runs
+        text = source >= 0
         starts = np.zeros(source.shape, dtype=bool)
         starts[text] = self.corpus.take("word_starts", source[text])
         broken = np.ones(source.shape, dtype=bool)  # the text does not go on from the place before
         broken[:, 1:] = source[:, 1:] != source[:, :-1] + 1
         numbers = np.cumsum((starts | broken) & text).reshape(source.shape) - 1
-        return np.where(text, numbers, -1)
+        return turned(np.where(text, numbers, -1), self.lengths, self.backward)
+
+    def following(self) -> np.ndarray:
+        """(rows, length) int32: the token that comes next in the order of reading, -1 where there is none. Behind the
+        last place of running text its document goes on, or the separator stands that parts it from the next."""
+        inside = np.arange(self.layout.length) < self.lengths[:, None]
+        following = np.full(inside.shape, -1, dtype=np.int32)
+        following[:, :-1] = np.where(inside[:, 1:], self.original[:, 1:], -1)
+        if self.pieces.running:
+            following[np.arange(self.rows), self.lengths - 1] = self._beyond()
+        return following
+
+    def _beyond(self) -> np.ndarray:
+        """(rows,) the token of running text behind each row's last place; -1 where the template ends the row."""
+        pieces, documents = self.pieces, self.view.documents
+        backward = np.zeros(self.rows, dtype=bool) if self.backward is None else self.backward
+        first, stop = (np.searchsorted(pieces.row, np.arange(self.rows), side=side) for side in ("left", "right"))
+        open_end = np.where(backward, self.layout.single[0].name == "A", self.layout.single[-1].name == "A")
+        rows = np.flatnonzero((stop > first) & open_end)
+        back = backward[rows]
+        edge = np.where(back, first[rows], stop[rows] - 1)  # the piece that was read last
+        start, end = pieces.start[edge], pieces.start[edge] + pieces.length[edge]
+        document = np.searchsorted(documents[:, 0], start, side="right") - 1
+        parted = back & pieces.gap[edge]  # the separator itself was read last: the document before ends here
+        goes_on = np.where(back, start > documents[document, 0], end < documents[document, 1]) | parted
+        token = np.where(back, start - 1, end)
+        token[parted] = documents[document[parted] - 1, 1] - 1
+        beyond = np.full(self.rows, -1, dtype=np.int32)
+        beyond[rows] = self.layout.roles.get("separator", -1)
+        beyond[rows[goes_on]] = self.corpus.take("tokens", token[goes_on])
+        return beyond
 
     def score(self, head: str, at: np.ndarray, labels: np.ndarray) -> None:
         """Ask `head` for a guess at the places where `at` is True, to be compared with `labels` there."""
         index = np.flatnonzero(at)
         self.scores[head] = Scored(index, labels.reshape(-1)[index].astype(np.int64))
 
+    def query(self, head: str, at: np.ndarray, labels: np.ndarray) -> None:
+        """Like `score`, but `head` reads the second stream, which knows a place and not what stands there."""
+        index = np.flatnonzero(at)
+        self.scores[head] = Scored(index, labels.reshape(-1)[index].astype(np.int64), unseen=True)
+
     def label(self, head: str, values: np.ndarray) -> None:
         """Ask `head` for one guess a row."""
         self.labels[head] = values.astype(np.int64)
 
 
-def _lay_out(corpus: Corpus, pieces: Pieces, layout: Layout) -> Laid:
-    """Place every piece and special token by the template: a sort and two repeats, no loop over rows."""
-    paired = pieces.part_lengths(1) > 0
+def turned(values: np.ndarray, lengths: np.ndarray, backward: np.ndarray | None) -> np.ndarray:
+    """(rows, length) with the places in use of backward rows from last to first; doing it twice undoes it."""
+    if backward is None or not backward.any():
+        return values
+    place = np.arange(values.shape[1])
+    mirrored = backward[:, None] & (place < lengths[:, None])
+    return np.take_along_axis(values, np.where(mirrored, lengths[:, None] - 1 - place, place), axis=1)
+
+
+def _lay_out(corpus: Corpus, pieces: Pieces, layout: Layout, backward: np.ndarray | None) -> Laid:
+    """Place every piece and special token by the template: a sort and two repeats, no loop over rows.
+
+    A backward row is laid out as the text runs, then turned as a whole. Where a past comes first it must come first in
+    the order of reading, so there the template is turned beforehand (XLNet's rows: past, A, B, special tokens last).
+    """
+    written = (pieces.length > 0) | (pieces.gap & layout.separated)
+    paired = np.zeros(pieces.rows, dtype=bool)
+    paired[pieces.row[written & (pieces.part == 1)]] = True
+    early = np.zeros(pieces.rows, dtype=bool) if backward is None or not layout.past else backward
+    past = [PAST] if layout.past else []
     columns: list[tuple[np.ndarray, ...]] = []  # row, slot, order in slot, start (-1: special), length, id, segment
-    for wanted, template in ((False, layout.single), (True, layout.pair)):
-        rows = np.flatnonzero(paired == wanted)
+    for template, of_pair, turn in ((layout.single, False, False), (layout.pair, True, False),
+                                    (layout.single, False, True), (layout.pair, True, True)):
+        wanted = (paired == of_pair) & (early == turn)
+        rows = np.flatnonzero(wanted)
         if not len(rows):
             continue  # the template's roles may be ones that this tokenizer lacks
-        inside = paired[pieces.row] == wanted
-        for number, slot in enumerate(template):
+        inside = wanted[pieces.row] & written
+        slots = [*past, *template]
+        for number, slot in enumerate(slots[::-1] if turn else slots):
             if slot.name not in PARTS:
                 columns.append(_elements(rows, number, 0, -1, 1, layout.roles[slot.name], slot.segment))
                 continue
-            chosen = np.flatnonzero(inside & (pieces.part == PARTS[slot.name]) & (pieces.length > 0))
+            chosen = np.flatnonzero(inside & (pieces.part == PARTS[slot.name]))
             columns.append(_elements(pieces.row[chosen], number, 2 * chosen + 1, pieces.start[chosen],
                                      pieces.length[chosen], -1, slot.segment))
-            if "separator" in layout.roles:  # otherwise documents meet unmarked
+            if layout.separated:  # otherwise documents meet unmarked
                 parted = chosen[pieces.gap[chosen]]
                 columns.append(_elements(pieces.row[parted], number, 2 * parted, -1, 1, layout.roles["separator"],
                                          slot.segment))
@@ -183,11 +258,15 @@ def _lay_out(corpus: Corpus, pieces: Pieces, layout: Layout) -> Laid:
     def window(filling: int, values: np.ndarray) -> np.ndarray:
         made = np.full((pieces.rows, layout.length), filling, dtype=values.dtype)
         made.reshape(-1)[place] = values
+        made = turned(made, lengths, backward)
         made.setflags(write=False)  # an objective hands in new ids; what was there before stays to be guessed
         return made
 
+    of_past = written & (pieces.part == PARTS[PAST.name])
+    places = pieces.length + (pieces.gap & layout.separated)
     return Laid(window(layout.roles["padding"], tokens), window(-1, source), window(0, np.repeat(segment, length)),
-                lengths)
+                np.maximum(lengths, 1),  # where a column of running text has ended, one place of filling stands
+                np.bincount(pieces.row[of_past], weights=places[of_past], minlength=pieces.rows).astype(np.int64))
 
 
 def _elements(rows: np.ndarray, slot: int, order: np.ndarray | int, start: np.ndarray | int, length: np.ndarray | int,

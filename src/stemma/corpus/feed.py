@@ -26,8 +26,15 @@ class Position:
     row: int = 0
 
 
+def too_small() -> UserError:
+    return UserError("the corpus is too small to make a single example; give more text or set a shorter "
+                     "corpus.sequence_length.")
+
+
 class Feed:
     """Rows of one packing, from one view. `copies` makes the data static: epoch e packs as epoch e mod copies did."""
+
+    continues = False  # rows stand alone: none goes on from one taken before
 
     def __init__(self, view: View, packing: Packing, seed: int, copies: int | None = None):
         self.view = view
@@ -57,8 +64,7 @@ class Feed:
                 self.position = Position(at.epoch + 1) if last else Position(at.epoch, at.block + 1)
                 empty_blocks += count == 0
                 if last and empty_blocks > at.block:
-                    raise UserError("the corpus is too small to make a single example; give more text or set a "
-                                    "shorter corpus.sequence_length.")
+                    raise too_small()
         return Pieces.join(parts), np.concatenate(epochs)
 
     def all_rows(self, most: int) -> Pieces:

@@ -2,6 +2,7 @@
 
 The four input formats that RoBERTa compares (arXiv:1907.11692, section 4.2) are all here: segment_pair, sentence_pair,
 full_sentences, doc_sentences; and stream, which ignores sentences. One Python step makes one row, never one token.
+Packings whose rows go on from batch to batch are cut by their feed: see `contiguous.py`.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import numpy as np
 
 from stemma.corpus.draft import Layout
 from stemma.corpus.pieces import Pieces
+from stemma.schema.corpus import PAIR_PACKINGS
 
 PieceRow = tuple[int, int, int, int, bool]
 
@@ -25,7 +27,7 @@ class Packing:
 
     @property
     def paired(self) -> bool:
-        return self.kind in ("segment_pair", "sentence_pair")
+        return self.kind in PAIR_PACKINGS
 
     @property
     def capacity(self) -> int:
@@ -124,7 +126,7 @@ def _stream(documents: list[np.ndarray], packing: Packing, rng: np.random.Genera
             made.append((row, start, length, 0, gap))
             used += length + gap
             start, gap = start + length, False
-    return Pieces.of(row + 1 if made else 0, made)
+    return Pieces.of(row + 1 if made else 0, made, running=True)
 
 
 _PACKERS: dict[str, Callable[[list[np.ndarray], Packing, np.random.Generator], Pieces]] = {

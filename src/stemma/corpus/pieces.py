@@ -21,21 +21,24 @@ class Pieces:
     row: np.ndarray  # (P,) int64
     start: np.ndarray  # (P,) int64, token offset in the corpus
     length: np.ndarray  # (P,) int64
-    part: np.ndarray  # (P,) int8: 0 is A of the template, 1 is B
+    part: np.ndarray  # (P,) int8: 0 is A of the template, 1 is B, 2 is the past that stands before both
     gap: np.ndarray  # (P,) bool: a separator stands before this piece (a new document begins inside the row)
+    running: bool = False  # rows are cut out of running text: behind a row's end its document goes on
 
     @classmethod
-    def of(cls, rows: int, pieces: list[tuple[int, int, int, int, bool]]) -> Pieces:
+    def of(cls, rows: int, pieces: list[tuple[int, int, int, int, bool]], running: bool = False) -> Pieces:
         """From (row, start, length, part, gap) tuples."""
         table = np.array(pieces, dtype=np.int64).reshape(-1, 5)
-        return cls(rows, table[:, 0], table[:, 1], table[:, 2], table[:, 3].astype(np.int8), table[:, 4].astype(bool))
+        return cls(rows, table[:, 0], table[:, 1], table[:, 2], table[:, 3].astype(np.int8), table[:, 4].astype(bool),
+                   running)
 
     @classmethod
     def join(cls, parts: list[Pieces]) -> Pieces:
         first = np.cumsum([0, *(p.rows for p in parts)])
         row = np.concatenate([p.row + offset for p, offset in zip(parts, first[:-1], strict=True)])
-        joined = (np.concatenate([getattr(p, name) for p in parts]) for name in ("start", "length", "part", "gap"))
-        return cls(int(first[-1]), row, *joined)
+        start, length, part, gap = (np.concatenate([getattr(p, name) for p in parts])
+                                    for name in ("start", "length", "part", "gap"))
+        return cls(int(first[-1]), row, start, length, part, gap, all(p.running for p in parts))
 
     def select(self, rows: np.ndarray) -> Pieces:
         """The given rows, in the given order."""
@@ -44,7 +47,8 @@ class Pieces:
         owner = np.repeat(np.arange(len(rows)), counts)
         within = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
         index = first[rows][owner] + within
-        return Pieces(len(rows), owner, self.start[index], self.length[index], self.part[index], self.gap[index])
+        return Pieces(len(rows), owner, self.start[index], self.length[index], self.part[index], self.gap[index],
+                      self.running)
 
     def part_lengths(self, part: int) -> np.ndarray:
         """(rows,) tokens in one part of each row."""

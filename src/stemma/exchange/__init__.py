@@ -1,8 +1,12 @@
-"""The Hugging Face layout, read and written: one declarative key table per family."""
+"""The Hugging Face layout, read and written: one declarative table per family."""
 
 from __future__ import annotations
 
 from stemma.exchange.bert import BERT
+from stemma.exchange.gpt import GPT
+from stemma.exchange.gpt2 import GPT2
 from stemma.exchange.table import Family
+from stemma.exchange.transformer_xl import TRANSFORMER_XL
+from stemma.exchange.xlnet import XLNET
 
-FAMILIES: dict[str, Family] = {BERT.model_type: BERT}
+FAMILIES: dict[str, Family] = {family.model_type: family for family in (BERT, GPT, GPT2, TRANSFORMER_XL, XLNET)}

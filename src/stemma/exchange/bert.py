@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from stemma.exchange.table import Family, Key, Setting, linear
+from stemma.exchange.keys import Key, linear
+from stemma.exchange.table import ACTIVATIONS, ORDINARY, Family, Setting
 from stemma.network.heads import ClassHead, Pooler, TokenHead
-
-ACTIVATIONS = {"gelu": "gelu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "relu": "relu",
-               "silu": "silu", "swish": "silu", "tanh": "tanh"}
 
 BLOCK, LAYER = "encoder.blocks.{i}.", "encoder.layer.{i}."
 
 BERT = Family(
     model_type="bert",
     recipe="bert",
+    sees=frozenset({"full"}),
     prefix="bert.",
     settings=(
         Setting("tokenizer.vocab_size", "vocab_size"),
@@ -30,11 +29,9 @@ BERT = Family(
     ),
     holds={"position_embedding_type": "absolute", "is_decoder": False, "add_cross_attention": False},
     fixed={
-        "network.norm.kind": "layer", "network.norm.place": "post",
+        **ORDINARY, "network.norm.place": "post", "network.attention.head_width": None,
         "network.position.kind": "learned", "network.position.offset": 0,
-        "network.attention.kind": "full", "network.attention.head_width": None,
-        "network.embedding.width": None, "network.embedding.scale": False, "network.embedding.norm": True,
-        "network.decoder": None,
+        "network.embedding.scale": False, "network.embedding.norm": True,
     },
     body=(
         Key.of("embedding.tokens.weight", "embeddings.word_embeddings.weight"),

@@ -14,9 +14,10 @@ from torch import Tensor
 
 from stemma.errors import CorruptFileError, UserError, did_you_mean
 from stemma.exchange import FAMILIES
+from stemma.exchange.keys import to_ours, to_theirs
 from stemma.exchange.model import Model
 from stemma.exchange.save import OWN_TYPE, RECIPE
-from stemma.exchange.table import Family, to_ours, to_theirs
+from stemma.exchange.table import Family
 from stemma.exchange.weights import read_weights
 from stemma.files import CHECKSUMS, verify_checksums
 from stemma.lineage import Recipe, recipe
@@ -111,16 +112,19 @@ def _load_family(folder: Path, config: Mapping[str, Any], family: Family, tokeni
     for old, new in family.old_names.items():
         weights = {name.replace(old, new): tensor for name, tensor in weights.items()}
     bare = not any(name.startswith(family.prefix) for name in weights)
-    heads = [name for name, table in family.heads.items()
-             if any(part in weights or family.prefix + part in weights for key in table for part in key.theirs)]
-    network = _empty_network(own, config, {name: family.specs[name] for name in heads})
-    keys = family.keys(heads, network.state_dict(), bare)
-    expected = to_theirs(keys, network.state_dict())  # read backwards, the table says what must be there
+    heads = family.heads_in(config, weights)
+    network = _empty_network(own, family.complete(config), {name: family.specs[name] for name in heads})
+    ours = network.state_dict()
+    keys = family.keys(heads, ours, bare)
+    # read backwards, the table says what must be there
+    expected = to_theirs(keys, ours, own.settings.network.heads)
     _check_tensors(folder, expected, weights)
     untied = config.get("tie_word_embeddings") is False and "vocabulary" in heads
-    _check_copies(folder, family, weights, "" if bare else family.prefix, untied)
-    known = {*expected, *family.copies, *(name for name in weights if name.endswith(family.ignored))}
-    return _filled(own, network, to_ours(keys, weights), _left_aside(folder, weights, known))
+    copies = dict(family.copied(expected, bare))
+    _check_copies(folder, copies, weights, untied)
+    known = {*expected, *copies, *(name for name in weights if name.endswith(family.ignored))}
+    notices = [*family.notices(config), *_left_aside(folder, weights, known)]
+    return _filled(own, network, to_ours(keys, weights, ours), notices)
 
 
 def _recipe_of(family: Family, config: Mapping[str, Any], folder: Path, tokenizer: Tokenizer | None) -> Recipe:
@@ -167,12 +171,10 @@ def _check_tensors(folder: Path, expected: Mapping[str, Tensor], found: Mapping[
                                "model's", wrong[:8])
 
 
-def _check_copies(folder: Path, family: Family, weights: Mapping[str, Tensor], prefix: str, untied: bool) -> None:
+def _check_copies(folder: Path, copies: Mapping[str, str], weights: Mapping[str, Tensor], untied: bool) -> None:
     """Tied matrices that are stored twice must be equal: ours are one. An untied one must be there to be compared."""
-    for copy, original in family.copies.items():
-        first = weights.get(original, weights.get(prefix + original))
-        absent = copy not in weights
-        if (untied and absent) or (not absent and first is not None and not torch.equal(weights[copy], first)):
+    for copy, original in copies.items():
+        if untied if copy not in weights else not torch.equal(weights[copy], weights[original]):
             raise UserError(f"{folder} was trained with {copy} untied from {original}; only tied models are supported.")
 
 

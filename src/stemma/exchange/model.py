@@ -13,7 +13,7 @@ from stemma.network.heads import Head
 from stemma.network.network import Network
 from stemma.network.streams import Stream
 from stemma.text.tokenizer import Tokenizer
-from stemma.visibility import Full, Padded, Visibility
+from stemma.visibility import Causal, Full, Padded, Visibility
 
 
 @dataclass
@@ -27,11 +27,17 @@ class Model:
     def device(self) -> torch.device:
         return next(self.network.parameters()).device
 
+    @property
+    def sees(self) -> Visibility:
+        """How the model reads: up to each place, if that is how it learned; otherwise all of the text."""
+        causal = any(task.sees == "causal" for task in self.recipe.settings.objective.values())
+        return Causal() if causal else Full()
+
     def stream(self, input_ids: Tensor, attention_mask: Tensor | None = None,
                token_type_ids: Tensor | None = None) -> Stream:
-        sees: Visibility = Full()
+        sees = self.sees
         if attention_mask is not None and not bool(attention_mask.all()):
-            sees = Padded(attention_mask.bool())
+            sees = sees & Padded(attention_mask.bool())
         self._check(input_ids, token_type_ids)
         return Stream(ids=input_ids, sees=sees, segments=token_type_ids).to(self.device)
 
@@ -68,7 +74,7 @@ class Model:
     def token_head(self) -> Head:
         if "vocabulary" not in self.network.heads:
             raise UserError(f"this {self.recipe.title} model has no language-model head, so it cannot guess tokens; "
-                            "load a checkpoint that kept it (such as ...ForMaskedLM or ...ForPreTraining).")
+                            "load a checkpoint that kept it (such as ...ForMaskedLM or ...LMHeadModel).")
         return self.network.head("vocabulary")
 
     def parameter_count(self, heads: bool = True) -> int:

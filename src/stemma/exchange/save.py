@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Container
 from pathlib import Path
 from typing import Any
 
 from stemma.exchange import FAMILIES
+from stemma.exchange.keys import to_theirs
 from stemma.exchange.model import Model
-from stemma.exchange.table import Family, to_theirs
+from stemma.exchange.table import Family
 from stemma.exchange.weights import SAFE, write_weights
 from stemma.files import folder_atomically
+from stemma.lineage import Recipe
 from stemma.schema.layers import flatten
 
 OWN_TYPE = "stemma"
@@ -19,9 +22,16 @@ RECIPE = "recipe.toml"
 
 def family_of(model: Model) -> Family | None:
     """The family that this network is one of, in values, heads and tensors; None: it is saved under our own name."""
-    values, network = flatten(model.recipe.values), model.network
-    return next((family for family in FAMILIES.values() if family.fits(values, network.specs, network.state_dict())),
-                None)
+    network = model.network
+    known = {**flatten(model.recipe.values), "tokenizer.vocab_size": network.vocabulary}
+    facts = (known, _reading(model.recipe), network.specs, network.state_dict().keys())
+    return next((family for family in FAMILIES.values() if family.fits(*facts)), None)
+
+
+def _reading(recipe: Recipe) -> set[str]:
+    """The ways in which the objectives read; nobody over there reads a text from its end."""
+    tasks = recipe.settings.objective.values()
+    return {"backward" if getattr(task, "direction", None) == "backward" else task.sees for task in tasks}
 
 
 def save(model: Model, folder: str | Path, overwrite: bool = False) -> None:
@@ -40,14 +50,24 @@ def write_model(model: Model, place: Path) -> None:
                                   "vocab_size": model.network.vocabulary, "network": model.recipe.values["network"]}
     else:
         bare = family.inside.issuperset(heads)
-        weights = to_theirs(family.keys(heads, weights, bare), weights)
+        weights = to_theirs(family.keys(heads, weights, bare), weights, model.recipe.settings.network.heads)
         config = {"model_type": family.model_type, "architectures": [family.classes[frozenset(heads)]],
                   **family.config(values)}
     config["dtype"] = "float32"
+    # said even where there is none: what a family takes for granted is a token of its published vocabulary
+    roles = {} if model.tokenizer is None else model.tokenizer.roles
+    config |= {"bos_token_id": roles.get("begin", roles.get("end")), "eos_token_id": roles.get("end")}
     if model.tokenizer is not None:
+        config["pad_token_id"] = roles.get("padding")
         corpus, position = model.recipe.settings.corpus, model.recipe.settings.network.position
-        config["pad_token_id"] = model.tokenizer.roles.get("padding", 0)
-        model.tokenizer.save(place, corpus.single, corpus.pair, getattr(position, "maximum", None))
+        single, pair = (_possible(template, roles) for template in (corpus.single, corpus.pair))
+        model.tokenizer.save(place, single, pair, getattr(position, "maximum", None))
     write_weights(place / SAFE, weights)
     (place / "config.json").write_text(json.dumps(config, indent=2) + "\n")
     (place / RECIPE).write_text(model.recipe.to_toml())
+
+
+def _possible(template: str, roles: Container[str]) -> str:
+    """A layout without the special tokens that the tokenizer lacks: the first GPT's has hardly any."""
+    names = {slot: slot.partition(":")[0] for slot in template.split()}
+    return " ".join(slot for slot in template.split() if names[slot] in roles or names[slot] in ("A", "B"))

@@ -1,69 +1,59 @@
-"""A family's key table: which of our names is which of Hugging Face's, read in both directions.
+"""A family's table: what Hugging Face calls the values and the tensors of our networks, read in both directions.
 
 Four declarations make a family: where each setting stands in `config.json`, what else `config.json` must say, which
-values of ours the family fixes, and which tensors correspond. A network that differs in anything is not of this family
-and is saved under our own name. A tensor of ours may be several of theirs, joined in order: one product for query, key
-and value is three matrices over there. Which tensors there are is the network's to say; the table only names them.
+values of ours the family fixes, and which tensors correspond (`keys.py`). A network that differs in anything is not of
+this family and is saved under our own name.
 """
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
 
-import torch
-from torch import Tensor
-
 from stemma.errors import did_you_mean
+from stemma.exchange.keys import Key
+from stemma.lineage import recipe
 from stemma.network.heads import HeadSpec
+from stemma.schema.layers import flatten
 
+Values = Mapping[str, Any]  # of a recipe, by dotted keys
+Config = Mapping[str, Any]  # of a config.json
 
-@dataclass(frozen=True)
-class Key:
-    """One tensor of ours and its parts over there; `{i}` runs over the layers."""
+ACTIVATIONS = {"gelu": "gelu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "relu": "relu",
+               "silu": "silu", "swish": "silu", "tanh": "tanh"}
 
-    ours: str
-    theirs: tuple[str, ...]
-
-    @classmethod
-    def of(cls, ours: str, *theirs: str) -> Key:
-        return cls(ours, theirs)
-
-    def expand(self, names: Container[str]) -> Iterator[Key]:
-        """One key for each layer that the network has; the key itself, which then fits no name, if it has none."""
-        if "{i}" not in self.ours or self.ours.format(i=0) not in names:
-            yield self
-            return
-        for i in count():
-            ours = self.ours.format(i=i)
-            if ours not in names:
-                return
-            yield Key(ours, tuple(name.format(i=i) for name in self.theirs))
-
-    def under(self, prefix: str) -> Key:
-        return Key(self.ours, tuple(prefix + name for name in self.theirs))
-
-
-def linear(ours: str, *theirs: str) -> tuple[Key, Key]:
-    """A weight and its bias."""
-    return (Key(f"{ours}.weight", tuple(f"{name}.weight" for name in theirs)),
-            Key(f"{ours}.bias", tuple(f"{name}.bias" for name in theirs)))
+# What our networks can do and hardly a family over there can; a family's own `fixed` stands on top of it.
+ORDINARY: Values = {
+    "network.norm.kind": "layer", "network.attention.kind": "full", "network.attention.windows": [],
+    "network.embedding.width": None, "network.depth.kind": "stacked", "network.transition": "feedforward",
+    "network.decoder": None,
+}
 
 
 @dataclass(frozen=True)
 class Setting:
-    """One value of the recipe and its name in config.json; `names` translates values that are spelled differently."""
+    """One value of the recipe and its name in config.json."""
 
     ours: str
     theirs: str
-    names: Mapping[str, str] = field(default_factory=dict)  # theirs -> ours; the first spelling is written
+    names: Mapping[str, str] = field(default_factory=dict)  # spelled differently: theirs -> ours; the first is written
+    default: Any = None  # where config.json is silent; a function is asked with the rest of it; None: as in the recipe
+    reads: Callable[[Any, Config], Any] | None = None  # what is more than another name, and needs the rest to be said
+    writes: Callable[[Any, Values], Any] | None = None
 
-    def read(self, value: Any) -> Any:
-        return self.names[value] if self.names else value
+    def read(self, config: Config) -> Any:
+        value = config[self.theirs]
+        if self.names:
+            return self.names[value]
+        reads = self.reads
+        return value if reads is None else _asked(lambda told: reads(value, told), config, value)
 
-    def write(self, value: Any) -> Any:
+    def write(self, values: Values) -> Any:
+        value = values.get(self.ours)
+        if self.writes is not None:
+            return self.writes(value, values)
         return next((theirs for theirs, ours in self.names.items() if ours == value), value)
 
 
@@ -71,6 +61,7 @@ class Setting:
 class Family:
     model_type: str
     recipe: str  # the recipe whose values stand where config.json is silent
+    sees: frozenset[str]  # how models of this family read: full, causal or permuted
     prefix: str  # the body's name inside a class with heads ("bert."); absent in the bare model
     settings: tuple[Setting, ...]
     holds: Mapping[str, Any]  # what config.json says, or leaves unsaid, of the networks we can build
@@ -78,39 +69,88 @@ class Family:
     body: tuple[Key, ...]
     heads: Mapping[str, tuple[Key, ...]]
     specs: Mapping[str, HeadSpec]  # what each of these heads is on our side
-    inside: frozenset[str]  # heads that over there belong to the body
     classes: Mapping[frozenset[str], str]  # which class has exactly these heads
+    inside: frozenset[str] = frozenset()  # heads that over there belong to the body
+    follows: Mapping[str, Callable[[Values], Any]] = field(default_factory=dict)  # ours that are not free over there
+    repeats: Mapping[str, str] = field(default_factory=dict)  # settings that say again what another says
+    aliases: Mapping[str, str] = field(default_factory=dict)  # other names of settings
     copies: Mapping[str, str] = field(default_factory=dict)  # theirs -> the key of theirs that it repeats
     ignored: tuple[str, ...] = ()  # endings of buffers that carry no weights
     old_names: Mapping[str, str] = field(default_factory=dict)  # spellings of the first releases
 
-    def fits(self, values: Mapping[str, Any], specs: Mapping[str, HeadSpec], names: Iterable[str]) -> bool:
-        """Is a network with these (flat) values, heads and tensors exactly one of this family?"""
-        same = all(values.get(key) == value for key, value in self.fixed.items())
-        writable = all(not setting.names or values.get(setting.ours) in setting.names.values()
-                       for setting in self.settings)
+    # --- ours -> theirs -----------------------------------------------------------------------------------------------
+
+    def fits(self, values: Values, sees: Set[str], specs: Mapping[str, HeadSpec], names: Collection[str]) -> bool:
+        """Is a network with these (flat) values, reading, heads and tensors exactly one of this family?"""
+        if any(values.get(key) != value for key, value in self.fixed.items()):
+            return False
+        reading = sees <= self.sees and bool(sees or "full" in self.sees)
+        following = all(values.get(key) in (None, value(values)) for key, value in self.follows.items())
         known = frozenset(specs) in self.classes and all(self.specs[name] == spec for name, spec in specs.items())
-        tensors = set(names)
-        return same and writable and known and {key.ours for key in self.keys(specs, tensors, bare=True)} == tensors
+        spelled = all(not one.names or values.get(one.ours) in one.names.values() for one in self.settings)
+        if not (reading and following and known and spelled):
+            return False
+        return {name for key in self.keys(specs, names, bare=True) for name in key.ours} == set(names)
 
-    def config(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        return {**{setting.theirs: setting.write(values[setting.ours]) for setting in self.settings}, **self.holds}
+    def config(self, values: Values) -> dict[str, Any]:
+        made: dict[str, Any] = {}
+        for setting in self.settings:  # of two that have one name over there, the first is told
+            made.setdefault(setting.theirs, setting.write(values))
+        made |= {again: made[first] for again, first in self.repeats.items()}
+        return made | {key: _asked(value, made) for key, value in self.holds.items()}
 
-    def values(self, config: Mapping[str, Any]) -> dict[str, Any]:
-        return {setting.ours: setting.read(config[setting.theirs])
-                for setting in self.settings if config.get(setting.theirs) is not None}
+    # --- theirs -> ours -----------------------------------------------------------------------------------------------
 
-    def problems(self, config: Mapping[str, Any]) -> list[tuple[str, str]]:
-        """Why a config.json of this model_type is nevertheless not what we build: (place, reason) each."""
-        stated = {key: value for key, value in config.items() if value is not None}
-        wrong = [(f"{key} = {stated[key]}", f"only {value} is supported")
-                 for key, value in self.holds.items() if stated.get(key, value) != value]
+    def complete(self, config: Config) -> dict[str, Any]:
+        """config.json with every setting in it, by its proper name: what it leaves unsaid is this family's default."""
+        stated = {self.aliases.get(key, key): value for key, value in config.items() if value is not None}
+        stated |= {key: value for key, value in config.items() if value is not None}
+        usual = flatten(recipe(self.recipe).values)
+        told: dict[str, Any] = {}
         for setting in self.settings:
-            value = stated.get(setting.theirs)
-            if setting.names and value is not None and value not in list(setting.names):
+            default = setting.write(usual) if setting.default is None else _asked(setting.default, told)
+            told[setting.theirs] = stated.get(setting.theirs, default)
+        return stated | told
+
+    def values(self, config: Config) -> dict[str, Any]:
+        told = self.complete(config)
+        values = {setting.ours: setting.read(told) for setting in self.settings}
+        return values | {key: _asked(value, values) for key, value in self.follows.items()}
+
+    def problems(self, config: Config) -> list[tuple[str, str]]:
+        """Why a config.json of this model_type is nevertheless not what we build: (place, reason) each."""
+        told = self.complete(config)
+        needed = {key: _asked(value, told) for key, value in self.holds.items()}
+        wrong = [(f"{key} = {told[key]}", f"only {value} is supported")
+                 for key, value in needed.items() if told.get(key, value) != value]
+        for setting in self.settings:
+            value = told[setting.theirs]
+            if setting.names and value not in list(setting.names):
                 wrong.append((f"{setting.theirs} = {value}", f"is not one of {', '.join(setting.names)}."
                                                              f"{did_you_mean(str(value), setting.names)}"))
         return wrong
+
+    def notices(self, config: Config) -> list[str]:
+        """What is said twice over there and differently; here it is said once."""
+        told = self.complete(config)
+        apart = [pair for pair in self.repeats.items() if told.get(pair[0], told[pair[1]]) != told[pair[1]]]
+        return [f"{again} = {told[again]} is left aside: this network has one value for it and for {first}, "
+                f"{told[first]}." for again, first in apart]
+
+    def heads_in(self, config: Config, names: Container[str]) -> list[str]:
+        """The heads whose tensors are there; of one that has none of its own, the class tells."""
+        classes = config.get("architectures") or self.classes.values()
+        named = {name for heads, kind in self.classes.items() if kind in classes for name in heads}
+        repeated = any(copy in names for copy in self.copies)
+        found = []
+        for name, table in self.heads.items():
+            tensors = [part.format(i=0) for key in table for part in key.theirs]
+            if any(part in names or self.prefix + part in names for part in tensors) \
+                    or (not tensors and (name in named or repeated)):
+                found.append(name)
+        return found
+
+    # --- both ---------------------------------------------------------------------------------------------------------
 
     def keys(self, heads: Iterable[str], names: Container[str], bare: bool) -> list[Key]:
         """The tensors of the body and these heads, for a network that has the tensors `names`."""
@@ -120,15 +160,21 @@ class Family:
                                          for name, table in self.heads.items() if name in chosen)]
         return [one.under(place) for place, table in tables for key in table for one in key.expand(names)]
 
+    def copied(self, expected: Container[str], bare: bool) -> Iterator[tuple[str, str]]:
+        """Names that may be there besides the `expected` ones, each with the one that it repeats."""
+        for copy, original in self.copies.items():
+            for i in count():
+                again, first = copy.format(i=i), original.format(i=i)
+                first = first if bare or first in expected else self.prefix + first
+                if first in expected and again not in expected:
+                    yield again, first
+                if "{i}" not in copy or first not in expected:
+                    break
 
-def to_theirs(keys: Iterable[Key], ours: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    made: dict[str, Tensor] = {}
-    for key in keys:
-        for name, part in zip(key.theirs, ours[key.ours].chunk(len(key.theirs)), strict=True):
-            made[name] = part.contiguous()
-    return made
 
-
-def to_ours(keys: Iterable[Key], theirs: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {key.ours: theirs[key.theirs[0]] if len(key.theirs) == 1 else torch.cat([theirs[n] for n in key.theirs])
-            for key in keys}
+def _asked(value: Any, told: Mapping[str, Any], otherwise: Any = None) -> Any:
+    """A value, or the answer of a function. A size of the wrong kind is not its business: that is told by its name."""
+    try:
+        return value(told) if callable(value) else value
+    except (TypeError, ZeroDivisionError):
+        return otherwise

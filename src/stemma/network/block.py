@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from torch import nn
 
 from stemma.network.attention import build_attention
+from stemma.network.convolution import ConvolutionTransition
 from stemma.network.feedforward import FeedForward
 from stemma.network.norm import build_norm
 from stemma.schema.network import NetworkSettings
@@ -17,7 +18,8 @@ class Block(nn.Module):
         super().__init__()
         self.attention = build_attention(settings)
         self.attention_norm = build_norm(settings.norm, settings.width)
-        self.feedforward = FeedForward(settings.width, settings.feedforward, settings.activation)
+        transition = ConvolutionTransition if settings.transition == "convolution" else FeedForward
+        self.feedforward = transition(settings.width, settings.feedforward, settings.activation)
         self.feedforward_norm = build_norm(settings.norm, settings.width)
 
     def sublayers(self) -> Iterator[tuple[nn.Module, nn.Module]]:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 
+import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
+from stemma.network.adaptive import AdaptiveTokens
 from stemma.network.dropout import Dropout
 from stemma.network.norm import build_norm
 from stemma.network.position import build_position
@@ -19,7 +20,8 @@ class Embedding(nn.Module):
         super().__init__()
         chosen = settings.embedding
         width = chosen.width or settings.width
-        self.tokens = nn.Embedding(vocabulary, width)
+        self.tokens = (AdaptiveTokens(vocabulary, width, chosen.cutoffs, chosen.shrink) if chosen.cutoffs
+                       else nn.Embedding(vocabulary, width))
         self.segments = nn.Embedding(chosen.segments, width) if chosen.segments else None
         self.position = build_position(settings, width)
         self.scale = math.sqrt(width) if chosen.scale else 1.0
@@ -27,9 +29,11 @@ class Embedding(nn.Module):
         self.dropout = Dropout(settings.dropout)
         # a narrow table and a map up to the stack's width (ALBERT's factorised embedding, arXiv:1909.11942)
         self.project = nn.Linear(width, settings.width) if width != settings.width else None
+        # what stands at a place whose token must not be seen (XLNet's w, arXiv:1906.08237, section 2.3)
+        self.query = nn.Parameter(torch.zeros(settings.width)) if chosen.query else None
 
     def forward(self, stream: Stream) -> Tensor:
-        x = functional.embedding(stream.ids, self.tokens.weight)  # (B, L, width)
+        x = self.tokens(stream.ids)  # (B, L, width)
         if self.scale != 1.0:
             x = x * self.scale
         if self.segments is not None:
@@ -40,3 +44,8 @@ class Embedding(nn.Module):
             x = self.norm(x)
         x = self.dropout(x)
         return x if self.project is None else self.project(x)
+
+    def unseen(self, places: Tensor) -> Tensor:
+        """(B, P) places -> (B, P, width): the same for all of them; where each stands is attention's to know."""
+        assert self.query is not None
+        return self.dropout(self.query.expand(*places.shape, -1))

@@ -7,13 +7,14 @@ network builds them. Only scored positions ever reach a head's large matrix.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from stemma.network.activation import ACTIVATIONS
+from stemma.network.adaptive import AdaptiveScorer, AdaptiveTokens
 from stemma.network.dropout import Dropout
 from stemma.network.embed import Embedding
 from stemma.network.norm import build_norm
@@ -23,12 +24,15 @@ from stemma.schema.network import NetworkSettings
 
 @dataclass(frozen=True)
 class TokenHead:
-    """Guess a token of the vocabulary, by the embedding matrix itself; `transform` is BERT's extra layer before it."""
+    """Guess a token of the vocabulary, by the embedding matrix itself; `transform` is BERT's extra layer before it.
+    Where the embedding is parted by frequency, its own parts are scored, with their biases."""
 
     transform: bool = True
     bias: bool = True
 
     def build(self, settings: NetworkSettings, embedding: Embedding) -> nn.Module:
+        if isinstance(embedding.tokens, AdaptiveTokens):
+            return AdaptiveScorer(embedding.tokens)
         return TokenScorer(self, settings, embedding)
 
 
@@ -78,7 +82,7 @@ class TokenScorer(nn.Module):
 
     @property
     def table(self) -> Tensor:
-        return self._tied[0].weight
+        return cast(Tensor, self._tied[0].weight)
 
     def prepare(self, hidden: Tensor) -> Tensor:
         if self.dense is None or self.norm is None:

@@ -33,13 +33,21 @@ class Sinusoidal(nn.Module):
 
     def forward(self, ids: Tensor, positions: Tensor | None) -> Tensor:
         places = torch.arange(ids.shape[1], device=ids.device) if positions is None else positions
-        rate = torch.exp(torch.arange(0, self.width, 2, device=ids.device) * (-math.log(10_000.0) / self.width))
+        return self.encode(places, self.width)
+
+    @staticmethod
+    def encode(places: Tensor, width: int) -> Tensor:
+        """(..., L) -> (..., L, width)"""
+        rate = torch.exp(torch.arange(0, width, 2, device=places.device) * (-math.log(10_000.0) / width))
         angle = places[..., None] * rate  # (..., L, width / 2)
-        return torch.stack([angle.sin(), angle.cos()], -1).flatten(-2)[..., : self.width]
+        return torch.stack([angle.sin(), angle.cos()], -1).flatten(-2)[..., :width]
 
 
 def build_position(settings: NetworkSettings, width: int) -> nn.Module | None:
+    """What is added to an embedding; relative places are attention's, those of recurrent depth are added each step."""
     chosen = settings.position
+    if settings.depth.kind == "recurrent":
+        return None
     if isinstance(chosen, LearnedPosition):
         return Learned(chosen.maximum, width, chosen.offset)
     if isinstance(chosen, SinusoidalPosition):

@@ -1,4 +1,4 @@
-"""Depth: the stack owns the residuals, where the norm stands, and how often a block is applied.
+"""Depth: the stack owns the residuals, where the norm stands, what earlier segments left, and how blocks follow.
 
 Post-norm normalises the sum (arXiv:1706.03762); pre-norm normalises what enters the sublayer and once more at the very
 end, which trains without a careful warm-up (arXiv:2002.04745).
@@ -6,50 +6,113 @@ end, which trains without a careful warm-up (arXiv:2002.04745).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
 import torch
 from torch import Tensor, nn
 
+from stemma.network.attention.full import FullAttention
 from stemma.network.block import Block
 from stemma.network.dropout import Dropout
 from stemma.network.norm import build_norm
+from stemma.network.state import Cache, Memory
 from stemma.network.streams import Context
 from stemma.schema.network import NetworkSettings
+from stemma.visibility import Mask
+
+
+@dataclass
+class Pass:
+    """One way through a stack: what holds for all its layers, and what is collected on the way."""
+
+    context: Context
+    masks: Sequence[Mask]  # taken in turn by the layers
+    length: int  # of the text; places behind it ask, and are never asked
+    positions: Tensor | None = None  # where each place stands, if not counted from 0
+    wanted: Tensor | None = None  # the flat places that will be read, if not all
+    memory: Memory | None = None  # what each layer read before
+    keep: tuple[int, int] | None = None  # remember so many of these first places
+    cache: Cache | None = None
+    blank: int = 0  # zeros that stand before the first text that a cache is given
+    layers: list[Tensor] | None = None  # every layer's output, where asked for
+    remembered: list[Tensor] = field(default_factory=list)
+    auxiliary: dict[str, Tensor] = field(default_factory=dict)
+    measures: dict[str, Tensor] = field(default_factory=dict)
 
 
 class Stack(nn.Module):
-    def __init__(self, settings: NetworkSettings, layers: int):
+    def __init__(self, settings: NetworkSettings):
         super().__init__()
-        self.blocks = nn.ModuleList(Block(settings) for _ in range(layers))
+        self.blocks = nn.ModuleList(Block(settings) for _ in range(settings.layers))
         self.dropout = Dropout(settings.dropout)
         self.pre = settings.norm.place == "pre"
         self.final_norm = build_norm(settings.norm, settings.width) if self.pre else None
+        self.narrows = settings.transition == "feedforward"  # every place by itself, once attention is done
 
-    def forward(self, x: Tensor, context: Context, layers: list[Tensor] | None = None,
-                wanted: Tensor | None = None) -> Tensor:
-        """(B, L, width) -> (B, L, width); every layer's output is put in `layers` where a list is given.
+    def forward(self, x: Tensor, way: Pass) -> Tensor:
+        """(B, Q, width) -> (B, Q, width).
 
-        Where only the flat places `wanted` will be read, the last block computes those alone and leaves the rest zero:
-        of a deep stack's cost that is little, of a shallow one's (arXiv:1810.04805 scores 15%) about a fifth.
+        Where only some places will be read, the last block computes those alone and leaves the rest zero: of a deep
+        stack's cost that is little, of a shallow one's (arXiv:1810.04805 scores 15%) about a fifth. In the same way
+        it leaves out the text where only the places behind it (a second stream) ask.
         """
-        narrow = wanted is not None and layers is None and 2 * len(wanted) < x.shape[0] * x.shape[1]
         for number, block in enumerate(self.blocks):
             assert isinstance(block, Block)
-            if narrow and number == len(self.blocks) - 1:
-                assert wanted is not None
-                return self.narrowed(x, block, context, wanted)
-            for sublayer, norm in block.sublayers():
-                x = self.join(x, sublayer, norm, context)
-            if layers is not None:
-                layers.append(x)
+            context = self.context(number, x, block, way)
+            last = number == len(self.blocks) - 1 and way.layers is None
+            if last and self._narrow(x, way):
+                return self.narrowed(x, block, context, way)
+            if last and x.shape[1] > way.length:
+                x, context = self.only_behind(x, context, way)
+            x = self.apply_block(x, block, context)
+            if way.layers is not None:
+                way.layers.append(x)
         return self.final_norm(x) if self.final_norm is not None else x
+
+    def apply_block(self, x: Tensor, block: Block, context: Context) -> Tensor:
+        for sublayer, norm in block.sublayers():
+            x = self.join(x, sublayer, norm, context)
+        return x
 
     def join(self, x: Tensor, sublayer: nn.Module, norm: nn.Module, context: Context) -> Tensor:
         if self.pre:
             return x + self.dropout(sublayer(norm(x), context))
         return norm(x + self.dropout(sublayer(x, context)))
 
-    def narrowed(self, x: Tensor, block: Block, context: Context, wanted: Tensor) -> Tensor:
+    def context(self, number: int, x: Tensor, block: Block, way: Pass) -> Context:
+        """What one layer looks at: the text, and before it what the same layer read earlier."""
+        text = x[:, : way.length] if x.shape[1] > way.length else x
+        seen = text if way.memory is None else torch.cat([way.memory.layers[number].to(x.dtype), text], 1)
+        if way.keep is not None:
+            way.remembered.append(_newest(way.memory.layers[number] if way.memory else None, text, *way.keep))
+        cache = None if way.cache is None else way.cache[number]
+        if cache is not None and way.blank and cache.length == 0:
+            nothing = self._as_keys(block, x.new_zeros(x.shape[0], way.blank, x.shape[2]))
+            assert isinstance(block.attention, FullAttention)
+            cache.extend(*block.attention.project(nothing, 1, 3))
+        keys = None if seen is x else self._as_keys(block, seen)
+        return replace(way.context, mask=way.masks[number % len(way.masks)], keys=keys, cache=cache)
+
+    def _as_keys(self, block: Block, seen: Tensor) -> Tensor:
+        return block.attention_norm(seen) if self.pre else seen
+
+    def only_behind(self, x: Tensor, context: Context, way: Pass) -> tuple[Tensor, Context]:
+        """The places behind the text alone."""
+        first = way.length
+        mask = Mask(dense=None if context.mask.dense is None else context.mask.dense[:, :, first:])
+        distances = None if context.distances is None else context.distances.only_places()
+        apart = None if context.apart is None else context.apart[:, :, first:]
+        return x[:, first:], replace(context, mask=mask, distances=distances, apart=apart)
+
+    def _narrow(self, x: Tensor, way: Pass) -> bool:
+        plain = self.narrows and way.cache is None and way.memory is None and way.context.distances is None
+        return plain and way.wanted is not None and 2 * len(way.wanted) < x.shape[0] * x.shape[1]
+
+    def narrowed(self, x: Tensor, block: Block, context: Context, way: Pass) -> Tensor:
         """The last block for the wanted places only: they ask, all places answer."""
+        wanted = way.wanted
+        assert wanted is not None
         batch, length, width = x.shape
         row, place = wanted // length, wanted % length
         counts = torch.bincount(row, minlength=batch)
@@ -58,10 +121,18 @@ class Stack(nn.Module):
         places[row, order] = place
         (attention, attention_norm), *rest = block.sublayers()
         asking = x.gather(1, places[:, :, None].expand(-1, -1, width))  # (B, Q, width)
-        narrow = Context(mask=context.mask.at(places, length), keys=attention_norm(x) if self.pre else x)
+        narrow = replace(context, mask=context.mask.at(places, length), keys=self._as_keys(block, x))
         y = self.join(asking, attention, attention_norm, narrow)[row, order]  # (N, width): from here on, only these
         for sublayer, norm in rest:
             y = self.join(y, sublayer, norm, context)
         if self.final_norm is not None:
             y = self.final_norm(y)
         return x.new_zeros(batch * length, width).to(y.dtype).index_copy(0, wanted, y).view(batch, length, width)
+
+
+def _newest(before: Tensor | None, text: Tensor, most: int, first: int) -> Tensor:
+    """The newest `most` places of what was remembered and the `first` places of the text."""
+    new = text[:, :first].detach()
+    if before is not None and new.shape[1] < most:
+        new = torch.cat([before[:, -(most - new.shape[1]):].to(new.dtype), new], 1)
+    return new[:, -most:].clone()  # a copy: a view would keep the whole step's activations alive

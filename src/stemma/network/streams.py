@@ -7,28 +7,38 @@ part's output, and, where asked or where a family has them, every layer, the sta
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields, replace
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from stemma.visibility import Full, Mask, Visibility
 
+if TYPE_CHECKING:
+    from stemma.network.distance import Distances
+    from stemma.network.state import LayerCache, State
+
+QUERY = "query"  # the name of the second stream's output
+
 
 @dataclass(frozen=True)
 class Stream:
     ids: Tensor  # (B, L)
     sees: Visibility = field(default_factory=Full)
-    positions: Tensor | None = None  # (B, L); None counts from 0
+    positions: Tensor | None = None  # (B, L); None counts from 0, or from what a cache has kept
     segments: Tensor | None = None  # (B, L); None is segment 0 throughout
     wanted: Tensor | None = None  # flat places (of B x L, ascending) whose output will be read; None: all of them
     query: Tensor | None = None  # (B, P) places to be predicted unseen: a second stream that is read and never seen
+    backward: Tensor | None = None  # (B,) True where the row is read from its end; None: nowhere
+    keep: int | None = None  # how many places, from the first, a memory or a cache may take up; None: all of them
 
     def to(self, device: torch.device | str) -> Stream:
-        moved = {name: value.to(device, non_blocking=True) for name, value in self._tensors().items()}
+        moved: dict[str, Any] = {name: value.to(device, non_blocking=True) for name, value in self._tensors().items()}
         return replace(self, sees=self.sees.to(device), **moved)
 
     def rows(self, chosen: slice) -> Stream:
-        cut = {name: value[chosen] for name, value in self._tensors().items() if value is not self.wanted}
+        cut: dict[str, Any] = {name: value[chosen] for name, value in self._tensors().items()
+                               if value is not self.wanted}
         if self.wanted is not None:
             first, last = (row * self.ids.shape[1] for row in (chosen.start, chosen.stop))
             cut["wanted"] = self.wanted[(self.wanted >= first) & (self.wanted < last)] - first
@@ -46,14 +56,21 @@ class Context:
 
     mask: Mask
     keys: Tensor | None = None  # (B, K, width) what is looked at, where it is not the input itself
+    distances: Distances | None = None  # from every query to every key, where positions are relative
+    apart: Tensor | None = None  # (B, 1, Q, K) True where query and key belong to different segments
+    cache: LayerCache | None = None  # what this layer has read before
+    keep: int | None = None  # how many of the new places the cache takes up, if not all
+    causal: bool = False  # for sublayers that look at neighbours without a mask
+    real: Tensor | None = None  # (B, L) False at filling; for the same
 
 
 @dataclass
 class Hidden:
     outputs: dict[str, Tensor]  # (B, L, width) of each part's last layer
     layers: dict[str, list[Tensor]] = field(default_factory=dict)  # the embedding first, then every layer; when asked
-    state: object | None = None  # memory or cache to pass to the next call
-    auxiliary: dict[str, Tensor] = field(default_factory=dict)  # costs a part adds by itself (ponder time)
+    state: State | None = None  # memory or cache to pass to the next call
+    auxiliary: dict[str, Tensor] = field(default_factory=dict)  # costs a part adds by itself: means over all places
+    measures: dict[str, Tensor] = field(default_factory=dict)  # (B, L) what may be of interest: steps taken
 
     def __getitem__(self, part: str) -> Tensor:
         return self.outputs[part]

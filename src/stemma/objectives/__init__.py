@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
+import numpy as np
+
 from stemma.corpus.shards import Corpus
 from stemma.errors import UserError
 from stemma.lineage import Recipe
@@ -12,11 +14,15 @@ from stemma.network.heads import HeadSpec
 from stemma.network.network import Network
 from stemma.objectives.base import Needs, Objective
 from stemma.objectives.batch import Batch, Target, finish
+from stemma.objectives.causal_lm import CausalLM
 from stemma.objectives.masked_lm import MaskedLM
 from stemma.objectives.next_sentence import NextSentence
+from stemma.objectives.permutation_lm import PermutationLM
 from stemma.schema.corpus import PAIR_PACKINGS, parse_template
+from stemma.schema.objective import Sees
 
-OBJECTIVES: dict[str, type[Objective]] = {"masked_lm": MaskedLM, "next_sentence": NextSentence}
+OBJECTIVES: dict[str, type[Objective]] = {"masked_lm": MaskedLM, "next_sentence": NextSentence, "causal_lm": CausalLM,
+                                          "permutation_lm": PermutationLM}
 
 __all__ = ["OBJECTIVES", "Batch", "Group", "Needs", "Objective", "Target", "build_network", "build_objectives",
            "check_needs", "finish", "group_objectives", "heads_of"]
@@ -27,7 +33,7 @@ class Group:
     """Objectives that share packing and visibility, and therefore one forward pass."""
 
     packing: str
-    visibility: str
+    visibility: Sees
     objectives: tuple[Objective, ...]
 
     @property
@@ -35,6 +41,11 @@ class Group:
         """Static data only where every objective that cares is static."""
         wanted = [objective.copies for objective in self.objectives if objective.copies is not None]
         return max(wanted) if wanted else None
+
+    def backward(self, rows: int) -> np.ndarray | None:
+        """(rows,) which rows of a batch are read from their text's end; None: no row is."""
+        chosen = np.any([objective.backward_rows(rows) for objective in self.objectives], axis=0)
+        return chosen if chosen.any() else None
 
 
 def build_objectives(recipe: Recipe) -> list[Objective]:
@@ -44,8 +55,8 @@ def build_objectives(recipe: Recipe) -> list[Objective]:
 def group_objectives(recipe: Recipe, objectives: list[Objective]) -> list[Group]:
     """In recipe order; the first objective of a packing and visibility opens its group. Of those that guess tokens a
     group has one: a second one would hide what the first one left to guess from, so it opens a group of its own."""
-    groups: dict[tuple[str, str, int], list[Objective]] = {}
-    guessing: Counter[tuple[str, str]] = Counter()
+    groups: dict[tuple[str, Sees, int], list[Objective]] = {}
+    guessing: Counter[tuple[str, Sees]] = Counter()
     for objective in objectives:
         kind = (objective.settings.packing or recipe.settings.corpus.packing, objective.visibility)
         groups.setdefault((*kind, guessing[kind] if objective.guesses_tokens else 0), []).append(objective)

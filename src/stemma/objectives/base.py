@@ -15,6 +15,7 @@ from stemma.network.heads import HeadSpec
 from stemma.network.network import Network
 from stemma.network.streams import Hidden
 from stemma.objectives.batch import Batch
+from stemma.schema.objective import Sees
 
 
 @dataclass(frozen=True)
@@ -31,12 +32,20 @@ class Objective(ABC):
     """One pre-training task. Stateless: what it learns stands in the network's heads."""
 
     guesses_tokens = False  # its loss is comparable with a unigram model's, and is what people watch
-    visibility = "full"  # objectives of one packing and one visibility share a forward pass
 
     def __init__(self, name: str, settings: Any):
         self.name = name
         self.settings = settings
         self.weight: float = settings.weight
+
+    @property
+    def visibility(self) -> Sees:
+        """Objectives of one packing and one visibility share a forward pass."""
+        return self.settings.sees
+
+    def backward_rows(self, rows: int) -> np.ndarray:
+        """(rows,) which rows of a batch are to be read from their text's end."""
+        return np.zeros(rows, dtype=bool)
 
     @property
     def copies(self) -> int | None:

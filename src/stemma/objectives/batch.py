@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from stemma.corpus.draft import Draft
 from stemma.network.streams import Stream
-from stemma.visibility import Full, Padded, Visibility
+from stemma.schema.objective import Sees
+from stemma.visibility import Causal, Full, Padded, Permuted, Visibility
 
 
 @dataclass(frozen=True)
@@ -20,9 +22,17 @@ class Target:
     index: Tensor
     labels: Tensor
     total: float
+    width: int = 1  # how many places of each row `index` counts: all, those of the second stream, or the row itself
 
     def to(self, device: torch.device | str) -> Target:
-        return Target(self.index.to(device, non_blocking=True), self.labels.to(device, non_blocking=True), self.total)
+        return Target(self.index.to(device, non_blocking=True), self.labels.to(device, non_blocking=True), self.total,
+                      self.width)
+
+    def rows(self, start: int, stop: int) -> Target:
+        """What is scored in some rows only."""
+        edges = torch.tensor([start * self.width, stop * self.width], device=self.index.device)
+        first, last = torch.searchsorted(self.index, edges).tolist()
+        return Target(self.index[first:last] - start * self.width, self.labels[first:last], self.total, self.width)
 
 
 @dataclass(frozen=True)
@@ -32,47 +42,80 @@ class Batch:
     labels: dict[str, Target] = field(default_factory=dict)  # by head: rows
     tokens: int = 0  # real tokens, padding not counted
     rows: int = 0
+    continues: bool = False  # every row goes on where the same row of its feed's batch before ended
 
     def to(self, device: torch.device | str) -> Batch:
-        return Batch({name: stream.to(device) for name, stream in self.streams.items()},
-                     {name: target.to(device) for name, target in self.scores.items()},
-                     {name: target.to(device) for name, target in self.labels.items()}, self.tokens, self.rows)
+        return replace(self, streams={name: stream.to(device) for name, stream in self.streams.items()},
+                       scores={name: target.to(device) for name, target in self.scores.items()},
+                       labels={name: target.to(device) for name, target in self.labels.items()})
 
     def slices(self, rows: int) -> list[Batch]:
         """The same step in pieces of at most `rows` examples."""
         if rows >= self.rows:
             return [self]
-        length = next(iter(self.streams.values())).ids.shape[1]
-        return [self._slice(start, min(start + rows, self.rows), length) for start in range(0, self.rows, rows)]
+        return [self._slice(start, min(start + rows, self.rows)) for start in range(0, self.rows, rows)]
 
-    def _slice(self, start: int, stop: int, length: int) -> Batch:
-        streams = {name: stream.rows(slice(start, stop)) for name, stream in self.streams.items()}
-        return Batch(streams, {name: _between(t, start * length, stop * length) for name, t in self.scores.items()},
-                     {name: _between(t, start, stop) for name, t in self.labels.items()}, 0, stop - start)
-
-
-def _between(target: Target, start: int, stop: int) -> Target:
-    first, last = torch.searchsorted(target.index, torch.tensor([start, stop], device=target.index.device)).tolist()
-    return Target(target.index[first:last] - start, target.labels[first:last], target.total)
+    def _slice(self, start: int, stop: int) -> Batch:
+        return Batch({name: stream.rows(slice(start, stop)) for name, stream in self.streams.items()},
+                     {name: target.rows(start, stop) for name, target in self.scores.items()},
+                     {name: target.rows(start, stop) for name, target in self.labels.items()}, 0, stop - start,
+                     self.continues)
 
 
-def finish(draft: Draft) -> Batch:
+def finish(draft: Draft, visibility: Sees = "full") -> Batch:
     """From numpy to torch; rows are cut to the longest one, and where nothing is padded no mask is made."""
-    lengths = torch.from_numpy(draft.lengths)
-    longest = int(lengths.max())
-    width = draft.layout.length
-    padded = Padded(torch.arange(longest)[None, :] < lengths[:, None])
-    sees: Visibility = Full() if bool((lengths == longest).all()) else padded
-    segments = torch.from_numpy(draft.segments[:, :longest].copy())
+    longest = int(draft.lengths.max())
+    query = _unseen(draft)
     scores = {}
     for head, scored in draft.scores.items():
-        index = scored.index // width * longest + scored.index % width
-        scores[head] = Target(torch.from_numpy(index), torch.from_numpy(scored.labels), max(1.0, float(len(index))))
+        row, place = np.divmod(scored.index, draft.layout.length)
+        width = longest if query is None or not scored.unseen else query.shape[1]
+        index = row * width + (_rank(row) if scored.unseen else place)
+        scores[head] = Target(torch.from_numpy(index), torch.from_numpy(scored.labels), max(1.0, float(len(index))),
+                              width)
     labels = {head: Target(torch.arange(len(values)), torch.from_numpy(values), float(len(values)))
               for head, values in draft.labels.items()}
     read = [target.index for target in scores.values()]
     if labels:
         read.append(torch.arange(draft.rows) * longest)  # heads that judge a whole row read its first place
-    stream = Stream(ids=torch.from_numpy(draft.ids[:, :longest].astype("int64")), sees=sees, segments=segments,
-                    wanted=torch.unique(torch.cat(read)) if read else None)
-    return Batch({"encoder": stream}, scores, labels, int(lengths.sum()), draft.rows)
+    backward = draft.backward is not None and draft.backward.any()
+    stream = Stream(ids=torch.from_numpy(draft.ids[:, :longest].astype("int64")), sees=_sees(draft, visibility),
+                    segments=torch.from_numpy(draft.segments[:, :longest].copy()),
+                    wanted=torch.unique(torch.cat(read)) if read and visibility == "full" else None,
+                    query=None if query is None else torch.from_numpy(query),
+                    backward=torch.from_numpy(draft.backward) if backward else None, keep=draft.layout.past or None)
+    return Batch({"encoder": stream}, scores, labels, int(draft.lengths.sum()), draft.rows, draft.continues)
+
+
+def _sees(draft: Draft, visibility: Sees) -> Visibility:
+    """The rule of a group. Filling needs its own rule only where it could be seen: it comes last in every order."""
+    lengths = torch.from_numpy(draft.lengths)
+    longest = int(lengths.max())
+    if visibility == "causal":
+        return Causal()
+    if visibility == "permuted":
+        assert draft.order is not None, "no objective has drawn an order"
+        return Permuted(torch.from_numpy(draft.order[:, :longest].copy()))
+    full = bool((lengths == longest).all())
+    return Full() if full else Padded(torch.arange(longest)[None, :] < lengths[:, None])
+
+
+def _unseen(draft: Draft) -> np.ndarray | None:
+    """(rows, P) the places that are guessed through the second stream, in ascending order. Rows that have fewer repeat
+    the one that comes last in the order: it sees something, and nobody reads what it guesses."""
+    found = [scored.index for scored in draft.scores.values() if scored.unseen]
+    if not found:
+        return None
+    assert len(found) == 1 and draft.order is not None, "the second stream serves one objective, which draws an order"
+    row, place = np.divmod(found[0], draft.layout.length)
+    rank = _rank(row)
+    used = np.arange(draft.layout.length) < draft.lengths[:, None]
+    last = np.argmax(np.where(used, draft.order, -1), axis=1)
+    query = np.repeat(last[:, None], int(rank.max(initial=0)) + 1, axis=1)
+    query[row, rank] = place
+    return query
+
+
+def _rank(row: np.ndarray) -> np.ndarray:
+    """Of ascending rows: the how manieth of its row each entry is."""
+    return np.arange(len(row)) - np.searchsorted(row, row)

@@ -47,7 +47,7 @@ class Settings(BaseModel):
 BY_KIND = Discriminator("kind")
 
 
-def _limit(holds: Callable[[Any], bool], message: str) -> AfterValidator:
+def limit(holds: Callable[[Any], bool], message: str) -> AfterValidator:
     def check(value: Any) -> Any:
         if not holds(value):
             raise ValueError(message)
@@ -56,13 +56,13 @@ def _limit(holds: Callable[[Any], bool], message: str) -> AfterValidator:
     return AfterValidator(check)
 
 
-Count = Annotated[int, _limit(lambda n: n >= 1, "must be 1 or more")]
-Natural = Annotated[int, _limit(lambda n: n >= 0, "must be 0 or more")]
-Positive = Annotated[float, _limit(lambda x: x > 0, "must be greater than 0")]
-NonNegative = Annotated[float, _limit(lambda x: x >= 0, "must be 0 or more")]
-Share = Annotated[float, _limit(lambda x: 0 < x < 1, "must lie between 0 and 1")]
-Probability = Annotated[float, _limit(lambda x: 0 <= x <= 1, "must lie between 0 and 1")]
-BelowOne = Annotated[float, _limit(lambda x: 0 <= x < 1, "must be at least 0 and less than 1")]
+Count = Annotated[int, limit(lambda n: n >= 1, "must be 1 or more")]
+Natural = Annotated[int, limit(lambda n: n >= 0, "must be 0 or more")]
+Positive = Annotated[float, limit(lambda x: x > 0, "must be greater than 0")]
+NonNegative = Annotated[float, limit(lambda x: x >= 0, "must be 0 or more")]
+Share = Annotated[float, limit(lambda x: 0 < x < 1, "must lie between 0 and 1")]
+Probability = Annotated[float, limit(lambda x: 0 <= x <= 1, "must lie between 0 and 1")]
+BelowOne = Annotated[float, limit(lambda x: 0 <= x < 1, "must be at least 0 and less than 1")]
 
 
 def kinds(union: Any) -> dict[str, Any]:

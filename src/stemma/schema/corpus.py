@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple, get_args
 
 from pydantic import AfterValidator
 
 from stemma.errors import did_you_mean
 from stemma.schema.base import Count, Probability, Settings, Share
 
-Packing = Literal["segment_pair", "sentence_pair", "full_sentences", "doc_sentences", "stream"]
-PAIR_PACKINGS: tuple[Packing, ...] = ("segment_pair", "sentence_pair")
+Packing = Literal["segment_pair", "sentence_pair", "full_sentences", "doc_sentences", "stream", "contiguous",
+                  "contiguous_pair"]
+PAIR_PACKINGS: tuple[Packing, ...] = ("segment_pair", "sentence_pair", "contiguous_pair")  # these fill `pair`
+CONTIGUOUS_PACKINGS: tuple[Packing, ...] = ("contiguous", "contiguous_pair")  # each row goes on in the next batch
+SHUFFLED_PACKINGS: tuple[Packing, ...] = tuple(kind for kind in get_args(Packing) if kind not in CONTIGUOUS_PACKINGS)
 TEMPLATE_ROLES = ("start", "separator", "begin", "end", "mask")
 
 

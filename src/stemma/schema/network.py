@@ -5,7 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Annotated, Literal
 
-from stemma.schema.base import BY_KIND, BelowOne, Blame, Conflict, Count, Natural, Positive, Settings
+from stemma.schema.base import (
+    BY_KIND,
+    BelowOne,
+    Blame,
+    Conflict,
+    Count,
+    Natural,
+    NonNegative,
+    Positive,
+    Settings,
+    Share,
+)
 
 Activation = Literal["gelu", "gelu_tanh", "relu", "tanh", "silu"]
 
@@ -15,6 +26,13 @@ class EmbeddingSettings(Settings):
     segments: Natural = 0  # how many segment vectors; 0 = none
     scale: bool = False  # multiply by the square root of the width
     norm: bool = False  # normalise the sum of token, segment and position
+    query: bool = False  # one more vector: a place whose token must not be seen (XLNet's second stream)
+    cutoffs: list[Count] = []  # a vocabulary sorted by frequency, parted here: rare words get narrower vectors
+    shrink: Count = 4  # each part's vectors are so many times narrower than the part's before
+
+    def conflicts(self) -> Iterator[Conflict]:
+        if self.cutoffs != sorted(set(self.cutoffs)):
+            yield (Blame("cutoffs", "must be in ascending order"),)
 
 
 class LearnedPosition(Settings):
@@ -32,13 +50,23 @@ class NoPosition(Settings):
     kind: Literal["none"]
 
 
-PositionSettings = Annotated[LearnedPosition | SinusoidalPosition | NoPosition, BY_KIND]
+class RelativePosition(Settings):
+    """Only how far apart query and key stand (Transformer-XL), so a memory needs no place numbers."""
+
+    kind: Literal["relative_xl"]
+    clamp: Count | None = None  # distances beyond this all count as this one
+
+
+PositionSettings = Annotated[LearnedPosition | SinusoidalPosition | RelativePosition | NoPosition, BY_KIND]
 
 
 class FullAttention(Settings):
     kind: Literal["full"]
     dropout: BelowOne
     head_width: Count | None = None  # None = width / heads
+    bias: bool = True  # constants beside the matrices
+    segments: bool = False  # score whether query and key belong to the same segment (XLNet)
+    windows: list[Natural] = []  # taken in turn by the layers: how far back each place sees; 0 = all of it (GPT-3)
 
 
 AttentionSettings = FullAttention  # one kind so far; the second one makes this a union, as above
@@ -52,6 +80,37 @@ class NormSettings(Settings):
 
 class InitializationSettings(Settings):
     spread: Positive  # standard deviation of the truncated normal
+    residual: bool = False  # what is added to the residual starts smaller by the root of how many are added (GPT-2)
+
+
+class MemorySettings(Settings):
+    """What was read before stays in sight, without a gradient (Transformer-XL)."""
+
+    length: Count  # places kept while training
+    evaluation: Count | None = None  # places kept otherwise; None = as in training
+    start: Literal["empty", "zeros"] = "empty"  # what stands there before anything was read
+    same_length: bool = False  # nobody sees farther than the memory is long, wherever in the segment he stands
+
+
+class StackedDepth(Settings):
+    kind: Literal["stacked"]
+
+
+class HaltingSettings(Settings):
+    """Each place decides how many steps it takes (arXiv:1603.08983)."""
+
+    threshold: Share = 0.99  # a place stops once its halting probabilities add up to this
+    cost: NonNegative = 0.01  # of one step at one place, beside the loss
+
+
+class RecurrentDepth(Settings):
+    """One block, applied `layers` times (Universal Transformer)."""
+
+    kind: Literal["recurrent"]
+    halting: HaltingSettings | None = None  # None = every place takes every step
+
+
+DepthSettings = Annotated[StackedDepth | RecurrentDepth, BY_KIND]
 
 
 class DecoderSettings(Settings):
@@ -70,6 +129,9 @@ class NetworkSettings(Settings):
     attention: AttentionSettings
     norm: NormSettings
     initialization: InitializationSettings
+    memory: MemorySettings | None = None
+    depth: DepthSettings = StackedDepth(kind="stacked")
+    transition: Literal["feedforward", "convolution"] = "feedforward"  # what follows attention in a block
     decoder: DecoderSettings | None = None
 
     def conflicts(self) -> Iterator[Conflict]:
@@ -79,3 +141,21 @@ class NetworkSettings(Settings):
             width = max(round(self.width / self.heads), 1) * self.heads
             yield (Blame("heads", f"width {self.width} is not divisible by {self.heads} (try {heads})"),
                    Blame("width", f"is not divisible by {self.heads} heads (try {width})"))
+        relative, recurrent = self.position.kind == "relative_xl", self.depth.kind == "recurrent"
+        if self.memory is not None and not relative:
+            yield (Blame("memory", "needs network.position.kind=relative_xl: places of the past have no number"),
+                   Blame("position.kind", "with network.memory only relative_xl will do (or remove=network.memory)"))
+        if self.attention.segments and not relative:
+            yield (Blame("attention.segments", "needs network.position.kind=relative_xl"),
+                   Blame("position.kind", "with network.attention.segments only relative_xl will do"))
+        if recurrent and relative:
+            yield (Blame("depth.kind", "recurrent depth adds places at every step: it needs sinusoidal positions"),
+                   Blame("position.kind", "with recurrent depth only sinusoidal will do"))
+        if recurrent and any(self.attention.windows):
+            yield (Blame("attention.windows", "are taken in turn by layers, and recurrent depth has one layer"),)
+        if recurrent and self.embedding.query:
+            yield (Blame("embedding.query", "a second stream is not supported with recurrent depth"),
+                   Blame("depth.kind", "recurrent depth does not support a second stream (network.embedding.query)"))
+        if self.embedding.cutoffs and self.embedding.width is not None:
+            yield (Blame("embedding.cutoffs", "already say how wide each part is; leave network.embedding.width out"),
+                   Blame("embedding.width", "does not combine with network.embedding.cutoffs"))

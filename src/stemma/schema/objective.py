@@ -5,8 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Annotated, ClassVar, Literal
 
-from stemma.schema.base import BY_KIND, Blame, Conflict, Count, Natural, Positive, Probability, Settings, Share, kinds
-from stemma.schema.corpus import PAIR_PACKINGS, Packing
+from stemma.schema import base
+from stemma.schema.base import BY_KIND, Blame, Conflict, Count, Natural, Positive, Probability, Settings, Share
+from stemma.schema.corpus import SHUFFLED_PACKINGS, Packing
+
+Sees = Literal["full", "causal", "permuted"]
+Context = Annotated[int, base.limit(lambda k: k >= 2, "must be 2 or more: with 1 every token is guessed and none is "
+                                                      "left to guess it from")]
 
 
 class BaseObjective(Settings):
@@ -17,8 +22,14 @@ class BaseObjective(Settings):
     task_id: Natural | None = None
 
     roles: ClassVar[frozenset[str]] = frozenset()  # special tokens the task writes itself
-    needs_packing: ClassVar[tuple[Packing, ...]] = ()  # empty = any
     rearranges: ClassVar[bool] = False  # moves text about, so it must act before tokens are hidden
+    sees: ClassVar[Sees] = "full"  # who sees whom while this task is learned
+    needs_query: ClassVar[bool] = False  # guesses through a second stream, which does not see its own token
+
+    @property
+    def needs_packing(self) -> tuple[Packing, ...]:
+        """The packings that the task can work with; empty = any."""
+        return ()
 
 
 class MaskedLMSettings(BaseObjective):
@@ -32,6 +43,11 @@ class MaskedLMSettings(BaseObjective):
 
     roles = frozenset({"mask"})
 
+    @property
+    def needs_packing(self) -> tuple[Packing, ...]:
+        """Masked copies are kept row by row, so their rows must not hang together."""
+        return () if self.dynamic else SHUFFLED_PACKINGS
+
     def conflicts(self) -> Iterator[Conflict]:
         if self.mask + self.random > 1:
             what = f"mask {self.mask:g} and random {self.random:g} add up to more than 1"
@@ -42,9 +58,32 @@ class NextSentenceSettings(BaseObjective):
     kind: Literal["next_sentence"]
     random: Probability = 0.5  # how often B comes from another document
 
-    needs_packing = PAIR_PACKINGS
     rearranges = True
 
+    @property
+    def needs_packing(self) -> tuple[Packing, ...]:
+        return ("segment_pair", "sentence_pair")
 
-ObjectiveSettings = Annotated[MaskedLMSettings | NextSentenceSettings, BY_KIND]
-OBJECTIVE_KINDS: dict[str, type[BaseObjective]] = kinds(ObjectiveSettings)
+
+class CausalLMSettings(BaseObjective):
+    kind: Literal["causal_lm"]
+    direction: Literal["forward", "backward"] = "forward"  # backward reads every text from its end
+
+    roles = frozenset({"end"})  # parts documents; a vocabulary without one (openai-gpt's) still serves
+    sees = "causal"
+
+
+class PermutationLMSettings(BaseObjective):
+    kind: Literal["permutation_lm"]
+    context: Context = 6  # the paper's K: one token in so many is guessed
+    longest_span: Count = 5  # targets come in spans of up to so many units
+    unit: Literal["token", "word"] = "word"
+    both_directions: bool = True  # half of the rows are read from their end
+
+    sees = "permuted"
+    needs_query = True
+
+
+ObjectiveSettings = Annotated[MaskedLMSettings | NextSentenceSettings | CausalLMSettings | PermutationLMSettings,
+                              BY_KIND]
+OBJECTIVE_KINDS: dict[str, type[BaseObjective]] = base.kinds(ObjectiveSettings)

@@ -17,7 +17,9 @@ SECTIONS = ("tokenizer", "corpus", "network", "objective", "training")
 # What a size may set. The list is closed so that a size stays a size: ideas belong into recipes.
 SIZE_KEYS = (
     "network.layers", "network.width", "network.heads", "network.feedforward", "network.dropout",
-    "network.embedding.width", "network.decoder.layers", "network.position.maximum", "corpus.sequence_length",
+    "network.embedding.width", "network.embedding.shrink", "network.decoder.layers",
+    "network.position.maximum", "network.attention.head_width", "network.attention.dropout",
+    "network.attention.windows", "network.memory.length", "network.memory.evaluation", "corpus.sequence_length",
     "training.batch_size", "training.warmup_steps", "training.learning_rate", "training.steps",
     "training.checkpoint_every", "training.validate_every",
 )
@@ -48,10 +50,14 @@ class RecipeSettings(Settings):
                           Blame(f"objective.{name}", f"needs {needed} in corpus.packing or in its own packing"))
                 own = Blame(f"objective.{name}.packing", f"objective.{name} needs {needed}")
                 yield (own, *blames) if task.packing else blames
+        for name, task in self.objective.items():
+            if task.needs_query and not self.network.embedding.query:
+                yield (Blame(f"objective.{name}", "guesses through a second stream: set network.embedding.query=true"),
+                       Blame("network.embedding.query", f"objective.{name} needs it"))
         used = {slot.segment for packing in (packings.values() or [self.corpus.packing])
                 for slot in self.corpus.slots(packing)}
         segments = self.network.embedding.segments
-        if max(used) >= max(segments, 1):
+        if max(used) >= max(segments, 1) and not self.network.attention.segments:
             yield (Blame("network.embedding.segments", f"the template of corpus.pair or corpus.single uses segment "
                                                        f"{max(used)}: at least {max(used) + 1} are needed"),)
 

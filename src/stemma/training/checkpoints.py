@@ -26,18 +26,20 @@ from stemma.errors import CorruptFileError, UserError
 from stemma.files import CHECKSUMS, folder_atomically, remove_leftovers, verify_checksums
 
 WEIGHTS, OPTIMIZER, STATE = "weights.safetensors", "optimizer.safetensors", "state.json"
+MEMORY = "memory.safetensors"  # only where the network carries text from one step to the next
 
 
 @dataclass
-class State:
+class Standing:
     """Where training stands; `values` is any JSON: data position, schedule, random states, counters."""
 
     step: int
     tokens: int
     values: dict[str, Any] = field(default_factory=dict)
+    memories: dict[str, dict[str, Tensor]] = field(default_factory=dict)  # by feed and layer
 
 
-def save_checkpoint(run: Path, network: nn.Module, optimizer: Optimizer, state: State, keep: int) -> Path:
+def save_checkpoint(run: Path, network: nn.Module, optimizer: Optimizer, state: Standing, keep: int) -> Path:
     """Write `run/checkpoints/step-N`, then delete all but the newest `keep`."""
     folder = run / "checkpoints" / f"step-{state.step}"
     remove_leftovers(folder.parent)
@@ -46,6 +48,9 @@ def save_checkpoint(run: Path, network: nn.Module, optimizer: Optimizer, state: 
     with folder_atomically(folder, overwrite=True) as temporary:
         _write_tensors(temporary / WEIGHTS, dict(_named_tensors(network)))
         _write_tensors(temporary / OPTIMIZER, tensors)
+        if state.memories:
+            _write_tensors(temporary / MEMORY, {f"{feed}/{layer}": tensor for feed, layers in state.memories.items()
+                                                for layer, tensor in layers.items()})
         (temporary / STATE).write_text(json.dumps(document))
     _remove_old(folder, keep)
     return folder
@@ -57,7 +62,7 @@ def latest_checkpoint(run: Path) -> Path | None:
     return next((folder for folder in _newest_first(run) if all((folder / name).is_file() for name in files)), None)
 
 
-def load_latest(run: Path, network: nn.Module, optimizer: Optimizer, notice: Callable[[str], None]) -> State | None:
+def load_latest(run: Path, network: nn.Module, optimizer: Optimizer, notice: Callable[[str], None]) -> Standing | None:
     """Restore the newest good checkpoint and tell of damaged ones; None when there never was one."""
     folders = _newest_first(run)
     for folder, older in zip(folders, folders[1:], strict=False):
@@ -71,12 +76,12 @@ def load_latest(run: Path, network: nn.Module, optimizer: Optimizer, notice: Cal
                                                   f"`stemma resume {run}` starts again from step 0.")
 
 
-def load_checkpoint(folder: Path, network: nn.Module, optimizer: Optimizer) -> State:
+def load_checkpoint(folder: Path, network: nn.Module, optimizer: Optimizer) -> Standing:
     """Restore weights, optimizer and counters bit for bit; nothing is touched unless everything is sound."""
     return _load(folder, network, optimizer, f"delete {folder}, and `stemma resume` goes on from the one before it.")
 
 
-def _load(folder: Path, network: nn.Module, optimizer: Optimizer, advice: str) -> State:
+def _load(folder: Path, network: nn.Module, optimizer: Optimizer, advice: str) -> Standing:
     verify_checksums(folder, "the checkpoint", advice)
     document = json.loads((folder / STATE).read_text())
     weights = dict(_named_tensors(network))
@@ -87,7 +92,15 @@ def _load(folder: Path, network: nn.Module, optimizer: Optimizer, advice: str) -
         for name, tensor in weights.items():
             tensor.copy_(saved.get_tensor(name))
     _restore_optimizer(network, optimizer, load_file(folder / OPTIMIZER), document["optimizer"])
-    return State(document["step"], document["tokens"], document["values"])
+    return Standing(document["step"], document["tokens"], document["values"], _read_memories(folder / MEMORY))
+
+
+def _read_memories(path: Path) -> dict[str, dict[str, Tensor]]:
+    memories: dict[str, dict[str, Tensor]] = {}
+    for name, tensor in (load_file(path) if path.is_file() else {}).items():
+        feed, layer = name.rsplit("/", 1)
+        memories.setdefault(feed, {})[layer] = tensor
+    return memories
 
 
 # ---- what is inside ----

@@ -1,4 +1,8 @@
-"""What an objective really does to text: a few drafts as readable tokens. No network is built."""
+"""What an objective really does to text: a few drafts as readable tokens. No network is built.
+
+A target's `position` is the place that guesses. Where an example says `"guesses": "next"` (causal models), the token is
+the one that comes after that place in the order of reading; with `"own"` it is the one that stands there.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +14,9 @@ from stemma.corpus.draft import Draft
 from stemma.corpus.shards import Corpus
 from stemma.lineage import Recipe
 from stemma.objectives import build_objectives, check_needs, finish
+from stemma.schema.objective import Sees
 from stemma.training.supply import Supply
+from stemma.visibility import Others, Visibility
 
 GRID = 12  # places of the visibility picture
 
@@ -24,11 +30,12 @@ def inspect(recipe: Recipe, corpus: Corpus, examples: int = 3, seed: int = 0, st
         for earlier in range(step):
             supply.skip(earlier, length)
         draft, active = supply.draft(step, length)
-        shown = _examples(draft, examples)
+        shown = _examples(draft, active[0].visibility, examples)
         for later in range(step + 1, step + 1 + examples):  # more than one batch holds: go on in the next ones
             if len(shown) == examples:
                 break
-            shown += _examples(supply.draft(later, length)[0], examples - len(shown))
+            following, others = supply.draft(later, length)
+            shown += _examples(following, others[0].visibility, examples - len(shown))
     finally:
         supply.close()
     tokens, mask = int(draft.lengths.sum()), corpus.tokenizer.roles.get("mask")
@@ -40,10 +47,22 @@ def inspect(recipe: Recipe, corpus: Corpus, examples: int = 3, seed: int = 0, st
             "examples": shown}
 
 
-def _examples(draft: Draft, most: int) -> list[dict[str, Any]]:
-    sees = finish(draft).streams["encoder"].sees
-    return [{**describe(draft, row), "visibility": sees.grid(min(GRID, int(draft.lengths[row])), row).int().tolist()}
+def _examples(draft: Draft, visibility: Sees, most: int) -> list[dict[str, Any]]:
+    sees = finish(draft, visibility).streams["encoder"].sees
+    return [{**describe(draft, row), "guesses": "next" if visibility == "causal" else "own", **_grids(draft, sees, row)}
             for row in range(min(most, draft.rows))]
+
+
+def _grids(draft: Draft, sees: Visibility, row: int) -> dict[str, Any]:
+    """Who sees whom: among the first places, which show the rule; of a random order among all of them, and for the
+    second stream one line a target."""
+    length = int(draft.lengths[row])
+    if draft.order is None:
+        return {"visibility": sees.grid(min(GRID, length), row).int().tolist()}
+    index = np.concatenate([scored.index for scored in draft.scores.values() if scored.unseen])
+    targets = index[index // draft.layout.length == row] % draft.layout.length
+    return {"order": draft.order[row, :length].tolist(), "visibility": sees.grid(length, row).int().tolist(),
+            "query_visibility": (sees & Others()).grid(length, row)[targets].int().tolist()}
 
 
 def describe(draft: Draft, row: int) -> dict[str, Any]:
@@ -60,6 +79,8 @@ def describe(draft: Draft, row: int) -> dict[str, Any]:
             "targets": sorted(targets, key=lambda target: target["position"]),
             "words": _spans(draft.words[row, :length]),
             "segments": draft.segments[row, :length].tolist(),
+            "direction": "backward" if draft.backward is not None and draft.backward[row] else "forward",
+            "past": int(draft.past[row]),
             "labels": {head: int(values[row]) for head, values in draft.labels.items()}}
 
 

@@ -17,23 +17,23 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from stemma.corpus.shards import Corpus
 from stemma.errors import Interrupted, UserError
 from stemma.lineage import Recipe
 from stemma.network.network import Network
+from stemma.network.state import Memory, State
 from stemma.objectives import Batch, Objective, build_objectives
 from stemma.training.budget import Budget
-from stemma.training.checkpoints import State, load_latest, save_checkpoint
+from stemma.training.checkpoints import Standing, load_latest, save_checkpoint
 from stemma.training.log import Log
 from stemma.training.optimizers import build_optimizer, set_learning_rate
-from stemma.training.precision import autocast, choose_device, keep_memory, prepare_threads, resolve_precision
+from stemma.training.passes import Passes
+from stemma.training.precision import choose_device, keep_memory, prepare_threads, resolve_precision
 from stemma.training.progress import Progress
 from stemma.training.schedules import factor
 from stemma.training.supply import Prepared, Supply
 
-CPU_SLICE_TOKENS = 4096  # tokens computed at once on a CPU: the activations stay near the cache
 SMOOTHING = 0.98  # of the running mean that progress shows and a spike is measured against
 
 
@@ -48,6 +48,7 @@ class Course:
     mean: float = math.nan  # running mean of the loss
     loss: float | None = None
     losses: dict[str, float] | None = None
+    measures: dict[str, float] | None = None  # what the network tells of itself: mean steps taken
     warmup: int | None = None  # steps of it, once the time was found to be too short for the recipe's
     warmed: float = 0.0  # share of the budget used when the warm-up ended
     positions: dict[str, list[int]] | None = None
@@ -65,6 +66,7 @@ class Loop:
         self.precision = resolve_precision(settings.precision, self.device)
         keep_memory()
         self.network = network.to(self.device).train()
+        self.passes = Passes(self.network, settings, self.device, self.precision)
         self.optimizer = build_optimizer(self.network, settings.optimizer, settings.learning_rate)
         self.objectives = build_objectives(recipe)
         self.supply = Supply(recipe, corpus, self.objectives, seed)
@@ -97,6 +99,7 @@ class Loop:
         state = load_latest(self.run, self.network, self.optimizer, self.notice)
         if state is not None:
             self.course = Course(step=state.step, tokens=state.tokens, **state.values)
+            self.passes.memories = {feed: Memory.of(layers).to(self.device) for feed, layers in state.memories.items()}
             self.supply.restore(self.course.positions or {})
         self.threads = self.course.threads = prepare_threads(self.settings.threads or self.course.threads)
         self.log.truncate_after(self.course.step)
@@ -111,10 +114,11 @@ class Loop:
         prepared = self.supply.take(course.step, self.supply.length_at(used))
         rate = settings.learning_rate * self._factor(used)
         set_learning_rate(self.optimizer, rate)
-        losses = self._gradients(prepared)
-        total = sum(losses[o.name] * o.weight for o in prepared.objectives)
+        torch.manual_seed((self.seed * 1_000_003 + course.step) % 2**63)
+        outcome = self.passes.train(prepared)
         norm = self._clip()
-        self._refuse_broken(total, norm)
+        self._refuse_broken(outcome.total, norm)
+        self.passes.remember(prepared.feed, outcome.memory)
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
 
@@ -123,8 +127,10 @@ class Loop:
         spent = time.perf_counter() - began
         course.seconds += spent
         course.elapsed += spent
-        course.losses, course.loss = losses, _reported(losses, prepared.objectives)
+        course.losses, course.measures = outcome.losses, outcome.measures
+        course.loss = _reported(outcome.losses, prepared.objectives)
         course.positions = prepared.positions
+        total = outcome.total
         course.mean = total if math.isnan(course.mean) else SMOOTHING * course.mean + (1 - SMOOTHING) * total
         if self.floor is None:
             self.floor = self._floor_of(prepared)
@@ -139,6 +145,7 @@ class Loop:
         speed = course.tokens / max(course.seconds, 1e-9)
         if course.step % settings.log_every == 0 or course.step == 1:
             self.log.write({"step": course.step, "loss": course.loss, "losses": course.losses, "learning_rate": rate,
+                            **({"measures": course.measures} if course.measures else {}),
                             "gradient_norm": norm, "tokens": course.tokens, "seconds": round(course.seconds, 3),
                             "tokens_per_second": round(speed, 1)})
         if course.step % settings.validate_every == 0 or over:
@@ -171,35 +178,6 @@ class Loop:
         self.notice(f"a warm-up of {stated:,} steps is most of this budget ({self.budget.describe()}); "
                     f"{shorter:,} steps are used instead.")
         return shorter
-
-    def _gradients(self, prepared: Prepared) -> dict[str, float]:
-        """Forward and backward, in slices; targets carry the whole step's total, so that slices add up."""
-        torch.manual_seed((self.seed * 1_000_003 + self.course.step) % 2**63)
-        losses: dict[str, Tensor] = {}
-        for piece in prepared.batch.slices(self._slice_rows(prepared.batch)):
-            piece = piece.to(self.device)
-            with autocast(self.device, self.precision):
-                found = self._losses(prepared.objectives, piece)
-            total = torch.stack([found[o.name] * o.weight for o in prepared.objectives]).sum()
-            total.backward()
-            for name, value in found.items():
-                losses[name] = losses.get(name, torch.zeros((), device=self.device)) + value.detach().float()
-        return dict(zip(losses, torch.stack(list(losses.values())).tolist(), strict=True))
-
-    def _losses(self, objectives: tuple[Objective, ...], batch: Batch) -> dict[str, Tensor]:
-        hidden = self.network(batch.streams)
-        found: dict[str, Tensor] = {}
-        for objective in objectives:
-            found |= objective.loss(self.network, hidden, batch)
-        return found
-
-    def _slice_rows(self, batch: Batch) -> int:
-        if self.settings.micro_batch_size is not None:
-            return self.settings.micro_batch_size
-        if self.device.type != "cpu":
-            return batch.rows
-        length = max(stream.ids.shape[1] for stream in batch.streams.values())
-        return max(1, CPU_SLICE_TOKENS // length)
 
     def _clip(self) -> float:
         """The gradients' norm; they are scaled down only where it is over the limit, which saves a pass over all."""
@@ -234,9 +212,10 @@ class Loop:
         sums: dict[str, list[float]] = {}
         floors: dict[str, list[float]] = {}
         self.network.eval()
+        state: State | None = None
         for objectives, batch in self._held_out[length]:
-            with autocast(self.device, self.precision):
-                found = self._losses(objectives, batch.to(self.device))
+            found, hidden = self.passes.losses(objectives, batch, state if batch.continues else None)
+            state = hidden.state
             for objective in objectives:
                 sums.setdefault(objective.name, []).append(float(found[objective.name]))
                 floors.setdefault(objective.name, []).append(objective.baseline(batch, self.unigram)[objective.name])
@@ -255,18 +234,17 @@ class Loop:
 
     def _save(self) -> None:
         course = self.course
-        values = {"seconds": course.seconds, "elapsed": course.elapsed, "mean": course.mean, "loss": course.loss,
-                  "losses": course.losses, "warmup": course.warmup, "warmed": course.warmed,
-                  "positions": course.positions, "threads": course.threads}
-        save_checkpoint(self.run, self.network, self.optimizer, State(course.step, course.tokens, values),
+        values = {key: value for key, value in vars(course).items() if key not in ("step", "tokens")}
+        memories = {feed: memory.tensors() for feed, memory in self.passes.memories.items()}
+        save_checkpoint(self.run, self.network, self.optimizer, Standing(course.step, course.tokens, values, memories),
                         self.settings.keep_checkpoints)
 
     def _conclude(self) -> dict[str, Any]:
         course = self.course
         held_out = self.held_out or self.validate()  # none yet where the kill came after the last step
         return {"recipe": self.recipe.label, "steps": course.step, "tokens": course.tokens, "loss": course.loss,
-                "losses": course.losses, **held_out, "tokens_per_second": course.tokens / max(course.seconds, 1e-9),
-                "seconds": course.seconds, "parameters": self.network.parameter_count(),
+                "losses": course.losses, "measures": course.measures, **held_out,
+                "tokens_per_second": course.tokens / max(course.seconds, 1e-9), "seconds": course.seconds, "parameters": self.network.parameter_count(),
                 "precision": str(self.precision).removeprefix("torch."), "device": self.device.type,
                 "threads": self.threads}
 

@@ -6,11 +6,13 @@ again exactly; the only state is each feed's position, which every batch carries
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
 
+from stemma.corpus.contiguous import ContiguousFeed
 from stemma.corpus.draft import Draft, Layout
 from stemma.corpus.feed import Feed, Position
 from stemma.corpus.packers import Packing
@@ -20,18 +22,23 @@ from stemma.corpus.shards import Corpus
 from stemma.corpus.view import View, split
 from stemma.lineage import Recipe
 from stemma.objectives import Batch, Group, Objective, finish, group_objectives
+from stemma.schema.corpus import CONTIGUOUS_PACKINGS
 
 VALIDATION_TOKENS = 65_536  # enough for two digits of the loss, little enough for a laptop
+BATCH_TOKENS = 8192  # of them at once
+SEGMENTS = 4  # windows that a held-out column should have at least, so that a memory comes into play
 VALIDATION_SEED = 20_181_011
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """One step's batch, the objectives to score it, and where the feeds stood after it was taken."""
+    """One step's batch, the objectives to score it, where the feeds stood after it was taken, and the feed it is from,
+    whose memory it goes on from."""
 
     objectives: tuple[Objective, ...]
     batch: Batch
     positions: dict[str, list[int]]
+    feed: str
 
 
 class Supply:
@@ -42,7 +49,7 @@ class Supply:
         self.seed = seed
         self.groups = group_objectives(recipe, objectives)
         self.training, self.validation = split(corpus, self.settings.validation)
-        self._feeds: dict[str, Feed] = {}
+        self._feeds: dict[str, Feed | ContiguousFeed] = {}
         self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="batches")
         self._ahead: tuple[int, int, Future[Prepared]] | None = None
 
@@ -78,30 +85,47 @@ class Supply:
             return []
         made = []
         for number, group in enumerate(self.groups):
-            feed = Feed(self.validation, self._packing(group, length), VALIDATION_SEED)
-            pieces = feed.all_rows(max(1, VALIDATION_TOKENS // length))
-            size = max(1, min(self.batch_size, 8192 // length))
-            for start in range(0, pieces.rows, size):
-                rows = pieces.select(np.arange(start, min(start + size, pieces.rows)))
+            for start, draft in self._held_out(number, length):
                 rng = np.random.default_rng([VALIDATION_SEED, number, start])
-                draft = self._corrupt(self.validation, rows, group, group.objectives, length, rng)
-                made.append((group.objectives, finish(draft)))
+                for objective in group.objectives:
+                    objective.corrupt(draft, rng)
+                made.append((group.objectives, finish(draft, group.visibility)))
         return made
+
+    def _held_out(self, number: int, length: int) -> Iterator[tuple[int, Draft]]:
+        """Drafts of held-out text, each with the number of its first row."""
+        group, packing = self.groups[number], self._packing(self.groups[number], length)
+        size, most = max(1, min(self.batch_size, BATCH_TOKENS // length)), max(1, VALIDATION_TOKENS // length)
+        if group.packing in CONTIGUOUS_PACKINGS:
+            size = max(1, min(size, self.validation.tokens // (SEGMENTS * length)))
+            running = ContiguousFeed(self.validation, packing, VALIDATION_SEED, size, group.backward(size))
+            for start in range(0, min(most, running.batches * size), size):
+                yield start, self._draw(running, self.validation, group, size)[0]
+            return
+        pieces = Feed(self.validation, packing, VALIDATION_SEED).all_rows(most)
+        for start in range(0, pieces.rows, size):
+            rows = pieces.select(np.arange(start, min(start + size, pieces.rows)))
+            yield start, Draft(self.validation, rows, packing.layout, group.backward(rows.rows))
 
     def unigram(self) -> np.ndarray:
         """(vocabulary,) log-probability of each token in the training text, every token counted once more."""
         counts = self.corpus.counts.copy()
         for start, stop in self.validation.documents:
             counts -= np.bincount(self.corpus.slice("tokens", start, stop), minlength=len(counts))
+        separator = self._packing(self.groups[0], self.settings.sequence_length).layout.roles.get("separator")
+        if separator is not None and any(group.visibility == "causal" for group in self.groups):
+            counts[separator] += len(self.training.documents)  # a document's end is guessed like a token
         return np.log((counts + 1) / (counts.sum() + len(counts)))
 
     def draft(self, step: int, length: int) -> tuple[Draft, tuple[Objective, ...]]:
         """The draft of a step, corrupted and ready to be turned into tensors (or shown to people)."""
         number, active = self._choose(step)
-        group = self.groups[number]
-        pieces, epochs = self._feed(number, length).take(self.batch_size)
-        rng = self._randomness(step, group, pieces, epochs)
-        return self._corrupt(self.training, pieces, group, active, length, rng), active
+        group, feed = self.groups[number], self._feed(number, length)
+        draft, epochs = self._draw(feed, self.training, group, self.batch_size)
+        rng = self._randomness(step, group, draft.pieces, epochs)
+        for objective in active:
+            objective.corrupt(draft, rng)
+        return draft, active
 
     def skip(self, step: int, length: int) -> None:
         """Move on past the rows of a step without making its draft."""
@@ -112,7 +136,8 @@ class Supply:
         draft, active = self.draft(step, length)
         positions = {key: [feed.position.epoch, feed.position.block, feed.position.row]
                      for key, feed in self._feeds.items()}
-        return Prepared(active, finish(draft), positions)
+        number, _ = self._choose(step)
+        return Prepared(active, finish(draft, self.groups[number].visibility), positions, _key(number, length))
 
     def _choose(self, step: int) -> tuple[int, tuple[Objective, ...]]:
         """Groups take turns in proportion to their weight; an objective takes part from its start_step on."""
@@ -122,12 +147,11 @@ class Supply:
         number = int(rng.choice(len(active), p=weights / weights.sum())) if len(active) > 1 else 0
         return number, active[number]
 
-    def _corrupt(self, view: View, pieces: Pieces, group: Group, objectives: tuple[Objective, ...], length: int,
-                 rng: Randomness) -> Draft:
-        draft = Draft(view, pieces, self._packing(group, length).layout)
-        for objective in objectives:
-            objective.corrupt(draft, rng)
-        return draft
+    def _draw(self, feed: Feed | ContiguousFeed, view: View, group: Group, rows: int) -> tuple[Draft, np.ndarray]:
+        """The feed's next rows as a draft, and the epoch of each."""
+        continues = feed.continues
+        pieces, epochs = feed.take(rows)
+        return Draft(view, pieces, feed.packing.layout, group.backward(rows), continues), epochs
 
     def _randomness(self, step: int, group: Group, pieces: Pieces, epochs: np.ndarray) -> Randomness:
         if group.copies is None:
@@ -138,12 +162,21 @@ class Supply:
                               for epoch, start, length in zip(epochs, starts, lengths, strict=True)])
 
     def _packing(self, group: Group, length: int) -> Packing:
-        layout = Layout.of(self.corpus.tokenizer, self.settings.single, self.settings.pair, length)
+        past = length // 2 if group.packing == "contiguous_pair" else 0
+        layout = Layout.of(self.corpus.tokenizer, self.settings.single, self.settings.pair, length, past)
         return Packing(group.packing, layout, self.settings.short_probability)
 
-    def _feed(self, group: int, length: int) -> Feed:
-        key = f"{group}:{length}"
+    def _feed(self, number: int, length: int) -> Feed | ContiguousFeed:
+        key = _key(number, length)
         if key not in self._feeds:
-            chosen = self.groups[group]
-            self._feeds[key] = Feed(self.training, self._packing(chosen, length), self.seed + length, chosen.copies)
+            group, seed = self.groups[number], self.seed + length
+            packing = self._packing(group, length)
+            self._feeds[key] = (
+                ContiguousFeed(self.training, packing, seed, self.batch_size, group.backward(self.batch_size))
+                if group.packing in CONTIGUOUS_PACKINGS else Feed(self.training, packing, seed, group.copies))
         return self._feeds[key]
+
+
+def _key(group: int, length: int) -> str:
+    """Names a feed, in checkpoints too."""
+    return f"{group}:{length}"

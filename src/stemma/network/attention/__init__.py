@@ -10,4 +10,5 @@ from stemma.schema.network import NetworkSettings
 
 def build_attention(settings: NetworkSettings) -> nn.Module:
     chosen = settings.attention
-    return FullAttention(settings.width, settings.heads, chosen.head_width, chosen.dropout)
+    return FullAttention(settings.width, settings.heads, chosen.head_width, chosen.dropout, chosen.bias,
+                         settings.position.kind == "relative_xl", chosen.segments)

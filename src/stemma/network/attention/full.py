@@ -12,31 +12,45 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from stemma.network.distance import RelativeScores
 from stemma.network.dropout import keep_mask
 from stemma.network.streams import Context
 from stemma.visibility import Mask
 
 
 class FullAttention(nn.Module):
-    def __init__(self, width: int, heads: int, head_width: int | None = None, dropout: float = 0.0):
+    def __init__(self, width: int, heads: int, head_width: int | None = None, dropout: float = 0.0, bias: bool = True,
+                 relative: bool = False, segments: bool = False):
         super().__init__()
         self.heads = heads
         self.head_width = head_width or width // heads
         self.dropout = dropout
         inner = heads * self.head_width
-        self.input = nn.Linear(width, 3 * inner)  # query, key and value, in this order
-        self.output = nn.Linear(inner, width)
+        self.input = nn.Linear(width, 3 * inner, bias)  # query, key and value, in this order
+        self.output = nn.Linear(inner, width, bias)
+        self.relative = RelativeScores(width, heads, self.head_width, segments) if relative else None
 
     def forward(self, x: Tensor, context: Context) -> Tensor:
         if context.keys is None:
             query, key, value = self.split(self.input(x), 3)
         else:
-            inner = self.heads * self.head_width
-            weight, bias = self.input.weight, self.input.bias
-            (query,) = self.split(functional.linear(x, weight[:inner], bias[:inner]), 1)
-            key, value = self.split(functional.linear(context.keys, weight[inner:], bias[inner:]), 2)
-        mixed = attend(query, key, value, context.mask, self.dropout if self.training else 0.0)
+            (query,) = self.project(x, 0, 1)
+            key, value = self.project(context.keys, 1, 3)
+        if context.cache is not None:
+            key, value = context.cache.extend(key, value, context.keep)
+        bias = None
+        if self.relative is not None:
+            assert context.distances is not None
+            query, bias = self.relative(query, context.distances, context.apart, context.cache)
+        mixed = attend(query, key, value, context.mask, self.dropout if self.training else 0.0, bias)
         return self.output(mixed.transpose(1, 2).flatten(2))
+
+    def project(self, x: Tensor, first: int, last: int) -> tuple[Tensor, ...]:
+        """Only some of query (0), key (1) and value (2)."""
+        inner = self.heads * self.head_width
+        chosen = slice(first * inner, last * inner)
+        bias = self.input.bias[chosen] if self.input.bias is not None else None
+        return self.split(functional.linear(x, self.input.weight[chosen], bias), last - first)
 
     def split(self, packed: Tensor, parts: int) -> tuple[Tensor, ...]:
         """(B, L, parts x heads x D) -> parts of (B, heads, L, D), laid out anew in one pass: the products that follow
@@ -46,21 +60,56 @@ class FullAttention(nn.Module):
         return apart.permute(2, 0, 3, 1, 4).contiguous().unbind(0)
 
 
-def attend(query: Tensor, key: Tensor, value: Tensor, mask: Mask, dropout: float) -> Tensor:
-    """(B, heads, Q, D), (B, heads, K, D), (B, heads, K, D) -> (B, heads, Q, D)."""
+def attend(query: Tensor, key: Tensor, value: Tensor, mask: Mask, dropout: float, bias: Tensor | None = None) -> Tensor:
+    """(B, heads, Q, D), (B, heads, K, D), (B, heads, K, D) -> (B, heads, Q, D); `bias` is added to the scores."""
+    if mask.band is not None and bias is None:
+        return _attend_in_band(query, key, value, mask.band, dropout)
     if dropout and query.device.type == "cpu":
-        return _attend_with_dropout(query, key, value, mask, dropout)
-    return functional.scaled_dot_product_attention(query, key, value, attn_mask=mask.dense, dropout_p=dropout,
-                                                   is_causal=mask.causal)
+        return _attend_with_dropout(query, key, value, mask, dropout, bias)
+    if bias is None:
+        return functional.scaled_dot_product_attention(query, key, value, attn_mask=mask.dense, dropout_p=dropout,
+                                                       is_causal=mask.causal)
+    hidden = _hidden(mask, bias)
+    bias = bias if hidden is None else bias.masked_fill(hidden, torch.finfo(bias.dtype).min)
+    return functional.scaled_dot_product_attention(query, key, value, attn_mask=bias, dropout_p=dropout)
 
 
-def _attend_with_dropout(query: Tensor, key: Tensor, value: Tensor, mask: Mask, dropout: float) -> Tensor:
+def _attend_with_dropout(query: Tensor, key: Tensor, value: Tensor, mask: Mask, dropout: float,
+                         bias: Tensor | None) -> Tensor:
     scores = (query * (1.0 / math.sqrt(query.shape[-1]))) @ key.transpose(-1, -2)  # (B, heads, Q, K)
-    never = torch.finfo(scores.dtype).min  # not -inf: a place that sees nobody (only filling) must not become NaN
-    if mask.causal:
-        hidden = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).triu_(1)
-        scores = scores.masked_fill(hidden, never)
-    elif mask.dense is not None:
-        scores = scores.masked_fill(~mask.dense, never)
+    if bias is not None:
+        scores = scores + bias
+    hidden = _hidden(mask, scores)
+    if hidden is not None:  # not -inf: a place that sees nobody (only filling) must not become NaN
+        scores = scores.masked_fill(hidden, torch.finfo(scores.dtype).min)
     weights = scores.softmax(-1)
     return (weights * keep_mask(weights.shape, dropout, weights.dtype)) @ value
+
+
+def _hidden(mask: Mask, scores: Tensor) -> Tensor | None:
+    """True where a key is not seen, broadcastable to the scores."""
+    if mask.causal or mask.band is not None:
+        seen = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril_()
+        return ~(seen if mask.band is None else seen.triu_(1 - mask.band))
+    return None if mask.dense is None else ~mask.dense
+
+
+def _attend_in_band(query: Tensor, key: Tensor, value: Tensor, band: int, dropout: float) -> Tensor:
+    """Each place sees the nearest `band` places up to itself. Cut in blocks of that size, a block looks at itself and
+    the one before it: the cost grows with the length and not with its square."""
+    batch, heads, length, width = query.shape
+    blocks = -(-length // band)
+
+    def cut(x: Tensor, before: int) -> Tensor:
+        """(B, heads, L, D) -> (B x blocks, heads, before + band, D)"""
+        padded = functional.pad(x, (0, 0, before, blocks * band - length))
+        cuts = padded.unfold(2, before + band, band)  # (B, heads, blocks, D, before + band)
+        return cuts.permute(0, 2, 1, 4, 3).flatten(0, 1)
+
+    place = torch.arange(band, device=query.device)
+    behind = place[:, None] + band - torch.arange(2 * band, device=query.device)  # (band, 2 x band)
+    seen = ((behind >= 0) & (behind < band)).expand(blocks, band, 2 * band).clone()
+    seen[0, :, :band] = False  # nothing stands before the first block
+    dense = seen.repeat(batch, 1, 1)[:, None]
+    mixed = attend(cut(query, 0), cut(key, band), cut(value, band), Mask(dense=dense), dropout)
+    return mixed.view(batch, blocks, heads, band, width).transpose(1, 2).flatten(2, 3)[:, :, :length]

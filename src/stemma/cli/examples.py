@@ -1,0 +1,96 @@
+"""The examples of `inspect` for people: one line of text with its targets marked, and who sees whom as a picture."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from stemma.cli.output import console
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+PICTURE = 32  # places of a random order that are drawn
+LEGENDS = {
+    "masked": "{hidden}  {guess<-replaced}  {kept as it was!}  · segments change at ‖",
+    "causal": "every place guesses the token after it; » is what the last one guesses  · segments change at ‖",
+    "permuted": "{target·turn} is guessed from all that has no turn and from earlier turns; special tokens take turns "
+                "too  · segments change at ‖, ¦ ends the half that the memory keeps",
+}
+
+
+def show_examples(result: dict[str, Any]) -> None:
+    batch = result["batch"]
+    scored = ", ".join(f"{count:,} places for {head}" for head, count in batch["scored"].items())
+    _print(f"{result['recipe']} · {', '.join(result['objectives'])} · {batch['rows']} x {batch['length']} "
+           f"({batch['padding']:.1%} padding) · {scored}", "bold")
+    told = drawn = None
+    for number, example in enumerate(result["examples"], 1):
+        kind = "permuted" if "order" in example else "causal" if example["guesses"] == "next" else "masked"
+        if kind != told:
+            told = kind
+            _print(LEGENDS[kind], "dim")
+        notes = [f"{head} = {label}" for head, label in example["labels"].items()]
+        notes += ["read backwards"] if example["direction"] == "backward" else []
+        _print("\n" + " · ".join([f"example {number}", *notes]), "bold")
+        console().print(_line(example, kind, result["mask"]))
+        if kind == "permuted":
+            _show_order(example)
+        elif example["visibility"] != drawn:
+            drawn = example["visibility"]
+            _show_grid("who sees whom among the first places (down: who reads; across: what is seen)", drawn)
+
+
+def _show_order(example: dict[str, Any]) -> None:
+    """The two streams of one example: what is read, and what is guessed unseen."""
+    _show_grid(f"the first stream, places 0 to {min(PICTURE, len(example['order'])) - 1} (down: who reads; across: "
+               "what is seen)", [line[:PICTURE] for line in example["visibility"][:PICTURE]])
+    _print("the second stream: what each target there is guessed from", "dim")
+    for target, line in zip(example["targets"], example["query_visibility"], strict=True):
+        if target["position"] < PICTURE:
+            _print("  " + "".join("█" if seen else "·" for seen in line[:PICTURE])
+                   + f"  {target['token']} at {target['position']}")
+
+
+def _show_grid(title: str, rows: list[list[int]]) -> None:
+    """Two rows of the picture in one line of text, so that it comes out square."""
+    _print(title, "dim")
+    rows = rows + [[0] * len(rows[0])] if len(rows) % 2 else rows
+    signs = {(1, 1): "█", (1, 0): "▀", (0, 1): "▄", (0, 0): " "}
+    for upper, lower in zip(rows[::2], rows[1::2], strict=True):
+        _print("  " + "".join(signs[pair] for pair in zip(upper, lower, strict=True)))
+
+
+def _line(example: dict[str, Any], kind: str, mask: str | None) -> Text:
+    """The input as one line of text with every target marked."""
+    from rich.text import Text
+
+    line = Text()
+    wanted = {target["position"]: target["token"] for target in example["targets"]}
+    text = {place for start, stop in example["words"] for place in range(start, stop)}
+    segment = example["segments"][0] if example["segments"] else 0
+    for place, token in enumerate(example["input"]):
+        if place == example["past"] > 0:
+            line.append("¦ ", style="dim")
+        if example["segments"][place] != segment:
+            line.append("‖ ", style="dim")
+            segment = example["segments"][place]
+        if kind == "permuted" and (place in wanted or place not in text):
+            marked = f"{token}·{example['order'][place]}"
+            line.append(*((f"{{{marked}}} ", "bold") if place in wanted else (f"{marked} ", "dim")))
+        elif kind == "causal" or place not in wanted:
+            line.append(f"{token} ")
+        elif token == example["original"][place]:
+            line.append(f"{{{token}!}} ", style="green")
+        elif token == mask:
+            line.append(f"{{{wanted[place]}}} ", style="bold")
+        else:
+            line.append(f"{{{wanted[place]}<-{token}}} ", style="red")
+    if kind == "causal" and len(example["input"]) - 1 in wanted:
+        line.append(f"» {wanted[len(example['input']) - 1]}", style="bold")
+    return line
+
+
+def _print(text: str, style: str = "") -> None:
+    from rich.text import Text
+
+    console().print(Text(text, style=style))

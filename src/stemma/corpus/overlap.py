@@ -1,0 +1,143 @@
+"""How much of an evaluation file a model may have read in training: the share of its 8-grams that the corpus holds.
+
+GPT-2's study (Radford et al. 2019, section 4): a Bloom filter of the training text's 8-grams, lower-case alphanumeric
+words with a single space, sized for one false positive in 10^8. The rate is not only promised but measured: n-grams of
+random words, which no text holds, are looked up as well.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from stemma.corpus.shards import MANIFEST, Corpus
+from stemma.errors import UserError
+from stemma.text.bloom import Bloom
+from stemma.text.cleaning.documents import DocumentWriter, check_output, file_atomically, whole_documents
+from stemma.text.grams import gram_batches, gram_hashes
+from stemma.text.readers import Passage, list_files, read_passages
+from stemma.text.streams import Notice
+
+LOOKUPS = 10_000_000
+HEAD = 100  # characters of a document that are shown
+Numbered = Iterator[tuple[int, str]]
+
+
+def overlap(
+    corpus: Sequence[str | Path], file: str | Path, *, n: int = 8, false_positives: float = 1e-8,
+    documents: str = "blank", field: str = "text", encoding: str = "utf-8", errors: str = "strict",
+    limit: float = 0.5, show: int = 10, exclude: str | Path | None = None, overwrite: bool = False,
+    lookups: int = LOOKUPS, notice: Notice | None = None, progress: Callable[[int], None] | None = None,
+) -> dict[str, Any]:  # fmt: skip
+    """Look up every run of n words of `file` in the corpus (a corpus folder, or raw text)."""
+    if n < 1:
+        raise UserError(f"--n is {n}; an n-gram has at least 1 word.")
+    if not 0 < limit <= 1:
+        raise UserError(f"--limit is {limit:g}; it is a share, more than 0 and at most 1.")
+    if exclude is not None:
+        check_output(Path(exclude), overwrite)
+        if not Path(file).is_file():
+            raise UserError(f"--exclude reads {file} twice, so it must be a file, not a stream or a folder.")
+    settings: dict[str, Any] = {"field": field, "encoding": encoding, "errors": errors, "notice": notice}
+    evaluation = read_passages([file], documents=documents, **settings)  # a misspelt name is told before the work
+    bloom, inside = _filter_of(_training_text(corpus, settings, progress), n, false_positives, corpus)
+    heads: list[str] = []
+    shares = _look_up(_numbered(evaluation, heads), n, bloom, heads, file)
+    over = np.flatnonzero(shares["share"] >= limit)
+    order = np.lexsort((-shares["hits"], -shares["share"]))[:show]
+    worst = [{"document": int(at) + 1, "share": float(shares["share"][at]), "n_grams": int(shares["grams"][at]),
+              "text": heads[at]} for at in order if shares["hits"][at]]
+    if exclude is not None:
+        again = read_passages([file], documents=documents, **{**settings, "notice": None})
+        _write_without(again, set((over + 1).tolist()), Path(exclude), documents)
+    total, hits = int(shares["grams"].sum()), int(shares["hits"].sum())
+    return {
+        "corpus": [str(path) for path in corpus], "file": str(file), "n": n, "share": hits / total, "n_grams": total,
+        "overlapping_n_grams": hits, "documents": len(heads), "too_short": int((shares["grams"] == 0).sum()),
+        "limit": limit, "overlapping_documents": (over + 1).tolist(), "worst": worst,
+        "filter": {"n_grams": inside, "bytes": len(bloom.bits), "probes": bloom.probes, "fill": bloom.fill},
+        "false_positives": {"wanted": false_positives, "implied": bloom.implied_rate, **measure(bloom, n, lookups)},
+        "exclude": str(exclude) if exclude is not None else None,
+    }
+
+
+def measure(bloom: Bloom, n: int, lookups: int, seed: int = 0) -> dict[str, Any]:
+    """Look up runs of random words, none of which was put in: how many are found all the same, and how high the rate
+    can be, at 95%, given that (with no hit 3 / lookups: the rule of three)."""
+    rng = np.random.default_rng(seed)
+    hits = 0
+    for at in range(0, lookups, 1 << 18):
+        count = min(1 << 18, lookups - at)
+        hits += int(bloom.has(gram_hashes(rng.integers(0, 2**64, count + n - 1, dtype=np.uint64), n)).sum())
+    more = hits + 1  # Byar's approximation of the Poisson distribution's upper limit
+    upper = more * (1 - 1 / (9 * more) + 1.645 / (3 * math.sqrt(more))) ** 3
+    return {"lookups": lookups, "hits": hits, "measured": hits / lookups, "at_most": upper / lookups}
+
+
+def _training_text(corpus: Sequence[str | Path], settings: dict[str, Any],
+                   progress: Callable[[int], None] | None) -> Callable[[], Numbered]:
+    """The corpus as numbered texts, as often as it is asked for."""
+    def watched(texts: Numbered, done: list[int]) -> Numbered:
+        for number, text in texts:
+            yield number, text
+            if progress:
+                done[0] += len(text)
+                progress(done[0])
+
+    done = [0]
+    if len(corpus) == 1 and (Path(corpus[0]) / MANIFEST).is_file():
+        built = Corpus.open(corpus[0])
+        return lambda: watched(((at, built.text(at)) for at in range(len(built.documents) - 1)), done)
+    streams = [path for path in list_files(corpus) if not path.is_file()]
+    if streams:
+        raise UserError(f"the corpus is read twice (to size the filter and to fill it), and {streams[0]} can be read "
+                        "only once; put it in a file first.")
+    return lambda: watched(_numbered(read_passages(corpus, **settings)), done)
+
+
+def _numbered(passages: Iterable[Passage], heads: list[str] | None = None) -> Numbered:
+    number = -1
+    for passage in passages:
+        number += passage.begins
+        if heads is not None and passage.begins:
+            heads.append(" ".join(passage.text[: 2 * HEAD].split())[:HEAD])
+        yield number, passage.text
+
+
+def _filter_of(texts: Callable[[], Numbered], n: int, rate: float, corpus: Sequence[str | Path]) -> tuple[Bloom, int]:
+    Bloom(1, rate)  # a rate out of reach is told before the corpus is read
+    count = sum(len(hashes) for hashes, _ in gram_batches(texts(), n))
+    if not count:
+        raise UserError(f"no document of {', '.join(map(str, corpus))} has {n} words in a row; choose a smaller --n.")
+    bloom = Bloom(count, rate)
+    for hashes, _ in gram_batches(texts(), n):
+        bloom.add(hashes)
+    return bloom, count
+
+
+def _look_up(texts: Numbered, n: int, bloom: Bloom, heads: list[str], file: str | Path) -> dict[str, np.ndarray]:
+    """For each document its n-grams, those of them that are in the filter, and their share."""
+    parts = [(np.zeros(0, np.int64),) * 3]
+    for hashes, owners in gram_batches(texts, n):
+        who, place = np.unique(owners, return_inverse=True)
+        found = np.bincount(place, weights=bloom.has(hashes), minlength=len(who))
+        parts.append((who, np.bincount(place, minlength=len(who)), found.astype(np.int64)))
+    who, counts, found = (np.concatenate(column) for column in zip(*parts, strict=True))
+    grams = np.bincount(who, weights=counts, minlength=len(heads)).astype(np.int64)
+    hits = np.bincount(who, weights=found, minlength=len(heads)).astype(np.int64)
+    if not grams.any():
+        raise UserError(f"{file} has no {n} words in a row in any of its {len(heads):,} documents, so there is nothing "
+                        "to look up; choose a smaller --n, or say with --documents what a document is.")
+    return {"grams": grams, "hits": hits, "share": hits / np.maximum(1, grams)}
+
+
+def _write_without(passages: Iterable[Passage], dropped: set[int], out: Path, documents: str) -> None:
+    with file_atomically(out) as file:
+        writer = DocumentWriter(file, out.suffix.lower(), documents)
+        for number, text in enumerate(whole_documents(passages, limit=math.inf), start=1):
+            if number not in dropped:
+                writer.write(text)

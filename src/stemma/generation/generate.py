@@ -1,0 +1,169 @@
+"""Write on from prompts: what `stemma generate` and `stemma.generate` do.
+
+    for completion in stemma.generate(model, ["Once upon a time", "The"], tokens=40, top_p=0.9, seed=1):
+        print(completion.text)
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+
+from stemma.errors import UserError
+from stemma.exchange.model import Model
+from stemma.generation.beam import beam_search
+from stemma.generation.decode import write
+from stemma.generation.options import Options
+from stemma.generation.reader import Reader, needs_equal_lengths
+from stemma.generation.sampling import uniform_numbers
+from stemma.generation.text import Ended, Writing, begin_writing, ending_token, read_prompts
+from stemma.network.packed import packed
+
+PAYS = 16  # steps after which packing the weights has paid for itself
+
+Prompt = str | Sequence[int]
+Notice = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Completion:
+    text: str  # what follows the prompt (or, for a model that reads backwards, what stands before it)
+    tokens: tuple[int, ...]  # in the order of writing; also the token that ended the text, and those of a stop string
+    log_probability: float  # of these tokens, as the model itself has it: no temperature, no cut-off, no penalty
+    ended: Ended  # by the token that ends a text, by a stop string, or because there were enough tokens
+    prompt: int  # which prompt it belongs to, from 0
+
+
+def generate(model: Model, prompts: str | Sequence[Prompt], notice: Notice = lambda text: None,
+             **options: Any) -> list[Completion]:
+    """The completions of each prompt, in order. `options` are the fields of `stemma.generation.options.Options`."""
+    job = Job(model, [prompts] if isinstance(prompts, str) else prompts, Options(**options), notice)
+    completions: list[Completion] = []
+    for batch in job.batches():
+        if job.options.beams > 1:
+            completions += job.search(batch)
+        else:
+            writings = [job.begin(row.prompt) for row in batch]
+            for _ in job.write(batch, writings):
+                pass
+            completions += [_completion(writing, row.prompt) for row, writing in zip(batch, writings, strict=True)]
+    return sorted(completions, key=lambda completion: completion.prompt)  # stable: those of a prompt keep their order
+
+
+def stream(model: Model, prompt: Prompt, notice: Notice = lambda text: None, **options: Any) -> Iterator[str]:
+    """The completion of one prompt piece by piece, as soon as it can be read."""
+    chosen = Options(**options)
+    if chosen.beams > 1 or chosen.completions > 1:
+        raise UserError("only one text can be shown while it is written, and beams or several completions are known at "
+                        "the end; use generate for these.")
+    return _pieces(Job(model, [prompt], chosen, notice))
+
+
+def _pieces(job: Job) -> Iterator[str]:
+    (batch,) = job.batches()
+    for step in job.write(batch, [job.begin(0)]):
+        for _, piece in step:
+            if piece:
+                yield piece
+
+
+@dataclass(frozen=True)
+class Row:
+    prompt: int
+    number: int  # of all completions of this very prompt, wherever it stands
+
+
+class Job:
+    """Some prompts, a model and how to write: what is the same for all batches."""
+
+    def __init__(self, model: Model, prompts: Sequence[Prompt], options: Options, notice: Notice):
+        check_writes(model)
+        self.model, self.options, self.notice = model, options, notice
+        self.prompts = read_prompts(model, prompts, options, notice)
+        self.seed = secrets.randbits(32) if options.seed is None else options.seed
+        self.end = ending_token(model)
+        self.named = model.network.vocabulary if model.tokenizer is None else model.tokenizer.vocab_size
+        self.told = False
+
+    def begin(self, prompt: int) -> Writing:
+        return begin_writing(self.model, self.prompts[prompt], self.options)
+
+    def batches(self) -> Iterator[list[Row]]:
+        """Prompts of similar length together; of the same length, where the network needs that."""
+        beams = self.options.beams > 1
+        seen: Counter[tuple[int, ...]] = Counter()
+        rows = []
+        for prompt, ids in enumerate(self.prompts):
+            for _ in range(1 if beams else self.options.completions):
+                rows.append(Row(prompt, seen[tuple(ids)]))
+                seen[tuple(ids)] += 1
+        rows.sort(key=lambda row: len(self.prompts[row.prompt]))
+        most = max(1, self.options.batch // self.options.beams)
+        equal = needs_equal_lengths(self.model)
+        batch: list[Row] = []
+        for row in rows:
+            if batch and (len(batch) == most or equal and len(self.prompts[row.prompt])
+                          != len(self.prompts[batch[0].prompt])):
+                yield batch
+                batch = []
+            batch.append(row)
+        yield batch
+
+    @torch.inference_mode()
+    def write(self, batch: list[Row], writings: list[Writing]) -> Iterator[list[tuple[Writing, str]]]:
+        """Each step's new text, row by row."""
+        ids = [self.prompts[row.prompt] for row in batch]
+        uniform = None if self.options.greedy else uniform_numbers(self.options, ids, [row.number for row in batch],
+                                                                   self.seed).to(self.model.device)
+        with self.ready(len(batch)):
+            reader = Reader(self.model, ids, self.options.cache)
+            yield from write(reader, writings, self.options, uniform, self.end, self.named)
+        self.tell(reader)
+
+    @torch.inference_mode()
+    def search(self, batch: list[Row]) -> list[Completion]:
+        with self.ready(len(batch) * self.options.beams):
+            reader = Reader(self.model, [self.prompts[row.prompt] for row in batch], self.options.cache)
+            found = beam_search(reader, [partial(self.begin, row.prompt) for row in batch], self.options, self.end,
+                                self.named)
+        self.tell(reader)
+        return [_completion(writing, row.prompt) for row, best in zip(batch, found, strict=True) for writing in best]
+
+    @contextmanager
+    def ready(self, rows: int) -> Iterator[None]:
+        """The network as it is asked, not as it is trained."""
+        network = self.model.network
+        training = network.training
+        network.eval()
+        try:
+            with packed(network, rows if self.options.tokens >= PAYS else 1):
+                yield
+        finally:
+            network.train(training)
+
+    def tell(self, reader: Reader) -> None:
+        if reader.slid and not self.told:
+            self.told = True
+            self.notice(f"the text outgrew the {reader.maximum:,} tokens that {self.model.recipe.label} reads at once; "
+                        "from there on it was written from its last part alone.")
+
+
+def check_writes(model: Model) -> None:
+    """Refuse a model that never learned to write on."""
+    if not any(task.sees in ("causal", "permuted") for task in model.recipe.settings.objective.values()):
+        raise UserError(f"{model.recipe.title} ({model.recipe.label}) reads a text from both sides and cannot write on "
+                        "from a prompt; guess masked words with `stemma fill`, or load a model that writes, such as "
+                        "gpt2.")
+    model.token_head()
+
+
+def _completion(writing: Writing, prompt: int) -> Completion:
+    assert writing.ended is not None
+    return Completion(writing.text, tuple(writing.tokens), writing.log_probability, writing.ended, prompt)

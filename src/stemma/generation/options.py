@@ -1,0 +1,98 @@
+"""How to write: every choice in one place, checked all at once before a model is asked anything.
+
+Without a word from the user the next token is drawn from the nucleus, the likeliest tokens that hold 95% of the
+probability (arXiv:1904.09751): taking the likeliest one each time soon runs in circles, and the long tail derails.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from stemma.errors import UserError
+
+NUCLEUS = 0.95  # the paper's value, where neither top_k nor top_p is given
+LENGTH_PENALTY = 0.6  # of the Transformer (arXiv:1706.03762) and GNMT before it
+
+
+@dataclass(frozen=True)
+class Options:
+    tokens: int = 64  # at most so many new ones
+    min_tokens: int = 0  # and at least so many, if the text would otherwise end
+    greedy: bool = False  # the likeliest token each time, instead of drawing one
+    temperature: float | None = None  # below 1 sharpens the distribution, above flattens it
+    top_k: int | None = None  # draw among so many
+    top_p: float | None = None  # draw among the likeliest that together are so probable
+    repetition_penalty: float = 1.0  # scores of tokens that the text has already are lowered by this factor
+    beams: int = 1  # keep so many texts and give back the best
+    length_penalty: float | None = None  # 0 compares beams by probability alone; more favours longer ones
+    stop: tuple[str, ...] = ()  # end where one of these appears; it is cut off
+    completions: int = 1  # of each prompt
+    seed: int | None = None  # None: another text each time
+    batch: int = 8  # rows that are written at the same time
+    cache: bool = True  # keep keys and values instead of reading the text again for every token
+    crop: bool = False  # of a prompt that is too long, read the last tokens that fit instead of refusing it
+
+    def __post_init__(self) -> None:
+        if isinstance(self.stop, str):
+            object.__setattr__(self, "stop", (self.stop,))
+        object.__setattr__(self, "stop", tuple(self.stop))
+        problems = list(self._problems())
+        if problems:
+            raise UserError("these options of `generate` cannot be followed" if len(problems) > 1 else
+                            "this option of `generate` cannot be followed", problems)
+
+    @property
+    def draws(self) -> bool:
+        """Whether chance has a part in it."""
+        return not self.greedy and self.beams == 1
+
+    @property
+    def nucleus(self) -> float | None:
+        return NUCLEUS if self.top_p is None and self.top_k is None else self.top_p
+
+    @property
+    def alpha(self) -> float:
+        return LENGTH_PENALTY if self.length_penalty is None else self.length_penalty
+
+    def _problems(self) -> Iterator[tuple[str, str]]:
+        yield from self._out_of_range()
+        sampling = [name for name in ("temperature", "top_k", "top_p") if getattr(self, name) is not None]
+        if self.greedy and sampling:
+            yield "greedy", f"takes the likeliest token, so {_listed(sampling)} would do nothing; leave out either"
+        if self.beams > 1 and sampling:
+            yield "beams", f"searches and draws nothing, so {_listed(sampling)} would do nothing; leave out either"
+        if self.beams > 1 and self.greedy:
+            yield "beams", f"{self.beams} beams and greedy search exclude each other (greedy is 1 beam)"
+        if self.greedy and self.completions > 1:
+            yield "completions", f"{self.completions} completions of one greedy search would be the same text; " \
+                                 "leave out greedy"
+        if self.beams > 1 and self.completions > self.beams:
+            yield "completions", f"{self.beams} beams cannot give {self.completions} completions; ask for more beams"
+        if self.beams == 1 and self.length_penalty is not None:
+            yield "length_penalty", "compares beams, and there is only one; add beams, such as 4"
+        if self.min_tokens > self.tokens >= 1:
+            yield "min_tokens", f"is {self.min_tokens}, more than tokens ({self.tokens})"
+
+    def _out_of_range(self) -> Iterator[tuple[str, str]]:
+        for name, least in (("tokens", 1), ("min_tokens", 0), ("top_k", 1), ("beams", 1), ("completions", 1),
+                            ("batch", 1), ("seed", 0)):
+            value = getattr(self, name)
+            if value is not None and value < least:
+                yield name, f"must be {least} or more, not {value}"
+        if self.temperature is not None and not 0 < self.temperature < math.inf:
+            hint = "; for the likeliest token each time use greedy" if self.temperature == 0 else ""
+            yield "temperature", f"must be a number above 0, not {self.temperature:g}{hint}"
+        if self.top_p is not None and not 0 < self.top_p <= 1:
+            yield "top_p", f"must be above 0 and at most 1, not {self.top_p:g}"
+        if not 0 < self.repetition_penalty < math.inf:
+            yield "repetition_penalty", f"must be a number above 0 (1 does nothing), not {self.repetition_penalty:g}"
+        if self.length_penalty is not None and not math.isfinite(self.length_penalty):
+            yield "length_penalty", f"must be a number, not {self.length_penalty:g}"
+        if "" in self.stop:
+            yield "stop", "is an empty string, which every text contains; give some text"
+
+
+def _listed(names: list[str]) -> str:
+    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)

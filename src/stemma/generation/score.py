@@ -1,0 +1,244 @@
+"""How probable a given text is under a language model, token by token, and never the whole distribution.
+
+A row of logits is as long as the vocabulary; of each only the given token's log-probability is kept, and whether it was
+the likeliest (then greedy decoding would have said it).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from stemma.errors import UserError
+from stemma.exchange.model import Model
+from stemma.generation.windows import Piece, TextReader
+from stemma.network.heads import Head
+from stemma.network.state import Cache
+from stemma.network.vocabulary_loss import BLOCK_NUMBERS
+
+BATCH_TOKENS = 4096  # read at one go; more gains nothing on a CPU
+CACHE_TOKENS = 16_384  # kept for continuations that share what they follow
+Watch = Callable[[int], None]
+
+
+@dataclass(frozen=True)
+class Continuation:
+    """How a model likes a text after another."""
+
+    log_probability: float  # of all its tokens, in nats
+    tokens: int  # how many were scored
+    greedy: bool  # each of them the likeliest at its place
+    cut: int = 0  # tokens of the context that the model had no room for, from its beginning
+
+
+def score_tokens(reader: TextReader, texts: Sequence[np.ndarray],
+                 watch: Watch = lambda tokens: None) -> list[np.ndarray]:
+    """The log-probability of every token of each text; NaN for the first one read, where nothing stands before it."""
+    found = [np.full(len(text), np.nan) for text in texts]
+    laid = [reader.lay(text) for text in texts]
+    places = [0] * len(texts)  # how many of each were scored so far
+    with reader.reading():
+        for number, values in _score_laid(reader, laid):
+            first = places[number] + (reader.start is None)
+            found[number][first:first + len(values)] = values
+            places[number] += len(values)
+            watch(len(values))
+    return [values[::-1] if reader.backward else values for values in found]
+
+
+def score_continuations(model: Model | TextReader, contexts: Sequence[str], continuations: Sequence[str],
+                        watch: Watch = lambda tokens: None) -> list[Continuation]:
+    """Each continuation after its context. Several after the same context read it once."""
+    reader = model if isinstance(model, TextReader) else TextReader(model)
+    if reader.backward:
+        raise UserError(f"{reader.model.recipe.label} reads texts from their end, so it cannot say how one goes on; "
+                        "use a model that reads forwards.")
+    pairs = split(reader, contexts, continuations)
+    numbers: dict[tuple[int, ...], list[int]] = {}
+    for number, (context, _) in enumerate(pairs):
+        numbers.setdefault(tuple(context), []).append(number)
+    groups = [_Group.of(reader, chosen, pairs) for chosen in numbers.values()]
+    # a state that is used once is not worth keeping, unless the model lives on it
+    alone = [group for group in groups if len(group.numbers) == 1 and not reader.remembers]
+    shared = [group for group in groups if len(group.numbers) > 1 or reader.remembers]
+    found: dict[int, Continuation] = {}
+
+    def note(group: _Group, place: int, values: Tensor, likeliest: Tensor) -> None:
+        found[group.numbers[place]] = Continuation(float(values.double().sum()), len(values), bool(likeliest.all()),
+                                                   group.cut)
+        watch(1)
+
+    with reader.reading():
+        pieces = [Piece(np.concatenate([group.context, group.tokens[0]]), len(group.tokens[0])) for group in alone]
+        for index, values, likeliest in _score_pieces(reader, pieces):
+            note(alone[index], 0, values, likeliest)
+        for group, place, values, likeliest in _score_shared(reader, shared):
+            note(group, place, values, likeliest)
+    return [found[number] for number in range(len(pairs))]
+
+
+@dataclass(frozen=True)
+class _Group:
+    """Continuations of one context, by their numbers."""
+
+    context: np.ndarray  # what the model has room for
+    cut: int  # how much that leaves out, from the beginning
+    numbers: list[int]
+    tokens: list[np.ndarray]
+
+    @classmethod
+    def of(cls, reader: TextReader, numbers: list[int], pairs: Sequence[tuple[np.ndarray, np.ndarray]]) -> _Group:
+        context, tokens = pairs[numbers[0]][0], [pairs[number][1] for number in numbers]
+        kept = context if reader.remembers else context[-(reader.length - max(map(len, tokens)) + 1):]
+        return cls(kept, len(context) - len(kept), numbers, tokens)
+
+
+def split(reader: TextReader, contexts: Sequence[str],
+          continuations: Sequence[str]) -> list[tuple[np.ndarray, np.ndarray]]:
+    """The tokens of each context and of what follows it.
+
+    Both are tokenised as one text, as the model knows it. Where a token reaches over the seam, it belongs to what
+    follows. The context begins with the token that parts texts; without one, its first token is not scored.
+    """
+    tokenizer = reader.model.needs_tokenizer()
+    distinct = list(dict.fromkeys(contexts))
+    before = dict(zip(distinct, (one.ids for one in tokenizer.encode_batch(distinct, special=False)), strict=True))
+    whole = tokenizer.encode_batch([a + b for a, b in zip(contexts, continuations, strict=True)], special=False)
+    pairs = []
+    for context, continuation, encoding in zip(contexts, continuations, whole, strict=True):
+        seam = _common(before[context], encoding.ids)
+        laid = reader.lay(np.array(encoding.ids, np.int64))
+        seam = max(1, seam + (reader.start is not None))
+        tokens = laid[seam:]
+        if not len(tokens):
+            raise UserError(f'"{continuation}" adds no token to "{context[-40:]}", so it cannot be scored; write more '
+                            "than white space.")
+        if not reader.remembers and len(tokens) > reader.length:
+            raise UserError(f'"{continuation[:40]}..." is {len(tokens)} tokens long and {reader.model.recipe.label} '
+                            f"reads {reader.length} at a time; shorten it.")
+        pairs.append((laid[:seam], tokens))
+    return pairs
+
+
+def _common(first: Sequence[int], second: Sequence[int]) -> int:
+    """How many tokens two rows share from their beginning."""
+    for place, (a, b) in enumerate(zip(first, second, strict=False)):
+        if a != b:
+            return place
+    return min(len(first), len(second))
+
+
+def log_probabilities(head: Head, hidden: Tensor, labels: Tensor, vocabulary: int) -> tuple[Tensor, Tensor]:
+    """(N, width), (N,) -> (N,) log-probability of each label, (N,) whether nothing was likelier."""
+    values = torch.empty(len(labels), device=hidden.device)
+    likeliest = torch.empty(len(labels), dtype=torch.bool, device=hidden.device)
+    rows = max(1, BLOCK_NUMBERS // vocabulary)
+    for start in range(0, len(labels), rows):
+        logits = head(hidden[start:start + rows]).float()
+        given = logits.gather(1, labels[start:start + rows, None])[:, 0]
+        values[start:start + rows] = given - logits.logsumexp(1)
+        likeliest[start:start + rows] = logits.argmax(1) == labels[start:start + rows]  # of equals, the first is said
+    return values, likeliest
+
+
+def _score_laid(reader: TextReader, laid: Sequence[np.ndarray]) -> Iterator[tuple[int, np.ndarray]]:
+    """(text, log-probabilities of its next tokens), each text's in reading order."""
+    if reader.remembers:
+        yield from _score_segments(reader, laid)
+        return
+    owners, pieces = [], []
+    for number, tokens in enumerate(laid):
+        windows = reader.windows(tokens)
+        owners += [number] * len(windows)
+        pieces += windows
+    waiting: dict[int, np.ndarray] = {}  # windows are read by length, and told in order
+    told = 0
+    for index, values, _ in _score_pieces(reader, pieces):
+        waiting[index] = values.cpu().numpy()
+        while told in waiting:
+            yield owners[told], waiting.pop(told)
+            told += 1
+
+
+def _score_pieces(reader: TextReader, pieces: Sequence[Piece]) -> Iterator[tuple[int, Tensor, Tensor]]:
+    """(piece, log-probabilities, likeliest) of what is guessed of each; pieces of like length are read together."""
+    order = sorted(range(len(pieces)), key=lambda index: (-len(pieces[index].tokens), index))
+    start = 0
+    while start < len(order):
+        stop = start + max(1, BATCH_TOKENS // len(pieces[order[start]].tokens))
+        chosen = [pieces[index] for index in order[start:stop]]
+        ids = reader.tensor([piece.tokens for piece in chosen])
+        cache = reader.new_cache()
+        reader.begin(ids[:, :1], cache)
+        counts = [piece.guessed for piece in chosen]
+        ends = [len(piece.tokens) - 1 for piece in chosen]
+        values, likeliest = _ask(reader, ids, [end - count for end, count in zip(ends, counts, strict=True)], ends,
+                                 cache)
+        yield from zip(order[start:stop], values.split(counts), likeliest.split(counts), strict=True)
+        start = stop
+
+
+def _score_segments(reader: TextReader, laid: Sequence[np.ndarray]) -> Iterator[tuple[int, np.ndarray]]:
+    """Several texts side by side, segment after segment, each going on from the state it left; the longest last."""
+    order = sorted((number for number, tokens in enumerate(laid) if len(tokens) > 1),
+                   key=lambda number: -len(laid[number]))
+    together = max(1, BATCH_TOKENS // reader.length)
+    for first in range(0, len(order), together):
+        group = order[first:first + together]
+        cache = reader.new_cache()
+        assert cache is not None
+        reader.begin(reader.tensor([laid[number][:1] for number in group]), cache)
+        for start in range(0, len(laid[group[0]]) - 1, reader.length):
+            living = [number for number in group if len(laid[number]) > start + 1]
+            if len(living) < len(group):
+                cache.choose(torch.arange(len(living), device=reader.model.device))
+            group = living
+            rows = [laid[number][start:start + reader.length + 1] for number in group]
+            counts = [len(row) - 1 for row in rows]
+            values, _ = _ask(reader, reader.tensor(rows), [0] * len(rows), counts, cache)
+            for number, part in zip(group, values.split(counts), strict=True):
+                yield number, part.cpu().numpy()
+
+
+def _score_shared(reader: TextReader, groups: Sequence[_Group]) -> Iterator[tuple[_Group, int, Tensor, Tensor]]:
+    """Contexts of one length are read together, once, and what follows them from the state they left."""
+    for batch in _of_one_length(groups):
+        asked = [(row, place) for row, group in enumerate(batch) for place in range(len(group.tokens))]
+        cache = reader.new_cache(keep=True)
+        assert cache is not None
+        reader.begin(reader.tensor([group.context for group in batch]), cache)
+        if cache.length:
+            cache.choose(torch.tensor([row for row, _ in asked], device=reader.model.device))
+        rows = [np.concatenate([batch[row].context[-1:], batch[row].tokens[place]]) for row, place in asked]
+        counts = [len(row) - 1 for row in rows]
+        values, likeliest = _ask(reader, reader.tensor(rows), [0] * len(rows), counts, cache)
+        for (row, place), *told in zip(asked, values.split(counts), likeliest.split(counts), strict=True):
+            yield batch[row], place, told[0], told[1]
+
+
+def _of_one_length(groups: Sequence[_Group]) -> Iterator[list[_Group]]:
+    """Batches without filling, which some models would see; bounded by what their states hold."""
+    batch: list[_Group] = []
+    for group in sorted(groups, key=lambda group: len(group.context)):
+        length = len(group.context)
+        held = length * (sum(len(other.numbers) for other in batch) + len(group.numbers))
+        if batch and (len(batch[0].context) != length or held > CACHE_TOKENS):
+            yield batch
+            batch = []
+        batch.append(group)
+    if batch:
+        yield batch
+
+
+def _ask(reader: TextReader, ids: Tensor, starts: Sequence[int], ends: Sequence[int],
+         cache: Cache | None) -> tuple[Tensor, Tensor]:
+    """The tokens behind place `start` up to place `end` of each row, one row after another."""
+    place = torch.arange(1, ids.shape[1], device=ids.device)
+    first, last = (torch.tensor(bounds, device=ids.device)[:, None] for bounds in (starts, ends))
+    wanted = (place > first) & (place <= last)
+    hidden = reader.guesses(ids, wanted, cache)
+    return log_probabilities(reader.model.token_head(), hidden, ids[:, 1:][wanted], reader.network.vocabulary)

@@ -1,0 +1,155 @@
+"""Between text and tokens: prompts on the way in, and on the way out what can be read of a text that still grows.
+
+A token need not be a readable piece: a character may be spread over several byte-level tokens, and whether a piece
+begins with a space depends on what stands before it. So a few tokens are always decoded together with those before
+them, bytes of an unfinished character are held back, and so is whatever may become a stop string.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Literal
+
+from stemma.errors import UserError
+from stemma.exchange.model import Model
+from stemma.generation.options import Options
+from stemma.generation.reader import longest_text, reads_backward
+from stemma.text.tokenizer import Tokenizer
+
+Ended = Literal["end", "stop", "length"]
+UNFINISHED = "\N{REPLACEMENT CHARACTER}"  # what a decoder makes of bytes that are no character (yet)
+LONGEST_CHARACTER = 4  # bytes, and so tokens, that UTF-8 takes at most
+BEGINNINGS = ("end", "begin", "separator")  # what may stand before a text; documents are parted by the first of them
+
+
+class Writing:
+    """One completion while it is written: its tokens, and its text as far as it is certain."""
+
+    def __init__(self, tokenizer: Tokenizer | None, prompt: Sequence[int], stop: Sequence[str], end: int | None):
+        self.tokenizer, self.stop, self.end = tokenizer, stop, end
+        self.prompt = list(prompt)
+        self.tokens: list[int] = []
+        self.log_probability = 0.0
+        self.text = ""
+        self.ended: Ended | None = None
+        self._ids = list(prompt)
+        self._first, self._shown = 0, len(self._ids)  # decode from the one on; up to the other it was readable
+        self._held = ""  # may be the beginning of a stop string
+
+    def add(self, token: int, chance: float, last: bool = False) -> str:
+        """One more token; returns what can be read now, which is often nothing."""
+        self.tokens.append(token)
+        self.log_probability += chance
+        if token == self.end:
+            self.ended = "end"
+        else:
+            self._ids.append(token)
+            self.ended = "length" if last else None
+        piece = self._readable()
+        self.text += piece
+        return piece
+
+    def _readable(self) -> str:
+        if self.tokenizer is None:
+            return ""
+        self._held += self._decoded(self.tokenizer)
+        found = [(place, text) for text in self.stop if (place := self._held.find(text)) >= 0]
+        if found:
+            self.ended = "stop"
+            return self._held[:min(found)[0]]
+        free = len(self._held) if self.ended else len(self._held) - max(map(self._begun, self.stop), default=0)
+        piece, self._held = self._held[:free], self._held[free:]
+        return piece
+
+    def _decoded(self, tokenizer: Tokenizer) -> str:
+        """The newly readable text."""
+        before = tokenizer.decode(self._ids[self._first:self._shown])
+        now = tokenizer.decode(self._ids[self._first:])
+        unfinished = now.endswith(UNFINISHED) and len(self._ids) - self._shown < LONGEST_CHARACTER
+        if len(now) <= len(before) or unfinished and not self.ended:
+            return ""
+        self._first, self._shown = self._shown, len(self._ids)
+        return now[len(before):]
+
+    def _begun(self, stop: str) -> int:
+        """How many characters at the end of what is held are a beginning of the stop string."""
+        return next((length for length in range(min(len(stop) - 1, len(self._held)), 0, -1)
+                     if stop.startswith(self._held[-length:])), 0)
+
+
+class BackwardWriting(Writing):
+    """The text before the prompt, which grows at its front: nothing of it is certain until it has ended."""
+
+    def _readable(self) -> str:
+        if self.tokenizer is None or not (self.stop or self.ended):
+            return ""
+        written = self._ids[len(self.prompt):][::-1]
+        asked = self.prompt[::-1]  # the prompt as it was read, from its end
+        whole = self.tokenizer.decode([*written, *asked])
+        text = whole[:len(whole) - len(self.tokenizer.decode(asked))]
+        found = max((place + len(stop) for stop in self.stop if (place := text.rfind(stop)) >= 0), default=None)
+        if found is not None:
+            self.ended, text = "stop", text[found:]
+        return text if self.ended else ""
+
+
+def begin_writing(model: Model, prompt: Sequence[int], options: Options) -> Writing:
+    kind = BackwardWriting if reads_backward(model) else Writing
+    return kind(model.tokenizer, prompt, options.stop, ending_token(model))
+
+
+def ending_token(model: Model) -> int | None:
+    return None if model.tokenizer is None else model.tokenizer.roles.get("end")
+
+
+def read_prompts(model: Model, prompts: Sequence[str | Sequence[int]], options: Options,
+                 notice: Callable[[str], None]) -> list[list[int]]:
+    """The tokens of each prompt in the order in which the model reads them."""
+    if not len(prompts):
+        raise UserError("there is no prompt; give at least one (an empty one will do).")
+    if options.stop:
+        model.needs_tokenizer()
+    rows = [encode(model, prompt, notice) if isinstance(prompt, str) else _checked(model, prompt, number)
+            for number, prompt in enumerate(prompts)]
+    if reads_backward(model):
+        rows = [row[::-1] for row in rows]
+    most = longest_text(model)
+    if most is None or max(map(len, rows)) <= most:
+        return rows
+    if not options.crop:
+        too_long = [(f"prompt {number + 1}", f"{len(row):,} tokens") for number, row in enumerate(rows)
+                    if len(row) > most]
+        advice = f"{model.recipe.label} reads at most {most:,}; cut it, or crop it (--crop) to its last {most:,}"
+        if len(rows) == 1:
+            raise UserError(f"the prompt is {len(rows[0]):,} tokens long and {advice}.")
+        raise UserError(f"{len(too_long)} of {len(rows)} prompts are too long: {advice}", too_long)
+    return [row[-most:] for row in rows]
+
+
+def encode(model: Model, text: str, notice: Callable[[str], None]) -> list[int]:
+    tokenizer = model.needs_tokenizer()
+    encoding = tokenizer.encode(text, special=False)
+    unknown = tokenizer.roles.get("unknown")
+    places = [text[slice(*place)] for number, place in zip(encoding.ids, encoding.offsets, strict=True)
+              if number == unknown]
+    lacking = [part for part in dict.fromkeys(places) if part != tokenizer.token(unknown or 0)]
+    if lacking:
+        notice(f"the vocabulary lacks {', '.join(map(repr, lacking[:10]))}{', ...' if len(lacking) > 10 else ''}; the "
+               f"model reads {tokenizer.token(unknown or 0)} there.")
+    if encoding.ids:
+        return encoding.ids
+    role = next((role for role in BEGINNINGS if role in tokenizer.roles), None)
+    if role is None:
+        raise UserError("the prompt is empty, and this vocabulary has no token that a text could begin with; write at "
+                        "least one word.")
+    return [tokenizer.roles[role]]
+
+
+def _checked(model: Model, prompt: Sequence[int], number: int) -> list[int]:
+    row = [int(token) for token in prompt]
+    if not row:
+        raise UserError(f"prompt {number + 1} has no tokens; give at least one.")
+    if min(row) < 0 or max(row) >= model.network.vocabulary:
+        raise UserError(f"prompt {number + 1} has ids from {min(row)} to {max(row)}, and this network knows those from "
+                        f"0 to {model.network.vocabulary - 1}.")
+    return row

@@ -1,0 +1,97 @@
+"""Adaptive input and softmax: frequent words get wide vectors and are scored first (arXiv:1609.04309, 1809.10853).
+
+The vocabulary is sorted by frequency and parted at cutoffs. Vectors of each further part are narrower and projected to
+the common width; on the way out, the first part is scored together with one entry for every other part, and a rare
+word only within its own part. The tables serve both ways, and so do the projections, except the first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from stemma.network.vocabulary_loss import vocabulary_loss
+
+
+class AdaptiveTokens(nn.Module):
+    def __init__(self, vocabulary: int, width: int, cutoffs: Sequence[int], shrink: int):
+        super().__init__()
+        self.num_embeddings, self.embedding_dim = vocabulary, width
+        inside = [cutoff for cutoff in cutoffs if cutoff < vocabulary]  # a small vocabulary has fewer parts
+        self.bounds = [0, *inside, vocabulary]
+        widths = [max(1, width // shrink**part) for part in range(len(inside) + 1)]
+        self.tables: Sequence[nn.Embedding] = nn.ModuleList(  # type: ignore[assignment]  # a list of these
+            nn.Embedding(stop - start, narrow)
+            for start, stop, narrow in zip(self.bounds[:-1], self.bounds[1:], widths, strict=True))
+        # without narrower parts there is nothing to project
+        self.projections: Sequence[nn.Linear] = nn.ModuleList(  # type: ignore[assignment]
+            nn.Linear(narrow, width, bias=False) for narrow in widths if shrink > 1)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """(B, L) -> (B, L, width)"""
+        flat = ids.flatten()
+        found = self.tables[0].weight.new_zeros(len(flat), self.embedding_dim)
+        for part, (start, stop) in enumerate(zip(self.bounds[:-1], self.bounds[1:], strict=True)):
+            chosen = ((flat >= start) & (flat < stop)).nonzero()[:, 0]
+            vectors = self.tables[part](flat[chosen] - start)
+            found = found.index_copy(0, chosen, self._project(part, vectors).to(found.dtype))
+        return found.view(*ids.shape, -1)
+
+    def _project(self, part: int, vectors: Tensor) -> Tensor:
+        return self.projections[part](vectors) if len(self.projections) else vectors
+
+
+class AdaptiveScorer(nn.Module):
+    """The head over the same tables. `first` is the one projection that is not shared."""
+
+    def __init__(self, tokens: AdaptiveTokens):
+        super().__init__()
+        self._tied = (tokens,)  # a plain reference: the tables are stored and counted in the embedding
+        parts = len(tokens.tables)
+        self.first = nn.Linear(tokens.embedding_dim, tokens.embedding_dim, bias=False) if tokens.projections else None
+        self.parts = nn.Linear(tokens.embedding_dim, parts - 1) if parts > 1 else None  # one entry for each other part
+        self.biases = nn.ParameterList(nn.Parameter(torch.zeros(table.num_embeddings)) for table in tokens.tables)
+
+    @property
+    def tokens(self) -> AdaptiveTokens:
+        return self._tied[0]
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """(..., width) -> (..., vocabulary) log-probabilities, which as logits say the same."""
+        table, bias = self._shortlist()
+        first = functional.linear(self._narrow(0, hidden), table, bias).float().log_softmax(-1)
+        words = self.tokens.tables[0].num_embeddings
+        found = [first[..., :words]]
+        for part in range(1, len(self.biases)):
+            scores = functional.linear(self._narrow(part, hidden), self.tokens.tables[part].weight, self.biases[part])
+            found.append(scores.float().log_softmax(-1) + first[..., words + part - 1, None])
+        return torch.cat(found, -1)
+
+    def loss(self, hidden: Tensor, labels: Tensor, total: float) -> Tensor:
+        """(N, width), (N,) -> the summed loss over `total`; a part is scored only where it holds the answer."""
+        bounds, words = self.tokens.bounds, self.tokens.tables[0].num_embeddings
+        part = torch.bucketize(labels, torch.tensor(bounds[1:-1], device=labels.device), right=True)
+        table, bias = self._shortlist()
+        shortened = torch.where(part == 0, labels, words + part - 1)
+        loss = vocabulary_loss(self._narrow(0, hidden), table, bias, shortened, total)
+        for number in range(1, len(self.biases)):
+            rows = (part == number).nonzero()[:, 0]
+            if len(rows):
+                loss = loss + vocabulary_loss(self._narrow(number, hidden[rows]), self.tokens.tables[number].weight,
+                                              self.biases[number], labels[rows] - bounds[number], total)
+        return loss
+
+    def _shortlist(self) -> tuple[Tensor, Tensor]:
+        """The first part's words, and the entries that stand for the other parts."""
+        table, bias = self.tokens.tables[0].weight, self.biases[0]
+        if self.parts is None:
+            return table, bias
+        return torch.cat([table, self.parts.weight]), torch.cat([bias, self.parts.bias])
+
+    def _narrow(self, part: int, hidden: Tensor) -> Tensor:
+        """(..., width) -> (..., the part's own width), by the transposed projection."""
+        projection = self.first if part == 0 else self.tokens.projections[part] if self.tokens.projections else None
+        return hidden if projection is None else hidden @ projection.weight

@@ -1,0 +1,47 @@
+"""Two depth-wise separable convolutions with a bend between them: the Universal Transformer's other transition
+(arXiv:1807.03819, section 2.1; kernels of 3 and 5 places as in the authors' code)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from stemma.network.activation import ACTIVATIONS
+from stemma.network.streams import Context
+
+KERNELS = (3, 5)
+
+
+class SeparableConvolution(nn.Module):
+    """Each channel by itself over the neighbours, then all channels at each place."""
+
+    def __init__(self, width: int, output: int, kernel: int):
+        super().__init__()
+        self.kernel = kernel
+        self.depth = nn.Conv1d(width, width, kernel, groups=width, bias=False)
+        self.point = nn.Linear(width, output)
+
+    def forward(self, x: Tensor, context: Context, name: str) -> Tensor:
+        if context.real is not None:
+            x = x * context.real[:, :, None]  # filling must look like the void beyond the edge
+        reach = self.kernel - 1
+        if context.causal and context.cache is not None:
+            before = context.cache.recent.get(name, x.new_zeros(x.shape[0], reach, x.shape[2]))
+            x = torch.cat([before, x], 1)
+            context.cache.recent[name] = x[:, x.shape[1] - reach:]
+        else:
+            left = reach if context.causal else reach // 2
+            x = functional.pad(x, (0, 0, left, reach - left))
+        return self.point(self.depth(x.transpose(1, 2)).transpose(1, 2))
+
+
+class ConvolutionTransition(nn.Module):
+    def __init__(self, width: int, inner: int, activation: str):
+        super().__init__()
+        self.input = SeparableConvolution(width, inner, KERNELS[0])
+        self.output = SeparableConvolution(inner, width, KERNELS[1])
+        self.activation = ACTIVATIONS[activation]
+
+    def forward(self, x: Tensor, context: Context) -> Tensor:
+        return self.output(self.activation(self.input(x, context, "input")), context, "output")

@@ -1,0 +1,120 @@
+"""What a network carries from one call to the next.
+
+While training, a memory is what each layer read before: its inputs, without their gradient, so that the weights which
+look at them still learn (Transformer-XL, arXiv:1901.02860, section 3.2). Otherwise the weights stand still, and what
+those inputs were turned into, keys and values, is kept instead: the same numbers, computed once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+FIRST_CAPACITY = 64  # places that a new cache has room for; it doubles when they are full
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Each layer's inputs, (B, M, width), the newest last."""
+
+    layers: tuple[Tensor, ...]
+
+    @property
+    def length(self) -> int:
+        return self.layers[0].shape[1]
+
+    def rows(self, chosen: slice) -> Memory:
+        return Memory(tuple(layer[chosen] for layer in self.layers))
+
+    def to(self, device: torch.device | str) -> Memory:
+        return Memory(tuple(layer.to(device) for layer in self.layers))
+
+    @staticmethod
+    def join(parts: Sequence[Memory]) -> Memory:
+        """One memory of the whole batch from those of its slices."""
+        return parts[0] if len(parts) == 1 else Memory(tuple(map(torch.cat, zip(*(p.layers for p in parts),
+                                                                                strict=True))))
+
+    def tensors(self) -> dict[str, Tensor]:
+        return {str(number): layer for number, layer in enumerate(self.layers)}
+
+    @staticmethod
+    def of(tensors: Mapping[str, Tensor]) -> Memory:
+        return Memory(tuple(tensors[str(number)] for number in range(len(tensors))))
+
+
+class Cache:
+    """Keys and values of every layer, the newest last; with a `limit`, only the newest so many places."""
+
+    def __init__(self, limit: int | None = None):
+        self.limit = limit
+        self.layers: dict[int, LayerCache] = {}
+
+    def __getitem__(self, layer: int) -> LayerCache:
+        return self.layers.setdefault(layer, LayerCache(self.limit))
+
+    @property
+    def length(self) -> int:
+        return self.layers[0].length if self.layers else 0
+
+    def choose(self, rows: Tensor) -> None:
+        """Go on with these rows, in this order and as often as they are named: beams that live on, texts that end."""
+        for layer in self.layers.values():
+            layer.choose(rows)
+
+    def crop(self, length: int) -> None:
+        """Forget all but the first places: a window that slides reads its end again."""
+        for layer in self.layers.values():
+            layer.crop(length)
+
+
+class LayerCache:
+    """One layer's keys and values in two buffers that are filled from the left; and what else a sublayer keeps."""
+
+    def __init__(self, limit: int | None):
+        self.limit = limit
+        self.start = self.stop = 0
+        self.recent: dict[str, Tensor] = {}  # the last inputs of sublayers that look at neighbours
+        self.distances: Tensor | None = None  # what relative positions made of the distances at hand
+        self._buffers: tuple[Tensor, ...] = ()
+
+    @property
+    def length(self) -> int:
+        return self.stop - self.start
+
+    def extend(self, key: Tensor, value: Tensor, keep: int | None = None) -> tuple[Tensor, Tensor]:
+        """(B, heads, Q, D) new ones -> (B, heads, past + Q, D) all of them. The first `keep` of the new ones (None:
+        every one) stay, and of what is then there the limit keeps the newest."""
+        new = key.shape[2]
+        if not self._buffers or self.stop + new > self._buffers[0].shape[2]:
+            self._make_room(key, value, new)
+        for buffer, added in zip(self._buffers, (key, value), strict=True):
+            buffer[:, :, self.stop:self.stop + new] = added
+        first, second = (buffer[:, :, self.start:self.stop + new] for buffer in self._buffers)
+        self.stop += new if keep is None else keep
+        if self.limit is not None:
+            self.start = max(self.start, self.stop - self.limit)
+        return first, second
+
+    def _make_room(self, key: Tensor, value: Tensor, new: int) -> None:
+        """Move what is kept to the left end of buffers with as much room again."""
+        capacity = max(FIRST_CAPACITY, 2 * (self.length + new))
+        old, self._buffers = self._buffers, tuple(added.new_empty(*added.shape[:2], capacity, added.shape[3])
+                                                  for added in (key, value))
+        for source, target in zip(old, self._buffers, strict=False):
+            target[:, :, :self.length] = source[:, :, self.start:self.stop]
+        self.start, self.stop = 0, self.length
+
+    def choose(self, rows: Tensor) -> None:
+        self._buffers = tuple(buffer.index_select(0, rows) for buffer in self._buffers)
+        self.recent = {name: kept.index_select(0, rows) for name, kept in self.recent.items()}
+
+    def crop(self, length: int) -> None:
+        assert not self.recent, "neighbours were kept, and those before them are gone"
+        self.stop = min(self.stop, self.start + length)
+
+
+State = Memory | Cache

@@ -1,0 +1,81 @@
+"""Permutation language modelling: guess some tokens one after the other in a random order (XLNet, arXiv:1906.08237).
+
+Tokens keep their places; what is shuffled is who may see whom. One token in K is a target: it sees all that are none,
+and the targets before it in the order, so that both sides are used without a mask token and each guess builds on the
+ones before. A target must not see itself, so it is guessed through a second stream that knows only the place.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from torch import Tensor
+
+from stemma.corpus.draft import Draft
+from stemma.corpus.randomness import Randomness
+from stemma.network.heads import TokenHead
+from stemma.network.network import Network
+from stemma.network.streams import QUERY, Hidden
+from stemma.objectives.base import Needs, Objective
+from stemma.objectives.batch import Batch
+from stemma.objectives.spans import choose_spans
+from stemma.schema.objective import PermutationLMSettings
+
+HEAD = "vocabulary"
+
+
+class PermutationLM(Objective):
+    settings: PermutationLMSettings
+    guesses_tokens = True
+
+    def backward_rows(self, rows: int) -> np.ndarray:
+        """The second half of the batch, so that neither direction of text is a stranger."""
+        return np.arange(rows) >= (rows + 1) // 2 if self.settings.both_directions else np.zeros(rows, dtype=bool)
+
+    def needs(self) -> Needs:
+        return Needs(heads={HEAD: TokenHead(transform=False, bias=True)})
+
+    def corrupt(self, draft: Draft, rng: Randomness) -> None:
+        """No token is replaced. A past that the memory will keep is a half of its own: it never sees the other half,
+        which sees all of it; otherwise a row is one half."""
+        chosen = self._choose(draft, rng)
+        draft.order = _order(draft, chosen, rng.random((draft.rows, draft.layout.length)))
+        draft.query(HEAD, at=chosen, labels=draft.original)
+
+    def _choose(self, draft: Draft, rng: Randomness) -> np.ndarray:
+        """(rows, length) the targets: length / K of each row, as many in either half."""
+        past, lengths, context = draft.past, draft.lengths, self.settings.context
+        wanted = np.maximum(lengths // context, 1)
+        later = np.where(past > 0, wanted // 2, wanted)
+        units = draft.words
+        if self.settings.unit == "token":
+            units = np.where(draft.text, np.arange(units.size).reshape(units.shape), -1)
+        chosen = np.zeros(units.shape, dtype=bool)
+        for start, stop, goal in ((np.zeros_like(past), past, wanted - later), (past, lengths, later)):
+            place = np.arange(units.shape[1])
+            inside = draft.text & (place >= start[:, None]) & (place < stop[:, None])
+            goal = np.minimum(goal, np.maximum(inside.sum(1) - 1, 0))  # something must be left to guess from
+            chosen |= choose_spans(units, start, stop, goal, context, self.settings.longest_span, rng)
+        return chosen
+
+    def loss(self, network: Network, hidden: Hidden, batch: Batch) -> dict[str, Tensor]:
+        target = batch.scores[HEAD]
+        places = hidden[QUERY].flatten(0, 1)[target.index]  # (N, width)
+        return {self.name: network.head(HEAD).loss(places, target.labels, target.total)}
+
+    def baseline(self, batch: Batch, unigram: np.ndarray) -> dict[str, float]:
+        return {self.name: float(-unigram[batch.scores[HEAD].labels.cpu().numpy()].mean())}
+
+
+def _order(draft: Draft, chosen: np.ndarray, keys: np.ndarray) -> np.ndarray:
+    """(rows, length) the factorisation order: in each half first the context, all at once, then targets and special
+    tokens one by one. Special tokens wait too: one that saw targets must not be seen by those."""
+    place = np.arange(chosen.shape[1])
+    used, late = place < draft.lengths[:, None], place >= draft.past[:, None]
+    single = used & (chosen | ~draft.text)
+    # rank the singles of a row: those of the first half before those of the second, each half shuffled
+    ranks = np.argsort(np.argsort(np.where(single, keys + late, 2.0 + place), axis=1), axis=1)
+    # 0 is the first half's context, 1.. its singles; then one number for the second half's context, then its singles
+    second = late & (draft.past > 0)[:, None]
+    order = np.where(second, (single & ~late).sum(1)[:, None] + 1, 0)
+    order = np.where(single, ranks + 1 + second, order)
+    return np.where(used, order, chosen.shape[1] + 2)  # filling comes last: nobody sees it

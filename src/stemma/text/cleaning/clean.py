@@ -1,0 +1,172 @@
+"""Web text as GPT-2's WebText and C4 were cleaned: normalise, drop what is double, foreign, too short or no prose, and
+say for each step how much it took.
+
+One pass in order; of a document only its hashes stay in memory. Near duplicates are known at the end, so what survived
+until then waits in a file without a name, which the system removes however the run ends.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from array import array
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any
+
+from stemma.errors import UserError, did_you_mean
+from stemma.files import make_folder
+from stemma.text.cleaning.documents import DocumentWriter, check_output, file_atomically, whole_documents
+from stemma.text.cleaning.duplicates import NearDuplicates, Seen
+from stemma.text.cleaning.language import LANGUAGES, identify
+from stemma.text.cleaning.normalise import normalise
+from stemma.text.cleaning.published import published_filters
+from stemma.text.cleaning.rules import Rules, broken_rule
+from stemma.text.grams import words
+from stemma.text.readers import read_passages
+from stemma.text.streams import Notice
+
+EXAMPLE = 100  # characters of a dropped document that are shown
+
+
+@dataclass
+class Step:
+    """What one step took: documents dropped (or changed), and characters."""
+
+    setting: Any
+    documents: int = 0
+    characters: int = 0
+    examples: list[str] = field(default_factory=list)
+
+
+class Cleaner:
+    """One document in, what is left of it out; counts on the way."""
+
+    def __init__(self, rules: Rules, languages: Sequence[str] = (), also: Sequence[str] = (), show: int = 0):
+        for language in languages:
+            if language not in LANGUAGES:
+                raise UserError(f'--language is "{language}"; it can be {", ".join(LANGUAGES)}.'
+                                f"{did_you_mean(language, LANGUAGES)}")
+        self.rules, self.languages, self.show = rules, languages, show
+        self.published = published_filters(also)
+        self.documents = self.characters = 0
+        self.lines, self.texts = Seen(), Seen()
+        numbers = rules.model_dump()
+        apart = {name: numbers.pop(name) for name in ("line_documents", "near_duplicates")}
+        wanted = {"normalise": None, "empty": None, "exact_duplicates": None,
+                  **({"language": list(languages)} if languages else {}), **numbers, **dict.fromkeys(also),
+                  **{name: value for name, value in apart.items() if value}}
+        self.steps = {name: Step(setting) for name, setting in wanted.items()}
+
+    def clean(self, raw: str) -> str | None:
+        raw = raw.strip("\n")  # line ends around a document are the file's
+        self.documents += 1
+        self.characters += len(raw)
+        text = normalise(raw)
+        if text != raw:
+            self._note("normalise", len(raw) - len(text))
+        if not text:
+            self.example("empty", raw)
+            return self._drop("empty", text)
+        if self.texts.times(text):
+            return self._drop("exact_duplicates", text)
+        self.texts.add(text)
+        if self.languages and identify(text) not in self.languages:
+            return self._drop("language", text)
+        if (rule := broken_rule(text, self.rules)) is not None:
+            return self._drop(rule, text)
+        for name, judge in self.published.items():
+            left, reason = judge(text)
+            if not left:
+                return self._drop(name, text, reason)
+            self.steps[name].characters += len(text) - len(left)
+            text = left
+        return self._without_shared_lines(text) if self.rules.line_documents else text
+
+    def _without_shared_lines(self, text: str) -> str | None:
+        lines = text.split("\n")
+        kept = [line for line in lines if not line or self.lines.times(line) < self.rules.line_documents]
+        rest = normalise("\n".join(kept)) if len(kept) < len(lines) else text
+        if len(words(rest)) < max(1, self.rules.min_words):
+            return self._drop("line_documents", text)
+        self.steps["line_documents"].characters += len(text) - len(rest)
+        for line in dict.fromkeys(kept):  # only lines that are written count, and once a document
+            self.lines.add(line)
+        return rest
+
+    def _drop(self, name: str, text: str, reason: str = "") -> str | None:
+        self._note(name, len(text))
+        self.example(name, text, reason)
+        return None
+
+    def _note(self, name: str, characters: int) -> None:
+        self.steps[name].documents += 1
+        self.steps[name].characters += characters
+
+    def example(self, name: str, text: str, reason: str = "") -> None:
+        if text and len(self.steps[name].examples) < self.show:
+            start = " ".join(text[: 4 * EXAMPLE].split())
+            short = start if len(start) <= EXAMPLE else start[: EXAMPLE - 1] + "…"
+            self.steps[name].examples.append(f"{reason}: {short}" if reason else short)
+
+
+def clean(
+    paths: Sequence[str | Path], out: str | Path, *, rules: Rules | None = None, languages: Sequence[str] = (),
+    also: Sequence[str] = (), documents: str = "blank", field: str = "text", encoding: str = "utf-8",
+    errors: str = "strict", show: int = 0, overwrite: bool = False, notice: Notice | None = None,
+    progress: Callable[[int], None] | None = None,
+) -> dict[str, Any]:  # fmt: skip
+    """Clean the text of these files into one file, and report what each step took."""
+    out = Path(out)
+    check_output(out, overwrite)
+    cleaner = Cleaner(rules or Rules(), languages, also, show)
+    threshold = cleaner.rules.near_duplicates
+    passages = read_passages(paths, documents=documents, field=field, encoding=encoding, errors=errors, notice=notice)
+    began = time.perf_counter()
+    make_folder(out.parent)
+    with file_atomically(out) as final, tempfile.TemporaryFile(dir=out.parent) as waiting:
+        writer = DocumentWriter(waiting if threshold else final, out.suffix.lower(), documents)
+        near = NearDuplicates(threshold) if threshold else None
+        lengths = array("q")
+        for raw in whole_documents(passages, notice):
+            text = cleaner.clean(raw)
+            if text is not None:
+                writer.write(text)
+                lengths.append(len(text))
+                if near:
+                    near.add(text)
+            if progress:
+                progress(cleaner.characters)
+        if near and lengths:
+            _copy_distinct(waiting, final, near, cleaner, writer.ends, lengths)
+        steps = cleaner.steps
+        double = steps["near_duplicates"] if near else Step(None)
+        if len(lengths) == double.documents:
+            most = max((name for name in steps if name != "normalise"), key=lambda name: steps[name].documents)
+            raise UserError(f"nothing is left of {cleaner.documents:,} documents; most fell to {most} "
+                            f"({steps[most].documents:,}): look at them with --show 5, and loosen it with --set.")
+        seconds = time.perf_counter() - began
+    return {
+        "out": str(out), "documents_in": cleaner.documents, "documents_out": len(lengths) - double.documents,
+        "characters_in": cleaner.characters, "characters_out": sum(lengths) - double.characters,
+        "steps": [{"step": name, **vars(step)} for name, step in steps.items()], "seconds": seconds,
+        "characters_per_second": cleaner.characters / seconds,
+    }
+
+
+def _copy_distinct(source: IO[bytes], target: IO[bytes], near: NearDuplicates, cleaner: Cleaner,
+                   ends: Sequence[int], lengths: Sequence[int]) -> None:
+    """Copy what resembles nothing before it."""
+    step = cleaner.steps["near_duplicates"]
+    source.seek(0)
+    start = 0
+    for end, length, resembled in zip(ends, lengths, near.resembles().tolist(), strict=True):
+        content = source.read(end - start)
+        if resembled < 0:
+            target.write(content)
+        else:
+            step.documents += 1
+            step.characters += length
+            cleaner.example("near_duplicates", content.decode(), f"document {resembled + 1} of those left")
+        start = end

@@ -1,0 +1,84 @@
+"""Whole documents in, whole documents out: one at a time, in order, and nothing half-written at the end."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import uuid
+from array import array
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+from stemma.errors import UserError
+from stemma.files import explain_disk_errors, make_folder, refuse_non_empty
+from stemma.text.readers import JSON_LINES, PLAIN, Passage
+from stemma.text.streams import Notice
+
+LIMIT = 10_000_000  # characters; a longer document is judged in parts, so that memory stays bounded
+LINE_ENDS = re.compile(r"\s*\n\s*")
+
+
+def whole_documents(
+    passages: Iterable[Passage], notice: Notice | None = None, limit: float = LIMIT
+) -> Iterator[str]:
+    """Passages put together again, up to the limit."""
+    parts: list[str] = []
+    length = 0
+    for passage in passages:
+        if passage.begins or length >= limit:
+            if not passage.begins and notice:
+                notice(f"{passage.source}: a document of more than {limit:,} characters is judged in parts.")
+            if parts:
+                yield "".join(parts)
+            parts, length = [], 0
+        parts.append(passage.text)
+        length += len(passage.text)
+    if parts:
+        yield "".join(parts)
+
+
+class DocumentWriter:
+    """Writes documents as plain text or JSON lines, and remembers where each ends."""
+
+    def __init__(self, file: IO[bytes], suffix: str, documents: str):
+        self.file = file
+        self.json = suffix in JSON_LINES
+        # What separates documents must not stand inside one: a blank line, or where each is a line, any line end.
+        self.inside, self.after = (" ", "\n") if documents == "line" else ("\n", "\n\n")
+        self.ends = array("q")
+
+    def write(self, text: str) -> None:
+        line = json.dumps({"text": text}, ensure_ascii=False) + "\n" if self.json else self._plain(text)
+        self.ends.append((self.ends[-1] if self.ends else 0) + self.file.write(line.encode()))
+
+    def _plain(self, text: str) -> str:
+        return LINE_ENDS.sub(self.inside, text.strip()) + self.after
+
+
+def check_output(out: Path, overwrite: bool) -> None:
+    """Refuse a place or a format that cannot be written, before any work is done."""
+    if out.is_dir():
+        raise UserError(f"{out} is a folder; name the file to write in it, such as {out / 'clean.txt'}.")
+    if out.suffix.lower() not in (*PLAIN, *JSON_LINES):
+        raise UserError(f"{out} must end in {', '.join((*PLAIN, *JSON_LINES))}: its suffix says how to write it.")
+    refuse_non_empty(out, overwrite)
+
+
+@contextmanager
+def file_atomically(out: Path) -> Iterator[IO[bytes]]:
+    """A file that becomes `out` when the block ends well, and vanishes when it does not; it may be read again."""
+    make_folder(out.parent)
+    temporary = out.with_name(f".{out.name}.{uuid.uuid4().hex[:8]}.tmp")
+    with explain_disk_errors(out):
+        try:
+            with temporary.open("w+b") as file:
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(out)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise

@@ -1,0 +1,156 @@
+"""Examples in rows and named columns: tab- or comma-separated text with a header, or JSON lines.
+
+Tab-separated files are read as GLUE writes them: a quotation mark is a character like any other, and a cell ends at a
+tab and nowhere else. Comma-separated files follow the usual rules, where quotes hold commas and line ends.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from stemma.errors import UserError, did_you_mean
+from stemma.text.readers import JSON_LINES, list_files
+from stemma.text.streams import COMPRESSED, Notice, check_encoding, name_of, read_text
+
+SHOWN = 8  # of many lines that are wrong, so many are listed
+FORMATS = {".tsv": "tsv", ".csv": "csv", **dict.fromkeys(JSON_LINES, "jsonl")}
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows by column name. Cells are text, or whatever a JSON line holds; `lines` says where each row begins."""
+
+    name: str
+    columns: list[str]
+    rows: list[dict[str, Any]]
+    lines: list[int]
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def where(self, row: int) -> str:
+        return f"{self.name}, line {self.lines[row]}"
+
+    def problems(self, needed: Iterable[str]) -> list[tuple[str, str]]:
+        """Columns that are asked for and missing, from the file or from some of its rows."""
+        found = []
+        for column in dict.fromkeys(needed):
+            without = [line for line, row in zip(self.lines, self.rows, strict=True) if column not in row]
+            if column not in self.columns:
+                hint = did_you_mean(column, self.columns) or f" It has {', '.join(self.columns)}."
+                found.append((column, f"{self.name} has no such column.{hint}"))
+            elif without:
+                found.append((column, f"missing in {self.name}, line{_listed(without)}"))
+        return found
+
+
+def read_table(path: str | Path, header: Sequence[str] | None = None, *, encoding: str = "utf-8",
+               errors: str = "strict", notice: Notice = lambda text: None) -> Table:
+    """All rows of one file. `header` names the columns of a file that does not name them itself (CoLA's)."""
+    files = list_files([path])
+    if len(files) != 1:
+        raise UserError(f"{path} is {len(files)} files; name one table.")
+    text = "".join(read_text(files[0], check_encoding(encoding, errors), errors, notice))
+    name = name_of(files[0])
+    if not text.strip():
+        raise UserError(f"{name} is empty; a table needs a header and rows.")
+    kind = _kind(files[0], text)
+    if kind == "jsonl":
+        table = _json_lines(name, text)
+    else:
+        cells = _tab_separated(text) if kind == "tsv" else _comma_separated(name, text)
+        table = _with_header(name, cells, header, kind)
+    if not table.rows:
+        raise UserError(f"{name} has a header and no rows.")
+    return table
+
+
+def _kind(file: Path, text: str) -> str:
+    """By the suffix; where that says nothing, by the first line."""
+    inner = Path(file.stem) if file.suffix.lower() in COMPRESSED else file
+    if found := FORMATS.get(inner.suffix.lower()):
+        return found
+    first = text.lstrip().split("\n", 1)[0]
+    if first.startswith("{"):
+        return "jsonl"
+    if "\t" in first or "," in first:
+        return "tsv" if "\t" in first else "csv"
+    raise UserError(f"{name_of(file)} is no table that can be read: its first line has no tab, no comma and no JSON; "
+                    "give a .tsv or .csv file with a header, or .jsonl.")
+
+
+def _tab_separated(text: str) -> list[tuple[int, list[str]]]:
+    """(line, cells); only LF ends a line, since other line ends of Unicode occur inside sentences."""
+    return [(number, line.split("\t")) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
+
+
+def _comma_separated(name: str, text: str) -> list[tuple[int, list[str]]]:
+    cells = []
+    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
+    number = 1
+    try:
+        for row in reader:
+            if row and any(cell.strip() for cell in row):
+                cells.append((number, row))
+            number = reader.line_num + 1
+    except csv.Error as error:
+        raise UserError(f"{name}, line {number}: {error}; a quote within a quoted cell is written twice.") from error
+    return cells
+
+
+def _with_header(name: str, cells: list[tuple[int, list[str]]], header: Sequence[str] | None, kind: str) -> Table:
+    if header is None:
+        _, first = cells.pop(0)
+        columns = [cell.strip() for cell in first]
+    else:
+        columns = list(header)
+    if twice := sorted({column for column in columns if columns.count(column) > 1}):
+        raise UserError(f'{name} has two columns named "{twice[0]}"; rename one.')
+    ragged = [(line, len(row)) for line, row in cells if len(row) != len(columns)]
+    if ragged:
+        hint = "; are there tabs inside the text?" if kind == "tsv" else "; text with commas must stand in quotes"
+        more = [("", f"and {len(ragged) - SHOWN:,} more")] if len(ragged) > SHOWN else []
+        raise UserError(f"{name}: {len(ragged):,} row{'s do' if len(ragged) > 1 else ' does'} not have the "
+                        f"{len(columns)} cells of the header{hint}",
+                        [(f"line {line}", f"{count} cell{'s' if count > 1 else ''}") for line, count in ragged[:SHOWN]]
+                        + more)
+    return Table(name, columns, [dict(zip(columns, row, strict=True)) for _, row in cells], [line for line, _ in cells])
+
+
+def _json_lines(name: str, text: str) -> Table:
+    rows, lines, wrong = [], [], []
+    for number, line in enumerate(text.split("\n"), 1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            wrong.append((f"line {number}", f"is not JSON ({getattr(error, 'msg', error)})"))
+            continue
+        if isinstance(row, dict):
+            rows.append(row)
+            lines.append(number)
+        else:
+            wrong.append((f"line {number}", "is no JSON object"))
+    if wrong:
+        counted = f"{len(wrong):,} lines that are" if len(wrong) > 1 else "a line that is"
+        raise UserError(f"{name} has {counted} no JSON object; "
+                        'every line must look like {"text": "...", "label": 1}', wrong[:SHOWN])
+    columns = list(dict.fromkeys(key for row in rows for key in row))
+    return Table(name, columns, rows, lines)
+
+
+def spelt(value: Any) -> str:
+    """A cell as text: JSON's own spelling of what is no string."""
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def _listed(lines: Sequence[int]) -> str:
+    more = f" and {len(lines) - SHOWN:,} more" if len(lines) > SHOWN else ""
+    return f"{'s' if len(lines) > 1 else ''} {', '.join(map(str, lines[:SHOWN]))}{more}"

@@ -1,0 +1,328 @@
+"""Rows that go on: every token of the running text once an epoch, in order, forward and backward."""
+
+import numpy as np
+import pytest
+from making import PAIR, SINGLE, corpus_of, draft_of, packing_of, pieced_corpus, whole
+
+from stemma.corpus.contiguous import ContiguousFeed, RunningText
+from stemma.corpus.draft import Draft, Layout
+from stemma.corpus.feed import Position
+from stemma.corpus.packers import Packing
+from stemma.corpus.pieces import Pieces
+from stemma.corpus.shards import Corpus
+from stemma.corpus.view import View, split
+from stemma.errors import UserError
+from stemma.text.train import train_tokenizer
+
+XLNET_SINGLE, XLNET_PAIR = "A separator start:2", "A separator B:1 separator:1 start:2"
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory) -> Corpus:
+    return pieced_corpus(tmp_path_factory.mktemp("pieced"))
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory, tokenizer_folder) -> Corpus:
+    """Documents of a word or two: rows often begin or end with a separator."""
+    documents = [["the clerk"], ["a letter"], ["the"], ["every scribe reads", "the margin notes"], ["a"], ["the river"]]
+    return corpus_of(tmp_path_factory.mktemp("tiny"), documents, tokenizer_folder)
+
+
+def literal(view: View, layout: Layout) -> list[int]:
+    """The running text, one token after the other."""
+    made: list[int] = []
+    for number, (start, stop) in enumerate(view.documents):
+        made += [layout.roles["separator"]] * (number > 0 and "separator" in layout.roles)
+        made += view.corpus.slice("tokens", int(start), int(stop)).tolist()
+    return made
+
+
+def feed_of(view: View, length: int, rows: int, backward=None, single: str = "A") -> ContiguousFeed:
+    return ContiguousFeed(view, packing_of(view.corpus, "contiguous", length, single=single), 0, rows, backward)
+
+
+def pair_feed(view: View, length: int, rows: int, backward=None, seed: int = 0) -> ContiguousFeed:
+    layout = Layout.of(view.corpus.tokenizer, XLNET_SINGLE, XLNET_PAIR, length, length // 2)
+    return ContiguousFeed(view, Packing("contiguous_pair", layout), seed, rows, backward)
+
+
+def draft_next(feed: ContiguousFeed, view: View) -> Draft:
+    continues = feed.continues
+    pieces, _ = feed.take(feed.rows)
+    return Draft(view, pieces, feed.packing.layout, feed.backward if feed.backward.any() else None, continues)
+
+
+def epoch_of(feed: ContiguousFeed, view: View) -> list[Draft]:
+    made = [draft_next(feed, view)]
+    while feed.position.row:
+        made.append(draft_next(feed, view))
+    return made
+
+
+def directions(rows: int, which: str) -> np.ndarray:
+    return {"forward": np.zeros(rows, bool), "backward": np.ones(rows, bool), "both": np.arange(rows) % 2 == 1}[which]
+
+
+def used(draft: Draft, row: int) -> list[int]:
+    """The row's tokens; the one place of a row whose column has ended is none."""
+    tokens = draft.original[row, :draft.lengths[row]].tolist()
+    return tokens if (draft.pieces.row == row).any() else []
+
+
+@pytest.mark.parametrize("which", ["forward", "backward", "both"])
+@pytest.mark.parametrize(("length", "rows"), [(1, 3), (2, 5), (5, 1), (7, 4), (16, 16), (33, 6), (64, 2)])
+@pytest.mark.parametrize("name", ["tiny", "corpus"])
+def test_every_token_is_read_once_an_epoch_and_in_order(request, name, length, rows, which):
+    view = whole(request.getfixturevalue(name))
+    feed = feed_of(view, length, rows, directions(rows, which))
+    text = literal(view, feed.packing.layout)
+    for _ in range(2):  # epochs
+        batches = epoch_of(feed, view)
+        assert [batch.continues for batch in batches] == [False] + [True] * (len(batches) - 1)
+        assert len(batches) == feed.batches
+        columns = [[token for batch in batches for token in used(batch, row)] for row in range(rows)]
+        forward = [column[::-1] if back else column for column, back in zip(columns, feed.backward, strict=True)]
+        distinct = max(1, min(rows, len(text) // length))
+        assert [token for column in forward[:distinct] for token in column] == text
+        assert forward == [forward[row % distinct] for row in range(rows)]
+        # only the last batch may have short rows, or a memory would hold filling
+        assert all((batch.lengths == length).all() for batch in batches[:-1])
+
+
+def test_a_column_that_ends_a_batch_early_has_one_place_of_filling(tiny):
+    view = whole(tiny)
+    size = RunningText(view, True).size
+    rows = next(rows for rows in range(2, 9) if size % rows)
+    feed = feed_of(view, size // rows, rows)
+    batches = epoch_of(feed, view)
+    last = batches[-1]
+    assert len(batches) == 2 and last.lengths.tolist() == [1] * rows
+    kept = [len(used(last, row)) for row in range(rows)]
+    assert sorted(set(kept)) == [0, 1] and sum(kept) == size % rows
+    empty = np.array(kept) == 0
+    assert (last.ids[empty, 0] == tiny.tokenizer.role("padding")).all() and not last.text[empty].any()
+    assert (last.following()[empty] == -1).all()
+
+
+def test_special_tokens_of_the_template_stand_in_every_row_and_take_no_text(corpus):
+    view = whole(corpus)
+    feed = feed_of(view, 12, 3, single="start A separator")
+    text: list[list[int]] = [[], [], []]
+    for draft in epoch_of(feed, view):
+        for row in range(3):
+            tokens = used(draft, row)
+            assert tokens[0] == corpus.tokenizer.role("start") and tokens[-1] == corpus.tokenizer.role("separator")
+            text[row] += tokens[1:-1]
+    assert sum(text, []) == literal(view, feed.packing.layout)
+
+
+def test_held_out_documents_are_passed_over(corpus):
+    view, held = split(corpus, 0.3, seed=1)
+    assert len(held.documents) > 1
+    feed = feed_of(view, 16, 4)
+    read = [token for row in range(4) for batch in epoch_of(feed_of(view, 16, 4), view) for token in used(batch, row)]
+    assert read == literal(view, feed.packing.layout)
+
+
+def test_documents_meet_unmarked_where_no_token_parts_them(tmp_path, text_file):
+    tokenizer = train_tokenizer(iter([text_file.read_text()]), "wordpiece", 300, lowercase=True, roles={"mask"})
+    tokenizer.save(tmp_path / "tokenizer")
+    view = whole(corpus_of(tmp_path, [["the clerk"], ["a letter"], ["the river"]], tmp_path / "tokenizer"))
+    feed = feed_of(view, 3, 1)
+    assert not feed.packing.layout.separated
+    assert [t for draft in epoch_of(feed, view) for t in used(draft, 0)] == view.corpus.slice("tokens", 0, 6).tolist()
+
+
+@pytest.mark.parametrize("which", ["forward", "backward", "both"])
+@pytest.mark.parametrize(("length", "rows"), [(1, 2), (2, 2), (3, 1), (7, 4)])
+@pytest.mark.parametrize("name", ["tiny", "corpus"])
+def test_what_follows_is_the_next_token_of_the_running_text(request, name, length, rows, which):
+    """Also behind the window's end, before and after a separator; at the text's own end a document ends."""
+    view = whole(request.getfixturevalue(name))
+    feed = feed_of(view, length, rows, directions(rows, which))
+    text, separator = literal(view, feed.packing.layout), feed.packing.layout.roles["separator"]
+    batches = epoch_of(feed, view)
+    for row, column in enumerate(feed.columns):
+        found = [int(token) for batch in batches for token in batch.following()[row, :len(used(batch, row))]]
+        around = [separator, *text, separator]
+        shifted = around[column.start:column.stop] if column.backward else around[column.start + 2:column.stop + 2]
+        assert found == (shifted[::-1] if column.backward else shifted)
+    assert all((batch.following()[:, -1] == -1).all() for batch in batches if (batch.lengths < length).all())
+
+
+@pytest.mark.parametrize("which", ["forward", "backward"])
+def test_what_follows_a_row_of_a_stream(tiny, which):
+    view = whole(tiny)
+    packing = packing_of(tiny, "stream", 4, single="A")
+    pieces = draft_of(view, "stream", 4, rows=6, single="A").pieces
+    backward = directions(6, which)
+    draft = Draft(view, pieces, packing.layout, backward)
+    begins, ends = set(tiny.documents[:-1].tolist()), set(tiny.documents[1:].tolist())
+    known = set()
+    for row in range(6):
+        last = int(draft.lengths[row]) - 1
+        offset = int(draft.source[row, last])
+        ended = offset in begins if backward[row] else offset + 1 in ends
+        after = offset - 1 if backward[row] else offset + 1
+        known.add(ended)
+        expected = tiny.tokenizer.role("separator") if ended else tiny.slice("tokens", after, after + 1)
+        assert draft.following()[row, last] == expected
+        assert draft.following()[row, :last].tolist() == draft.original[row, 1:last + 1].tolist()
+        assert (draft.following()[row, last + 1:] == -1).all()
+    assert known == {True, False}
+
+
+@pytest.mark.parametrize(("kind", "single"), [("stream", "start A separator"), ("doc_sentences", "A"),
+                                              ("full_sentences", SINGLE), ("segment_pair", SINGLE)])
+def test_where_the_template_or_the_packing_ends_a_row_nothing_is_known_to_follow(corpus, kind, single):
+    draft = draft_of(whole(corpus), kind, 20, rows=9, single=single)
+    following = draft.following()
+    assert (following[np.arange(9), draft.lengths - 1] == -1).all()
+    assert (following[:, :-1][np.arange(19) < draft.lengths[:, None] - 1] >= 0).all()
+
+
+@pytest.mark.parametrize("kind", ["stream", "full_sentences", "segment_pair"])
+def test_a_backward_row_is_the_mirror_of_the_forward_one(corpus, kind):
+    forward = draft_of(whole(corpus), kind, 24, rows=10, short=0.3)
+    backward = np.arange(10) >= 4
+    both = Draft(forward.view, forward.pieces, forward.layout, backward)
+    assert (forward.lengths < 24).any() or kind == "stream"
+    assert (both.lengths == forward.lengths).all()
+    for row in range(10):
+        length = int(forward.lengths[row])
+        for name in ("ids", "source", "segments"):
+            before, after = getattr(forward, name)[row].tolist(), getattr(both, name)[row].tolist()
+            assert after[:length] == (before[:length][::-1] if backward[row] else before[:length])
+            assert after[length:] == before[length:]
+        words = [np.unique(draft.words[row, :length], return_inverse=True)[1] for draft in (forward, both)]
+        order = slice(None, None, -1 if backward[row] else 1)
+        assert words[1][order].tolist() == words[0].tolist()
+    with pytest.raises(ValueError, match="read-only"):
+        both.original[9, 0] = 1
+
+
+@pytest.mark.parametrize("which", ["forward", "backward", "both"])
+@pytest.mark.parametrize(("length", "rows"), [(16, 4), (21, 3), (48, 2)])
+def test_the_reused_half_goes_on_from_row_to_row_and_the_pair_follows_it(corpus, length, rows, which):
+    view = whole(corpus)
+    feed = pair_feed(view, length, rows, directions(rows, which))
+    text, half = literal(view, feed.packing.layout), length // 2
+    separator, start = corpus.tokenizer.role("separator"), corpus.tokenizer.role("start")
+    text_room = length - half - 3
+    followed = total = 0
+    bounds = {0, len(text)}  # where a sentence or a separator begins
+    place = 0
+    for number, (first, stop) in enumerate(view.documents):
+        place += number > 0
+        bounds |= {place - 1, *(place + int(s - first) for s in corpus.sentences if first <= s < stop)}
+        place += int(stop - first)
+    batches = epoch_of(feed, view)
+    assert len(batches) > 4
+    for row, column in enumerate(feed.columns):
+        reading = text[column.start:column.stop][::-1 if column.backward else 1]
+        borders = {column.stop - b if column.backward else b - column.start for b in bounds}
+        assert len(reading) - length < half * len(batches)  # it reads on as long as a whole window is left
+        for step, batch in enumerate(batches):
+            tokens, segments = used(batch, row), batch.segments[row].tolist()
+            assert len(tokens) == length and batch.past[row] == half
+            assert tokens[:half] == reading[step * half:(step + 1) * half]  # so the next one's begins where this ended
+            a = segments.index(1) - half - 1
+            assert segments == [0] * (half + a + 1) + [1] * (length - half - a - 2) + [2]
+            assert tokens[-1] == start and tokens[-2] == tokens[half + a] == separator
+            begin = (step + 1) * half
+            assert tokens[half:half + a] == reading[begin:begin + a]
+            assert begin + a in borders or a == text_room - text_room // 2
+            b = tokens[half + a + 1:-2]
+            assert len(b) == text_room - a > 0
+            goes_on = b == reading[begin + a:begin + a + len(b)]
+            assert goes_on or any(reading[at:at + len(b)] == b for at in range(len(reading)))
+            followed, total = followed + goes_on, total + 1
+    assert 0.3 < followed / total < 0.8
+
+
+def test_b_from_elsewhere_begins_a_sentence_where_one_is_near(corpus):
+    view = whole(corpus)
+    feed = pair_feed(view, 80, 2, np.array([False, True]))
+    sentences = set(corpus.sentences.tolist())
+    begun = 0
+    batches = epoch_of(feed, view)
+    for batch in batches:
+        for row in range(2):
+            inside = np.flatnonzero((batch.segments[row] == 1) & batch.text[row])
+            first = int(batch.source[row, inside[0]])
+            begun += first + 1 in sentences if row else first in sentences  # read backwards, it begins at its end
+    assert begun > 0.9 * 2 * len(batches)
+
+
+def test_another_epoch_and_another_seed_pair_anew_but_read_the_same_text(corpus):
+    view = whole(corpus)
+    feed = pair_feed(view, 32, 4)
+    first, second = epoch_of(feed, view), epoch_of(feed, view)
+    other = epoch_of(pair_feed(view, 32, 4, seed=1), view)
+    for batches in (second, other):
+        assert all((a.original[:, :16] == b.original[:, :16]).all() for a, b in zip(first, batches, strict=True))
+        assert any((a.original != b.original).any() for a, b in zip(first, batches, strict=True))
+
+
+def rows_of(pieces: Pieces) -> list[list[int]]:
+    return [array.tolist() for array in (pieces.row, pieces.start, pieces.length, pieces.part, pieces.gap)]
+
+
+@pytest.mark.parametrize("make", [feed_of, pair_feed])
+def test_taking_up_at_any_position_is_as_if_never_left(corpus, make):
+    view, backward = whole(corpus), np.array([False, False, True, True])
+    straight = make(view, 24, 4, backward)
+    seen = []
+    for _ in range(3 * straight.batches + 2):
+        seen.append((straight.position, straight.continues, rows_of(straight.take(4)[0])))
+    assert straight.position.epoch == 3
+    for at in range(0, len(seen) - 1, 5):
+        again = make(view, 24, 4, backward)
+        again.position = Position(seen[at][0].epoch, seen[at][0].block, seen[at][0].row)
+        for expected in seen[at:at + 2]:
+            assert (again.position, again.continues, rows_of(again.take(4)[0])) == expected
+
+
+@pytest.mark.parametrize("make", [feed_of, pair_feed])
+@pytest.mark.parametrize("sentence", ["the", "the clerk", "the clerk reads", "the clerk reads a letter"])
+def test_a_text_of_a_few_words_serves_any_batch(tmp_path, tokenizer_folder, make, sentence):
+    view = whole(corpus_of(tmp_path, [[sentence]], tokenizer_folder))
+    feed = make(view, 24, 5, directions(5, "both"))
+    for epoch in range(3):
+        assert not feed.continues
+        pieces, epochs = feed.take(5)
+        draft = Draft(view, pieces, feed.packing.layout, feed.backward)
+        assert epochs.tolist() == [epoch] * 5 and draft.text.any(1).all()
+        assert set(draft.source[draft.text].tolist()) == set(range(view.corpus.tokens))
+
+
+@pytest.mark.parametrize("make", [feed_of, pair_feed])
+def test_no_text_and_no_room_are_refused(corpus, make):
+    with pytest.raises(UserError, match="too small"):
+        make(View(corpus, corpus.documents[:0].reshape(0, 2)), 24, 2).take(2)
+    if make is pair_feed:
+        with pytest.raises(UserError, match="sequence_length"):
+            make(whole(corpus), 6, 2).take(2)
+
+
+def test_bounds_are_the_places_where_sentences_and_separators_begin(corpus):
+    view, _ = split(corpus, 0.3, seed=1)
+    text = RunningText(view, True)
+    expected, place = set(), 0
+    for number, (first, stop) in enumerate(view.documents):
+        if number:
+            expected.add(place)
+            place += 1
+        expected |= {place + int(s - first) for s in corpus.sentences if first <= s < stop}
+        place += int(stop - first)
+    assert place == text.size
+    assert text.bounds(0, text.size).tolist() == sorted(expected)
+    for start in range(0, text.size - 40, 23):
+        assert text.bounds(start, start + 40).tolist() == sorted(b for b in expected if start <= b <= start + 40)
+
+
+def test_a_layout_without_a_past_is_as_before(corpus):
+    layout = Layout.of(corpus.tokenizer, SINGLE, PAIR, 12)
+    draft = Draft(whole(corpus), Pieces.of(1, [(0, 5, 3, 0, False), (0, 0, 3, 1, False)]), layout)
+    assert draft.past.tolist() == [0] and layout.past == 0 and layout.capacity(True) == 9

@@ -1,0 +1,102 @@
+"""Transformer-XL as section 3 of arXiv:1901.02860 writes it: one sequence, layer by layer, head by head, pair by pair.
+
+Weights are one dictionary of tensors; matrices are (out, in), so y = W x. With n the number of a layer:
+
+    n.query, n.key, n.value   (heads * head_width, width)   W_q, W_k,E, W_v: no biases anywhere in the attention
+    n.relative                (heads * head_width, width)   W_k,R: the key of a distance
+    n.u, n.v                  (heads, head_width)           the two global biases; if tied, the same in every layer
+    n.output                  (width, heads * head_width)
+    n.attention_norm, n.attention_norm_bias, n.feedforward_norm, n.feedforward_norm_bias      (width,)
+    n.inner (inner, width), n.inner_bias, n.outer (width, inner), n.outer_bias
+
+Section 3.2 lets a query see all of the memory. With `same_length` every query sees the same number of places,
+`memory_length`, itself among them: the meaning of the authors' PyTorch code and of transformers 4.35 (the authors'
+TensorFlow code leaves one place more). The paper's R is "a sinusoid encoding matrix"; their code, and this file, puts
+all sines before all cosines. Memory is either empty at the start of a text (the authors) or zeros of full length
+(transformers 4.35): zeros are seen like any other place, so the two give different numbers until they are pushed out.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+Weights = dict[str, Tensor]
+Memory = list[Tensor]  # for each layer the inputs it had at earlier places, oldest first: (places, width)
+
+
+def no_memory(layers: int, width: int, places: int = 0, dtype: torch.dtype = torch.float64) -> Memory:
+    return [torch.zeros(places, width, dtype=dtype) for _ in range(layers)]
+
+
+def embedded(ids: Tensor, table: Tensor) -> Tensor:
+    return table[ids] * math.sqrt(table.shape[1])
+
+
+def layer_norm(x: Tensor, scale: Tensor, bias: Tensor, epsilon: float) -> Tensor:
+    centred = x - x.mean()
+    return centred / torch.sqrt((centred**2).mean() + epsilon) * scale + bias
+
+
+def sinusoid(distance: float, width: int, dtype: torch.dtype) -> Tensor:
+    """R_(i-j): the sines of every frequency, then the cosines of every frequency."""
+    frequencies = [10_000 ** (-2 * k / width) for k in range(width // 2)]
+    return torch.tensor([math.sin(distance * frequency) for frequency in frequencies]
+                        + [math.cos(distance * frequency) for frequency in frequencies], dtype=dtype)
+
+
+def attention(x: Tensor, memory: Tensor, weights: Weights, layer: int, heads: int, memory_length: int,
+              clamp: int | None, same_length: bool) -> Tensor:
+    """(L, width) -> (L, width): each place of the segment asks the memory and the segment up to itself."""
+    length, width = x.shape
+    seen_from = torch.cat([memory, x])  # h~ = [SG(m) o h]: keys and values see the memory, queries do not
+    query, key, value, relative, output, u, v = (
+        weights[f"{layer}.{name}"] for name in ("query", "key", "value", "relative", "output", "u", "v"))
+    size = query.shape[0] // heads  # the width of one head
+    result = []
+    for place in range(length):
+        i = len(memory) + place
+        parts = []
+        for head in range(heads):
+            rows = slice(head * size, (head + 1) * size)
+            q = query[rows] @ x[place]
+            scores, values = [], []
+            for j in range(i + 1):  # causal: j <= i
+                distance = i - j
+                if same_length and distance >= memory_length:
+                    continue
+                r = sinusoid(distance if clamp is None else min(distance, clamp), width, x.dtype)
+                k_content, k_position = key[rows] @ seen_from[j], relative[rows] @ r
+                a = q @ k_content            # (a) content with content
+                b = q @ k_position           # (b) content with distance
+                c = u[head] @ k_content      # (c) global liking for a content
+                d = v[head] @ k_position     # (d) global liking for a distance
+                scores.append((a + b + c + d) / math.sqrt(size))
+                values.append(value[rows] @ seen_from[j])
+            shares = torch.softmax(torch.stack(scores), dim=0)
+            parts.append(sum(share * each for share, each in zip(shares, values, strict=True)))
+        result.append(output @ torch.cat(parts))
+    return torch.stack(result)
+
+
+def segment(x: Tensor, memory: Memory, weights: Weights, heads: int, memory_length: int, clamp: int | None = None,
+            same_length: bool = False, epsilon: float = 1e-5) -> tuple[Tensor, Memory]:
+    """The last layer's states (L, width) of one segment, given as embeddings (L, width), and the memory it leaves."""
+    left = []
+    for layer, remembered in enumerate(memory):
+        def norm(y: Tensor, name: str, layer: int = layer) -> Tensor:
+            return layer_norm(y, weights[f"{layer}.{name}"], weights[f"{layer}.{name}_bias"], epsilon)
+
+        both = torch.cat([remembered, x])
+        left.append(both[max(0, len(both) - memory_length):])  # the newest places of what enters this layer
+        mixed = attention(x, remembered, weights, layer, heads, memory_length, clamp, same_length)
+        rows = []
+        for place in range(len(x)):
+            o = norm(x[place] + mixed[place], "attention_norm")
+            inner = torch.relu(weights[f"{layer}.inner"] @ o + weights[f"{layer}.inner_bias"])
+            rows.append(norm(o + weights[f"{layer}.outer"] @ inner + weights[f"{layer}.outer_bias"],
+                             "feedforward_norm"))
+        x = torch.stack(rows)
+    return x, left

@@ -1,0 +1,174 @@
+import numpy as np
+import pytest
+import torch
+from making import corpus_of, draft_of, packing_of, pieced_corpus, whole
+
+from stemma import lineage
+from stemma.corpus.contiguous import ContiguousFeed
+from stemma.corpus.draft import Draft
+from stemma.corpus.shards import Corpus
+from stemma.errors import UserError
+from stemma.network.heads import TokenHead
+from stemma.network.streams import Hidden
+from stemma.objectives import build_objectives, check_needs, finish, group_objectives
+from stemma.objectives.causal_lm import HEAD, CausalLM
+from stemma.schema.objective import CausalLMSettings
+from stemma.text.train import train_tokenizer
+from stemma.visibility import Causal
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory) -> Corpus:
+    return pieced_corpus(tmp_path_factory.mktemp("pieced"))
+
+
+def causal(direction: str = "forward") -> CausalLM:
+    return CausalLM("causal_lm", CausalLMSettings(kind="causal_lm", direction=direction))
+
+
+def scored(draft: Draft, objective: CausalLM) -> dict[tuple[int, int], int]:
+    objective.corrupt(draft, np.random.default_rng(0))
+    found = draft.scores[HEAD]
+    assert (draft.ids == draft.original).all()
+    return {divmod(int(index), draft.layout.length): int(label)
+            for index, label in zip(found.index, found.labels, strict=True)}
+
+
+@pytest.mark.parametrize("direction", ["forward", "backward"])
+@pytest.mark.parametrize(("kind", "single"), [("stream", "A"), ("doc_sentences", "start A end"),
+                                              ("full_sentences", "A end"), ("segment_pair", "start A separator")])
+def test_every_place_guesses_the_next_and_padding_nothing(corpus, kind, single, direction):
+    laid = draft_of(whole(corpus), kind, 19, rows=8, short=0.3, single=single)
+    objective = causal(direction)
+    draft = Draft(laid.view, laid.pieces, laid.layout, objective.backward_rows(8))
+    found = scored(draft, objective)
+    for row in range(8):
+        length = int(draft.lengths[row])
+        tokens = draft.original[row].tolist()
+        assert tokens[:length] == laid.original[row, :length].tolist()[::-1 if direction == "backward" else 1]
+        for place in range(length - 1):
+            assert found.pop((row, place)) == tokens[place + 1]
+        if kind == "stream":
+            assert (row, length - 1) in found
+            del found[row, length - 1]
+    assert not found
+
+
+@pytest.mark.parametrize("direction", ["forward", "backward"])
+def test_over_an_epoch_each_token_of_running_text_is_guessed_once(corpus, direction):
+    """Documents' ends are guessed too, and nothing but the very first token is left out."""
+    view, objective = whole(corpus), causal(direction)
+    feed = ContiguousFeed(view, packing_of(corpus, "contiguous", 16, single="A"), 0, 1, objective.backward_rows(1))
+    labels: list[int] = []
+    for _ in range(feed.batches):
+        draft = Draft(view, feed.take(1)[0], feed.packing.layout, objective.backward_rows(1))
+        labels += scored(draft, objective).values()
+    separator = corpus.tokenizer.role("separator")
+    text: list[int] = []
+    for start, stop in view.documents:
+        text += [*corpus.slice("tokens", int(start), int(stop)).tolist(), separator]
+    expected = [separator, *text[:-1]][::-1] if direction == "backward" else text
+    assert labels == expected[1:]
+
+
+def test_the_batch_is_causal_and_reads_every_place(corpus):
+    draft = draft_of(whole(corpus), "doc_sentences", 19, rows=8, single="A")
+    causal().corrupt(draft, np.random.default_rng(0))
+    assert len(set(draft.lengths.tolist())) > 1
+    batch = finish(draft, "causal")
+    stream = batch.streams["encoder"]
+    longest = int(draft.lengths.max())
+    assert stream.sees == Causal() and stream.wanted is None and stream.query is None
+    assert stream.backward is None and stream.keep is None
+    target = batch.scores[HEAD]
+    assert target.width == longest and target.total == len(target.index) == draft.lengths.sum() - 8
+    ids = stream.ids.flatten()
+    assert (ids[target.index + 1] == target.labels).all()
+
+
+@pytest.mark.parametrize("rows", [1, 3, 5])
+def test_slices_hold_what_the_batch_holds(corpus, rows):
+    draft = draft_of(whole(corpus), "doc_sentences", 19, rows=8, single="A")
+    draft.continues, draft.backward = True, np.arange(8) >= 4
+    causal().corrupt(draft, np.random.default_rng(0))
+    batch = finish(draft, "causal")
+    found, start = [], 0
+    for piece in batch.slices(rows):
+        assert piece.continues and piece.scores[HEAD].total == batch.scores[HEAD].total
+        assert piece.streams["encoder"].backward.tolist() == [row >= 4 for row in range(start, start + piece.rows)]
+        offset = start * batch.scores[HEAD].width
+        found += zip((piece.scores[HEAD].index + offset).tolist(), piece.scores[HEAD].labels.tolist(), strict=True)
+        start += piece.rows
+    assert found == list(zip(batch.scores[HEAD].index.tolist(), batch.scores[HEAD].labels.tolist(), strict=True))
+
+
+class Recording:
+    """A network of which only the head is asked, and that remembers what for."""
+
+    def head(self, name):
+        assert name == HEAD
+        return self
+
+    def loss(self, places, labels, total):
+        self.places, self.labels = places, labels
+        return places.sum() / total
+
+
+@pytest.mark.parametrize("kind", ["doc_sentences", "contiguous"])
+def test_the_head_meets_scored_places_only_and_all_of_them(corpus, kind):
+    view = whole(corpus)
+    if kind == "contiguous":
+        feed = ContiguousFeed(view, packing_of(corpus, kind, 19, single="A"), 0, 8)
+        draft = Draft(view, feed.take(8)[0], feed.packing.layout)
+    else:
+        draft = draft_of(view, kind, 19, rows=8, single="A")
+    objective, network = causal(), Recording()
+    objective.corrupt(draft, np.random.default_rng(0))
+    batch = finish(draft, "causal")
+    hidden = torch.arange(8.0 * int(draft.lengths.max())).reshape(8, -1, 1)
+    losses = objective.loss(network, Hidden({"encoder": hidden}), batch)
+    target = batch.scores[HEAD]
+    assert losses.keys() == {"causal_lm"}
+    assert network.places[:, 0].tolist() == target.index.tolist() and network.labels is target.labels
+    assert (len(target.index) == hidden.numel()) == (kind == "contiguous")
+
+
+def test_what_it_declares(corpus):
+    objective = causal()
+    assert objective.guesses_tokens and objective.visibility == "causal" and objective.copies is None
+    assert objective.needs().heads == {HEAD: TokenHead(transform=False, bias=False)}
+    unigram = np.log(np.random.default_rng(0).dirichlet(np.ones(corpus.tokenizer.vocab_size)))
+    draft = draft_of(whole(corpus), "stream", 19, rows=3, single="A")
+    objective.corrupt(draft, np.random.default_rng(0))
+    expected = -np.mean([unigram[label] for label in draft.scores[HEAD].labels])
+    assert objective.baseline(finish(draft, "causal"), unigram)["causal_lm"] == pytest.approx(expected)
+
+
+def test_a_vocabulary_without_an_end_token_serves_and_a_missing_template_role_does_not(tmp_path, text_file):
+    tokenizer = train_tokenizer(iter([text_file.read_text()]), "wordpiece", 300, lowercase=True, roles=set())
+    tokenizer.save(tmp_path / "tokenizer")
+    corpus = corpus_of(tmp_path, [["the clerk"], ["a letter"]], tmp_path / "tokenizer")
+    assert "end" in lineage.roles_needed(lineage.recipe("gpt@tiny"))  # a new vocabulary gets one
+    check_needs(lineage.recipe("gpt@tiny"), corpus)
+    with pytest.raises(UserError) as error:
+        check_needs(lineage.recipe("gpt@tiny", ["corpus.single=A end"]), corpus)
+    assert any('"end"' in message for _, message in error.value.problems)
+
+
+def test_two_directions_are_two_groups(corpus):
+    recipe = lineage.recipe("gpt@tiny", ["objective.back.kind=causal_lm", "objective.back.direction=backward"])
+    groups = group_objectives(recipe, build_objectives(recipe))
+    assert [[objective.name for objective in group.objectives] for group in groups] == [["causal_lm"], ["back"]]
+    assert [group.visibility for group in groups] == ["causal", "causal"]
+    assert groups[0].backward(3) is None and groups[1].backward(3).tolist() == [True] * 3
+
+
+def test_static_copies_and_contiguous_rows_do_not_go_together():
+    changes = ["remove=objective.next_sentence", "corpus.packing=contiguous"]
+    with pytest.raises(UserError, match="1 problem") as error:
+        lineage.recipe("bert@tiny", changes)
+    assert "contiguous" in error.value.problems[0][0] and "stream" in error.value.problems[0][1]
+    lineage.recipe("bert@tiny", [*changes, "objective.masked_lm.dynamic=true"])
+    with pytest.raises(UserError) as error:
+        lineage.recipe("bert@tiny", ["objective.next_sentence.packing=contiguous_pair"])
+    assert any("segment_pair or sentence_pair" in message for _, message in error.value.problems)

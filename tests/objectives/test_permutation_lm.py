@@ -1,0 +1,334 @@
+from itertools import chain
+
+import numpy as np
+import pytest
+import torch
+from literal import xlnet_data
+from making import draft_of, pieced_corpus, whole
+
+from stemma import lineage
+from stemma.corpus.contiguous import ContiguousFeed
+from stemma.corpus.draft import Draft, Layout
+from stemma.corpus.packers import Packing
+from stemma.corpus.pieces import Pieces
+from stemma.corpus.shards import Corpus
+from stemma.errors import UserError
+from stemma.network.heads import TokenHead
+from stemma.network.streams import QUERY, Hidden
+from stemma.objectives import finish
+from stemma.objectives.permutation_lm import HEAD, PermutationLM
+from stemma.objectives.spans import choose_spans, walk
+from stemma.schema.objective import PermutationLMSettings
+from stemma.visibility import Others, Permuted
+
+SINGLE, PAIR = "A separator start:2", "A separator B:1 separator:1 start:2"
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory) -> Corpus:
+    return pieced_corpus(tmp_path_factory.mktemp("pieced"))
+
+
+def permuting(**settings) -> PermutationLM:
+    return PermutationLM("permutation_lm", PermutationLMSettings(kind="permutation_lm", **settings))
+
+
+def halved(corpus: Corpus, length: int, rows: int, objective: PermutationLM) -> Draft:
+    """Rows as XLNet packs them: a past, then a pair."""
+    layout = Layout.of(corpus.tokenizer, SINGLE, PAIR, length, length // 2)
+    backward = objective.backward_rows(rows)
+    feed = ContiguousFeed(whole(corpus), Packing("contiguous_pair", layout), 0, rows, backward)
+    return Draft(whole(corpus), feed.take(rows)[0], layout, backward)
+
+
+def packed(corpus: Corpus, kind: str, length: int, rows: int, objective: PermutationLM) -> Draft:
+    if kind == "contiguous_pair":
+        return halved(corpus, length, rows, objective)
+    draft = draft_of(whole(corpus), kind, length, rows, short=0.3)
+    return Draft(draft.view, draft.pieces, draft.layout, objective.backward_rows(rows))
+
+
+def targets_of(draft: Draft) -> np.ndarray:
+    chosen = np.zeros(draft.original.size, dtype=bool)
+    chosen[draft.scores[HEAD].index] = True
+    return chosen.reshape(draft.original.shape)
+
+
+KINDS = ["contiguous_pair", "full_sentences", "segment_pair", "doc_sentences", "stream"]
+
+
+@pytest.mark.parametrize("unit", ["token", "word"])
+@pytest.mark.parametrize("context", [2, 3, 6])
+@pytest.mark.parametrize("kind", KINDS)
+def test_one_token_in_k_is_a_target_and_special_ones_never(corpus, kind, context, unit):
+    objective = permuting(context=context, unit=unit)
+    for length in (24, 61):
+        draft = packed(corpus, kind, length, 12, objective)
+        objective.corrupt(draft, np.random.default_rng(1))
+        chosen = targets_of(draft)
+        assert (draft.ids == draft.original).all()
+        assert not chosen[~draft.text].any()
+        assert (draft.scores[HEAD].labels == draft.original[chosen]).all()
+        place = np.arange(length)
+        for row in range(12):
+            wanted = max(1, int(draft.lengths[row]) // context)
+            text, late = draft.text[row], place >= draft.past[row]
+            if kind == "contiguous_pair":
+                later = wanted // 2
+                assert (chosen[row] & late).sum() == min(later, (text & late).sum() - 1)
+                assert (chosen[row] & ~late).sum() == min(wanted - later, (text & ~late).sum() - 1)
+            else:
+                assert chosen[row].sum() == min(wanted, text.sum() - 1)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("seed", range(3))
+def test_who_sees_whom_is_what_a_double_loop_over_the_order_says(corpus, kind, seed):
+    objective = permuting(context=3)
+    draft = packed(corpus, kind, 24, 8, objective)
+    objective.corrupt(draft, np.random.default_rng(seed))
+    batch = finish(draft, "permuted")
+    stream, longest, chosen = batch.streams["encoder"], int(draft.lengths.max()), targets_of(draft)
+    assert isinstance(stream.sees, Permuted) and stream.wanted is None
+    for row in range(8):
+        length, past = int(draft.lengths[row]), int(draft.past[row])
+        order = draft.order[row].tolist()
+        single = [place for place in range(length) if chosen[row, place] or not draft.text[row, place]]
+        turns = [order[place] for place in single]
+        assert len(set(turns)) == len(turns)
+        content = stream.sees.grid(longest, row)
+        query = (stream.sees & Others()).grid(longest, row)
+        for q in range(length):
+            for k in range(longest):
+                if k >= length:
+                    seen = False  # filling
+                elif k < past <= q:
+                    seen = True  # the second half sees all of the first
+                elif q < past <= k:
+                    seen = False
+                elif k not in single:
+                    seen = True  # context
+                else:
+                    seen = q in single and order[k] < order[q]
+                assert bool(content[q, k]) == (seen or q == k)
+                if chosen[row, q]:
+                    assert bool(query[q, k]) == (seen and q != k)
+        assert all(query[q].any() for q in range(length) if chosen[row, q])
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_grids_are_those_of_the_released_code_for_the_same_order(corpus, seed):
+    objective = permuting(context=3)
+    draft = halved(corpus, 30, 6, objective)
+    objective.corrupt(draft, np.random.default_rng(seed))
+    sees, chosen = finish(draft, "permuted").streams["encoder"].sees, targets_of(draft)
+    for row in range(6):
+        halves = []
+        for part in (slice(0, 15), slice(15, 30)):
+            turns = draft.order[row, part]
+            leaves = draft.text[row, part] & ~chosen[row, part]
+            halves.append((np.where(leaves, -1, turns).tolist(), chosen[row, part].tolist()))
+        blocked = torch.tensor(xlnet_data.row_blocked(*halves))
+        itself = torch.eye(30, dtype=torch.bool)
+        assert torch.equal(sees.grid(30, row), ~blocked | itself)
+        places = torch.from_numpy(np.flatnonzero(chosen[row]))
+        assert torch.equal((sees & Others()).grid(30, row)[places], ~blocked[places])
+
+
+class Recorded:
+    """Hands the numbers of our walk to the literal one, in the order it asks for them; then any others."""
+
+    def __init__(self, numbers: np.ndarray):
+        self.numbers = chain(numbers.reshape(-1).tolist(), np.random.default_rng(0).random(10_000).tolist())
+
+    def choice(self, count: int, p: list[float]) -> int:
+        number = next(self.numbers)
+        return next(n for n in range(count) if number < sum(p[:n + 1]) or n == count - 1)
+
+    def integers(self, stop: int) -> int:
+        return int(next(self.numbers) * stop)
+
+
+@pytest.mark.parametrize("words", [0.4, 1.1])  # how often a word begins; 1.1: every token is one
+@pytest.mark.parametrize("goal", [None, 4, 10])
+def test_the_walk_is_the_released_one_for_the_same_numbers(words, goal):
+    rng = np.random.default_rng(1)
+    rows, length = 60, 70
+    starts = rng.random((rows, length)) < words
+    starts[:, 0] = True
+    uniform = rng.random((rows, length // 7 + 1, 2))
+    zeros = np.zeros(rows, dtype=np.int64)
+    found = walk(np.cumsum(starts, axis=1), zeros, zeros + length, zeros + (goal or length), 6, 5, uniform)
+    for row in range(rows):
+        expected = np.array(xlnet_data.spans(starts[row].tolist(), goal, Recorded(uniform[row]), whole_words=True))
+        if goal is None:
+            assert (found[row] == expected).all()
+        else:  # the literal one goes on to fill what is missing
+            assert expected[found[row]].all() and expected.sum() == max(goal, found[row].sum())
+    assert found.any(1).mean() > 0.5
+
+
+@pytest.mark.parametrize("context", [2, 6])
+def test_spans_of_n_come_with_probability_one_in_n_and_leave_context_between(context):
+    rows, length, longest = 400, 600, 5
+    units = np.arange(rows * length).reshape(rows, length)
+    zeros = np.zeros(rows, dtype=np.int64)
+    uniform = np.random.default_rng(0).random((rows, length // (context + 1) + 1, 2))
+    found = walk(units, zeros, zeros + length, zeros + length, context, longest, uniform)
+    edges = np.diff(found.astype(int), axis=1, prepend=0, append=0)
+    sizes = np.flatnonzero(edges.reshape(-1) == -1) - np.flatnonzero(edges.reshape(-1) == 1)
+    assert sizes.min() == 1 and sizes.max() == longest
+    shares = np.bincount(sizes, minlength=longest + 1)[1:] / len(sizes)
+    expected = (1 / np.arange(1, 6)) / (1 / np.arange(1, 6)).sum()
+    np.testing.assert_allclose(shares, expected, atol=4 * np.sqrt(0.25 / len(sizes)))
+    assert found.mean() == pytest.approx(1 / (context + 1), abs=0.01)  # n of every n + n x context
+
+
+def test_spans_are_whole_words_and_only_what_is_missing_is_filled_with_single_tokens(corpus):
+    draft = draft_of(whole(corpus), "stream", 300, rows=6)
+    zeros = np.zeros(6, dtype=np.int64)
+    uniform = np.random.default_rng(3).random((6, 60, 2))
+    found = walk(draft.words, zeros, draft.lengths, zeros + 1000, 6, 5, uniform)
+    cut = sum(len(set(found[draft.words == unit])) > 1 for unit in np.unique(draft.words[draft.text]))
+    several = sum((draft.words == unit).sum() > 1 for unit in np.unique(draft.words[found & draft.text]))
+    assert cut == 0 and several > 5
+    goal = zeros + 60
+    chosen = choose_spans(draft.words, zeros, draft.lengths, goal, 6, 5, np.random.default_rng(3))
+    assert (chosen.sum(1) == 60).all() and not (chosen & ~draft.text).any()
+
+
+def test_words_that_go_over_the_goal_are_cut():
+    units = np.repeat(np.arange(10), 10)[None]  # ten words of ten tokens
+    zeros = np.zeros(1, dtype=np.int64)
+    for seed in range(20):
+        chosen = choose_spans(units, zeros, zeros + 100, zeros + 4, 2, 5, np.random.default_rng(seed))
+        assert chosen.sum() == 4
+
+
+def test_the_halves_of_a_row_are_walked_separately():
+    """A word that goes over the border is two."""
+    units = np.repeat(np.arange(20), 5)[None]
+    for seed in range(30):
+        for start, stop in ((0, 48), (48, 100)):
+            edges = np.array([start]), np.array([stop])
+            chosen = choose_spans(units, *edges, np.array([9]), 3, 5, np.random.default_rng(seed))
+            assert chosen.sum() == 9 and not chosen[0, :start].any() and not chosen[0, stop:].any()
+
+
+def test_targets_come_everywhere_and_any_of_them_first(corpus):
+    objective = permuting(unit="token")
+    draft = halved(corpus, 256, 2, objective)
+    counts, firsts = np.zeros((2, 256)), np.zeros((2, 256))
+    for seed in range(300):
+        objective.corrupt(draft, np.random.default_rng(seed))
+        counts += targets_of(draft)
+        firsts += draft.order == 1
+    rates = [counts[0, start:start + 16][draft.text[0, start:start + 16]].mean() / 300 for start in range(0, 256, 16)]
+    assert min(rates) > 0.09 and max(rates) < 0.25 and np.mean(rates) == pytest.approx(1 / 6, abs=0.01)
+    assert (firsts[:, :128].reshape(2, 8, 16).sum(2) > 0).all() and not firsts[:, 128:].any()
+
+
+def test_the_same_numbers_give_the_same_choice_and_others_another(corpus):
+    objective = permuting()
+    made = []
+    for seed in (0, 0, 1):
+        draft = halved(corpus, 32, 4, objective)
+        objective.corrupt(draft, np.random.default_rng(seed))
+        made.append((draft.order.tolist(), draft.scores[HEAD].index.tolist()))
+    assert made[0] == made[1] != made[2]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_second_stream_holds_each_target_once_and_in_order(corpus, kind):
+    objective = permuting(context=3)
+    draft = packed(corpus, kind, 24, 7, objective)
+    objective.corrupt(draft, np.random.default_rng(2))
+    batch = finish(draft, "permuted")
+    stream, target, chosen = batch.streams["encoder"], batch.scores[HEAD], targets_of(draft)
+    counts = chosen.sum(1)
+    assert stream.query.shape == (7, counts.max()) and target.width == counts.max()
+    assert target.total == len(target.index) == counts.sum()
+    for row in range(7):
+        mine = stream.query[row, :counts[row]].tolist()
+        assert mine == np.flatnonzero(chosen[row]).tolist()
+        assert (stream.query[row] < int(draft.lengths[row])).all()
+    places = stream.ids.gather(1, stream.query).flatten()
+    assert torch.equal(places[target.index], target.labels)
+    query = stream.sees & Others()
+    for row in range(7):
+        seen = query.grid(stream.ids.shape[1], row)
+        assert all(seen[place].any() for place in stream.query[row])  # not even a repeated one sees nothing
+    assert stream.keep == (12 if kind == "contiguous_pair" else None)
+    assert stream.backward.tolist() == [False] * 4 + [True] * 3
+
+
+@pytest.mark.parametrize("rows", [1, 2, 5])
+@pytest.mark.parametrize("kind", ["contiguous_pair", "segment_pair"])
+def test_slices_of_a_batch_are_the_batch(corpus, kind, rows):
+    objective = permuting(context=3)
+    draft = packed(corpus, kind, 24, 7, objective)
+    objective.corrupt(draft, np.random.default_rng(2))
+    batch = finish(draft, "permuted")
+    stream, found, start = batch.streams["encoder"], [], 0
+    for piece in batch.slices(rows):
+        part, chosen = piece.streams["encoder"], slice(start, start + piece.rows)
+        assert torch.equal(part.ids, stream.ids[chosen]) and torch.equal(part.query, stream.query[chosen])
+        assert torch.equal(part.backward, stream.backward[chosen]) and part.keep == stream.keep
+        assert torch.equal(part.sees.order, stream.sees.order[chosen])
+        target = piece.scores[HEAD]
+        assert torch.equal(part.ids.gather(1, part.query).flatten()[target.index], target.labels)
+        assert target.total == batch.scores[HEAD].total
+        found += target.labels.tolist()
+        start += piece.rows
+    assert found == batch.scores[HEAD].labels.tolist() and start == 7
+
+
+def test_the_loss_reads_the_second_stream(corpus):
+    objective = permuting()
+    draft = halved(corpus, 32, 4, objective)
+    objective.corrupt(draft, np.random.default_rng(0))
+    batch = finish(draft, "permuted")
+    read = {}
+
+    class Network:
+        def head(self, name):
+            return self
+
+        def loss(self, places, labels, total):
+            read.update(places=places, labels=labels)
+            return places.sum() / total
+
+    query = batch.streams["encoder"].query
+    places = query + 100 * torch.arange(4)[:, None]
+    hidden = Hidden({"encoder": torch.zeros(4, 32, 1), QUERY: places[..., None].float()})
+    assert objective.loss(Network(), hidden, batch).keys() == {"permutation_lm"}
+    row, place = np.divmod(draft.scores[HEAD].index, 32)
+    assert read["places"][:, 0].tolist() == (100 * row + place).tolist()
+    assert read["labels"].tolist() == draft.original[row, place].tolist()
+
+
+def test_a_row_of_one_or_two_tokens_is_no_trouble(corpus):
+    layout = Layout.of(corpus.tokenizer, SINGLE, PAIR, 24)
+    pieces = Pieces.of(3, [(0, 5, 1, 0, False), (1, 5, 2, 0, False), (2, 5, 22, 0, False)])
+    draft, objective = Draft(whole(corpus), pieces, layout), permuting(context=2)
+    objective.corrupt(draft, np.random.default_rng(0))
+    assert draft.lengths.tolist()[:2] == [3, 4]
+    assert targets_of(draft).sum(1).tolist()[:2] == [0, 1]
+    assert finish(draft, "permuted").streams["encoder"].query.shape == (3, 12)
+
+
+def test_what_it_declares():
+    objective = permuting()
+    assert objective.guesses_tokens and objective.visibility == "permuted" and objective.settings.needs_query
+    assert objective.needs().heads == {HEAD: TokenHead(transform=False, bias=True)}
+    assert objective.backward_rows(5).tolist() == [False, False, False, True, True]
+    assert objective.backward_rows(1).tolist() == [False]
+    assert not permuting(both_directions=False).backward_rows(6).any()
+
+
+@pytest.mark.parametrize("context", [1, 0, -3])
+def test_nothing_left_to_guess_from_is_refused_in_one_sentence(context):
+    with pytest.raises(UserError) as error:
+        lineage.recipe("xlnet@tiny", [f"objective.permutation_lm.context={context}"])
+    (where, message), = error.value.problems
+    assert f"context = {context}" in where and "2 or more" in message and "guess" in message

@@ -1,0 +1,108 @@
+"""Transformer-XL as transformers 4.35.2 computes it: later releases dropped the family, so an old one runs beside us.
+
+    python old_transformers.py environment FOLDER             make (or find) an environment that has it
+    FOLDER/bin/python old_transformers.py references CASES.json OUT    tiny random models, and what they answer
+
+A case is {"name", "seed", "config": {...}, "rows", "segments": [lengths], "start": "zeros" or "empty"}. For each one
+OUT gets NAME/model (its save_pretrained folder, safetensors), NAME/model_bin (the same as pytorch_model.bin, the layout
+of the released checkpoint), NAME/told.json with its number of parameters, and NAME/answers.safetensors: for segment s
+`s.ids`, `s.hidden`, `s.log_probabilities`, and `s.memory` (layers, rows, places, width) as it stands after the segment.
+OUT/published.json tells the size, the settings and the tensors of the published WikiText-103 model, which is never
+really made.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
+
+VERSION = "4.35.2"
+# Compiled parts of its time have no builds for later interpreters; the newest numpy it knows is 1.26.
+NEEDED = [f"transformers=={VERSION}", "huggingface_hub<0.18", "tokenizers<0.16", "safetensors>=0.4", "numpy<2"]
+
+
+def environment(folder: Path) -> Path:
+    """The interpreter of an environment with the old version. It borrows torch, 200 MB, from the one that runs this."""
+    python, ready = folder / "bin/python", folder / ".ready"
+    if ready.exists():
+        return python
+    import torch
+
+    subprocess.run([sys.executable, "-m", "venv", "--clear", folder], check=True)
+    subprocess.run([python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *NEEDED], check=True)
+    packages = subprocess.run([python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"], check=True,
+                              capture_output=True, text=True).stdout.strip()
+    # A .pth folder comes after the environment's own packages: only what is missing is taken from it.
+    (Path(packages) / "borrowed.pth").write_text(f"{Path(torch.__file__).parents[1]}\n")
+    subprocess.run([python, "-c", f"import transformers as t; assert t.__version__ == '{VERSION}'; t.TransfoXLModel"],
+                   check=True)
+    ready.touch()
+    return python
+
+
+def references(python: Path, cases: list[dict[str, Any]], out: Path) -> None:
+    """Run this file in the old environment."""
+    out.mkdir(parents=True, exist_ok=True)
+    (out / "cases.json").write_text(json.dumps(cases))
+    subprocess.run([python, "-W", "ignore", __file__, "references", out / "cases.json", out], check=True)
+
+
+def write_reference(case: dict[str, Any], out: Path) -> None:
+    import torch
+    from safetensors.torch import save_file
+
+    transformers: Any = importlib.import_module("transformers")  # the old one, which type checkers here do not know
+    generator = torch.Generator().manual_seed(case["seed"])
+    torch.manual_seed(case["seed"])
+    model = transformers.TransfoXLLMHeadModel(transformers.TransfoXLConfig(**case["config"])).eval()
+    config, rows = model.config, case["rows"]
+    answers: dict[str, Any] = {}
+    with torch.no_grad():
+        for parameter in model.parameters():  # biases of 0 and norms of 1 would hide a tensor at the wrong place
+            parameter.add_(torch.randn(parameter.shape, generator=generator) * 0.3)
+        memory = None  # the library's own start: zeros of full length
+        if case["start"] == "empty":
+            memory = [torch.zeros(0, rows, config.d_model) for _ in range(config.n_layer)]
+        for number, length in enumerate(case["segments"]):
+            ids = torch.randint(config.vocab_size, (rows, length), generator=generator)
+            made = model(ids, mems=memory, output_hidden_states=True)
+            memory = made.mems
+            answers |= {f"{number}.ids": ids, f"{number}.hidden": made.hidden_states[-1],
+                        f"{number}.log_probabilities": made.prediction_scores}
+            if memory is not None:
+                answers[f"{number}.memory"] = torch.stack(list(memory)).transpose(1, 2).contiguous()
+    folder = out / case["name"]
+    model.save_pretrained(folder / "model")
+    model.save_pretrained(folder / "model_bin", safe_serialization=False)
+    save_file({name: value.clone() for name, value in answers.items()}, folder / "answers.safetensors")
+    (folder / "told.json").write_text(json.dumps({"parameters": model.num_parameters()}))
+
+
+def published() -> dict[str, Any]:
+    import torch
+
+    transformers: Any = importlib.import_module("transformers")
+    with torch.device("meta"):  # shapes without memory; the defaults are the published settings
+        model = transformers.TransfoXLLMHeadModel(transformers.TransfoXLConfig())
+    return {"parameters": model.num_parameters(), "config": model.config.to_dict(),
+            "tensors": {name: list(value.shape) for name, value in model.state_dict().items()}}
+
+
+def main() -> None:
+    warnings.simplefilter("ignore")
+    if sys.argv[1] == "environment":
+        print(environment(Path(sys.argv[2])))
+        return
+    cases, out = json.loads(Path(sys.argv[2]).read_text()), Path(sys.argv[3])
+    for case in cases:
+        write_reference(case, out)
+    (out / "published.json").write_text(json.dumps(published(), indent=1))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,153 @@
+"""XLNet agrees with `transformers` to 1e-4, in both directions: segments, padding, memory, and both streams."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+import transformers
+from parity import reference
+from parity.reference import assert_agrees_both_ways, assert_loads_into, assert_same_outputs, load_both_ways
+
+import stemma
+from stemma.errors import UserError
+from stemma.network.streams import QUERY, Stream
+from stemma.visibility import Full, Permuted
+
+KINDS = ["XLNetModel", "XLNetLMHeadModel"]
+
+
+def configure(folder, **changes) -> None:
+    file = folder / "config.json"
+    config = {**json.loads(file.read_text()), **changes}
+    file.write_text(json.dumps({key: value for key, value in config.items() if value is not ...}))
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("kind", KINDS)
+def test_xlnet_agrees_with_transformers(tmp_path, seed, kind):
+    assert_agrees_both_ways(reference.random_reference("xlnet", seed, kind), tmp_path, seed)
+
+
+SETTINGS = {"clamped": {"clamp_len": 4}, "relu": {"ff_activation": "relu"}, "coarse norm": {"layer_norm_eps": 0.01},
+            "short memory": {"mem_len": 3}, "keeps everything": {"mem_len": None}}
+
+
+@pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS)
+def test_unusual_settings_agree(tmp_path, settings):
+    theirs = reference.random_reference("xlnet", 6, "XLNetLMHeadModel", **settings)
+    model, back = load_both_ways(theirs, tmp_path)
+    assert_same_outputs(model, theirs)
+    assert_same_outputs(model, back)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("clamp", [-1, 3], ids=["plain", "clamped"])
+@pytest.mark.parametrize("segmented", [False, True], ids=["without-segments", "segments"])
+def test_memory_agrees_over_several_segments(tmp_path, segmented, clamp):
+    """They keep inputs, we keep what became of them; longer and shorter than the memory."""
+    theirs = reference.random_reference("xlnet", 3, "XLNetLMHeadModel", mem_len=6, clamp_len=clamp)
+    theirs.save_pretrained(tmp_path)
+    model, generator = stemma.load(tmp_path), torch.Generator().manual_seed(1)
+    assert model.recipe.settings.network.memory.evaluation == 6
+    cache, memory = model.network.new_cache(), None
+    for length in (4, 9, 1, 3, 2):
+        ids = torch.randint(theirs.config.vocab_size, (3, length), generator=generator)
+        types = torch.randint(2, (3, length), generator=generator) if segmented else None
+        expected = theirs(ids, mems=memory, token_type_ids=types, use_mems=True)
+        memory = expected.mems
+        hidden = model.network({"encoder": Stream(ids, Full(), segments=types)}, cache)["encoder"]
+        torch.testing.assert_close(model.token_head()(hidden), expected.logits, atol=1e-4, rtol=0)
+    assert cache.length == 6
+    fresh = model.network({"encoder": Stream(ids, Full(), segments=types)})["encoder"]
+    assert (fresh - hidden).abs().max() > 1e-2, "the memory made no difference"
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("segmented", [False, True], ids=["without-segments", "segments"])
+def test_both_streams_agree(tmp_path, segmented):
+    """Random orders, a few targets each, memory carried on."""
+    theirs = reference.random_reference("xlnet", 2, "XLNetLMHeadModel", mem_len=5)
+    theirs.save_pretrained(tmp_path)
+    model, generator = stemma.load(tmp_path), torch.Generator().manual_seed(1)
+    cache, memory = model.network.new_cache(), None
+    for length in (8, 5, 7):
+        ids = torch.randint(theirs.config.vocab_size, (3, length), generator=generator)
+        types = torch.randint(3, (3, length), generator=generator) if segmented else None
+        order = torch.stack([torch.randperm(length, generator=generator) for _ in range(3)])
+        targets = order.argsort(1)[:, -3:]  # the last of each order
+        hidden_from = (order[:, None, :] >= order[:, :, None]).float()  # nobody sees himself, nor who comes later
+        mapping = torch.nn.functional.one_hot(targets, length).float()
+        expected = theirs(ids, mems=memory, token_type_ids=types, perm_mask=hidden_from, target_mapping=mapping,
+                          use_mems=True, output_hidden_states=True)
+        memory = expected.mems
+        stream = Stream(ids, Permuted(order), segments=types, query=targets)
+        made = model.network({"encoder": stream}, cache, keep_layers=True)
+        torch.testing.assert_close(model.token_head()(made[QUERY]), expected.logits, atol=1e-4, rtol=0)
+        torch.testing.assert_close(made["encoder"], expected.hidden_states[-2], atol=1e-4, rtol=0)  # text, query last
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_transformers_agrees_with_ours(tmp_path, seed):
+    sizes = reference.random_sizes(seed + 10)
+    width, heads = sizes["even_width"], sizes["heads"]
+    changes = {"layers": sizes["layers"], "width": width, "heads": heads, "feedforward": sizes["inner"],
+               "attention.head_width": width // heads, "norm.epsilon": 1e-5, "memory.length": 7, "activation": "relu"}
+    model = stemma.build("xlnet", sizes["vocabulary"], [f"network.{key}={value}" for key, value in changes.items()])
+    reference.perturb(model.network, seed)
+    stemma.save(model, tmp_path / "ours")
+    theirs = assert_loads_into("XLNetLMHeadModel", tmp_path / "ours")
+    assert type(transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "ours")) is type(theirs)
+    assert (theirs.config.mem_len, theirs.config.layer_norm_eps) == (7, 1e-5)
+    assert_same_outputs(model, theirs, seed=seed)
+    assert model.parameter_count() == theirs.num_parameters()
+    assert_same_outputs(stemma.load(tmp_path / "ours"), theirs, seed=seed)
+
+
+def test_laptop_sizes_are_xlnets_too(tmp_path):
+    stemma.save(stemma.build("xlnet@tiny", 40), tmp_path / "m")
+    assert_loads_into("XLNetLMHeadModel", tmp_path / "m")
+
+
+def test_a_silent_config_is_as_large_as_published(tmp_path):
+    """Silence means the family's defaults, which are those of the large model and not of our recipe's first size."""
+    theirs = reference.random_reference("xlnet", 1, "XLNetModel", d_model=64, n_head=16, d_inner=32, n_layer=1)
+    theirs.save_pretrained(tmp_path)
+    configure(tmp_path, n_head=..., d_head=..., mem_len=..., clamp_len=...)
+    model = stemma.load(tmp_path)
+    assert (model.recipe.settings.network.heads, model.recipe.settings.network.memory.evaluation) == (16, 512)
+    assert_same_outputs(model, theirs)
+
+
+def test_all_that_is_not_xlnet_is_told_at_once(tmp_path):
+    reference.random_reference("xlnet", 1, "XLNetModel").save_pretrained(tmp_path)
+    configure(tmp_path, attn_type="uni", bi_data=True, untie_r=False, d_head=9)
+    with pytest.raises(UserError, match="holds a xlnet of a kind that is not supported") as told:
+        stemma.load(tmp_path)
+    assert [place for place, _ in told.value.problems] == ["d_head = 9", "attn_type = uni", "bi_data = True",
+                                                           "untie_r = False"]
+
+
+@pytest.mark.parametrize(("setting", "value", "told"), [
+    ("d_model", "36", "network.width = 36"), ("n_head", 0, "network.heads = 0"), ("clamp_len", "far", "clamp = far"),
+    ("mem_len", -3, "network.memory.evaluation = -3")])
+def test_impossible_values_are_told_with_their_place(tmp_path, setting, value, told):
+    reference.random_reference("xlnet", 1, "XLNetModel").save_pretrained(tmp_path)
+    configure(tmp_path, **{setting: value, "d_head": ...})
+    with pytest.raises(UserError, match=told):
+        stemma.load(tmp_path)
+
+
+UNSEGMENTED = ["network.attention.segments=false", "corpus.single=A separator", "corpus.pair=A separator B separator"]
+
+
+@pytest.mark.parametrize("changes", [["network.memory.start=zeros"], ["network.memory.same_length=true"],
+                                     ["network.attention.head_width=32"], ["network.embedding.scale=true"],
+                                     UNSEGMENTED], ids=lambda changes: changes[0])
+def test_what_is_not_xlnet_is_saved_under_our_own_name(tmp_path, changes):
+    model = stemma.build("xlnet@tiny", 40, changes)
+    stemma.save(model, tmp_path / "m")
+    assert json.loads((tmp_path / "m/config.json").read_text())["model_type"] == "stemma"
+    ids = torch.arange(12).view(2, 6)
+    assert torch.equal(stemma.load(tmp_path / "m").logits(ids), model.logits(ids))
