@@ -14,7 +14,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
-__all__ = ["Model", "Recipe", "UserError", "build", "generate", "load", "pretrain", "recipe", "resume", "save", "stream"]
+__all__ = ["Model", "Recipe", "UserError", "build", "generate", "load", "pretrain", "recipe", "resume", "save",
+           "stream"]
 
 _HOMES = {"Model": "stemma.exchange.model", "load": "stemma.exchange.load", "save": "stemma.exchange.save",
           "build": "stemma.exchange.build", "Recipe": "stemma.lineage", "recipe": "stemma.lineage",

@@ -1,6 +1,7 @@
 import json
 
 import pytest
+from commands import stemma
 from making import pieced_corpus
 
 from stemma.cli import main
@@ -186,3 +187,36 @@ def test_bad_input_is_one_sentence(capsys, corpus_folder, arguments, said):
     assert main(["inspect", *(str(corpus_folder) if word == "CORPUS" else word for word in arguments)]) == 2
     error = capsys.readouterr().err
     assert error.startswith("error: ") and said in error and "Traceback" not in error
+
+
+@pytest.fixture(scope="module")
+def thinker(tmp_path_factory, corpus_folder):
+    """A Universal Transformer that has learned for a few steps."""
+    run = tmp_path_factory.mktemp("thinker") / "run"
+    made = stemma("pretrain", "universal-transformer@tiny", "--corpus", corpus_folder, "--out", run, "--steps", "3",
+                  "network.layers=5", "network.width=32", "network.feedforward=32", "--json")
+    assert made.code == 0, made.err
+    return run, made.json
+
+
+def test_steps_taken_are_logged_and_shown_for_every_token(thinker):
+    run, result = thinker
+    assert 1 <= result["measures"]["steps"] <= 5
+    lines = [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
+    assert lines[0]["measures"]["steps"] >= 1 and lines[0]["losses"]["ponder"] > 0
+    done = stemma("inspect", run, "--text", "the old clerk reads a letter", "--json")
+    assert done.code == 0, done.err
+    tokens = done.json["tokens"]
+    assert tokens[0]["token"] == "the" and "probability" not in tokens[0]
+    assert all(1 <= entry["steps"] <= 5 and entry["steps"] == round(entry["steps"]) for entry in tokens)
+    assert all(0 < entry["probability"] < 1 for entry in tokens[1:])
+    shown = stemma("inspect", run, "--text", "the old clerk reads a letter")
+    assert shown.code == 0 and "steps ▪" in shown.out and "expected" in shown.out
+
+
+def test_inspect_without_a_corpus_says_what_it_needs(thinker):
+    run, _ = thinker
+    for arguments, said in ((["bert@tiny"], "needs --corpus"), ([run, "--text", ""], "no text to look at"),
+                            ([run, "--text", "a letter", "network.layers=2"], "takes no --corpus and no changes")):
+        done = stemma("inspect", *arguments)
+        assert done.code == 2 and said in done.err

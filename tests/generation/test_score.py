@@ -44,6 +44,7 @@ def tokenizer(kind="byte_bpe", roles=None):
 def made(name: str, length: int = 16, roles=("end",)) -> stemma.Model:
     recipe, changes = VARIANTS[name]
     words = tokenizer(roles=set(roles) if roles is not None else None)
+    torch.manual_seed(1)
     model = stemma.build(recipe, words.vocab_size, [*SMALL, *changes, f"corpus.sequence_length={length}"])
     perturb(model.network, 3)
     model.tokenizer = words

@@ -2,13 +2,15 @@
 
     python old_transformers.py environment FOLDER             make (or find) an environment that has it
     FOLDER/bin/python old_transformers.py references CASES.json OUT    tiny random models, and what they answer
+    FOLDER/bin/python old_transformers.py read MODEL IDS OUT           what a model of ours answers over there
 
 A case is {"name", "seed", "config": {...}, "rows", "segments": [lengths], "start": "zeros" or "empty"}. For each one
 OUT gets NAME/model (its save_pretrained folder, safetensors), NAME/model_bin (the same as pytorch_model.bin, the layout
 of the released checkpoint), NAME/told.json with its number of parameters, and NAME/answers.safetensors: for segment s
 `s.ids`, `s.hidden`, `s.log_probabilities`, and `s.memory` (layers, rows, places, width) as it stands after the segment.
 OUT/published.json tells the size, the settings and the tensors of the published WikiText-103 model, which is never
-really made.
+really made. `read` loads MODEL, feeds it the segments 0, 1, ... of the file IDS and writes `s.log_probabilities` and
+`s.hidden` to OUT.safetensors, and to OUT.json what did not fit on loading.
 """
 
 from __future__ import annotations
@@ -50,6 +52,30 @@ def references(python: Path, cases: list[dict[str, Any]], out: Path) -> None:
     out.mkdir(parents=True, exist_ok=True)
     (out / "cases.json").write_text(json.dumps(cases))
     subprocess.run([python, "-W", "ignore", __file__, "references", out / "cases.json", out], check=True)
+
+
+def read(python: Path, model: Path, ids: Path, out: Path) -> dict[str, Any]:
+    """Run this file in the old environment; what it told on loading."""
+    subprocess.run([python, "-W", "ignore", __file__, "read", model, ids, out], check=True)
+    return json.loads(out.with_suffix(".json").read_text())
+
+
+def write_answers(folder: Path, ids: Path, out: Path) -> None:
+    import torch
+    import transformers
+    from safetensors.torch import load_file, save_file
+
+    model, told = transformers.TransfoXLLMHeadModel.from_pretrained(folder, output_loading_info=True)
+    segments, memory, answers = load_file(ids), None, {}
+    with torch.no_grad():
+        for number in range(len(segments)):
+            made = model.eval()(segments[str(number)], mems=memory, output_hidden_states=True)
+            memory = made.mems
+            answers |= {f"{number}.hidden": made.hidden_states[-1].contiguous(),
+                        f"{number}.log_probabilities": made.prediction_scores.contiguous()}
+    save_file(answers, out.with_suffix(".safetensors"))
+    told |= {"parameters": model.num_parameters(), "eos_token_id": model.config.eos_token_id}
+    out.with_suffix(".json").write_text(json.dumps(told))
 
 
 def write_reference(case: dict[str, Any], out: Path) -> None:
@@ -97,6 +123,9 @@ def main() -> None:
     warnings.simplefilter("ignore")
     if sys.argv[1] == "environment":
         print(environment(Path(sys.argv[2])))
+        return
+    if sys.argv[1] == "read":
+        write_answers(*map(Path, sys.argv[2:]))
         return
     cases, out = json.loads(Path(sys.argv[2]).read_text()), Path(sys.argv[3])
     for case in cases:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,21 +13,35 @@ import pytest
 import torch
 from literal import adaptive_softmax, transformer_xl
 from parity import old_transformers
-from safetensors.torch import load_file
+from parity.reference import perturb
+from safetensors.torch import load_file, save_file
 from torch import Tensor
+
+import stemma
+from stemma.errors import UserError
+from stemma.exchange.keys import to_theirs
+from stemma.exchange.transformer_xl import TRANSFORMER_XL
+from stemma.network.streams import Stream
+from stemma.visibility import Causal
 
 pytestmark = pytest.mark.slow
 
 SIZES = {"d_model": 12, "d_embed": 12, "n_head": 3, "d_head": 5, "d_inner": 17, "n_layer": 2, "vocab_size": 41}
 CASES = {
     # As published, but tiny: narrower and narrower clusters, only the first cluster's projection not shared.
-    "published": {"d_embed": 16, "cutoffs": [9, 20], "div_val": 2, "mem_len": 5, "clamp_len": 6, "same_length": True},
+    "published": {"cutoffs": [9, 20], "div_val": 2, "mem_len": 5, "clamp_len": 6, "same_length": True},
+    "wide_embedding": {"d_embed": 16, "cutoffs": [9, 20], "div_val": 2, "mem_len": 5, "clamp_len": 6},
     "character": {"cutoffs": [], "div_val": 1, "mem_len": 6, "clamp_len": -1, "same_length": False, "untie_r": False},
     "one_width": {"cutoffs": [7, 19], "div_val": 1, "mem_len": 4, "clamp_len": 3, "same_length": False},
+    "undivided": {"cutoffs": [], "div_val": 1, "mem_len": 4, "clamp_len": 0, "same_length": True},
+    "undivided_and_projected": {"cutoffs": [], "div_val": 3, "mem_len": 7, "same_length": False},
     "one_narrow_width": {"d_embed": 8, "cutoffs": [7, 19], "div_val": 1, "mem_len": 9, "same_length": True},
     "all_shared": {"d_embed": 16, "cutoffs": [9, 20, 31], "div_val": 2, "mem_len": 3, "tie_projs": [True] * 4},
     "no_memory": {"cutoffs": [10], "div_val": 2, "mem_len": 0, "same_length": False, "layer_norm_epsilon": 0.01},
 }
+# What is told of those that we do not build.
+REFUSED = {"wide_embedding": "d_embed", "character": "untie_r", "one_narrow_width": "d_embed",
+           "all_shared": "tie_projs", "no_memory": "network.memory.evaluation"}
 
 
 @dataclass
@@ -42,15 +57,20 @@ class Reference:
 
 
 @pytest.fixture(scope="module")
-def made(request, tmp_path_factory) -> Path:
-    """The folder with every reference."""
+def python(request) -> Path:
+    """The interpreter that has the old library."""
     place = Path(request.config.cache.mkdir("transformers-4.35.2"))
     try:
-        python = old_transformers.environment(place / "environment")
+        return old_transformers.environment(place / "environment")
     except subprocess.CalledProcessError as problem:
         if "pip" not in problem.cmd:
             raise
         pytest.skip(f"transformers {old_transformers.VERSION} cannot be installed here")
+
+
+@pytest.fixture(scope="module")
+def made(python, tmp_path_factory) -> Path:
+    """The folder with every reference."""
     out = tmp_path_factory.mktemp("references")
     old_transformers.references(python, [
         {"name": f"{name}-{start}", "seed": number, "config": {**SIZES, **settings}, "rows": 2,
@@ -108,15 +128,13 @@ def assert_near(ours: Tensor, theirs: Tensor, what: str, atol: float) -> None:
 @torch.no_grad()
 def test_literal_transcription_agrees(reference):
     stack, words = transcribed(reference)
-    config, answers = reference.config, reference.answers
+    config = reference.config
     width, cutoffs, memory_length = config["d_model"], config["cutoffs"], config["mem_len"]
     clamp = config["clamp_len"] if config["clamp_len"] > 0 else None
     for row in range(reference.case["rows"]):
         zeros = memory_length if reference.case["start"] == "zeros" else 0
         memory = transformer_xl.no_memory(config["n_layer"], width, zeros)
-        for number in range(len(reference.case["segments"])):
-            theirs = {name.removeprefix(f"{number}."): value for name, value in answers.items()
-                      if name.startswith(f"{number}.")}
+        for number, theirs in enumerate(segments_of(reference)):
             x = adaptive_softmax.embedded(theirs["ids"][row].tolist(), words, cutoffs, width)
             hidden, memory = transformer_xl.segment(x, memory, stack, config["n_head"], memory_length, clamp,
                                                     config["same_length"], config["layer_norm_epsilon"])
@@ -127,6 +145,64 @@ def test_literal_transcription_agrees(reference):
                 assert_near(torch.stack(memory), theirs["memory"][:, row], f"memory after segment {number}", 1e-5)
 
 
+def segments_of(reference: Reference) -> Iterator[dict[str, Tensor]]:
+    for number in range(len(reference.case["segments"])):
+        yield {name.removeprefix(f"{number}."): value for name, value in reference.answers.items()
+               if name.startswith(f"{number}.")}
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("layout", ["model", "model_bin"])
+def test_ours_agrees_or_refuses(reference, layout):
+    """The state carried from segment to segment. A library that starts from nothing is reached by our own setting."""
+    name, _, start = reference.case["name"].rpartition("-")
+    if name in REFUSED:
+        with pytest.raises(UserError, match=REFUSED[name]):
+            stemma.load(reference.folder / layout)
+        return
+    model = stemma.load(reference.folder / layout)
+    assert model.notices == []
+    assert model.parameter_count() == json.loads((reference.folder / "told.json").read_text())["parameters"]
+    network = model.network
+    network.settings = network.settings.model_copy(
+        update={"memory": network.settings.memory.model_copy(update={"start": start})})
+    state = network.new_cache()
+    for number, theirs in enumerate(segments_of(reference)):
+        hidden = network({"encoder": Stream(theirs["ids"], Causal())}, state)["encoder"]
+        assert_near(hidden, theirs["hidden"], f"hidden state of segment {number}", 1e-4)
+        assert_near(network.head("vocabulary")(hidden), theirs["log_probabilities"], f"segment {number}", 1e-4)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", [name for name in CASES if name not in REFUSED])
+def test_ours_is_read_over_there(made, tmp_path, name, python):
+    """theirs -> ours -> theirs: the same tensors, and the same answers of the old library."""
+    model = stemma.load(made / f"{name}-zeros/model")
+    perturb(model.network, 5)
+    stemma.save(model, tmp_path / "ours")
+    generator = torch.Generator().manual_seed(2)
+    segments = [torch.randint(model.network.vocabulary, (2, length), generator=generator) for length in (3, 6, 2)]
+    save_file({str(number): ids for number, ids in enumerate(segments)}, tmp_path / "ids.safetensors")
+    told = old_transformers.read(python, tmp_path / "ours", tmp_path / "ids.safetensors", tmp_path / "answers")
+    assert told["missing_keys"] in ([], ["transformer.pos_emb.inv_freq"])  # which it computes, and need not be stored
+    assert told["unexpected_keys"] == told["mismatched_keys"] == told["error_msgs"] == []
+    assert told["parameters"] == model.parameter_count()
+    answers, state = load_file(tmp_path / "answers.safetensors"), model.network.new_cache()
+    for number, ids in enumerate(segments):
+        hidden = model.network({"encoder": Stream(ids, Causal())}, state)["encoder"]
+        assert_near(hidden, answers[f"{number}.hidden"], f"hidden state of segment {number}", 1e-4)
+        assert_near(model.token_head()(hidden), answers[f"{number}.log_probabilities"], f"segment {number}", 1e-4)
+
+
 def test_published_size(made):
+    """Their count, and the names and shapes of every tensor of ours at that size."""
     told = json.loads((made / "published.json").read_text())
     assert told["parameters"] == 285_205_322
+    with torch.device("meta"):
+        network = stemma.build("transformer-xl@large").network
+    state = network.state_dict()
+    keys = TRANSFORMER_XL.keys(network.heads, state, bare=False)
+    ours = {name: list(tensor.shape) for name, tensor in to_theirs(keys, state, network.settings.heads).items()}
+    copies = {name for name, _ in TRANSFORMER_XL.copied(ours, bare=False)}
+    assert ours == {name: shape for name, shape in told["tensors"].items()
+                    if name not in copies and not name.endswith(TRANSFORMER_XL.ignored)}

@@ -15,7 +15,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 from typer.core import TyperGroup
 
-from stemma.cli import cleaning, family, start, train, use
+from stemma.cli import cleaning, evaluate, family, generate, start, train, use
 from stemma.cli.corpus import corpus_app
 from stemma.cli.output import emit
 from stemma.cli.tokenizer import tokenizer_app
@@ -71,6 +71,8 @@ app.add_typer(tokenizer_app, name="tokenizer", cls=Verbs)
 app.add_typer(corpus_app, name="corpus", cls=Verbs)
 train.register(app)
 use.register(app)
+generate.register(app)
+evaluate.register(app)
 cleaning.register(app)
 
 

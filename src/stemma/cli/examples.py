@@ -40,6 +40,15 @@ def show_examples(result: dict[str, Any]) -> None:
             _show_grid("who sees whom among the first places (down: who reads; across: what is seen)", drawn)
 
 
+def show_tokens(tokens: list[dict[str, Any]]) -> None:
+    """How a model read a text: a line for each token."""
+    width = max(len(entry["token"]) for entry in tokens)
+    for entry in tokens:
+        steps = f"{entry['steps']:4.0f} steps " + "▪" * round(entry["steps"]) if "steps" in entry else ""
+        foreseen = f"{entry['probability']:7.1%}  expected {entry['expected']}" if "probability" in entry else ""
+        _print(f"  {entry['token']:<{width}}  {foreseen:<32}{steps}".rstrip())
+
+
 def _show_order(example: dict[str, Any]) -> None:
     """The two streams of one example: what is read, and what is guessed unseen."""
     _show_grid(f"the first stream, places 0 to {min(PICTURE, len(example['order'])) - 1} (down: who reads; across: "

@@ -8,9 +8,10 @@ from typing import Annotated, Any
 
 import typer
 
-from stemma.cli.examples import show_examples
+from stemma.cli.examples import show_examples, show_tokens
 from stemma.cli.family import ChangesArgument, RecipeArgument
 from stemma.cli.output import DebugOption, JsonOption, emit, notice, shown
+from stemma.errors import UserError
 
 CorpusOption = Annotated[list[str], typer.Option("--corpus", metavar="DIR|PATH", show_default=False,
                                                  help="A corpus folder, or raw text: a file, folder, glob or -.")]
@@ -80,7 +81,13 @@ def _finish(result: dict[str, Any], run: Path, as_json: bool) -> None:
     emit(result, as_json, human)
 
 
-def inspect(recipe: RecipeArgument, corpus: CorpusOption, changes: ChangesArgument = None,
+def inspect(recipe: Annotated[str, typer.Argument(metavar="RECIPE|MODEL", help="A recipe, to see what it does to "
+                                                  "text; or a finished model, with --text.")],
+            changes: ChangesArgument = None,
+            corpus: Annotated[list[str] | None, typer.Option(metavar="DIR|PATH", show_default=False,
+                                                             help="A corpus folder, or raw text.")] = None,
+            text: Annotated[str | None, typer.Option(help="Look at how a model reads this: how well it foresaw each "
+                                                     "token, and how many steps it took.")] = None,
             examples: Annotated[int, typer.Option(min=1, help="How many examples to show.")] = 2,
             step: Annotated[int, typer.Option(min=0, help="The batch of this step.")] = 0,
             seed: SeedOption = 0, documents: DocumentsOption = "blank", field: FieldOption = "text",
@@ -90,6 +97,12 @@ def inspect(recipe: RecipeArgument, corpus: CorpusOption, changes: ChangesArgume
 
     Example: stemma inspect bert@tiny --corpus corpus objective.masked_lm.unit=word
     """
+    if text is not None:
+        _look_inside(recipe, text, bool(corpus or changes), json)
+        return
+    if not corpus:
+        raise UserError("`stemma inspect` needs --corpus (what a recipe does to text), or --text and a finished model "
+                        "(how it reads that text).")
     from stemma import lineage
     from stemma.corpus.shards import Corpus
     from stemma.training.inspect import inspect as look
@@ -97,8 +110,21 @@ def inspect(recipe: RecipeArgument, corpus: CorpusOption, changes: ChangesArgume
     from stemma.training.source import adopt_tokenizer, corpus_from_text
 
     chosen = lineage.recipe(recipe, changes or ())
-    folder, text = locate(corpus)
+    folder, files = locate(corpus)
     reading = Reading(documents=documents, field=field, encoding=encoding, errors=errors)
-    opened = Corpus.open(folder) if folder else corpus_from_text(text, chosen, reading, notice)
+    opened = Corpus.open(folder) if folder else corpus_from_text(files, chosen, reading, notice)
     result = look(adopt_tokenizer(chosen, opened), opened, examples, seed, step)
     emit(result, json, lambda: show_examples(result))
+
+
+def _look_inside(model: str, text: str, more: bool, json: bool) -> None:
+    from stemma.exchange.load import load
+    from stemma.generation.look import look
+
+    if more:
+        raise UserError("--text looks at a finished model, which takes no --corpus and no changes; leave them out.")
+    loaded = load(model)
+    for found in loaded.notices:
+        notice(found)
+    tokens = look(loaded, text)
+    emit({"model": model, "text": text, "tokens": tokens}, json, lambda: show_tokens(tokens))

@@ -44,13 +44,13 @@ def length_penalty(length: int, alpha: float) -> float:
     return ((5 + length) / 6) ** alpha
 
 
-def beam_search(reader: Reader, begin: Sequence[Callable[[], Writing]], options: Options, end: int | None,
-                named: int) -> list[list[Writing]]:
+def beam_search(reader: Reader, begin: Sequence[Callable[[], Writing]], options: Options,
+                ends: Sequence[int], named: int) -> list[list[Writing]]:
     """For each prompt its best completions, the best first; `begin` starts a writing of each."""
     searches = [Search(start, [Beam(row=row)]) for row, start in enumerate(begin)]
     going_on = searches
     for step in range(options.tokens):
-        extend(reader, going_on, options, step, end, named)
+        extend(reader, going_on, options, step, ends, named)
         going_on = [search for search in going_on if not settled(search, options, step + 1)]
         if not going_on:
             break
@@ -65,32 +65,33 @@ def beam_search(reader: Reader, begin: Sequence[Callable[[], Writing]], options:
     return [[writing for _, writing in search.ended[:options.completions]] for search in searches]
 
 
-def extend(reader: Reader, searches: list[Search], options: Options, step: int, end: int | None, named: int) -> None:
+def extend(reader: Reader, searches: list[Search], options: Options, step: int, ends: Sequence[int],
+           named: int) -> None:
     """One more token for every beam of every search."""
     logits = reader.expect()
     chances = logits.float().log_softmax(-1)
-    processed = allowed(reader, logits, options, step, end, named)
+    processed = allowed(reader, logits, options, step, ends, named)
     scores = chances if processed is logits else processed.float().log_softmax(-1)
     for search in searches:
         rows = torch.tensor([beam.row for beam in search.live], device=reader.device)
         totals = torch.tensor([beam.total for beam in search.live], device=reader.device)
         sums = (totals[:, None] + scores[rows]).flatten()
-        best, places = sums.topk(min(2 * options.beams, len(sums)))  # of two tokens a beam, at most one is the end
+        best, places = sums.topk(min((1 + len(ends)) * options.beams, len(sums)))  # enough, even if all end
         parents, tokens = places // scores.shape[1], places % scores.shape[1]
         own = chances[rows[parents], tokens]
         found = [Beam((*search.live[parent].tokens, token), total, search.live[parent].log_probability + chance,
                       search.live[parent].row)
                  for parent, token, total, chance in zip(parents.tolist(), tokens.tolist(), best.tolist(),
                                                          own.tolist(), strict=True) if total > NEVER]
-        sort_out(search, found, options, step, end)
+        sort_out(search, found, options, step, ends)
 
 
-def sort_out(search: Search, found: list[Beam], options: Options, step: int, end: int | None) -> None:
+def sort_out(search: Search, found: list[Beam], options: Options, step: int, ends: Sequence[int]) -> None:
     """Which of the candidates have ended, and which live on."""
     search.live = []
     last = step == options.tokens - 1
     for beam in found:
-        writing = replay(search, beam, last) if last or options.stop or beam.tokens[-1] == end else None
+        writing = replay(search, beam, last) if last or options.stop or beam.tokens[-1] in ends else None
         if writing is not None and writing.ended:
             search.ended.append((beam.total / length_penalty(step + 1, options.alpha), writing))
         elif len(search.live) < options.beams:

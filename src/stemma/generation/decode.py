@@ -13,19 +13,20 @@ from stemma.generation.sampling import draw, forbid, penalise
 from stemma.generation.text import Writing
 
 
-def allowed(reader: Reader, logits: Tensor, options: Options, step: int, end: int | None, named: int) -> Tensor:
+def allowed(reader: Reader, logits: Tensor, options: Options, step: int, ends: Sequence[int], named: int) -> Tensor:
     """The scores (R, V) that the next token is chosen by."""
     logits = penalise(logits, reader.ids, options.repetition_penalty)
-    return forbid(logits, end if step < options.min_tokens else None, named)
+    return forbid(logits, ends if step < options.min_tokens else (), named)
 
 
-def write(reader: Reader, writings: Sequence[Writing], options: Options, uniform: Tensor | None, end: int | None,
-          named: int) -> Iterator[list[tuple[Writing, str]]]:
-    """Yields, step by step, what became readable in each row; `uniform` (R, tokens) is what rows draw with."""
+def write(reader: Reader, writings: Sequence[Writing], options: Options, uniform: Tensor | None,
+          ends: Sequence[int], named: int) -> Iterator[list[tuple[Writing, str]]]:
+    """Yields, step by step, what became readable in each row; `uniform` (R, tokens) is what rows draw with
+    (None: the likeliest token is taken)."""
     alive = list(writings)
     for step in range(options.tokens):
         logits = reader.expect()
-        scores = allowed(reader, logits, options, step, end, named)
+        scores = allowed(reader, logits, options, step, ends, named)
         chosen = scores.argmax(-1) if uniform is None else draw(scores, options, uniform[:, step])
         chances = logits.float().log_softmax(-1).gather(1, chosen[:, None]).squeeze(1)
         reader.add(chosen)

@@ -23,7 +23,7 @@ from stemma.generation.decode import write
 from stemma.generation.options import Options
 from stemma.generation.reader import Reader, needs_equal_lengths
 from stemma.generation.sampling import uniform_numbers
-from stemma.generation.text import Ended, Writing, begin_writing, ending_token, read_prompts
+from stemma.generation.text import Ended, Writing, begin_writing, ending_tokens, read_prompts
 from stemma.network.packed import packed
 
 PAYS = 16  # steps after which packing the weights has paid for itself
@@ -87,8 +87,8 @@ class Job:
         check_writes(model)
         self.model, self.options, self.notice = model, options, notice
         self.prompts = read_prompts(model, prompts, options, notice)
-        self.seed = secrets.randbits(32) if options.seed is None else options.seed
-        self.end = ending_token(model)
+        self.seed = new_seed() if options.seed is None else options.seed
+        self.ends = ending_tokens(model)
         self.named = model.network.vocabulary if model.tokenizer is None else model.tokenizer.vocab_size
         self.told = False
 
@@ -124,14 +124,14 @@ class Job:
                                                                    self.seed).to(self.model.device)
         with self.ready(len(batch)):
             reader = Reader(self.model, ids, self.options.cache)
-            yield from write(reader, writings, self.options, uniform, self.end, self.named)
+            yield from write(reader, writings, self.options, uniform, self.ends, self.named)
         self.tell(reader)
 
     @torch.inference_mode()
     def search(self, batch: list[Row]) -> list[Completion]:
         with self.ready(len(batch) * self.options.beams):
             reader = Reader(self.model, [self.prompts[row.prompt] for row in batch], self.options.cache)
-            found = beam_search(reader, [partial(self.begin, row.prompt) for row in batch], self.options, self.end,
+            found = beam_search(reader, [partial(self.begin, row.prompt) for row in batch], self.options, self.ends,
                                 self.named)
         self.tell(reader)
         return [_completion(writing, row.prompt) for row, best in zip(batch, found, strict=True) for writing in best]
@@ -153,6 +153,10 @@ class Job:
             self.told = True
             self.notice(f"the text outgrew the {reader.maximum:,} tokens that {self.model.recipe.label} reads at once; "
                         "from there on it was written from its last part alone.")
+
+
+def new_seed() -> int:
+    return secrets.randbits(32)
 
 
 def check_writes(model: Model) -> None:

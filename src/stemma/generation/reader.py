@@ -123,8 +123,9 @@ class Reader:
 
 
 def longest_text(model: Model) -> int | None:
-    """How many tokens the network reads at once; None: any number."""
-    return getattr(model.recipe.settings.network.position, "maximum", None)
+    """How many tokens the network reads at once; None: any number. Further places may exist, and were not trained."""
+    most = getattr(model.recipe.settings.network.position, "maximum", None)
+    return None if most is None else min(most, model.recipe.settings.corpus.sequence_length)
 
 
 def reads_backward(model: Model) -> bool:

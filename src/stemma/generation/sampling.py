@@ -27,15 +27,14 @@ def penalise(logits: Tensor, ids: Tensor, penalty: float) -> Tensor:
     return logits.scatter(1, ids, torch.where(scores > 0, scores / penalty, scores * penalty))
 
 
-def forbid(logits: Tensor, end: int | None, named: int) -> Tensor:
-    """Without the token that ends a text, where it comes too early, and those beyond the `named`: published
-    vocabularies are often filled up to a round number."""
-    if end is None and named >= logits.shape[1]:
+def forbid(logits: Tensor, tokens: Sequence[int], named: int) -> Tensor:
+    """Without these tokens and those beyond the `named`: published vocabularies are often filled up to a round
+    number."""
+    if not tokens and named >= logits.shape[1]:
         return logits
     logits = logits.clone()
     logits[:, named:] = -torch.inf
-    if end is not None:
-        logits[:, end] = -torch.inf
+    logits[:, list(tokens)] = -torch.inf
     return logits
 
 

@@ -14,19 +14,20 @@ from stemma.errors import UserError
 from stemma.exchange.model import Model
 from stemma.generation.options import Options
 from stemma.generation.reader import longest_text, reads_backward
+from stemma.generation.windows import PARTING
 from stemma.text.tokenizer import Tokenizer
 
 Ended = Literal["end", "stop", "length"]
 UNFINISHED = "\N{REPLACEMENT CHARACTER}"  # what a decoder makes of bytes that are no character (yet)
 LONGEST_CHARACTER = 4  # bytes, and so tokens, that UTF-8 takes at most
-BEGINNINGS = ("end", "begin", "separator")  # what may stand before a text; documents are parted by the first of them
+ENDINGS = ("separator", "end")  # what parts documents while a model is trained, and what others end a text with
 
 
 class Writing:
     """One completion while it is written: its tokens, and its text as far as it is certain."""
 
-    def __init__(self, tokenizer: Tokenizer | None, prompt: Sequence[int], stop: Sequence[str], end: int | None):
-        self.tokenizer, self.stop, self.end = tokenizer, stop, end
+    def __init__(self, tokenizer: Tokenizer | None, prompt: Sequence[int], stop: Sequence[str], ends: Sequence[int]):
+        self.tokenizer, self.stop, self.ends = tokenizer, stop, ends
         self.prompt = list(prompt)
         self.tokens: list[int] = []
         self.log_probability = 0.0
@@ -40,7 +41,7 @@ class Writing:
         """One more token; returns what can be read now, which is often nothing."""
         self.tokens.append(token)
         self.log_probability += chance
-        if token == self.end:
+        if token in self.ends:
             self.ended = "end"
         else:
             self._ids.append(token)
@@ -95,11 +96,12 @@ class BackwardWriting(Writing):
 
 def begin_writing(model: Model, prompt: Sequence[int], options: Options) -> Writing:
     kind = BackwardWriting if reads_backward(model) else Writing
-    return kind(model.tokenizer, prompt, options.stop, ending_token(model))
+    return kind(model.tokenizer, prompt, options.stop, ending_tokens(model))
 
 
-def ending_token(model: Model) -> int | None:
-    return None if model.tokenizer is None else model.tokenizer.roles.get("end")
+def ending_tokens(model: Model) -> tuple[int, ...]:
+    roles = model.tokenizer.roles if model.tokenizer is not None else {}
+    return tuple(sorted({roles[role] for role in ENDINGS if role in roles}))
 
 
 def read_prompts(model: Model, prompts: Sequence[str | Sequence[int]], options: Options,
@@ -138,7 +140,7 @@ def encode(model: Model, text: str, notice: Callable[[str], None]) -> list[int]:
                f"model reads {tokenizer.token(unknown or 0)} there.")
     if encoding.ids:
         return encoding.ids
-    role = next((role for role in BEGINNINGS if role in tokenizer.roles), None)
+    role = next((role for role in PARTING if role in tokenizer.roles), None)
     if role is None:
         raise UserError("the prompt is empty, and this vocabulary has no token that a text could begin with; write at "
                         "least one word.")

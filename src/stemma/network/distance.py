@@ -104,11 +104,11 @@ class RelativeScores(nn.Module):
     def keys(self, distances: Distances, cache: LayerCache | None) -> Tensor:
         """(1 or 2, heads, D, columns): what is looked for at each distance. Once a memory is full its distances are
         the same in every segment, and to project them would be a third of the work."""
-        kept = None if cache is None else cache.distances
-        if kept is not None and kept.shape[::3] == distances.encoding.shape[:2]:
-            return kept
+        which = (distances.keys, *distances.encoding.shape)  # the farthest distance, and how many there are
+        if cache is not None and cache.distances is not None and cache.distances[0] == which:
+            return cache.distances[1]
         found = self.project(distances.encoding.to(self.project.weight.dtype))
         found = found.view(*found.shape[:2], self.heads, self.head_width).permute(0, 2, 3, 1)
         if cache is not None:
-            cache.distances = found
+            cache.distances = which, found
         return found

@@ -90,7 +90,8 @@ class Stack(nn.Module):
         if cache is not None and way.blank and cache.length == 0:
             nothing = self._as_keys(block, x.new_zeros(x.shape[0], way.blank, x.shape[2]))
             assert isinstance(block.attention, FullAttention)
-            cache.extend(*block.attention.project(nothing, 1, 3))
+            key, value = block.attention.project(nothing, 1, 3)
+            cache.extend(key, value)
         keys = None if seen is x else self._as_keys(block, seen)
         return replace(way.context, mask=way.masks[number % len(way.masks)], keys=keys, cache=cache)
 

@@ -78,7 +78,7 @@ class LayerCache:
         self.limit = limit
         self.start = self.stop = 0
         self.recent: dict[str, Tensor] = {}  # the last inputs of sublayers that look at neighbours
-        self.distances: Tensor | None = None  # what relative positions made of the distances at hand
+        self.distances: tuple[tuple[int, ...], Tensor] | None = None  # which were at hand, and what was made of them
         self._buffers: tuple[Tensor, ...] = ()
 
     @property

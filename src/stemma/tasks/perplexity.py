@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ from stemma.generation.windows import TextReader
 from stemma.text.readers import Passage
 from stemma.text.words import CJK_RUN
 
-GROUP_TOKENS = 1 << 20  # scored at a time, so that memory does not grow with the text
+GROUP_CHARACTERS = 1 << 21  # scored at a time, so that memory does not grow with the text
 Notice = Callable[[str], None]
 
 
@@ -53,14 +54,6 @@ class Tally:
                 "bits_per_character": bits / self.characters if self.characters else math.nan}
 
 
-@dataclass
-class Document:
-    source: str
-    tokens: list[np.ndarray] = field(default_factory=list)
-    tally: Tally = field(default_factory=Tally)
-    edge: str = ""  # the text of the token that is read first: counted only if it is scored
-
-
 def count_words(text: str) -> int:
     """Between white space, and each Chinese character by itself."""
     return sum(len(run[0]) for run in CJK_RUN.finditer(text)) + len(CJK_RUN.sub(" ", text).split())
@@ -81,31 +74,81 @@ def perplexity(model: Model, passages: Iterable[Passage], length: int | None = N
     reader = TextReader(model, length, stride, memory)
     total, listed, documents, lossless = Tally(), [], 0, True
     began = time.perf_counter()
-    for group in _groups(_documents(reader, passages)):
-        texts = [np.concatenate(document.tokens) for document in group]
-        if lossless:
-            lossless = all(document.faithful for document in group)
-        for document, values in zip(group, score_tokens(reader, texts, watch), strict=True):
+    for group in _groups(passages):
+        texts, tallies, faithful = _prepare(reader, group)
+        lossless = lossless and faithful
+        for document, tally, values in zip(group, tallies, score_tokens(reader, texts, watch), strict=True):
             scored = values[~np.isnan(values)]
-            document.tally.nats -= float(scored.sum())
-            document.tally.tokens += len(scored)
-            document.tally.unscored += len(values) - len(scored)
-            total.add(document.tally)
+            tally.add(Tally(-float(scored.sum()), len(scored), len(values) - len(scored)))
+            total.add(tally)
             documents += 1
             if by_document:
-                listed.append({"source": document.source, "tokens": document.tally.tokens, "words":
-                               document.tally.words, **document.tally.measures()})
+                listed.append({"source": document[0].source, "begins": document[0].text[:60], "tokens": tally.tokens,
+                               "words": tally.words, **tally.measures()})
     seconds = time.perf_counter() - began
     if not total.tokens:
-        raise UserError("the text is one token in each document, and the vocabulary has no token that could stand "
-                        "before it, so there is nothing to predict; give a longer text.")
+        raise UserError("no document has more than one token, and the vocabulary has none that could stand before it, "
+                        "so there is nothing to predict; give a longer text.")
     if total.words == 1:
         notice("the text is a single word; what a model makes of it says little about the model.")
     unknown = total.unknown / (total.tokens + total.unscored)
-    for warning in _warnings(tokenizer.lowercase, unknown, lossless):
+    if warning := _warning(unknown, tokenizer.lowercase, lossless):
         notice(warning)
     how = {"length": reader.length, **({"memory": reader.memory} if reader.remembers else {"stride": reader.stride})}
     result = {**total.measures(), "tokens": total.tokens, "unscored": total.unscored, "words": total.words,
               "bytes": total.bytes, "characters": total.characters, "documents": documents, "unknown_rate": unknown,
               "lossless": lossless, **how, "seconds": seconds, "tokens_per_second": total.tokens / max(seconds, 1e-9)}
     return {**result, "by_document": listed} if by_document else result
+
+
+def _groups(passages: Iterable[Passage]) -> Iterator[list[list[Passage]]]:
+    """Whole documents, several at a time."""
+    group: list[list[Passage]] = []
+    size = 0
+    for passage in passages:
+        if passage.begins and size > GROUP_CHARACTERS:
+            yield group
+            group, size = [], 0
+        if passage.begins:
+            group.append([])
+        group[-1].append(passage)
+        size += len(passage.text)
+    if group:
+        yield group
+
+
+def _prepare(reader: TextReader, group: Sequence[Sequence[Passage]]) -> tuple[list[np.ndarray], list[Tally], bool]:
+    """The tokens of each document, what is to be counted of it, and whether the tokens spell the very text."""
+    tokenizer = reader.model.needs_tokenizer()
+    unknown = tokenizer.roles.get("unknown", -1)
+    encodings = iter(tokenizer.encode_batch([passage.text for passage in chain(*group)], special=False))
+    texts, tallies, faithful = [], [], True
+    for document in group:
+        ids: list[int] = []
+        tally = Tally()
+        for number, passage in enumerate(document):
+            encoding, text = next(encodings), passage.text
+            faithful = faithful and tokenizer.decode(encoding.ids, skip_special=False) == text
+            tally.unknown += encoding.ids.count(unknown)
+            ids += encoding.ids
+            # what stands at a token that is not scored must not be counted either
+            if reader.start is None and encoding.ids and number == (len(document) - 1 if reader.backward else 0):
+                text = text[:encoding.offsets[-1][0]] if reader.backward else text[encoding.offsets[0][1]:]
+            tally.count(text)
+        texts.append(np.array(ids, np.int64))
+        tallies.append(tally)
+    return texts, tallies, faithful
+
+
+def _warning(unknown: float, lowercase: bool, lossless: bool) -> str | None:
+    """Why the numbers per word, byte and character may not be comparable: what was scored is not what was counted."""
+    if unknown:
+        return (f"{unknown:.2%} of the tokens are unknown to this vocabulary, all scored as one and the same token: "
+                "its bits per byte cannot be compared with those of a model that can spell every word.")
+    if lowercase:
+        return ("this vocabulary knows no capitals, so what was scored is the lower-cased text: compare its bits per "
+                "byte only with models that read it so.")
+    if not lossless:
+        return ("this vocabulary does not keep all white space or spellings, so what was scored is a simpler text: "
+                "compare its bits per byte only with models that read it so.")
+    return None

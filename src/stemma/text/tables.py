@@ -62,7 +62,7 @@ def read_table(path: str | Path, header: Sequence[str] | None = None, *, encodin
         raise UserError(f"{name} is empty; a table needs a header and rows.")
     kind = _kind(files[0], text)
     if kind == "jsonl":
-        table = _json_lines(name, text)
+        table = json_table(name, text)
     else:
         cells = _tab_separated(text) if kind == "tsv" else _comma_separated(name, text)
         table = _with_header(name, cells, header, kind)
@@ -123,7 +123,8 @@ def _with_header(name: str, cells: list[tuple[int, list[str]]], header: Sequence
     return Table(name, columns, [dict(zip(columns, row, strict=True)) for _, row in cells], [line for line, _ in cells])
 
 
-def _json_lines(name: str, text: str) -> Table:
+def json_table(name: str, text: str) -> Table:
+    """Each line one JSON object; a column that some rows lack is still a column."""
     rows, lines, wrong = [], [], []
     for number, line in enumerate(text.split("\n"), 1):
         if not line.strip():

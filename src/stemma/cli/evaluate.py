@@ -1,0 +1,194 @@
+"""`perplexity`, `cloze` and `prompt`: what a language model knows, without training it further."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from stemma.cli.output import DebugOption, JsonOption, columns, console, emit, notice, shown
+from stemma.cli.train import DocumentsOption, EncodingOption, ErrorsOption, FieldOption, OverwriteOption, SeedOption
+from stemma.cli.use import ModelArgument
+
+if TYPE_CHECKING:
+    from stemma.exchange.model import Model
+
+LengthOption = Annotated[int | None, typer.Option(metavar="N", help="Tokens read at a time; by default as trained.")]
+LimitOption = Annotated[int | None, typer.Option(metavar="N", min=1, help="Ask only the first so many.")]
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(perplexity)
+    app.command()(cloze)
+    app.command()(prompt)
+
+
+def perplexity(model: ModelArgument,
+               path: Annotated[list[str], typer.Argument(metavar="PATH", help="Text: files, folders, globs, or -.")],
+               stride: Annotated[int | None, typer.Option(
+                   metavar="N", help="How far the window moves on; smaller sees more and takes longer. By default half "
+                                     "the length.")] = None,
+               length: LengthOption = None,
+               memory: Annotated[int | None, typer.Option(
+                   metavar="N", help="Places that a model with a memory keeps; by default as its recipe says.")] = None,
+               by: Annotated[str | None, typer.Option(metavar="document", help="Also list every document.")] = None,
+               documents: DocumentsOption = "blank", field: FieldOption = "text", encoding: EncodingOption = "utf-8",
+               errors: ErrorsOption = "strict", json: JsonOption = False, debug: DebugOption = False) -> None:
+    """How well a model predicts text: per token, and per word, byte and character of the raw text, which compares
+    models with different vocabularies.
+
+    Each document is read on its own. A word is what stands between white space; a Chinese character is one too.
+
+    Example: stemma perplexity run held-out.txt --stride 64
+    """
+    from stemma.errors import UserError
+    from stemma.tasks.perplexity import perplexity as measure
+    from stemma.text.readers import read_passages
+
+    if by not in (None, "document"):
+        raise UserError(f'--by is "{by}"; the only choice is document.')
+    passages = read_passages(path, documents=documents, field=field, encoding=encoding, errors=errors, notice=notice)
+    loaded = _load(model)
+    with _counting("tokens") as watch:
+        result = measure(loaded, passages, length, stride, memory, by is not None, notice, watch)
+
+    def human() -> None:
+        for one in result.get("by_document", []):
+            print(f"{one['perplexity']:12,.2f}  {one['tokens']:8,} tokens  {one['begins']!r}")
+        rows = [(name, f"{result[key]:,.4g}", f"{result[counted]:,} {counted}") for name, key, counted in
+                (("perplexity per token", "perplexity", "tokens"), ("perplexity per word", "word_perplexity", "words"),
+                 ("bits per byte", "bits_per_byte", "bytes"),
+                 ("bits per character", "bits_per_character", "characters"))]
+        print("\n".join(columns(rows)))
+        kept = "memory" if "memory" in result else "stride"
+        print(f"{result['documents']:,} documents, {result['length']:,} tokens at a time, {kept} {result[kept]:,}; "
+              f"{result['unknown_rate']:.2%} unknown; {result['tokens_per_second']:,.0f} tokens/s")
+
+    emit({"model": model, **result}, json, human)
+
+
+def cloze(model: ModelArgument,
+          path: Annotated[str, typer.Argument(metavar="FILE", help="Passages or questions.")],
+          kind: Annotated[str, typer.Option("--format", help="auto, lambada (guess the last word: a passage a line, or "
+                                                             'jsonl {"text": ...}), or cbt (choose the left-out '
+                                                             "word).")] = "auto",
+          length: LengthOption = None, limit: LimitOption = None, json: JsonOption = False,
+          debug: DebugOption = False) -> None:
+    """Does a model know the missing word? LAMBADA's last words, or the Children's Book Test.
+
+    The last word must be the likeliest at its place, token by token. Of cbt's candidates the one is taken that makes
+    the rest of the sentence likeliest too; as jsonl: {"context", "question" (with XXXXX), "answer", "candidates"}.
+
+    Example: stemma cloze run lambada_test.jsonl --limit 500
+    """
+    from stemma.tasks.cloze import cloze as ask
+
+    loaded = _load(model)
+    with _counting("questions") as watch:
+        result = ask(loaded, path, kind, length, limit, notice, watch)
+
+    def human() -> None:
+        beside = f"perplexity of the word {result['perplexity']:,.1f}" if "perplexity" in result else \
+            f"guessing {result['chance']:.1%}"
+        print(f"accuracy {_share(result, 'accuracy')} of {result['questions']:,} questions · {beside} · "
+              f"{result['seconds']:.1f} s")
+
+    emit({"model": model, **result}, json, human)
+
+
+def prompt(model: ModelArgument,
+           template: Annotated[Path, typer.Argument(metavar="TEMPLATE.toml", help="How a row becomes a prompt.")],
+           data: Annotated[str, typer.Option(metavar="FILE", show_default=False,
+                                             help="The rows: tsv or csv with a header, or jsonl.")],
+           shots: Annotated[int, typer.Option(metavar="K", min=0, help="Solved examples before each row.")] = 0,
+           examples: Annotated[str | None, typer.Option(
+               metavar="FILE", help="Draw the examples from here; by default from the other rows.")] = None,
+           seed: SeedOption = 0, limit: LimitOption = None, length: LengthOption = None,
+           predictions: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the answers as jsonl.")] = None,
+           encoding: EncodingOption = "utf-8", errors: ErrorsOption = "strict", overwrite: OverwriteOption = False,
+           json: JsonOption = False, debug: DebugOption = False) -> None:
+    """Classify, choose or answer by prompting, with no training: zero, one or a few examples in the prompt.
+
+    \b
+    A template, with columns of the file in braces:
+      kind   = "classify"                      # or "choice", or "qa"
+      text   = "Review: {sentence}\\nSentiment:"
+      label  = "label"                         # the column with the right answer
+      labels = { "0" = " negative", "1" = " positive" }
+    choice has choices = ["{ending0}", "{ending1}"], or ["{endings}"] for a list; qa has answer = " {answer}". Also:
+    instruction, separator, and normalization = "length", "byte" or "unconditional".
+
+    Example: stemma prompt run sentiment.toml --data dev.tsv --shots 4 --examples train.tsv
+    """
+    from stemma.errors import UserError
+    from stemma.tasks.prompting import prompt as ask
+    from stemma.tasks.template import examples_of, load_template
+    from stemma.text.tables import read_table
+
+    if predictions is not None and (predictions.is_dir() or (predictions.exists() and not overwrite)):
+        raise UserError(f"{predictions} {'is a folder' if predictions.is_dir() else 'exists'}; choose another file for "
+                        "--predictions" + ("." if predictions.is_dir() else ", or add --overwrite."))
+    shape = load_template(template)
+    reading: dict[str, Any] = {"encoding": encoding, "errors": errors, "notice": notice}
+    rows, pool = (None if file is None else
+                  examples_of(shape, read_table(file, shape.columns or None, **reading)) for file in (data, examples))
+    assert rows is not None
+    loaded = _load(model)
+    with _counting("rows") as watch:
+        result, answers = ask(loaded, shape, rows, pool, shots, seed, limit, length, notice, watch)
+    if predictions is not None:
+        _write(predictions, answers)
+
+    def human() -> None:
+        print(f"the first prompt:\n{result['example']}\n")
+        first = "exact_match" if shape.kind == "qa" else "accuracy"
+        print(f"{first.replace('_', ' ')} {_share(result, first)} of {result['rows']:,} rows, "
+              f"{result['shots']} examples each")
+        for key in ("f1", "macro_f1", "majority", "chance"):
+            if key in result:
+                print(f"{key.replace('_', ' ')} {shown(round(result[key], 4))}")
+        for label, counts in result.get("labels", {}).items():
+            print(f"  {label}: {counts['count']:,} rows, {counts['right']:,} found; said {counts['predicted']:,} times")
+
+    emit({"model": model, "template": str(template), **result}, json, human)
+
+
+def _load(model: str) -> Model:
+    from stemma.exchange.load import load
+
+    loaded = load(model)
+    for found in loaded.notices:
+        notice(found)
+    return loaded
+
+
+def _share(result: dict[str, Any], key: str) -> str:
+    low, high = result["interval"]
+    return f"{result[key]:.1%} (95%: {low:.1%} to {high:.1%})"
+
+
+def _write(path: Path, answers: list[dict[str, Any]]) -> None:
+    import json
+
+    from stemma.files import make_folder, write_atomically
+
+    make_folder(path.parent)
+    write_atomically(path, "".join(json.dumps(one, ensure_ascii=False) + "\n" for one in answers))
+
+
+@contextmanager
+def _counting(what: str) -> Iterator[Callable[[int], None]]:
+    """How far it is, on stderr while there is somebody to look at it."""
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    if not console(stderr=True).is_terminal:
+        yield lambda count: None
+        return
+    row = (SpinnerColumn(), TextColumn("{task.completed:,.0f} " + what), TextColumn("{task.speed:,.0f}/s"),
+           TimeElapsedColumn())
+    with Progress(*row, console=console(stderr=True), transient=True) as bar:
+        task = bar.add_task("", total=None)
+        yield lambda count: bar.advance(task, count)

@@ -1,0 +1,108 @@
+"""`generate`: a model writes on."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated, Any
+
+import typer
+
+from stemma.cli.output import DebugOption, JsonOption, emit, notice
+from stemma.cli.use import ModelArgument
+from stemma.errors import UserError
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(generate)
+
+
+def generate(
+    model: ModelArgument,
+    prompt: Annotated[list[str] | None, typer.Argument(metavar="PROMPT", show_default=False,
+                                                       help="What to write on from, one or several.")] = None,
+    prompts: Annotated[str | None, typer.Option(metavar="FILE", help="A prompt a line; - is standard input.")] = None,
+    tokens: Annotated[int, typer.Option(help="Write at most so many tokens.")] = 64,
+    min_tokens: Annotated[int, typer.Option(help="Do not end before so many.")] = 0,
+    greedy: Annotated[bool, typer.Option("--greedy", help="Take the likeliest token instead of drawing one.")] = False,
+    temperature: Annotated[float | None, typer.Option(show_default="1",
+                                                      help="Below 1 is tamer, above 1 wilder.")] = None,
+    top_k: Annotated[int | None, typer.Option(help="Draw among the K likeliest tokens.")] = None,
+    top_p: Annotated[float | None, typer.Option(show_default="0.95, or 1 with --top-k", help="Draw among the likeliest "
+                                                "tokens that together are so probable.")] = None,
+    repetition_penalty: Annotated[float, typer.Option(help="Above 1: shun tokens that the text has already.")] = 1.0,
+    beams: Annotated[int, typer.Option(help="Search with so many beams instead of drawing.")] = 1,
+    length_penalty: Annotated[float | None, typer.Option(show_default="0.6 with --beams",
+                                                         help="The higher, the longer the texts that win.")] = None,
+    stop: Annotated[list[str] | None, typer.Option(help="End before this text; may be given several times.")] = None,
+    completions: Annotated[int, typer.Option(help="So many texts for each prompt.")] = 1,
+    seed: Annotated[int | None, typer.Option(show_default="another each time", help="Fixes what is drawn.")] = None,
+    batch: Annotated[int, typer.Option(help="Write so many texts at the same time.")] = 8,
+    cache: Annotated[bool, typer.Option("--cache/--no-cache", help="Read every token once, or all again each "
+                                                                   "time (slow; the same text).")] = True,
+    crop: Annotated[bool, typer.Option("--crop", help="Of a prompt that is too long read the end.")] = False,
+    json: JsonOption = False, debug: DebugOption = False,
+) -> None:
+    """Write on from a prompt, by drawing each next token from the likely ones (or --greedy, or --beams).
+
+    Example: stemma generate run "Once upon a time" --tokens 100 --temperature 0.8 --seed 1
+    """
+    from stemma.generation.options import Options
+
+    choices: dict[str, Any] = {
+        "tokens": tokens, "min_tokens": min_tokens, "greedy": greedy, "temperature": temperature, "top_k": top_k,
+        "top_p": top_p, "repetition_penalty": repetition_penalty, "beams": beams, "length_penalty": length_penalty,
+        "stop": tuple(stop or ()), "completions": completions, "seed": seed, "batch": batch, "cache": cache,
+        "crop": crop}
+    options = Options(**choices)  # what cannot be followed is said before a model is loaded
+    asked = _prompts(prompt or [], prompts)
+
+    from stemma.exchange.load import load
+    from stemma.generation.generate import generate as write
+    from stemma.generation.generate import new_seed, stream
+    from stemma.generation.reader import reads_backward
+
+    if options.draws and seed is None:
+        choices["seed"] = new_seed()
+    loaded = load(model)
+    for found in loaded.notices:
+        notice(found)
+    backward = reads_backward(loaded)
+    alone = len(asked) * completions * beams == 1
+    if alone and not json and not backward and sys.stdout.isatty():
+        print(asked[0], end="", flush=True)
+        for piece in stream(loaded, asked[0], notice, **choices):
+            print(piece, end="", flush=True)
+        print()
+    else:
+        written = write(loaded, asked, notice, **choices)
+        result = {"model": model, "prompts": asked, "seed": choices["seed"] if options.draws else None,
+                  "completions": [{"prompt": one.prompt, "text": one.text, "tokens": one.tokens,
+                                   "log_probability": one.log_probability, "ended": one.ended} for one in written]}
+
+        def human() -> None:
+            for number, one in enumerate(written):
+                parts = (one.text, asked[one.prompt]) if backward else (asked[one.prompt], one.text)
+                if len(written) > 1:
+                    print(f"{chr(10) if number else ''}[{one.prompt + 1}] ", end="")
+                print("".join(parts))
+
+        emit(result, json, human)
+    if options.draws and seed is None and not json:
+        notice(f"drawn with --seed {choices['seed']}")
+
+
+def _prompts(given: list[str], file: str | None) -> list[str]:
+    """Those of the command line, then those of the file; a bare `generate MODEL` begins a text of its own."""
+    if file is None:
+        return given or [""]
+    from stemma.text.readers import read_passages
+
+    read: list[str] = []
+    for passage in read_passages([file], documents="line", notice=notice):
+        if passage.begins:
+            read.append(passage.text)
+        else:
+            read[-1] += passage.text
+    if not read:
+        raise UserError(f"{file} has no prompts: every line of it is blank; write one a line.")
+    return [*given, *read]

@@ -1,0 +1,120 @@
+"""`perplexity`, `cloze` and `prompt` as a user meets them."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import sys
+
+import pytest
+import torch
+from parity.reference import perturb
+
+import stemma
+from stemma.cli import main
+from stemma.text.train import train_tokenizer
+
+TEXT = "the old clerk reads a letter. a young reader forgets the river. good bad " * 20
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    """Random weights, saved with a tokenizer."""
+    folder = tmp_path_factory.mktemp("evaluate")
+    tokenizer = train_tokenizer(iter([TEXT]), "byte_bpe", 300, lowercase=False, roles={"end"})
+    torch.manual_seed(0)
+    made = stemma.build("gpt2@tiny", tokenizer.vocab_size, ["network.layers=1", "network.width=16", "network.heads=2",
+                                                            "network.feedforward=16", "corpus.sequence_length=32"])
+    perturb(made.network, 0)
+    made.tokenizer = tokenizer
+    stemma.save(made, folder / "model")
+    return folder / "model"
+
+
+def run(*words: object) -> int:
+    return main([str(word) for word in words])
+
+
+def asked(capsys, *words: object) -> dict:
+    assert run(*words, "--json") == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def failed(capsys, *words: object) -> str:
+    assert run(*words) == 2
+    said = capsys.readouterr()
+    assert said.out == "" and said.err.startswith("error: ")
+    return said.err
+
+
+def test_perplexity(model, tmp_path, capsys, monkeypatch):
+    (tmp_path / "a.txt").write_text("the old clerk\n\na young reader")
+    found = asked(capsys, "perplexity", model, tmp_path / "a.txt", "--by", "document")
+    assert found["documents"] == 2 and found["words"] == 6 and found["bytes"] == 27 and found["stride"] == 16
+    loaded, nats = stemma.load(model), 0.0
+    for text in ("the old clerk", "a young reader"):
+        ids = torch.tensor([[loaded.tokenizer.roles["end"], *loaded.tokenizer.encode(text).ids]])
+        nats -= float(loaded.logits(ids[:, :-1]).log_softmax(-1).gather(2, ids[:, 1:, None]).sum())
+    assert found["perplexity"] == pytest.approx(math.exp(nats / found["tokens"]), rel=1e-4)
+    assert found["bits_per_byte"] == pytest.approx(nats / math.log(2) / 27, rel=1e-4)
+    assert [one["begins"] for one in found["by_document"]] == ["the old clerk", "a young reader"]
+    assert run("perplexity", model, tmp_path / "a.txt") == 0
+    said = capsys.readouterr().out
+    assert f"{found['bits_per_byte']:,.4g}" in said and "27 bytes" in said
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"the old clerk\n\na young reader")))
+    assert asked(capsys, "perplexity", model, "-")["perplexity"] == found["perplexity"]
+
+
+def test_what_perplexity_cannot_do(model, tmp_path, capsys, tokenizer_folder):
+    (tmp_path / "empty.txt").write_text("")
+    (tmp_path / "a.txt").write_text("word")
+    assert "no text in" in failed(capsys, "perplexity", model, tmp_path / "empty.txt")
+    assert "no such file" in failed(capsys, "perplexity", model, tmp_path / "b.txt")
+    assert run("perplexity", model, tmp_path / "a.txt") == 0
+    assert "note: the text is a single word" in capsys.readouterr().err
+    assert 'the only choice is document' in failed(capsys, "perplexity", model, tmp_path / "a.txt", "--by", "word")
+    said = failed(capsys, "perplexity", model, tmp_path / "a.txt", "--length", 4096, "--stride", 0, "--memory", 0)
+    assert said.count("\n") == 4 and "--memory 0" in said and "between 1 and 1024" in said
+    bert = stemma.build("bert@tiny", 320, ["network.width=16", "network.heads=2"])
+    bert.tokenizer = stemma.text.tokenizer.Tokenizer.load(tokenizer_folder)
+    stemma.save(bert, tmp_path / "bert")
+    assert "fills gaps" in failed(capsys, "perplexity", tmp_path / "bert", tmp_path / "a.txt")
+
+
+def test_cloze(model, tmp_path, capsys):
+    (tmp_path / "a.jsonl").write_text('{"text": "the old clerk"}\n{"text": "a young reader"}\n')
+    found = asked(capsys, "cloze", model, tmp_path / "a.jsonl", "--limit", 1)
+    assert found["format"] == "lambada" and found["questions"] == 1 and found["perplexity"] > 1
+    (tmp_path / "cbt.txt").write_text("1 the old clerk .\n2 a XXXXX reader .\tyoung\t\told|young\n")
+    assert run("cloze", model, tmp_path / "cbt.txt") == 0
+    assert "of 1 questions · guessing 50.0%" in capsys.readouterr().out
+    assert 'Did you mean "lambada"' in failed(capsys, "cloze", model, tmp_path / "cbt.txt", "--format", "lambda")
+
+
+def test_prompt(model, tmp_path, capsys):
+    (tmp_path / "t.toml").write_text('kind = "classify"\ntext = "{s}"\nlabel = "l"\nlabels = {n = " bad", y = " good"}')
+    (tmp_path / "dev.tsv").write_text("s\tl\n" + "".join(f'the "old clerk {n}\t{"ny"[n % 2]}\n' for n in range(6)))
+    answers = tmp_path / "deep/answers.jsonl"
+    found = asked(capsys, "prompt", model, tmp_path / "t.toml", "--data", tmp_path / "dev.tsv", "--shots", 1,
+                  "--predictions", answers)
+    lines = [json.loads(line) for line in answers.read_text().splitlines()]
+    assert found["rows"] == len(lines) == 6 and found["majority"] == 0.5
+    assert found["accuracy"] == sum(line["label"] == line["prediction"] for line in lines) / 6
+    assert [line["line"] for line in lines] == [2, 3, 4, 5, 6, 7]
+    assert 'the "old clerk 0' in found["example"]
+    command = ["prompt", model, tmp_path / "t.toml", "--data", tmp_path / "dev.tsv"]
+    assert "--overwrite" in failed(capsys, *command, "--predictions", answers)
+    assert run(*command) == 0
+    assert "accuracy " in capsys.readouterr().out
+    assert sorted(path.name for path in tmp_path.rglob("*.*")) == ["answers.jsonl", "dev.tsv", "t.toml"]
+
+
+def test_prompt_tells_what_does_not_fit(model, tmp_path, capsys):
+    (tmp_path / "t.toml").write_text('kind = "qa"\ntext = "{quesion}"\nanswer = "{answer}"\n')
+    (tmp_path / "dev.csv").write_text("question,answr\na,b\n")
+    said = failed(capsys, "prompt", model, tmp_path / "t.toml", "--data", tmp_path / "dev.csv")
+    assert said.count("Did you mean") == 2
+    (tmp_path / "t.toml").write_text('kind = "qa"\ntext = "{question}"\nanswer = "{answr}"\ntokens = 3\n')
+    found = asked(capsys, "prompt", model, tmp_path / "t.toml", "--data", tmp_path / "dev.csv")
+    assert found["exact_match"] == 0 and found["rows"] == 1

@@ -1,0 +1,189 @@
+"""Writing on: a cache, a batch and a memory change the time it takes and never the text."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from parity.reference import perturb, random_reference
+
+import stemma
+from stemma.errors import UserError
+from stemma.generation.generate import generate
+from stemma.generation.reader import Reader
+from stemma.network.packed import packed
+from stemma.text.tokenizer import Tokenizer
+
+VOCABULARY = 60
+SMALL = ["network.layers=2", "network.width=32", "network.heads=2", "network.feedforward=48"]
+SHORT = ["corpus.sequence_length=24"]
+MEMORY = ["network.attention.head_width=16", "network.memory.length=8", "corpus.sequence_length=8"]
+KINDS = {
+    "gpt": SHORT,  # post-norm; writes beyond its 24 places
+    "gpt2": SHORT,
+    "gpt3": ["network.attention.windows=[0,6]"],  # prompt and text are longer than the band
+    "transformer-xl": [*MEMORY, "network.memory.evaluation=12"],
+    "transformer-xl, all it keeps": [*MEMORY, "network.memory.same_length=false", "network.memory.start=empty"],
+    "universal-transformer": SHORT,
+    "universal-transformer, convolution": ["network.transition=convolution"],
+    "xlnet": MEMORY,
+    "gpt2, backward": ["objective.causal_lm.direction=backward"],
+    "transformer-xl, backward": [*MEMORY, "objective.causal_lm.direction=backward"],
+}
+WAYS = {"greedy": {"greedy": True, "repetition_penalty": 1.5}, "sampled": {"seed": 7},
+        "cut": {"seed": 7, "temperature": 2.0, "top_k": 30, "top_p": 0.9, "repetition_penalty": 1.2},
+        "beams": {"beams": 3, "completions": 2, "repetition_penalty": 1.5}}
+
+
+def model_of(kind: str, seed: int = 0) -> stemma.Model:
+    model = stemma.build(f"{kind.split(',')[0]}@tiny", VOCABULARY, [*SMALL, *KINDS[kind]])
+    perturb(model.network, seed)
+    return model
+
+
+def random_prompts(*lengths: int) -> list[list[int]]:
+    generator = torch.Generator().manual_seed(3)
+    return [torch.randint(VOCABULARY, (length,), generator=generator).tolist() for length in lengths]
+
+
+def tokens_of(completions):
+    return [completion.tokens for completion in completions]
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_cache_and_batch_never_change_the_text(kind, way):
+    model, prompts = model_of(kind), random_prompts(3, 20, 1)
+    found = generate(model, prompts, tokens=26, **WAYS[way])
+    again = generate(model, prompts, tokens=26, cache=False, **WAYS[way])
+    alone = [one for prompt in prompts for one in generate(model, [prompt], tokens=26, **WAYS[way])]
+    assert tokens_of(found) == tokens_of(again) == tokens_of(alone)
+    chances = [one.log_probability for one in found]
+    assert chances == pytest.approx([one.log_probability for one in again], abs=1e-3)
+    assert all(len(one.tokens) == 26 for one in found) and len({token for one in found for token in one.tokens}) > 10
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "transformer-xl", "universal-transformer"])
+def test_the_log_probability_is_that_of_the_whole_text(kind):
+    model = model_of(kind)
+    (prompt,) = random_prompts(5)
+    (found,) = generate(model, [prompt], tokens=9, seed=1, temperature=1.7)
+    logits = model.logits(torch.tensor([[*prompt, *found.tokens]]))[0].log_softmax(-1)
+    expected = sum(float(logits[4 + number, token]) for number, token in enumerate(found.tokens))
+    assert found.log_probability == pytest.approx(expected, abs=1e-3)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_gpt2_writes_what_transformers_writes(tmp_path, seed):
+    reference = random_reference("gpt2", seed, "GPT2LMHeadModel", bos_token_id=1, eos_token_id=None)
+    reference.save_pretrained(tmp_path)
+    vocabulary, places = reference.config.vocab_size, reference.config.n_positions
+    ids = torch.randint(vocabulary, (3, 4), generator=torch.Generator().manual_seed(seed))
+    for penalty in (1.0, 1.4):
+        expected = reference.generate(ids, max_new_tokens=places - 4, do_sample=False, repetition_penalty=penalty,
+                                      pad_token_id=0)
+        found = generate(stemma.load(tmp_path), ids.tolist(), greedy=True, tokens=places - 4,
+                         repetition_penalty=penalty)
+        assert [list(one.tokens) for one in found] == expected[:, 4:].tolist()
+
+
+def test_xlnet_expects_what_transformers_expects(tmp_path):
+    """A place behind the text asks, and only it is hidden from the text."""
+    reference = random_reference("xlnet", 0, "XLNetLMHeadModel")
+    reference.save_pretrained(tmp_path)
+    ids = torch.randint(reference.config.vocab_size, (2, 7), generator=torch.Generator().manual_seed(0))
+    longer = torch.cat([ids, torch.zeros(2, 1, dtype=torch.long)], 1)
+    hidden_from = torch.zeros(2, 8, 8)
+    hidden_from[:, :, -1] = 1
+    asks = torch.zeros(2, 1, 8)
+    asks[:, 0, -1] = 1
+    with torch.no_grad():
+        expected = reference(longer, perm_mask=hidden_from, target_mapping=asks).logits[:, 0]
+        found = Reader(stemma.load(tmp_path), ids.tolist()).expect()
+    assert torch.allclose(found, expected, atol=1e-4)
+
+
+def test_a_memory_writes_without_end_and_places_begin_anew():
+    for kind, ends_alike in (("transformer-xl", False), ("gpt2", True)):
+        model = model_of(kind)
+        said: list[str] = []
+        (found,) = generate(model, random_prompts(4), said.append, seed=0, tokens=70)
+        assert len(found.tokens) == 70
+        assert bool(said) == ends_alike
+    assert said == ["the text outgrew the 24 tokens that gpt2@tiny reads at once; from there on it was written from "
+                    "its last part alone."]
+
+
+def test_where_places_begin_anew_the_last_half_is_read_again():
+    model = model_of("gpt2")
+    reader = Reader(model, random_prompts(24))
+    with torch.no_grad():
+        reader.expect()
+        reader.add(torch.tensor([5]))
+        found = reader.expect()
+        expected = model.logits(reader.ids[:, -12:])[:, -1]
+    assert torch.allclose(found, expected, atol=1e-4)
+
+
+def test_the_seed_decides_and_equal_prompts_differ():
+    model, prompts = model_of("gpt2"), random_prompts(5, 6)
+    first = generate(model, prompts, seed=1, tokens=20, completions=3)
+    assert [one.prompt for one in first] == [0, 0, 0, 1, 1, 1]
+    again = generate(model, prompts, seed=1, tokens=20, completions=3, batch=2)
+    assert tokens_of(first) == tokens_of(again)
+    assert first == generate(model, prompts, seed=1, tokens=20, completions=3)
+    assert tokens_of(first) != tokens_of(generate(model, prompts, seed=2, tokens=20, completions=3))
+    assert len(set(tokens_of(first))) == 6
+    repeated = generate(model, [prompts[0]] * 3, seed=1, tokens=20)
+    assert tokens_of(repeated) == tokens_of(first[:3])
+    assert tokens_of(generate(model, prompts, tokens=20)) != tokens_of(generate(model, prompts, tokens=20))
+
+
+def test_a_network_in_training_goes_on_training():
+    model = model_of("gpt2")
+    model.network.train()
+    torch.manual_seed(0)
+    one, other = (generate(model, random_prompts(5), greedy=True, tokens=8) for _ in range(2))
+    assert one == other and model.network.training
+
+
+def test_packed_weights_give_the_same_numbers_and_are_put_back():
+    model = model_of("gpt2")
+    ids = torch.tensor(random_prompts(6, 6, 6))
+    expected = model.logits(ids)
+    keys = list(model.network.state_dict())
+    with packed(model.network, 3):
+        assert torch.allclose(model.logits(ids), expected, atol=1e-4)
+        assert any("forward" in vars(module) for module in model.network.modules())
+    assert not any("forward" in vars(module) for module in model.network.modules())
+    assert list(model.network.state_dict()) == keys and torch.equal(model.logits(ids), expected)
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "xlnet"])
+def test_a_long_prompt_is_refused_or_cropped(kind):
+    model, prompts = model_of(kind), random_prompts(4, 30, 40)
+    if kind == "xlnet":  # any length will do
+        assert len(generate(model, prompts, greedy=True, tokens=3)) == 3
+        return
+    with pytest.raises(UserError, match="2 of 3 prompts are too long: gpt2@tiny reads at most 24") as error:
+        generate(model, prompts, greedy=True, tokens=3)
+    assert error.value.problems == [("prompt 2", "30 tokens"), ("prompt 3", "40 tokens")]
+    with pytest.raises(UserError, match="prompt is 30 tokens long and gpt2@tiny reads at most 24; cut it, or crop"):
+        generate(model, prompts[1:2], greedy=True, tokens=3)
+    cropped = generate(model, prompts, greedy=True, tokens=3, crop=True)
+    assert tokens_of(cropped[1:2]) == tokens_of(generate(model, [prompts[1][-24:]], greedy=True, tokens=3))
+
+
+def test_who_cannot_write_is_told_so(tokenizer_folder):
+    bert = stemma.build("bert@tiny", 320, ["network.width=16"])
+    bert.tokenizer = Tokenizer.load(tokenizer_folder)
+    with pytest.raises(UserError, match=r"\(bert@tiny\) reads a text from both sides and cannot .*stemma fill"):
+        generate(bert, "the old clerk")
+    model = model_of("gpt2")
+    for prompts, wrong in (([], "there is no prompt"), ([[]], "prompt 1 has no tokens"),
+                           ([[1], [60]], "prompt 2 has ids from 60 to 60"), ("words", "no tokenizer")):
+        with pytest.raises(UserError, match=wrong):
+            generate(model, prompts)
+    with pytest.raises(UserError, match="no tokenizer"):
+        generate(model, [[1]], stop="x")
+
+

@@ -1,0 +1,119 @@
+"""From scores to tokens: each rule against its formula, and the draws against the probabilities."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from stemma.errors import UserError
+from stemma.generation import sampling
+from stemma.generation.options import NUCLEUS, Options
+from stemma.generation.sampling import candidates, draw, forbid, penalise, uniform_numbers
+
+
+def random_logits(rows: int = 4, vocabulary: int = 50, seed: int = 0) -> torch.Tensor:
+    return torch.randn(rows, vocabulary, generator=torch.Generator().manual_seed(seed)) * 2
+
+
+def kept(probabilities: torch.Tensor, top_k: int | None, top_p: float | None) -> list[set[int]]:
+    """Which tokens may be drawn, in each row."""
+    likely, tokens = candidates(probabilities, top_k, top_p)
+    if tokens is None:
+        return [set(range(probabilities.shape[1]))] * len(probabilities)
+    return [{int(token) for token, chance in zip(*row, strict=True) if chance > 0}
+            for row in zip(tokens, likely, strict=True)]
+
+
+def nucleus(row: torch.Tensor, top_p: float) -> set[int]:
+    """The definition: the smallest set of the likeliest that holds at least so much."""
+    chosen, total = set(), 0.0
+    for token in row.argsort(descending=True).tolist():
+        chosen.add(token)
+        total += float(row[token])
+        if total >= top_p:
+            break
+    return chosen
+
+
+@pytest.mark.parametrize("top_p", [0.01, 0.3, 0.7, 0.95, 0.999])
+@pytest.mark.parametrize("look", [2, 1024])
+def test_the_nucleus_is_the_smallest_set(monkeypatch, top_p, look):
+    monkeypatch.setattr(sampling, "FIRST_LOOK", look)
+    probabilities = random_logits().softmax(-1)
+    assert kept(probabilities, None, top_p) == [nucleus(row, top_p) for row in probabilities]
+
+
+def test_top_k_then_top_p():
+    probabilities = random_logits().softmax(-1)
+    assert kept(probabilities, 5, None) == [set(row.topk(5).indices.tolist()) for row in probabilities]
+    assert kept(probabilities, 500, None) == [set(range(50))] * 4
+    assert kept(probabilities, None, 1.0) == [set(range(50))] * 4
+    for row, both in zip(probabilities, kept(probabilities, 5, 0.6), strict=True):
+        left = row * torch.zeros(50).scatter(0, row.topk(5).indices, 1.0)
+        assert both == nucleus(left / left.sum(), 0.6)
+
+
+@pytest.mark.parametrize("options, power", [({"top_p": 1.0}, 1.0), ({"top_p": 1.0, "temperature": 0.5}, 2.0),
+                                            ({"top_k": 4, "temperature": 2.0}, 0.5), ({"top_p": 0.6}, 1.0)])
+def test_draws_come_as_often_as_they_should(options, power):
+    row = random_logits(1, 12)[0].softmax(-1)
+    allowed = torch.zeros(12)
+    raised = row**power / (row**power).sum()
+    (chosen,) = kept(raised[None], options.get("top_k"), options.get("top_p"))
+    allowed[list(chosen)] = raised[list(chosen)]
+    numbers = torch.rand(40_000, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    drawn = draw(row.log().expand(40_000, -1), Options(**options), numbers)
+    shares = torch.bincount(drawn, minlength=12) / 40_000
+    assert torch.allclose(shares, allowed / allowed.sum(), atol=0.01)
+    assert set(drawn.unique().tolist()) <= chosen
+
+
+def test_the_edges_of_the_unit_interval_draw_what_is_possible():
+    logits = forbid(random_logits(2, 10), [0, 9], 8)
+    for number in (0.0, 1.0 - 2**-53):
+        tokens = draw(logits, Options(top_p=1.0), torch.full((2,), number, dtype=torch.float64))
+        assert all(1 <= int(token) < 8 for token in tokens)
+
+
+def test_the_repetition_penalty_lowers_what_was_said():
+    logits = torch.tensor([[2.0, -2.0, 1.0, -1.0], [4.0, 3.0, 2.0, 1.0]])
+    found = penalise(logits, torch.tensor([[0, 1, 1], [3, 3, 3]]), 2.0)
+    assert found.tolist() == [[1.0, -4.0, 1.0, -1.0], [4.0, 3.0, 2.0, 0.5]]
+    assert penalise(logits, torch.tensor([[0], [1]]), 1.0) is logits
+
+
+def test_rows_draw_with_their_own_numbers():
+    options = Options(tokens=5)
+    rows = uniform_numbers(options, [[1, 2], [1, 2], [3]], [0, 1, 0], 9)
+    assert rows.shape == (3, 5) and len({tuple(row.tolist()) for row in rows}) == 3
+    assert torch.equal(uniform_numbers(options, [[3]], [0], 9)[0], rows[2])
+    assert not torch.equal(uniform_numbers(options, [[3]], [0], 10)[0], rows[2])
+    assert not torch.equal(uniform_numbers(options, [[3]], [0], 9 + 2**40)[0], rows[2])
+
+
+def test_by_default_the_nucleus():
+    assert Options().nucleus == NUCLEUS and Options(top_k=5).nucleus is None and Options(top_p=0.5).nucleus == 0.5
+    assert Options().draws and not Options(greedy=True).draws and not Options(beams=2).draws
+
+
+@pytest.mark.parametrize("options, wrong", [
+    ({"temperature": 0.0}, [("temperature", "for the likeliest token each time use greedy")]),
+    ({"temperature": -1.0}, [("temperature", "above 0, not -1")]),
+    ({"temperature": float("nan")}, [("temperature", "not nan")]),
+    ({"top_p": 0.0}, [("top_p", "above 0 and at most 1")]), ({"top_p": 1.5}, [("top_p", "not 1.5")]),
+    ({"top_k": 0}, [("top_k", "1 or more")]), ({"tokens": 0}, [("tokens", "1 or more")]),
+    ({"repetition_penalty": 0.0}, [("repetition_penalty", "above 0")]),
+    ({"length_penalty": 1.0}, [("length_penalty", "add beams")]), ({"stop": ("",)}, [("stop", "empty")]),
+    ({"greedy": True, "completions": 3}, [("completions", "the same text")]),
+    ({"greedy": True, "top_k": 3}, [("greedy", "top_k would do nothing")]),
+    ({"tokens": 4, "min_tokens": 5}, [("min_tokens", "more than tokens (4)")]),
+    ({"beams": 4, "temperature": 0.7, "top_k": 0, "top_p": 0.9, "greedy": True, "seed": -1},
+     [("top_k", "1 or more"), ("seed", "0 or more"), ("greedy", "temperature, top_k and top_p"),
+      ("beams", "temperature, top_k and top_p"), ("beams", "greedy is 1 beam")]),
+])
+def test_what_contradicts_itself_is_told_all_at_once(options, wrong):
+    with pytest.raises(UserError, match="of `generate` cannot be followed") as error:
+        Options(**options)
+    assert [where for where, _ in error.value.problems] == [where for where, _ in wrong]
+    for (_, said), (_, expected) in zip(error.value.problems, wrong, strict=True):
+        assert expected in said

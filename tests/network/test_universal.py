@@ -1,0 +1,173 @@
+"""The Universal Transformer agrees with its literal transcription: steps, halting, transitions, text bit by bit."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+import torch
+from literal import universal_transformer as literal
+from parity.reference import perturb
+
+import stemma
+from stemma.network.streams import Hidden, Stream
+from stemma.visibility import Causal, Full, Padded
+
+VOCABULARY, WIDTH, HEADS, STEPS, THRESHOLD = 31, 12, 3, 5, 0.9
+HALTING = pytest.mark.parametrize("halting", [False, True], ids=["fixed", "adaptive"])
+TRANSITION = pytest.mark.parametrize("transition", ["feedforward", "convolution"])
+CAUSAL = pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
+PLACE = pytest.mark.parametrize("place", ["post", "pre"])
+
+
+def small(halting: bool, transition: str = "feedforward", place: str = "post", seed: int = 4) -> stemma.Model:
+    values = {"layers": STEPS, "width": WIDTH, "heads": HEADS, "feedforward": 17, "dropout": 0.0, "norm.place": place,
+              "norm.epsilon": 1e-5, "transition": transition}
+    base = stemma.recipe("universal-transformer").with_changes(
+        {f"network.{key}": value for key, value in values.items()}, "test")
+    base = base.with_changes({"network.depth.halting": {"threshold": THRESHOLD, "cost": 0.01}} if halting
+                             else {"remove": ["network.depth.halting"]}, "test")
+    model = stemma.build(base, VOCABULARY)
+    perturb(model.network, seed)
+    if halting:
+        spread(model)
+    return model
+
+
+@torch.no_grad()
+def spread(model: stemma.Model) -> None:
+    """Make some places halt early and some not at all."""
+    unit, asked = model.network.encoder.halting.unit, []
+    unit.bias.fill_(-20.0)  # so that at first nobody halts
+    hook = unit.register_forward_hook(lambda _, __, output: asked.append(output + 20.0))
+    read(model, ids_of(4, 9, seed=1), Causal())
+    hook.remove()
+    answers = torch.cat(asked)
+    scale = 2.0 / answers.std()
+    unit.weight.mul_(scale)
+    unit.bias.copy_(-answers.median() * scale - 0.5)
+
+
+def transcribed(model: stemma.Model) -> literal.Weights:
+    state = {name: value.double() for name, value in model.network.state_dict().items()}
+    weights: literal.Weights = {}
+    for kind in ("weight", "bias"):
+        end = "" if kind == "weight" else "_bias"
+        for name, part in zip(("query", "key", "value"), state[f"encoder.blocks.0.attention.input.{kind}"].chunk(3),
+                              strict=True):
+            weights[name + end] = part
+        for ours, name in {"attention.output": "output", "feedforward.input": "inner", "feedforward.output": "outer",
+                           "feedforward.input.point": "point1", "feedforward.output.point": "point2",
+                           "attention_norm": "attention_norm", "feedforward_norm": "transition_norm"}.items():
+            if f"encoder.blocks.0.{ours}.{kind}" in state:
+                weights[name + end] = state[f"encoder.blocks.0.{ours}.{kind}"]
+        if f"encoder.final_norm.{kind}" in state:
+            weights[f"final_norm{end}"] = state[f"encoder.final_norm.{kind}"]
+        if f"encoder.halting.unit.{kind}" in state:
+            weights[f"halt{end}"] = state[f"encoder.halting.unit.{kind}"][0]
+    for number, ours in ((1, "input"), (2, "output")):
+        name = f"encoder.blocks.0.feedforward.{ours}.depth.weight"
+        weights |= {f"depth{number}": state[name][:, 0]} if name in state else {}
+    return weights
+
+
+def ids_of(rows: int, length: int, seed: int = 0) -> torch.Tensor:
+    return torch.randint(VOCABULARY, (rows, length), generator=torch.Generator().manual_seed(seed))
+
+
+@torch.no_grad()
+def read(model: stemma.Model, *arguments, **settings) -> Hidden:
+    return model.network({"encoder": Stream(*arguments, **settings)})
+
+
+@torch.no_grad()
+@HALTING
+@TRANSITION
+@CAUSAL
+@PLACE
+def test_it_agrees_with_the_transcription(halting, transition, causal, place):
+    model = small(halting, transition, place)
+    weights, ids = transcribed(model), ids_of(2, 7)
+    made = read(model, ids, Causal() if causal else Full())
+    counted, costs = [], []
+    for row in range(2):
+        x = model.network.embedding.tokens.weight[ids[row]].double() * math.sqrt(WIDTH)
+        options = {"sees": lambda i, j: j <= i or not causal, "causal": causal, "pre": place == "pre"}
+        if halting:
+            expected, updates, remainders = literal.adaptive(x, weights, HEADS, STEPS, THRESHOLD, **options)
+            assert made.measures["steps"][row].tolist() == updates
+            counted += updates
+            costs += [update + float(rest) for update, rest in zip(updates, remainders, strict=True)]
+        else:
+            expected = literal.fixed(x, weights, HEADS, STEPS, **options)
+        assert expected.std() > 0.1
+        torch.testing.assert_close(made["encoder"][row].double(), expected, atol=1e-4, rtol=0)
+    if halting:
+        assert min(counted) < max(counted), "the places halt alike, which proves little"
+        assert float(made.auxiliary["ponder"]) == pytest.approx(0.01 * sum(costs) / len(costs), abs=1e-6)
+
+
+@HALTING
+@TRANSITION
+@CAUSAL
+def test_filling_changes_nothing(halting, transition, causal):
+    """A row reads alike alone, filled up on the right, and filled up on the left with its places stated."""
+    model, sees = small(halting, transition), Causal() if causal else Full()
+    ids, lengths, full = ids_of(3, 8), (8, 5, 3), 8
+    alone = [read(model, ids[row:row + 1, :length], sees) for row, length in enumerate(lengths)]
+    place = torch.arange(full)
+    right = torch.stack([place < length for length in lengths])
+    left = right.flip(1)
+    moved = torch.stack([ids[row].roll(full - length) for row, length in enumerate(lengths)])
+    positions = (left.long().cumsum(1) - 1).clamp(min=0)
+    for real, filled in ((right, read(model, ids, sees & Padded(right))),
+                         (left, read(model, moved, sees & Padded(left), positions=positions))):
+        for row, expected in enumerate(alone):
+            torch.testing.assert_close(filled["encoder"][row, real[row]], expected["encoder"][0], atol=1e-5, rtol=0)
+            if halting:
+                assert filled.measures["steps"][row, real[row]].tolist() == expected.measures["steps"][0].tolist()
+        if halting:  # the mean is over tokens, and filling is none
+            total = sum(float(one.auxiliary["ponder"]) * length for one, length in zip(alone, lengths, strict=True))
+            assert float(filled.auxiliary["ponder"]) == pytest.approx(total / sum(lengths), abs=1e-6)
+
+
+@torch.no_grad()
+@HALTING
+@TRANSITION
+@PLACE
+def test_token_by_token_is_the_same_as_at_once(halting, transition, place):
+    model, ids = small(halting, transition, place), ids_of(2, 9)
+    whole = read(model, ids, Causal())
+    cache = model.network.new_cache()
+    for start, stop in ((0, 4), (4, 5), (5, 8), (8, 9)):
+        made = model.network({"encoder": Stream(ids[:, start:stop], Causal())}, cache)
+        torch.testing.assert_close(made["encoder"], whole["encoder"][:, start:stop], atol=1e-5, rtol=0)
+        if halting:
+            assert torch.equal(made.measures["steps"], whole.measures["steps"][:, start:stop])
+    assert cache.length == 9
+
+
+def test_halting_saves_steps_and_not_answers():
+    """The loop ends when everyone has halted; that no later step would have counted is what the transcription says."""
+    model, taken = small(halting=True), []
+    model.network.encoder.blocks[0].attention.register_forward_hook(lambda *_: taken.append(1))
+    with torch.no_grad():
+        model.network.encoder.halting.unit.bias.fill_(20.0)
+    made = read(model, ids_of(2, 6), Full())
+    assert len(taken) == 1 and made.measures["steps"].unique().tolist() == [1]
+
+
+@HALTING
+@TRANSITION
+def test_what_is_saved_comes_back_in_our_own_layout(tmp_path, halting, transition):
+    model, ids = small(halting, transition), ids_of(2, 7)
+    stemma.save(model, tmp_path / "m")
+    config = json.loads((tmp_path / "m/config.json").read_text())
+    assert (config["model_type"], config["heads"]) == ("stemma", ["vocabulary"])
+    again = stemma.load(tmp_path / "m")
+    assert again.recipe == model.recipe and again.notices == []
+    assert torch.equal(again.logits(ids), model.logits(ids))
+    stemma.save(again, tmp_path / "again")
+    for name in ("model.safetensors", "config.json", "recipe.toml"):
+        assert (tmp_path / "again" / name).read_bytes() == (tmp_path / "m" / name).read_bytes()

@@ -1,0 +1,242 @@
+"""Transformer-XL agrees with its literal transcription, memory carried over segments, and keeps the 4.35 layout.
+
+How the transcription and this layout agree with transformers 4.35 itself is in `test_transformer_xl_old.py`.
+"""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+from literal import adaptive_softmax, transformer_xl
+from parity.reference import perturb
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+import stemma
+from stemma.errors import UserError
+from stemma.network.streams import Stream
+from stemma.visibility import Causal
+
+VOCABULARY, WIDTH, HEADS = 41, 12, 3
+SMALL = {"layers": 2, "width": WIDTH, "heads": HEADS, "attention.head_width": 5, "feedforward": 17, "dropout": 0.0,
+         "attention.dropout": 0.0, "memory.length": 4, "memory.evaluation": 6, "embedding.cutoffs": [9, 20],
+         "embedding.shrink": 2}
+CASES = {
+    "published": {},
+    "empty start": {"memory.start": "empty"},
+    "all of the memory": {"memory.same_length": False},
+    "all, from nothing": {"memory.same_length": False, "memory.start": "empty"},
+    "clamped": {"position.clamp": 3},
+    "one width": {"embedding.shrink": 1},
+    "undivided": {"embedding.cutoffs": [VOCABULARY], "embedding.shrink": 1, "norm.epsilon": 0.01},
+}
+CASE = pytest.mark.parametrize("changes", CASES.values(), ids=CASES)
+
+
+def small(changes: dict | None = None, seed: int = 0) -> stemma.Model:
+    values = {f"network.{key}": value for key, value in {**SMALL, **(changes or {})}.items()}
+    base = stemma.recipe("transformer-xl").with_changes(values, "test")
+    model = stemma.build(base, VOCABULARY)
+    perturb(model.network, seed)
+    return model
+
+
+def transcribed(model: stemma.Model) -> tuple[transformer_xl.Weights, adaptive_softmax.Weights]:
+    """Our tensors under the names of the literal references: the stack's, and those of the words."""
+    state = {name: value.double() for name, value in model.network.state_dict().items()}
+    stack, words = {}, {}
+    for layer in range(model.network.settings.layers):
+        block = f"encoder.blocks.{layer}."
+        query, key, value = state[f"{block}attention.input.weight"].chunk(3)
+        stack |= {f"{layer}.{name}": tensor for name, tensor in {
+            "query": query, "key": key, "value": value, "output": state[f"{block}attention.output.weight"],
+            "relative": state[f"{block}attention.relative.project.weight"],
+            "u": state[f"{block}attention.relative.content_bias"],
+            "v": state[f"{block}attention.relative.position_bias"],
+            "inner": state[f"{block}feedforward.input.weight"], "inner_bias": state[f"{block}feedforward.input.bias"],
+            "outer": state[f"{block}feedforward.output.weight"], "outer_bias": state[f"{block}feedforward.output.bias"],
+            "attention_norm": state[f"{block}attention_norm.weight"],
+            "attention_norm_bias": state[f"{block}attention_norm.bias"],
+            "feedforward_norm": state[f"{block}feedforward_norm.weight"],
+            "feedforward_norm_bias": state[f"{block}feedforward_norm.bias"]}.items()}
+    names = {"embedding.tokens.tables.{}.weight": "{}.table", "embedding.tokens.projections.{}.weight": "{}.projection",
+             "heads.vocabulary.biases.{}": "{}.bias"}
+    for part in range(3):
+        words |= {name.format(part): state[ours.format(part)] for ours, name in names.items()
+                  if ours.format(part) in state}
+    again = {"heads.vocabulary.first.weight": "0.output_projection", "heads.vocabulary.parts.weight": "tail",
+             "heads.vocabulary.parts.bias": "tail_bias"}
+    return stack, words | {name: state[ours] for ours, name in again.items() if ours in state}
+
+
+def assert_near(ours: Tensor, literal: Tensor, what: str) -> None:
+    assert literal.std() > 1e-3, "the answers are all alike, so they prove nothing"
+    difference = float((ours.double() - literal).abs().max())
+    assert difference <= 1e-4, f"{what} differs by {difference:.2e}"
+
+
+@torch.no_grad()
+@CASE
+@pytest.mark.parametrize("training", [False, True], ids=["evaluation", "training"])
+def test_several_segments_agree_with_the_transcription(changes, training):
+    """Kept as inputs while training, as keys and values otherwise, and of another length: the answers are equal."""
+    model = small(changes)
+    network, chosen = model.network.train(training), model.network.settings
+    stack, words = transcribed(model)
+    reach = chosen.memory.length if training else chosen.memory.evaluation
+    cutoffs = [cut for cut in chosen.embedding.cutoffs if cut < VOCABULARY]
+    start = transformer_xl.no_memory(chosen.layers, WIDTH, reach if chosen.memory.start == "zeros" else 0)
+    remembered = [start, start]
+    generator, state = torch.Generator().manual_seed(1), None
+    for number, length in enumerate((4, 7, 1, 3)):
+        ids = torch.randint(VOCABULARY, (2, length), generator=generator)
+        made = network({"encoder": Stream(ids, Causal())}, state)
+        state = made.state
+        scores = network.head("vocabulary")(made["encoder"])
+        loss = network.head("vocabulary").loss(made["encoder"].flatten(0, 1), ids.flatten(), total=2.0 * length)
+        expected = 0.0
+        for row in range(2):
+            x = adaptive_softmax.embedded(ids[row].tolist(), words, cutoffs, WIDTH)
+            hidden, remembered[row] = transformer_xl.segment(
+                x, remembered[row], stack, HEADS, reach, chosen.position.clamp, chosen.memory.same_length,
+                chosen.norm.epsilon)
+            literal = torch.stack([adaptive_softmax.log_probabilities(each, words, cutoffs) for each in hidden])
+            assert_near(made["encoder"][row], hidden, f"hidden state of segment {number}")
+            assert_near(scores[row].log_softmax(-1), literal, f"log-probability in segment {number}")
+            expected -= literal[range(length), ids[row]].sum() / (2 * length)
+            if training:
+                for ours, layer in zip(state.layers, remembered[row], strict=True):
+                    assert_near(ours[row], layer, f"memory after segment {number}")
+        assert float(loss) == pytest.approx(float(expected), abs=1e-4)
+
+
+# --- the layout -------------------------------------------------------------------------------------------------------
+
+BLOCK = ["dec_attn.qkv_net.weight", "dec_attn.o_net.weight", "dec_attn.r_net.weight", "dec_attn.r_w_bias",
+         "dec_attn.r_r_bias", "dec_attn.layer_norm.weight", "dec_attn.layer_norm.bias", "pos_ff.CoreNet.0.weight",
+         "pos_ff.CoreNet.0.bias", "pos_ff.CoreNet.3.weight", "pos_ff.CoreNet.3.bias", "pos_ff.layer_norm.weight",
+         "pos_ff.layer_norm.bias"]
+BLOCKS = {f"transformer.layers.{layer}.{name}" for layer in range(2) for name in BLOCK}
+PARTED = {*(f"transformer.word_emb.emb_layers.{part}.weight" for part in range(3)),
+          *(f"transformer.word_emb.emb_projs.{part}" for part in range(3)),
+          *(f"crit.out_layers.{part}.bias" for part in range(3)),
+          "crit.out_projs.0", "crit.cluster_weight", "crit.cluster_bias"}
+ONE_WIDTH = {"transformer.word_emb.emb_layers.0.weight", "crit.out_layers.0.bias", "crit.cluster_weight",
+             "crit.cluster_bias"}
+
+
+def config_of(folder) -> dict:
+    return json.loads((folder / "config.json").read_text())
+
+
+def configure(folder, **changes) -> None:
+    (folder / "checksums.json").unlink(missing_ok=True)
+    (folder / "recipe.toml").unlink(missing_ok=True)
+    (folder / "config.json").write_text(json.dumps({**config_of(folder), **changes}))
+
+
+@CASE
+def test_what_is_saved_comes_back(tmp_path, changes):
+    model = small(changes)
+    stemma.save(model, tmp_path / "m")
+    parted, empty = "embedding.shrink" not in changes, changes.get("memory.start") == "empty"
+    assert config_of(tmp_path / "m")["model_type"] == ("stemma" if empty else "transfo-xl")
+    if not empty:
+        names = set(load_file(tmp_path / "m/model.safetensors"))
+        expected = BLOCKS | (PARTED if parted else ONE_WIDTH)
+        if "embedding.cutoffs" in changes:
+            expected -= {"crit.cluster_weight", "crit.cluster_bias"}
+        assert names == expected
+        configure(tmp_path / "m")  # as another tool would copy it: without the recipe
+    again = stemma.load(tmp_path / "m")
+    assert again.notices == []
+    assert again.parameter_count() == model.parameter_count()
+    ids = torch.randint(VOCABULARY, (2, 9), generator=torch.Generator().manual_seed(3))
+    assert torch.equal(again.logits(ids), model.logits(ids))
+    stemma.save(again, tmp_path / "again")
+    assert (tmp_path / "again/model.safetensors").read_bytes() == (tmp_path / "m/model.safetensors").read_bytes()
+
+
+def test_what_the_old_release_needs_is_said(tmp_path):
+    stemma.save(small(), tmp_path / "m")
+    told = config_of(tmp_path / "m")
+    assert told["architectures"] == ["TransfoXLLMHeadModel"]
+    expected = {"d_model": WIDTH, "d_embed": WIDTH, "d_head": 5, "n_head": HEADS, "d_inner": 17, "n_layer": 2,
+                "vocab_size": VOCABULARY, "cutoffs": [9, 20], "div_val": 2, "mem_len": 6, "clamp_len": 1000,
+                "same_length": True, "tie_projs": [False, True, True], "untie_r": True, "pre_lnorm": False,
+                "attn_type": 0, "adaptive": True}
+    assert {key: told[key] for key in expected} == expected
+
+
+def test_a_small_vocabulary_has_fewer_parts_and_says_so(tmp_path):
+    model = small({"embedding.cutoffs": [30, 20_000, 40_000]})
+    stemma.save(model, tmp_path / "m")
+    assert config_of(tmp_path / "m")["cutoffs"] == [30]
+    configure(tmp_path / "m")
+    ids = torch.tensor([[0, 29, 30, 40]])
+    assert torch.equal(stemma.load(tmp_path / "m").logits(ids), model.logits(ids))
+
+
+def test_the_copies_of_a_pickled_file_are_compared(tmp_path):
+    """The released file repeats what is tied, and carries the frequencies of its sinusoids."""
+    model = small()
+    stemma.save(model, tmp_path / "m")
+    weights = load_file(tmp_path / "m/model.safetensors")
+    copies = {f"crit.out_layers.{part}.weight": weights[f"transformer.word_emb.emb_layers.{part}.weight"].clone()
+              for part in range(3)}
+    copies |= {f"crit.out_projs.{part}": weights[f"transformer.word_emb.emb_projs.{part}"].clone() for part in (1, 2)}
+    copies["transformer.pos_emb.inv_freq"] = torch.ones(WIDTH // 2)
+    configure(tmp_path / "m")
+    save_file(weights | copies, tmp_path / "m/model.safetensors")
+    again = stemma.load(tmp_path / "m")
+    assert again.notices == []
+    assert torch.equal(again.logits(torch.tensor([[1, 25]])), model.logits(torch.tensor([[1, 25]])))
+    copies["crit.out_projs.2"] += 0.1
+    save_file(weights | copies, tmp_path / "m/model.safetensors")
+    with pytest.raises(UserError, match=r"crit.out_projs.2 untied from transformer.word_emb.emb_projs.2"):
+        stemma.load(tmp_path / "m")
+
+
+def test_a_body_without_its_head(tmp_path):
+    model = small()
+    stemma.save(model, tmp_path / "m")
+    stored, prefix = load_file(tmp_path / "m/model.safetensors"), "transformer."
+    weights = {name.removeprefix(prefix): tensor for name, tensor in stored.items() if name.startswith(prefix)}
+    configure(tmp_path / "m", architectures=["TransfoXLModel"])
+    save_file(weights, tmp_path / "m/model.safetensors")
+    body = stemma.load(tmp_path / "m")
+    assert not body.network.heads and body.notices == []
+    ids = torch.tensor([[5, 10, 30]])
+    assert torch.equal(body.hidden(ids), model.hidden(ids))
+    stemma.save(body, tmp_path / "again")
+    assert config_of(tmp_path / "again")["architectures"] == ["TransfoXLModel"]
+    assert load_file(tmp_path / "again/model.safetensors").keys() == weights.keys()
+
+
+@pytest.mark.parametrize(("changes", "told"), [
+    ({"untie_r": False, "pre_lnorm": True, "attn_type": 2}, "3"), ({"d_embed": 16}, "d_embed = 16 +only 12 is"),
+    ({"tie_projs": [True, True, True]}, "tie_projs = .*only .False, True, True. is supported"),
+    ({"mem_len": 0}, "network.memory.evaluation = 0"), ({"tie_weight": False}, "tie_weight = False"),
+    ({"tie_word_embeddings": False}, "untied")])
+def test_what_we_do_not_build_is_refused(tmp_path, changes, told):
+    stemma.save(small(), tmp_path / "m")
+    configure(tmp_path / "m", **changes)
+    with pytest.raises(UserError) as error:
+        stemma.load(tmp_path / "m")
+    if told.isdigit():
+        assert len(error.value.problems) == int(told)
+    else:
+        error.match(told)
+
+
+@pytest.mark.parametrize("changes", [{"activation": "gelu"}, {"norm.place": "pre"}, {"embedding.scale": False},
+                                     {"attention.windows": [0, 3]}, {"attention.bias": True},
+                                     {"embedding.cutoffs": []}], ids=str)
+def test_what_is_no_transformer_xl_is_saved_under_our_own_name(tmp_path, changes):
+    model = small(changes)
+    stemma.save(model, tmp_path / "m")
+    assert config_of(tmp_path / "m")["model_type"] == "stemma"
+    ids = torch.tensor([[5, 10, 30]])
+    assert torch.equal(stemma.load(tmp_path / "m").logits(ids), model.logits(ids))

@@ -1,0 +1,153 @@
+"""Last words and left-out words: the files are read as published, and the answers are those of the model."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+import torch
+from parity.reference import perturb
+
+import stemma
+from stemma.errors import UserError
+from stemma.generation.score import score_continuations
+from stemma.generation.windows import TextReader
+from stemma.tasks.cloze import Question, cloze, read_questions
+from stemma.tasks.proportions import macro_f1, majority, wilson
+from stemma.text.train import train_tokenizer
+
+TEXT = "the old clerk reads a letter. a young reader forgets the river. one missing leaf by the window. " * 20
+CBT = "".join(f"{number} Sentence {number} .\n" for number in range(1, 21)) + \
+    "21 The XXXXX reads a letter .\tclerk\t\triver|clerk|window|leaf\n\n" + \
+    "1 A young reader .\n2 By the\tXXXXX\n"
+
+
+@pytest.fixture
+def model() -> stemma.Model:
+    tokenizer = train_tokenizer(iter([TEXT]), "byte_bpe", 320, lowercase=False, roles={"end"})
+    torch.manual_seed(0)
+    made = stemma.build("gpt2@tiny", tokenizer.vocab_size, ["network.layers=1", "network.width=16", "network.heads=2",
+                                                            "network.feedforward=16", "corpus.sequence_length=400"])
+    perturb(made.network, 0)
+    made.tokenizer = tokenizer
+    return made
+
+
+def test_last_words_of_both_forms(tmp_path):
+    (tmp_path / "a.txt").write_text('He said "no"\nOne two  three .\n\n')
+    assert read_questions(tmp_path / "a.txt") == ("lambada", [Question("He said", (' "no"',), 0, 1),
+                                                              Question("One two  three", (" .",), 0, 2)])
+    rows = [{"text": "first line\n\nsecond word "}, {"text": "a b"}]
+    (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    assert read_questions(tmp_path / "a.jsonl")[1] == [Question("first line\n\nsecond", (" word",), 0, 1),
+                                                       Question("a", (" b",), 0, 2)]
+
+
+def test_the_childrens_book_test_as_published_and_as_json(tmp_path):
+    (tmp_path / "cbt.txt").write_text(CBT.rsplit("1 A young", 1)[0])
+    kind, (question,) = read_questions(tmp_path / "cbt.txt")
+    assert kind == "cbt" and question.answer == 1 and question.line == 21
+    assert question.context.startswith("Sentence 1 . Sentence 2 .") and question.context.endswith("Sentence 20 . The")
+    assert question.continuations == tuple(f" {word} reads a letter ." for word in ("river", "clerk", "window", "leaf"))
+    row = {"context": ["One .", "Two ."], "question": "XXXXX reads .", "answer": "clerk", "candidates": ["a", "clerk"]}
+    (tmp_path / "cbt.jsonl").write_text(json.dumps(row))
+    assert read_questions(tmp_path / "cbt.jsonl") == \
+           ("cbt", [Question("One . Two .", (" a reads .", " clerk reads ."), 1, 1)])
+
+
+def test_a_last_word_is_known_if_it_would_be_said(model, tmp_path):
+    """Half of the passages end in what the model says itself."""
+    reader, passages = TextReader(model), []
+    for context in ("the old", "a young reader", "one missing leaf by"):
+        ids = torch.tensor([[model.tokenizer.roles["end"], *model.tokenizer.encode(context).ids]])
+        order = model.logits(ids)[0, -1].argsort(descending=True).tolist()
+        words = [(place, model.tokenizer.decode([token])) for place, token in enumerate(order)]
+        said = next(((place, word) for place, word in words if word.startswith(" ") and word[1:].isalpha()))
+        passages += [f"{context}{said[1]}", f"{context} window"]
+        if said[0]:  # something else is likelier: make this the likeliest
+            with torch.no_grad():
+                model.network.embedding.tokens.weight[order[said[0]]] = model.hidden(ids)[0, -1] * 3
+    (tmp_path / "a.txt").write_text("\n".join(passages))
+    seen: list[int] = []
+    found = cloze(model, tmp_path / "a.txt", watch=seen.append)
+    each = [score_continuations(reader, [question.context], list(question.continuations))[0]
+            for question in read_questions(tmp_path / "a.txt")[1]]
+    assert found["right"] == sum(one.greedy for one in each) >= 1 and found["right"] < 6
+    assert found["accuracy"] == found["right"] / 6 and found["interval"] == wilson(found["right"], 6)
+    assert found["perplexity"] == pytest.approx(math.exp(-sum(one.log_probability for one in each) / 6), rel=1e-5)
+    assert sum(seen) == found["questions"] == 6 and found["cut"] == 0
+    assert cloze(model, tmp_path / "a.txt", limit=2)["questions"] == 2
+
+
+def test_the_candidate_is_scored_with_the_rest_of_its_sentence(model, tmp_path):
+    (tmp_path / "cbt.txt").write_text(CBT.rsplit("1 A young", 1)[0])
+    (question,) = read_questions(tmp_path / "cbt.txt")[1]
+    ids = [[model.tokenizer.roles["end"], *model.tokenizer.encode(question.context + text).ids]
+           for text in question.continuations]
+    first = len(model.tokenizer.encode(question.context).ids)
+
+    def whole(row: list[int]) -> float:
+        chances = model.logits(torch.tensor([row[:-1]])).log_softmax(-1)[0].gather(1, torch.tensor(row[1:])[:, None])
+        return float(chances[first:].sum())
+
+    expected = max(range(4), key=lambda place: whole(ids[place]))
+    for answer, word in enumerate(("river", "clerk", "window", "leaf")):
+        (tmp_path / "one.txt").write_text((tmp_path / "cbt.txt").read_text().replace("\tclerk\t", f"\t{word}\t"))
+        found = cloze(model, tmp_path / "one.txt")
+        assert found["accuracy"] == (answer == expected) and found["chance"] == 0.25
+
+
+def test_long_contexts_and_unknown_words_are_told(model, tmp_path):
+    (tmp_path / "a.txt").write_text("the old clerk " * 100 + "reads\nthe river\n")
+    told: list[str] = []
+    assert cloze(model, tmp_path / "a.txt", length=20, notice=told.append)["cut"] == 1
+    assert "1 of 2 contexts are longer than the 20 tokens" in told[0]
+    tokenizer = train_tokenizer(iter([TEXT]), "word", 60, lowercase=False, roles={"end", "unknown"})
+    lacking = stemma.build("gpt2@tiny", tokenizer.vocab_size, ["network.width=16", "network.heads=2"])
+    with torch.no_grad():
+        for parameter in lacking.network.parameters():
+            parameter.zero_()  # everything is equally likely, and of equals the first (padding, then unknown) is said
+        lacking.network.embedding.tokens.weight[tokenizer.roles["unknown"]] = 1.0
+        lacking.network.encoder.final_norm.bias.fill_(1.0)
+    lacking.tokenizer = tokenizer
+    (tmp_path / "b.txt").write_text("the old zebra\nthe old giraffe\n")
+    told.clear()
+    found = cloze(lacking, tmp_path / "b.txt", notice=told.append)
+    assert found["accuracy"] == 0 and found["unknown"] == 2 and "they count as wrong" in told[0]
+
+
+@pytest.mark.parametrize(("name", "content", "said", "line"), [
+    ("a.txt", "word\nfine here\n", "cannot be asked, as lambada", "line 1"),
+    ("a.txt", CBT, "cannot be asked, as cbt", "line 24"),
+    ("a.txt", "1 A .\n2 XXXXX .\tclerk\t\triver|leaf\n", "cannot be asked", "line 2"),
+    ("a.txt", "1 A .\n2 XXXXX and XXXXX .\tleaf\t\triver|leaf\n", "cannot be asked", "line 2"),
+    ("a.jsonl", '{"text": "a b"}\n{"txt": "a b"}\n', "cannot be asked", "line 2"),
+    ("a.jsonl", '{"question": "XXXXX", "candidates": ["a"]}\n', "cannot be asked", "line 1"),
+])
+def test_lines_that_cannot_be_asked_are_named(tmp_path, name, content, said, line):
+    (tmp_path / name).write_text(content)
+    with pytest.raises(UserError, match=said) as told:
+        read_questions(tmp_path / name)
+    assert told.value.problems[0][0] == line
+
+
+def test_files_that_are_none_are_told(tmp_path):
+    (tmp_path / "a.txt").write_text("\n")
+    with pytest.raises(UserError, match="a.txt is empty"):
+        read_questions(tmp_path / "a.txt")
+    with pytest.raises(UserError, match='Did you mean "lambada"'):
+        read_questions(tmp_path / "a.txt", "lambda")
+    (tmp_path / "a.txt").write_text("1 A sentence .\n")
+    with pytest.raises(UserError, match="no question in it"):
+        read_questions(tmp_path / "a.txt", "cbt")
+
+
+def test_shares_and_their_intervals():
+    assert wilson(0, 10) == pytest.approx((0.0, 0.2775), abs=1e-4)
+    assert wilson(10, 10) == pytest.approx((0.7225, 1.0), abs=1e-4)
+    assert wilson(81, 263) == pytest.approx((0.2553, 0.3662), abs=1e-4)  # the example of Newcombe (1998)
+    assert wilson(0, 0) == (0.0, 1.0)
+    assert majority(["a", "b", "a"]) == pytest.approx(2 / 3)
+    assert macro_f1(["a", "a", "b", "b"], ["a", "b", "b", "b"]) == pytest.approx((2 / 3 + 4 / 5) / 2)
+    assert macro_f1(["a", "b"], ["a", "a"]) == pytest.approx((2 / 3 + 0) / 2)
