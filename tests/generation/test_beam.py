@@ -25,6 +25,7 @@ def tokenizer():
 
 
 def toy(tokenizer, seed: int) -> stemma.Model:
+    torch.manual_seed(seed)
     model = stemma.build("gpt2@tiny", tokenizer.vocab_size, CHANGES)
     perturb(model.network, seed)
     model.tokenizer = tokenizer

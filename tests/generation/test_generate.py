@@ -35,6 +35,7 @@ WAYS = {"greedy": {"greedy": True, "repetition_penalty": 1.5}, "sampled": {"seed
 
 
 def model_of(kind: str, seed: int = 0) -> stemma.Model:
+    torch.manual_seed(seed)
     model = stemma.build(f"{kind.split(',')[0]}@tiny", VOCABULARY, [*SMALL, *KINDS[kind]])
     perturb(model.network, seed)
     return model

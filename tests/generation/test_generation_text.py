@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+import torch
 from conftest import small_text
 from parity.reference import perturb
 
@@ -25,6 +26,7 @@ def tokenizers():
 
 
 def model_of(tokenizer, seed: int = 0, changes: tuple[str, ...] = ()) -> stemma.Model:
+    torch.manual_seed(seed)
     model = stemma.build("gpt2@tiny", tokenizer.vocab_size, [*CHANGES, *changes])
     perturb(model.network, seed)
     model.tokenizer = tokenizer

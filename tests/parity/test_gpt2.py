@@ -129,7 +129,7 @@ def test_all_that_is_not_gpt2_is_told_at_once(tmp_path):
     theirs.save_pretrained(tmp_path)
     configure(tmp_path, scale_attn_by_inverse_layer_idx=True, add_cross_attention=True, scale_attn_weights=False,
               activation_function="gelu_nwe")
-    with pytest.raises(UserError, match="holds a gpt2 of a kind that is not supported") as told:
+    with pytest.raises(UserError, match="family gpt2, of a kind that is not supported") as told:
         stemma.load(tmp_path)
     assert len(told.value.problems) == 4
 

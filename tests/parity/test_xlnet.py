@@ -123,7 +123,7 @@ def test_a_silent_config_is_as_large_as_published(tmp_path):
 def test_all_that_is_not_xlnet_is_told_at_once(tmp_path):
     reference.random_reference("xlnet", 1, "XLNetModel").save_pretrained(tmp_path)
     configure(tmp_path, attn_type="uni", bi_data=True, untie_r=False, d_head=9)
-    with pytest.raises(UserError, match="holds a xlnet of a kind that is not supported") as told:
+    with pytest.raises(UserError, match="family xlnet, of a kind that is not supported") as told:
         stemma.load(tmp_path)
     assert [place for place, _ in told.value.problems] == ["d_head = 9", "attn_type = uni", "bi_data = True",
                                                            "untie_r = False"]

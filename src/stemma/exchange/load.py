@@ -106,7 +106,8 @@ def _load_family(folder: Path, config: Mapping[str, Any], family: Family, tokeni
     if config.get("quantization_config"):
         problems.append(("quantization_config", "quantized weights are not supported; load the full-precision model"))
     if problems:
-        raise UserError(f"{folder} holds a {family.model_type} of a kind that is not supported", problems)
+        raise UserError(f"{folder} holds a model of the family {family.model_type}, of a kind that is not supported",
+                        problems)
     own = recipe(folder / RECIPE) if (folder / RECIPE).is_file() else _recipe_of(family, config, folder, tokenizer)
     weights = read_weights(folder)
     for old, new in family.old_names.items():
