@@ -46,7 +46,8 @@ def whole(corpus: Corpus) -> View:
 
 def plain_layout(length: int, single: str = SINGLE, pair: str = PAIR) -> Layout:
     """A layout without a tokenizer, for packers that never look at a token."""
-    return Layout(parse_template(single), parse_template(pair), length, {"padding": 0, "start": 1, "separator": 2})
+    roles = {"padding": 0, "start": 1, "separator": 2, "boundary": 2}
+    return Layout(parse_template(single), parse_template(pair), length, roles)
 
 
 def packing_of(corpus: Corpus, kind: str, length: int, short: float = 0.0, single: str = SINGLE,

@@ -10,8 +10,9 @@ from parity.reference import perturb
 
 import stemma
 from stemma.errors import UserError
-from stemma.generation.beam import length_penalty
+from stemma.generation.beam import Beam, Search, length_penalty, settled
 from stemma.generation.generate import generate
+from stemma.generation.options import Options
 from stemma.text.train import train_tokenizer
 
 CHANGES = ["network.layers=1", "network.width=16", "network.heads=2", "network.feedforward=16",
@@ -69,18 +70,18 @@ def plain_search(model: stemma.Model, prompt: list[int], longest: int, beams: in
         for text, chance in live:
             logits = model.logits(torch.tensor([[*prompt, *text]]))[0, -1].log_softmax(-1).tolist()
             found += [((*text, token), chance + more) for token, more in enumerate(logits)]
-        found.sort(key=lambda pair: -pair[1])
+        found = sorted(found, key=lambda pair: -pair[1])[:2 * beams]  # an end must be among the best, too
         over = [pair for pair in found if pair[0][-1] == end or length == longest]
         ended += [(chance / ((5 + length) / 6) ** alpha, text) for text, chance in over]
         live = [pair for pair in found if pair not in over][:beams]
     return max(ended)[1]
 
 
-@pytest.mark.parametrize("alpha", [0.6, 3.0])
+@pytest.mark.parametrize("alpha", [0.0, 1.0])
 @pytest.mark.parametrize("beams", [2, 4])
 def test_few_beams_find_what_a_plain_search_finds(tokenizer, beams, alpha):
     lengths = set()
-    for seed in range(6):
+    for seed in range(20):
         model = toy(tokenizer, seed)
         (found,) = generate(model, [[3, 4]], tokens=6, beams=beams, length_penalty=alpha)
         assert found.tokens == plain_search(model, [3, 4], 6, beams, alpha)
@@ -94,6 +95,14 @@ def test_a_length_penalty_favours_length(tokenizer):
                        for alpha in (0.0, 3.0))
     assert shorter < longer
     assert length_penalty(1, 0.6) == 1.0 and length_penalty(7, 1.0) == 2.0
+
+
+@pytest.mark.parametrize("alpha, tokens, over", [(0.0, 20, True), (1.0, 20, False), (1.0, 2, True), (-3.0, 20, True)])
+def test_the_search_goes_on_while_a_beginning_could_still_win(tokenizer, alpha, tokens, over):
+    """After one token a beginning of -2 can reach -2 / ((5 + n) / 6)^alpha, with n from 2 to `tokens`."""
+    ended = [(-1.4, generate(toy(tokenizer, 0), [[3]], tokens=1)[0])]
+    search = Search(lambda: None, [Beam((1,), -2.0), Beam((2,), -9.0)], ended)
+    assert settled(search, Options(beams=2, tokens=tokens, length_penalty=alpha), 1) == over
 
 
 def test_texts_do_not_end_before_they_may(tokenizer):

@@ -172,3 +172,35 @@ def test_static_copies_and_contiguous_rows_do_not_go_together():
     with pytest.raises(UserError) as error:
         lineage.recipe("bert@tiny", ["objective.next_sentence.packing=contiguous_pair"])
     assert any("segment_pair or sentence_pair" in message for _, message in error.value.problems)
+
+
+def test_only_the_second_part_is_guessed_where_the_first_is_given(tmp_path, tokenizer_folder):
+    """From A's last token on: B, and the token that ends it. A row without a B has no target."""
+    documents = [["the old clerk reads", "seven pages."], ["our neighbour", "forgets the notes."], ["at the river"]]
+    corpus = corpus_of(tmp_path, documents, tokenizer_folder)
+    chosen = lineage.recipe("gpt2@tiny", ["corpus.packing=sentence_pair", "corpus.pair=begin A separator B end",
+                                  "corpus.sequence_length=24", "objective.causal_lm.scored=second"])
+    draft = draft_of(whole(corpus), "sentence_pair", 24, 3, single="begin A end", pair="begin A separator B end")
+    (objective,) = build_objectives(chosen)
+    objective.corrupt(draft, np.random.default_rng(0))
+    found = set()
+    for row in range(3):
+        index = draft.scores["vocabulary"].index
+        labels = draft.scores["vocabulary"].labels[index // 24 == row]
+        found.add(" ".join(corpus.tokenizer.tokens(labels)))
+        places = index[index // 24 == row] % 24
+        assert len(places) == 0 or places.max() == draft.lengths[row] - 2
+    end = corpus.tokenizer.token(corpus.tokenizer.role("end"))
+    wanted = [" ".join(corpus.tokenizer.encode(pair[1], special=False).tokens) + f" {end}" for pair in documents[:2]]
+    assert found == {*wanted, ""}
+
+
+@pytest.mark.parametrize(("changes", "said"), [
+    (["objective.causal_lm.scored=second"], "needs segment_pair or sentence_pair in corpus.packing"),
+    (["corpus.packing=sentence_pair", "objective.causal_lm.scored=second", "objective.causal_lm.direction=backward"],
+     "cannot be guessed from A"),
+])
+def test_what_second_cannot_be_combined_with(changes, said):
+    with pytest.raises(UserError) as refused:
+        lineage.recipe("gpt2@tiny", changes)
+    assert said in str(refused.value)

@@ -268,7 +268,7 @@ def test_much_held_out_text_is_not_read_to_its_end(make, monkeypatch):
 
 def test_a_unigram_model_of_running_text_knows_how_often_documents_end(make):
     supply, plain = make(name="gpt@tiny"), make()
-    separator = supply.corpus.tokenizer.role("separator")
+    end = supply.corpus.tokenizer.role("end")
     assert np.exp(supply.unigram()).sum() == pytest.approx(1.0)
-    ratio = np.exp(supply.unigram()[separator]) / np.exp(plain.unigram()[separator])
+    ratio = np.exp(supply.unigram()[end]) / np.exp(plain.unigram()[end])
     assert ratio == pytest.approx(1 + len(supply.training.documents), rel=0.05)

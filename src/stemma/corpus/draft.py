@@ -21,6 +21,7 @@ from stemma.text.tokenizer import Tokenizer
 
 PAST = Slot("past", 0)  # laid before the template; fine-tuning, which has no past, uses the template alone
 PARTS = {"A": 0, "B": 1, PAST.name: 2}
+BOUNDARY = "boundary"  # whatever token parts two documents of one row
 
 
 @dataclass(frozen=True)
@@ -34,18 +35,20 @@ class Layout:
     past: int = 0  # places at a row's front for text that the next batch's row goes on from
 
     @classmethod
-    def of(cls, tokenizer: Tokenizer, single: str, pair: str, length: int, past: int = 0) -> Layout:
+    def of(cls, tokenizer: Tokenizer, single: str, pair: str, length: int, past: int = 0,
+           boundary: str = "separator") -> Layout:
         slots = parse_template(single), parse_template(pair)
         roles = dict(tokenizer.roles)
         roles.setdefault("padding", 0)  # only a filler, which nobody sees
-        if "end" in roles:
-            roles.setdefault("separator", roles["end"])
+        parting = tokenizer.boundary(boundary)
+        if parting is not None:
+            roles[BOUNDARY] = parting
         return cls(*slots, length, roles, past)
 
     @property
     def separated(self) -> bool:
         """Whether documents that meet are parted by a token."""
-        return "separator" in self.roles
+        return BOUNDARY in self.roles
 
     def capacity(self, pair: bool) -> int:
         """How many tokens of text fit; a pair must fit the other template too, which serves where B is missing."""
@@ -163,6 +166,13 @@ class Draft:
             following[np.arange(self.rows), self.lengths - 1] = self._beyond()
         return following
 
+    def second(self) -> np.ndarray:
+        """(rows,) the place at which B begins; a row's length where it has none."""
+        before = [slot.name for slot in self.layout.pair]
+        special = sum(name not in PARTS for name in before[:before.index("B")])
+        begins = self.past + special + self.pieces.part_lengths(0)
+        return np.where(self.pieces.part_lengths(1) > 0, begins, self.lengths)
+
     def _beyond(self) -> np.ndarray:
         """(rows,) the token of running text behind each row's last place; -1 where the template ends the row."""
         pieces, documents = self.pieces, self.view.documents
@@ -179,7 +189,7 @@ class Draft:
         token = np.where(back, start - 1, end)
         token[parted] = documents[document[parted] - 1, 1] - 1
         beyond = np.full(self.rows, -1, dtype=np.int32)
-        beyond[rows] = self.layout.roles.get("separator", -1)
+        beyond[rows] = self.layout.roles.get(BOUNDARY, -1)
         beyond[rows[goes_on]] = self.corpus.take("tokens", token[goes_on])
         return beyond
 
@@ -236,7 +246,7 @@ def _lay_out(corpus: Corpus, pieces: Pieces, layout: Layout, backward: np.ndarra
                                      pieces.length[chosen], -1, slot.segment))
             if layout.separated:  # otherwise documents meet unmarked
                 parted = chosen[pieces.gap[chosen]]
-                columns.append(_elements(pieces.row[parted], number, 2 * parted, -1, 1, layout.roles["separator"],
+                columns.append(_elements(pieces.row[parted], number, 2 * parted, -1, 1, layout.roles[BOUNDARY],
                                          slot.segment))
     row, slot_number, order, start, length, role, segment = (np.concatenate(c) for c in zip(*columns, strict=True))
     sorted_by = np.lexsort((order, slot_number, row))

@@ -48,7 +48,8 @@ class Hidden:
 def hide(corpus: Corpus, recipe: Recipe, seed: int) -> Hidden:
     """Held-out text packed as the recipe packs it, with some of its tokens hidden."""
     settings = recipe.settings.corpus
-    layout = Layout.of(corpus.tokenizer, settings.single, settings.pair, settings.sequence_length)
+    layout = Layout.of(corpus.tokenizer, settings.single, settings.pair, settings.sequence_length,
+                       boundary=settings.boundary)
     everything, _ = split(corpus, 0.0)
     pieces = Feed(everything, Packing(settings.packing, layout), seed).all_rows(MOST_ROWS)
     draft = Draft(everything, pieces, layout)

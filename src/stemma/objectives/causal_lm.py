@@ -33,7 +33,10 @@ class CausalLM(Objective):
     def corrupt(self, draft: Draft, rng: Randomness) -> None:
         """Nothing is hidden: nobody sees what comes later."""
         following = draft.following()
-        draft.score(HEAD, at=following >= 0, labels=following)
+        at = following >= 0
+        if self.settings.scored == "second":
+            at &= np.arange(at.shape[1]) + 1 >= draft.second()[:, None]
+        draft.score(HEAD, at=at, labels=following)
 
     def loss(self, network: Network, hidden: Hidden, batch: Batch) -> dict[str, Tensor]:
         target = batch.scores[HEAD]

@@ -64,6 +64,7 @@ class CorpusSettings(Settings):
     short_probability: Probability = 0.0  # how often an example is made shorter than it could be
     single: Annotated[str, _holding("A")] = "start A separator"
     pair: Annotated[str, _holding("A", "B")] = "start A separator B:1 separator:1"
+    boundary: Literal["separator", "end"] = "separator"  # what parts two documents that share a row
     first_phase: FirstPhase | None = None  # without effect where sequence_length is not longer
     validation: Share = 0.02  # share of the documents held out
 

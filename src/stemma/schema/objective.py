@@ -68,9 +68,19 @@ class NextSentenceSettings(BaseObjective):
 class CausalLMSettings(BaseObjective):
     kind: Literal["causal_lm"]
     direction: Literal["forward", "backward"] = "forward"  # backward reads every text from its end
+    scored: Literal["all", "second"] = "all"  # second: A of a pair is given, and only B is guessed
 
     roles = frozenset({"end"})  # parts documents; a vocabulary without one (openai-gpt's) still serves
     sees = "causal"
+
+    @property
+    def needs_packing(self) -> tuple[Packing, ...]:
+        return () if self.scored == "all" else ("segment_pair", "sentence_pair")
+
+    def conflicts(self) -> Iterator[Conflict]:
+        if self.scored == "second" and self.direction == "backward":
+            yield (Blame("scored", "with direction=backward B is read first, so it cannot be guessed from A"),
+                   Blame("direction", "with scored=second A must be read first"))
 
 
 class PermutationLMSettings(BaseObjective):

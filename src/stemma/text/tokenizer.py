@@ -84,6 +84,11 @@ class Tokenizer:
                             "`stemma tokenizer train --for RECIPE`, or add the token to its vocabulary.")
         return self.roles[name]
 
+    def boundary(self, wanted: str = "separator") -> int | None:
+        """The token that parts two documents: of the wanted role, or of the other one; None where there is neither."""
+        other = "end" if wanted == "separator" else "separator"
+        return self.roles.get(wanted, self.roles.get(other))
+
     def template(self, single: str, pair: str) -> Tokenizer:
         """A copy that lays out text by roles: "start A separator", "start A separator B:1 separator:1"."""
         named: dict[str, int] = {}

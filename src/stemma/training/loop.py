@@ -244,7 +244,8 @@ class Loop:
         held_out = self.held_out or self.validate()  # none yet where the kill came after the last step
         return {"recipe": self.recipe.label, "steps": course.step, "tokens": course.tokens, "loss": course.loss,
                 "losses": course.losses, "measures": course.measures, **held_out,
-                "tokens_per_second": course.tokens / max(course.seconds, 1e-9), "seconds": course.seconds, "parameters": self.network.parameter_count(),
+                "tokens_per_second": course.tokens / max(course.seconds, 1e-9), "seconds": course.seconds,
+                "parameters": self.network.parameter_count(),
                 "precision": str(self.precision).removeprefix("torch."), "device": self.device.type,
                 "threads": self.threads}
 

@@ -112,9 +112,9 @@ class Supply:
         counts = self.corpus.counts.copy()
         for start, stop in self.validation.documents:
             counts -= np.bincount(self.corpus.slice("tokens", start, stop), minlength=len(counts))
-        separator = self._packing(self.groups[0], self.settings.sequence_length).layout.roles.get("separator")
-        if separator is not None and any(group.visibility == "causal" for group in self.groups):
-            counts[separator] += len(self.training.documents)  # a document's end is guessed like a token
+        boundary = self.corpus.tokenizer.boundary(self.settings.boundary)
+        if boundary is not None and any(group.visibility == "causal" for group in self.groups):
+            counts[boundary] += len(self.training.documents)  # a document's end is guessed like a token
         return np.log((counts + 1) / (counts.sum() + len(counts)))
 
     def draft(self, step: int, length: int) -> tuple[Draft, tuple[Objective, ...]]:
@@ -163,7 +163,8 @@ class Supply:
 
     def _packing(self, group: Group, length: int) -> Packing:
         past = length // 2 if group.packing == "contiguous_pair" else 0
-        layout = Layout.of(self.corpus.tokenizer, self.settings.single, self.settings.pair, length, past)
+        layout = Layout.of(self.corpus.tokenizer, self.settings.single, self.settings.pair, length, past,
+                           self.settings.boundary)
         return Packing(group.packing, layout, self.settings.short_probability)
 
     def _feed(self, number: int, length: int) -> Feed | ContiguousFeed:
