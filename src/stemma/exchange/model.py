@@ -33,6 +33,14 @@ class Model:
         causal = any(task.sees == "causal" for task in self.recipe.settings.objective.values())
         return Causal() if causal else Full()
 
+    @property
+    def boundary(self) -> int | None:
+        """The token that stands between two texts: what a new one begins after, and what ends one."""
+        if self.tokenizer is None:
+            return None
+        parting = self.tokenizer.boundary(self.recipe.settings.corpus.boundary)
+        return self.tokenizer.roles.get("begin") if parting is None else parting
+
     def stream(self, input_ids: Tensor, attention_mask: Tensor | None = None,
                token_type_ids: Tensor | None = None) -> Stream:
         sees = self.sees

@@ -14,13 +14,11 @@ from stemma.errors import UserError
 from stemma.exchange.model import Model
 from stemma.generation.options import Options
 from stemma.generation.reader import longest_text, reads_backward
-from stemma.generation.windows import PARTING
 from stemma.text.tokenizer import Tokenizer
 
 Ended = Literal["end", "stop", "length"]
 UNFINISHED = "\N{REPLACEMENT CHARACTER}"  # what a decoder makes of bytes that are no character (yet)
 LONGEST_CHARACTER = 4  # bytes, and so tokens, that UTF-8 takes at most
-ENDINGS = ("separator", "end")  # what parts documents while a model is trained, and what others end a text with
 
 
 class Writing:
@@ -100,8 +98,9 @@ def begin_writing(model: Model, prompt: Sequence[int], options: Options) -> Writ
 
 
 def ending_tokens(model: Model) -> tuple[int, ...]:
-    roles = model.tokenizer.roles if model.tokenizer is not None else {}
-    return tuple(sorted({roles[role] for role in ENDINGS if role in roles}))
+    """What parts documents while a model is trained, and what others end a text with."""
+    end = model.tokenizer.roles.get("end") if model.tokenizer is not None else None
+    return tuple(sorted({token for token in (model.boundary, end) if token is not None}))
 
 
 def read_prompts(model: Model, prompts: Sequence[str | Sequence[int]], options: Options,
@@ -140,11 +139,10 @@ def encode(model: Model, text: str, notice: Callable[[str], None]) -> list[int]:
                f"model reads {tokenizer.token(unknown or 0)} there.")
     if encoding.ids:
         return encoding.ids
-    role = next((role for role in PARTING if role in tokenizer.roles), None)
-    if role is None:
+    if model.boundary is None:
         raise UserError("the prompt is empty, and this vocabulary has no token that a text could begin with; write at "
                         "least one word.")
-    return [tokenizer.roles[role]]
+    return [model.boundary]
 
 
 def _checked(model: Model, prompt: Sequence[int], number: int) -> list[int]:

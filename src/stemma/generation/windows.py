@@ -22,9 +22,6 @@ from stemma.network.streams import QUERY, Stream
 from stemma.schema.objective import CausalLMSettings
 from stemma.visibility import Causal, Permuted
 
-# What stands before the first token of a text: whatever parts documents while the model is trained.
-PARTING = ("separator", "end", "begin")
-
 
 @dataclass(frozen=True)
 class Piece:
@@ -57,8 +54,7 @@ class TextReader:
         self.stride = stride if stride is not None else max(1, self.length // 2)
         if problems := list(self._problems(stride, memory, most)):
             raise UserError(f"{model.recipe.label} cannot read like this", problems)
-        roles = model.tokenizer.roles if model.tokenizer is not None else {}
-        self.start = next((roles[role] for role in PARTING if role in roles), None)
+        self.start = model.boundary
 
     def _problems(self, stride: int | None, memory: int | None, most: int | None) -> Iterator[tuple[str, str]]:
         if self.length < 1 or (most is not None and self.length > most):

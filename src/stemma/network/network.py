@@ -50,7 +50,7 @@ class Network(nn.Module):
 
     def initialize(self) -> None:
         """Small normal weights, zero biases; a norm starts as the identity."""
-        spread = self.settings.initialization.spread
+        spread = self.settings.initialization.scale(self.settings.width)
 
         def draw(weight: Tensor, by: float = spread) -> None:
             nn.init.trunc_normal_(weight, std=by, a=-2 * by, b=2 * by)

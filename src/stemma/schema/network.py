@@ -79,8 +79,11 @@ class NormSettings(Settings):
 
 
 class InitializationSettings(Settings):
-    spread: Positive  # standard deviation of the truncated normal
+    spread: Positive | None = None  # standard deviation of the truncated normal; None = 1 / sqrt(width)
     residual: bool = False  # what is added to the residual starts smaller by the root of how many are added (GPT-2)
+
+    def scale(self, width: int) -> float:
+        return self.spread if self.spread is not None else width**-0.5
 
 
 class MemorySettings(Settings):

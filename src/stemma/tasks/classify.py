@@ -52,8 +52,9 @@ class Classifier(nn.Module):
         self.pooling = pooling
         self.network: Network = copy.deepcopy(model.network)  # the model that is given stays as it is
         self.network.heads.clear()  # what the objectives of pre-training stood on
-        self.output = nn.Linear(self.network.settings.width, classes)
-        nn.init.trunc_normal_(self.output.weight, std=self.network.settings.initialization.spread)
+        width = self.network.settings.width
+        self.output = nn.Linear(width, classes)
+        nn.init.trunc_normal_(self.output.weight, std=self.network.settings.initialization.scale(width))
         nn.init.zeros_(self.output.bias)
 
     def forward(self, rows: Sequence[Sequence[int]]) -> Tensor:
