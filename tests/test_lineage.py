@@ -346,3 +346,24 @@ def test_the_toml_writer_survives_awkward_text():
     values = {"a": 'quote " back \\ tab \t line \n del \x7f 中文', "b.c": {"d": [1, 2.5, True], "e": {"f": 1e-12}},
               "g": {}}
     assert tomllib.loads(toml.dumps(values)) == values
+
+
+@pytest.mark.parametrize(("name", "changes", "said"), [
+    ("transformer-xl", ["network.memory.length=0"], "remove=network.memory reads every segment by itself"),
+    ("transformer-xl", ["network.position.kind=none"], "with network.memory only relative_xl will do"),
+    ("gpt2", ["network.memory.length=4"], "needs network.position.kind=relative_xl"),
+    ("gpt2", ["network.attention.segments=true"], "needs network.position.kind=relative_xl"),
+    ("gpt2", ["network.embedding.cutoffs=[9, 5]"], "must be in ascending order"),
+    ("gpt2", ["network.embedding.cutoffs=[9]", "network.embedding.width=64"], "already say how wide each part is"),
+    ("xlnet", ["objective.permutation_lm.context=1"], "with 1 every token is guessed and none is left"),
+    ("xlnet", ["network.embedding.query=false"], "objective.permutation_lm needs it"),
+    ("bert", ["objective.permutation_lm.unit=token"], "a second stream: set network.embedding.query=true"),
+    ("universal-transformer", ["network.attention.windows=[0, 8]"], "recurrent depth has one layer"),
+    ("universal-transformer", ["network.position.kind=relative_xl"], "with recurrent depth only sinusoidal will do"),
+    ("universal-transformer", ["network.embedding.query=true"], "is not supported with recurrent depth"),
+    ("bert", ["corpus.packing=contiguous", "remove=objective.next_sentence"], "objective.masked_lm needs"),
+])
+def test_what_does_not_go_together_is_said_before_anything_is_built(name, changes, said):
+    with pytest.raises(UserError) as refused:
+        lineage.recipe(name, changes)
+    assert any(said in message for _, message in refused.value.problems), refused.value

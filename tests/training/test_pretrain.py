@@ -144,3 +144,17 @@ def test_tensorboard(tmp_path, corpus_folder):
     pytest.importorskip("tensorboard")
     pretrain("bert@tiny", corpus_folder, tmp_path / "run", steps=2, changes=SMALL, tensorboard=True)
     assert list((tmp_path / "run/tensorboard").iterdir())
+
+
+def test_a_model_of_another_build_is_no_start(tmp_path, corpus_folder):
+    """Sizes are adopted from the model to start from; what kind of network it is, is not."""
+    small = ["network.width=32", "network.heads=2", "network.layers=1", "network.feedforward=32",
+             "corpus.sequence_length=16", "training.batch_size=4", "network.attention.head_width=16"]
+    pretrain("transformer-xl@tiny", corpus_folder, tmp_path / "xl", steps=1, changes=small)
+    with pytest.raises(UserError, match="is a Transformer-XL and gpt2@tiny is built differently") as refused:
+        pretrain("gpt2@tiny", corpus_folder, tmp_path / "run", steps=1, start=tmp_path / "xl")
+    assert any("position.kind" in where for where, _ in refused.value.problems)
+    assert not (tmp_path / "run").exists()
+    further = pretrain("transformer-xl@tiny", corpus_folder, tmp_path / "further", steps=1, start=tmp_path / "xl",
+                       changes=["corpus.sequence_length=16", "training.batch_size=4"])
+    assert further["steps"] == 1

@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+from stemma.corpus.shards import Corpus
 from stemma.errors import UserError
 from stemma.files import only_here
 from stemma.lineage import recipe
@@ -127,3 +128,11 @@ def test_the_corpus_brings_its_tokenizer(cache, text_file):
     assert adopted.settings.tokenizer.vocab_size == corpus.tokenizer.vocab_size != 260
     assert adopted.origin["tokenizer.vocab_size"] == "corpus" and adopted.origin["tokenizer.kind"] == "bert"
     assert adopt_tokenizer(adopted, corpus) is adopted
+
+
+def test_a_tokenizer_of_another_kind_and_the_same_size_is_adopted(corpus_folder):
+    """Another kind drops what was said for the old one, also the size that happens to be right."""
+    corpus = Corpus.open(corpus_folder)
+    wanted = recipe("gpt2@tiny", [f"tokenizer.vocab_size={corpus.tokenizer.vocab_size}"])
+    adopted = adopt_tokenizer(wanted, corpus).settings.tokenizer
+    assert (adopted.kind, adopted.vocab_size) == ("wordpiece", corpus.tokenizer.vocab_size)

@@ -67,6 +67,7 @@ def resume(run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder o
 
 
 def _finish(result: dict[str, Any], run: Path, as_json: bool) -> None:
+    from stemma import lineage
     from stemma.lab.run_report import try_report  # only now: it costs time, and training may fail
 
     try_report(run, notice)
@@ -76,7 +77,9 @@ def _finish(result: dict[str, Any], run: Path, as_json: bool) -> None:
         against = f" · held-out loss {validation:.3f} (unigram {unigram:.3f})" if validation is not None else ""
         print(f"{result['recipe']} · {shown(result['steps'])} steps, {shown(result['tokens'])} tokens in "
               f"{result['seconds']:,.0f} s ({result['tokens_per_second']:,.0f} tokens/s){against}")
-        print(f"{result['run']}/model is ready: `stemma fill {result['run']} \"...\"`")
+        tasks = lineage.recipe(run / "recipe.toml").settings.objective.values()
+        verb = "generate" if any(task.sees in ("causal", "permuted") for task in tasks) else "fill"
+        print(f"{result['run']}/model is ready: `stemma {verb} {result['run']} \"...\"`")
 
     emit(result, as_json, human)
 

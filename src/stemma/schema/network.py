@@ -16,6 +16,7 @@ from stemma.schema.base import (
     Positive,
     Settings,
     Share,
+    limit,
 )
 
 Activation = Literal["gelu", "gelu_tanh", "relu", "tanh", "silu"]
@@ -86,11 +87,15 @@ class InitializationSettings(Settings):
         return self.spread if self.spread is not None else width**-0.5
 
 
+Places = Annotated[int, limit(lambda n: n >= 1, "must be 1 or more; remove=network.memory reads every segment by "
+                                                "itself")]
+
+
 class MemorySettings(Settings):
     """What was read before stays in sight, without a gradient (Transformer-XL)."""
 
-    length: Count  # places kept while training
-    evaluation: Count | None = None  # places kept otherwise; None = as in training
+    length: Places  # kept while training
+    evaluation: Places | None = None  # kept otherwise; None = as in training
     start: Literal["empty", "zeros"] = "empty"  # what stands there before anything was read
     same_length: bool = False  # nobody sees farther than the memory is long, wherever in the segment he stands
 

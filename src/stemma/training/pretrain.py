@@ -34,6 +34,9 @@ if TYPE_CHECKING:
     from stemma.network.network import Network
 
 Notice = Callable[[str], None]
+# What makes two networks different in kind: another size or epsilon is adopted from the model to start from, these not.
+STRUCTURE = ("position.kind", "attention.kind", "attention.bias", "attention.segments", "norm.kind", "norm.place",
+             "depth.kind", "transition", "embedding.query", "embedding.norm")
 
 
 def pretrain(chosen: Recipe | str, corpus: str | Path | Sequence[str], out: str | Path, *, steps: int | None = None,
@@ -178,6 +181,11 @@ def adopt_network(wanted: Recipe, theirs: Recipe, origin: str) -> Recipe:
     from stemma.schema.layers import flatten
 
     before, after = flatten(wanted.values["network"]), flatten(theirs.values["network"])
+    built = [(f"network.{key} = {before.get(key, 'none')}", f"{origin} has {after.get(key, 'none')}")
+             for key in STRUCTURE if before.get(key) != after.get(key)]
+    if built and theirs.name != wanted.name:
+        raise UserError(f"{origin} is a {theirs.title} and {wanted.label} is built differently, so its weights have no "
+                        f"place in it; train it further as {theirs.name}, or start from another model", built)
     adjustable = ("dropout", "attention.dropout")  # may differ without touching a weight
     changed = {key: value for key, value in after.items() if before.get(key) != value and key not in adjustable}
     fought = [(f"network.{key} = {before.get(key)}", f"{origin} has {value}") for key, value in changed.items()

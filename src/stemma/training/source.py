@@ -96,5 +96,6 @@ def adopt_tokenizer(chosen: Recipe, corpus: Corpus) -> Recipe:
     tokenizer = corpus.tokenizer
     stated = chosen.settings.tokenizer
     found = {"kind": tokenizer.kind, "vocab_size": tokenizer.vocab_size, "lowercase": tokenizer.lowercase}
-    changes = {f"tokenizer.{key}": value for key, value in found.items() if getattr(stated, key) != value}
+    anew = stated.kind != tokenizer.kind  # another kind drops what was said for the old one
+    changes = {f"tokenizer.{key}": value for key, value in found.items() if anew or getattr(stated, key) != value}
     return chosen.with_changes(changes, origin="corpus") if changes else chosen
