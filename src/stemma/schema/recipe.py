@@ -19,7 +19,8 @@ SIZE_KEYS = (
     "network.layers", "network.width", "network.heads", "network.feedforward", "network.dropout",
     "network.embedding.width", "network.embedding.shrink", "network.decoder.layers",
     "network.position.maximum", "network.attention.head_width", "network.attention.dropout",
-    "network.attention.windows", "network.memory.length", "network.memory.evaluation", "corpus.sequence_length",
+    "network.attention.windows", "network.memory.length", "network.memory.evaluation",
+    "network.initialization.spread", "corpus.sequence_length",
     "training.batch_size", "training.warmup_steps", "training.learning_rate", "training.steps",
     "training.checkpoint_every", "training.validate_every",
 )
