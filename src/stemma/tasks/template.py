@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import re
 import tomllib
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,7 +47,7 @@ class Example:
         return self.text + self.answers[self.right]
 
 
-class Template(Settings):
+class Template(Settings, ABC):
     kind: str
     text: Written  # up to where the answer begins
     instruction: str = ""  # once, before everything
@@ -57,9 +58,9 @@ class Template(Settings):
         """The columns that rows must have."""
         yield from places(self.text)
 
+    @abstractmethod
     def example(self, row: Mapping[str, Any], line: int) -> Example:
         """One row, or a ValueError that says what is wrong with it."""
-        raise NotImplementedError
 
 
 class Scored(Template):
