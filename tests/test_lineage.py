@@ -239,7 +239,7 @@ def test_the_sentences_of_two_mistakes():
     ("objective.maskd_lm.rate=0.2", 'no objective "maskd_lm"'),
     ("training.optimizer.kind=adamx", 'Did you mean "adamax"?'),
     ("training.precision=fp23", "must be one of auto, fp32, bf16"),
-    ("network.position.kind=[1]", "must be one of learned, sinusoidal, relative_xl, none"),
+    ("network.position.kind=[1]", "must be one of learned, sinusoidal, relative_xl, bucketed, none"),
     ("corpus.pair=start A separator", "must hold A and then B"),
     ("corpus.single=start A sepparator", 'Did you mean "separator"?'),
     ("network.layers", "key=value"),
@@ -295,7 +295,7 @@ def test_conflicts_are_found_beside_plain_mistakes():
 
 def test_roles_come_from_the_templates_in_use_and_the_objectives():
     assert lineage.roles_needed(lineage.recipe("bert")) == {"start", "separator", "mask"}
-    assert lineage.roles_needed(lineage.recipe("transformer")) == {"start", "separator"}
+    assert lineage.roles_needed(lineage.recipe("transformer")) == {"begin", "end"}
     alone = lineage.recipe("bert", ["remove=objective.next_sentence", "corpus.packing=stream", "corpus.single=A"])
     assert lineage.roles_needed(alone) == {"mask"}
 

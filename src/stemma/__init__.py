@@ -5,6 +5,7 @@
     model.logits(input_ids)
     stemma.pretrain("bert@tiny", corpus="notes.txt", out="run", steps=1000)
     stemma.generate(model, "Once upon a time", tokens=40, seed=1)[0].text
+    stemma.translate("run", "A man rides a horse.")[0].text
 
 Nothing heavy is imported until it is used.
 """
@@ -15,12 +16,13 @@ from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 __all__ = ["Model", "Recipe", "UserError", "build", "generate", "load", "pretrain", "recipe", "resume", "save",
-           "stream"]
+           "stream", "translate"]
 
 _HOMES = {"Model": "stemma.exchange.model", "load": "stemma.exchange.load", "save": "stemma.exchange.save",
           "build": "stemma.exchange.build", "Recipe": "stemma.lineage", "recipe": "stemma.lineage",
-          "UserError": "stemma.errors", "pretrain": "stemma.training.pretrain", "resume": "stemma.training.pretrain",
-          "generate": "stemma.generation.generate", "stream": "stemma.generation.generate"}
+          "UserError": "stemma.errors", "pretrain": "stemma.training.pretrain", "resume": "stemma.tasks.finetune",
+          "generate": "stemma.generation.generate", "stream": "stemma.generation.generate",
+          "translate": "stemma.generation.translate"}
 
 if TYPE_CHECKING:
     from stemma.errors import UserError
@@ -29,8 +31,10 @@ if TYPE_CHECKING:
     from stemma.exchange.model import Model
     from stemma.exchange.save import save
     from stemma.generation.generate import generate, stream
+    from stemma.generation.translate import translate
     from stemma.lineage import Recipe, recipe
-    from stemma.training.pretrain import pretrain, resume
+    from stemma.tasks.finetune import resume
+    from stemma.training.pretrain import pretrain
 
 
 def __getattr__(name: str) -> Any:

@@ -16,7 +16,6 @@ from pydantic import ValidationError
 
 from stemma import toml
 from stemma.errors import UserError, did_you_mean
-from stemma.schema.corpus import parse_template
 from stemma.schema.layers import at, flatten, merged, nest, parse_changes, restated
 from stemma.schema.problems import Problem, explain, validate
 from stemma.schema.recipe import SECTIONS, SIZE_KEYS, RecipeFile, RecipeSettings
@@ -68,6 +67,11 @@ class Recipe:
         """This recipe with some values replaced, by dotted keys or whole tables."""
         return self._layered(nest(changes), origin, [])
 
+    def typed(self, changes: Sequence[str] | Mapping[str, Any]) -> Recipe:
+        """This recipe with the `key=value` changes of a command line."""
+        layer, problems = parse_changes(changes)
+        return self._layered(layer, COMMAND_LINE, problems) if layer or problems else self
+
     def _layered(self, layer: dict[str, Any], origin: str, problems: list[Problem]) -> Recipe:
         removed = layer.pop("remove", [])
         removed = [removed] if isinstance(removed, str) else removed
@@ -98,8 +102,7 @@ def recipe(name: str | Path, changes: Sequence[str] | Mapping[str, Any] = (), si
     chain = _chain(Path(text) if text.endswith(".toml") else _shipped(text))
     file = chain[-1]
     found = _resolved(file, size) if file.top.origin is not None else _sized(_inherited(chain), chain, size)
-    layer, problems = parse_changes(changes)
-    return found._layered(layer, COMMAND_LINE, problems) if layer or problems else found
+    return found.typed(changes)
 
 
 def names() -> list[str]:
@@ -116,12 +119,7 @@ def family() -> list[Info]:
 
 def roles_needed(recipe: Recipe) -> set[str]:
     """The roles of special tokens that a tokenizer must have for this recipe."""
-    settings = recipe.settings
-    packings = settings.packings().values() or [settings.corpus.packing]
-    slots = parse_template(settings.corpus.single)  # rows without a B are laid out by it too
-    slots += [slot for packing in packings for slot in settings.corpus.slots(packing)]
-    written = {slot.name for slot in slots} - {"A", "B"}
-    return written.union(*(task.roles for task in settings.objective.values()))
+    return recipe.settings.roles()
 
 
 def diff(a: str | Recipe, b: str | Recipe) -> list[Change]:

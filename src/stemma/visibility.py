@@ -138,6 +138,18 @@ class Prefix(Visibility):
 
 
 @dataclass(frozen=True, eq=False)
+class Later(Visibility):
+    """Each place sees itself and what stands after it, up to its row's end (right-to-left models: UniLM). Filling
+    sees itself, so that it sees something."""
+
+    lengths: Tensor  # (B,)
+
+    def allows(self, query: Tensor, key: Tensor) -> Tensor:
+        after = (key[None, :] > query[:, None])[None] & (key[None, None, :] < self.lengths[:, None, None])
+        return after | (key[None, :] == query[:, None])[None]
+
+
+@dataclass(frozen=True, eq=False)
 class Permuted(Visibility):
     """A factorisation order (XLNet, arXiv:1906.08237): a place sees those that come no later in the order, wherever
     they stand. Places of one number see each other; what a memory kept comes before all."""

@@ -177,7 +177,8 @@ def test_the_picture_for_people_of_a_causal_model(capsys, pieced):
 
 @pytest.mark.parametrize(("arguments", "said"), [
     (["brt@tiny", "--corpus", "CORPUS"], 'Did you mean "bert"'),
-    (["transformer", "--corpus", "CORPUS"], "no objective"),
+    (["transformer", "--corpus", "CORPUS", "remove=objective.translation"], "no objective"),
+    (["transformer", "--corpus", "CORPUS"], "needs pairs of source and target"),
     (["bert@tiny", "--corpus", "CORPUS", "corpus.sequence_length=4"], "sequence_length"),
     (["bert@tiny", "--corpus", "no-such-file.txt"], "no-such-file.txt"),
     (["xlnet@tiny", "--corpus", "CORPUS", "objective.permutation_lm.context=1"], "2 or more"),
@@ -220,3 +221,48 @@ def test_inspect_without_a_corpus_says_what_it_needs(thinker):
                             ([run, "--text", "a letter", "network.layers=2"], "takes no --corpus and no changes")):
         done = stemma("inspect", *arguments)
         assert done.code == 2 and said in done.err
+
+
+def side_by_side(printed: str) -> list[tuple[str, str]]:
+    """The columns under each heading, by where the heading's words stand."""
+    found, middle = [], None
+    for line in printed.split("\n"):
+        if line.startswith("source") and line.rstrip().endswith("target"):
+            middle = line.index("target")
+            found.append(("", ""))
+        elif middle is not None and line.strip():
+            left, right = found[-1]
+            found[-1] = (f"{left} {line[:middle]}", f"{right} {line[middle:]}")
+        else:
+            middle = None
+    return [(" ".join(left.split()), " ".join(right.split())) for left, right in found]
+
+
+@pytest.mark.parametrize("name", ["mass@tiny", "bart@tiny", "t5@tiny"])
+def test_source_and_target_are_shown_side_by_side(capsys, corpus_folder, name):
+    given = [name, "--corpus", str(corpus_folder), "--examples", "2", "corpus.sequence_length=40"]
+    result = looked(capsys, *given)
+    assert main(["inspect", *given]) == 0
+    shown = side_by_side(capsys.readouterr().out)
+    assert len(shown) == len(result["examples"]) == 2
+    for example, (source, target) in zip(result["examples"], shown, strict=True):
+        assert example.keys() >= FIELDS | {"decoder_input", "decoder_targets"}
+        assert source == " ".join(example["input"]) and target == " ".join(example["decoder_targets"])
+        assert example["guesses"] == "next" and example["input"] != example["original"]
+        places = [(target["position"], target["token"]) for target in example["targets"]]
+        assert places == list(enumerate(example["decoder_targets"]))
+        assert example["decoder_input"][1:] == example["decoder_targets"][:-1]
+    batch = result["batch"]
+    assert batch["scored"]["vocabulary"] < batch["tokens"] and 0 <= batch["padding"] < 0.5
+
+
+def test_a_prefix_shows_where_it_ends(capsys, corpus_folder):
+    given = ["prefix-lm@tiny", "--corpus", str(corpus_folder), "--examples", "3", "corpus.sequence_length=40"]
+    examples = looked(capsys, *given)["examples"]
+    assert main(["inspect", *given]) == 0
+    printed = " ".join(capsys.readouterr().out.split())
+    for example in examples:
+        prefix, tokens = example["prefix"], example["input"]
+        assert " ".join([*tokens[max(0, prefix - 2):prefix], "¦", *tokens[prefix:prefix + 2]]) in printed
+        assert min(target["position"] for target in example["targets"]) == prefix - 1
+        assert len(example["visibility"]) == GRID

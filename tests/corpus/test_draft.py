@@ -156,3 +156,31 @@ def test_scores_name_places_and_answers(corpus):
     draft.score("head", at, draft.original)
     assert draft.scores["head"].index.tolist() == [3, 31]
     assert draft.scores["head"].labels.tolist() == [draft.original[0, 3], draft.original[1, 15]]
+
+
+def test_two_texts_that_stand_apart_have_rows_of_their_own(lines):
+    """Each by the template `single`, even where together they would not fit."""
+    view = whole(lines)
+    bounds = view.bounds(0)
+    layout = Layout.of(lines.tokenizer, "A end", PAIR, 12, decoder_start="begin")
+    pieces = Pieces.of(2, [(0, bounds[0], bounds[1] - bounds[0], 0, False),
+                           (0, bounds[1], bounds[2] - bounds[1], 1, False),
+                           (1, bounds[2], 2, 0, False), (1, bounds[0], 3, 1, False)])
+    draft = Draft(view, pieces, layout)
+    end = lines.tokenizer.role("end")
+    tokens = lines.slice("tokens", 0, lines.tokens).tolist()
+    for made, spans in ((draft, [(bounds[0], bounds[1]), (bounds[2], bounds[2] + 2)]),
+                        (draft.second_text(), [(bounds[1], bounds[2]), (bounds[0], bounds[0] + 3)])):
+        for row, (start, stop) in enumerate(spans):
+            assert made.ids[row, :made.lengths[row]].tolist() == [*tokens[start:stop], end]
+    assert draft.pieces is pieces and (pieces.part == [0, 1, 0, 1]).all()
+
+
+def test_documents_meet_unmarked_where_no_boundary_is_wanted(lines):
+    for boundary, marks in (("separator", 2), ("none", 0)):
+        layout = Layout.of(lines.tokenizer, "A", PAIR, 60, boundary=boundary)
+        bounds = [whole(lines).bounds(number) for number in range(3)]
+        pieces = Pieces.of(1, [(0, b[0], 4, 0, number > 0) for number, b in enumerate(bounds)])
+        draft = Draft(whole(lines), pieces, layout)
+        assert (draft.ids[0, :draft.lengths[0]] == lines.tokenizer.role("separator")).sum() == marks
+        assert draft.lengths[0] == 12 + marks

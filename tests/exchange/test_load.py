@@ -204,7 +204,7 @@ def test_untied_by_configuration_is_refused_unless_the_copies_are_there_and_equa
     assert_same_outputs(stemma.load(tmp_path / "body"), body)
 
 
-@pytest.mark.parametrize(("kind", "told"), [("bart", 'Did you mean "bert"'), ("brt", 'Did you mean "bert"'),
+@pytest.mark.parametrize(("kind", "told"), [("bret", 'Did you mean "bert"'), ("brt", 'Did you mean "bert"'),
                                             ("mamba", "not supported"), (None, 'model_type "None"')])
 def test_another_model_type_is_refused(folder, kind, told):
     configure(folder, model_type=kind)

@@ -9,9 +9,11 @@ import torch
 
 import stemma
 from stemma.exchange import FAMILIES
+from stemma.exchange.bart import BART
 from stemma.exchange.bert import BERT
 from stemma.exchange.gpt2 import GPT2
 from stemma.exchange.keys import TURNED, Form, Key, linear, to_ours, to_theirs
+from stemma.exchange.t5 import T5
 from stemma.exchange.table import Setting
 from stemma.exchange.transformer_xl import TRANSFORMER_XL
 from stemma.exchange.xlnet import XLNET
@@ -19,7 +21,7 @@ from stemma.lineage import recipe
 from stemma.schema.layers import flatten
 
 FAMILY = pytest.mark.parametrize("family", FAMILIES.values(), ids=lambda family: family.model_type)
-HOW = {"bert": "full", "xlnet": "permuted"}  # how it reads; the others: causal
+HOW = {"bert": "full", "xlnet": "permuted", "t5": "full", "bart": "full"}  # how it reads; the others: causal
 
 
 def small(family=BERT, changes: tuple[str, ...] = ()) -> stemma.Model:
@@ -97,7 +99,7 @@ def test_the_table_names_every_tensor_once(family, bare):
     ours, theirs = [name for key in keys for name in key.ours], [name for key in keys for name in key.theirs]
     assert sorted(ours) == sorted(network.state_dict())
     assert len(set(theirs)) == len(theirs)
-    assert any(name.startswith(family.prefix) for name in theirs) is not bare
+    assert not family.prefix or any(name.startswith(family.prefix) for name in theirs) is not bare
     outside = [part for name, table in family.heads.items() if name not in family.inside
                for key in table for one in key.expand(network.state_dict()) for part in one.theirs]
     assert set(outside) <= set(theirs)  # a head stands outside the body, whatever the body is called
@@ -130,7 +132,7 @@ def test_every_fixed_value_counts(family, key):
 
 
 @FAMILY
-@pytest.mark.parametrize("sees", [{"backward"}, {"full", "causal"}, {"full", "backward"}])
+@pytest.mark.parametrize("sees", [{"backward"}, {"full", "causal", "permuted"}, {"full", "backward"}])
 def test_a_network_that_reads_otherwise_is_another_family(family, sees):
     """Who sees whom is no tensor and no value of the network; the objectives tell."""
     model = small(family)
@@ -139,6 +141,15 @@ def test_a_network_that_reads_otherwise_is_another_family(family, sees):
     assert not family.fits(values, sees, *facts)
     assert not family.fits(values, {"causal"} if "full" in family.sees else {"full"}, *facts)
     assert family.fits(values, set(), *facts) is ("full" in family.sees)
+
+
+def test_a_bert_may_have_learned_other_ways_to_read_besides():
+    """UniLM, whose network is BERT's; but one that never saw both sides is not to be read as if it had."""
+    model = small(BERT)
+    facts = (model.network.specs, model.network.state_dict().keys())
+    values = flatten(model.recipe.values)
+    assert BERT.fits(values, {"full", "prefix", "causal", "later"}, *facts)
+    assert not any(BERT.fits(values, sees, *facts) for sees in ({"prefix"}, {"causal", "later"}, {"full", "permuted"}))
 
 
 @FAMILY
@@ -190,6 +201,18 @@ def test_a_head_without_tensors_is_told_by_the_class():
                                      (None, set(), ["vocabulary"]), (["GPT2ForSequenceClassification"], set(), []),
                                      (["GPT2DoubleHeadsModel"], {"lm_head.weight"}, ["vocabulary"])):
         assert GPT2.heads_in({"architectures": classes}, names) == expected
+
+
+def test_a_head_that_is_always_there_needs_no_class():
+    for architectures in (["T5Model"], ["T5ForConditionalGeneration"], ["T5WithLMHeadModel"], None):
+        assert T5.heads_in({"architectures": architectures}, {"shared.weight"}) == ["vocabulary"]
+
+
+def test_what_the_body_shares_stands_in_the_body():
+    again = {f"{part}.embed_tokens.weight" for part in ("encoder", "decoder")}
+    assert dict(BART.copied({"shared.weight"}, bare=True)).keys() == {"lm_head.weight", *again}
+    assert dict(BART.copied({"model.shared.weight"}, bare=False)) == dict.fromkeys(
+        ["lm_head.weight", *(f"model.{name}" for name in again)], "model.shared.weight")
 
 
 def test_copies_are_those_of_tensors_that_are_there():

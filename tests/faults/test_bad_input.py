@@ -163,7 +163,8 @@ def test_another_corpus_than_the_run_was_started_with(here, capsys):
     (["pretrain", "bert@tiny", "objective.masked_lm.mask=0.9", "objective.masked_lm.random=0.3"], "add up to"),
     (["pretrain", "bert@tiny", "corpus.packing=stream"], "next_sentence"),
     (["pretrain", "bert@tiny", "network"], "network"),
-    (["pretrain", "transformer@tiny"], "no objective"),
+    (["pretrain", "transformer@tiny"], "holds plain text"),
+    (["pretrain", "bert@tiny", "remove=objective.masked_lm", "remove=objective.next_sentence"], "no objective"),
 ])
 def test_a_recipe_that_cannot_be(here, capsys, words, said):
     assert said in refused(capsys, *words, "--corpus", "corpus", "--out", "run", "--steps", "2")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 
 import pytest
 import torch
@@ -10,7 +11,7 @@ from parity.reference import perturb
 
 import stemma
 from stemma.errors import UserError
-from stemma.generation.beam import Beam, Search, length_penalty, settled
+from stemma.generation.beam import Ended, length_penalty, settled
 from stemma.generation.generate import generate
 from stemma.generation.options import Options
 from stemma.text.train import train_tokenizer
@@ -98,11 +99,11 @@ def test_a_length_penalty_favours_length(tokenizer):
 
 
 @pytest.mark.parametrize("alpha, tokens, over", [(0.0, 20, True), (1.0, 20, False), (1.0, 2, True), (-3.0, 20, True)])
-def test_the_search_goes_on_while_a_beginning_could_still_win(tokenizer, alpha, tokens, over):
+def test_the_search_goes_on_while_a_beginning_could_still_win(alpha, tokens, over):
     """After one token a beginning of -2 can reach -2 / ((5 + n) / 6)^alpha, with n from 2 to `tokens`."""
-    ended = [(-1.4, generate(toy(tokenizer, 0), [[3]], tokens=1)[0])]
-    search = Search(lambda: None, [Beam((1,), -2.0), Beam((2,), -9.0)], ended)
-    assert settled(search, Options(beams=2, tokens=tokens, length_penalty=alpha), 1) == over
+    ended = [Ended(-1.4, -1.4, (2,))]
+    assert settled(-2.0, ended, Options(beams=2, length_penalty=alpha), 1, tokens) == over
+    assert settled(-math.inf, [], Options(beams=2), 1, tokens) and not settled(-2.0, [], Options(beams=2), 1, tokens)
 
 
 def test_texts_do_not_end_before_they_may(tokenizer):

@@ -9,7 +9,7 @@ from parity.reference import perturb, random_reference
 import stemma
 from stemma.errors import UserError
 from stemma.generation.generate import generate
-from stemma.generation.reader import Reader
+from stemma.generation.reader import read_rows
 from stemma.network.packed import packed
 from stemma.text.tokenizer import Tokenizer
 
@@ -42,7 +42,7 @@ def model_of(kind: str, seed: int = 0) -> stemma.Model:
 
 
 def random_prompts(*lengths: int) -> list[list[int]]:
-    generator = torch.Generator().manual_seed(3)
+    generator = torch.Generator().manual_seed(4)
     return [torch.randint(VOCABULARY, (length,), generator=generator).tolist() for length in lengths]
 
 
@@ -99,7 +99,7 @@ def test_xlnet_expects_what_transformers_expects(tmp_path):
     asks[:, 0, -1] = 1
     with torch.no_grad():
         expected = reference(longer, perm_mask=hidden_from, target_mapping=asks).logits[:, 0]
-        found = Reader(stemma.load(tmp_path), ids.tolist()).expect()
+        found = read_rows(stemma.load(tmp_path), ids.tolist()).expect()
     assert torch.allclose(found, expected, atol=1e-4)
 
 
@@ -116,7 +116,7 @@ def test_a_memory_writes_without_end_and_places_begin_anew():
 
 def test_where_places_begin_anew_the_last_half_is_read_again():
     model = model_of("gpt2")
-    reader = Reader(model, random_prompts(24))
+    reader = read_rows(model, random_prompts(24))
     with torch.no_grad():
         reader.expect()
         reader.add(torch.tensor([5]))

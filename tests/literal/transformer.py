@@ -1,4 +1,7 @@
-"""A Transformer encoder from the formulas of arXiv:1706.03762, head by head and query by query, in double precision."""
+"""A Transformer from the formulas of arXiv:1706.03762, head by head and query by query, in double precision.
+
+The encoder alone, as its descendants use it; and the whole of 2017, which reads one sentence and writes another.
+"""
 
 from __future__ import annotations
 
@@ -26,6 +29,13 @@ def gelu(x: np.ndarray) -> np.ndarray:
     return x * 0.5 * (1 + np.vectorize(math.erf)(x / math.sqrt(2)))
 
 
+def relu(x: np.ndarray) -> np.ndarray:
+    return np.maximum(x, 0)
+
+
+ACTIVATIONS = {"gelu": gelu, "relu": relu}
+
+
 def softmax(scores: np.ndarray) -> np.ndarray:
     powers = np.exp(scores - scores.max())
     return powers / powers.sum()
@@ -48,6 +58,11 @@ def self_attention(x: np.ndarray, weights: Weights, name: str, heads: int, sees:
     return linear(np.concatenate(parts, axis=-1), weights, f"{name}.output")
 
 
+def feedforward(x: np.ndarray, weights: Weights, name: str, settings: Any) -> np.ndarray:
+    bent = ACTIVATIONS[settings.activation](linear(x, weights, f"{name}.input"))
+    return linear(bent, weights, f"{name}.output")
+
+
 def encoder(x: np.ndarray, weights: Weights, settings: Any, sees: Sees) -> np.ndarray:
     """(L, width) of one example through every layer; `settings` are a recipe's network settings."""
     epsilon, pre = settings.norm.epsilon, settings.norm.place == "pre"
@@ -59,7 +74,7 @@ def encoder(x: np.ndarray, weights: Weights, settings: Any, sees: Sees) -> np.nd
             if name == "attention":
                 y = self_attention(y, weights, place, settings.heads, sees)
             else:
-                y = linear(gelu(linear(y, weights, f"{place}.input")), weights, f"{place}.output")
+                y = feedforward(y, weights, place, settings)
             x = x + y if pre else layer_norm(x + y, weights, f"{place}_norm", epsilon)
     return layer_norm(x, weights, "encoder.final_norm", epsilon) if pre else x
 
@@ -68,3 +83,45 @@ def sinusoid(place: int, width: int) -> list[float]:
     """PE(place, 2i) = sin(place / 10000^(2i/width)), PE(place, 2i+1) = cos of the same."""
     return [(math.cos if column % 2 else math.sin)(place / 10_000 ** ((column - column % 2) / width))
             for column in range(width)]
+
+
+def embedded(ids: list[int], table: np.ndarray) -> np.ndarray:
+    """sqrt(d) times each token's row, and where it stands."""
+    width = table.shape[1]
+    return np.array([math.sqrt(width) * table[token] + sinusoid(place, width) for place, token in enumerate(ids)])
+
+
+def cross_attention(x: np.ndarray, read: np.ndarray, weights: Weights, name: str, heads: int) -> np.ndarray:
+    """Queries from what is written, keys and values from what was read, all of which is seen."""
+    query = linear(x, weights, f"{name}.query")
+    key, value = np.split(linear(read, weights, f"{name}.input"), 2, axis=-1)
+    parts = [attention(*(np.split(each, heads, axis=-1)[head] for each in (query, key, value)), lambda q, k: True)
+             for head in range(heads)]
+    return linear(np.concatenate(parts, axis=-1), weights, f"{name}.output")
+
+
+def encoder_decoder(source: list[int], written: list[int], weights: Weights, settings: Any) -> np.ndarray:
+    """(T, vocabulary) probabilities of what follows each written token: figure 1 from bottom to top, the norm after
+    each sum, one matrix for both embeddings and the output. `source` has no filling."""
+    table, epsilon = weights["embedding.tokens.weight"], settings.norm.epsilon
+    read = encoder(embedded(source, table), weights, settings, lambda q, k: True)
+    x = embedded(written, table)
+    for layer in range(settings.decoder.layers):
+        block = f"decoder.blocks.{layer}"
+        y = self_attention(x, weights, f"{block}.attention", settings.heads, lambda q, k: k <= q)
+        x = layer_norm(x + y, weights, f"{block}.attention_norm", epsilon)
+        y = cross_attention(x, read, weights, f"{block}.cross", settings.heads)
+        x = layer_norm(x + y, weights, f"{block}.cross_norm", epsilon)
+        y = feedforward(x, weights, f"{block}.feedforward", settings)
+        x = layer_norm(x + y, weights, f"{block}.feedforward_norm", epsilon)
+    return np.array([softmax(np.array([place @ row for row in table])) for place in x])
+
+
+def smoothed_loss(probabilities: np.ndarray, wanted: list[int], smoothing: float) -> float:
+    """Mean cross-entropy against a belief of 1 - smoothing in the right token, and the rest spread over all."""
+    total = 0.0
+    for row, right in zip(probabilities, wanted, strict=True):
+        for token, probability in enumerate(row):
+            belief = smoothing / len(row) + (1 - smoothing if token == right else 0)
+            total -= belief * math.log(probability)
+    return total / len(wanted)

@@ -171,3 +171,18 @@ def test_what_is_saved_comes_back_in_our_own_layout(tmp_path, halting, transitio
     stemma.save(again, tmp_path / "again")
     for name in ("model.safetensors", "config.json", "recipe.toml"):
         assert (tmp_path / "again" / name).read_bytes() == (tmp_path / "m" / name).read_bytes()
+
+
+@torch.no_grad()
+def test_what_is_left_at_the_limit_can_go_to_the_last_state():
+    """Places that would never halt by themselves then read as at a fixed depth; otherwise their weight is lost."""
+    deep = small(halting=False)
+    read_on = read(deep, ids_of(2, 7), Causal())["encoder"]
+    for limit, same in (("full", True), ("open", False)):
+        halting = {"network.depth.halting": {"bias": -30.0, "limit": limit}}
+        model = stemma.build(deep.recipe.with_changes(halting, "test"), VOCABULARY)
+        assert float(model.network.encoder.halting.unit.bias) == -30.0
+        model.network.load_state_dict(deep.network.state_dict(), strict=False)
+        made = read(model, ids_of(2, 7), Causal())
+        assert made.measures["steps"].unique().tolist() == [STEPS]
+        assert torch.allclose(made["encoder"], read_on, atol=1e-5) is same

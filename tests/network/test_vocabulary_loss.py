@@ -17,9 +17,10 @@ def inputs(rows: int, bias: bool = True, scale: float = 1.0):
     return [None if each is None else each.requires_grad_() for each in (hidden, table, offset)], labels
 
 
-def reference(leaves, labels, total):
+def reference(leaves, labels, total, smoothing=0.0):
     hidden, table, bias = leaves
-    return functional.cross_entropy(functional.linear(hidden, table, bias), labels, reduction="sum") / total
+    scores = functional.linear(hidden, table, bias)
+    return functional.cross_entropy(scores, labels, reduction="sum", label_smoothing=smoothing) / total
 
 
 def gradients(loss, leaves):
@@ -30,19 +31,22 @@ def gradients(loss, leaves):
 @pytest.mark.parametrize("rows", [1, 8, 11])
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("total", [11.0, 3.0])
-def test_value_and_gradients_are_torch_s(monkeypatch, block, rows, bias, total):
+@pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.7])
+def test_value_and_gradients_are_torch_s(monkeypatch, block, rows, bias, total, smoothing):
     monkeypatch.setattr(module, "BLOCK_NUMBERS", block)
     leaves, labels = inputs(rows, bias)
-    expected = reference(leaves, labels, total)
-    found = vocabulary_loss(*leaves, labels, total)
+    expected = reference(leaves, labels, total, smoothing)
+    found = vocabulary_loss(*leaves, labels, total, smoothing)
     torch.testing.assert_close(found, expected)
     for one, other in zip(gradients(found, leaves), gradients(expected, leaves), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)
 
 
-def test_large_scores_do_not_overflow():
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_large_scores_do_not_overflow(smoothing):
     leaves, labels = inputs(5, scale=300.0)
-    found, expected = vocabulary_loss(*leaves, labels, 5.0), reference(leaves, labels, 5.0)
+    found, expected = (loss(*given, labels, 5.0, smoothing) for loss, given in ((vocabulary_loss, leaves),
+                                                                                (reference, [leaves])))
     torch.testing.assert_close(found, expected)
     for one, other in zip(gradients(found, leaves), gradients(expected, leaves), strict=True):
         assert one.isfinite().all()
@@ -58,12 +62,13 @@ def test_no_rows_cost_nothing():
 
 
 @pytest.mark.parametrize("block", [2 * VOCABULARY, 1 << 23])
-def test_under_bf16_autocast(monkeypatch, block):
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_under_bf16_autocast(monkeypatch, block, smoothing):
     monkeypatch.setattr(module, "BLOCK_NUMBERS", block)
     leaves, labels = inputs(64)
-    expected = reference(leaves, labels, 64.0)
+    expected = reference(leaves, labels, 64.0, smoothing)
     with torch.autocast("cpu", torch.bfloat16):
-        found = vocabulary_loss(*leaves, labels, 64.0)
+        found = vocabulary_loss(*leaves, labels, 64.0, smoothing)
     assert found.dtype == torch.float32
     assert found.item() == pytest.approx(expected.item(), rel=0.01)
     for one, other, leaf in zip(gradients(found, leaves), gradients(expected, leaves), leaves, strict=True):
@@ -74,9 +79,9 @@ def test_under_bf16_autocast(monkeypatch, block):
 @pytest.mark.parametrize("mode", [torch.inference_mode, torch.no_grad])
 def test_where_no_gradient_is_wanted(mode):
     leaves, labels = inputs(9)
-    expected = reference(leaves, labels, 9.0).item()
+    expected = reference(leaves, labels, 9.0, 0.2).item()
     with mode():
-        found = vocabulary_loss(*leaves, labels, 9.0)
+        found = vocabulary_loss(*leaves, labels, 9.0, 0.2)
     assert found.item() == pytest.approx(expected, rel=1e-5)
     assert not found.requires_grad
 

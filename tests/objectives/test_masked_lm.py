@@ -18,7 +18,7 @@ def objective(unit: str = "token", **settings) -> MaskedLM:
     return MaskedLM("masked_lm", MaskedLMSettings(**given))
 
 
-@pytest.mark.parametrize("unit", ["token", "word"])
+@pytest.mark.parametrize("unit", ["token", "word", "ngram"])
 def test_labels_are_the_originals_and_nothing_else_changes(corpus, unit):
     draft = draft_of(whole(corpus), "segment_pair", 48, rows=100)
     before = draft.ids.copy()
@@ -57,7 +57,7 @@ def test_replacements_are_any_ordinary_token_and_never_a_special_one(corpus):
     assert seen == set(range(corpus.tokenizer.vocab_size)) - special
 
 
-@pytest.mark.parametrize("unit", ["token", "word"])
+@pytest.mark.parametrize("unit", ["token", "word", "ngram"])
 def test_a_row_with_its_own_randomness_is_masked_alike_in_any_batch(corpus, unit):
     draft = draft_of(whole(corpus), "segment_pair", 32, rows=12)
     alone = []
@@ -68,6 +68,27 @@ def test_a_row_with_its_own_randomness_is_masked_alike_in_any_batch(corpus, unit
         alone.append(single.ids[0])
     objective(unit).corrupt(draft, RowRandomness([[3, row] for row in range(12)]))
     assert (draft.ids == np.stack(alone)).all()
+
+
+def test_only_b_is_hidden_where_a_is_given_and_the_end_of_b_as_often_as_its_tokens(corpus):
+    """A network that writes by filling in masks must learn where to stop."""
+    for unit in ("token", "word", "ngram"):
+        ends = rest = 0
+        off = []  # hidden tokens of a batch beyond its share
+        for seed in range(40):
+            draft = draft_of(whole(corpus), "sentence_pair", 60, rows=50, seed=seed)
+            objective(unit, rate=0.5, scored="second", sees="prefix", mask=1.0, random=0.0).corrupt(
+                draft, np.random.default_rng(seed))
+            second, paired = draft.second(), draft.pieces.part_lengths(1) > 0
+            rows, places = np.divmod(draft.scores[HEAD].index, 60)
+            assert (places >= second[rows]).all() and paired[rows].all()
+            assert set(rows.tolist()) == set(np.flatnonzero(paired).tolist())
+            assert (draft.prefix == second).all()
+            ends += (places == draft.lengths[rows] - 1).sum()
+            rest += paired.sum()
+            off.append(len(places) - 0.5 * (draft.lengths - second)[paired].sum())
+        assert abs(ends / rest - 0.5) < 4 * 0.5 / rest**0.5
+        assert abs(np.mean(off)) < 4 * np.std(off) / len(off) ** 0.5
 
 
 def test_static_and_dynamic_say_how_many_copies_they_want():

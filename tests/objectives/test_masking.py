@@ -4,7 +4,7 @@ from literal.masking import chosen_places
 from making import corpus_of, draft_of, pieced_corpus, whole
 
 from stemma.corpus.shards import Corpus
-from stemma.objectives.masking import choose_tokens, choose_units, choose_words
+from stemma.objectives.masking import choose_ngrams, choose_tokens, choose_units, choose_words, ngrams
 from stemma.text.train import train_tokenizer
 from stemma.text.words import CJK_RUN
 
@@ -100,6 +100,45 @@ def test_units_are_chosen_as_one_by_one(seed, rate):
     expected = [chosen_places(units[row].tolist(), rate, uniform[row, :length].tolist(), float(uniform[row, length]))
                 for row in range(rows)]
     assert choose_units(units, rate, Given(uniform)).tolist() == expected
+
+
+SHARES = [0.8, 0.1, 0.1]
+
+
+def test_ngrams_are_runs_of_text_in_their_shares(corpus):
+    draft = draft_of(whole(corpus), "segment_pair", 60, rows=400)
+    units = ngrams(draft.text, SHARES, np.random.default_rng(0))
+    assert ((units >= 0) == draft.text).all()
+    sizes = np.bincount(units[draft.text])
+    assert sizes.min() == 1 and sizes.max() == 3
+    for row in range(draft.rows):  # each stands in one piece: no special token inside
+        edges = np.flatnonzero(np.diff(units[row], prepend=-2, append=-2))
+        runs = [int(units[row][start]) for start in edges[:-1] if units[row][start] >= 0]
+        assert len(runs) == len(set(runs))
+    shares = np.bincount(sizes)[1:] / len(sizes)
+    assert (np.abs(shares - SHARES) < 0.02).all()  # a text's last unit may be cut
+
+
+@pytest.mark.parametrize("shares", [SHARES, [1.0], [0.0, 0.0, 1.0], [0.5, 0.5]])
+def test_ngrams_are_hidden_whole_at_the_exact_rate_and_in_their_shares(corpus, shares):
+    draft = draft_of(whole(corpus), "stream", 130, rows=150)
+    found, sizes, among = [], np.zeros(len(shares) + 1), np.zeros(len(shares) + 1)
+    for seed in range(30):
+        units = ngrams(draft.text, shares, np.random.default_rng(seed))
+        chosen = choose_ngrams(draft, 0.15, np.random.default_rng(seed), shares)
+        found.append(chosen.sum(1))
+        numbers = np.unique(units[chosen])
+        whole_sizes = np.bincount(units[draft.text])[numbers]
+        assert whole_sizes.sum() == chosen.sum()  # every unit whole
+        assert not (chosen & ~draft.text).any()
+        sizes += np.bincount(whole_sizes, minlength=len(shares) + 1)
+        among += np.bincount(np.bincount(units[draft.text]), minlength=len(shares) + 1)
+    hidden, wanted = np.array(found), draft.text.sum(1) * 0.15
+    assert (np.abs(hidden - wanted) < len(shares)).all()
+    assert abs(hidden.mean() - wanted.mean()) < 4 * hidden.std() / hidden.size**0.5
+    share = among / among.sum()  # of all units, those cut by a document's end among them; none is preferred
+    assert (np.abs(sizes / sizes.sum() - share) < 0.01).all()
+    assert (np.abs(share[1:] - shares) < 0.05).all()
 
 
 def test_nothing_is_chosen_where_there_is_no_text():

@@ -17,6 +17,8 @@ from torch import Tensor
 
 import stemma
 from stemma import Model
+from stemma.network.streams import Stream
+from stemma.visibility import Causal
 
 # What each family calls its sizes; a new family adds a line.
 SIZES = {
@@ -29,6 +31,11 @@ SIZES = {
              "n_positions": "places"},
     "xlnet": {"vocab_size": "vocabulary", "d_model": "even_width", "n_layer": "layers", "n_head": "heads",
               "d_inner": "inner"},
+    "t5": {"vocab_size": "vocabulary", "d_model": "width", "num_layers": "layers", "num_decoder_layers": "more_layers",
+           "num_heads": "heads", "d_kv": "head_width", "d_ff": "inner"},
+    "bart": {"vocab_size": "vocabulary", "d_model": "width", "encoder_layers": "layers",
+             "decoder_layers": "more_layers", "encoder_attention_heads": "heads", "decoder_attention_heads": "heads",
+             "encoder_ffn_dim": "inner", "decoder_ffn_dim": "inner", "max_position_embeddings": "places"},
 }
 
 
@@ -37,7 +44,8 @@ def random_sizes(seed: int) -> dict[str, int]:
     heads, head_width = rng.choice([(1, 13), (3, 5), (5, 7), (7, 3)])
     return {"vocabulary": rng.choice([61, 83, 97]), "heads": heads, "width": heads * head_width,
             "layers": rng.randint(1, 3), "inner": rng.choice([17, 29, 51]), "places": rng.choice([19, 23, 31]),
-            "segments": rng.choice([2, 3]), "even_width": 2 * heads * head_width}
+            "segments": rng.choice([2, 3]), "even_width": 2 * heads * head_width, "head_width": rng.choice([3, 5, 8]),
+            "more_layers": rng.randint(1, 3)}
 
 
 def perturb(module: torch.nn.Module, seed: int) -> None:
@@ -78,17 +86,24 @@ def random_inputs(vocabulary: int, places: int, segments: int, seed: int) -> lis
 
 def inputs_for(config: Any, seed: int) -> list[dict[str, Tensor]]:
     """As much of it as the family knows: GPT has no segments, XLNet any number of them and of places."""
-    places = config.max_position_embeddings if config.max_position_embeddings > 0 else 21
+    places = getattr(config, "max_position_embeddings", 0)
     segments = 3 if config.model_type == "xlnet" else getattr(config, "type_vocab_size", 0)
-    return random_inputs(config.vocab_size, places, segments, seed)
+    inputs = random_inputs(config.vocab_size, places if places > 0 else 21, segments, seed)
+    if not config.is_encoder_decoder:
+        return inputs
+    generator = torch.Generator().manual_seed(seed + 1)
+    return [{**each, "decoder_input_ids": torch.randint(config.vocab_size, (4, length), generator=generator)}
+            for each, length in zip(inputs, (7, 1, 12, 5, 9, places if places > 0 else 40), strict=True)]
 
 
 @torch.no_grad()
 def their_outputs(reference: Any, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
     """Everything a model of theirs answers, under our names."""
     body = reference.base_model(**inputs)
-    answers = reference(**inputs)
-    named = {"hidden": body.last_hidden_state, "pooler": body.get("pooler_output"),
+    answers = reference(**inputs, output_hidden_states=True)
+    # T5's class with a head has no body of its own
+    last = answers.decoder_hidden_states[-1] if reference.config.is_encoder_decoder else body.last_hidden_state
+    named = {"hidden": last, "pooler": body.get("pooler_output"), "encoder": body.get("encoder_last_hidden_state"),
              "vocabulary": answers.get("prediction_logits"), "next_sentence": answers.get("seq_relationship_logits")}
     if (logits := answers.get("logits")) is not None:
         named["vocabulary" if logits.dim() == 3 else "next_sentence"] = logits
@@ -99,6 +114,9 @@ def their_outputs(reference: Any, inputs: dict[str, Tensor]) -> dict[str, Tensor
 def our_outputs(model: Model, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
     hidden = model.hidden(**inputs)
     made = {"hidden": hidden}
+    if model.decodes:
+        source = model.stream(inputs["input_ids"], inputs.get("attention_mask"))
+        made["encoder"] = model.network({"encoder": source})["encoder"]
     if "pooler" in model.network.heads:
         made["pooler"] = model.network.pooled(hidden)
     if "vocabulary" in model.network.heads:
@@ -116,10 +134,32 @@ def assert_same_outputs(model: Model, reference: Any, atol: float = 1e-4, seed: 
         for name, expected in theirs.items():
             assert expected.std() > 1e-3, "the answers are all alike, so they prove nothing"
             apart = (ours[name] - expected).abs()
-            if expected.dim() == 3 and "attention_mask" in inputs:
+            if expected.dim() == 3 and "attention_mask" in inputs and not model.decodes:
                 apart = apart[inputs["attention_mask"].bool()]
             difference = float(apart.max())
             assert difference <= atol, f"{name} of input {number} differs by {difference:.2e}"
+
+
+@torch.no_grad()
+def assert_same_steps(model: Model, reference: Any, seed: int = 0, atol: float = 1e-4) -> None:
+    """Our decoder, given its text bit by bit and once with rows chosen anew, against theirs that reads it at once."""
+    generator = torch.Generator().manual_seed(seed)
+    ids = torch.randint(reference.config.vocab_size, (3, 9), generator=generator)
+    real = (torch.arange(9) < torch.tensor([[9], [4], [7]])).long()
+    target = torch.randint(reference.config.vocab_size, (3, 12), generator=generator)
+    cache, chosen, start = model.network.new_cache(), torch.arange(3), 0
+    streams = {"encoder": model.stream(ids, real)}
+    for stop in (1, 2, 5, 6, 7, 12):
+        if start == 5:  # a beam that lives on twice, another that ends, and all in another order
+            rows = torch.tensor([2, 0, 2, 2])
+            cache.choose(rows)
+            chosen = chosen[rows]
+        streams["decoder"] = Stream(target[chosen, start:stop], Causal())
+        ours = model.token_head()(model.network(streams, cache)["decoder"])
+        theirs = reference(input_ids=ids[chosen], attention_mask=real[chosen], decoder_input_ids=target[chosen, :stop])
+        torch.testing.assert_close(ours, theirs.logits[:, start:], atol=atol, rtol=0)
+        streams, start = {}, stop
+    assert start == 12 and len(chosen) == 4
 
 
 def assert_loads_into(kind: str, folder: Path, **arguments: Any) -> Any:

@@ -11,6 +11,7 @@ from parity import reference
 from parity.reference import assert_agrees_both_ways, assert_same_outputs, load_both_ways
 
 import stemma
+from stemma.text.train import train_tokenizer
 
 CLASSES = [("BertForPreTraining", {}), ("BertModel", {}), ("BertModel", {"add_pooling_layer": False}),
            ("BertForMaskedLM", {}), ("BertForNextSentencePrediction", {})]
@@ -73,6 +74,35 @@ def test_transformers_agrees_with_ours(tmp_path, seed, changes, kind, automatic)
     assert_same_outputs(model, theirs, seed=seed)
     assert model.parameter_count() == theirs.num_parameters()
     assert_same_outputs(stemma.load(tmp_path / "ours"), theirs, seed=seed)
+
+
+def test_a_unilm_is_a_bert_over_there(tmp_path, text_file):
+    """Four ways to read were learned, and one of them is BERT's; its six segments are only more segments."""
+    tokenizer = train_tokenizer(iter([text_file.read_text()]), "wordpiece", 300, lowercase=True)
+    model = stemma.build("unilm@tiny", tokenizer.vocab_size)
+    model.tokenizer = tokenizer
+    reference.perturb(model.network, 0)
+    stemma.save(model, tmp_path / "m")
+    theirs = reference.assert_loads_into("BertForPreTraining", tmp_path / "m")
+    assert theirs.config.type_vocab_size == 6
+    assert_same_outputs(model, theirs)
+    again = stemma.load(tmp_path / "m")
+    assert again.recipe == model.recipe and again.notices == []
+    fill = transformers.pipeline("fill-mask", model=str(tmp_path / "m"), top_k=3)
+    text = "the old clerk [MASK] a letter ."
+    given = tokenizer.template("start A separator", "A B").encode(text).ids
+    place = given.index(tokenizer.role("mask"))
+    expected = model.logits(torch.tensor([given]))[0, place].softmax(-1).topk(3)
+    told = fill(text)
+    assert [each["token"] for each in told] == expected.indices.tolist()
+    assert [each["score"] for each in told] == pytest.approx(expected.values.tolist(), abs=1e-5)
+
+
+def test_a_cloze_that_never_saw_both_sides_is_no_bert(tmp_path):
+    model = stemma.build("unilm@tiny", 40, ["remove=objective.masked_lm", "remove=objective.next_sentence"])
+    stemma.save(model, tmp_path / "m")
+    assert json.loads((tmp_path / "m/config.json").read_text())["model_type"] == "stemma"
+    assert torch.equal(stemma.load(tmp_path / "m").logits(torch.arange(9)[None]), model.logits(torch.arange(9)[None]))
 
 
 def test_auto_model_takes_the_body_of_any_of_them(tmp_path):

@@ -1,10 +1,13 @@
 import numpy as np
 import pytest
+from conftest import small_text
 from making import corpus_of
 
 from stemma import lineage
+from stemma.corpus.build import build_corpus
 from stemma.corpus.shards import Corpus
 from stemma.objectives import Batch, build_objectives
+from stemma.text.parallel import PairSource
 from stemma.training import supply as supply_module
 from stemma.training.supply import Prepared, Supply
 
@@ -35,9 +38,12 @@ def same(one: Batch, other: Batch) -> bool:
 
 
 def contents(batch: Batch) -> dict[str, list]:
-    stream = batch.streams["encoder"]
-    return {"ids": stream.ids.tolist(), "segments": stream.segments.tolist(), "continues": [batch.continues],
-            "query": [] if stream.query is None else stream.query.tolist(), "sees": [stream.sees],
+    streams = {}
+    for name, stream in batch.streams.items():
+        tensors = {"ids": stream.ids, "segments": stream.segments, "query": stream.query, "positions": stream.positions}
+        streams |= {f"{key} of {name}": [] if value is None else value.tolist() for key, value in tensors.items()}
+        streams[f"sees of {name}"] = [stream.sees]
+    return {**streams, "continues": [batch.continues],
             **{f"labels of {head}": target.labels.tolist() for head, target in batch.labels.items()},
             **{f"answers of {head}": [target.index.tolist(), target.labels.tolist(), target.total]
                for head, target in batch.scores.items()}}
@@ -165,9 +171,9 @@ def test_unigram_counts_the_training_text_only(make):
     assert np.exp(supply.unigram()).sum() == pytest.approx(1.0)
 
 
-def test_groups_take_turns_by_weight_and_wait_for_their_step(make):
-    supply = make("objective.masked_lm.packing=full_sentences", "objective.masked_lm.weight=3.0",
-                  "objective.next_sentence.start_step=100")
+def test_groups_take_their_turns_and_wait_for_their_step(make):
+    supply = make("objective.masked_lm.packing=full_sentences", "objective.masked_lm.turns=3.0",
+                  "objective.masked_lm.weight=0.5", "objective.next_sentence.start_step=100")
     names = [tuple(o.name for o in supply._choose(step)[1]) for step in range(1100)]
     assert set(names[:100]) == {("masked_lm",)}
     share = np.mean([name == ("masked_lm",) for name in names[100:]])
@@ -272,3 +278,129 @@ def test_a_unigram_model_of_running_text_knows_how_often_documents_end(make):
     assert np.exp(supply.unigram()).sum() == pytest.approx(1.0)
     ratio = np.exp(supply.unigram()[end]) / np.exp(plain.unigram()[end])
     assert ratio == pytest.approx(1 + len(supply.training.documents), rel=0.05)
+
+
+@pytest.fixture(scope="module")
+def pairs(tmp_path_factory, tokenizer_folder) -> Corpus:
+    """Sources of many lengths, and their words from last to first."""
+    folder = tmp_path_factory.mktemp("pairs")
+    lines = [line.split() for line in small_text(60).split("\n") if line]
+    sources = [" ".join(words[:2 + number % 9]) for number, words in enumerate(lines)]
+    targets = [" ".join(reversed(source.split())) + " the river" for source in sources]
+    for name, lines in (("source", sources), ("target", targets)):
+        (folder / name).write_text("\n".join(lines) + "\n")
+    build_corpus([], tokenizer_folder, folder / "corpus", workers=1,
+                 pairs=[PairSource(folder / "source", folder / "target")])
+    return Corpus.open(folder / "corpus")
+
+
+UNILM_PAIRS = ("remove=objective.next_sentence", "remove=objective.left_to_right", "remove=objective.right_to_left",
+               "remove=objective.masked_lm", "objective.sequence_to_sequence.packing=parallel",
+               "objective.sequence_to_sequence.scored=second")
+TWO_SIDED = [("transformer@tiny", ()), ("mass@tiny", ()), ("bart@tiny", ()), ("t5@tiny", ()), ("unilm@tiny", ()),
+             ("prefix-lm@tiny", ()), ("unilm@tiny", UNILM_PAIRS)]
+
+
+@pytest.mark.parametrize(("name", "changes"), TWO_SIDED)
+@pytest.mark.parametrize("stop", [1, 9])
+def test_every_family_goes_on_from_a_saved_position(make, pairs, name, changes, stop):
+    straight = taken(make(*changes, of=pairs, name=name), stop + 4)
+    again = make(*changes, of=pairs, name=name)
+    again.restore(straight[stop - 1].positions)
+    for expected, found in zip(straight[stop:], taken(again, 4, start=stop), strict=True):
+        assert same(expected.batch, found.batch)
+        assert expected.positions == found.positions and expected.feed == found.feed
+
+
+@pytest.mark.parametrize(("name", "changes"), TWO_SIDED)
+def test_every_family_fits_its_window_and_has_held_out_batches(make, pairs, name, changes):
+    supply = make("corpus.validation=0.2", *changes, of=pairs, name=name)
+    batches = [prepared.batch for prepared in taken(supply, 12)]
+    one, other = supply.validation_batches(32), supply.validation_batches(32)
+    assert len(one) >= 1 and all(same(a[1], b[1]) for a, b in zip(one, other, strict=True))
+    for batch in [*batches, *(batch for _, batch in one)]:
+        assert all(stream.ids.shape[1] <= 32 for stream in batch.streams.values())
+        assert len(batch.scores["vocabulary"].index) > 0
+        assert batch.rows == batch.streams["encoder"].ids.shape[0]
+    assert np.exp(supply.unigram()).sum() == pytest.approx(1.0)
+
+
+def test_a_pair_that_does_not_fit_one_window_is_left_out_where_it_must(make, pairs):
+    """Source and target have a window each with a decoder, and share one without."""
+    apart, together = make(of=pairs, name="transformer@tiny"), make(*UNILM_PAIRS, of=pairs, name="unilm@tiny")
+    widths = [max(prepared.batch.streams["encoder"].ids.shape[1] for prepared in taken(supply, 60, 16))
+              for supply in (apart, together)]
+    assert widths[0] <= 16 and widths[1] <= 16
+    left_out = [supply._feed(0, 16).left_out for supply in (apart, together)]
+    assert left_out[1] > left_out[0]
+
+
+def test_rows_of_pairs_are_counted_by_places_and_alike(make, pairs):
+    supply = make(of=pairs, name="transformer@tiny")
+    batches = [prepared.batch for prepared in taken(supply, 40)]
+    sizes = [stream.ids.numel() for batch in batches for stream in batch.streams.values()]
+    assert max(sizes) <= 8 * 32
+    assert len({batch.rows for batch in batches}) > 3
+    assert sum(batch.tokens for batch in batches) / sum(sizes) > 0.85
+
+
+def test_a_source_stands_beside_its_own_target(make, pairs):
+    supply = make(of=pairs, name="transformer@tiny")
+    river = [pairs.tokenizer.id(token) for token in ("the", "river")]
+    end = pairs.tokenizer.role("end")
+    for prepared in taken(supply, 10):
+        read = prepared.batch.streams["encoder"].ids.tolist()
+        target = prepared.batch.scores["vocabulary"]
+        written = np.full((prepared.batch.rows, target.width), -1)
+        written.reshape(-1)[target.index.numpy()] = target.labels.numpy()
+        for source, answer in zip(read, written.tolist(), strict=True):
+            source = source[:source.index(end)]
+            assert answer[:answer.index(end)][-2:] == river
+            assert sorted(answer[:answer.index(end) - 2]) == sorted(source)
+
+
+def test_spans_are_hidden_from_so_much_text_that_the_window_is_full(make, corpus):
+    supply = make("corpus.boundary=end", of=corpus, name="t5@tiny")
+    draft, _ = supply.draft(0, 32)
+    task = supply.groups[0].objectives[0]
+    assert task.raw_length(32) > 32 and draft.layout.length == task.raw_length(32) + 1
+    assert (draft.sides["encoder"].lengths == 32).all()
+
+
+def test_a_unigram_model_of_pairs_knows_the_targets_and_their_ends(make, pairs):
+    supply = make("corpus.validation=0.2", of=pairs, name="transformer@tiny")
+    tokens, documents = [], supply.training.documents
+    for number in range(len(documents)):
+        bounds = supply.training.bounds(number)
+        assert len(bounds) == 3
+        tokens.append(pairs.slice("tokens", int(bounds[1]), int(bounds[2])))
+    counts = np.bincount(np.concatenate(tokens), minlength=pairs.tokenizer.vocab_size)
+    probability = np.exp(supply.unigram())
+    end = pairs.tokenizer.role("end")
+    total = counts.sum() + len(documents) + len(counts)
+    assert probability[end] == pytest.approx(len(documents) / total, rel=0.25)  # judged by a batch
+    others = np.delete(np.arange(len(counts)), end)
+    np.testing.assert_allclose(probability[others] / probability[others].sum(),
+                               (counts[others] + 1) / (counts[others] + 1).sum(), rtol=1e-9)
+
+
+def test_a_unigram_model_of_corrupted_spans_knows_the_sentinels(make, corpus):
+    supply = make(of=corpus, name="t5@tiny")
+    probability = np.exp(supply.unigram())
+    labels = np.concatenate([p.batch.scores["vocabulary"].labels.numpy() for p in taken(supply, 20)])
+    for token in (corpus.tokenizer.sentinels[0], corpus.tokenizer.role("end")):
+        assert probability[token] == pytest.approx((labels == token).mean(), rel=0.1)
+
+
+def test_the_four_tasks_of_unilm_take_a_third_a_third_and_two_sixths(make, corpus):
+    supply = make(of=corpus, name="unilm@tiny")
+    names = [supply._choose(step)[1][-1].name for step in range(3000)]
+    wanted = {"masked_lm": 1 / 3, "sequence_to_sequence": 1 / 3, "left_to_right": 1 / 6, "right_to_left": 1 / 6}
+    for name, share in wanted.items():
+        assert abs(names.count(name) / 3000 - share) < 4 * (share * (1 - share) / 3000) ** 0.5
+    segments: dict[str, set[int]] = {}
+    for step in range(40):
+        prepared = supply.take(step, 32)
+        seen = segments.setdefault(prepared.objectives[-1].name, set())
+        seen |= set(prepared.batch.streams["encoder"].segments.unique().tolist()) - {0}
+    assert segments == {"masked_lm": {1}, "sequence_to_sequence": {4, 5}, "left_to_right": {2}, "right_to_left": {3}}

@@ -15,8 +15,9 @@ from typing import Annotated, Any, NoReturn
 import typer
 from typer.core import TyperGroup
 
-from stemma.cli import cleaning, evaluate, family, generate, start, train, use
+from stemma.cli import cleaning, evaluate, family, generate, start, train, translate, use
 from stemma.cli.corpus import corpus_app
+from stemma.cli.finetune import finetune_app
 from stemma.cli.output import emit
 from stemma.cli.tokenizer import tokenizer_app
 from stemma.errors import Interrupted, UserError, did_you_mean
@@ -70,8 +71,10 @@ family.register(app)
 app.add_typer(tokenizer_app, name="tokenizer", cls=Verbs)
 app.add_typer(corpus_app, name="corpus", cls=Verbs)
 train.register(app)
+app.add_typer(finetune_app, name="finetune", cls=Verbs)
 use.register(app)
 generate.register(app)
+translate.register(app)
 evaluate.register(app)
 cleaning.register(app)
 

@@ -10,6 +10,13 @@ from typing import Annotated
 import typer
 
 from stemma.cli.output import DebugOption, JsonOption, console, emit, notice
+from stemma.errors import UserError
+
+TargetOption = Annotated[list[str] | None, typer.Option(
+    metavar="PATH", show_default=False, help="Parallel text: the other side, line by line; once for each PATH.")]
+PairsOption = Annotated[bool, typer.Option("--pairs", help="Parallel text: tables of source and target.")]
+ColumnsOption = Annotated[str, typer.Option(help="Which columns of such a table, the source first.")]
+EmptyOption = Annotated[str, typer.Option(help="Pairs with an empty side: refuse or skip.")]
 
 corpus_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None,
                          help="Tokenise text once, for every recipe that takes its tokenizer.")
@@ -26,6 +33,10 @@ def build(
     field: Annotated[str, typer.Option(help="Which field of JSON lines or Parquet holds the text.")] = "text",
     encoding: Annotated[str, typer.Option(help="Of plain text and JSON lines.")] = "utf-8",
     errors: Annotated[str, typer.Option(help="Bytes that are no text: strict, replace or ignore.")] = "strict",
+    target: TargetOption = None,
+    pairs: PairsOption = False,
+    columns: ColumnsOption = "source,target",
+    empty: EmptyOption = "refuse",
     words: Annotated[Path | None, typer.Option(help="Chinese words, in jieba's format.", metavar="FILE")] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace what is in --out.")] = False,
     json: JsonOption = False,
@@ -33,18 +44,38 @@ def build(
 ) -> None:
     """Tokenise text into a corpus: memory-mapped, checksummed, with document, sentence and word boundaries.
 
+    Parallel text is two files whose lines belong together (--target), or a table of both (--pairs).
+
     Example: stemma corpus build texts/ --tokenizer tok --out corp
+    Example: stemma corpus build train.en --target train.de --tokenizer tok --out corp
     """
     from stemma.corpus.build import build_corpus
+    from stemma.text.parallel import pair_sources
 
-    with _progress(paths) as progress:
+    paired = pairs or bool(target)
+    for_text = {"--documents": documents != "blank", "--sentences": sentences != "auto", "--field": field != "text"}
+    for_pairs = {"--columns": columns != "source,target", "--empty": empty != "refuse"}
+    refuse_unused(paired, for_text if paired else for_pairs)
+    sources = pair_sources(paths, target or [], columns) if paired else []
+    with _progress([*paths, *(target or [])]) as progress:
         result = build_corpus(
-            paths, tokenizer, out, workers=workers, documents=documents, field=field, encoding=encoding, errors=errors,
-            sentences=sentences, user_dictionary=words, overwrite=overwrite, notice=notice, progress=progress,
+            [] if paired else paths, tokenizer, out, workers=workers, documents=documents, field=field,
+            encoding=encoding, errors=errors, sentences=sentences, user_dictionary=words, overwrite=overwrite,
+            notice=notice, progress=progress, pairs=sources, empty=empty,
         )
+    what = (f"{result['documents']:,} pairs" if paired else
+            f"{result['sentences']:,} sentences, {result['documents']:,} documents")
     emit(result, json, lambda: print(
-        f"{result['corpus']}: {result['tokens']:,} tokens, {result['sentences']:,} sentences, "
-        f"{result['documents']:,} documents, {result['unknown_rate']:.3%} unknown"))
+        f"{result['corpus']}: {result['tokens']:,} tokens, {what}, {result['unknown_rate']:.3%} unknown"))
+
+
+def refuse_unused(paired: bool, given: dict[str, bool]) -> None:
+    """Options of running text where pairs are read, or the other way round."""
+    if unused := [name for name, stated in given.items() if stated]:
+        one = len(unused) == 1
+        way_out = f"leave {'it' if one else 'them'} out" if paired else "name --target FILE, or --pairs for a table"
+        raise UserError(f"{' and '.join(unused)} {'is' if one else 'are'} for "
+                        f"{'running text, and this is parallel' if paired else 'parallel text'}; {way_out}.")
 
 
 @corpus_app.command()

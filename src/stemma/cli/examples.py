@@ -15,6 +15,9 @@ LEGENDS = {
     "causal": "every place guesses the token after it; » is what the last one guesses  · segments change at ‖",
     "permuted": "{target·turn} is guessed from all that has no turn and from earlier turns; special tokens take turns "
                 "too  · segments change at ‖, ¦ ends the half that the memory keeps",
+    "prefix": "what stands before ¦ sees itself in full; from there on every place guesses the token after it; » is "
+              "what the last one guesses",
+    "two sides": "the encoder sees all of the source; the decoder sees it too, and what it has written before",
 }
 
 
@@ -25,19 +28,24 @@ def show_examples(result: dict[str, Any]) -> None:
            f"({batch['padding']:.1%} padding) · {scored}", "bold")
     told = drawn = None
     for number, example in enumerate(result["examples"], 1):
-        kind = "permuted" if "order" in example else "causal" if example["guesses"] == "next" else "masked"
+        kind = _kind(example)
         if kind != told:
             told = kind
             _print(LEGENDS[kind], "dim")
         notes = [f"{head} = {label}" for head, label in example["labels"].items()]
         notes += ["read backwards"] if example["direction"] == "backward" else []
+        notes += [f"written from {example['decoder_input'][0]} on"] if kind == "two sides" else []
         _print("\n" + " · ".join([f"example {number}", *notes]), "bold")
+        if kind == "two sides":
+            _show_sides(example, result["mask"])
+            continue
         console().print(_line(example, kind, result["mask"]))
         if kind == "permuted":
             _show_order(example)
         elif example["visibility"] != drawn:
             drawn = example["visibility"]
-            _show_grid("who sees whom among the first places (down: who reads; across: what is seen)", drawn)
+            where = "around the prefix's end" if "prefix" in example else "among the first places"
+            _show_grid(f"who sees whom {where} (down: who reads; across: what is seen)", drawn)
 
 
 def show_tokens(tokens: list[dict[str, Any]]) -> None:
@@ -47,6 +55,29 @@ def show_tokens(tokens: list[dict[str, Any]]) -> None:
         steps = f"{entry['steps']:4.0f} steps " + "▪" * round(entry["steps"]) if "steps" in entry else ""
         foreseen = f"{entry['probability']:7.1%}  expected {entry['expected']}" if "probability" in entry else ""
         _print(f"  {entry['token']:<{width}}  {foreseen:<32}{steps}".rstrip())
+
+
+def _kind(example: dict[str, Any]) -> str:
+    if "decoder_input" in example:
+        return "two sides"
+    if "order" in example:
+        return "permuted"
+    return "masked" if example["guesses"] == "own" else "prefix" if "prefix" in example else "causal"
+
+
+def _show_sides(example: dict[str, Any], mask: str | None) -> None:
+    """Source and target side by side; masks, and sentinels that stand for a span on either side, stand out."""
+    from rich.table import Table
+    from rich.text import Text
+
+    read, written = example["input"], example["decoder_targets"]
+    marks = {mask} | ((set(read) & set(written)) - set(example["original"]))
+    table = Table("source", "target", box=None, padding=(0, 2, 0, 0), expand=True, header_style="dim")
+    for column in table.columns:
+        column.ratio = 1
+    table.add_row(*(Text(" ").join(Text(token, style="bold" if token in marks else "") for token in tokens)
+                    for tokens in (read, written)))
+    console().print(table)
 
 
 def _show_order(example: dict[str, Any]) -> None:
@@ -78,7 +109,7 @@ def _line(example: dict[str, Any], kind: str, mask: str | None) -> Text:
     text = {place for start, stop in example["words"] for place in range(start, stop)}
     segment = example["segments"][0] if example["segments"] else 0
     for place, token in enumerate(example["input"]):
-        if place == example["past"] > 0:
+        if place == (example["past"] or example.get("prefix", 0)) > 0:
             line.append("¦ ", style="dim")
         if example["segments"][place] != segment:
             line.append("‖ ", style="dim")
@@ -86,7 +117,7 @@ def _line(example: dict[str, Any], kind: str, mask: str | None) -> Text:
         if kind == "permuted" and (place in wanted or place not in text):
             marked = f"{token}·{example['order'][place]}"
             line.append(*((f"{{{marked}}} ", "bold") if place in wanted else (f"{marked} ", "dim")))
-        elif kind == "causal" or place not in wanted:
+        elif kind in ("causal", "prefix") or place not in wanted:
             line.append(f"{token} ")
         elif token == example["original"][place]:
             line.append(f"{{{token}!}} ", style="green")
@@ -94,7 +125,7 @@ def _line(example: dict[str, Any], kind: str, mask: str | None) -> Text:
             line.append(f"{{{wanted[place]}}} ", style="bold")
         else:
             line.append(f"{{{wanted[place]}<-{token}}} ", style="red")
-    if kind == "causal" and len(example["input"]) - 1 in wanted:
+    if kind in ("causal", "prefix") and len(example["input"]) - 1 in wanted:
         line.append(f"» {wanted[len(example['input']) - 1]}", style="bold")
     return line
 

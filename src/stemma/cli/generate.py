@@ -39,10 +39,12 @@ def generate(
     batch: Annotated[int, typer.Option(help="Write so many texts at the same time.")] = 8,
     cache: Annotated[bool, typer.Option("--cache/--no-cache", help="Read every token once, or all again each "
                                                                    "time (slow; the same text).")] = True,
-    crop: Annotated[bool, typer.Option("--crop", help="Of a prompt that is too long read the end.")] = False,
+    crop: Annotated[bool, typer.Option("--crop", help="Of a prompt that is too long read the end (of a source "
+                                                         "to write from, the beginning).")] = False,
     json: JsonOption = False, debug: DebugOption = False,
 ) -> None:
-    """Write on from a prompt, by drawing each next token from the likely ones (or --greedy, or --beams).
+    """Write on from a prompt, by drawing each next token from the likely ones (or --greedy, or --beams). A model with
+    an encoder and a decoder reads the prompt and writes another text; see also `stemma translate`.
 
     Example: stemma generate run "Once upon a time" --tokens 100 --temperature 0.8 --seed 1
     """
@@ -59,17 +61,18 @@ def generate(
     from stemma.exchange.load import load
     from stemma.generation.generate import generate as write
     from stemma.generation.generate import new_seed, stream
-    from stemma.generation.reader import reads_backward
+    from stemma.generation.ways import reads_backward, scheme_of
 
     if options.draws and seed is None:
         choices["seed"] = new_seed()
     loaded = load(model)
     for found in loaded.notices:
         notice(found)
-    backward = reads_backward(loaded)
+    backward, scheme = reads_backward(loaded), scheme_of(loaded)
+    goes_on = scheme is None or scheme.goes_on  # otherwise the text is one of its own, without the prompt
     alone = len(asked) * completions * beams == 1
     if alone and not json and not backward and sys.stdout.isatty():
-        print(asked[0], end="", flush=True)
+        print(asked[0] if goes_on else "", end="", flush=True)
         for piece in stream(loaded, asked[0], notice, **choices):
             print(piece, end="", flush=True)
         print()
@@ -81,10 +84,10 @@ def generate(
 
         def human() -> None:
             for number, one in enumerate(written):
-                parts = (one.text, asked[one.prompt]) if backward else (asked[one.prompt], one.text)
+                prompt = asked[one.prompt] if goes_on else ""
                 if len(written) > 1:
                     print(f"{chr(10) if number else ''}[{one.prompt + 1}] ", end="")
-                print("".join(parts))
+                print(one.text + prompt if backward else prompt + one.text)
 
         emit(result, json, human)
     if options.draws and seed is None and not json:

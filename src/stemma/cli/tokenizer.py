@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from stemma.cli.corpus import ColumnsOption, EmptyOption, PairsOption, refuse_unused
 from stemma.cli.output import DebugOption, JsonOption, columns, emit, notice
 
 if TYPE_CHECKING:
@@ -33,16 +36,22 @@ def train(
     field: Annotated[str, typer.Option(help="Which field of JSON lines or Parquet holds the text.")] = "text",
     encoding: Annotated[str, typer.Option(help="Of plain text and JSON lines.")] = "utf-8",
     errors: Annotated[str, typer.Option(help="Bytes that are no text: strict, replace or ignore.")] = "strict",
+    pairs: PairsOption = False,
+    columns: ColumnsOption = "source,target",
+    empty: EmptyOption = "refuse",
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace what is in --out.")] = False,
     json: JsonOption = False,
     debug: DebugOption = False,
 ) -> None:
     """Learn a vocabulary from text, with every special role reserved unless --for narrows them.
 
+    Two sides of parallel text make one vocabulary: name both files, or a table with --pairs.
+
     Example: stemma tokenizer train texts/ --kind wordpiece --vocab-size 30522 --lowercase --out tok
     """
     from stemma.errors import UserError
     from stemma.files import folder_atomically, refuse_non_empty
+    from stemma.text.parallel import pair_sources, read_pairs
     from stemma.text.readers import read_passages
     from stemma.text.train import train_tokenizer
 
@@ -60,10 +69,19 @@ def train(
     if kind is None or vocab_size is None:
         missing = [flag for flag, value in (("--kind", kind), ("--vocab-size", vocab_size)) if value is None]
         raise UserError(f"{' and '.join(missing)} must be given; or name a recipe that has them with --for RECIPE.")
+    refuse_unused(pairs, {"--documents": documents != "blank", "--field": field != "text"} if pairs else
+                  {"--columns": columns != "source,target", "--empty": empty != "refuse"})
     refuse_non_empty(out, overwrite)
-    passages = read_passages(paths, documents=documents, field=field, encoding=encoding, errors=errors, notice=notice)
+    texts: Iterator[str]
+    if pairs:  # one vocabulary for both sides
+        read = read_pairs(pair_sources(paths, columns=columns), encoding=encoding, errors=errors, empty=empty,
+                          notice=notice)
+        texts = chain.from_iterable((pair.source, pair.target) for pair in read)
+    else:
+        texts = (passage.text for passage in read_passages(
+            paths, documents=documents, field=field, encoding=encoding, errors=errors, notice=notice))
     tokenizer = train_tokenizer(
-        (passage.text for passage in passages), kind, vocab_size, lowercase=bool(lowercase), roles=roles,
+        texts, kind, vocab_size, lowercase=bool(lowercase), roles=roles,
         cjk_spacing=cjk_spacing, notice=notice, progress=sys.stderr.isatty() and not json)  # fmt: skip
     with folder_atomically(out, overwrite) as folder:
         tokenizer.save(folder)

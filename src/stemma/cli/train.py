@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from stemma.cli.corpus import ColumnsOption, EmptyOption, TargetOption
 from stemma.cli.examples import show_examples, show_tokens
 from stemma.cli.family import ChangesArgument, RecipeArgument
 from stemma.cli.output import DebugOption, JsonOption, emit, notice, shown
@@ -38,7 +40,8 @@ def pretrain(recipe: RecipeArgument, corpus: CorpusOption,
              start: Annotated[str | None, typer.Option("--from", metavar="MODEL",
                                                        help="Start from this model's weights.")] = None,
              seed: SeedOption = 0, documents: DocumentsOption = "blank", field: FieldOption = "text",
-             encoding: EncodingOption = "utf-8", errors: ErrorsOption = "strict",
+             encoding: EncodingOption = "utf-8", errors: ErrorsOption = "strict", target: TargetOption = None,
+             columns: ColumnsOption = "source,target", empty: EmptyOption = "refuse",
              tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Log for TensorBoard as well.")] = False,
              overwrite: OverwriteOption = False, json: JsonOption = False, debug: DebugOption = False) -> None:
     """Pre-train a recipe on a corpus or on raw text; interrupted anywhere, `stemma resume` goes on.
@@ -48,11 +51,11 @@ def pretrain(recipe: RecipeArgument, corpus: CorpusOption,
     from stemma.training.pretrain import pretrain as run_it
     from stemma.training.run import Reading
 
-    reading = Reading(documents=documents, field=field, encoding=encoding, errors=errors)
+    reading = Reading(documents, field, encoding, errors, columns, empty)
     result = run_it(recipe, corpus, out, steps=steps, tokens=tokens, minutes=minutes, start=start, seed=seed,
-                    changes=changes or (), reading=reading, overwrite=overwrite, tensorboard=tensorboard,
-                    show=sys.stderr.isatty(), notice=notice)
-    _finish(result, out, json)
+                    changes=changes or (), reading=reading, overwrite=overwrite, target=target or (),
+                    tensorboard=tensorboard, show=sys.stderr.isatty(), notice=notice)
+    finish(result, out, json)
 
 
 def resume(run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of an interrupted run.")],
@@ -61,13 +64,12 @@ def resume(run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder o
 
     Example: stemma resume run
     """
-    from stemma.training.pretrain import resume as run_it
+    from stemma.tasks.finetune import resume as run_it
 
-    _finish(run_it(run, show=sys.stderr.isatty(), notice=notice), run, json)
+    finish(run_it(run, show=sys.stderr.isatty(), notice=notice), run, json)
 
 
-def _finish(result: dict[str, Any], run: Path, as_json: bool) -> None:
-    from stemma import lineage
+def finish(result: dict[str, Any], run: Path, as_json: bool) -> None:
     from stemma.lab.run_report import try_report  # only now: it costs time, and training may fail
 
     try_report(run, notice)
@@ -77,11 +79,32 @@ def _finish(result: dict[str, Any], run: Path, as_json: bool) -> None:
         against = f" · held-out loss {validation:.3f} (unigram {unigram:.3f})" if validation is not None else ""
         print(f"{result['recipe']} · {shown(result['steps'])} steps, {shown(result['tokens'])} tokens in "
               f"{result['seconds']:,.0f} s ({result['tokens_per_second']:,.0f} tokens/s){against}")
-        tasks = lineage.recipe(run / "recipe.toml").settings.objective.values()
-        verb = "generate" if any(task.sees in ("causal", "permuted") for task in tasks) else "fill"
-        print(f"{result['run']}/model is ready: `stemma {verb} {result['run']} \"...\"`")
+        for name, metrics in result.get("metrics", {}).items():
+            print("\n".join(_scores(name, metrics)))
+        print(f"{result['run']}/model is ready: `stemma {_use(run)} \"...\"`")
 
     emit(result, as_json, human)
+
+
+def _scores(name: str, metrics: dict[str, Any]) -> Iterator[str]:
+    """The scores of a held-out set, line by line, each task by itself."""
+    for task, scores in metrics.get("tasks", {"": metrics}).items():
+        told = {"BLEU": scores["bleu"], "chrF": scores["chrf"], "ROUGE-L": scores["rouge_l"],
+                "exact": scores["exact_match"]}
+        yield (f"{name}{f', {task}' if task else ''} · " + " · ".join(f"{key} {value:.2f}" for key, value in
+               told.items()) + f" · {scores['examples']:,} examples · {scores['signatures']['bleu']}")
+
+
+def _use(run: Path) -> str:
+    """How to ask a finished model something."""
+    from stemma import lineage
+    from stemma.generation.ways import FROM_SOURCE, way_of
+
+    trained = lineage.recipe(run / "recipe.toml")
+    way = way_of(trained)
+    if way in FROM_SOURCE and "parallel" in trained.settings.packings().values():
+        return f"translate {run} --text"
+    return f"fill {run}" if way in (None, "cloze") else f"generate {run}"
 
 
 def inspect(recipe: Annotated[str, typer.Argument(metavar="RECIPE|MODEL", help="A recipe, to see what it does to "
@@ -94,7 +117,8 @@ def inspect(recipe: Annotated[str, typer.Argument(metavar="RECIPE|MODEL", help="
             examples: Annotated[int, typer.Option(min=1, help="How many examples to show.")] = 2,
             step: Annotated[int, typer.Option(min=0, help="The batch of this step.")] = 0,
             seed: SeedOption = 0, documents: DocumentsOption = "blank", field: FieldOption = "text",
-            encoding: EncodingOption = "utf-8", errors: ErrorsOption = "strict", json: JsonOption = False,
+            encoding: EncodingOption = "utf-8", errors: ErrorsOption = "strict", target: TargetOption = None,
+            columns: ColumnsOption = "source,target", empty: EmptyOption = "refuse", json: JsonOption = False,
             debug: DebugOption = False) -> None:
     """A few training examples as readable text: what is hidden, replaced, permuted and kept, and who sees whom.
 
@@ -110,12 +134,13 @@ def inspect(recipe: Annotated[str, typer.Argument(metavar="RECIPE|MODEL", help="
     from stemma.corpus.shards import Corpus
     from stemma.training.inspect import inspect as look
     from stemma.training.run import Reading, locate
-    from stemma.training.source import adopt_tokenizer, corpus_from_text
+    from stemma.training.source import adopt_tokenizer, corpus_from_text, locate_target
 
     chosen = lineage.recipe(recipe, changes or ())
     folder, files = locate(corpus)
-    reading = Reading(documents=documents, field=field, encoding=encoding, errors=errors)
-    opened = Corpus.open(folder) if folder else corpus_from_text(files, chosen, reading, notice)
+    reading = Reading(documents, field, encoding, errors, columns, empty)
+    other = locate_target(chosen, folder, files, target or [])
+    opened = Corpus.open(folder) if folder else corpus_from_text(files, chosen, reading, notice, target=other)
     result = look(adopt_tokenizer(chosen, opened), opened, examples, seed, step)
     emit(result, json, lambda: show_examples(result))
 

@@ -3,17 +3,19 @@
 Objectives that rearrange text edit `pieces`; the first look at `ids` lays the rows out by the recipe's template, and
 from then on only tokens change. Everything is a (rows, length) array, so no objective ever loops over tokens.
 A row that is read backwards stands in the order of reading: its text's end comes first.
+For an encoder-decoder the draft is what the source is made from, and an objective hands in the two `sides`.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 
 from stemma.corpus.pieces import Pieces
 from stemma.corpus.shards import Corpus
+from stemma.corpus.sides import Side
 from stemma.corpus.view import View
 from stemma.errors import UserError
 from stemma.schema.corpus import Slot, parse_template
@@ -22,6 +24,7 @@ from stemma.text.tokenizer import Tokenizer
 PAST = Slot("past", 0)  # laid before the template; fine-tuning, which has no past, uses the template alone
 PARTS = {"A": 0, "B": 1, PAST.name: 2}
 BOUNDARY = "boundary"  # whatever token parts two documents of one row
+DECODER_START = "decoder_start"  # whatever token a decoder reads first
 
 
 @dataclass(frozen=True)
@@ -33,17 +36,20 @@ class Layout:
     length: int
     roles: dict[str, int]
     past: int = 0  # places at a row's front for text that the next batch's row goes on from
+    apart: bool = False  # A and B are rows of their own, each laid out by `single` (encoder-decoder)
 
     @classmethod
-    def of(cls, tokenizer: Tokenizer, single: str, pair: str, length: int, past: int = 0,
-           boundary: str = "separator") -> Layout:
+    def of(cls, tokenizer: Tokenizer, single: str, pair: str, length: int, past: int = 0, boundary: str = "separator",
+           decoder_start: str | None = None) -> Layout:
         slots = parse_template(single), parse_template(pair)
         roles = dict(tokenizer.roles)
         roles.setdefault("padding", 0)  # only a filler, which nobody sees
-        parting = tokenizer.boundary(boundary)
+        parting = tokenizer.boundary(boundary) if boundary != "none" else None
         if parting is not None:
             roles[BOUNDARY] = parting
-        return cls(*slots, length, roles, past)
+        if decoder_start is not None:
+            roles[DECODER_START] = roles[decoder_start]
+        return cls(*slots, length, roles, past, decoder_start is not None)
 
     @property
     def separated(self) -> bool:
@@ -90,6 +96,8 @@ class Draft:
         self.backward = backward  # (rows,) True where a row is read from its text's end; None: nowhere
         self.continues = continues  # every row goes on where the same row of the batch before ended
         self.order: np.ndarray | None = None  # (rows, length) who comes when, where an objective permutes
+        self.prefix: np.ndarray | None = None  # (rows,) places that see each other in full, where an objective says so
+        self.sides: dict[str, Side] = {}  # what an encoder reads and a decoder writes, where there are two
         self.scores: dict[str, Scored] = {}
         self.labels: dict[str, np.ndarray] = {}  # one label a row, by head
         self._ids: np.ndarray | None = None  # as edited; until then as laid out
@@ -101,7 +109,20 @@ class Draft:
     @cached_property
     def laid(self) -> Laid:
         """The rows as they stand in the window; from the first look on, pieces move no more."""
-        return _lay_out(self.corpus, self.pieces, self.layout, self.backward)
+        pieces = self._only(PARTS["A"]) if self.layout.apart else self.pieces
+        return _lay_out(self.corpus, pieces, self.layout, self.backward)
+
+    def second_text(self) -> Draft:
+        """Of rows whose two texts stand apart: those of B."""
+        assert self.layout.apart, "A and B share their rows"
+        return Draft(self.view, self._only(PARTS["B"]), self.layout)
+
+    def _only(self, part: int) -> Pieces:
+        """One part of each row, as A."""
+        pieces = self.pieces
+        chosen = pieces.part == part
+        return replace(pieces, row=pieces.row[chosen], start=pieces.start[chosen], length=pieces.length[chosen],
+                       part=np.zeros(int(chosen.sum()), dtype=np.int8), gap=pieces.gap[chosen])
 
     @property
     def ids(self) -> np.ndarray:

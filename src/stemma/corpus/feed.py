@@ -79,14 +79,28 @@ class Feed:
         """The shuffled rows of one block, and whether it is the epoch's last."""
         if self._packed is None or self._packed[:2] != (epoch, block):
             draw = self._draw(epoch)
-            documents = self.view.documents
-            order = np.random.default_rng([self.seed, draw, 1]).permutation(len(documents))
-            sizes = (documents[:, 1] - documents[:, 0])[order]
+            order = self._order(draw)
+            start, stop = self.view.documents[order].T
+            sizes = stop - start
             owner = (np.cumsum(sizes) - sizes) // BLOCK_TOKENS  # which block each document falls into
             numbers = np.unique(owner)
             chosen = order[owner == numbers[block]] if len(numbers) else order
             rng = np.random.default_rng([self.seed, draw, 2, block])
-            pieces = self.packing.pack([self.view.bounds(int(d)) for d in chosen], rng)
-            shuffled = pieces.select(rng.permutation(pieces.rows))
-            self._packed = (epoch, block, shuffled, block + 1 >= len(numbers))
+            rows = self._arrange(self.packing.pack(self._bounds(chosen), rng), rng)
+            self._packed = (epoch, block, rows, block + 1 >= len(numbers))
         return self._packed[2], self._packed[3]
+
+    def _order(self, draw: int) -> np.ndarray:
+        """The documents of an epoch, by their number in the view."""
+        return np.random.default_rng([self.seed, draw, 1]).permutation(len(self.view.documents))
+
+    def _arrange(self, pieces: Pieces, rng: np.random.Generator) -> Pieces:
+        """The rows of a block in the order in which they are taken."""
+        return pieces.select(rng.permutation(pieces.rows))
+
+    def _bounds(self, documents: np.ndarray) -> list[np.ndarray]:
+        """The sentence bounds of each document, as View.bounds gives them, but found all at once: a document begins
+        with a sentence and ends where the next one begins."""
+        sentences = np.asarray(self.view.corpus.sentences)
+        edges = np.searchsorted(sentences, self.view.documents[documents])
+        return [sentences[first:last + 1] for first, last in edges.tolist()]

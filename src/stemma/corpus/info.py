@@ -22,6 +22,7 @@ def corpus_info(path: str | Path) -> dict[str, Any]:
     return {
         "corpus": str(path), "fingerprint": corpus.fingerprint,
         "documents": manifest["documents"], "sentences": manifest["sentences"], "tokens": corpus.tokens,
+        "pairs": manifest.get("pairs", False), "groups": manifest.get("groups", []),
         "text_bytes": manifest["text_bytes"], "shards": len(manifest["shards"]),
         "tokenizer": manifest["tokenizer"], "segmenter": manifest["segmenter"], "options": manifest["options"],
         "sides": corpus.sides(),
@@ -62,6 +63,10 @@ def describe(info: dict[str, Any]) -> str:
     }
     if info["sides"]:
         rows["added"] = ", ".join(info["sides"])
+    if info["pairs"]:
+        rows["pairs"] = "every document is a source and its target, a sentence each"
+    if len(info["groups"]) > 1:
+        rows["groups"] = ", ".join(f"{group['name']} {group['documents']:,}" for group in info["groups"])
     lines = [info["corpus"], *(f"  {name:<16} {value}" for name, value in rows.items())]
     for name in ("document_lengths", "sentence_lengths"):
         lines += ["", f"  {name.replace('_', ' ')} in tokens", *_bars(info[name])]

@@ -2,6 +2,7 @@
 
 The four input formats that RoBERTa compares (arXiv:1907.11692, section 4.2) are all here: segment_pair, sentence_pair,
 full_sentences, doc_sentences; and stream, which ignores sentences. One Python step makes one row, never one token.
+For batches of similar length there are sentence and parallel: a sentence, or a pair of source and target, is a row.
 Packings whose rows go on from batch to batch are cut by their feed: see `contiguous.py`.
 """
 
@@ -24,14 +25,22 @@ class Packing:
     kind: str
     layout: Layout
     short_probability: float = 0.0
+    together: bool = False  # of parallel text: source and target share one window, where a network has no decoder
 
     @property
     def paired(self) -> bool:
-        return self.kind in PAIR_PACKINGS
+        return self.kind in PAIR_PACKINGS or self.together
 
     @property
     def capacity(self) -> int:
+        """Tokens of text that fit a window: of A and B together, or where each has its own (by the template `single`),
+        of either."""
         return self.layout.capacity(self.paired)
+
+    def sizes(self, first: np.ndarray, second: np.ndarray) -> np.ndarray:
+        """The places that each row needs, special tokens included, by the tokens in A and in B; where each has a
+        window of its own, those of the longer."""
+        return (first + second if self.together else np.maximum(first, second)) + self.layout.length - self.capacity
 
     def pack(self, documents: list[np.ndarray], rng: np.random.Generator) -> Pieces:
         """`documents` are arrays of sentence bounds: (S+1,) token offsets each."""
@@ -82,7 +91,7 @@ def _full_sentences(documents: list[np.ndarray], packing: Packing, rng: np.rando
     made: list[PieceRow] = []
     row, used = 0, 0
     for bounds in documents:
-        start, end, gap = int(bounds[0]), int(bounds[-1]), used > 0
+        start, end, gap = int(bounds[0]), int(bounds[-1]), used > 0 and packing.layout.separated
         while start < end:
             stop = _whole_sentences(bounds, start, packing.capacity - used - gap)
             if stop is None and used:  # not even one fits behind what is there
@@ -118,7 +127,7 @@ def _stream(documents: list[np.ndarray], packing: Packing, rng: np.random.Genera
     made: list[PieceRow] = []
     row, used = 0, 0
     for bounds in documents:
-        start, end, gap = int(bounds[0]), int(bounds[-1]), used > 0
+        start, end, gap = int(bounds[0]), int(bounds[-1]), used > 0 and packing.layout.separated
         while start < end:
             if used + gap >= packing.capacity:
                 row, used, gap = row + 1, 0, False
@@ -129,10 +138,48 @@ def _stream(documents: list[np.ndarray], packing: Packing, rng: np.random.Genera
     return Pieces.of(row + 1 if made else 0, made, running=True)
 
 
+def _sentence(documents: list[np.ndarray], packing: Packing, rng: np.random.Generator) -> Pieces:
+    """Every sentence by itself; one longer than the window is cut."""
+    start, length = _sentences(documents)
+    cuts = -(-length // packing.capacity)  # rows that each sentence makes
+    number = np.arange(cuts.sum()) - np.repeat(np.cumsum(cuts) - cuts, cuts)
+    start = np.repeat(start, cuts) + number * packing.capacity
+    length = np.minimum(np.repeat(length, cuts) - number * packing.capacity, packing.capacity)
+    return _one_piece_each(np.arange(len(start)), np.zeros(len(start)), start, length)
+
+
+def _parallel(documents: list[np.ndarray], packing: Packing, rng: np.random.Generator) -> Pieces:
+    """Source and target; a pair of which a side is longer than its window is left out, since a translation that was
+    cut teaches to stop too early."""
+    start, length = _sentences([bounds for bounds in documents if len(bounds) == 3])
+    fits = np.repeat(packing.sizes(length[::2], length[1::2]) <= packing.layout.length, 2)
+    start, length = start[fits], length[fits]
+    return _one_piece_each(np.arange(len(start)) // 2, np.arange(len(start)) % 2, start, length)
+
+
+def _sentences(documents: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    """Start and length of every sentence of these documents, in order."""
+    if not documents:
+        return np.zeros(0, np.int64), np.zeros(0, np.int64)
+    bounds = np.concatenate(documents)
+    inside = np.ones(len(bounds), bool)
+    inside[np.cumsum([len(document) for document in documents]) - 1] = False  # a document's end begins no sentence
+    first = np.flatnonzero(inside)
+    return bounds[first], bounds[first + 1] - bounds[first]
+
+
+def _one_piece_each(row: np.ndarray, part: np.ndarray, start: np.ndarray, length: np.ndarray) -> Pieces:
+    """Rows of which each part is one piece."""
+    rows = int(row[-1]) + 1 if len(row) else 0
+    return Pieces(rows, row, start, length, part.astype(np.int8), np.zeros(len(row), bool))
+
+
 _PACKERS: dict[str, Callable[[list[np.ndarray], Packing, np.random.Generator], Pieces]] = {
     "segment_pair": _segment_pair,
     "sentence_pair": _sentence_pair,
     "full_sentences": _full_sentences,
     "doc_sentences": _doc_sentences,
     "stream": _stream,
+    "sentence": _sentence,
+    "parallel": _parallel,
 }

@@ -31,9 +31,14 @@ class View:
 
 
 def split(corpus: Corpus, share: float, seed: int = 0) -> tuple[View, View]:
-    """(training, validation): whole documents are held out; where there are only long ones, the last sentences of the
-    longest; where those are single sentences, the shortest one."""
+    """(training, validation): what the corpus itself holds out. Otherwise whole documents, as many as make the share;
+    where there are only long ones, the last sentences of the longest; where those are single sentences, the shortest
+    one."""
     bounds = np.stack([corpus.documents[:-1], corpus.documents[1:]], axis=1)
+    groups = [group for group in corpus.manifest.get("groups", []) if group.get("held_out")]
+    if groups:
+        numbers = [np.arange(group["first"], group["first"] + group["documents"]) for group in groups]
+        return _hold_out(corpus, bounds, np.concatenate(numbers))
     bounds = bounds[bounds[:, 1] > bounds[:, 0]]
     if share <= 0:
         return View(corpus, bounds), View(corpus, bounds[:0])

@@ -24,6 +24,8 @@ class Block:
     begins: np.ndarray  # bool per passage: it begins a document
     text: bytes  # of all passages, UTF-8
     text_bounds: np.ndarray  # first byte of each passage, and the end
+    group: tuple[str, str] | None = None  # of pairs: the name and prefix of where they are from
+    left_out: int = 0  # pairs that are not here, since a side of theirs has no token
 
 
 def token_type(vocab_size: int) -> str:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from stemma.exchange.bart import BART
 from stemma.exchange.bert import BERT
 from stemma.exchange.gpt import GPT
 from stemma.exchange.gpt2 import GPT2
+from stemma.exchange.t5 import T5
 from stemma.exchange.table import Family
 from stemma.exchange.transformer_xl import TRANSFORMER_XL
 from stemma.exchange.xlnet import XLNET
 
-FAMILIES: dict[str, Family] = {family.model_type: family for family in (BERT, GPT, GPT2, TRANSFORMER_XL, XLNET)}
+KNOWN = (BERT, GPT, GPT2, TRANSFORMER_XL, XLNET, T5, BART)
+FAMILIES: dict[str, Family] = {family.model_type: family for family in KNOWN}

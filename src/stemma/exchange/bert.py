@@ -12,6 +12,7 @@ BERT = Family(
     model_type="bert",
     recipe="bert",
     sees=frozenset({"full"}),
+    also=frozenset({"prefix", "causal", "later"}),  # UniLM's other cloze tasks: the network is the same
     prefix="bert.",
     settings=(
         Setting("tokenizer.vocab_size", "vocab_size"),

@@ -7,7 +7,7 @@ import re
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import torch
 from torch import Tensor
@@ -24,9 +24,11 @@ from stemma.lineage import Recipe, recipe
 from stemma.network.heads import HeadSpec
 from stemma.network.network import Network
 from stemma.objectives import build_objectives, heads_of
+from stemma.schema.corpus import CorpusSettings
 from stemma.schema.layers import flatten
 from stemma.text.tokenizer import Tokenizer
 
+DECODER_STARTS = get_args(CorpusSettings.model_fields["decoder_start"].annotation)
 TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "vocab.json", "merges.txt", "spiece.model", "tokenizer.model")
 
 
@@ -123,7 +125,8 @@ def _load_family(folder: Path, config: Mapping[str, Any], family: Family, tokeni
     untied = config.get("tie_word_embeddings") is False and "vocabulary" in heads
     copies = dict(family.copied(expected, bare))
     _check_copies(folder, copies, weights, untied)
-    known = {*expected, *copies, *(name for name in weights if name.endswith(family.ignored))}
+    _check_zeros(folder, family.zeros, weights)
+    known = {*expected, *copies, *family.zeros, *(name for name in weights if name.endswith(family.ignored))}
     notices = [*family.notices(config), *_left_aside(folder, weights, known)]
     return _filled(own, network, to_ours(keys, weights, ours), notices)
 
@@ -134,6 +137,9 @@ def _recipe_of(family: Family, config: Mapping[str, Any], folder: Path, tokenize
     values = family.values(config)
     if tokenizer is not None:
         values |= {"tokenizer.kind": tokenizer.kind, "tokenizer.lowercase": tokenizer.lowercase}
+    if tokenizer is not None and base.settings.network.decoder is not None:
+        usual = base.settings.corpus.decoder_start
+        values["corpus.decoder_start"] = _decoder_start(folder, config.get("decoder_start_token_id"), usual, tokenizer)
     limits = (values.get("network.position.maximum"), _sentence_limit(folder), base.settings.corpus.sequence_length)
     values["corpus.sequence_length"] = min(limit for limit in limits if isinstance(limit, int))
     if values.get("network.embedding.segments") in (0, 1):
@@ -144,6 +150,18 @@ def _recipe_of(family: Family, config: Mapping[str, Any], folder: Path, tokenize
         return base.with_changes(changes, origin="config.json")
     except UserError as error:
         raise UserError(f"{folder}: {error.message}", error.problems) from error
+
+
+def _decoder_start(folder: Path, stated: int | None, usual: str, tokenizer: Tokenizer) -> str:
+    """The role of the token that a decoder reads first; where it has several, the family's usual one."""
+    roles = {role: tokenizer.roles.get(role) for role in (usual, *DECODER_STARTS)}
+    if stated is None:
+        return usual
+    for role, number in roles.items():
+        if number == stated:
+            return role
+    raise UserError(f"{folder}/config.json says decoder_start_token_id {stated}, and the tokenizer has that token for "
+                    f"none of {', '.join(DECODER_STARTS)}; set it to the one that this model was trained with.")
 
 
 def _sentence_limit(folder: Path) -> int | None:
@@ -177,6 +195,13 @@ def _check_copies(folder: Path, copies: Mapping[str, str], weights: Mapping[str,
     for copy, original in copies.items():
         if untied if copy not in weights else not torch.equal(weights[copy], weights[original]):
             raise UserError(f"{folder} was trained with {copy} untied from {original}; only tied models are supported.")
+
+
+def _check_zeros(folder: Path, names: Iterable[str], weights: Mapping[str, Tensor]) -> None:
+    for name in names:
+        if name in weights and weights[name].any():
+            raise UserError(f"{folder} was trained with {name}, which is added to all scores; only models whose "
+                            f"{name} is zero are supported.")
 
 
 def _left_aside(folder: Path, found: Iterable[str], known: Container[str]) -> list[str]:

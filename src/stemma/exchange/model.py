@@ -28,10 +28,15 @@ class Model:
         return next(self.network.parameters()).device
 
     @property
+    def decodes(self) -> bool:
+        """Whether it reads one text with an encoder and writes another with a decoder."""
+        return self.network.decoder is not None
+
+    @property
     def sees(self) -> Visibility:
-        """How the model reads: up to each place, if that is how it learned; otherwise all of the text."""
-        causal = any(task.sees == "causal" for task in self.recipe.settings.objective.values())
-        return Causal() if causal else Full()
+        """How the model reads: up to each place, if it never learned anything else; otherwise all of the text."""
+        learned = {task.sees for task in self.recipe.settings.objective.values()}
+        return Causal() if learned == {"causal"} else Full()
 
     @property
     def boundary(self) -> int | None:
@@ -67,11 +72,19 @@ class Model:
     @torch.no_grad()
     def hidden(self, input_ids: Tensor, attention_mask: Tensor | None = None, token_type_ids: Tensor | None = None,
                decoder_input_ids: Tensor | None = None) -> Tensor:
-        """(B, L, width) of the last layer."""
-        if decoder_input_ids is not None:
-            raise UserError(f"{self.recipe.label} has no decoder, so decoder_input_ids have no place in it; leave them "
-                            "out.")
-        return self.network({"encoder": self.stream(input_ids, attention_mask, token_type_ids)})["encoder"]
+        """(B, L, width) of the last layer; of the decoder's, if there is one."""
+        streams = {"encoder": self.stream(input_ids, attention_mask, token_type_ids)}
+        if not self.decodes:
+            if decoder_input_ids is not None:
+                raise UserError(f"{self.recipe.label} has no decoder, so decoder_input_ids have no place in it; leave "
+                                "them out.")
+            return self.network(streams)["encoder"]
+        if decoder_input_ids is None:
+            raise UserError(f"{self.recipe.label} writes with its decoder, which needs decoder_input_ids: what it has "
+                            f"written so far, after {self.recipe.settings.corpus.decoder_start}.")
+        self._check(decoder_input_ids, None)
+        streams["decoder"] = Stream(decoder_input_ids, Causal()).to(self.device)
+        return self.network(streams)["decoder"]
 
     @torch.no_grad()
     def logits(self, input_ids: Tensor, attention_mask: Tensor | None = None, token_type_ids: Tensor | None = None,

@@ -7,6 +7,8 @@ from collections.abc import Container
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from stemma.exchange import FAMILIES
 from stemma.exchange.keys import to_theirs
 from stemma.exchange.model import Model
@@ -51,23 +53,29 @@ def write_model(model: Model, place: Path) -> None:
     else:
         bare = family.inside.issuperset(heads)
         weights = to_theirs(family.keys(heads, weights, bare), weights, model.recipe.settings.network.heads)
+        weights |= {name: torch.zeros(1, model.network.vocabulary) for name in family.zeros}
         config = {"model_type": family.model_type, "architectures": [family.classes[frozenset(heads)]],
                   **family.config(values)}
     config["dtype"] = "float32"
     # said even where there is none: what a family takes for granted is a token of its published vocabulary
     roles = {} if model.tokenizer is None else model.tokenizer.roles
     config |= {"bos_token_id": roles.get("begin", roles.get("end")), "eos_token_id": roles.get("end")}
+    corpus, network = model.recipe.settings.corpus, model.recipe.settings.network
+    if model.decodes:
+        config |= {"decoder_start_token_id": roles.get(corpus.decoder_start), "forced_eos_token_id": None}
     if model.tokenizer is not None:
         config["pad_token_id"] = roles.get("padding")
-        corpus, position = model.recipe.settings.corpus, model.recipe.settings.network.position
-        single, pair = (_possible(template, roles) for template in (corpus.single, corpus.pair))
-        model.tokenizer.save(place, single, pair, getattr(position, "maximum", None))
+        parted = network.embedding.segments > 0 or network.attention.segments
+        single, pair = (_possible(template, roles, parted) for template in (corpus.single, corpus.pair))
+        model.tokenizer.save(place, single, pair, getattr(network.position, "maximum", None))
     write_weights(place / SAFE, weights)
     (place / "config.json").write_text(json.dumps(config, indent=2) + "\n")
     (place / RECIPE).write_text(model.recipe.to_toml())
 
 
-def _possible(template: str, roles: Container[str]) -> str:
-    """A layout without the special tokens that the tokenizer lacks: the first GPT's has hardly any."""
+def _possible(template: str, roles: Container[str], parted: bool) -> str:
+    """A layout without the special tokens that the tokenizer lacks (the first GPT's has hardly any), and without
+    segments where the network knows none."""
     names = {slot: slot.partition(":")[0] for slot in template.split()}
-    return " ".join(slot for slot in template.split() if names[slot] in roles or names[slot] in ("A", "B"))
+    kept = [slot for slot in template.split() if names[slot] in roles or names[slot] in ("A", "B")]
+    return " ".join(slot if parted else names[slot] for slot in kept)

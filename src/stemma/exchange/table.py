@@ -27,8 +27,9 @@ ACTIVATIONS = {"gelu": "gelu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "ge
 # What our networks can do and hardly a family over there can; a family's own `fixed` stands on top of it.
 ORDINARY: Values = {
     "network.norm.kind": "layer", "network.attention.kind": "full", "network.attention.windows": [],
-    "network.embedding.width": None, "network.depth.kind": "stacked", "network.transition": "feedforward",
-    "network.decoder": None,
+    "network.attention.bias": True, "network.attention.scale": True, "network.bias": True,
+    "network.embedding.width": None, "network.embedding.quiet": False, "network.depth.kind": "stacked",
+    "network.transition": "feedforward",
 }
 
 
@@ -61,7 +62,7 @@ class Setting:
 class Family:
     model_type: str
     recipe: str  # the recipe whose values stand where config.json is silent
-    sees: frozenset[str]  # how models of this family read: full, causal or permuted
+    sees: frozenset[str]  # how models of this family read: full, causal or permuted; one of these is learned at least
     prefix: str  # the body's name inside a class with heads ("bert."); absent in the bare model
     settings: tuple[Setting, ...]
     holds: Mapping[str, Any]  # what config.json says, or leaves unsaid, of the networks we can build
@@ -70,11 +71,15 @@ class Family:
     heads: Mapping[str, tuple[Key, ...]]
     specs: Mapping[str, HeadSpec]  # what each of these heads is on our side
     classes: Mapping[frozenset[str], str]  # which class has exactly these heads
+    also: frozenset[str] = frozenset()  # other ways to read that may be learned besides
     inside: frozenset[str] = frozenset()  # heads that over there belong to the body
+    always: frozenset[str] = frozenset()  # heads without weights of their own that even a bare body is used with
     follows: Mapping[str, Callable[[Values], Any]] = field(default_factory=dict)  # ours that are not free over there
     repeats: Mapping[str, str] = field(default_factory=dict)  # settings that say again what another says
     aliases: Mapping[str, str] = field(default_factory=dict)  # other names of settings
-    copies: Mapping[str, str] = field(default_factory=dict)  # theirs -> the key of theirs that it repeats
+    copies: Mapping[str, str] = field(default_factory=dict)  # a head's -> the key of theirs that it repeats
+    shares: Mapping[str, str] = field(default_factory=dict)  # the same within the body
+    zeros: tuple[str, ...] = ()  # (1, vocabulary) added to all scores over there, and never anything else
     ignored: tuple[str, ...] = ()  # endings of buffers that carry no weights
     old_names: Mapping[str, str] = field(default_factory=dict)  # spellings of the first releases
 
@@ -84,7 +89,7 @@ class Family:
         """Is a network with these (flat) values, reading, heads and tensors exactly one of this family?"""
         if any(values.get(key) != value for key, value in self.fixed.items()):
             return False
-        reading = sees <= self.sees and bool(sees or "full" in self.sees)
+        reading = sees <= self.sees | self.also and bool(sees & self.sees or (not sees and "full" in self.sees))
         following = all(values.get(key) in (None, value(values)) for key, value in self.follows.items())
         known = frozenset(specs) in self.classes and all(self.specs[name] == spec for name, spec in specs.items())
         spelled = all(not one.names or values.get(one.ours) in one.names.values() for one in self.settings)
@@ -146,7 +151,7 @@ class Family:
         for name, table in self.heads.items():
             tensors = [part.format(i=0) for key in table for part in key.theirs]
             if any(part in names or self.prefix + part in names for part in tensors) \
-                    or (not tensors and (name in named or repeated)):
+                    or (not tensors and (name in named | self.always or repeated)):
                 found.append(name)
         return found
 
@@ -162,7 +167,8 @@ class Family:
 
     def copied(self, expected: Container[str], bare: bool) -> Iterator[tuple[str, str]]:
         """Names that may be there besides the `expected` ones, each with the one that it repeats."""
-        for copy, original in self.copies.items():
+        shared = {again if bare else self.prefix + again: first for again, first in self.shares.items()}
+        for copy, original in {**self.copies, **shared}.items():
             for i in count():
                 again, first = copy.format(i=i), original.format(i=i)
                 first = first if bare or first in expected else self.prefix + first

@@ -19,23 +19,22 @@ def allowed(reader: Reader, logits: Tensor, options: Options, step: int, ends: S
     return forbid(logits, ends if step < options.min_tokens else (), named)
 
 
-def write(reader: Reader, writings: Sequence[Writing], options: Options, uniform: Tensor | None,
-          ends: Sequence[int], named: int) -> Iterator[list[tuple[Writing, str]]]:
-    """Yields, step by step, what became readable in each row; `uniform` (R, tokens) is what rows draw with
-    (None: the likeliest token is taken)."""
-    alive = list(writings)
-    for step in range(options.tokens):
+def write(reader: Reader, writings: Sequence[Writing], limits: Sequence[int], options: Options,
+          uniform: Tensor | None, ends: Sequence[int], named: int) -> Iterator[list[tuple[Writing, str]]]:
+    """Yields, step by step, what became readable in each row, which has at most so many tokens; `uniform` (R, tokens)
+    is what rows draw with (None: the likeliest token is taken)."""
+    alive, left = list(writings), list(limits)
+    for step in range(max(limits)):
         logits = reader.expect()
         scores = allowed(reader, logits, options, step, ends, named)
         chosen = scores.argmax(-1) if uniform is None else draw(scores, options, uniform[:, step])
         chances = logits.float().log_softmax(-1).gather(1, chosen[:, None]).squeeze(1)
         reader.add(chosen)
-        last = step == options.tokens - 1
-        pieces = [(writing, writing.add(token, chance, last))
-                  for writing, token, chance in zip(alive, chosen.tolist(), chances.tolist(), strict=True)]
+        pieces = [(writing, writing.add(token, chance, step == limit - 1)) for writing, token, chance, limit
+                  in zip(alive, chosen.tolist(), chances.tolist(), left, strict=True)]
         going_on = [row for row, writing in enumerate(alive) if writing.ended is None]
         if len(going_on) < len(alive):
-            alive = [alive[row] for row in going_on]
+            alive, left = [alive[row] for row in going_on], [left[row] for row in going_on]
             if alive:
                 reader.choose(going_on)
                 uniform = None if uniform is None else uniform[torch.tensor(going_on)]

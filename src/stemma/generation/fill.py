@@ -14,6 +14,9 @@ SPELLINGS = ("[MASK]", "<mask>")  # as people write it, whatever this vocabulary
 
 def fill(model: Model, text: str, top: int = 5) -> list[dict[str, Any]]:
     """For each mask of the text, the likeliest tokens with their probabilities."""
+    if model.decodes:
+        raise UserError(f"{model.recipe.label} does not guess at a mask's place: its decoder writes; use `stemma "
+                        "generate` with the text as its source.")
     tokenizer = model.needs_tokenizer()
     mask = tokenizer.role("mask")
     for spelling in SPELLINGS:

@@ -21,9 +21,10 @@ from stemma.exchange.model import Model
 from stemma.generation.beam import beam_search
 from stemma.generation.decode import write
 from stemma.generation.options import Options
-from stemma.generation.reader import Reader, needs_equal_lengths
+from stemma.generation.reader import Reader, read_rows
 from stemma.generation.sampling import uniform_numbers
-from stemma.generation.text import Ended, Writing, begin_writing, ending_tokens, read_prompts
+from stemma.generation.text import Ended, Writing, begin_writing, read_prompts
+from stemma.generation.ways import Scheme, needs_equal_lengths, scheme_of
 from stemma.network.packed import packed
 
 PAYS = 16  # steps after which packing the weights has paid for itself
@@ -34,7 +35,7 @@ Notice = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Completion:
-    text: str  # what follows the prompt (or, for a model that reads backwards, what stands before it)
+    text: str  # what follows the prompt (of a model that reads backwards, what stands before it), or is made of it
     tokens: tuple[int, ...]  # in the order of writing; also the token that ended the text, and those of a stop string
     log_probability: float  # of these tokens, as the model itself has it: no temperature, no cut-off, no penalty
     ended: Ended  # by the token that ends a text, by a stop string, or because there were enough tokens
@@ -45,15 +46,7 @@ def generate(model: Model, prompts: str | Sequence[Prompt], notice: Notice = lam
              **options: Any) -> list[Completion]:
     """The completions of each prompt, in order. `options` are the fields of `stemma.generation.options.Options`."""
     job = Job(model, [prompts] if isinstance(prompts, str) else prompts, Options(**options), notice)
-    completions: list[Completion] = []
-    for batch in job.batches():
-        if job.options.beams > 1:
-            completions += job.search(batch)
-        else:
-            writings = [job.begin(row.prompt) for row in batch]
-            for _ in job.write(batch, writings):
-                pass
-            completions += [_completion(writing, row.prompt) for row, writing in zip(batch, writings, strict=True)]
+    completions = [completion for batch in job.batches() for completion in job.complete(batch)]
     return sorted(completions, key=lambda completion: completion.prompt)  # stable: those of a prompt keep their order
 
 
@@ -83,20 +76,24 @@ class Row:
 class Job:
     """Some prompts, a model and how to write: what is the same for all batches."""
 
-    def __init__(self, model: Model, prompts: Sequence[Prompt], options: Options, notice: Notice):
-        check_writes(model)
+    def __init__(self, model: Model, prompts: Sequence[Prompt], options: Options, notice: Notice,
+                 limits: Sequence[int] | None = None):
+        """`limits`: at most so many tokens for each prompt, where that is not the same for all."""
         self.model, self.options, self.notice = model, options, notice
-        self.prompts = read_prompts(model, prompts, options, notice)
+        self.scheme = check_writes(model)
+        self.prompts = read_prompts(model, self.scheme, prompts, options, notice)
+        self.limits = [min(options.tokens, self.scheme.limit(len(row)) or options.tokens) for row in self.prompts]
+        if limits is not None:
+            self.limits = [min(pair) for pair in zip(self.limits, limits, strict=True)]
         self.seed = new_seed() if options.seed is None else options.seed
-        self.ends = ending_tokens(model)
         self.named = model.network.vocabulary if model.tokenizer is None else model.tokenizer.vocab_size
         self.told = False
 
     def begin(self, prompt: int) -> Writing:
-        return begin_writing(self.model, self.prompts[prompt], self.options)
+        return begin_writing(self.model, self.scheme, self.prompts[prompt], self.options)
 
     def batches(self) -> Iterator[list[Row]]:
-        """Prompts of similar length together; of the same length, where the network needs that."""
+        """Prompts of similar length together, the longest first; of the same length, where the network needs that."""
         beams = self.options.beams > 1
         seen: Counter[tuple[int, ...]] = Counter()
         rows = []
@@ -104,37 +101,50 @@ class Job:
             for _ in range(1 if beams else self.options.completions):
                 rows.append(Row(prompt, seen[tuple(ids)]))
                 seen[tuple(ids)] += 1
-        rows.sort(key=lambda row: len(self.prompts[row.prompt]))
-        most = max(1, self.options.batch // self.options.beams)
+        rows.sort(key=lambda row: -len(self.prompts[row.prompt]))
         equal = needs_equal_lengths(self.model)
         batch: list[Row] = []
         for row in rows:
-            if batch and (len(batch) == most or equal and len(self.prompts[row.prompt])
-                          != len(self.prompts[batch[0].prompt])):
+            longest = len(self.prompts[(batch or [row])[0].prompt])
+            together = self.options.batch if self.options.places is None else self.options.places // longest
+            if batch and (len(batch) >= max(1, together // self.options.beams)
+                          or equal and len(self.prompts[row.prompt]) != longest):
                 yield batch
                 batch = []
             batch.append(row)
         yield batch
 
+    def complete(self, batch: list[Row]) -> list[Completion]:
+        if self.options.beams > 1:
+            return self.search(batch)
+        writings = [self.begin(row.prompt) for row in batch]
+        for _ in self.write(batch, writings):
+            pass
+        return [_completion(writing, row.prompt) for row, writing in zip(batch, writings, strict=True)]
+
     @torch.inference_mode()
     def write(self, batch: list[Row], writings: list[Writing]) -> Iterator[list[tuple[Writing, str]]]:
         """Each step's new text, row by row."""
-        ids = [self.prompts[row.prompt] for row in batch]
+        ids, limits = self._of(batch)
         uniform = None if self.options.greedy else uniform_numbers(self.options, ids, [row.number for row in batch],
                                                                    self.seed).to(self.model.device)
         with self.ready(len(batch)):
-            reader = Reader(self.model, ids, self.options.cache)
-            yield from write(reader, writings, self.options, uniform, self.ends, self.named)
+            reader = read_rows(self.model, ids, self.options.cache)
+            yield from write(reader, writings, limits, self.options, uniform, self.scheme.ends, self.named)
         self.tell(reader)
 
     @torch.inference_mode()
     def search(self, batch: list[Row]) -> list[Completion]:
+        ids, limits = self._of(batch)
         with self.ready(len(batch) * self.options.beams):
-            reader = Reader(self.model, [self.prompts[row.prompt] for row in batch], self.options.cache)
-            found = beam_search(reader, [partial(self.begin, row.prompt) for row in batch], self.options, self.ends,
-                                self.named)
+            reader = read_rows(self.model, ids, self.options.cache)
+            found = beam_search(reader, [partial(self.begin, row.prompt) for row in batch], limits, self.options,
+                                self.scheme.ends, self.named)
         self.tell(reader)
         return [_completion(writing, row.prompt) for row, best in zip(batch, found, strict=True) for writing in best]
+
+    def _of(self, batch: list[Row]) -> tuple[list[list[int]], list[int]]:
+        return [self.prompts[row.prompt] for row in batch], [self.limits[row.prompt] for row in batch]
 
     @contextmanager
     def ready(self, rows: int) -> Iterator[None]:
@@ -159,13 +169,15 @@ def new_seed() -> int:
     return secrets.randbits(32)
 
 
-def check_writes(model: Model) -> None:
-    """Refuse a model that never learned to write on."""
-    if not any(task.sees in ("causal", "permuted") for task in model.recipe.settings.objective.values()):
+def check_writes(model: Model) -> Scheme:
+    """How the model writes; one that never learned to is refused."""
+    scheme = scheme_of(model)
+    if scheme is None:
         raise UserError(f"{model.recipe.title} ({model.recipe.label}) reads a text from both sides and cannot write on "
                         "from a prompt; guess masked words with `stemma fill`, or load a model that writes, such as "
                         "gpt2.")
     model.token_head()
+    return scheme
 
 
 def _completion(writing: Writing, prompt: int) -> Completion:

@@ -9,7 +9,7 @@ import torch
 
 from stemma.errors import UserError
 from stemma.exchange.model import Model
-from stemma.visibility import Causal
+from stemma.generation.ways import way_of
 
 
 def look(model: Model, text: str) -> list[dict[str, Any]]:
@@ -24,7 +24,7 @@ def look(model: Model, text: str) -> list[dict[str, Any]]:
     with torch.inference_mode():
         hidden = model.network({"encoder": stream})
         found: list[dict[str, Any]] = [{"token": token} for token in tokenizer.tokens(encoding.ids)]
-        if stream.sees == Causal() and "vocabulary" in model.network.heads:
+        if way_of(model.recipe) == "next" and "vocabulary" in model.network.heads:
             chances = model.token_head()(hidden["encoder"])[0].float().softmax(-1)
             best = chances[:, : tokenizer.vocab_size].argmax(-1).tolist()
             for place, after in enumerate(found[1:]):

@@ -7,7 +7,7 @@ probability (arXiv:1904.09751): taking the likeliest one each time soon runs in 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from stemma.errors import UserError
@@ -31,8 +31,9 @@ class Options:
     completions: int = 1  # of each prompt
     seed: int | None = None  # None: another text each time
     batch: int = 8  # rows that are written at the same time
+    places: int | None = None  # instead: as many as have so many tokens to read, each as long as the longest
     cache: bool = True  # keep keys and values instead of reading the text again for every token
-    crop: bool = False  # of a prompt that is too long, read the last tokens that fit instead of refusing it
+    crop: bool = False  # read what fits of a prompt that is too long: its end, of a source to write from its beginning
 
     def __post_init__(self) -> None:
         if isinstance(self.stop, str):
@@ -40,8 +41,8 @@ class Options:
         object.__setattr__(self, "stop", tuple(self.stop))
         problems = list(self._problems())
         if problems:
-            raise UserError("these options of `generate` cannot be followed" if len(problems) > 1 else
-                            "this option of `generate` cannot be followed", problems)
+            raise UserError("these options cannot be followed" if len(problems) > 1 else
+                            "this option cannot be followed", problems)
 
     @property
     def draws(self) -> bool:
@@ -77,7 +78,7 @@ class Options:
 
     def _out_of_range(self) -> Iterator[tuple[str, str]]:
         for name, least in (("tokens", 1), ("min_tokens", 0), ("top_k", 1), ("beams", 1), ("completions", 1),
-                            ("batch", 1), ("seed", 0)):
+                            ("batch", 1), ("places", 1), ("seed", 0)):
             value = getattr(self, name)
             if value is not None and value < least:
                 yield name, f"must be {least} or more, not {value}"
@@ -92,6 +93,48 @@ class Options:
             yield "length_penalty", f"must be a number, not {self.length_penalty:g}"
         if "" in self.stop:
             yield "stop", "is an empty string, which every text contains; give some text"
+
+
+@dataclass(frozen=True)
+class TranslateOptions:
+    """How to translate, checked all at once before a model is asked anything."""
+
+    beams: int = 4
+    length_penalty: float | None = None  # 0.6; of beams only
+    greedy: bool = False  # the likeliest token each time, instead of beams
+    max_length_ratio: float = 1.0  # a translation is at most so many times as long as its source, in tokens,
+    max_extra: int = 50  # and so many tokens
+    n_best: int = 1
+    prefix: str = ""  # put before every line: T5's name of the task
+    batch: int = 8192  # places that are written at the same time: lines x beams x the longest source
+    cache: bool = True
+    crop: bool = False  # of a source that is too long read the beginning, instead of refusing it
+    force: bool = False  # translate also what looks like the target language
+
+    def __post_init__(self) -> None:
+        problems = list(self._problems())
+        if problems:
+            raise UserError("this cannot be followed" if len(problems) == 1 else "these cannot be followed", problems)
+
+    def _problems(self) -> Iterator[tuple[str, str]]:
+        for name, least in (("beams", 1), ("n_best", 1), ("batch", 1), ("max_extra", 0), ("max_length_ratio", 0)):
+            if getattr(self, name) < least:
+                yield f"--{name.replace('_', '-')}", f"must be {least} or more, not {getattr(self, name):g}"
+        if self.max_extra == 0 == self.max_length_ratio:
+            yield "--max-extra", "0 and --max-length-ratio 0 leave no room for a translation; raise either"
+        if self.n_best > (1 if self.greedy else self.beams):
+            yield "--n-best", (f"{self.n_best} translations of one greedy search would be the same; leave out --greedy"
+                               if self.greedy else f"{self.beams} beams cannot give {self.n_best}; raise --beams")
+        if self.length_penalty is not None and (self.greedy or self.beams == 1):
+            yield "--length-penalty", "compares beams, and there is only one; leave it out, or ask for more beams"
+
+    def options(self, limits: Sequence[int]) -> Options:
+        alone = self.greedy or self.beams == 1
+        return Options(tokens=max(limits), greedy=alone, beams=1 if alone else self.beams, places=self.batch,
+                       length_penalty=self.length_penalty, completions=self.n_best, cache=self.cache)
+
+    def limit(self, source: int) -> int:
+        return max(1, int(self.max_length_ratio * source) + self.max_extra)
 
 
 def _listed(names: list[str]) -> str:

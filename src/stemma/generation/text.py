@@ -13,7 +13,7 @@ from typing import Literal
 from stemma.errors import UserError
 from stemma.exchange.model import Model
 from stemma.generation.options import Options
-from stemma.generation.reader import longest_text, reads_backward
+from stemma.generation.ways import Scheme, reads_backward
 from stemma.text.tokenizer import Tokenizer
 
 Ended = Literal["end", "stop", "length"]
@@ -92,39 +92,42 @@ class BackwardWriting(Writing):
         return text if self.ended else ""
 
 
-def begin_writing(model: Model, prompt: Sequence[int], options: Options) -> Writing:
+def begin_writing(model: Model, scheme: Scheme, prompt: Sequence[int], options: Options) -> Writing:
     kind = BackwardWriting if reads_backward(model) else Writing
-    return kind(model.tokenizer, prompt, options.stop, ending_tokens(model))
+    before = () if scheme.way == "decoder" else prompt  # a decoder's text is one of its own
+    return kind(model.tokenizer, before, options.stop, scheme.ends)
 
 
-def ending_tokens(model: Model) -> tuple[int, ...]:
-    """What parts documents while a model is trained, and what others end a text with."""
-    end = model.tokenizer.roles.get("end") if model.tokenizer is not None else None
-    return tuple(sorted({token for token in (model.boundary, end) if token is not None}))
-
-
-def read_prompts(model: Model, prompts: Sequence[str | Sequence[int]], options: Options,
+def read_prompts(model: Model, scheme: Scheme, prompts: Sequence[str | Sequence[int]], options: Options,
                  notice: Callable[[str], None]) -> list[list[int]]:
-    """The tokens of each prompt in the order in which the model reads them."""
+    """The tokens of each prompt in the order in which the model reads them, laid out as it learned to."""
     if not len(prompts):
-        raise UserError("there is no prompt; give at least one (an empty one will do).")
+        raise UserError("there is no prompt; give at least one" + ("." if scheme.from_source else
+                                                                   " (an empty one will do)."))
     if options.stop:
         model.needs_tokenizer()
+    if scheme.from_source and any(isinstance(prompt, str) and not prompt.strip() for prompt in prompts):
+        raise UserError(f"a prompt is empty, and {model.recipe.label} writes from a source; give it some text.")
     rows = [encode(model, prompt, notice) if isinstance(prompt, str) else _checked(model, prompt, number)
             for number, prompt in enumerate(prompts)]
     if reads_backward(model):
         rows = [row[::-1] for row in rows]
-    most = longest_text(model)
-    if most is None or max(map(len, rows)) <= most:
-        return rows
-    if not options.crop:
-        too_long = [(f"prompt {number + 1}", f"{len(row):,} tokens") for number, row in enumerate(rows)
-                    if len(row) > most]
-        advice = f"{model.recipe.label} reads at most {most:,}; cut it, or crop it (--crop) to its last {most:,}"
-        if len(rows) == 1:
-            raise UserError(f"the prompt is {len(rows[0]):,} tokens long and {advice}.")
-        raise UserError(f"{len(too_long)} of {len(rows)} prompts are too long: {advice}", too_long)
-    return [row[-most:] for row in rows]
+    most = scheme.room
+    if most is not None and max(map(len, rows)) > most:
+        if not options.crop:
+            _refuse_long(model, rows, most, scheme)
+        rows = [row[:most] if scheme.from_source else row[-most:] for row in rows]
+    return [scheme.lay(row) for row in rows]
+
+
+def _refuse_long(model: Model, rows: Sequence[Sequence[int]], most: int, scheme: Scheme) -> None:
+    too_long = [(f"prompt {number + 1}", f"{len(row):,} tokens") for number, row in enumerate(rows)
+                if len(row) > most]
+    part = "first" if scheme.from_source else "last"
+    advice = f"{model.recipe.label} reads at most {most:,}; cut it, or crop it (--crop) to its {part} {most:,}"
+    if len(rows) == 1:
+        raise UserError(f"the prompt is {len(rows[0]):,} tokens long and {advice}.")
+    raise UserError(f"{len(too_long)} of {len(rows)} prompts are too long: {advice}", too_long)
 
 
 def encode(model: Model, text: str, notice: Callable[[str], None]) -> list[int]:

@@ -17,9 +17,9 @@ from torch import Tensor
 
 from stemma.errors import UserError
 from stemma.exchange.model import Model
+from stemma.generation.ways import FROM_SOURCE, reads_backward, way_of
 from stemma.network.state import Cache
 from stemma.network.streams import QUERY, Stream
-from stemma.schema.objective import CausalLMSettings
 from stemma.visibility import Causal, Permuted
 
 
@@ -36,14 +36,14 @@ class TextReader:
 
     def __init__(self, model: Model, length: int | None = None, stride: int | None = None, memory: int | None = None):
         model.token_head()
-        task = next((task for seen in ("causal", "permuted") for task in model.recipe.settings.objective.values()
-                     if task.sees == seen), None)
-        if task is None:
-            raise UserError(f"{model.recipe.label} fills gaps and does not read from one end, so a text has no "
+        way = way_of(model.recipe)
+        if way not in ("next", "permuted"):
+            how = "writes a text from a source" if way in FROM_SOURCE else "fills gaps"
+            raise UserError(f"{model.recipe.label} {how} and does not read from one end, so a text has no "
                             "probability under it; use a causal or permuted model (such as gpt2 or xlnet).")
         self.model, self.network = model, model.network
-        self.permuted = task.sees == "permuted"
-        self.backward = isinstance(task, CausalLMSettings) and task.direction == "backward"
+        self.permuted = way == "permuted"
+        self.backward = reads_backward(model)
         settings = model.recipe.settings
         kept = model.network.settings.memory
         self.remembers = kept is not None

@@ -28,10 +28,11 @@ def write_report(run: str | Path) -> Path:
     result = read_result(run)
     if result is None:
         raise UserError(f"{run} is not finished; `stemma resume {run}` goes on, and then there is something to report.")
-    page = Page(f"{chosen.label}: a pre-training run").lead(chosen.summary, _headline(result))
+    what = "pre-training" if plan.task is None else f"fine-tuning ({plan.task['kind']})"
+    page = Page(f"{chosen.label}: a {what} run").lead(chosen.summary, _headline(result))
     baselines = {"unigram": result["unigram_loss"]} if result.get("unigram_loss") is not None else {}
     page.section("How it learned").figure(draw_curve(run, baselines), _caption(result))
-    page.table(["", "value"], _rows(result))
+    page.table(["", "value"], [*_rows(result), *_score_rows(result.get("metrics", {}))])
     page.section("The recipe", f"{chosen.title}{f', {chosen.paper}' if chosen.paper else ''}.")
     add_changes(page, chosen)
     page.section("Do it again").code(command(chosen, plan, run))
@@ -80,15 +81,20 @@ def add_changes(page: Page, chosen: Recipe, reasons: Mapping[str, str] | None = 
 
 def command(chosen: Recipe, plan: Plan, run: Path) -> str:
     """What to type for the same run."""
-    words = ["stemma", "pretrain", chosen.label]
-    for path in plan.text or [str(plan.corpus)]:
-        words += ["--corpus", path]
+    if plan.task is None:
+        words = ["stemma", "pretrain", chosen.label]
+        options: dict[str, Any] = {"corpus": plan.text or [str(plan.corpus)], "target": plan.target,
+                                   "from": [plan.start] if plan.start else []}
+    else:
+        words, options = ["stemma", "finetune", plan.task["kind"], "--model", str(plan.start)], plan.task["options"]
+    for key, value in options.items():
+        for one in value if isinstance(value, list) else [value]:
+            words += [f"--{key.replace('_', '-')}", str(one)]
     words += ["--out", str(run), f"--{plan.budget.unit}", f"{plan.budget.amount:.12g}", "--seed", str(plan.seed)]
-    words += ["--from", plan.start] if plan.start else []
     usual = asdict(Reading())
     for key, value in asdict(plan.reading).items():
         words += [f"--{key}", value] if value != usual[key] else []
-    return shlex.join([*words, *typed_changes(chosen)])
+    return shlex.join([*words, *(typed_changes(chosen) if plan.task is None else plan.task["changes"])])
 
 
 def typed_changes(chosen: Recipe) -> list[str]:
@@ -128,6 +134,12 @@ def _rows(result: Mapping[str, Any]) -> list[list[str]]:
              "tokens_per_second": "tokens a second", "seconds": "seconds", "parameters": "parameters",
              "precision": "number format", "threads": "threads"}
     return [[name, _shown(result[key])] for key, name in named.items() if result.get(key) is not None]
+
+
+def _score_rows(metrics: Mapping[str, Any]) -> list[list[str]]:
+    """Every number that a fine-tune was scored by, with what it was counted on."""
+    return [[f"{name}: {key.replace('tasks.', '')}", _shown(value)] for name, scores in metrics.items()
+            for key, value in flatten(scores).items()]
 
 
 def _caption(result: Mapping[str, Any]) -> str:

@@ -70,8 +70,9 @@ class AdaptiveScorer(nn.Module):
             found.append(scores.float().log_softmax(-1) + first[..., words + part - 1, None])
         return torch.cat(found, -1)
 
-    def loss(self, hidden: Tensor, labels: Tensor, total: float) -> Tensor:
+    def loss(self, hidden: Tensor, labels: Tensor, total: float, smoothing: float = 0.0) -> Tensor:
         """(N, width), (N,) -> the summed loss over `total`; a part is scored only where it holds the answer."""
+        assert not smoothing, "belief in all answers alike would need all parts"
         bounds, words = self.tokens.bounds, self.tokens.tables[0].num_embeddings
         part = torch.bucketize(labels, torch.tensor(bounds[1:-1], device=labels.device), right=True)
         table, bias = self._shortlist()

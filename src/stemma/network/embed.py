@@ -16,12 +16,19 @@ from stemma.schema.network import NetworkSettings
 
 
 class Embedding(nn.Module):
-    def __init__(self, settings: NetworkSettings, vocabulary: int):
+    """A second part of a network reads by the table of the first (`shared`), with places and a norm of its own."""
+
+    def __init__(self, settings: NetworkSettings, vocabulary: int, shared: Embedding | None = None):
         super().__init__()
         chosen = settings.embedding
         width = chosen.width or settings.width
-        self.tokens = (AdaptiveTokens(vocabulary, width, chosen.cutoffs, chosen.shrink) if chosen.cutoffs
-                       else nn.Embedding(vocabulary, width))
+        self.tokens: AdaptiveTokens | nn.Embedding
+        if shared is not None:  # past nn.Module's bookkeeping: the table is stored and counted once
+            object.__setattr__(self, "tokens", shared.tokens)
+        elif chosen.cutoffs:
+            self.tokens = AdaptiveTokens(vocabulary, width, chosen.cutoffs, chosen.shrink)
+        else:
+            self.tokens = nn.Embedding(vocabulary, width)
         self.segments = nn.Embedding(chosen.segments, width) if chosen.segments else None
         self.position = build_position(settings, width)
         self.scale = math.sqrt(width) if chosen.scale else 1.0

@@ -64,8 +64,9 @@ class Head(Protocol):
     def __call__(self, hidden: Tensor) -> Tensor:
         """(..., width) -> (..., answers) logits."""
 
-    def loss(self, hidden: Tensor, labels: Tensor, total: float) -> Tensor:
-        """(N, width), (N,) -> the summed loss over `total`."""
+    def loss(self, hidden: Tensor, labels: Tensor, total: float, smoothing: float = 0.0) -> Tensor:
+        """(N, width), (N,) -> the summed loss over `total`; `smoothing` is the share of belief that all answers get
+        alike, right or wrong."""
 
 
 class TokenScorer(nn.Module):
@@ -77,6 +78,7 @@ class TokenScorer(nn.Module):
         self.norm = build_norm(settings.norm, width) if spec.transform else None
         self.activation = ACTIVATIONS[settings.activation]
         self.bias = nn.Parameter(torch.zeros(vocabulary)) if spec.bias else None
+        self.scale = settings.width**-0.5 if settings.embedding.quiet else 1.0
         # a plain reference: the matrix is the embedding's, and is stored and counted there once
         self._tied = (embedding.tokens,)
 
@@ -85,6 +87,8 @@ class TokenScorer(nn.Module):
         return cast(Tensor, self._tied[0].weight)
 
     def prepare(self, hidden: Tensor) -> Tensor:
+        if self.scale != 1.0:
+            hidden = hidden * self.scale
         if self.dense is None or self.norm is None:
             return hidden
         return self.norm(self.activation(self.dense(hidden)))
@@ -93,9 +97,9 @@ class TokenScorer(nn.Module):
         """(..., width) -> (..., vocabulary) logits."""
         return functional.linear(self.prepare(hidden), self.table, self.bias)
 
-    def loss(self, hidden: Tensor, labels: Tensor, total: float) -> Tensor:
+    def loss(self, hidden: Tensor, labels: Tensor, total: float, smoothing: float = 0.0) -> Tensor:
         """(N, width) of scored places, (N,) -> the summed loss over `total`."""
-        return vocabulary_loss(self.prepare(hidden), self.table, self.bias, labels, total)
+        return vocabulary_loss(self.prepare(hidden), self.table, self.bias, labels, total, smoothing)
 
 
 class FirstPlacePooler(nn.Module):
@@ -117,5 +121,6 @@ class Classifier(nn.Module):
     def forward(self, pooled: Tensor) -> Tensor:
         return self.output(self.dropout(pooled))
 
-    def loss(self, pooled: Tensor, labels: Tensor, total: float) -> Tensor:
-        return functional.cross_entropy(self(pooled).float(), labels, reduction="sum") / total
+    def loss(self, pooled: Tensor, labels: Tensor, total: float, smoothing: float = 0.0) -> Tensor:
+        scores = self(pooled).float()
+        return functional.cross_entropy(scores, labels, reduction="sum", label_smoothing=smoothing) / total

@@ -10,16 +10,17 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from stemma.errors import UserError
+from stemma.network.attention.cross import CrossAttention
+from stemma.network.attention.full import FullAttention
 from stemma.network.distance import RelativeScores, RelativeSinusoids
 from stemma.network.embed import Embedding
 from stemma.network.heads import Head, HeadSpec
-from stemma.network.recurrent import Halting, RecurrentStack
+from stemma.network.recurrent import RecurrentStack
 from stemma.network.stack import Pass, Stack
-from stemma.network.state import Cache, Memory, State
+from stemma.network.state import Across, Cache, Memory, State
 from stemma.network.streams import QUERY, Context, Hidden, Stream
 from stemma.schema.network import NetworkSettings, RelativePosition
-from stemma.visibility import Mask, Others, Padded, Visibility, Window
+from stemma.visibility import Full, Mask, Others, Padded, Visibility, Window
 
 POOLER = "pooler"
 
@@ -27,13 +28,14 @@ POOLER = "pooler"
 class Network(nn.Module):
     def __init__(self, settings: NetworkSettings, vocabulary: int, heads: Mapping[str, HeadSpec]):
         super().__init__()
-        if settings.decoder is not None:
-            raise UserError("this recipe has a decoder beside its encoder, and only one-stack networks can be built; "
-                            "choose another recipe (`stemma tree`).")
         self.settings = settings
         self.specs = dict(heads)
         self.embedding = Embedding(settings, vocabulary)
         self.encoder = RecurrentStack(settings) if settings.depth.kind == "recurrent" else Stack(settings)
+        self.decoder_embedding, self.decoder = None, None
+        if settings.decoder is not None:
+            self.decoder_embedding = Embedding(settings, vocabulary, shared=self.embedding)
+            self.decoder = Stack(settings.model_copy(update={"layers": settings.decoder.layers}), crossed=True)
         position = settings.position
         self.distances = (RelativeSinusoids(settings.width, position.clamp, settings.dropout)
                           if isinstance(position, RelativePosition) else None)
@@ -46,7 +48,7 @@ class Network(nn.Module):
 
     @property
     def parts(self) -> tuple[str, ...]:
-        return ("encoder",)
+        return ("encoder",) if self.decoder is None else ("encoder", "decoder")
 
     def initialize(self) -> None:
         """Small normal weights, zero biases; a norm starts as the identity."""
@@ -55,27 +57,55 @@ class Network(nn.Module):
         def draw(weight: Tensor, by: float = spread) -> None:
             nn.init.trunc_normal_(weight, std=by, a=-2 * by, b=2 * by)
 
+        chosen = self.settings.initialization
         for module in self.modules():
             if isinstance(module, nn.Linear | nn.Embedding | nn.Conv1d):
-                draw(module.weight)
+                by_input = chosen.by_input and isinstance(module, nn.Linear)
+                draw(module.weight, module.weight.shape[1] ** -0.5 if by_input else spread)
             if isinstance(module, nn.Linear) and module.bias is not None:
                 nn.init.zeros_(module.bias)
             if isinstance(module, RelativeScores):
                 for weight in module.parameters(recurse=False):
                     draw(weight)
-            if isinstance(module, Halting):
-                nn.init.ones_(module.unit.bias)  # as the authors do: at first most places take few steps
+        if isinstance(self.encoder, RecurrentStack) and self.encoder.halting is not None:
+            nn.init.constant_(self.encoder.halting.unit.bias, self.encoder.halting.bias)
+        for module in self.modules():  # once more: a module comes before the matrices in it, which are drawn by now
+            if isinstance(module, FullAttention | CrossAttention) and module.scale is not None:
+                # scores are not scaled down, so that queries must be
+                query = module.input.weight[: len(module.input.weight) // 3] if isinstance(module, FullAttention) \
+                    else module.query.weight
+                query.data.mul_(module.head_width**-0.5)
+        if chosen.embedding is not None and isinstance(self.embedding.tokens, nn.Embedding):
+            draw(self.embedding.tokens.weight, chosen.embedding)
         if self.embedding.query is not None:
             draw(self.embedding.query)
-        if self.settings.initialization.residual:
-            for name, weight in self.encoder.named_parameters():
-                if name.endswith(("attention.output.weight", "feedforward.output.weight", "output.point.weight")):
+        if chosen.residual:
+            for name, weight in self.named_parameters():
+                if name.endswith((".attention.output.weight", ".cross.output.weight", ".feedforward.output.weight",
+                                  "output.point.weight")):
                     draw(weight, spread / math.sqrt(2 * self.settings.layers))
 
     def forward(self, streams: Mapping[str, Stream], state: State | None = None, keep_layers: bool = False) -> Hidden:
-        """`state` is what the call before gave back, or a new Cache where text is to be read bit by bit."""
-        stream = streams["encoder"]
-        state = self._state(state)
+        """`state` is what the call before gave back, or a new Cache where text is to be read bit by bit: a decoder's
+        text; the encoder's is given once, with the first bit."""
+        if self.decoder is None:
+            return self._encode(streams["encoder"], self._state(state), keep_layers)
+        cache = state if isinstance(state, Cache) else None
+        if "encoder" in streams:
+            hidden = self._encode(streams["encoder"], None, keep_layers)
+            output = hidden["encoder"]
+            across = Across(output, self._filled(streams["encoder"]), keeps=cache is not None)
+            if cache is not None:
+                cache.across = across
+        else:
+            assert cache is not None and cache.across is not None, "the encoder has read nothing yet"
+            hidden, across = Hidden({}), cache.across
+        hidden.state = cache
+        if "decoder" in streams:
+            self._decode(streams["decoder"], across, cache, hidden, keep_layers)
+        return hidden
+
+    def _encode(self, stream: Stream, state: State | None, keep_layers: bool) -> Hidden:
         memory = state if isinstance(state, Memory) else None
         cache = state if isinstance(state, Cache) else None
         way = self._prepare(stream, memory, cache)
@@ -92,6 +122,21 @@ class Network(nn.Module):
         layers = {"encoder": way.layers} if way.layers is not None else {}
         kept: State | None = Memory(tuple(way.remembered)) if way.remembered else cache
         return Hidden(outputs, layers, kept, way.auxiliary, way.measures)
+
+    def _decode(self, stream: Stream, across: Across, cache: Cache | None, hidden: Hidden, keep_layers: bool) -> None:
+        assert self.decoder is not None and self.decoder_embedding is not None
+        way = self._prepare(stream, None, cache)
+        way.across = across
+        x = self.decoder_embedding(replace(stream, positions=way.positions))
+        if keep_layers:
+            way.layers = hidden.layers["decoder"] = [x]
+        hidden.outputs["decoder"] = self.decoder(x, way)
+
+    def _filled(self, stream: Stream) -> Mask:
+        """Which places of a text can be looked at from outside: all but filling."""
+        length = stream.ids.shape[1]
+        real = next((rule for rule in stream.sees.rules() if isinstance(rule, Padded)), Full())
+        return real.compile(length, length, stream.ids.device)
 
     def _state(self, state: State | None) -> State | None:
         """A network with a memory always has one: inputs while it is trained, otherwise keys and values."""
@@ -132,7 +177,7 @@ class Network(nn.Module):
         positions = stream.positions
         if positions is None and cache is not None and cache.length and chosen is None:
             positions = torch.arange(cache.length, cache.length + length, device=device)
-        return Pass(context, masks, length, positions, stream.wanted, memory, keep, cache, blank if cache else 0)
+        return Pass(context, masks, length, keys, positions, stream.wanted, memory, keep, cache, blank if cache else 0)
 
     def _windows(self, sees: Visibility) -> list[Visibility]:
         """The rules that the layers take in turn."""

@@ -8,4 +8,6 @@ from stemma.schema.network import NormSettings
 
 
 def build_norm(settings: NormSettings, width: int) -> nn.Module:
-    return nn.LayerNorm(width, eps=settings.epsilon)
+    """By mean and size (arXiv:1607.06450), or by size alone (arXiv:1910.07467)."""
+    kind = nn.RMSNorm if settings.kind == "scale" else nn.LayerNorm
+    return kind(width, eps=settings.epsilon)

@@ -33,7 +33,7 @@ class RecurrentStack(Stack):
         for step in range(self.steps):
             x = x + self.signal(x, way, step)
             if course is not None:
-                course.decide(x)
+                course.decide(x, last=step == self.steps - 1)
             x = self.apply_block(x, block, self.context(step, x, block, way))
             if course is not None:
                 course.mix(x)
@@ -60,7 +60,8 @@ class RecurrentStack(Stack):
 class Halting(nn.Module):
     def __init__(self, width: int, settings: HaltingSettings):
         super().__init__()
-        self.threshold, self.cost = settings.threshold, settings.cost
+        self.threshold, self.cost, self.bias = settings.threshold, settings.cost, settings.bias
+        self.full = settings.limit == "full"
         self.unit = nn.Linear(width, 1)
 
     def begin(self, x: Tensor) -> Course:
@@ -78,12 +79,12 @@ class Course:
         self.output = torch.zeros_like(x)
         self.weight = self.probability
 
-    def decide(self, x: Tensor) -> None:
+    def decide(self, x: Tensor, last: bool) -> None:
         """From the state that enters a step: who goes on, who takes his last step, and how much it weighs."""
         chance = torch.sigmoid(self.halting.unit(x).squeeze(-1).float()).to(x.dtype)
         running = self.probability < 1.0
         spent = self.probability + chance * running
-        halts = running & (spent > self.halting.threshold)
+        halts = running & ((spent > self.halting.threshold) | (last and self.halting.full))
         goes_on = running & ~halts
         self.probability = self.probability + chance * goes_on
         self.remainder = self.remainder + halts * (1 - self.probability)

@@ -12,13 +12,14 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor, nn
 
-from stemma.network.attention.full import FullAttention
+from stemma.network.attention.full import FullAttention, masked
 from stemma.network.block import Block
+from stemma.network.buckets import BucketedDistances
 from stemma.network.dropout import Dropout
 from stemma.network.norm import build_norm
-from stemma.network.state import Cache, Memory
+from stemma.network.state import Across, Cache, Memory
 from stemma.network.streams import Context
-from stemma.schema.network import NetworkSettings
+from stemma.schema.network import BucketedPosition, NetworkSettings
 from stemma.visibility import Mask
 
 
@@ -29,12 +30,14 @@ class Pass:
     context: Context
     masks: Sequence[Mask]  # taken in turn by the layers
     length: int  # of the text; places behind it ask, and are never asked
+    keys: int  # how many places are looked at: the text, and before it what was kept
     positions: Tensor | None = None  # where each place stands, if not counted from 0
     wanted: Tensor | None = None  # the flat places that will be read, if not all
     memory: Memory | None = None  # what each layer read before
     keep: tuple[int, int] | None = None  # remember so many of these first places
     cache: Cache | None = None
     blank: int = 0  # zeros that stand before the first text that a cache is given
+    across: Across | None = None  # what a decoder looks at
     layers: list[Tensor] | None = None  # every layer's output, where asked for
     remembered: list[Tensor] = field(default_factory=list)
     auxiliary: dict[str, Tensor] = field(default_factory=dict)
@@ -42,9 +45,14 @@ class Pass:
 
 
 class Stack(nn.Module):
-    def __init__(self, settings: NetworkSettings):
+    """An encoder's; or, `crossed` with another part's output, a decoder's, which is read from one end."""
+
+    def __init__(self, settings: NetworkSettings, crossed: bool = False):
         super().__init__()
-        self.blocks = nn.ModuleList(Block(settings) for _ in range(settings.layers))
+        self.blocks = nn.ModuleList(Block(settings, crossed) for _ in range(settings.layers))
+        position = settings.position
+        self.near = (BucketedDistances(position, settings.heads, both_ways=not crossed)
+                     if isinstance(position, BucketedPosition) else None)
         self.dropout = Dropout(settings.dropout)
         self.pre = settings.norm.place == "pre"
         self.final_norm = build_norm(settings.norm, settings.width) if self.pre else None
@@ -57,6 +65,9 @@ class Stack(nn.Module):
         stack's cost that is little, of a shallow one's (arXiv:1810.04805 scores 15%) about a fifth. In the same way
         it leaves out the text where only the places behind it (a second stream) ask.
         """
+        if self.near is not None:  # who sees whom goes into it too: once for all layers
+            bias = self.near(way.length, way.keys, x.dtype)
+            way.context, way.masks = replace(way.context, bias=masked(bias, way.masks[0])), [Mask()]
         for number, block in enumerate(self.blocks):
             assert isinstance(block, Block)
             context = self.context(number, x, block, way)
@@ -93,7 +104,8 @@ class Stack(nn.Module):
             key, value = block.attention.project(nothing, 1, 3)
             cache.extend(key, value)
         keys = None if seen is x else self._as_keys(block, seen)
-        return replace(way.context, mask=way.masks[number % len(way.masks)], keys=keys, cache=cache)
+        return replace(way.context, mask=way.masks[number % len(way.masks)], keys=keys, cache=cache, layer=number,
+                       across=way.across)
 
     def _as_keys(self, block: Block, seen: Tensor) -> Tensor:
         return block.attention_norm(seen) if self.pre else seen
@@ -107,7 +119,8 @@ class Stack(nn.Module):
         return x[:, first:], replace(context, mask=mask, distances=distances, apart=apart)
 
     def _narrow(self, x: Tensor, way: Pass) -> bool:
-        plain = self.narrows and way.cache is None and way.memory is None and way.context.distances is None
+        plain = self.narrows and way.cache is None and way.memory is None and way.context.distances is None \
+            and way.context.bias is None and way.across is None
         return plain and way.wanted is not None and 2 * len(way.wanted) < x.shape[0] * x.shape[1]
 
     def narrowed(self, x: Tensor, block: Block, context: Context, way: Pass) -> Tensor:

@@ -7,13 +7,16 @@ those inputs were turned into, keys and values, is kept instead: the same number
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from stemma.visibility import Mask
+
 FIRST_CAPACITY = 64  # places that a new cache has room for; it doubles when they are full
+SPARE = 8  # places that are left free where rows are chosen
 
 
 @dataclass(frozen=True)
@@ -46,12 +49,44 @@ class Memory:
         return Memory(tuple(tensors[str(number)] for number in range(len(tensors))))
 
 
+class Across:
+    """What a decoder looks at: the encoder's output (B, S, width), and which places of it are not filling. Where text
+    is written token by token, each layer's keys and values are kept."""
+
+    def __init__(self, output: Tensor, mask: Mask, keeps: bool):
+        self.output, self.mask, self.keeps = output, mask, keeps
+        self._layers: dict[int, tuple[Tensor, ...]] = {}
+        self._owner = torch.arange(len(output), device=output.device)  # which text each row writes about
+
+    def kept(self, layer: int, make: Callable[[Tensor], tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
+        if layer in self._layers:
+            return self._layers[layer]
+        made = make(self.output)
+        if self.keeps:
+            self._layers[layer] = made
+        return made
+
+    def choose(self, rows: Tensor) -> None:
+        """Beams that change places within one text look at the same thing: then nothing is moved."""
+        owner = self._owner[rows]
+        if torch.equal(owner, self._owner):
+            return
+        self._owner = owner
+        self.output = self.output.index_select(0, rows)
+        if self.mask.dense is not None:
+            self.mask = Mask(dense=self.mask.dense.index_select(0, rows))
+        self._layers = {layer: tuple(tensor.index_select(0, rows) for tensor in made)
+                        for layer, made in self._layers.items()}
+
+
 class Cache:
-    """Keys and values of every layer, the newest last; with a `limit`, only the newest so many places."""
+    """Keys and values of every layer, the newest last; with a `limit`, only the newest so many places. Of a network
+    with a decoder they are the decoder's, beside what it looks at."""
 
     def __init__(self, limit: int | None = None):
         self.limit = limit
         self.layers: dict[int, LayerCache] = {}
+        self.across: Across | None = None
 
     def __getitem__(self, layer: int) -> LayerCache:
         return self.layers.setdefault(layer, LayerCache(self.limit))
@@ -64,6 +99,8 @@ class Cache:
         """Go on with these rows, in this order and as often as they are named: beams that live on, texts that end."""
         for layer in self.layers.values():
             layer.choose(rows)
+        if self.across is not None:
+            self.across.choose(rows)
 
     def crop(self, length: int) -> None:
         """Forget all but the first places: a window that slides reads its end again."""
@@ -109,7 +146,9 @@ class LayerCache:
         self.start, self.stop = 0, self.length
 
     def choose(self, rows: Tensor) -> None:
-        self._buffers = tuple(buffer.index_select(0, rows) for buffer in self._buffers)
+        stop = self.stop + SPARE  # beams are chosen at every step: what is empty need not be copied each time
+        self._buffers = tuple(buffer[:, :, self.start:stop][rows] for buffer in self._buffers)
+        self.start, self.stop = 0, self.length
         self.recent = {name: kept.index_select(0, rows) for name, kept in self.recent.items()}
 
     def crop(self, length: int) -> None:

@@ -16,7 +16,7 @@ from stemma.visibility import Full, Mask, Visibility
 
 if TYPE_CHECKING:
     from stemma.network.distance import Distances
-    from stemma.network.state import LayerCache, State
+    from stemma.network.state import Across, LayerCache, State
 
 QUERY = "query"  # the name of the second stream's output
 
@@ -57,7 +57,10 @@ class Context:
     mask: Mask
     keys: Tensor | None = None  # (B, K, width) what is looked at, where it is not the input itself
     distances: Distances | None = None  # from every query to every key, where positions are relative
+    bias: Tensor | None = None  # (1 or B, heads, Q, K) added to the scores, where distances are bucketed
     apart: Tensor | None = None  # (B, 1, Q, K) True where query and key belong to different segments
+    across: Across | None = None  # the other part's output, which a decoder looks at
+    layer: int = 0  # which one this is
     cache: LayerCache | None = None  # what this layer has read before
     keep: int | None = None  # how many of the new places the cache takes up, if not all
     causal: bool = False  # for sublayers that look at neighbours without a mask

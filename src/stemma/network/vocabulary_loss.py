@@ -19,7 +19,7 @@ BLOCK_NUMBERS = 24 * 1024 * 1024  # logits held at a time, 96 MiB in fp32: fewer
 class _VocabularyLoss(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, hidden: Tensor, table: Tensor, bias: Tensor | None, labels: Tensor,
-                total: float, needs_gradient: bool) -> Tensor:
+                total: float, smoothing: float, needs_gradient: bool) -> Tensor:
         rows = max(1, BLOCK_NUMBERS // table.shape[0])
         loss = torch.zeros((), dtype=torch.float32, device=hidden.device)
         grad_hidden = torch.empty_like(hidden) if needs_gradient else None
@@ -35,13 +35,17 @@ class _VocabularyLoss(torch.autograd.Function):
                 scores.add_(bias.float())
             highest = scores.amax(1, keepdim=True)
             reached = scores.gather(1, wanted) - highest
+            if smoothing:  # arXiv:1512.00567: a little belief in every token alike
+                reached = (1 - smoothing) * reached + smoothing * (scores.mean(1, keepdim=True) - highest)
             powers = scores.sub_(highest).exp_()  # from here on the buffer holds unnormalised probabilities
             norm = powers.sum(1, keepdim=True)
             loss += (norm.log() - reached).sum()
             if grad_hidden is None or grad_table is None:
                 continue
             probabilities = powers.mul_(1.0 / (norm * total))
-            probabilities.scatter_add_(1, wanted, torch.full_like(norm, -1.0 / total))
+            if smoothing:
+                probabilities.sub_(smoothing / (table.shape[0] * total))
+            probabilities.scatter_add_(1, wanted, torch.full_like(norm, (smoothing - 1.0) / total))
             if grad_bias is not None:
                 grad_bias += probabilities.sum(0)
             error = probabilities.to(hidden.dtype)
@@ -56,15 +60,18 @@ class _VocabularyLoss(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         gradients, ctx.gradients = ctx.gradients, ()  # scaled in place, so they serve one backward pass and no second
-        return (*(None if gradient is None else gradient.mul_(grads[0]) for gradient in gradients), None, None, None)
+        scaled = (None if gradient is None else gradient.mul_(grads[0]) for gradient in gradients)
+        return (*scaled, None, None, None, None)
 
 
-def vocabulary_loss(hidden: Tensor, table: Tensor, bias: Tensor | None, labels: Tensor, total: float) -> Tensor:
-    """Sum of -log softmax(hidden @ table.T + bias)[labels], divided by `total`; (N, D), (V, D), (V,), (N,) -> ()."""
+def vocabulary_loss(hidden: Tensor, table: Tensor, bias: Tensor | None, labels: Tensor, total: float,
+                    smoothing: float = 0.0) -> Tensor:
+    """Sum of -log softmax(hidden @ table.T + bias)[labels], divided by `total`; (N, D), (V, D), (V,), (N,) -> ().
+    With `smoothing`, so much of the sum is the mean over the whole vocabulary instead."""
     device = hidden.device.type
     if torch.is_autocast_enabled(device):
         dtype = torch.get_autocast_dtype(device)
         hidden, table = hidden.to(dtype), table.to(dtype)
     sources = [tensor for tensor in (hidden, table, bias) if tensor is not None]
     needs_gradient = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in sources)
-    return _VocabularyLoss.apply(hidden, table, bias, labels, total, needs_gradient)
+    return _VocabularyLoss.apply(hidden, table, bias, labels, total, smoothing, needs_gradient)

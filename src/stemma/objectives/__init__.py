@@ -15,26 +15,60 @@ from stemma.network.network import Network
 from stemma.objectives.base import Needs, Objective
 from stemma.objectives.batch import Batch, Target, finish
 from stemma.objectives.causal_lm import CausalLM
+from stemma.objectives.denoise import Denoise
 from stemma.objectives.masked_lm import MaskedLM
 from stemma.objectives.next_sentence import NextSentence
 from stemma.objectives.permutation_lm import PermutationLM
-from stemma.schema.corpus import PAIR_PACKINGS, parse_template
+from stemma.objectives.prefix_lm import PrefixLM
+from stemma.objectives.span_corruption import SpanCorruption
+from stemma.objectives.span_to_span import SpanToSpan
+from stemma.objectives.translation import Translation
+from stemma.schema.corpus import parse_template
 from stemma.schema.objective import Sees
 
 OBJECTIVES: dict[str, type[Objective]] = {"masked_lm": MaskedLM, "next_sentence": NextSentence, "causal_lm": CausalLM,
-                                          "permutation_lm": PermutationLM}
+                                          "permutation_lm": PermutationLM, "prefix_lm": PrefixLM,
+                                          "translation": Translation, "masked_span_to_span": SpanToSpan,
+                                          "denoise": Denoise, "span_corruption": SpanCorruption}
 
-__all__ = ["OBJECTIVES", "Batch", "Group", "Needs", "Objective", "Target", "build_network", "build_objectives",
+__all__ = ["OBJECTIVES", "Batch", "Group", "Kind", "Needs", "Objective", "Target", "build_network", "build_objectives",
            "check_needs", "finish", "group_objectives", "heads_of"]
 
 
 @dataclass(frozen=True)
-class Group:
-    """Objectives that share packing and visibility, and therefore one forward pass."""
+class Kind:
+    """What objectives must have in common to share a forward pass."""
 
     packing: str
     visibility: Sees
+    single: str
+    pair: str
+
+
+@dataclass(frozen=True)
+class Group:
+    """Objectives that share packing, visibility and templates, and therefore one forward pass."""
+
+    kind: Kind
     objectives: tuple[Objective, ...]
+
+    @property
+    def packing(self) -> str:
+        return self.kind.packing
+
+    @property
+    def visibility(self) -> Sees:
+        return self.kind.visibility
+
+    @property
+    def decodes(self) -> bool:
+        """Whether its texts are read and written apart."""
+        return any(objective.settings.needs_decoder for objective in self.objectives)
+
+    def raw_length(self, length: int) -> int:
+        """The places that a row of text needs to fill a window of this length once it is corrupted."""
+        special = sum(slot.name not in ("A", "B") for slot in parse_template(self.kind.single))
+        return special + max(objective.raw_length(length, special) for objective in self.objectives)
 
     @property
     def copies(self) -> int | None:
@@ -53,15 +87,18 @@ def build_objectives(recipe: Recipe) -> list[Objective]:
 
 
 def group_objectives(recipe: Recipe, objectives: list[Objective]) -> list[Group]:
-    """In recipe order; the first objective of a packing and visibility opens its group. Of those that guess tokens a
-    group has one: a second one would hide what the first one left to guess from, so it opens a group of its own."""
-    groups: dict[tuple[str, Sees, int], list[Objective]] = {}
-    guessing: Counter[tuple[str, Sees]] = Counter()
+    """In recipe order; the first objective of a kind opens its group. Of those that guess tokens a group has one: a
+    second one would hide what the first one left to guess from, so it opens a group of its own."""
+    corpus = recipe.settings.corpus
+    groups: dict[tuple[Kind, int], list[Objective]] = {}
+    guessing: Counter[Kind] = Counter()
     for objective in objectives:
-        kind = (objective.settings.packing or recipe.settings.corpus.packing, objective.visibility)
-        groups.setdefault((*kind, guessing[kind] if objective.guesses_tokens else 0), []).append(objective)
+        settings = objective.settings
+        kind = Kind(settings.packing or corpus.packing, objective.visibility, settings.single or corpus.single,
+                    settings.pair or corpus.pair)
+        groups.setdefault((kind, guessing[kind] if objective.guesses_tokens else 0), []).append(objective)
         guessing[kind] += objective.guesses_tokens
-    return [Group(packing, visibility, tuple(members)) for (packing, visibility, _), members in groups.items()]
+    return [Group(kind, tuple(members)) for (kind, _), members in groups.items()]
 
 
 def heads_of(objectives: list[Objective]) -> dict[str, HeadSpec]:
@@ -90,6 +127,8 @@ def check_needs(recipe: Recipe, corpus: Corpus) -> None:
     if all(objective.settings.start_step > 0 for objective in objectives):
         raise UserError(f"no objective of {recipe.label} starts at step 0, so the first step has nothing to train; set "
                         f"objective.{objectives[0].name}.start_step=0.")
+    _check_pairs(recipe, corpus)
+    _check_sentinels(recipe, corpus, objectives)
     problems: list[tuple[str, str]] = []
     for objective in objectives:
         needs = objective.needs()
@@ -97,13 +136,33 @@ def check_needs(recipe: Recipe, corpus: Corpus) -> None:
                      for role in sorted(needs.roles - corpus.tokenizer.roles.keys())]
         problems += [(f"objective.{objective.name}", f'needs "{name}" boundaries: run `stemma corpus annotate` first')
                      for name in sorted(needs.fields - set(corpus.sides()))]
-    templates = {"corpus.single": recipe.settings.corpus.single}  # serves a pair too, where B is missing
-    if set(PAIR_PACKINGS) & set(recipe.settings.packings().values()):
-        templates["corpus.pair"] = recipe.settings.corpus.pair
-    for key, template in templates.items():
+    for key, template in recipe.settings.templates().items():
         written = {slot.name for slot in parse_template(template)} - {"A", "B"}
         problems += [(key, f'writes the special token "{role}", which the tokenizer lacks')
                      for role in sorted(written - corpus.tokenizer.roles.keys())]
+    start = recipe.settings.corpus.decoder_start
+    if recipe.settings.network.decoder is not None and start not in corpus.tokenizer.roles:
+        problems.append(("corpus.decoder_start", f'is the special token "{start}", which the tokenizer lacks'))
     if problems:
         raise UserError(f"the corpus {corpus.path} cannot serve {recipe.label}; train its tokenizer with "
                         f"`stemma tokenizer train ... --for {recipe.name}` and build it again", problems)
+
+
+def _check_pairs(recipe: Recipe, corpus: Corpus) -> None:
+    """Parallel text is needed where pairs are packed; elsewhere its sentences serve as plain text."""
+    wanting = [name for name, packing in recipe.settings.packings().items() if packing == "parallel"]
+    if wanting and not corpus.manifest.get("pairs"):
+        raise UserError(f"the corpus {corpus.path} holds plain text, and objective.{wanting[0]} of {recipe.label} "
+                        "needs pairs of source and target; build one with `stemma corpus build SOURCE --target "
+                        "TARGET`, or from a table with `--pairs`.")
+
+
+def _check_sentinels(recipe: Recipe, corpus: Corpus, objectives: list[Objective]) -> None:
+    """Every span of a row has a sentinel of its own, and a vocabulary has only so many."""
+    length, known = recipe.settings.corpus.sequence_length, len(corpus.tokenizer.sentinels)
+    for objective in objectives:
+        if isinstance(objective, SpanCorruption) and known and objective.most_spans(length) > known:
+            raise UserError(f"objective.{objective.name} hides up to {objective.most_spans(length)} spans in a "
+                            f"corpus.sequence_length of {length}, and the tokenizer of {corpus.path} has {known} "
+                            f"sentinels; set a shorter corpus.sequence_length or a longer "
+                            f"objective.{objective.name}.mean_span.")

@@ -32,6 +32,7 @@ class Objective(ABC):
     """One pre-training task. Stateless: what it learns stands in the network's heads."""
 
     guesses_tokens = False  # its loss is comparable with a unigram model's, and is what people watch
+    guesses_next = False  # a place guesses the token after it, not the one that stands there
 
     def __init__(self, name: str, settings: Any):
         self.name = name
@@ -51,6 +52,10 @@ class Objective(ABC):
     def copies(self) -> int | None:
         """How many fixed copies of the data this objective wants to be drawn; None: new ones every time."""
         return None
+
+    def raw_length(self, length: int, special: int) -> int:
+        """How many tokens of text fill a window of this length, once corrupted, beside so many special tokens."""
+        return length - special
 
     @abstractmethod
     def needs(self) -> Needs:

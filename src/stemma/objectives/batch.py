@@ -9,9 +9,13 @@ import torch
 from torch import Tensor
 
 from stemma.corpus.draft import Draft
+from stemma.corpus.sides import DECODER, ENCODER, Side
 from stemma.network.streams import Stream
 from stemma.schema.objective import Sees
-from stemma.visibility import Causal, Full, Padded, Permuted, Visibility
+from stemma.visibility import Causal, Full, Later, Padded, Permuted, Prefix, Visibility
+
+FEW_READ: tuple[Sees, ...] = ("full", "prefix", "later")  # here many places are read by nobody
+VOCABULARY = "vocabulary"  # the head that a decoder's tokens are guessed by
 
 
 @dataclass(frozen=True)
@@ -64,6 +68,8 @@ class Batch:
 
 def finish(draft: Draft, visibility: Sees = "full") -> Batch:
     """From numpy to torch; rows are cut to the longest one, and where nothing is padded no mask is made."""
+    if draft.sides:
+        return _two_sided(draft.sides[ENCODER], draft.sides[DECODER])
     longest = int(draft.lengths.max())
     query = _unseen(draft)
     scores = {}
@@ -81,10 +87,23 @@ def finish(draft: Draft, visibility: Sees = "full") -> Batch:
     backward = draft.backward is not None and draft.backward.any()
     stream = Stream(ids=torch.from_numpy(draft.ids[:, :longest].astype("int64")), sees=_sees(draft, visibility),
                     segments=torch.from_numpy(draft.segments[:, :longest].copy()),
-                    wanted=torch.unique(torch.cat(read)) if read and visibility == "full" else None,
+                    wanted=torch.unique(torch.cat(read)) if read and visibility in FEW_READ else None,
                     query=None if query is None else torch.from_numpy(query),
                     backward=torch.from_numpy(draft.backward) if backward else None, keep=draft.layout.past or None)
-    return Batch({"encoder": stream}, scores, labels, int(draft.lengths.sum()), draft.rows, draft.continues)
+    return Batch({ENCODER: stream}, scores, labels, int(draft.lengths.sum()), draft.rows, draft.continues)
+
+
+def _two_sided(read: Side, written: Side) -> Batch:
+    """What an encoder reads, and what a decoder writes: it sees what it wrote before, and filling comes last there."""
+    assert written.labels is not None, "a decoder's text is there to be guessed"
+    index = np.flatnonzero(written.labels >= 0)
+    labels = written.labels.reshape(-1)[index].astype(np.int64)
+    positions = None if written.positions is None else torch.from_numpy(written.positions)
+    streams = {ENCODER: Stream(torch.from_numpy(read.ids.astype(np.int64)), _unfilled(torch.from_numpy(read.lengths))),
+               DECODER: Stream(torch.from_numpy(written.ids.astype(np.int64)), Causal(), positions)}
+    target = Target(torch.from_numpy(index), torch.from_numpy(labels), max(1.0, float(len(index))),
+                    written.ids.shape[1])
+    return Batch(streams, {VOCABULARY: target}, {}, int(read.lengths.sum() + written.lengths.sum()), len(read.ids))
 
 
 def _sees(draft: Draft, visibility: Sees) -> Visibility:
@@ -93,9 +112,20 @@ def _sees(draft: Draft, visibility: Sees) -> Visibility:
     longest = int(lengths.max())
     if visibility == "causal":
         return Causal()
+    if visibility == "prefix":
+        assert draft.prefix is not None, "no objective has said where the prefix ends"
+        return Prefix(torch.from_numpy(draft.prefix))
+    if visibility == "later":
+        return Later(lengths)
     if visibility == "permuted":
         assert draft.order is not None, "no objective has drawn an order"
         return Permuted(torch.from_numpy(draft.order[:, :longest].copy()))
+    return _unfilled(lengths)
+
+
+def _unfilled(lengths: Tensor) -> Visibility:
+    """Everybody sees everybody but filling."""
+    longest = int(lengths.max())
     full = bool((lengths == longest).all())
     return Full() if full else Padded(torch.arange(longest)[None, :] < lengths[:, None])
 

@@ -20,23 +20,14 @@ from stemma.schema.objective import CausalLMSettings
 HEAD = "vocabulary"
 
 
-class CausalLM(Objective):
-    settings: CausalLMSettings
-    guesses_tokens = True
+class NextToken(Objective):
+    """What tasks share in which a place guesses the token after it."""
 
-    def backward_rows(self, rows: int) -> np.ndarray:
-        return np.full(rows, self.settings.direction == "backward")
+    guesses_tokens = True
+    guesses_next = True
 
     def needs(self) -> Needs:
         return Needs(heads={HEAD: TokenHead(transform=False, bias=False)})
-
-    def corrupt(self, draft: Draft, rng: Randomness) -> None:
-        """Nothing is hidden: nobody sees what comes later."""
-        following = draft.following()
-        at = following >= 0
-        if self.settings.scored == "second":
-            at &= np.arange(at.shape[1]) + 1 >= draft.second()[:, None]
-        draft.score(HEAD, at=at, labels=following)
 
     def loss(self, network: Network, hidden: Hidden, batch: Batch) -> dict[str, Tensor]:
         target = batch.scores[HEAD]
@@ -47,3 +38,18 @@ class CausalLM(Objective):
 
     def baseline(self, batch: Batch, unigram: np.ndarray) -> dict[str, float]:
         return {self.name: float(-unigram[batch.scores[HEAD].labels.cpu().numpy()].mean())}
+
+
+class CausalLM(NextToken):
+    settings: CausalLMSettings
+
+    def backward_rows(self, rows: int) -> np.ndarray:
+        return np.full(rows, self.settings.direction == "backward")
+
+    def corrupt(self, draft: Draft, rng: Randomness) -> None:
+        """Nothing is hidden: nobody sees what comes later."""
+        following = draft.following()
+        at = following >= 0
+        if self.settings.scored == "second":
+            at &= np.arange(at.shape[1]) + 1 >= draft.second()[:, None]
+        draft.score(HEAD, at=at, labels=following)

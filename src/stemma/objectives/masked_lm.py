@@ -1,4 +1,5 @@
-"""Masked language modelling: hide some units, guess them from both sides (BERT, arXiv:1810.04805)."""
+"""Masked language modelling: hide some units, guess them from both sides (BERT, arXiv:1810.04805), or from whatever
+side the network may see just then (UniLM, arXiv:1905.03197)."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from stemma.network.network import Network
 from stemma.network.streams import Hidden
 from stemma.objectives.base import Needs, Objective
 from stemma.objectives.batch import Batch
-from stemma.objectives.masking import choose_tokens, choose_words
+from stemma.objectives.masking import choose_ngrams, choose_tokens, choose_words, replaced
 from stemma.schema.objective import MaskedLMSettings
 
 HEAD = "vocabulary"
@@ -31,19 +32,16 @@ class MaskedLM(Objective):
         return Needs(roles=frozenset({"mask"}), heads={HEAD: TokenHead(transform=True)})
 
     def corrupt(self, draft: Draft, rng: Randomness) -> None:
-        chosen = UNITS[self.settings.unit](draft, self.settings.rate, rng)
+        settings = self.settings
+        among = _second(draft) if settings.scored == "second" else None
+        if settings.unit == "ngram":
+            chosen = choose_ngrams(draft, settings.rate, rng, settings.ngrams, among)
+        else:
+            chosen = UNITS[settings.unit](draft, settings.rate, rng, among)
+        if settings.sees == "prefix":
+            draft.prefix = draft.second()
         draft.score(HEAD, at=chosen, labels=draft.original)
-        draft.ids = self.replace(draft, chosen, rng)
-
-    def replace(self, draft: Draft, chosen: np.ndarray, rng: Randomness) -> np.ndarray:
-        """80% become [MASK], 10% another token, 10% stay: the network never knows which words it may trust."""
-        tokenizer = draft.corpus.tokenizer
-        ordinary = tokenizer.ordinary_ids
-        action, which = rng.random((draft.rows, 2, draft.ids.shape[1])).transpose(1, 0, 2)
-        masked = chosen & (action < self.settings.mask)
-        random = chosen & ~masked & (action < self.settings.mask + self.settings.random)
-        ids = np.where(masked, tokenizer.role("mask"), draft.ids)
-        return np.where(random, ordinary[(which * len(ordinary)).astype(np.int64)], ids).astype(np.int32)
+        draft.ids = replaced(draft, chosen, settings.mask, settings.random, rng)
 
     def loss(self, network: Network, hidden: Hidden, batch: Batch) -> dict[str, Tensor]:
         target = batch.scores[HEAD]
@@ -52,3 +50,11 @@ class MaskedLM(Objective):
 
     def baseline(self, batch: Batch, unigram: np.ndarray) -> dict[str, float]:
         return {self.name: float(-unigram[batch.scores[HEAD].labels.cpu().numpy()].mean())}
+
+
+def _second(draft: Draft) -> np.ndarray:
+    """(rows, length) bool: B, and the token that ends it, so that a network which writes by filling in masks learns to
+    stop (arXiv:1905.03197, section 2.4)."""
+    place, begins = np.arange(draft.text.shape[1]), draft.second()[:, None]
+    stops = begins + draft.pieces.part_lengths(1)[:, None]
+    return (place >= begins) & (place <= stops) & (place < draft.lengths[:, None])

@@ -1,4 +1,4 @@
-"""Choosing what to hide: whole units, at an exact overall rate, all rows at once.
+"""Choosing what to hide, and hiding it: whole units, at an exact overall rate, all rows at once.
 
 Each row hides a share of its text. Units are taken in random order until the share is reached; the unit that would
 step over it is taken with just the probability that keeps the expected number of hidden tokens exact.
@@ -6,15 +6,17 @@ step over it is taken with just the probability that keeps the expected number o
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from stemma.corpus.draft import Draft
 from stemma.corpus.randomness import Randomness
 
 
-def choose_tokens(draft: Draft, rate: float, rng: Randomness) -> np.ndarray:
-    """(rows, length) bool: every row hides its share of single tokens, at least one."""
-    text = draft.text
+def choose_tokens(draft: Draft, rate: float, rng: Randomness, among: np.ndarray | None = None) -> np.ndarray:
+    """(rows, length) bool: every row hides its share of single tokens, at least one; of the text, or `among` others."""
+    text = draft.text if among is None else among
     wanted = _share(text.sum(1), rate, rng)
     keys = np.where(text, rng.random(text.shape), 2.0)  # special tokens come last, and are never reached
     order = np.argsort(keys, axis=1)
@@ -23,9 +25,36 @@ def choose_tokens(draft: Draft, rate: float, rng: Randomness) -> np.ndarray:
     return chosen
 
 
-def choose_words(draft: Draft, rate: float, rng: Randomness) -> np.ndarray:
+def choose_words(draft: Draft, rate: float, rng: Randomness, among: np.ndarray | None = None) -> np.ndarray:
     """(rows, length) bool: every piece of a chosen word, or none of it."""
-    return choose_units(draft.words, rate, rng)
+    return choose_units(draft.words if among is None else apart(draft.words, among), rate, rng)
+
+
+def choose_ngrams(draft: Draft, rate: float, rng: Randomness, shares: Sequence[float],
+                  among: np.ndarray | None = None) -> np.ndarray:
+    """(rows, length) bool: stretches of 1, 2, 3... tokens, which occur among the chosen in these shares."""
+    return choose_units(ngrams(draft.text if among is None else among, shares, rng), rate, rng)
+
+
+def ngrams(text: np.ndarray, shares: Sequence[float], rng: Randomness) -> np.ndarray:
+    """(rows, length): the text parted from its beginning on into units of 1, 2, 3... tokens, drawn by their `shares`;
+    numbered over the whole batch, -1 where there is no text. No unit reaches over what is no text."""
+    rows, length = text.shape
+    edges = np.cumsum(shares)[:-1]
+    sizes = 1 + np.searchsorted(edges, rng.random((rows, length)), side="right")
+    first = np.cumsum(sizes, axis=1) - sizes
+    begins = np.zeros((rows, length), dtype=bool)
+    row, unit = np.nonzero(first < length)
+    begins[row, first[row, unit]] = True
+    begins[:, 1:] |= ~text[:, :-1]
+    begins[:, 0] = True
+    return np.where(text, np.cumsum(begins & text).reshape(text.shape) - 1, -1)
+
+
+def apart(units: np.ndarray, among: np.ndarray) -> np.ndarray:
+    """The same units `among` these places only; a place there that belongs to none is one of its own."""
+    own = units.max(initial=-1) + 1 + np.arange(units.size).reshape(units.shape)
+    return np.where(among, np.where(units >= 0, units, own), -1)
 
 
 def choose_units(units: np.ndarray, rate: float, rng: Randomness) -> np.ndarray:
@@ -60,9 +89,24 @@ def choose_units(units: np.ndarray, rate: float, rng: Randomness) -> np.ndarray:
     return picked[units]
 
 
-def _share(counts: np.ndarray, rate: float, rng: Randomness) -> np.ndarray:
-    """counts x rate, rounded up or down at random so that the mean is exact; at least one where there is text."""
-    exact = counts * rate
+def replaced(draft: Draft, chosen: np.ndarray, mask: float, random: float, rng: Randomness) -> np.ndarray:
+    """(rows, length) the draft's ids in which of the chosen the share `mask` became the mask token, the share `random`
+    any other token, and the rest stayed: so the network never knows which words it may trust."""
+    tokenizer = draft.corpus.tokenizer
+    ordinary = tokenizer.ordinary_ids
+    action, which = rng.random((draft.rows, 2, draft.ids.shape[1])).transpose(1, 0, 2)
+    masked = chosen & (action < mask)
+    other = chosen & ~masked & (action < mask + random)
+    ids = np.where(masked, tokenizer.role("mask"), draft.ids)
+    return np.where(other, ordinary[(which * len(ordinary)).astype(np.int64)], ids).astype(np.int32)
+
+
+def rounded(exact: np.ndarray, rng: Randomness) -> np.ndarray:
+    """(rows,) whole numbers: up or down at random, so that the mean is exact."""
     floor = np.floor(exact)
-    share = floor + (rng.random((len(counts), 1))[:, 0] < exact - floor)
-    return np.minimum(np.maximum(share, 1), counts).astype(np.int64)
+    return (floor + (rng.random((len(exact), 1))[:, 0] < exact - floor)).astype(np.int64)
+
+
+def _share(counts: np.ndarray, rate: float, rng: Randomness) -> np.ndarray:
+    """counts x rate, exact in the mean; at least one where there is text."""
+    return np.minimum(np.maximum(rounded(counts * rate, rng), 1), counts)

@@ -8,13 +8,16 @@ from typing import Annotated, Literal, NamedTuple, get_args
 from pydantic import AfterValidator
 
 from stemma.errors import did_you_mean
-from stemma.schema.base import Count, Probability, Settings, Share
+from stemma.schema.base import Count, Positive, Probability, Settings, Share
 
 Packing = Literal["segment_pair", "sentence_pair", "full_sentences", "doc_sentences", "stream", "contiguous",
-                  "contiguous_pair"]
+                  "contiguous_pair", "sentence", "parallel"]
 PAIR_PACKINGS: tuple[Packing, ...] = ("segment_pair", "sentence_pair", "contiguous_pair")  # these fill `pair`
 CONTIGUOUS_PACKINGS: tuple[Packing, ...] = ("contiguous", "contiguous_pair")  # each row goes on in the next batch
 SHUFFLED_PACKINGS: tuple[Packing, ...] = tuple(kind for kind in get_args(Packing) if kind not in CONTIGUOUS_PACKINGS)
+BUCKETED_PACKINGS: tuple[Packing, ...] = ("sentence", "parallel")  # a batch's rows are of similar length
+RUNNING_TEXT: tuple[Packing, ...] = ("full_sentences", "doc_sentences", "stream", "sentence")  # rows of one text, no B
+TWO_TEXTS: tuple[Packing, ...] = ("segment_pair", "sentence_pair", "parallel")  # rows of A and B that stand alone
 TEMPLATE_ROLES = ("start", "separator", "begin", "end", "mask")
 
 
@@ -51,6 +54,10 @@ def _holding(*texts: str) -> AfterValidator:
     return AfterValidator(check)
 
 
+SingleTemplate = Annotated[str, _holding("A")]
+PairTemplate = Annotated[str, _holding("A", "B")]
+
+
 class FirstPhase(Settings):
     """Attention costs the square of the length, so BERT sees short examples first."""
 
@@ -58,15 +65,25 @@ class FirstPhase(Settings):
     sequence_length: Count
 
 
+class Mixture(Settings):
+    """How often pairs of each group are drawn: in proportion to min(pairs, limit) ^ (1 / temperature), so that small
+    tasks are not lost beside large ones (arXiv:1910.10683, section 3.5.2)."""
+
+    temperature: Positive = 1.0
+    limit: Count | None = None
+
+
 class CorpusSettings(Settings):
     packing: Packing
     sequence_length: Count
     short_probability: Probability = 0.0  # how often an example is made shorter than it could be
-    single: Annotated[str, _holding("A")] = "start A separator"
-    pair: Annotated[str, _holding("A", "B")] = "start A separator B:1 separator:1"
-    boundary: Literal["separator", "end"] = "separator"  # what parts two documents that share a row
+    single: SingleTemplate = "start A separator"  # with a decoder: source and target, each by itself
+    pair: PairTemplate = "start A separator B:1 separator:1"
+    decoder_start: Literal["begin", "end", "padding", "mask"] = "begin"  # what a decoder reads before its first token
+    boundary: Literal["separator", "end", "none"] = "separator"  # what parts two documents that share a row
     first_phase: FirstPhase | None = None  # without effect where sequence_length is not longer
-    validation: Share = 0.02  # share of the documents held out
+    validation: Share = 0.02  # share of the documents held out, where the corpus does not say which
+    mixture: Mixture | None = None  # of the groups of a corpus of pairs; None = every pair as often as any other
 
     def slots(self, packing: str) -> list[Slot]:
         """The template that a packing fills."""

@@ -30,6 +30,7 @@ class EmbeddingSettings(Settings):
     query: bool = False  # one more vector: a place whose token must not be seen (XLNet's second stream)
     cutoffs: list[Count] = []  # a vocabulary sorted by frequency, parted here: rare words get narrower vectors
     shrink: Count = 4  # each part's vectors are so many times narrower than the part's before
+    quiet: bool = False  # scores of tokens are divided by the square root of the width: a loud table (T5)
 
     def conflicts(self) -> Iterator[Conflict]:
         if self.cutoffs != sorted(set(self.cutoffs)):
@@ -58,7 +59,22 @@ class RelativePosition(Settings):
     clamp: Count | None = None  # distances beyond this all count as this one
 
 
-PositionSettings = Annotated[LearnedPosition | SinusoidalPosition | RelativePosition | NoPosition, BY_KIND]
+class BucketedPosition(Settings):
+    """One number a head for each class of distances, added to the scores: near ones alone, far ones together (T5)."""
+
+    kind: Literal["bucketed"]
+    buckets: Annotated[int, limit(lambda n: n >= 4 and n % 4 == 0, "must be a multiple of 4: half of them lie behind, "
+                                                                   "and half of those hold one distance each")] = 32
+    distance: Count = 128  # from here on all distances share a bucket
+
+    def conflicts(self) -> Iterator[Conflict]:
+        if self.distance <= self.buckets // 2:
+            yield (Blame("distance", f"must be more than half of the {self.buckets} buckets"),
+                   Blame("buckets", f"must be fewer than twice the distance of {self.distance}"))
+
+
+PositionSettings = Annotated[LearnedPosition | SinusoidalPosition | RelativePosition | BucketedPosition | NoPosition,
+                             BY_KIND]
 
 
 class FullAttention(Settings):
@@ -66,6 +82,7 @@ class FullAttention(Settings):
     dropout: BelowOne
     head_width: Count | None = None  # None = width / heads
     bias: bool = True  # constants beside the matrices
+    scale: bool = True  # divide scores by the square root of the heads' width; T5 starts with smaller queries instead
     segments: bool = False  # score whether query and key belong to the same segment (XLNet)
     windows: list[Natural] = []  # taken in turn by the layers: how far back each place sees; 0 = all of it (GPT-3)
 
@@ -74,7 +91,7 @@ AttentionSettings = FullAttention  # one kind so far; the second one makes this 
 
 
 class NormSettings(Settings):
-    kind: Literal["layer"]
+    kind: Literal["layer", "scale"]  # scale: only the size is brought to 1, the mean is left alone (T5)
     place: Literal["post", "pre"]
     epsilon: Positive
 
@@ -82,6 +99,8 @@ class NormSettings(Settings):
 class InitializationSettings(Settings):
     spread: Positive | None = None  # standard deviation of the truncated normal; None = 1 / sqrt(width)
     residual: bool = False  # what is added to the residual starts smaller by the root of how many are added (GPT-2)
+    by_input: bool = False  # each matrix by itself: 1 / sqrt(what enters it) (T5)
+    embedding: Positive | None = None  # of the embedding table; None = as everything else
 
     def scale(self, width: int) -> float:
         return self.spread if self.spread is not None else width**-0.5
@@ -109,6 +128,9 @@ class HaltingSettings(Settings):
 
     threshold: Share = 0.99  # a place stops once its halting probabilities add up to this
     cost: NonNegative = 0.01  # of one step at one place, beside the loss
+    bias: float = 1.0  # where the halting unit starts: at 1 (the authors') a place takes about two steps at first
+    limit: Literal["open", "full"] = "open"  # after the last step possible, the weight that is left is dropped, as in
+    #                                          the paper's listing, or goes to the last state: then weights add up to 1
 
 
 class RecurrentDepth(Settings):
@@ -122,6 +144,8 @@ DepthSettings = Annotated[StackedDepth | RecurrentDepth, BY_KIND]
 
 
 class DecoderSettings(Settings):
+    """A second stack that writes, and looks at the first one's output. It shares the table of tokens."""
+
     layers: Count
 
 
@@ -131,7 +155,9 @@ class NetworkSettings(Settings):
     heads: Count
     feedforward: Count
     dropout: BelowOne
+    inner_dropout: BelowOne = 0.0  # between the two maps of the feed-forward layer
     activation: Activation
+    bias: bool = True  # constants beside the feed-forward matrices
     embedding: EmbeddingSettings = EmbeddingSettings()
     position: PositionSettings
     attention: AttentionSettings
@@ -156,9 +182,11 @@ class NetworkSettings(Settings):
         if self.attention.segments and not relative:
             yield (Blame("attention.segments", "needs network.position.kind=relative_xl"),
                    Blame("position.kind", "with network.attention.segments only relative_xl will do"))
-        if recurrent and relative:
+        if recurrent and (relative or self.position.kind == "bucketed"):
             yield (Blame("depth.kind", "recurrent depth adds places at every step: it needs sinusoidal positions"),
                    Blame("position.kind", "with recurrent depth only sinusoidal will do"))
+        if self.decoder is not None:
+            yield from self._alone()
         if recurrent and any(self.attention.windows):
             yield (Blame("attention.windows", "are taken in turn by layers, and recurrent depth has one layer"),)
         if recurrent and self.embedding.query:
@@ -167,3 +195,14 @@ class NetworkSettings(Settings):
         if self.embedding.cutoffs and self.embedding.width is not None:
             yield (Blame("embedding.cutoffs", "already say how wide each part is; leave network.embedding.width out"),
                    Blame("embedding.width", "does not combine with network.embedding.cutoffs"))
+
+    def _alone(self) -> Iterator[Conflict]:
+        """What a network with a decoder cannot have."""
+        present = {"memory": self.memory is not None, "depth.kind": self.depth.kind == "recurrent",
+                   "position.kind": self.position.kind == "relative_xl", "embedding.query": self.embedding.query,
+                   "embedding.cutoffs": bool(self.embedding.cutoffs), "attention.windows": any(self.attention.windows),
+                   "embedding.width": self.embedding.width is not None}
+        for key, there in present.items():
+            if there:
+                yield (Blame(key, "is not supported beside a decoder (or remove=network.decoder)"),
+                       Blame("decoder", f"is not supported beside network.{key}"))

@@ -17,7 +17,7 @@ from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers
 
 from stemma.errors import CorruptFileError, UserError
 from stemma.files import CHECKSUMS, sha256
-from stemma.text.roles import find_roles, mark_special
+from stemma.text.roles import ANGLES, SENTINELS, find_roles, mark_special
 
 # Vocabulary file and the merges that belong to it; names may carry a prefix ("gpt2_encoder.json").
 MERGES = {"vocab.json": "merges.txt", "encoder.json": "vocab.bpe"}
@@ -85,6 +85,7 @@ def _read(file: Path, config: Mapping[str, Any]) -> tokenizers.Tokenizer:
         from stemma.text.sentencepiece import read_sentencepiece
 
         backend = read_sentencepiece(file)
+        _add_sentinels(backend, config)
     elif file.suffix == ".txt":
         backend = _bert(file, config)
     elif file.suffix == ".json":
@@ -153,6 +154,20 @@ def _add_tokens(backend: tokenizers.Tokenizer, file: Path) -> None:
     if file.is_file():
         added = json.loads(file.read_text(encoding="utf-8"))
         backend.add_tokens([AddedToken(token, normalized=False) for token in sorted(added, key=added.__getitem__)])
+
+
+def _add_sentinels(backend: tokenizers.Tokenizer, config: Mapping[str, Any]) -> None:
+    """T5's stand behind the pieces, the last of them first, and SentencePiece's file knows nothing of them; every text
+    ends with a token."""
+    known = str(config.get("tokenizer_class")).startswith("T5Tokenizer")
+    number, vocabulary = config.get("extra_ids", SENTINELS if known else 0), backend.get_vocab()
+    if not number or ANGLES["sentinel"].format(0) in vocabulary:
+        return
+    backend.add_special_tokens([AddedToken(ANGLES["sentinel"].format(sentinel), normalized=False, special=True)
+                                for sentinel in reversed(range(number))])
+    end = ANGLES["end"]
+    backend.post_processor = processors.TemplateProcessing(single=f"$A {end}", pair=f"$A {end} $B {end}",
+                                                           special_tokens=[(end, vocabulary[end])])
 
 
 def _lay_out(backend: tokenizers.Tokenizer, config: Mapping[str, Any]) -> None:

@@ -59,12 +59,12 @@ def save_checkpoint(run: Path, network: nn.Module, optimizer: Optimizer, state: 
 def latest_checkpoint(run: Path) -> Path | None:
     """The newest checkpoint whose files are all there (their bytes are verified when it is loaded)."""
     files = (WEIGHTS, OPTIMIZER, STATE, CHECKSUMS)
-    return next((folder for folder in _newest_first(run) if all((folder / name).is_file() for name in files)), None)
+    return next((folder for folder in newest_first(run) if all((folder / name).is_file() for name in files)), None)
 
 
 def load_latest(run: Path, network: nn.Module, optimizer: Optimizer, notice: Callable[[str], None]) -> Standing | None:
     """Restore the newest good checkpoint and tell of damaged ones; None when there never was one."""
-    folders = _newest_first(run)
+    folders = newest_first(run)
     for folder, older in zip(folders, folders[1:], strict=False):
         try:
             return _load(folder, network, optimizer, f"going on from {older.name} instead.")
@@ -162,7 +162,7 @@ def _write_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
     save_file({name: tensor.detach().contiguous() for name, tensor in tensors.items()}, path, {"format": "pt"})
 
 
-def _newest_first(run: Path) -> list[Path]:
+def newest_first(run: Path) -> list[Path]:
     found = [(int(match[1]), folder) for folder in (run / "checkpoints").glob("step-*")
              if (match := re.fullmatch(r"step-(\d+)", folder.name))]
     return [folder for _, folder in sorted(found, reverse=True)]
@@ -170,7 +170,7 @@ def _newest_first(run: Path) -> list[Path]:
 
 def _remove_old(newest: Path, keep: int) -> None:
     """Keep `newest` and those before it; later ones belong to a past that was abandoned when it proved damaged."""
-    folders = _newest_first(newest.parent.parent)
+    folders = newest_first(newest.parent.parent)
     position = folders.index(newest)
     for folder in folders[:position] + folders[position + max(keep, 1):]:
         # Renamed first: a kill half-way through the deletion must not leave something that looks like a checkpoint.

@@ -1,7 +1,9 @@
 """What an objective really does to text: a few drafts as readable tokens. No network is built.
 
 A target's `position` is the place that guesses. Where an example says `"guesses": "next"` (causal models), the token is
-the one that comes after that place in the order of reading; with `"own"` it is the one that stands there.
+the one that comes after that place in the order of reading; with `"own"` it is the one that stands there. Of an
+encoder-decoder, `original` is the source before it was spoilt, `input` what the encoder reads, and `targets` lie in the
+decoder: at each place it reads a token of `decoder_input` and guesses the one of `decoder_targets`.
 """
 
 from __future__ import annotations
@@ -12,9 +14,10 @@ import numpy as np
 
 from stemma.corpus.draft import Draft
 from stemma.corpus.shards import Corpus
+from stemma.corpus.sides import DECODER, ENCODER
 from stemma.lineage import Recipe
-from stemma.objectives import build_objectives, check_needs, finish
-from stemma.schema.objective import Sees
+from stemma.objectives import Batch, Objective, build_objectives, check_needs, finish
+from stemma.objectives.batch import VOCABULARY
 from stemma.training.supply import Supply
 from stemma.visibility import Others, Visibility
 
@@ -30,33 +33,62 @@ def inspect(recipe: Recipe, corpus: Corpus, examples: int = 3, seed: int = 0, st
         for earlier in range(step):
             supply.skip(earlier, length)
         draft, active = supply.draft(step, length)
-        shown = _examples(draft, active[0].visibility, examples)
+        batch = finish(draft, active[0].visibility)
+        shown = _examples(draft, batch, active, examples)
         for later in range(step + 1, step + 1 + examples):  # more than one batch holds: go on in the next ones
             if len(shown) == examples:
                 break
             following, others = supply.draft(later, length)
-            shown += _examples(following, others[0].visibility, examples - len(shown))
+            more = finish(following, others[0].visibility)
+            shown += _examples(following, more, others, examples - len(shown))
     finally:
         supply.close()
-    tokens, mask = int(draft.lengths.sum()), corpus.tokenizer.roles.get("mask")
+    mask = corpus.tokenizer.roles.get("mask")
+    places = sum(stream.ids.numel() for stream in batch.streams.values())
     return {"recipe": recipe.label, "step": step, "objectives": [objective.name for objective in active],
             "mask": None if mask is None else corpus.tokenizer.token(mask),
-            "batch": {"rows": draft.rows, "length": length, "tokens": tokens,
-                      "padding": 1 - tokens / (draft.rows * length),
-                      "scored": {head: len(scored.index) for head, scored in draft.scores.items()}},
+            "batch": {"rows": draft.rows, "length": length, "tokens": batch.tokens,
+                      "padding": 1 - batch.tokens / places,
+                      "scored": {head: len(target.index) for head, target in batch.scores.items()}},
             "examples": shown}
 
 
-def _examples(draft: Draft, visibility: Sees, most: int) -> list[dict[str, Any]]:
-    sees = finish(draft, visibility).streams["encoder"].sees
-    return [{**describe(draft, row), "guesses": "next" if visibility == "causal" else "own", **_grids(draft, sees, row)}
-            for row in range(min(most, draft.rows))]
+def _examples(draft: Draft, batch: Batch, active: tuple[Objective, ...], most: int) -> list[dict[str, Any]]:
+    next_token = any(objective.guesses_next for objective in active)
+    rows = range(min(most, draft.rows))
+    if draft.sides:
+        return [{**describe(draft, row), **_two_sides(draft, row), "guesses": "next",
+                 "visibility": batch.streams[ENCODER].sees.grid(min(GRID, int(draft.sides[ENCODER].lengths[row])),
+                                                                row).int().tolist()} for row in rows]
+    sees = batch.streams[ENCODER].sees
+    return [{**describe(draft, row), "guesses": "next" if next_token else "own", **_grids(draft, sees, row)}
+            for row in rows]
+
+
+def _two_sides(draft: Draft, row: int) -> dict[str, Any]:
+    tokens = draft.corpus.tokenizer.tokens
+    read, written = draft.sides[ENCODER], draft.sides[DECODER]
+    length = int(written.lengths[row])
+    assert written.labels is not None
+    guessed = tokens(written.labels[row, :length].tolist())
+    found = {"input": tokens(read.ids[row, :int(read.lengths[row])].tolist()),
+             "decoder_input": tokens(written.ids[row, :length].tolist()), "decoder_targets": guessed,
+             "targets": [{"position": place, "token": token, "head": VOCABULARY}
+                         for place, token in enumerate(guessed)]}
+    if written.positions is not None:
+        found["decoder_positions"] = written.positions[row, :length].tolist()
+    return found
 
 
 def _grids(draft: Draft, sees: Visibility, row: int) -> dict[str, Any]:
-    """Who sees whom: among the first places, which show the rule; of a random order among all of them, and for the
-    second stream one line a target."""
+    """Who sees whom: among the first places, which show the rule, or around the end of a prefix; of a random order
+    among all of them, and for the second stream one line a target."""
     length = int(draft.lengths[row])
+    if draft.prefix is not None:
+        prefix = int(draft.prefix[row])
+        first = max(0, min(prefix - GRID // 2, length - GRID))
+        shown = slice(first, min(first + GRID, length))
+        return {"prefix": prefix, "visibility": sees.grid(length, row)[shown, shown].int().tolist()}
     if draft.order is None:
         return {"visibility": sees.grid(min(GRID, length), row).int().tolist()}
     index = np.concatenate([scored.index for scored in draft.scores.values() if scored.unseen])

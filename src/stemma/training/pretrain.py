@@ -10,9 +10,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from stemma.corpus.directions import write_directions
 from stemma.corpus.shards import Corpus
 from stemma.errors import Interrupted, UserError
-from stemma.files import only_here, refuse_non_empty, remove_leftovers, write_atomically
+from stemma.files import folder_atomically, only_here, refuse_non_empty, remove_leftovers, write_atomically
 from stemma.lineage import Recipe, recipe
 from stemma.text.tokenizer import Tokenizer
 from stemma.training.budget import Budget
@@ -28,12 +29,15 @@ from stemma.training.run import (
     read_result,
     read_run,
 )
-from stemma.training.source import adopt_tokenizer, corpus_from_text
+from stemma.training.source import adopt_tokenizer, corpus_from_text, locate_target
 
 if TYPE_CHECKING:
+    from stemma.exchange.model import Model
     from stemma.network.network import Network
 
 Notice = Callable[[str], None]
+# What is said of a model besides its loss: called with the run, its plan, the model, what is known of it, and a notice.
+Conclude = Callable[[Path, Plan, "Model", dict[str, Any], Notice], dict[str, Any]]
 # What makes two networks different in kind: another size or epsilon is adopted from the model to start from, these not.
 STRUCTURE = ("position.kind", "attention.kind", "attention.bias", "attention.segments", "norm.kind", "norm.place",
              "depth.kind", "transition", "embedding.query", "embedding.norm")
@@ -42,29 +46,43 @@ STRUCTURE = ("position.kind", "attention.kind", "attention.bias", "attention.seg
 def pretrain(chosen: Recipe | str, corpus: str | Path | Sequence[str], out: str | Path, *, steps: int | None = None,
              tokens: int | None = None, minutes: float | None = None, start: str | Path | None = None, seed: int = 0,
              changes: Sequence[str] = (), reading: Reading | None = None, overwrite: bool = False,
-             tensorboard: bool = False, show: bool = False, notice: Notice = lambda text: None) -> dict[str, Any]:
-    """Pre-train a recipe on a corpus or on raw text; returns what `--json` prints."""
+             target: str | Path | Sequence[str] = (), tensorboard: bool = False, show: bool = False,
+             notice: Notice = lambda text: None) -> dict[str, Any]:
+    """Pre-train a recipe on a corpus or on raw text, with `target` on two files whose lines are pairs; returns what
+    `--json` prints."""
     run = Path(out)
     refuse_non_empty(run, overwrite)
     wanted = recipe(chosen, changes) if isinstance(chosen, str) else chosen
     budget = Budget.choose(steps, tokens, minutes, wanted.settings.training.steps)
-    folder, text = locate([str(corpus)] if isinstance(corpus, str | Path) else [str(path) for path in corpus])
+    folder, text = locate(_paths(corpus))
+    other = locate_target(wanted, folder, text, _paths(target))
     origin = None if start is None else str(Path(start).absolute()) if Path(start).exists() else str(start)
-    plan = Plan(folder, text, budget, seed, origin, reading or Reading(), tensorboard=tensorboard)
+    plan = Plan(folder, text, budget, seed, origin, reading or Reading(), tensorboard=tensorboard,
+                target=other)
     if folder:
         opened = Corpus.open(folder)
         wanted = adopt_tokenizer(wanted, opened)
         plan = replace(plan, fingerprint=opened.fingerprint)
     create_run(run, wanted, plan, overwrite)
+    return begin(run, show, notice)
+
+
+def begin(run: Path, show: bool, notice: Notice, conclude: Conclude | None = None) -> dict[str, Any]:
+    """Carry out a run that stands on disk and has not been started."""
     try:
-        return _carry_out(run, show, notice)
+        return _carry_out(run, show, notice, conclude)
     except UserError:
         if not any((run / "checkpoints").glob("step-*")):
             shutil.rmtree(run)  # nothing was trained: leave nothing behind
         raise
 
 
-def resume(out: str | Path, *, show: bool = False, notice: Notice = lambda text: None) -> dict[str, Any]:
+def _paths(given: str | Path | Sequence[str]) -> list[str]:
+    return [str(given)] if isinstance(given, str | Path) else [str(path) for path in given]
+
+
+def resume(out: str | Path, *, show: bool = False, notice: Notice = lambda text: None,
+           conclude: Conclude | None = None) -> dict[str, Any]:
     """Go on with a run that was interrupted; a finished one says what it reported then."""
     run = Path(out)
     read_run(run)
@@ -72,27 +90,28 @@ def resume(out: str | Path, *, show: bool = False, notice: Notice = lambda text:
     if finished is not None:
         notice(f"{run} is finished; nothing to do.")
         return finished
-    return _carry_out(run, show, notice)
+    return _carry_out(run, show, notice, conclude)
 
 
-def _carry_out(run: Path, show: bool, notice: Notice) -> dict[str, Any]:
+def _carry_out(run: Path, show: bool, notice: Notice, conclude: Conclude | None) -> dict[str, Any]:
     try:
         with only_here(run, f"another process is training {run}; wait for it, or stop it first."):
             remove_leftovers(run)
-            return _train(run, show, notice)
+            return _train(run, show, notice, conclude)
     except KeyboardInterrupt:  # between steps; during one, the loop ends it and saves
         raise Interrupted(f"stopped; `stemma resume {run}` goes on from its last checkpoint.") from None
 
 
-def _train(run: Path, show: bool, notice: Notice) -> dict[str, Any]:
+def _train(run: Path, show: bool, notice: Notice, conclude: Conclude | None) -> dict[str, Any]:
     wanted, plan = read_run(run)
     corpus = _open_corpus(run, wanted, plan, notice)
-    wanted = adopt_tokenizer(wanted, corpus)
+    if plan.task is None:  # a fine-tune keeps the model's own, which may have places for more tokens than there are
+        wanted = adopt_tokenizer(wanted, corpus)
 
     import torch  # only now: the run folder is complete
 
     from stemma.exchange.model import Model
-    from stemma.exchange.save import save
+    from stemma.exchange.save import write_model
     from stemma.objectives import build_network, check_needs
     from stemma.training.checkpoints import latest_checkpoint
     from stemma.training.loop import Loop
@@ -102,7 +121,7 @@ def _train(run: Path, show: bool, notice: Notice) -> dict[str, Any]:
     if plan.start and latest_checkpoint(run) is None:
         wanted, network = _start_from(plan.start, wanted, corpus, notice)
     else:
-        network = build_network(wanted, corpus.tokenizer.vocab_size)
+        network = build_network(wanted)
     write_atomically(run / RECIPE, wanted.to_toml())
     loop = Loop(run, wanted, corpus, network, plan.budget, plan.seed, notice, plan.tensorboard, show)
     if show:
@@ -110,7 +129,12 @@ def _train(run: Path, show: bool, notice: Notice) -> dict[str, Any]:
                f"{corpus.tokens / 1e6:.2f} M tokens · {str(loop.precision).removeprefix('torch.')} on "
                f"{loop.threads} cores")
     result = {"run": str(run), **loop.train()}
-    save(Model(wanted, corpus.tokenizer, network.eval()), run / MODEL, overwrite=True)
+    model = Model(wanted, corpus.tokenizer, network.eval())
+    with folder_atomically(run / MODEL, overwrite=True) as place:
+        write_model(model, place)
+        write_directions(corpus, place)
+    if conclude is not None:
+        result |= conclude(run, plan, model, result, notice)
     write_atomically(run / RESULT, json.dumps(result, indent=1))
     return result
 
@@ -121,7 +145,7 @@ def _open_corpus(run: Path, wanted: Recipe, plan: Plan, notice: Notice) -> Corpu
         corpus = _made_before(plan) or _make(wanted, plan, notice)
     else:
         assert plan.corpus is not None
-        corpus = Corpus.open(plan.corpus)
+        corpus = Corpus.open(run / plan.corpus)
     if plan.fingerprint is None:
         replace(plan, corpus=str(corpus.path.resolve()), fingerprint=corpus.fingerprint).write(run)
     elif plan.fingerprint != corpus.fingerprint:
@@ -142,10 +166,11 @@ def _made_before(plan: Plan) -> Corpus | None:
 def _make(wanted: Recipe, plan: Plan, notice: Notice) -> Corpus:
     """A corpus of the raw text, with the tokenizer of the model to start from, or one as the recipe says."""
     if plan.start is None:
-        return corpus_from_text(plan.text, wanted, plan.reading, notice)
+        return corpus_from_text(plan.text, wanted, plan.reading, notice, target=plan.target)
     from stemma.exchange.load import find_folder
 
-    return corpus_from_text(plan.text, wanted, plan.reading, notice, Tokenizer.load(find_folder(plan.start)))
+    return corpus_from_text(plan.text, wanted, plan.reading, notice, Tokenizer.load(find_folder(plan.start)),
+                            plan.target)
 
 
 def _start_from(where: str, wanted: Recipe, corpus: Corpus, notice: Notice) -> tuple[Recipe, Network]:
@@ -161,11 +186,11 @@ def _start_from(where: str, wanted: Recipe, corpus: Corpus, notice: Notice) -> t
         raise UserError(f"{where} and the corpus have different vocabularies ({theirs.vocab_size:,} and "
                         f"{corpus.tokenizer.vocab_size:,} tokens); build the corpus with `--tokenizer "
                         f"{find_folder(where)}`.")
-    if model.network.vocabulary != corpus.tokenizer.vocab_size:
+    if model.network.vocabulary != wanted.settings.tokenizer.vocab_size:
         raise UserError(f"{where} has {model.network.vocabulary:,} tokens and the corpus "
                         f"{corpus.tokenizer.vocab_size:,}; build the corpus with that model's tokenizer.")
     wanted = adopt_network(wanted, model.recipe, Path(where).name)
-    network = build_network(wanted, corpus.tokenizer.vocab_size)
+    network = build_network(wanted)
     missing, unexpected = network.load_state_dict(model.network.state_dict(), strict=False)
     new = sorted({".".join(name.split(".")[:2]) for name in missing})
     if new:

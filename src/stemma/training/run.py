@@ -25,17 +25,27 @@ PLAN, RECIPE, RESULT, MODEL = "run.json", "recipe.toml", "result.json", "model"
 
 @dataclass(frozen=True)
 class Reading:
-    """How raw text is read."""
+    """How raw text is read; the names are those of the command line."""
 
     documents: str = "blank"
     field: str = "text"
     encoding: str = "utf-8"
     errors: str = "strict"
+    columns: str = "source,target"  # of a table of pairs
+    empty: str = "refuse"  # pairs without a side
+
+    def running(self) -> dict[str, Any]:
+        """What a reader of running text must know."""
+        return {key: getattr(self, key) for key in ("documents", "field", "encoding", "errors")}
+
+    def paired(self) -> dict[str, Any]:
+        """What a reader of pairs must know."""
+        return {key: getattr(self, key) for key in ("encoding", "errors", "empty")}
 
 
 @dataclass(frozen=True)
 class Plan:
-    corpus: str | None  # the corpus folder; for raw text, the one that was made of it
+    corpus: str | None  # the corpus folder, as seen from the run's; for raw text, the one that was made of it
     text: list[str]  # raw text to make one from
     budget: Budget
     seed: int
@@ -43,6 +53,8 @@ class Plan:
     reading: Reading = field(default_factory=Reading)
     fingerprint: str | None = None  # of the corpus, once it is known
     tensorboard: bool = False
+    target: list[str] = field(default_factory=list)  # of parallel text: the files of the other side, in order
+    task: dict[str, Any] | None = None  # of a fine-tune: which, and what its scoring must know
     version: int = 1
 
     def write(self, folder: Path) -> None:
@@ -52,16 +64,18 @@ class Plan:
 def create_run(out: Path, chosen: Recipe, plan: Plan, overwrite: bool) -> None:
     """Make the run folder in one stroke."""
     with folder_atomically(out, overwrite, checksums=False) as place:
-        replace(plan, text=keep_streams(plan.text, place, out.resolve())).write(place)
+        text, target = (keep_streams(paths, place, out.resolve(), name)
+                        for name, paths in (("text", plan.text), ("target", plan.target)))
+        replace(plan, text=text, target=target).write(place)
         write_atomically(place / RECIPE, chosen.to_toml())
 
 
-def keep_streams(paths: Sequence[str], folder: Path, known_as: Path | None = None) -> list[str]:
+def keep_streams(paths: Sequence[str], folder: Path, known_as: Path | None = None, called: str = "text") -> list[str]:
     """The paths to read, after copying into `folder` what can be read only once: standard input or a pipe."""
     kept = []
     for number, path in enumerate(paths, 1):
         if is_stream(path):
-            name = f"text-{number}.txt"
+            name = f"{called}-{number}.txt"
             with (folder / name).open("wb") as file:
                 file.writelines(read_bytes(Path(path)))
             path = str((known_as or folder) / name)

@@ -11,9 +11,10 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict
+from itertools import chain
 from pathlib import Path
 from typing import TypeVar
 
@@ -23,6 +24,7 @@ from stemma.errors import UserError
 from stemma.files import folder_atomically, make_folder, only_here, remove_leftovers, sha256
 from stemma.lineage import Recipe, roles_needed
 from stemma.schema.tokenizer import TokenizerSettings
+from stemma.text.parallel import PairSource, pair_sources, read_pairs
 from stemma.text.readers import list_files, read_passages
 from stemma.text.tokenizer import Tokenizer
 from stemma.text.train import train_tokenizer
@@ -38,16 +40,43 @@ def cache_folder() -> Path:
     return Path(stated) if stated else Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "stemma"
 
 
+def reads_pairs(chosen: Recipe) -> bool:
+    """Whether a recipe learns from pairs, so that raw text is read as parallel text."""
+    settings = chosen.settings
+    return "parallel" in (settings.corpus.packing, *(task.packing for task in settings.objective.values()))
+
+
+def locate_target(chosen: Recipe, corpus: str | None, text: Sequence[str], target: Sequence[str]) -> list[str]:
+    """Absolute paths of the other side of parallel text; a --target that has no meaning here is refused."""
+    if not target:
+        return []
+    if corpus is not None:
+        raise UserError(f"{corpus} is a corpus and holds all that is to be read; --target goes with raw text: leave it "
+                        "out, or give it to `stemma corpus build`.")
+    if not reads_pairs(chosen):
+        raise UserError(f"{chosen.label} reads running text, not pairs; leave --target out, or choose a recipe whose "
+                        "corpus.packing is parallel, such as transformer.")
+    pair_sources(text, target)  # files without counterpart are told now, before anything is made
+    return ["-" if path == "-" else str(Path(path).absolute()) for path in target]
+
+
 def corpus_from_text(paths: list[str], chosen: Recipe, reading: Reading, notice: Notice,
-                     tokenizer: Tokenizer | None = None) -> Corpus:
-    """The corpus of this text: from the cache, or made with the given tokenizer or one trained as the recipe says."""
-    if any(map(is_stream, paths)):
+                     tokenizer: Tokenizer | None = None, target: Sequence[str] = ()) -> Corpus:
+    """The corpus of this text: from the cache, or made with the given tokenizer or one trained as the recipe says. A
+    recipe of pairs reads tables of pairs, or with `target` two files line by line."""
+    if any(map(is_stream, (*paths, *target))):
         with tempfile.TemporaryDirectory() as folder:
-            return corpus_from_text(keep_streams(paths, Path(folder)), chosen, reading, notice, tokenizer)
+            kept, other = (keep_streams(some, Path(folder), called=name)
+                           for name, some in (("text", paths), ("target", target)))
+            return corpus_from_text(kept, chosen, reading, notice, tokenizer, other)
+    pairs = pair_sources(paths, target, reading.columns) if reads_pairs(chosen) else []
+    _check_reading(chosen, reading, bool(pairs))
     roles = roles_needed(chosen) | {"padding", "unknown"}
     settings = chosen.settings.tokenizer
     vocabulary = [settings.model_dump(), sorted(roles)] if tokenizer is None else tokenizer.backend.to_str()
-    content = [sha256(file) for file in list_files(paths)]
+    content: list[object] = [sha256(file) for file in list_files(paths)]
+    if pairs:
+        content = [content, [sha256(file) for file in list_files(target)] if target else "table"]
     key = json.dumps([FORMAT, content, asdict(reading), vocabulary])
     place = cache_folder() / hashlib.sha256(key.encode()).hexdigest()[:24]
     make_folder(place)
@@ -60,15 +89,27 @@ def corpus_from_text(paths: list[str], chosen: Recipe, reading: Reading, notice:
             if tokenizer is None:
                 tokenizer = _sound(place / "tokenizer", Tokenizer.load, notice)
             if tokenizer is None:
-                tokenizer = _train(paths, settings, roles, reading, notice)
+                tokenizer = _train(paths, pairs, settings, roles, reading, notice)
                 with folder_atomically(place / "tokenizer") as temporary:
                     tokenizer.save(temporary)
             notice(f"building the corpus (kept in {place} for the next run)")
-            build_corpus(paths, tokenizer, place / "corpus", **asdict(reading), notice=notice)
+            if pairs:
+                build_corpus([], tokenizer, place / "corpus", **reading.paired(), pairs=pairs, notice=notice)
+            else:
+                build_corpus(paths, tokenizer, place / "corpus", **reading.running(), notice=notice)
             return Corpus.open(place / "corpus")
     finally:
         with suppress(OSError):
             place.rmdir()  # only if nothing came of it
+
+
+def _check_reading(chosen: Recipe, reading: Reading, paired: bool) -> None:
+    """What is asked for and would be without effect."""
+    foreign, theirs, ours = ((("documents", "field"), "running text", "pairs") if paired else
+                             (("columns", "empty"), "pairs", "running text"))
+    if given := [f"--{key}" for key in foreign if getattr(reading, key) != getattr(Reading(), key)]:
+        be, them = ("is", "it") if len(given) == 1 else ("are", "them")
+        raise UserError(f"{' and '.join(given)} {be} for {theirs}, and {chosen.label} reads {ours}; leave {them} out.")
 
 
 def _sound(folder: Path, read: Callable[[Path], Found], notice: Notice) -> Found | None:
@@ -83,10 +124,15 @@ def _sound(folder: Path, read: Callable[[Path], Found], notice: Notice) -> Found
         return None
 
 
-def _train(paths: list[str], settings: TokenizerSettings, roles: set[str], reading: Reading,
+def _train(paths: list[str], pairs: list[PairSource], settings: TokenizerSettings, roles: set[str], reading: Reading,
            notice: Notice) -> Tokenizer:
     notice(f"training a {settings.kind} vocabulary of {settings.vocab_size:,} on the text")
-    texts = (passage.text for passage in read_passages(paths, **asdict(reading), notice=notice))
+    texts: Iterator[str]
+    if pairs:  # one vocabulary for both sides
+        texts = chain.from_iterable((pair.source, pair.target)
+                                    for pair in read_pairs(pairs, **reading.paired(), notice=notice))
+    else:
+        texts = (passage.text for passage in read_passages(paths, **reading.running(), notice=notice))
     return train_tokenizer(texts, settings.kind, settings.vocab_size, lowercase=settings.lowercase, roles=roles,
                            cjk_spacing=settings.cjk_spacing, notice=notice)
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from stemma.corpus.buckets import BucketFeed, mixture_rates
 from stemma.corpus.contiguous import ContiguousFeed
 from stemma.corpus.draft import Draft, Layout
 from stemma.corpus.feed import Feed, Position
@@ -20,14 +21,19 @@ from stemma.corpus.pieces import Pieces
 from stemma.corpus.randomness import Randomness, RowRandomness
 from stemma.corpus.shards import Corpus
 from stemma.corpus.view import View, split
+from stemma.errors import UserError
 from stemma.lineage import Recipe
 from stemma.objectives import Batch, Group, Objective, finish, group_objectives
-from stemma.schema.corpus import CONTIGUOUS_PACKINGS
+from stemma.schema.corpus import BUCKETED_PACKINGS, CONTIGUOUS_PACKINGS
 
 VALIDATION_TOKENS = 65_536  # enough for two digits of the loss, little enough for a laptop
 BATCH_TOKENS = 8192  # of them at once
+COUNTED_PAIRS = 65_536  # pairs whose tokens are counted at once
 SEGMENTS = 4  # windows that a held-out column should have at least, so that a memory comes into play
 VALIDATION_SEED = 20_181_011
+
+
+AnyFeed = Feed | ContiguousFeed
 
 
 @dataclass(frozen=True)
@@ -41,6 +47,14 @@ class Prepared:
     feed: str
 
 
+@dataclass(frozen=True)
+class Epoch:
+    steps: int
+    pairs: int
+    left_out: int  # pairs that are too long for the window
+    longest: int  # places of the longest pair that is not
+
+
 class Supply:
     def __init__(self, recipe: Recipe, corpus: Corpus, objectives: list[Objective], seed: int):
         self.settings = recipe.settings.corpus
@@ -49,7 +63,8 @@ class Supply:
         self.seed = seed
         self.groups = group_objectives(recipe, objectives)
         self.training, self.validation = split(corpus, self.settings.validation)
-        self._feeds: dict[str, Feed | ContiguousFeed] = {}
+        self.rates = self._rates()
+        self._feeds: dict[str, AnyFeed] = {}
         self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="batches")
         self._ahead: tuple[int, int, Future[Prepared]] | None = None
 
@@ -92,8 +107,14 @@ class Supply:
                 made.append((group.objectives, finish(draft, group.visibility)))
         return made
 
+    def epoch(self) -> Epoch:
+        """What an epoch of pairs is."""
+        feed = self._feed(0, self.settings.sequence_length)
+        assert isinstance(feed, BucketFeed)
+        return Epoch(feed.batches_in_epoch(), len(feed.view.documents), feed.left_out, feed.longest)
+
     def _held_out(self, number: int, length: int) -> Iterator[tuple[int, Draft]]:
-        """Drafts of held-out text, each with the number of its first row."""
+        """Drafts of held-out text, each with a number of its own."""
         group, packing = self.groups[number], self._packing(self.groups[number], length)
         size, most = max(1, min(self.batch_size, BATCH_TOKENS // length)), max(1, VALIDATION_TOKENS // length)
         if group.packing in CONTIGUOUS_PACKINGS:
@@ -102,20 +123,61 @@ class Supply:
             for start in range(0, min(most, running.batches * size), size):
                 yield start, self._draw(running, self.validation, group, size)[0]
             return
+        if group.packing in BUCKETED_PACKINGS:
+            places = min(self.batch_size * length, BATCH_TOKENS)
+            bucketed = BucketFeed(self.validation, packing, VALIDATION_SEED, places)
+            for start, rows in enumerate(bucketed.batches(VALIDATION_TOKENS)):
+                yield start, Draft(self.validation, rows, packing.layout, group.backward(rows.rows))
+            return
         pieces = Feed(self.validation, packing, VALIDATION_SEED).all_rows(most)
         for start in range(0, pieces.rows, size):
             rows = pieces.select(np.arange(start, min(start + size, pieces.rows)))
             yield start, Draft(self.validation, rows, packing.layout, group.backward(rows.rows))
 
     def unigram(self) -> np.ndarray:
-        """(vocabulary,) log-probability of each token in the training text, every token counted once more."""
-        counts = self.corpus.counts.copy()
-        for start, stop in self.validation.documents:
-            counts -= np.bincount(self.corpus.slice("tokens", start, stop), minlength=len(counts))
-        boundary = self.corpus.tokenizer.boundary(self.settings.boundary)
-        if boundary is not None and any(group.visibility == "causal" for group in self.groups):
+        """(vocabulary,) log-probability of each token in the training text, every token counted once more. Of pairs
+        only the targets are guessed, so only they are counted."""
+        if all(group.packing == "parallel" for group in self.groups):
+            counts = self._target_counts()
+        else:
+            counts = self.corpus.counts.copy()
+            for start, stop in self.validation.documents:
+                counts -= np.bincount(self.corpus.slice("tokens", start, stop), minlength=len(counts))
+        boundary = self.corpus.tokenizer.boundary(self.settings.boundary) if self.settings.boundary != "none" else None
+        if boundary is not None and any(objective.guesses_next and not group.decodes
+                                        for group in self.groups for objective in group.objectives):
             counts[boundary] += len(self.training.documents)  # a document's end is guessed like a token
+        for group in self.groups:
+            if group.decodes:
+                counts += self._special_counts(group, int(counts.sum()))
         return np.log((counts + 1) / (counts.sum() + len(counts)))
+
+    def _target_counts(self) -> np.ndarray:
+        """How often each token occurs in the second texts of the training pairs."""
+        counts = np.zeros_like(self.corpus.counts)
+        documents, sentences = self.training.documents, np.asarray(self.corpus.sentences)
+        for first in range(0, len(documents), COUNTED_PAIRS):
+            start, stop = documents[first:first + COUNTED_PAIRS].T
+            middle = np.minimum(sentences[np.searchsorted(sentences, start, side="right")], stop)
+            lengths = stop - middle
+            places = np.arange(lengths.sum()) + np.repeat(middle - (np.cumsum(lengths) - lengths), lengths)
+            counts += np.bincount(self.corpus.take("tokens", places), minlength=len(counts))
+        return counts
+
+    def _special_counts(self, group: Group, text: int) -> np.ndarray:
+        """How often special tokens (sentinels, the end) are guessed beside so many of the text, judged by a batch."""
+        packing = self._packing(group, self.settings.sequence_length)
+        feed = self._new_feed(group, packing, VALIDATION_SEED, self.settings.sequence_length)
+        draft, _ = self._draw(feed, self.training, group, min(self.batch_size, 64))
+        rng = np.random.default_rng(VALIDATION_SEED)
+        for objective in group.objectives:
+            objective.corrupt(draft, rng)
+        labels = np.concatenate([target.labels.numpy() for target in finish(draft).scores.values()])
+        found = np.bincount(labels, minlength=len(self.corpus.counts))
+        special = np.zeros_like(found)
+        special[self.corpus.tokenizer.special_ids] = found[self.corpus.tokenizer.special_ids]
+        share = special / max(1, found.sum() - special.sum())
+        return np.rint(share * text).astype(self.corpus.counts.dtype)
 
     def draft(self, step: int, length: int) -> tuple[Draft, tuple[Objective, ...]]:
         """The draft of a step, corrupted and ready to be turned into tensors (or shown to people)."""
@@ -140,18 +202,19 @@ class Supply:
         return Prepared(active, finish(draft, self.groups[number].visibility), positions, _key(number, length))
 
     def _choose(self, step: int) -> tuple[int, tuple[Objective, ...]]:
-        """Groups take turns in proportion to their weight; an objective takes part from its start_step on."""
+        """Groups take turns, each as often as the most frequent of its objectives asks for; an objective takes part
+        from its start_step on."""
         active = [tuple(o for o in group.objectives if o.settings.start_step <= step) for group in self.groups]
-        weights = np.array([sum(objective.weight for objective in objectives) for objectives in active])
+        turns = np.array([max((task.settings.turns for task in tasks), default=0.0) for tasks in active])
         rng = np.random.default_rng([self.seed, step, 3])
-        number = int(rng.choice(len(active), p=weights / weights.sum())) if len(active) > 1 else 0
+        number = int(rng.choice(len(active), p=turns / turns.sum())) if len(active) > 1 else 0
         return number, active[number]
 
-    def _draw(self, feed: Feed | ContiguousFeed, view: View, group: Group, rows: int) -> tuple[Draft, np.ndarray]:
-        """The feed's next rows as a draft, and the epoch of each."""
+    def _draw(self, feed: AnyFeed, view: View, group: Group, rows: int) -> tuple[Draft, np.ndarray]:
+        """The feed's next rows as a draft, and the epoch of each; a bucketed feed has its own mind of how many."""
         continues = feed.continues
         pieces, epochs = feed.take(rows)
-        return Draft(view, pieces, feed.packing.layout, group.backward(rows), continues), epochs
+        return Draft(view, pieces, feed.packing.layout, group.backward(pieces.rows), continues), epochs
 
     def _randomness(self, step: int, group: Group, pieces: Pieces, epochs: np.ndarray) -> Randomness:
         if group.copies is None:
@@ -163,19 +226,36 @@ class Supply:
 
     def _packing(self, group: Group, length: int) -> Packing:
         past = length // 2 if group.packing == "contiguous_pair" else 0
-        layout = Layout.of(self.corpus.tokenizer, self.settings.single, self.settings.pair, length, past,
-                           self.settings.boundary)
-        return Packing(group.packing, layout, self.settings.short_probability)
+        start = self.settings.decoder_start if group.decodes else None
+        layout = Layout.of(self.corpus.tokenizer, group.kind.single, group.kind.pair, group.raw_length(length), past,
+                           self.settings.boundary, start)
+        together = group.packing == "parallel" and not group.decodes
+        return Packing(group.packing, layout, self.settings.short_probability, together)
 
-    def _feed(self, number: int, length: int) -> Feed | ContiguousFeed:
+    def _feed(self, number: int, length: int) -> AnyFeed:
         key = _key(number, length)
         if key not in self._feeds:
-            group, seed = self.groups[number], self.seed + length
-            packing = self._packing(group, length)
-            self._feeds[key] = (
-                ContiguousFeed(self.training, packing, seed, self.batch_size, group.backward(self.batch_size))
-                if group.packing in CONTIGUOUS_PACKINGS else Feed(self.training, packing, seed, group.copies))
+            group = self.groups[number]
+            self._feeds[key] = self._new_feed(group, self._packing(group, length), self.seed + length, length)
         return self._feeds[key]
+
+    def _rates(self) -> list[float] | None:
+        """How often pairs of each group are drawn; None: as often as there are of them."""
+        mixture, groups = self.settings.mixture, self.corpus.manifest.get("groups", [])
+        if mixture is None:
+            return None
+        if len(groups) < 2:
+            raise UserError(f"corpus.mixture draws from several groups of pairs, and the corpus {self.corpus.path} has "
+                            "none; leave it out.")
+        counts = [0 if group.get("held_out") else group["documents"] for group in groups]
+        return mixture_rates(counts, mixture.temperature, mixture.limit)
+
+    def _new_feed(self, group: Group, packing: Packing, seed: int, length: int) -> AnyFeed:
+        if group.packing in CONTIGUOUS_PACKINGS:
+            return ContiguousFeed(self.training, packing, seed, self.batch_size, group.backward(self.batch_size))
+        if group.packing in BUCKETED_PACKINGS:
+            return BucketFeed(self.training, packing, seed, self.batch_size * length, group.copies, self.rates)
+        return Feed(self.training, packing, seed, group.copies)
 
 
 def _key(group: int, length: int) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from torch import nn
 
+from stemma.network.attention.cross import CrossAttention
 from stemma.network.attention.full import FullAttention
 from stemma.schema.network import NetworkSettings
 
@@ -11,4 +12,9 @@ from stemma.schema.network import NetworkSettings
 def build_attention(settings: NetworkSettings) -> nn.Module:
     chosen = settings.attention
     return FullAttention(settings.width, settings.heads, chosen.head_width, chosen.dropout, chosen.bias,
-                         settings.position.kind == "relative_xl", chosen.segments)
+                         settings.position.kind == "relative_xl", chosen.segments, chosen.scale)
+
+
+def build_cross_attention(settings: NetworkSettings) -> nn.Module:
+    chosen = settings.attention
+    return CrossAttention(settings.width, settings.heads, chosen.head_width, chosen.dropout, chosen.bias, chosen.scale)

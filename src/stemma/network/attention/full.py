@@ -20,9 +20,10 @@ from stemma.visibility import Mask
 
 class FullAttention(nn.Module):
     def __init__(self, width: int, heads: int, head_width: int | None = None, dropout: float = 0.0, bias: bool = True,
-                 relative: bool = False, segments: bool = False):
+                 relative: bool = False, segments: bool = False, scale: bool = True):
         super().__init__()
         self.heads = heads
+        self.scale = None if scale else 1.0  # None: by the heads' width
         self.head_width = head_width or width // heads
         self.dropout = dropout
         inner = heads * self.head_width
@@ -32,17 +33,17 @@ class FullAttention(nn.Module):
 
     def forward(self, x: Tensor, context: Context) -> Tensor:
         if context.keys is None:
-            query, key, value = self.split(self.input(x), 3)
+            query, key, value = split_heads(self.input(x), 3, self.heads)
         else:
             (query,) = self.project(x, 0, 1)
             key, value = self.project(context.keys, 1, 3)
         if context.cache is not None:
             key, value = context.cache.extend(key, value, context.keep)
-        bias = None
+        bias = context.bias
         if self.relative is not None:
             assert context.distances is not None
             query, bias = self.relative(query, context.distances, context.apart, context.cache)
-        mixed = attend(query, key, value, context.mask, self.dropout if self.training else 0.0, bias)
+        mixed = attend(query, key, value, context.mask, self.dropout if self.training else 0.0, bias, self.scale)
         return self.output(mixed.transpose(1, 2).flatten(2))
 
     def project(self, x: Tensor, first: int, last: int) -> tuple[Tensor, ...]:
@@ -50,39 +51,46 @@ class FullAttention(nn.Module):
         inner = self.heads * self.head_width
         chosen = slice(first * inner, last * inner)
         bias = self.input.bias[chosen] if self.input.bias is not None else None
-        return self.split(functional.linear(x, self.input.weight[chosen], bias), last - first)
-
-    def split(self, packed: Tensor, parts: int) -> tuple[Tensor, ...]:
-        """(B, L, parts x heads x D) -> parts of (B, heads, L, D), laid out anew in one pass: the products that follow
-        would otherwise do it one by one."""
-        batch, length, _ = packed.shape
-        apart = packed.view(batch, length, parts, self.heads, self.head_width)
-        return apart.permute(2, 0, 3, 1, 4).contiguous().unbind(0)
+        return split_heads(functional.linear(x, self.input.weight[chosen], bias), last - first, self.heads)
 
 
-def attend(query: Tensor, key: Tensor, value: Tensor, mask: Mask, dropout: float, bias: Tensor | None = None) -> Tensor:
-    """(B, heads, Q, D), (B, heads, K, D), (B, heads, K, D) -> (B, heads, Q, D); `bias` is added to the scores."""
-    if mask.band is not None and bias is None:
+def split_heads(packed: Tensor, parts: int, heads: int) -> tuple[Tensor, ...]:
+    """(B, L, parts x heads x D) -> parts of (B, heads, L, D), laid out anew in one pass: the products that follow would
+    otherwise do it one by one."""
+    batch, length, width = packed.shape
+    apart = packed.view(batch, length, parts, heads, width // (parts * heads))
+    return apart.permute(2, 0, 3, 1, 4).contiguous().unbind(0)
+
+
+def attend(query: Tensor, key: Tensor, value: Tensor, mask: Mask, dropout: float, bias: Tensor | None = None,
+           scale: float | None = None) -> Tensor:
+    """(B, heads, Q, D), (B, heads, K, D), (B, heads, K, D) -> (B, heads, Q, D); `bias` is added to the scores, which
+    are multiplied by `scale` before (None: 1 / sqrt(D))."""
+    if mask.band is not None and bias is None and scale is None:
         return _attend_in_band(query, key, value, mask.band, dropout)
     if dropout and query.device.type == "cpu":
-        return _attend_with_dropout(query, key, value, mask, dropout, bias)
+        return _attend_with_dropout(query, key, value, mask, dropout, bias, scale)
     if bias is None:
         return functional.scaled_dot_product_attention(query, key, value, attn_mask=mask.dense, dropout_p=dropout,
-                                                       is_causal=mask.causal)
+                                                       is_causal=mask.causal, scale=scale)
+    return functional.scaled_dot_product_attention(query, key, value, attn_mask=masked(bias, mask), dropout_p=dropout,
+                                                   scale=scale)
+
+
+def masked(bias: Tensor, mask: Mask) -> Tensor:
+    """What is added to the scores, with nothing left of the keys that are not seen. Not -inf: a place that sees nobody
+    (only filling) must not become NaN."""
     hidden = _hidden(mask, bias)
-    bias = bias if hidden is None else bias.masked_fill(hidden, torch.finfo(bias.dtype).min)
-    return functional.scaled_dot_product_attention(query, key, value, attn_mask=bias, dropout_p=dropout)
+    return bias if hidden is None else bias.masked_fill(hidden, torch.finfo(bias.dtype).min)
 
 
 def _attend_with_dropout(query: Tensor, key: Tensor, value: Tensor, mask: Mask, dropout: float,
-                         bias: Tensor | None) -> Tensor:
-    scores = (query * (1.0 / math.sqrt(query.shape[-1]))) @ key.transpose(-1, -2)  # (B, heads, Q, K)
+                         bias: Tensor | None, scale: float | None) -> Tensor:
+    factor = 1.0 / math.sqrt(query.shape[-1]) if scale is None else scale
+    scores = (query * factor) @ key.transpose(-1, -2)  # (B, heads, Q, K)
     if bias is not None:
         scores = scores + bias
-    hidden = _hidden(mask, scores)
-    if hidden is not None:  # not -inf: a place that sees nobody (only filling) must not become NaN
-        scores = scores.masked_fill(hidden, torch.finfo(scores.dtype).min)
-    weights = scores.softmax(-1)
+    weights = masked(scores, mask).softmax(-1)
     return (weights * keep_mask(weights.shape, dropout, weights.dtype)) @ value
 
 

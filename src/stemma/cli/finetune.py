@@ -1,0 +1,94 @@
+"""`stemma finetune`: a model learns a task from examples. A verb for each task."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from stemma.cli.corpus import ColumnsOption, EmptyOption
+from stemma.cli.family import ChangesArgument
+from stemma.cli.output import DebugOption, JsonOption, notice
+from stemma.cli.train import EncodingOption, ErrorsOption, OverwriteOption, SeedOption, finish
+from stemma.errors import UserError
+
+ModelOption = Annotated[str, typer.Option("--model", metavar="MODEL", show_default=False,
+                                          help="A run folder, its model/, or a Hugging Face folder.")]
+
+finetune_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None,
+                           help="Teach a model a task, starting from its weights.")
+
+
+@finetune_app.callback()
+def _tasks() -> None:
+    """Teach a model a task, starting from its weights.
+
+    Example: stemma finetune seq2seq --model run --train pairs.tsv --dev dev.tsv --out tuned
+    """
+
+
+@finetune_app.command()
+def seq2seq(
+    model: ModelOption,
+    out: Annotated[Path, typer.Option(metavar="RUN", show_default=False, help="The run folder to make.")],
+    changes: ChangesArgument = None,
+    train: Annotated[list[str] | None, typer.Option(metavar="FILE", show_default=False, help="Pairs to learn: .tsv, "
+                                                    ".csv, .jsonl, or sources with --train-target.")] = None,
+    train_target: Annotated[list[str] | None, typer.Option(metavar="FILE", show_default=False,
+                                                           help="The targets, line by line.")] = None,
+    dev: Annotated[list[str] | None, typer.Option(metavar="FILE", show_default=False,
+                                                  help="Pairs to watch progress by and to score.")] = None,
+    dev_target: Annotated[list[str] | None, typer.Option(metavar="FILE", show_default=False,
+                                                         help="Their targets.")] = None,
+    test: Annotated[list[str] | None, typer.Option(metavar="FILE", show_default=False,
+                                                   help="Pairs to score at the end only.")] = None,
+    test_target: Annotated[list[str] | None, typer.Option(metavar="FILE", show_default=False,
+                                                          help="Their targets.")] = None,
+    tasks: Annotated[str | None, typer.Option(metavar="PLAN.toml", show_default=False, help="Instead of these: several "
+                                              "tasks, and how often each is drawn.")] = None,
+    epochs: Annotated[float | None, typer.Option(metavar="N", show_default="3", help="Go through the pairs so "
+                                                                                      "often.")] = None,
+    steps: Annotated[int | None, typer.Option(metavar="N", help="Or so many steps.")] = None,
+    minutes: Annotated[float | None, typer.Option(metavar="M", help="Or so many minutes.")] = None,
+    prefix: Annotated[str, typer.Option(metavar="TEXT", help='Put this before every source, such as '
+                                                             '"summarize: ".')] = "",
+    columns: ColumnsOption = "source,target",
+    beams: Annotated[int, typer.Option(metavar="N", help="Search with so many beams when scoring.")] = 4,
+    seed: SeedOption = 0, empty: EmptyOption = "refuse", encoding: EncodingOption = "utf-8",
+    errors: ErrorsOption = "strict", overwrite: OverwriteOption = False, json: JsonOption = False,
+    debug: DebugOption = False,
+) -> None:
+    """Teach a model to write one text from another; interrupted anywhere, `stemma resume` goes on.
+
+    In JSON lines a source may be a list of sentences, and a target a list of texts of which any will do.
+
+    Example: stemma finetune seq2seq --model run --train train.en --train-target train.de --dev dev.tsv --out tuned
+    Example: stemma finetune seq2seq --model run --train abstracts.jsonl --dev dev.jsonl --prefix "summarize: " --out s
+    Example: stemma finetune seq2seq --model run --train squad.tsv --dev dev.tsv --columns context,question --out asks
+    Example: stemma finetune seq2seq --model run --tasks plan.toml --out all
+    """
+    from stemma.tasks.mixture import SETS, one_task, read_plan
+    from stemma.training.run import Reading
+
+    files = {"train": train, "train_target": train_target, "dev": dev, "dev_target": dev_target, "test": test,
+             "test_target": test_target}
+    given = [f"--{key.replace('_', '-')}" for key, paths in files.items() if paths]
+    given += [name for name, stated in (("--prefix", prefix), ("--columns", columns != "source,target")) if stated]
+    if tasks is not None and given:
+        raise UserError(f"--tasks says all about its tasks; leave out {', '.join(given)}, or put it into {tasks}.")
+    missing = [f"--{name}" for name in SETS[:2] if not files[name]]
+    if tasks is None and missing:
+        raise UserError(f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} missing: name a file of pairs "
+                        "to learn and one to score, or a plan of several tasks with --tasks.")
+    data = one_task({key: paths or [] for key, paths in files.items()}, prefix, columns) if tasks is None \
+        else read_plan(tasks)
+
+    from stemma.tasks.seq2seq import finetune
+
+    reading = Reading(encoding=encoding, errors=errors, empty=empty)
+    result = finetune(model, data, out, epochs=epochs, steps=steps, minutes=minutes, beams=beams, seed=seed,
+                      changes=changes or (), reading=reading, overwrite=overwrite, show=sys.stderr.isatty(),
+                      notice=notice)
+    finish(result, out, json)

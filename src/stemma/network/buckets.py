@@ -1,0 +1,42 @@
+"""Distances in buckets: one number a head for each, added to the scores (T5, arXiv:1910.10683, section 2.1).
+
+Near distances have a bucket each, farther ones share buckets that grow with the logarithm, and beyond the last one all
+are alike; so nothing depends on how long a text may be. All layers of a stack share the table.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from stemma.schema.network import BucketedPosition
+
+
+class BucketedDistances(nn.Module):
+    def __init__(self, settings: BucketedPosition, heads: int, both_ways: bool):
+        super().__init__()
+        self.buckets, self.distance, self.both_ways = settings.buckets, settings.distance, both_ways
+        self.table = nn.Embedding(settings.buckets, heads)
+
+    def forward(self, queries: int, keys: int, dtype: torch.dtype) -> Tensor:
+        """(1, heads, Q, K) for `queries` at the last of `keys` places.
+
+        A score depends on key - query alone, so there are Q + K - 1 of them for each head; the rows of the square are
+        windows on that one line, each a step to the left of the one before."""
+        device = self.table.weight.device
+        ahead = torch.arange(1 - keys, queries, device=device)  # from the farthest behind to the farthest in front
+        line = self.table(self.bucket(ahead)).T  # (heads, Q + K - 1)
+        return line.unfold(1, keys, 1).flip(1)[None].to(dtype)
+
+    def bucket(self, ahead: Tensor) -> Tensor:
+        """key - query -> its bucket: the first half for what stands behind, the second for what stands in front; read
+        from one end, all of them for what stands behind."""
+        buckets = self.buckets // 2 if self.both_ways else self.buckets
+        offset = (ahead > 0).long() * buckets if self.both_ways else torch.zeros_like(ahead)
+        away = ahead.abs() if self.both_ways else (-ahead).clamp(min=0)
+        alone = buckets // 2  # distances that have a bucket of their own
+        share = torch.log(away.clamp(min=1).float() / alone) / math.log(self.distance / alone)
+        shared = (alone + (share * (buckets - alone)).long()).clamp(max=buckets - 1)
+        return offset + torch.where(away < alone, away, shared)

@@ -1,0 +1,47 @@
+"""What all encoder-decoder tasks share: a source is read, a target is written token by token, and every token of the
+target is guessed from the source and the tokens before it."""
+
+from __future__ import annotations
+
+import numpy as np
+from torch import Tensor
+
+from stemma.corpus.draft import DECODER_START, Draft
+from stemma.corpus.sides import DECODER, ENCODER, Side
+from stemma.network.heads import TokenHead
+from stemma.network.network import Network
+from stemma.network.streams import Hidden
+from stemma.objectives.base import Needs, Objective
+from stemma.objectives.batch import VOCABULARY as HEAD
+from stemma.objectives.batch import Batch
+
+
+class DecoderTask(Objective):
+    guesses_tokens = True
+    guesses_next = True
+
+    def needs(self) -> Needs:
+        return Needs(roles=self.settings.roles, parts=frozenset({ENCODER, DECODER}),
+                     heads={HEAD: TokenHead(transform=False, bias=False)})
+
+    def loss(self, network: Network, hidden: Hidden, batch: Batch) -> dict[str, Tensor]:
+        """Smoothed while learning; held-out text is judged without, so that its loss means what it always means."""
+        target = batch.scores[HEAD]
+        places = hidden[DECODER].flatten(0, 1)[target.index]  # (N, width): filling goes no further
+        smoothing = self.settings.smoothing if network.training else 0.0
+        return {self.name: network.head(HEAD).loss(places, target.labels, target.total, smoothing)}
+
+    def baseline(self, batch: Batch, unigram: np.ndarray) -> dict[str, float]:
+        return {self.name: float(-unigram[batch.scores[HEAD].labels.cpu().numpy()].mean())}
+
+
+def source_and_target(draft: Draft, source: Side, target: Side) -> None:
+    """Hand in what is read and what is to be written."""
+    roles = draft.layout.roles
+    draft.sides = {ENCODER: source, DECODER: target.written(roles[DECODER_START], roles["padding"])}
+
+
+def whole_text(draft: Draft) -> Side:
+    """A draft's rows as they are."""
+    longest = int(draft.lengths.max())
+    return Side(draft.ids[:, :longest].astype(np.int32), draft.lengths)

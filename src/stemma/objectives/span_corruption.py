@@ -1,0 +1,95 @@
+"""Span corruption: each hidden span becomes one sentinel, and the target says what every sentinel stands for (T5,
+arXiv:1910.10683, section 3.1.4, and the released code).
+
+How many tokens and spans are hidden is fixed by the length of the text alone, so that it is known beforehand how much
+text fills a window once it is shortened. All ways of parting the text so are equally likely.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from stemma.corpus.draft import Draft
+from stemma.corpus.randomness import Randomness
+from stemma.corpus.sides import Side
+from stemma.objectives.seq2seq import DecoderTask, source_and_target
+from stemma.schema.objective import SpanCorruptionSettings
+
+
+class SpanCorruption(DecoderTask):
+    settings: SpanCorruptionSettings
+
+    def raw_length(self, length: int, special: int = 1) -> int:
+        """The most text of which neither side is longer than the window; the target always has one `end`."""
+        def fits(text: int) -> bool:
+            noise, spans = (int(count) for count in self._counts(np.array(text)))
+            return max(text - noise + spans + special, noise + spans + 1) <= length
+
+        text = max(length - special, 1)
+        while fits(text + 1):
+            text += 1
+        while text > 1 and not fits(text):
+            text -= 1
+        return text
+
+    def most_spans(self, length: int, special: int = 1) -> int:
+        """How many sentinels a window of this length takes."""
+        return int(self._counts(np.array(self.raw_length(length, special)))[1])
+
+    def corrupt(self, draft: Draft, rng: Randomness) -> None:
+        """Tokens that part documents are text like any other; the template's stay where they are."""
+        tokenizer, filling = draft.corpus.tokenizer, draft.layout.roles["padding"]
+        inner = _inner(draft.text)
+        span = np.full(inner.shape, -1)  # the number of the span that a place belongs to
+        length = inner.sum(1)
+        noise, spans = self._counts(length)
+        span[inner] = part_in_spans(length, noise, spans, inner.shape[1], rng)[np.arange(inner.shape[1])
+                                                                              < length[:, None]]
+        hidden = span >= 0
+        begins = hidden.copy()
+        begins[:, 1:] &= span[:, 1:] != span[:, :-1]
+        sentinels = np.array(tokenizer.sentinels, dtype=np.int32)[np.maximum(span, 0)]
+        used = np.arange(inner.shape[1]) < draft.lengths[:, None]
+        source = Side.kept(np.where(begins, sentinels, draft.original), used & (begins | ~hidden), filling)
+        # Before each place its sentinel, if a span begins there; behind the last one the end.
+        rows = len(inner)
+        end = np.full((rows, 1), tokenizer.role("end"), dtype=np.int32)
+        written = np.stack([sentinels, draft.original], axis=2).reshape(rows, -1)
+        kept = np.stack([begins, hidden], axis=2).reshape(rows, -1)
+        target = Side.kept(np.concatenate([written, end], axis=1),
+                           np.concatenate([kept, np.ones((rows, 1), dtype=bool)], axis=1), filling)
+        source_and_target(draft, source, target)
+
+    def _counts(self, length: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """How many tokens of a text are hidden, and in how many spans. Something is hidden and something is left,
+        unless there is but one token."""
+        noise = np.maximum(np.rint(length * self.settings.rate), 1)
+        noise = np.minimum(noise, np.maximum(length - 1, 0)).astype(np.int64)
+        spans = np.maximum(np.rint(noise / self.settings.mean_span), 1)
+        return noise, np.minimum(spans, np.minimum(noise, length - noise)).astype(np.int64)
+
+
+def part_in_spans(length: np.ndarray, noise: np.ndarray, spans: np.ndarray, width: int, rng: Randomness) -> np.ndarray:
+    """(rows, width): -1 where a token is left, otherwise the number of its span. Text and spans take turns, text first;
+    both are parted at random."""
+    kept = _segments(length - noise, spans, width, rng)
+    hidden = _segments(noise, spans, width, rng)
+    # Turn number 2s is the s-th stretch of text, 2s + 1 the s-th span; what is beyond a row's end sorts last.
+    turn = np.sort(np.concatenate([np.where(kept >= 0, 2 * kept, 4 * width),
+                                   np.where(hidden >= 0, 2 * hidden + 1, 4 * width)], axis=1), axis=1)[:, :width]
+    return np.where((turn % 2 == 1) & (turn < 4 * width), turn // 2, -1)
+
+
+def _segments(items: np.ndarray, segments: np.ndarray, width: int, rng: Randomness) -> np.ndarray:
+    """(rows, width): the segment that each of a row's items belongs to, -1 beyond them; no segment is empty, and all
+    partitions are equally likely."""
+    place = np.arange(width)
+    keys = np.where((place > 0) & (place < items[:, None]), rng.random((len(items), width)), 2.0)
+    begins = np.zeros(keys.shape, dtype=bool)
+    np.put_along_axis(begins, np.argsort(keys, axis=1), place < (segments - 1)[:, None], axis=1)
+    return np.where(place < items[:, None], np.cumsum(begins, axis=1), -1)
+
+
+def _inner(text: np.ndarray) -> np.ndarray:
+    """(rows, length) bool: all places from the first token of the text to the last."""
+    return (np.cumsum(text, axis=1) > 0) & (np.cumsum(text[:, ::-1], axis=1)[:, ::-1] > 0)

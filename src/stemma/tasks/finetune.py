@@ -1,0 +1,93 @@
+"""What every fine-tune shares: the loop of pre-training with a model's weights, gentler, and then scored.
+
+A fine-tune is a run like any other: `run.json` names its task, so that `stemma resume` also takes up the scoring.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from stemma.errors import UserError
+from stemma.files import refuse_non_empty
+from stemma.lineage import Recipe
+from stemma.schema.recipe import RecipeSettings
+from stemma.training import pretrain
+from stemma.training.budget import Budget
+from stemma.training.run import read_run
+
+TASKS = {"seq2seq": "stemma.tasks.seq2seq"}  # where each task's `score` lives
+EPOCHS = 3
+ORIGIN = "fine-tuning"  # who set the values that a fine-tune brings
+WARMUP = 0.1  # share of the steps
+RATE, WIDTH = 5e-5, 768  # BERT's for a network of this width; narrower ones bear more, and wider ones less
+RELATIVE_RATE = 1e-3  # T5's, a share of each tensor's own size
+CLIP_NORM = 1.0
+Notice = Callable[[str], None]
+
+
+def resume(out: str | Path, *, show: bool = False, notice: Notice = lambda text: None) -> dict[str, Any]:
+    """Go on with any run that was interrupted: a pre-training, or a fine-tune up to its scores."""
+    _, plan = read_run(Path(out))
+    conclude = None if plan.task is None else import_module(TASKS[plan.task["kind"]]).score
+    return pretrain.resume(out, show=show, notice=notice, conclude=conclude)
+
+
+def gentle(settings: RecipeSettings) -> dict[str, Any]:
+    """How a network is trained further: at a lower rate that falls to nothing; Adafactor's stays level, as T5's did."""
+    training = settings.training
+    relative = training.optimizer.kind == "adafactor" and training.optimizer.relative
+    rate = RELATIVE_RATE if relative else RATE * WIDTH / settings.network.width
+    return {"training.learning_rate": float(f"{min(rate, training.learning_rate):.3g}"),
+            "training.schedule": {"kind": "constant" if relative else "linear"},
+            "training.clip_norm": training.clip_norm or CLIP_NORM}
+
+
+def outgrown(settings: RecipeSettings) -> list[str]:
+    """What a recipe says for its pre-training alone. (Of few examples some are always far harder than the mean, so a
+    loss that jumps means nothing here.)"""
+    stated = {"corpus.first_phase": settings.corpus.first_phase, "corpus.mixture": settings.corpus.mixture,
+              "training.spike_factor": settings.training.spike_factor}
+    return [key for key, value in stated.items() if value is not None]
+
+
+def check_places(start: str | Path, run: Path, overwrite: bool) -> str:
+    """Where to start from, as a run notes it; the place of the run must be free."""
+    refuse_non_empty(run, overwrite)
+    if not Path(start).exists():
+        return str(start)  # perhaps a hub id; whoever loads it will say
+    if run.exists() and Path(start).resolve().is_relative_to(run.resolve()):
+        raise UserError(f"the model to start from lies in {run}, which --overwrite would replace; choose another "
+                        "--out.")
+    return str(Path(start).absolute())
+
+
+@dataclass(frozen=True)
+class Length:
+    """How long to train, in one of three ways; in none of them: a few epochs."""
+
+    epochs: float | None = None
+    steps: int | None = None
+    minutes: float | None = None
+
+    def __post_init__(self) -> None:
+        given = [name for name in ("epochs", "steps", "minutes") if getattr(self, name) is not None]
+        if len(given) > 1:
+            raise UserError(f"{' and '.join(f'--{name}' for name in given)} exclude each other; give one of them.")
+        if self.epochs is not None and not 0 < self.epochs < math.inf:
+            raise UserError(f"--epochs must be a number greater than 0, not {self.epochs:g}.")
+        Budget.choose(self.steps, None, self.minutes, 1)
+
+    def fit(self, wanted: Recipe, epoch: int, typed: Collection[str]) -> tuple[Recipe, Budget]:
+        """The recipe with its pace, by the steps of an epoch, and the budget: a warm-up over a tenth of it, a look at
+        the dev set and a checkpoint after each epoch. What was `typed` stays as it is."""
+        steps = self.steps or max(1, math.ceil(epoch * (self.epochs or EPOCHS)))
+        pace = {"training.steps": steps, "training.warmup_steps": int(WARMUP * steps),
+                "training.validate_every": min(epoch, steps), "training.checkpoint_every": min(epoch, steps)}
+        wanted = wanted.with_changes({key: value for key, value in pace.items() if key not in typed}, ORIGIN)
+        stated = steps if self.epochs is not None else self.steps
+        return wanted, Budget.choose(stated, None, self.minutes, wanted.settings.training.steps)

@@ -1,0 +1,222 @@
+"""Fine-tune a model to write one text from another: translate, summarise, ask a question about it.
+
+The pairs become a corpus in the run's own folder, with the model's tokenizer and the dev pairs held out. The recipe is
+the model's, with the one objective that teaches pairs in the way this model writes:
+
+- an encoder-decoder learns `translation`, whatever it was pre-trained to write;
+- UniLM fills in its target, of which 70% is masked (arXiv:1905.03197, section 3.1);
+- a prefix or causal language model guesses the target token by token, after the source.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from stemma.corpus.build import build_corpus
+from stemma.corpus.shards import Corpus
+from stemma.errors import UserError
+from stemma.exchange.load import load
+from stemma.exchange.model import Model
+from stemma.files import folder_atomically, write_atomically
+from stemma.generation.options import TranslateOptions
+from stemma.generation.translate import translate
+from stemma.generation.ways import way_of
+from stemma.lineage import Recipe
+from stemma.objectives import build_objectives, check_needs
+from stemma.schema.corpus import Mixture
+from stemma.schema.layers import flatten, parse_changes
+from stemma.tasks.finetune import ORIGIN, Length, check_places, gentle, outgrown
+from stemma.tasks.mixture import Data
+from stemma.tasks.scores import summary_scores, translation_scores
+from stemma.text.parallel import Pair, PairSource, read_pairs
+from stemma.text.streams import name_of
+from stemma.text.words import CJK_RUN
+from stemma.training.pretrain import begin
+from stemma.training.run import RECIPE, Plan, Reading
+from stemma.training.supply import Epoch, Supply
+
+ROWS = 16  # of the longest pairs make a batch, and more of shorter ones
+SMOOTHING = 0.1
+UNILM_RATE = 0.7
+HELD_OUT = ("dev", "test")
+Notice = Callable[[str], None]
+
+
+def finetune(start: str | Path, data: Data, out: str | Path, *, epochs: float | None = None, steps: int | None = None,
+             minutes: float | None = None, beams: int = 4, seed: int = 0, changes: Sequence[str] = (),
+             reading: Reading = Reading(), overwrite: bool = False, show: bool = False,
+             notice: Notice = lambda text: None) -> dict[str, Any]:
+    """Train a model on pairs and score what it writes for the held-out ones; returns what `--json` prints."""
+    run, length = Path(out), Length(epochs, steps, minutes)
+    origin = check_places(start, run, overwrite)
+    TranslateOptions(beams=beams)
+    _scores([""], [[""]])  # a library that is missing is named now, not after an hour
+    model = load(start)
+    for found in model.notices:
+        notice(found)
+    wanted = adapted(model, data.mixture).typed(changes)
+    typed = set(flatten(parse_changes(changes)[0]))
+    with folder_atomically(run, overwrite, checksums=False) as place:
+        corpus = _build(data, model, place, reading, notice)
+        _hold_out(data, place, reading, notice)
+        wanted, epoch = _fitted(wanted, corpus, data, seed, typed, notice)
+        wanted, budget = length.fit(wanted, epoch.steps, typed)
+        task = {"kind": "seq2seq", "options": {**(data.options or {}), "beams": beams}, "changes": list(changes),
+                "pairs": epoch.pairs, "steps_in_epoch": epoch.steps,
+                "metrics": {task.name: task.metric for task in data.tasks}}
+        Plan("corpus", [], budget, seed, origin, reading, corpus.fingerprint, task=task).write(place)
+        write_atomically(place / RECIPE, wanted.to_toml())
+    return begin(run, show, notice, score)
+
+
+def adapted(model: Model, mixture: Mixture | None = None) -> Recipe:
+    """The model's recipe with the objective that teaches it pairs, trained gently."""
+    recipe, settings = model.recipe, model.recipe.settings
+    name, objective = _objective(recipe)
+    changes: dict[str, Any] = {"corpus.packing": "parallel", "tokenizer.vocab_size": model.network.vocabulary,
+                               **{f"objective.{name}.{key}": value for key, value in objective.items()}}
+    if objective["kind"] in ("prefix_lm", "causal_lm"):
+        changes["corpus.pair"] = "A end B end"  # where the source ends is to be seen, where to end is to be learned
+    if mixture is not None:
+        changes["corpus.mixture"] = mixture.model_dump(exclude_none=True)
+    gone = [f"objective.{other}" for other in settings.objective if other != name]
+    return recipe.with_changes({"remove": [*gone, *outgrown(settings)], **changes, **gentle(settings)}, ORIGIN)
+
+
+def _objective(recipe: Recipe) -> tuple[str, dict[str, Any]]:
+    """The objective that teaches pairs in the way this model writes: its name, and its keys."""
+    tasks, way = recipe.settings.objective, way_of(recipe)
+    if way == "decoder":
+        # who has learned to write from a source goes on in the same manner; T5 does without smoothing
+        smoothing = next((0.0 if task.kind == "span_corruption" else task.smoothing for task in tasks.values()
+                          if task.kind in ("translation", "span_corruption")), SMOOTHING)
+        return "translation", {"kind": "translation", "smoothing": smoothing}
+    kept = {"packing": "parallel", "start_step": 0}
+    for name, task in tasks.items():
+        if way == "cloze" and task.kind == "masked_lm" and task.sees == "prefix":
+            return name, {"kind": task.kind, "scored": "second", "rate": UNILM_RATE, **kept}
+        if way == "prefix" and task.kind == "prefix_lm":
+            return name, {"kind": task.kind, **kept}
+        if way in ("prefix", "next") and task.kind == "causal_lm" and recipe.settings.network.memory is None:
+            return name, {"kind": task.kind, "scored": "second", **kept}
+    raise UserError(f"{recipe.label} does not write one text from another, so it cannot learn pairs; start from a "
+                    "model that does: transformer, mass, bart, t5, unilm, prefix-lm or gpt2.")
+
+
+# --- the pairs --------------------------------------------------------------------------------------------------------
+
+
+def _build(data: Data, model: Model, place: Path, reading: Reading, notice: Notice) -> Corpus:
+    train = [source for task in data.tasks for source in task.train]
+    dev = [source for task in data.tasks for source in task.dev]
+    build_corpus([], model.needs_tokenizer(), place / "corpus", pairs=[*train, *dev], notice=notice,
+                 held_out={source.name for source in dev}, **reading.paired())
+    return Corpus.open(place / "corpus")
+
+
+def _pairs(sources: Sequence[PairSource], reading: Reading) -> Iterator[tuple[PairSource, Pair]]:
+    for source in sources:
+        for pair in read_pairs([source], **reading.paired()):
+            yield source, pair
+
+
+def _hold_out(data: Data, place: Path, reading: Reading, notice: Notice) -> None:
+    """Keep what is written for the sake of scores, with every target that would be right."""
+    held: set[tuple[str, str]] = set()
+    for name in HELD_OUT:
+        lines = []
+        for task in data.tasks:
+            for source, pair in _pairs(getattr(task, name), reading):
+                lines.append({"task": task.name, "where": f"{name_of(Path(source.path))}, line {pair.line}",
+                              "source": pair.source, "references": [pair.target, *pair.others]})
+                held.add((pair.source, pair.target))
+        if lines:
+            _write_lines(place / f"{name}.jsonl", lines)
+    known = held & {(pair.source, pair.target) for task in data.tasks for _, pair in _pairs(task.train, reading)
+                    if (pair.source, pair.target) in held}
+    if known:
+        notice(f"{len(known):,} of {len(held):,} held-out pairs are among those to train on, so scores will say how "
+               "well they are remembered; give others with --dev and --test.")
+
+
+def _fitted(wanted: Recipe, corpus: Corpus, data: Data, seed: int, typed: set[str],
+            notice: Notice) -> tuple[Recipe, Epoch]:
+    """Batches of as many places as some of the longest pairs fill; pairs longer than the model's window are told."""
+    check_needs(wanted, corpus)
+    length = wanted.settings.corpus.sequence_length
+    epoch = Supply(wanted, corpus, build_objectives(wanted), seed).epoch()
+    if not epoch.pairs:
+        source, pair = next(_pairs(data.tasks[0].train, Reading(empty="skip")))
+        raise UserError(f"every pair to train on is longer than the {length:,} tokens that {wanted.label} reads, "
+                        f"beginning with {name_of(Path(source.path))}, line {pair.line}; shorten them, or set "
+                        "corpus.sequence_length higher if the network has more places.")
+    if epoch.left_out:
+        notice(f"{epoch.left_out:,} of {epoch.pairs + epoch.left_out:,} pairs to train on are longer than the "
+               f"{length:,} tokens that {wanted.label} reads, and are left out.")
+    if "training.batch_size" not in typed:
+        wanted = wanted.with_changes({"training.batch_size": max(1, round(ROWS * epoch.longest / length))}, ORIGIN)
+    supply = Supply(wanted, corpus, build_objectives(wanted), seed)
+    if supply.rates is not None:
+        rates = zip(data.tasks, supply.rates, strict=False)  # behind those of the tasks stand the held-out groups'
+        notice(f"tasks are drawn at these rates: {', '.join(f'{task.name} {rate:.1%}' for task, rate in rates)}.")
+    return wanted, supply.epoch()
+
+
+# --- scores -----------------------------------------------------------------------------------------------------------
+
+
+def score(run: Path, plan: Plan, model: Model, result: dict[str, Any], notice: Notice) -> dict[str, Any]:
+    """What the model writes for the held-out sources, kept beside them in dev.jsonl and test.jsonl, and how good it
+    is."""
+    task = plan.task or {}
+    metrics: dict[str, Any] = {}
+    for name in HELD_OUT:
+        if not (run / f"{name}.jsonl").is_file():
+            continue
+        # only LF ends a line: other line ends of Unicode occur inside sentences
+        lines = [json.loads(line) for line in (run / f"{name}.jsonl").read_text(encoding="utf-8").split("\n") if line]
+        notice(f"writing from {len(lines):,} sources of {name}, to be scored")
+        made = translate(model, [line["source"] for line in lines], where=[line["where"] for line in lines],
+                         beams=task["options"]["beams"], crop=True, notice=notice)
+        _write_lines(run / f"{name}.jsonl", [line | {"text": one.text} for line, one in zip(lines, made, strict=True)])
+        found = {called: _scored([(one.text, line["references"]) for line, one in zip(lines, made, strict=True)
+                                  if line["task"] == called]) for called in dict.fromkeys(x["task"] for x in lines)}
+        loss = {"loss": result["validation_loss"]} if name == "dev" else {}
+        metrics[name] = loss | (next(iter(found.values())) if len(task["metrics"]) == 1 else _together(found, task))
+    seen = result["steps"] / task["steps_in_epoch"] * task["pairs"]
+    return {"task": task["kind"], "model": plan.start, "metrics": metrics,
+            "examples_per_second": seen / max(result["seconds"], 1e-9)}
+
+
+def _together(found: dict[str, dict[str, Any]], task: dict[str, Any]) -> dict[str, Any]:
+    """The scores of each task, and the mean of those that count."""
+    counting = [scores[task["metrics"][name]] for name, scores in found.items()]
+    return {"mean": sum(counting) / len(counting), "tasks": found}
+
+
+def _scored(written: Sequence[tuple[str, list[str]]]) -> dict[str, Any]:
+    texts = [text for text, _ in written]
+    most = max(len(right) for _, right in written)
+    # a text with fewer references has its first one several times, which changes no score
+    references = [[right[number] if number < len(right) else right[0] for _, right in written]
+                  for number in range(most)]
+    exact = sum(text.strip() in [one.strip() for one in right] for text, right in written)
+    return _scores(texts, references) | {"exact_match": 100 * exact / len(texts), "examples": len(texts)}
+
+
+def _scores(texts: Sequence[str], references: Sequence[Sequence[str]]) -> dict[str, Any]:
+    """In percent, with the way each was counted."""
+    letters = "".join(references[0])
+    chinese = sum(len(run[0]) for run in CJK_RUN.finditer(letters)) > len(letters) / 2
+    words = translation_scores(texts, references, tokenize="zh" if chinese else "13a")
+    rouge = summary_scores(texts, references)
+    return {"bleu": words["bleu"]["score"], "chrf": words["chrf"]["score"], "rouge_l": rouge["rougeL"],
+            "signatures": {"bleu": words["bleu"]["signature"], "chrf": words["chrf"]["signature"],
+                           "rouge_l": rouge["signature"]}}
+
+
+def _write_lines(file: Path, lines: Sequence[dict[str, Any]]) -> None:
+    write_atomically(file, "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines))

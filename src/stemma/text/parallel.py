@@ -1,0 +1,306 @@
+"""Parallel text: pairs of a source and a target, from two files whose lines belong together or from a table of both.
+
+One pass, one line at a time, so memory does not grow with the files. A line without its counterpart would shift all
+that follow, so whatever is no pair is an error that names file and line, raised once all such lines are counted.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import chain, zip_longest
+from pathlib import Path
+from typing import Any
+
+from stemma.errors import UserError, did_you_mean
+from stemma.text.readers import list_files
+from stemma.text.streams import COMPRESSED, STDIN, Notice, check_encoding, name_of, read_text
+from stemma.text.tables import FORMATS, SHOWN
+
+SIDES = ("source", "target")
+COLUMNS = ",".join(SIDES)
+EMPTY = ("refuse", "skip")
+LINE_LIMIT = 1_000_000  # characters; a longer "line" is no sentence, and nothing longer is held in memory
+Numbered = Iterator[tuple[int, str]]
+Row = tuple[int, str, str, tuple[str, ...]]  # line, source, target, further targets
+
+
+@dataclass(frozen=True)
+class PairSource:
+    """Where pairs come from: a table, or a file and the `target` file beside it. Sources of one `name` and `prefix`
+    that follow each other are one group; the prefix stands before every source, to say which task it is (T5)."""
+
+    path: str | Path
+    target: str | Path | None = None
+    name: str = ""
+    prefix: str = ""
+    columns: str = COLUMNS  # of a table, the source first
+
+    @property
+    def group(self) -> tuple[str, str]:
+        return self.name, self.prefix
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    source: str
+    target: str
+    group: tuple[str, str] = ("", "")  # name and prefix of where it is from
+    others: tuple[str, ...] = ()  # further targets that would be as good, where a file has several
+    line: int = field(default=0, compare=False)  # of its file
+
+
+def pair_sources(paths: Sequence[str | Path], target: Sequence[str | Path] = (),
+                 columns: str = COLUMNS) -> list[PairSource]:
+    """What the command line means: each path a table, or with `target` each path and its counterpart, in order."""
+    files, others = list_files(paths), list_files(target) if target else []
+    if not others:
+        return [PairSource(file, columns=columns) for file in files]
+    if columns != COLUMNS:
+        raise UserError("--columns names the columns of a table and --target the other of two files; give one of them.")
+    if len(files) != len(others):
+        raise UserError(f"{_counted(len(files), 'source file')} and {_counted(len(others), 'target file')}: each needs "
+                        "its counterpart; give as many of the one as of the other, in the same order.")
+    if STDIN in files and STDIN in others:
+        raise UserError("source and target cannot both come from stdin; give a file for one of them.")
+    return [PairSource(file, other) for file, other in zip(files, others, strict=True)]
+
+
+def read_pairs(sources: Sequence[PairSource], *, encoding: str = "utf-8", errors: str = "strict",
+               empty: str = "refuse", notice: Notice | None = None) -> Iterator[Pair]:
+    """Every pair of every source, in order. Settings are checked now, the files as they are reached."""
+    if empty not in EMPTY:
+        raise UserError(f'--empty is "{empty}"; choose {" or ".join(EMPTY)}.{did_you_mean(empty, EMPTY)}')
+    encoding = check_encoding(encoding, errors)
+    for source in sources:
+        _named(source.columns)
+        for path in (source.path, source.target):
+            if path is not None and (count := len(list_files([path]))) != 1:
+                raise UserError(f"{path} is {count} files; name one for each side.")
+    reader = _Reader(encoding, errors, empty == "skip", notice or (lambda text: None))
+    return chain.from_iterable(map(reader.read, sources))
+
+
+def _named(columns: str) -> tuple[str, str]:
+    source, _, target = (column.strip() for column in columns.partition(","))
+    if not source or not target or source == target or "," in target:
+        raise UserError(f'--columns is "{columns}"; name two, the source first: --columns {COLUMNS}.')
+    return source, target
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count:,} {what}{'' if count == 1 else 's'}"
+
+
+@dataclass
+class _Found:
+    """What is wrong with a source: how many lines, and which are the first."""
+
+    lines: int = 0
+    empty: int = 0
+    first: list[tuple[str, str]] = field(default_factory=list)
+
+    def add(self, where: str, what: str) -> None:
+        self.lines += 1
+        if len(self.first) < SHOWN:
+            self.first.append((where, what))
+
+    @property
+    def listed(self) -> list[tuple[str, str]]:
+        more = self.lines - len(self.first)
+        return [*self.first, ("", f"and {more:,} more")] if more else self.first
+
+    def error(self, name: str) -> UserError:
+        drop = ", or drop pairs without a side with --empty skip" if self.empty else ""
+        if self.lines == 1:
+            where, what = self.first[0]
+            return UserError(f"{where} {what}; correct it{drop}.")
+        return UserError(f"{self.lines:,} lines of {name} are no pairs; correct them{drop}", self.listed)
+
+
+@dataclass
+class _Reader:
+    encoding: str
+    errors: str
+    skip: bool
+    notice: Notice
+
+    def read(self, given: PairSource) -> Iterator[Pair]:
+        path = list_files([given.path])[0]
+        other = None if given.target is None else list_files([given.target])[0]
+        names = [name_of(path), name_of(other or path)]
+        found = _Found()
+        skipped = made = 0
+        for number, *sides, others in (self._table(path, _named(given.columns), found) if other is None else
+                                       self._aligned(path, other, found)):
+            if not all(sides):
+                if self.skip:
+                    skipped += 1
+                    continue
+                found.empty += 1
+                bare = [side for side, text in enumerate(sides) if not text]
+                found.add(f"{names[bare[0]]}, line {number}", "is empty" if other and len(bare) == 1 else
+                          f"has no {' and no '.join(SIDES[side] for side in bare)}")
+            elif not found.lines:  # once something is wrong, the rest is read only to count what else is
+                made += 1
+                yield Pair(given.prefix + sides[0], sides[1], given.group, others, number)
+        if found.lines:
+            raise found.error(" and ".join(dict.fromkeys(names)))
+        if skipped:
+            self.notice(f"{names[0]}: {_counted(skipped, 'pair')} with an empty side "
+                        f"{'is' if skipped == 1 else 'are'} left out.")
+        if not made:
+            raise UserError(f"there is no pair in {names[0]}, only empty lines or nothing at all.")
+
+    def _aligned(self, path: Path, other: Path, found: _Found) -> Iterator[Row]:
+        """Two files, line by line; at the end, whether both had as many."""
+        names = name_of(path), name_of(other)
+        counts = [0, 0]
+        for source, target in zip_longest(self._lines(path), self._lines(other)):
+            counts = [line[0] if line else count for line, count in zip((source, target), counts, strict=True)]
+            if source and target:
+                yield source[0], source[1].strip(), target[1].strip(), ()
+        if 0 in counts and any(counts):
+            bare = counts.index(0)
+            raise UserError(f"{names[bare]} is empty and {names[1 - bare]} has {_counted(max(counts), 'line')}; each "
+                            "line needs its counterpart.")
+        if counts[0] != counts[1]:
+            raise UserError(f"{names[0]} has {_counted(counts[0], 'line')} and {names[1]} {counts[1]:,}; line by line "
+                            "they must belong together, so find where one was lost, or choose files that match.",
+                            found.listed)
+
+    def _table(self, path: Path, columns: tuple[str, str], found: _Found) -> Iterator[Row]:
+        lines = self._lines(path)
+        first = next((line for line in lines if line[1].strip()), None)
+        if first is None:
+            raise UserError(f"{name_of(path)} is empty; a table of pairs has a source and a target on each line.")
+        kind = _kind(path, first[1])
+        lines = chain([first], (line for line in lines if kind == "csv" or line[1].strip()))
+        rows = (_objects(lines, columns, name_of(path), found) if kind == "jsonl" else
+                self._cells(path, kind, lines, columns, found))
+        for number, cells in rows:
+            texts = _texts(*cells)
+            wrong = next(filter(None, map(self._unreadable, texts)), None)
+            if wrong:
+                found.add(f"{name_of(path)}, line {number}", wrong)
+            else:
+                source, target, *others = map(_clean, texts)
+                yield number, source, target, tuple(filter(None, others))
+
+    def _cells(self, path: Path, kind: str, lines: Numbered, columns: tuple[str, str],
+               found: _Found) -> Iterator[tuple[int, list[str]]]:
+        """Source and target of each row that has both, of tab- or comma-separated text."""
+        name = name_of(path)
+        rows = ((number, line.split("\t")) for number, line in lines) if kind == "tsv" else _comma(name, lines)
+        number, head = next(rows)
+        head = [cell.strip() for cell in head]
+        if set(columns) <= set(head):
+            chosen = [head.index(column) for column in columns]
+        elif ",".join(columns) != COLUMNS or len(head) > 2:
+            missing = [column for column in columns if column not in head]
+            raise UserError(f"{name} has no column {' and no column '.join(missing)} (its first line has: "
+                            f"{', '.join(cell[:20] for cell in head)}); name two of its columns with --columns."
+                            f"{did_you_mean(missing[0], head)}")
+        else:
+            chosen = [0, 1]
+            rows = chain([(number, head)], rows)
+            if len(head) == 2:
+                self.notice(f"{name} has no header with {' and '.join(columns)}, so its first line is read as a pair.")
+        hint = "are there tabs inside the text?" if kind == "tsv" else "text with commas must stand in quotes"
+        width = max(2, len(head))
+        for number, row in rows:
+            if len(row) == width:
+                yield number, [row[column] for column in chosen]
+            else:
+                what = ("has one column, not a source and a target" if len(row) == 1 else
+                        f"has {len(row)} columns instead of {width} ({hint})")
+                found.add(f"{name}, line {number}", what)
+
+    def _unreadable(self, cell: Any) -> str | None:
+        """What is wrong with a cell. (JSON can spell what no tokenizer can read.)"""
+        if not isinstance(cell, str):
+            return f"holds a {type(cell).__name__}, not text"
+        if self.errors == "strict" and _clean(cell) != _trimmed(cell):
+            return "has a NUL or half a character (--errors replace drops it)"
+        return None
+
+    def _lines(self, file: Path) -> Numbered:
+        """Numbered lines. Only LF ends one: other line ends of Unicode occur inside sentences."""
+        number, waiting = 1, ""
+        for block in read_text(file, self.encoding, self.errors, self.notice):
+            *finished, waiting = (waiting + block).split("\n")
+            yield from enumerate(finished, number)
+            number += len(finished)
+            if len(waiting) > LINE_LIMIT:
+                raise UserError(f"{name_of(file)}, line {number} is longer than {LINE_LIMIT:,} characters; parallel "
+                                "text has one pair a line.")
+        if waiting:
+            yield number, waiting
+
+
+def _texts(source: Any, target: Any) -> list[Any]:
+    """Source, target and further targets: in JSON either may be a list, of the sentences of a source or of targets of
+    which one is as good as another (SciTLDR). The first is learned."""
+    if isinstance(source, list) and all(isinstance(sentence, str) for sentence in source):
+        source = " ".join(sentence.strip() for sentence in source)
+    return [source, *((target or [""]) if isinstance(target, list) else [target])]
+
+
+def _trimmed(cell: str) -> str:
+    return cell.replace("\r\n", "\n").replace("\r", "\n").strip()
+
+
+def _clean(cell: str) -> str:
+    """With LF line ends, no NUL, nothing that cannot be written."""
+    return _trimmed(cell).replace("\0", "").encode("utf-8", "replace").decode()
+
+
+def _kind(path: Path, first: str) -> str:
+    """By the suffix; where that says nothing, by the first line."""
+    inner = Path(path.stem) if path.suffix.lower() in COMPRESSED else path
+    if known := FORMATS.get(inner.suffix.lower()):
+        return known
+    if first.lstrip().startswith("{"):
+        return "jsonl"
+    if "\t" in first:
+        return "tsv"
+    raise UserError(f"{name_of(path)} holds no pairs: its first line has no tab between a source and a target; name "
+                    "the file of the other side with --target, or give a .tsv, .csv or .jsonl file.")
+
+
+def _comma(name: str, lines: Numbered) -> Iterator[tuple[int, list[str]]]:
+    """Rows with the number of the line each begins at: a quoted cell may go on over several."""
+    begins = 0
+
+    def text() -> Iterator[str]:
+        nonlocal begins
+        for number, line in lines:
+            begins = begins or number
+            yield line + "\n"
+
+    try:
+        for row in csv.reader(text(), strict=True):
+            if row:  # not an empty line
+                yield begins, row
+            begins = 0
+    except csv.Error as error:
+        raise UserError(f"{name}, line {begins}: {error}; a quote within a quoted cell is written twice.") from error
+
+
+def _objects(lines: Numbered, columns: tuple[str, str], name: str, found: _Found) -> Iterator[tuple[int, list[Any]]]:
+    for number, line in lines:
+        where = f"{name}, line {number}"
+        try:
+            row = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            found.add(where, f"is not JSON ({getattr(error, 'msg', error)})")
+            continue
+        if not isinstance(row, dict):
+            found.add(where, "is no JSON object")
+        elif missing := [column for column in columns if column not in row]:
+            known = ", ".join(row) or "nothing"
+            found.add(where, f"has no {' and no '.join(missing)}, only {known} (choose with --columns)")
+        else:
+            yield number, ["" if row[column] is None else row[column] for column in columns]

@@ -1,0 +1,84 @@
+"""The mean of a run's last checkpoints, as a model.
+
+Late in training the weights wander about a good place rather than towards it, and the middle of where they were is
+better than any of it: the Transformer's results are means of its last 5 (base) or 20 (big) checkpoints
+(arXiv:1706.03762, section 6.1).
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import safe_open
+from torch import Tensor
+
+from stemma.corpus.directions import FILE as DIRECTIONS
+from stemma.corpus.directions import write_directions
+from stemma.corpus.shards import Corpus
+from stemma.errors import UserError
+from stemma.exchange.model import Model
+from stemma.exchange.save import write_model
+from stemma.files import folder_atomically, refuse_non_empty, verify_checksums
+from stemma.objectives import build_network
+from stemma.text.tokenizer import Tokenizer
+from stemma.training.checkpoints import STATE, WEIGHTS, newest_first
+from stemma.training.run import MODEL, is_corpus, read_run
+
+AVERAGED = "averaged"
+
+
+def average(run: str | Path, last: int = 5, out: str | Path | None = None, overwrite: bool = False) -> dict[str, Any]:
+    """Write the mean of the newest `last` checkpoints to `out`, by default RUN/averaged; says which steps they are."""
+    run = Path(run)
+    place = run / AVERAGED if out is None else Path(out)
+    recipe, plan = read_run(run)
+    if last < 1:
+        raise UserError(f"--last must be 1 or more, not {last}.")
+    refuse_non_empty(place, overwrite)
+    folders = newest_first(run)[:last]
+    if len(folders) < last:
+        there = f"has {len(folders)} checkpoint{'s' if len(folders) > 1 else ''}" if folders else "has no checkpoint"
+        use = f"use --last {len(folders)}, or " if folders else ""
+        raise UserError(f"{run} {there}, not {last}; {use}train with training.keep_checkpoints={last} and a smaller "
+                        "training.checkpoint_every.")
+    for folder in folders:
+        verify_checksums(folder, "the checkpoint", f"delete {folder}, and average those that are left.")
+    finished = run / MODEL
+    if (finished / "config.json").is_file():
+        tokenizer = Tokenizer.load(finished)
+    elif plan.corpus and is_corpus(plan.corpus):
+        tokenizer = Corpus.open(plan.corpus).tokenizer
+    else:
+        raise UserError(f"{run} has no model yet and its corpus is gone, so its vocabulary is not known; `stemma "
+                        f"resume {run}` finishes it.")
+    network = build_network(recipe, tokenizer.vocab_size)
+    load_mean(network.state_dict(), [folder / WEIGHTS for folder in folders])
+    with folder_atomically(place, overwrite) as temporary:
+        write_model(Model(recipe, tokenizer, network.eval()), temporary)
+        if (finished / DIRECTIONS).is_file():
+            shutil.copyfile(finished / DIRECTIONS, temporary / DIRECTIONS)
+        elif plan.corpus and is_corpus(plan.corpus):
+            write_directions(Corpus.open(plan.corpus, verify=False), temporary)
+    steps = [json.loads((folder / STATE).read_text())["step"] for folder in reversed(folders)]
+    return {"run": str(run), "out": str(place), "checkpoints": len(steps), "steps": steps}
+
+
+def load_mean(weights: Mapping[str, Tensor], files: Sequence[Path]) -> None:
+    """Fill these tensors with the mean of the files' of the same name, the newest file first. Tensor by tensor, so that
+    memory does not grow with the number of files, and summed in double, so that nothing is lost."""
+    with ExitStack() as open_files, torch.no_grad():
+        saved = [open_files.enter_context(safe_open(file, framework="pt")) for file in files]
+        for name in saved[0].keys():  # noqa: SIM118 (not a dictionary)
+            newest = saved[0].get_tensor(name)
+            if newest.is_floating_point():
+                total = newest.double()
+                for other in saved[1:]:
+                    total += other.get_tensor(name).double()
+                newest = total / len(saved)
+            weights[name].copy_(newest)

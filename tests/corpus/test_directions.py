@@ -1,0 +1,80 @@
+"""Two tables of frequencies tell the two sides of parallel text apart, and only where they are apart."""
+
+from __future__ import annotations
+
+import json
+import random
+
+import numpy as np
+import pytest
+from conftest import small_text
+
+from stemma.corpus.build import build_corpus
+from stemma.corpus.directions import FILE, directions, read_directions, write_directions
+from stemma.corpus.shards import Corpus
+from stemma.errors import CorruptFileError
+from stemma.text.parallel import PairSource
+from stemma.text.train import train_tokenizer
+
+
+def corpus_of(folder, pairs) -> Corpus:
+    folder.mkdir()
+    sides = [folder / "source", folder / "target"]
+    for side, lines in zip(sides, zip(*pairs, strict=True), strict=True):
+        side.write_text("".join(f"{line}\n" for line in lines))
+    train_tokenizer(iter(side.read_text() for side in sides), "word", 400, lowercase=True).save(folder / "tokenizer")
+    build_corpus([], folder / "tokenizer", folder / "corpus", pairs=[PairSource(*sides)], workers=1)
+    return Corpus.open(folder / "corpus")
+
+
+def other_language(line: str) -> str:
+    """Every word but the names of places in another spelling."""
+    return " ".join(word if word in ("cellar", "window", "river") else word[::-1] + "en"
+                    for word in line.lower().rstrip(".").split()) + " ."
+
+
+@pytest.fixture(scope="module")
+def lines() -> list[str]:
+    return [line for line in small_text(documents=60).split("\n") if line]
+
+
+def test_frequencies_are_those_of_each_side(tmp_path, lines):
+    corpus = corpus_of(tmp_path / "made", [("a a b", "c"), ("a", "b c c")])
+    found = directions(corpus)
+    tokens = [corpus.tokenizer.token(number) for number in found.tokens]
+    assert sorted(tokens) == ["a", "b", "c"] and found.tokens.tolist() == sorted(found.tokens.tolist())
+    source, target = (dict(zip(tokens, np.exp(side), strict=True)) for side in (found.source, found.target))
+    assert source == pytest.approx({"a": 3.5 / 5.5, "b": 1.5 / 5.5, "c": 0.5 / 5.5})
+    assert target == pytest.approx({"a": 0.5 / 5.5, "b": 1.5 / 5.5, "c": 3.5 / 5.5})
+
+
+def test_a_language_that_is_not_the_sources_is_found(tmp_path, lines):
+    corpus = corpus_of(tmp_path / "made", [(line, other_language(line)) for line in lines[:300]])
+    write_directions(corpus, tmp_path)
+    found = read_directions(tmp_path)
+    assert found.apart > 1.5
+    source, target = ([one.ids for one in corpus.tokenizer.encode_batch(texts, special=False)]
+                      for texts in (lines[300:350], list(map(other_language, lines[300:350]))))
+    assert found.swapped(source) == [] and len(found.swapped(target)) > 40
+    assert found.swapped([*source, *target[:30]]) == []  # most lines are as they should be
+    assert found.odds([]) == 0.0 and found.swapped([[]]) == []
+
+
+def test_one_language_on_both_sides_says_nothing(tmp_path, lines):
+    rng = random.Random(0)
+    shorter = [(line, " ".join(word for word in line.split() if rng.random() < 0.5) or line) for line in lines[:300]]
+    both = [(line, other_language(line))[::rng.choice((1, -1))] for line in lines[:300]]
+    for name, pairs in (("summaries", shorter), ("both ways", both)):
+        corpus = corpus_of(tmp_path / name, pairs)
+        found = directions(corpus)
+        assert found.apart < 0.5
+        rows = [one.ids for one in corpus.tokenizer.encode_batch([b for _, b in pairs], special=False)]
+        assert found.swapped(rows) == []
+
+
+def test_only_pairs_have_directions(tmp_path, corpus_folder):
+    write_directions(Corpus.open(corpus_folder), tmp_path)
+    assert not (tmp_path / FILE).exists() and read_directions(tmp_path) is None
+    (tmp_path / FILE).write_text(json.dumps({"tokens": [1]}))
+    with pytest.raises(CorruptFileError, match=r"directions\.json cannot be read"):
+        read_directions(tmp_path)

@@ -1,0 +1,81 @@
+import numpy as np
+import pytest
+from making import whole
+from sided import chinese, labels_of, originals, rows_of, sided_draft, with_sentinels
+
+from stemma.corpus.shards import Corpus
+from stemma.objectives import finish
+from stemma.objectives.span_to_span import SpanToSpan, choose_span
+from stemma.schema.objective import SpanToSpanSettings
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory) -> Corpus:
+    return with_sentinels(tmp_path_factory.mktemp("mass"))
+
+
+def corrupted(corpus, rows=120, single="start A end", seed=0, **settings):
+    draft = sided_draft(whole(corpus), "doc_sentences", 24, rows, seed, single, "mask")
+    task = SpanToSpan("masked_span_to_span", SpanToSpanSettings(kind="masked_span_to_span", **settings))
+    task.corrupt(draft, np.random.default_rng(seed))
+    return draft
+
+
+@pytest.mark.parametrize("share", [0.01, 0.3, 0.5, 1.0])
+def test_one_stretch_is_hidden_and_written_and_nothing_else_changes(corpus, share):
+    """With a share so small that one token is hidden it is BERT's task; with 1 GPT's."""
+    mask = corpus.tokenizer.role("mask")
+    draft = corrupted(corpus, share=share, mask=1.0, random=0.0)
+    encoder, decoder = draft.sides["encoder"], draft.sides["decoder"]
+    for row, (source, text) in enumerate(zip(rows_of(encoder), originals(draft), strict=True)):
+        size = max(1, round((len(text) - 2) * share))
+        places = decoder.positions[row, :decoder.lengths[row]].tolist()
+        assert places == list(range(places[0], places[0] + size))
+        assert places[0] >= 1 and places[-1] < len(text) - 1  # never a special token
+        assert [place for place, token in enumerate(source) if token == mask] == places
+        assert labels_of(decoder)[row] == [text[place] for place in places]
+        assert rows_of(decoder)[row] == [mask, *(text[place] for place in places[:-1])]
+        assert [token for token in source if token != mask] == [t for p, t in enumerate(text) if p not in places]
+    if share == 0.01:
+        assert (decoder.lengths == 1).all()
+    if share == 1.0:
+        assert (decoder.lengths == draft.lengths - 2).all()
+
+
+def test_hidden_tokens_are_masked_replaced_or_kept_in_their_shares(corpus):
+    draft = corrupted(corpus, rows=1500)
+    decoder = draft.sides["decoder"]
+    used = np.arange(decoder.ids.shape[1]) < decoder.lengths[:, None]
+    now = np.take_along_axis(draft.sides["encoder"].ids, decoder.positions, axis=1)[used]
+    was = decoder.labels[used]
+    masked = (now == corpus.tokenizer.role("mask")).mean()
+    assert abs(masked - 0.8) < 4 * (0.16 / len(now)) ** 0.5
+    ordinary = len(corpus.tokenizer.ordinary_ids)
+    changed = ((now != was) & (now != corpus.tokenizer.role("mask"))).mean()
+    assert abs(changed - 0.1 * (1 - 1 / ordinary)) < 4 * (0.09 / len(now)) ** 0.5
+    assert not np.isin(now[now != corpus.tokenizer.role("mask")], corpus.tokenizer.special_ids).any()
+
+
+def test_a_stretch_begins_anywhere():
+    text = np.tile(np.array([False] + [True] * 9 + [False]), (9000, 1))
+    found = choose_span(text, 0.5, np.random.default_rng(0))  # 4.5 tokens are rounded to four
+    assert (found.sum(1) == 4).all()
+    times = np.bincount(found.argmax(1), minlength=11)
+    assert times[0] == 0 and times[7:].sum() == 0
+    assert (np.abs(times[1:7] - 1500) < 5 * 1500**0.5).all()
+
+
+def test_a_batch_numbers_the_decoders_places_as_the_encoders(corpus):
+    draft = corrupted(corpus)
+    batch = finish(draft)
+    decoder = draft.sides["decoder"]
+    assert batch.streams["decoder"].positions.tolist() == decoder.positions.tolist()
+    assert batch.tokens == int(draft.sides["encoder"].lengths.sum() + decoder.lengths.sum())
+    assert batch.scores["vocabulary"].labels.tolist() == [label for row in labels_of(decoder) for label in row]
+
+
+def test_chinese_text_is_hidden_in_one_stretch(tmp_path):
+    draft = corrupted(chinese(tmp_path), rows=8, mask=1.0, random=0.0)
+    for row, text in enumerate(originals(draft)):
+        positions = draft.sides["decoder"].positions[row, :draft.sides["decoder"].lengths[row]]
+        assert labels_of(draft.sides["decoder"])[row] == [text[place] for place in positions]

@@ -1,0 +1,266 @@
+"""T5 agrees with `transformers` to 1e-4, in both directions: encoder, decoder, steps, far distances, its tokenizer."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import sentencepiece
+import torch
+import transformers
+from parity import reference
+from parity.reference import (
+    assert_agrees_both_ways,
+    assert_loads_into,
+    assert_same_outputs,
+    assert_same_steps,
+    load_both_ways,
+)
+from safetensors.torch import load_file, save_file
+from transformers.models.t5.modeling_t5 import T5Attention
+
+import stemma
+from stemma.errors import UserError
+from stemma.network.buckets import BucketedDistances
+from stemma.schema.network import BucketedPosition
+from stemma.text.tokenizer import Tokenizer
+from stemma.text.train import train_tokenizer
+
+KIND = "T5ForConditionalGeneration"
+LINES = ["The old clerk copies a letter.", "A <extra_id_0> letter <extra_id_1> at noon", "two  spaces  here ",
+         "na\u00efve Zo\u00eb", " before", ""]
+
+
+def configure(folder, **changes) -> None:
+    file = folder / "config.json"
+    config = {**json.loads(file.read_text()), **changes}
+    file.write_text(json.dumps({key: value for key, value in config.items() if value is not ...}))
+
+
+def config_of(folder) -> dict:
+    return json.loads((folder / "config.json").read_text())
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_t5_agrees_with_transformers(tmp_path, seed):
+    model = assert_agrees_both_ways(reference.random_reference("t5", seed, KIND), tmp_path, seed)
+    assert model.recipe.settings.network.decoder.layers == config_of(tmp_path / "theirs")["num_decoder_layers"]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_text_written_bit_by_bit_agrees(tmp_path, seed):
+    theirs = reference.random_reference("t5", seed, KIND)
+    theirs.save_pretrained(tmp_path)
+    assert_same_steps(stemma.load(tmp_path), theirs, seed)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(("buckets", "distance"), [(32, 128), (8, 11), (12, 40)])
+def test_far_distances_agree(tmp_path, buckets, distance):
+    """Longer than the last bucket's edge on either side."""
+    theirs = reference.random_reference("t5", 1, KIND, relative_attention_num_buckets=buckets,
+                                        relative_attention_max_distance=distance)
+    theirs.save_pretrained(tmp_path)
+    model = stemma.load(tmp_path)
+    generator = torch.Generator().manual_seed(0)
+    ids, target = (torch.randint(61, (2, length), generator=generator) for length in (190, 160))
+    expected = theirs(input_ids=ids, decoder_input_ids=target).logits
+    torch.testing.assert_close(model.logits(ids, decoder_input_ids=target), expected, atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize(("buckets", "distance"), [(32, 128), (8, 11), (16, 100), (64, 1000)])
+@pytest.mark.parametrize("both_ways", [True, False])
+def test_every_distance_has_their_bucket(buckets, distance, both_ways):
+    ahead = torch.arange(-3 * distance, 3 * distance)
+    settings = BucketedPosition(kind="bucketed", buckets=buckets, distance=distance)
+    ours = BucketedDistances(settings, 1, both_ways).bucket(ahead)
+    theirs = T5Attention._relative_position_bucket(ahead, both_ways, buckets, distance)
+    assert torch.equal(ours, theirs)
+    assert set(ours.tolist()) == set(range(buckets)) - ({buckets // 2} if both_ways else set())  # 0 ahead is behind
+
+
+@pytest.mark.parametrize("activation", ["relu", "gelu", "gelu_new", "silu"])
+def test_every_activation_agrees(tmp_path, activation):
+    theirs = reference.random_reference("t5", 5, KIND, feed_forward_proj=activation)
+    model, back = load_both_ways(theirs, tmp_path)
+    assert_same_outputs(model, theirs)
+    assert_same_outputs(model, back)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_transformers_agrees_with_ours(tmp_path, seed):
+    sizes = reference.random_sizes(seed + 10)
+    changes = {"layers": sizes["layers"], "decoder.layers": sizes["layers"] + 1, "width": sizes["width"],
+               "heads": sizes["heads"], "feedforward": sizes["inner"], "norm.epsilon": 1e-4, "activation": "gelu"}
+    wide = ["network.attention.head_width=9"] if seed else []
+    model = stemma.build("t5", sizes["vocabulary"], [*(f"network.{key}={value}" for key, value in changes.items()),
+                                                     *wide])
+    reference.perturb(model.network, seed)
+    stemma.save(model, tmp_path / "ours")
+    theirs = assert_loads_into(KIND, tmp_path / "ours")
+    assert type(transformers.AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "ours")) is type(theirs)
+    assert_same_outputs(model, theirs, seed=seed)
+    assert_same_steps(model, theirs, seed)
+    assert model.parameter_count() == theirs.num_parameters()
+    assert_same_outputs(stemma.load(tmp_path / "ours"), theirs, seed=seed)
+
+
+@torch.no_grad()
+def test_a_bare_body_is_the_same_with_its_head(tmp_path):
+    """The head has no weights of its own, so nothing is invented."""
+    theirs = reference.random_reference("t5", 2, "T5Model")
+    theirs.save_pretrained(tmp_path / "theirs")
+    model = stemma.load(tmp_path / "theirs")
+    ids, target = torch.arange(8).view(2, 4), torch.arange(6).view(2, 3)
+    expected = theirs(input_ids=ids, decoder_input_ids=target).last_hidden_state
+    torch.testing.assert_close(model.hidden(ids, decoder_input_ids=target), expected, atol=1e-4, rtol=0)
+    stemma.save(model, tmp_path / "ours")
+    assert_loads_into(KIND, tmp_path / "ours")
+    assert (tmp_path / "ours/model.safetensors").read_bytes() == (tmp_path / "theirs/model.safetensors").read_bytes()
+
+
+# --- the published file, and what only looks like it ------------------------------------------------------------------
+
+
+def test_an_old_file_with_its_copies_loads(tmp_path):
+    """The table four times, and a table of distances that was stored and never used."""
+    theirs = reference.random_reference("t5", 2, KIND)
+    theirs.save_pretrained(tmp_path)
+    weights = load_file(tmp_path / "model.safetensors")
+    again = {name: weights["shared.weight"].clone()
+             for name in ("lm_head.weight", "encoder.embed_tokens.weight", "decoder.embed_tokens.weight")}
+    unused = {"decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight": torch.ones(32, 3)}
+    save_file({**weights, **again, **unused}, tmp_path / "model.safetensors", {"format": "pt"})
+    model = stemma.load(tmp_path)
+    assert model.notices == []
+    assert_same_outputs(model, theirs)
+    again["lm_head.weight"][0, 0] += 1
+    save_file({**weights, **again, **unused}, tmp_path / "model.safetensors", {"format": "pt"})
+    with pytest.raises(UserError, match=r"lm_head.weight untied from shared.weight"):
+        stemma.load(tmp_path)
+
+
+def test_a_silent_config_is_as_large_as_published(tmp_path):
+    """Silence means the family's defaults: eight heads of 64, and a decoder as deep as the encoder."""
+    theirs = reference.random_reference("t5", 1, KIND, num_layers=2, num_decoder_layers=2, num_heads=8, d_kv=64)
+    theirs.save_pretrained(tmp_path)
+    configure(tmp_path, num_decoder_layers=..., d_kv=..., num_heads=..., relative_attention_num_buckets=...)
+    assert_same_outputs(stemma.load(tmp_path), theirs)
+
+
+def test_what_came_later_under_the_same_name_is_refused_with_all_reasons(tmp_path):
+    reference.random_reference("t5", 1, KIND, feed_forward_proj="gated-gelu").save_pretrained(tmp_path)
+    configure(tmp_path, tie_word_embeddings=False, scale_decoder_outputs=False)
+    with pytest.raises(UserError, match="family t5, of a kind that is not supported") as told:
+        stemma.load(tmp_path)
+    assert [place for place, _ in told.value.problems] == [
+        "tie_word_embeddings = False", "scale_decoder_outputs = False", "feed_forward_proj = gated-gelu"]
+
+
+def test_an_encoder_alone_is_refused(tmp_path):
+    reference.random_reference("t5", 1, "T5EncoderModel").save_pretrained(tmp_path)
+    with pytest.raises(UserError, match="is_encoder_decoder = False +only True is supported"):
+        stemma.load(tmp_path)
+
+
+NOT_T5 = {"layer norm": ("t5", ["network.norm={kind='layer', place='pre', epsilon=1e-6}"]),
+          "post-norm": ("t5", ["network.norm.place=post"]),
+          "constants": ("t5", ["network.bias=true"]), "constants in attention": ("t5", ["network.attention.bias=true"]),
+          "scaled scores": ("t5", ["network.attention.scale=true"]), "loud": ("t5", ["network.embedding.quiet=false"]),
+          "scaled table": ("t5", ["network.embedding.scale=true"]), "one stack": ("prefix-lm", []),
+          "learned places": ("t5", ["network.position={kind='learned', maximum=64}", "corpus.sequence_length=64"]),
+          "transformer": ("transformer", []), "mass": ("mass", [])}
+
+
+@pytest.mark.parametrize(("name", "changes"), NOT_T5.values(), ids=NOT_T5)
+def test_what_is_not_t5_is_saved_under_our_own_name(tmp_path, name, changes):
+    sizes = ["network.width=24", "network.heads=2", "network.feedforward=96"]
+    model = stemma.build(f"{name}@tiny", 40, [*sizes, *changes])
+    reference.perturb(model.network, 0)
+    stemma.save(model, tmp_path / "m")
+    assert config_of(tmp_path / "m")["model_type"] == "stemma"
+    again = stemma.load(tmp_path / "m")
+    ids = torch.arange(40)[None]
+    more = {} if name == "prefix-lm" else {"decoder_input_ids": ids[:, :9]}
+    assert torch.equal(model.logits(ids, **more), again.logits(ids, **more))
+    assert again.recipe == model.recipe
+
+
+# --- with its tokenizer -----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def theirs_folder(tmp_path_factory, text_file):
+    """As the first T5 checkpoints have it: a SentencePiece model that knows nothing of the sentinels."""
+    folder = tmp_path_factory.mktemp("t5")
+    sentencepiece.SentencePieceTrainer.train(
+        input=str(text_file), model_prefix=str(folder / "spiece"), vocab_size=120, pad_id=0, eos_id=1, unk_id=2,
+        bos_id=-1, hard_vocab_limit=False, minloglevel=2)
+    (folder / "config.json").write_text('{"model_type": "t5"}')
+    (folder / "tokenizer_config.json").write_text('{"tokenizer_class": "T5Tokenizer"}')
+    return folder
+
+
+@pytest.mark.parametrize("layout", ["slow", "fast"])
+def test_their_tokenizer_gives_the_same_ids(tmp_path, theirs_folder, layout):
+    theirs = transformers.AutoTokenizer.from_pretrained(theirs_folder)
+    theirs.save_pretrained(tmp_path)
+    ours = Tokenizer.load(theirs_folder if layout == "slow" else tmp_path)
+    assert [ours.encode(line).ids for line in LINES] == [theirs(line)["input_ids"] for line in LINES]
+    pairs = zip(LINES[:-1], reversed(LINES[:-1]), strict=True)
+    assert all(ours.encode(*pair).ids == theirs(*pair)["input_ids"] for pair in pairs)
+    names = [f"<extra_id_{number}>" for number in range(100)]
+    assert ours.sentinels == theirs.convert_tokens_to_ids(names)
+    assert ours.sentinels == list(range(ours.vocab_size - 1, ours.vocab_size - 101, -1))  # the first comes last
+    assert ours.roles == {"padding": 0, "end": 1, "separator": 1, "unknown": 2, "sentinel": ours.vocab_size - 1}
+
+
+def test_a_table_with_rows_to_spare_keeps_them(tmp_path, theirs_folder):
+    """32,128 rows for 32,100 tokens, as published."""
+    tokens = transformers.AutoTokenizer.from_pretrained(theirs_folder)
+    theirs = reference.random_reference("t5", 1, KIND, vocab_size=len(tokens) + 14, decoder_start_token_id=0)
+    theirs.save_pretrained(tmp_path / "theirs")
+    tokens.save_pretrained(tmp_path / "theirs")
+    model = stemma.load(tmp_path / "theirs")
+    assert model.notices == [] and model.network.vocabulary == len(tokens) + 14
+    settings = model.recipe.settings
+    assert (settings.corpus.decoder_start, settings.tokenizer.kind, settings.corpus.single) == ("padding", "unigram",
+                                                                                                "A end")
+    stemma.save(model, tmp_path / "ours")
+    back = assert_loads_into(KIND, tmp_path / "ours")
+    assert_same_outputs(model, back)
+    assert back.config.decoder_start_token_id == 0
+
+
+def test_a_decoder_that_starts_elsewhere_is_told(tmp_path, theirs_folder):
+    tokens = transformers.AutoTokenizer.from_pretrained(theirs_folder)
+    reference.random_reference("t5", 1, KIND, vocab_size=len(tokens)).save_pretrained(tmp_path)
+    tokens.save_pretrained(tmp_path)
+    configure(tmp_path, decoder_start_token_id=1)
+    assert stemma.load(tmp_path).recipe.settings.corpus.decoder_start == "end"
+    configure(tmp_path, decoder_start_token_id=7)
+    with pytest.raises(UserError, match="decoder_start_token_id 7"):
+        stemma.load(tmp_path)
+
+
+def test_what_transformers_needs_to_write_is_there(tmp_path, text_file):
+    text = text_file.read_text()
+    tokenizer = train_tokenizer(iter([text]), "unigram", 260, lowercase=False, roles={"end", "sentinel"})
+    model = stemma.build("t5@tiny", tokenizer.vocab_size)
+    model.tokenizer = tokenizer
+    reference.perturb(model.network, 0)
+    stemma.save(model, tmp_path / "m")
+    config = config_of(tmp_path / "m")
+    names = ("decoder_start_token_id", "eos_token_id", "pad_token_id")
+    assert [config[name] for name in names] == [tokenizer.role(role) for role in ("padding", "end", "padding")]
+    tokens = transformers.AutoTokenizer.from_pretrained(tmp_path / "m")
+    for line in LINES:
+        assert tokens(line)["input_ids"] == [*tokenizer.encode(line, special=False).ids, tokenizer.role("end")]
+    assert tokens(*LINES[:2])["input_ids"] == [*tokens(LINES[0])["input_ids"], *tokens(LINES[1])["input_ids"]]
+    assert tokens.convert_tokens_to_ids(["<extra_id_0>", "<extra_id_7>"]) == [tokenizer.sentinels[i] for i in (0, 7)]
+    theirs = transformers.AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "m").eval()
+    given = tokens("the old clerk", return_tensors="pt")
+    made = theirs.generate(**given, max_new_tokens=5, do_sample=False)
+    assert made[0, 0] == tokenizer.role("padding")
+    ours = model.logits(given["input_ids"], decoder_input_ids=made[:, :-1]).argmax(-1)
+    assert torch.equal(ours, made[:, 1:])

@@ -1,0 +1,277 @@
+"""A model of any family that writes learns pairs, is scored on held-out ones, and opens as a translator."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from toy_pairs import pairs, rate, save_model, translated, write_pairs
+
+import stemma
+from stemma.corpus.shards import Corpus
+from stemma.corpus.view import split
+from stemma.errors import UserError
+from stemma.exchange.load import load
+from stemma.lineage import recipe
+from stemma.tasks.mixture import Data, one_task, read_plan
+from stemma.tasks.seq2seq import adapted, finetune
+from stemma.training.run import read_run
+
+FAMILIES = ["transformer", "mass", "bart", "t5", "unilm", "prefix-lm", "gpt2"]
+
+
+@pytest.fixture
+def models(tmp_path_factory):
+    return lambda name, *changes, **more: save_model(tmp_path_factory.mktemp("model") / name, name, *changes, **more)
+
+
+@pytest.fixture
+def data(tmp_path) -> Data:
+    """Pairs to learn, and others to be judged by."""
+    every = list(dict.fromkeys(pairs(400)))
+    return one_task({"train": [write_pairs(tmp_path / "train.tsv", every[20:] * 6)],
+                     "dev": [write_pairs(tmp_path / "dev.tsv", every[:10])],
+                     "test": [write_pairs(tmp_path / "test.tsv", every[10:20])]})
+
+
+def run_briefly(model, data, out, *changes, notice=lambda text: None, **options):
+    return finetune(model, data, out, beams=1, changes=changes, notice=notice, **{"steps": 2, **options})
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_every_family_learns_to_translate(tmp_path, models, data, name):
+    result = finetune(models(name), data, tmp_path / "run", steps=300, beams=2,
+                      changes=[rate(name), "training.batch_size=8"])
+    dev, test = result["metrics"]["dev"], result["metrics"]["test"]
+    assert dev["exact_match"] >= 80 and test["exact_match"] >= 80
+    assert dev["chrf"] > 80 and dev["rouge_l"] > 80 and dev["examples"] == 10
+    assert dev["loss"] == result["validation_loss"] < 0.7 < 2 < result["unigram_loss"] + 1
+    assert dev["signatures"]["bleu"].startswith("nrefs:1|case:mixed") and result["examples_per_second"] > 0
+
+    lines = [json.loads(line) for line in (tmp_path / "run" / "test.jsonl").read_text().splitlines()]
+    again = stemma.translate(tmp_path / "run", [line["source"] for line in lines], beams=2)
+    assert [line["text"] for line in lines] == [one.text for one in again]
+    assert json.loads((tmp_path / "run" / "result.json").read_text())["metrics"] == result["metrics"]
+
+
+def test_the_objective_fits_how_the_model_writes(models):
+    found = {name: adapted(load(models(name))).settings for name in FAMILIES}
+    tasks = {name: list(settings.objective.values()) for name, settings in found.items()}
+    assert all(len(kinds) == 1 and found[name].packings().popitem()[1] == "parallel" for name, kinds in tasks.items())
+    assert {name: tasks[name][0].smoothing for name in FAMILIES[:4]} == {"transformer": 0.1, "mass": 0.1, "bart": 0.1,
+                                                                         "t5": 0.0}
+    cloze = tasks["unilm"][0]
+    assert (cloze.kind, cloze.sees, cloze.scored, cloze.rate) == ("masked_lm", "prefix", "second", 0.7)
+    assert tasks["prefix-lm"][0].kind == "prefix_lm" and found["prefix-lm"].corpus.pair == "A end B end"
+    assert (tasks["gpt2"][0].kind, tasks["gpt2"][0].scored) == ("causal_lm", "second")
+
+
+def test_a_second_fine_tune_goes_on_in_the_same_manner(tmp_path, models, data):
+    model = models("bart")
+    run_briefly(model, data, tmp_path / "one", "objective.translation.smoothing=0.25")
+    run_briefly(tmp_path / "one", data, tmp_path / "two")
+    assert recipe(tmp_path / "two" / "recipe.toml").settings.objective["translation"].smoothing == 0.25
+
+
+def test_training_is_gentler_than_before(models):
+    for name, slower in (("bart", "linear"), ("t5", "constant"), ("unilm", "linear")):
+        before = load(models(name, "network.width=128"))
+        after = adapted(before).settings.training
+        assert after.learning_rate < before.recipe.settings.training.learning_rate
+        assert after.schedule.kind == slower and after.clip_norm
+
+
+@pytest.mark.parametrize("name", ["bert", "xlnet", "transformer-xl"])
+def test_who_does_not_write_from_a_source_is_refused(tmp_path, models, data, name):
+    extra = [] if name == "bert" else ["network.attention.head_width=16"]
+    with pytest.raises(UserError, match=rf"{name}@tiny does not write .* start from a model that does: transformer"):
+        run_briefly(models(name, *extra), data, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_exactly_the_dev_pairs_are_held_out(tmp_path, models, data):
+    run_briefly(models("bart"), data, tmp_path / "run")
+    corpus = Corpus.open(tmp_path / "run" / "corpus")
+    training, validation = split(corpus, share=0.5)
+    dev = (tmp_path / "dev.tsv").read_text().splitlines()[1:]
+    rows = [corpus.slice("tokens", *bounds) for bounds in validation.documents.tolist()]
+    assert [corpus.tokenizer.decode(row.tolist()).split() for row in rows] == [line.split() for line in dev]
+    assert len(training.documents) + len(rows) == corpus.manifest["documents"]
+    assert not np.isin(validation.documents[:, 0], training.documents[:, 0]).any()
+
+
+def test_the_length_of_a_run(tmp_path, models, data):
+    model = models("bart")
+    result = run_briefly(model, data, tmp_path / "one", "training.batch_size=8", steps=None, epochs=1)
+    settings = recipe(tmp_path / "one" / "recipe.toml").settings.training
+    rows = 8 * 32 // 4  # places, by those of the longest pair
+    assert len(pairs(400)) / rows < result["steps"] == settings.validate_every == settings.checkpoint_every < 60
+    assert settings.batch_size == 8 and settings.warmup_steps == result["steps"] // 10
+    two = run_briefly(model, data, tmp_path / "two", "training.batch_size=8", steps=None, epochs=2)
+    assert two["steps"] == 2 * result["steps"] and two["tokens"] == pytest.approx(2 * result["tokens"], rel=0.1)
+    three = run_briefly(model, data, tmp_path / "three", "training.steps=7", steps=None)
+    assert three["steps"] == 7
+    with pytest.raises(UserError, match="--epochs and --steps exclude each other"):
+        run_briefly(model, data, tmp_path / "four", epochs=2)
+    with pytest.raises(UserError, match="--epochs must be a number greater than 0, not -1"):
+        run_briefly(model, data, tmp_path / "four", steps=None, epochs=-1)
+
+
+def test_dev_pairs_that_are_also_learned_are_told(tmp_path, models, data):
+    told: list[str] = []
+    run_briefly(models("bart"), data, tmp_path / "one", notice=told.append)
+    assert not [text for text in told if "remembered" in text]
+    (task,) = data.tasks
+    same = Data((type(task)("seq2seq", task.train, (type(task.dev[0])(task.train[0].path, name="seq2seq, dev"),)),))
+    run_briefly(models("bart"), same, tmp_path / "two", notice=told.append)
+    [found] = [text for text in told if "remembered" in text]
+    count = len(set((tmp_path / "train.tsv").read_text().splitlines()[1:]))
+    assert found.startswith(f"{count} of {count} held-out pairs are among those to train on")
+
+
+def test_pairs_that_are_too_long(tmp_path, models, data):
+    model = models("bart")
+    told: list[str] = []
+    long = [(" ".join(["ink"] * 40), "lamp"), *pairs(30), ("ink", " ".join(["lamp"] * 31))]
+    some = one_task({"train": [write_pairs(tmp_path / "some.tsv", long)], "dev": [tmp_path / "dev.tsv"]})
+    run_briefly(model, some, tmp_path / "one", notice=told.append)
+    assert "2 of 32 pairs to train on are longer than the 32 tokens that bart@tiny reads, and are left out." in told
+    every = one_task({"train": [write_pairs(tmp_path / "all.tsv", long[:1] * 3)], "dev": [tmp_path / "dev.tsv"]})
+    with pytest.raises(UserError, match=r"every pair to train on is longer than the 32 tokens .*all\.tsv, line 2;"):
+        run_briefly(model, every, tmp_path / "two")
+    assert not (tmp_path / "two").exists() and not list(tmp_path.glob(".two*"))
+
+
+def test_sentences_and_several_right_answers(tmp_path, models):
+    """SciTLDR's format: a source is a list of sentences, a target a list of summaries."""
+    rows = [{"source": ["ink lamp.", "page"], "target": [target]} for target in ("leaf", "tree")] * 20
+    train, dev = tmp_path / "train.jsonl", tmp_path / "dev.jsonl"
+    train.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    right = [{"source": ["ink", "lamp"], "target": ["text copy noon", "tree"]},
+             {"source": ["page"], "target": ["leaf"]}]
+    dev.write_text("".join(json.dumps(row) + "\n" for row in right))
+    result = finetune(models("bart"), one_task({"train": [train], "dev": [dev]}), tmp_path / "run", steps=2, beams=1)
+    lines = [json.loads(line) for line in (tmp_path / "run" / "dev.jsonl").read_text().splitlines()]
+    assert [line["source"] for line in lines] == ["ink lamp", "page"]
+    assert [line["references"] for line in lines] == [["text copy noon", "tree"], ["leaf"]]
+    assert result["metrics"]["dev"]["signatures"]["bleu"].startswith("nrefs:2")
+    text = lines[0]["text"]
+    matches = (text in right[0]["target"]) + (lines[1]["text"] == "leaf")
+    assert result["metrics"]["dev"]["exact_match"] == 50 * matches
+
+
+def test_any_right_answer_counts():
+    from stemma.tasks.seq2seq import _scored
+
+    alone = _scored([("the old clerk reads a page", ["nothing of the kind", "the old clerk reads a page"]),
+                     ("seven pages are missing now", ["seven pages are missing now"])])
+    assert alone["exact_match"] == 100 and alone["bleu"] == pytest.approx(100) and alone["rouge_l"] == 100
+    chinese = _scored([("他在河边读书", ["他在河边读书"])])
+    assert "tok:zh" in chinese["signatures"]["bleu"] and chinese["bleu"] == pytest.approx(100)
+
+
+def test_a_network_with_more_places_than_tokens(tmp_path, models, data):
+    """T5's matrix is larger than its vocabulary."""
+    model = models("t5", more_places=12)
+    run_briefly(model, data, tmp_path / "run")
+    tuned = load(tmp_path / "run")
+    assert tuned.network.vocabulary == tuned.needs_tokenizer().vocab_size + 12
+
+
+def test_the_model_to_start_from_is_not_overwritten(tmp_path, models, data):
+    run_briefly(models("bart"), data, tmp_path / "run")
+    for start in (tmp_path / "run", tmp_path / "run" / "model"):
+        with pytest.raises(UserError, match="the model to start from lies in"):
+            run_briefly(start, data, tmp_path / "run", overwrite=True)
+    assert (tmp_path / "run" / "result.json").is_file()
+
+
+PLAN = """
+temperature = 2.0
+limit = 100
+[[task]]
+name = "first"
+train = "first.tsv"
+dev = ["first-dev.tsv"]
+metric = "exact_match"
+[[task]]
+name = "second"
+prefix = "second : "
+train = "second.tsv"
+dev = "second-dev.tsv"
+metric = "rouge_l"
+"""
+
+
+@pytest.fixture
+def plan(tmp_path):
+    """The same sources, and a prefix that says which of two languages is wanted."""
+    for name, shift, count in (("first", 3, 400), ("second", 5, 25)):
+        every = list(dict.fromkeys(pairs(count * 3, 1, longest=1 if name == "second" else 2, shift=shift)))
+        write_pairs(tmp_path / f"{name}.tsv", (every * 40)[:count])
+        write_pairs(tmp_path / f"{name}-dev.tsv", every[:8])
+    file = tmp_path / "plan.toml"
+    file.write_text(PLAN.replace('name = "first"', 'name = "first"\nprefix = "first : "'))
+    return file
+
+
+def test_a_mixture_of_tasks(tmp_path, models, plan):
+    told: list[str] = []
+    result = finetune(models("t5"), read_plan(plan), tmp_path / "run", steps=400, beams=1, changes=[rate("t5")],
+                      notice=told.append)
+    assert "tasks are drawn at these rates: first 66.7%, second 33.3%." in told  # sqrt(100) and sqrt(25)
+    dev = result["metrics"]["dev"]
+    assert dev["tasks"]["first"]["exact_match"] >= 70 and dev["tasks"]["second"]["exact_match"] >= 70
+    assert dev["mean"] == (dev["tasks"]["first"]["exact_match"] + dev["tasks"]["second"]["rouge_l"]) / 2
+    made = stemma.translate(tmp_path / "run", ["first : ink", "second : ink"], greedy=True)
+    assert [one.text for one in made] == [*translated(["ink"], 3), *translated(["ink"], 5)]
+    mixture = recipe(tmp_path / "run" / "recipe.toml").settings.corpus.mixture
+    assert (mixture.temperature, mixture.limit) == (2.0, 100)
+
+
+def test_the_rates_are_those_that_are_drawn(tmp_path, models, plan):
+    from stemma.objectives import build_objectives
+    from stemma.training.supply import Supply
+
+    run_briefly(models("t5"), read_plan(plan), tmp_path / "run")
+    chosen, _ = read_run(tmp_path / "run")
+    corpus = Corpus.open(tmp_path / "run" / "corpus")
+    supply = Supply(chosen, corpus, build_objectives(chosen), seed=1)
+    border = int(corpus.documents[corpus.manifest["groups"][1]["first"]])
+    end = int(corpus.documents[corpus.manifest["groups"][2]["first"]])
+    starts = np.concatenate([supply.draft(step, 32)[0].pieces.start for step in range(3 * supply.epoch().steps)])
+    assert starts.max() < end  # what is held out is never drawn
+    assert np.mean(starts >= border) == pytest.approx(1 / 3, abs=0.01)
+
+
+def test_all_problems_of_a_plan_at_once(tmp_path, plan):
+    plan.write_text(PLAN.replace("temperature", "temprature").replace("limit = 100", "limit = 0")
+                    .replace('"second.tsv"', '"missing.tsv"').replace('metric = "rouge_l"', 'metric = "rouge"')
+                    + '[[task]]\nname = "first"\ntrain = "first.tsv"\ndev = "gone.tsv"\nprefx = "x"\n'
+                    + '[[task]]\nname = "third"\ntrain = "first.tsv"\n')
+    with pytest.raises(UserError) as error:
+        read_plan(plan)
+    said = dict(error.value.problems)
+    assert said["temprature = 2.0"] == 'no such key. Did you mean "temperature"?'
+    assert said["limit = 0"] == "must be 1 or more"
+    assert said["task first: prefx = x"] == 'no such key. Did you mean "prefix"?'
+    assert said["task second: metric = rouge"].startswith("must be one of bleu, chrf, rouge_l, exact_match")
+    assert said["task third: dev"] == "is missing"
+    assert error.value.message == f"{len(said)} problems in the plan {plan}"
+    plan.write_text(PLAN.replace('"second.tsv"', '"missing.tsv"').replace("second-dev", "gone")
+                    .replace('name = "second"', 'name = "first"'))
+    with pytest.raises(UserError) as error:
+        read_plan(plan)
+    said = dict(error.value.problems)
+    assert "missing.tsv" in said["task first: train"] and "gone.tsv" in said["task first: dev"]
+    assert said["task first"] == "2 tasks have this name; give each its own"
+
+
+@pytest.mark.parametrize(("text", "told"), [("", "a plan has a table"), ("task = 3", "a plan has a table"),
+                                            ("task = [3]", "must be a table"), ("[[task", "is not valid TOML")])
+def test_what_is_no_plan(tmp_path, text, told):
+    (tmp_path / "plan.toml").write_text(text)
+    with pytest.raises(UserError) as error:
+        read_plan(tmp_path / "plan.toml")
+    assert told in str(error.value)

@@ -1,0 +1,58 @@
+"""A language that is learned in seconds: every word has one translation. And networks small enough to learn it."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+from stemma.exchange.model import Model
+from stemma.exchange.save import save
+from stemma.lineage import recipe, roles_needed
+from stemma.network.network import Network
+from stemma.objectives import build_objectives, heads_of
+from stemma.text.train import train_tokenizer
+
+WORDS = "ink lamp page leaf tree river noon clerk text copy".split()
+SMALL = ["network.width=32", "network.heads=2", "network.layers=1", "network.feedforward=64", "network.dropout=0.0",
+         "network.attention.dropout=0.0", "corpus.sequence_length=32"]
+LOUD = "network.initialization.spread=0.15"  # so narrow a network starts too quietly otherwise
+BY_INPUT = ("t5", "prefix-lm")  # these start loud, and learn at shares of each tensor's size
+
+
+def translated(words: Sequence[str], shift: int = 3) -> list[str]:
+    return [WORDS[(WORDS.index(word) + shift) % len(WORDS)] for word in words]
+
+
+def pairs(count: int, seed: int = 0, longest: int = 2, shift: int = 3) -> list[tuple[str, str]]:
+    rng = random.Random(seed)
+    sources = [[rng.choice(WORDS) for _ in range(rng.randint(1, longest))] for _ in range(count)]
+    return [(" ".join(words), " ".join(translated(words, shift))) for words in sources]
+
+
+def write_pairs(file: Path, made: Sequence[tuple[str, str]]) -> Path:
+    file.write_text("".join(f"{source}\t{target}\n" for source, target in [("source", "target"), *made]))
+    return file
+
+
+def save_model(folder: Path, name: str, *changes: str, more_places: int = 0) -> Path:
+    """Random weights of a family and a vocabulary of these words, as a model folder."""
+    chosen = recipe(f"{name}@tiny")
+    small = [*SMALL, *([] if name in BY_INPUT else [LOUD])]
+    small += ["network.decoder.layers=1"] if chosen.settings.network.decoder else []
+    chosen = recipe(f"{name}@tiny", [*small, *changes])
+    tokenizer = train_tokenizer(iter([" ".join(WORDS) + " first second :"] * 4), "word", 140, lowercase=True,
+                                roles=roles_needed(chosen) | {"padding", "unknown", "end"})
+    size = tokenizer.vocab_size + more_places
+    chosen = chosen.with_changes({"tokenizer.kind": "word", "tokenizer.vocab_size": size}, "test")
+    torch.manual_seed(0)
+    network = Network(chosen.settings.network, size, heads_of(build_objectives(chosen)))
+    save(Model(chosen, tokenizer, network.eval()), folder)
+    return folder
+
+
+def rate(name: str) -> str:
+    """At which the family learns it."""
+    return f"training.learning_rate={2e-2 if name in BY_INPUT else 5e-3}"
