@@ -26,6 +26,9 @@ def blocks(page: Path) -> list[tuple[str, str]]:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_the_commands_of_the_page_work(page: Path, tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text(small_text())
+    write_pairs(tmp_path)
+    for name, content in re.findall(r"^```toml\n# (\S+\.toml)\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL):
+        (tmp_path / name).write_text(content)
     targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
     environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
     for language, content in blocks(page):
@@ -42,6 +45,16 @@ def test_the_commands_of_the_page_work(page: Path, tmp_path: Path) -> None:
                 run([sys.executable, "-m", "stemma", *shlex.split(command)[1:]], tmp_path, environment)
             elif command and not command.startswith(LONG):
                 pytest.fail(f"{page.name} shows a command that no test knows how to run: {line}")
+
+
+def write_pairs(folder: Path) -> None:
+    """A table of pairs, and the same as files that go together line by line; the second language is only longer words."""
+    english = [line for line in small_text().splitlines() if line.strip()][:120]
+    german = [" ".join(word + "en" for word in line.split()) for line in english]
+    (folder / "pairs.tsv").write_text("\n".join(["source\ttarget", *map("\t".join, zip(english, german, strict=True))]))
+    for name in ("train", "test"):
+        (folder / f"{name}.en").write_text("\n".join(english if name == "train" else english[:5]))
+        (folder / f"{name}.de").write_text("\n".join(german if name == "train" else german[:5]))
 
 
 def run(command: list[str], folder: Path, environment: dict[str, str]) -> None:

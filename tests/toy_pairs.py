@@ -15,11 +15,13 @@ from stemma.network.network import Network
 from stemma.objectives import build_objectives, heads_of
 from stemma.text.train import train_tokenizer
 
-WORDS = "ink lamp page leaf tree river noon clerk text copy".split()
+WORDS = ["ink", "lamp", "page", "leaf", "tree", "river", "noon", "clerk", "text", "copy"]
 SMALL = ["network.width=32", "network.heads=2", "network.layers=1", "network.feedforward=64", "network.dropout=0.0",
          "network.attention.dropout=0.0", "corpus.sequence_length=32"]
 LOUD = "network.initialization.spread=0.15"  # so narrow a network starts too quietly otherwise
-BY_INPUT = ("t5", "prefix-lm")  # these start loud, and learn at shares of each tensor's size
+QUIET = "network.initialization.embedding=0.3"  # and one of these too loudly: it would learn pairs by heart
+BY_INPUT = ("t5", "prefix-lm")  # these start by the size of what comes in, and learn at shares of each tensor's size
+ONE_STACK = ("unilm", "prefix-lm", "gpt2")  # to find the word that is next takes these two layers
 
 
 def translated(words: Sequence[str], shift: int = 3) -> list[str]:
@@ -40,8 +42,9 @@ def write_pairs(file: Path, made: Sequence[tuple[str, str]]) -> Path:
 def save_model(folder: Path, name: str, *changes: str, more_places: int = 0) -> Path:
     """Random weights of a family and a vocabulary of these words, as a model folder."""
     chosen = recipe(f"{name}@tiny")
-    small = [*SMALL, *([] if name in BY_INPUT else [LOUD])]
+    small = [*SMALL, QUIET if name in BY_INPUT else LOUD]
     small += ["network.decoder.layers=1"] if chosen.settings.network.decoder else []
+    small += ["network.layers=2"] if name in ONE_STACK else []
     chosen = recipe(f"{name}@tiny", [*small, *changes])
     tokenizer = train_tokenizer(iter([" ".join(WORDS) + " first second :"] * 4), "word", 140, lowercase=True,
                                 roles=roles_needed(chosen) | {"padding", "unknown", "end"})

@@ -29,10 +29,10 @@ def models(tmp_path_factory):
 @pytest.fixture
 def data(tmp_path) -> Data:
     """Pairs to learn, and others to be judged by."""
-    every = list(dict.fromkeys(pairs(400)))
-    return one_task({"train": [write_pairs(tmp_path / "train.tsv", every[20:] * 6)],
-                     "dev": [write_pairs(tmp_path / "dev.tsv", every[:10])],
-                     "test": [write_pairs(tmp_path / "test.tsv", every[10:20])]})
+    every = list(dict.fromkeys(pairs(900, longest=3)))
+    return one_task({"train": [write_pairs(tmp_path / "train.tsv", every[40:])],
+                     "dev": [write_pairs(tmp_path / "dev.tsv", every[:20])],
+                     "test": [write_pairs(tmp_path / "test.tsv", every[20:40])]})
 
 
 def run_briefly(model, data, out, *changes, notice=lambda text: None, **options):
@@ -41,16 +41,17 @@ def run_briefly(model, data, out, *changes, notice=lambda text: None, **options)
 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_every_family_learns_to_translate(tmp_path, models, data, name):
-    result = finetune(models(name), data, tmp_path / "run", steps=300, beams=2,
-                      changes=[rate(name), "training.batch_size=8"])
+    result = finetune(models(name), data, tmp_path / "run", steps=400, beams=2,
+                      changes=[rate(name), "training.batch_size=8", "training.schedule={kind='linear'}"])
     dev, test = result["metrics"]["dev"], result["metrics"]["test"]
-    assert dev["exact_match"] >= 80 and test["exact_match"] >= 80
-    assert dev["chrf"] > 80 and dev["rouge_l"] > 80 and dev["examples"] == 10
-    assert dev["loss"] == result["validation_loss"] < 0.7 < 2 < result["unigram_loss"] + 1
+    assert dev["exact_match"] >= 50 and test["exact_match"] >= 50  # by chance: one in a hundred
+    assert dev["chrf"] > 50 and dev["rouge_l"] > 50 and dev["examples"] == 20
+    assert dev["loss"] == result["validation_loss"] < 0.7 < 2 < result["unigram_loss"] < 2.5
     assert dev["signatures"]["bleu"].startswith("nrefs:1|case:mixed") and result["examples_per_second"] > 0
 
     lines = [json.loads(line) for line in (tmp_path / "run" / "test.jsonl").read_text().splitlines()]
-    again = stemma.translate(tmp_path / "run", [line["source"] for line in lines], beams=2)
+    again = stemma.translate(tmp_path / "run", [line["source"] for line in lines], beams=2,
+                             max_length_ratio=0, max_extra=4)
     assert [line["text"] for line in lines] == [one.text for one in again]
     assert json.loads((tmp_path / "run" / "result.json").read_text())["metrics"] == result["metrics"]
 
@@ -105,8 +106,9 @@ def test_the_length_of_a_run(tmp_path, models, data):
     model = models("bart")
     result = run_briefly(model, data, tmp_path / "one", "training.batch_size=8", steps=None, epochs=1)
     settings = recipe(tmp_path / "one" / "recipe.toml").settings.training
-    rows = 8 * 32 // 4  # places, by those of the longest pair
-    assert len(pairs(400)) / rows < result["steps"] == settings.validate_every == settings.checkpoint_every < 60
+    count = len((tmp_path / "train.tsv").read_text().splitlines()) - 1
+    rows = 8 * 32 // 5  # places, by those of the longest pairs: three words and what stands around them
+    assert result["steps"] == settings.validate_every == settings.checkpoint_every == pytest.approx(count / rows, abs=4)
     assert settings.batch_size == 8 and settings.warmup_steps == result["steps"] // 10
     two = run_briefly(model, data, tmp_path / "two", "training.batch_size=8", steps=None, epochs=2)
     assert two["steps"] == 2 * result["steps"] and two["tokens"] == pytest.approx(2 * result["tokens"], rel=0.1)
@@ -161,12 +163,27 @@ def test_sentences_and_several_right_answers(tmp_path, models):
     assert result["metrics"]["dev"]["exact_match"] == 50 * matches
 
 
+def test_nothing_is_written_that_is_longer_than_what_was_learned(tmp_path, models):
+    """A model that knows nothing yet would babble on and on."""
+    train, dev = (write_pairs(tmp_path / f"{name}.tsv", [(" ".join(["ink"] * 9), target)] * 4)
+                  for name, target in (("train", "lamp page"), ("dev", "lamp page leaf tree")))
+    finetune(models("bart"), one_task({"train": [train], "dev": [dev]}), tmp_path / "run", steps=1, beams=1)
+    _, plan = read_run(tmp_path / "run")
+    assert plan.task is not None and plan.task["longest"] == 3  # and the end
+    lines = [json.loads(line) for line in (tmp_path / "run" / "dev.jsonl").read_text().splitlines()]
+    assert all(len(line["text"].split()) <= 3 for line in lines)
+
+
 def test_any_right_answer_counts():
     from stemma.tasks.seq2seq import _scored
 
     alone = _scored([("the old clerk reads a page", ["nothing of the kind", "the old clerk reads a page"]),
                      ("seven pages are missing now", ["seven pages are missing now"])])
     assert alone["exact_match"] == 100 and alone["bleu"] == pytest.approx(100) and alone["rouge_l"] == 100
+    # one that has fewer answers than others is still measured by their lengths: half as long costs exp(1 - 2)
+    long = "seven pages of the old manuscript are missing and nobody knows since when"
+    short = _scored([("seven pages of the", [long]), ("the clerk reads a page", ["a", "the clerk reads a page"])])
+    assert short["bleu"] == pytest.approx(36.79, abs=0.01)
     chinese = _scored([("他在河边读书", ["他在河边读书"])])
     assert "tok:zh" in chinese["signatures"]["bleu"] and chinese["bleu"] == pytest.approx(100)
 
@@ -218,8 +235,8 @@ def plan(tmp_path):
 
 def test_a_mixture_of_tasks(tmp_path, models, plan):
     told: list[str] = []
-    result = finetune(models("t5"), read_plan(plan), tmp_path / "run", steps=400, beams=1, changes=[rate("t5")],
-                      notice=told.append)
+    result = finetune(models("t5"), read_plan(plan), tmp_path / "run", steps=400, beams=1, notice=told.append,
+                      changes=[rate("t5"), "training.batch_size=8"])
     assert "tasks are drawn at these rates: first 66.7%, second 33.3%." in told  # sqrt(100) and sqrt(25)
     dev = result["metrics"]["dev"]
     assert dev["tasks"]["first"]["exact_match"] >= 70 and dev["tasks"]["second"]["exact_match"] >= 70

@@ -26,7 +26,7 @@ CHANGES = ["corpus.packing=sentence_pair", "objective.causal_lm.scored=second", 
            "corpus.pair=A separator B end", "network.layers=6", "network.width=64",
            "network.heads=4", "network.feedforward=256", "network.dropout=0.0", "network.depth.halting.cost=0.001",
            "training.batch_size=64", "training.schedule.kind=linear", "training.clip_norm=1.0", "training.threads=1",
-           "training.spike_factor=100.0", "training.checkpoint_every=100000", "training.validate_every=100000"]
+           "training.spike_factor=1e6", "training.checkpoint_every=100000", "training.validate_every=100000"]
 
 Pair = tuple[list[str], list[str]]  # what is given, and what is to be answered
 PEOPLE = ["Mary", "John", "Daniel", "Sandra"]

@@ -4,7 +4,7 @@ The pairs become a corpus in the run's own folder, with the model's tokenizer an
 the model's, with the one objective that teaches pairs in the way this model writes:
 
 - an encoder-decoder learns `translation`, whatever it was pre-trained to write;
-- UniLM fills in its target, of which 70% is masked (arXiv:1905.03197, section 3.1);
+- UniLM fills in its target, of which 70% is masked (arXiv:1905.03197, as its released commands have it);
 - a prefix or causal language model guesses the target token by token, after the source.
 """
 
@@ -14,6 +14,8 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from stemma.corpus.build import build_corpus
 from stemma.corpus.shards import Corpus
@@ -65,7 +67,7 @@ def finetune(start: str | Path, data: Data, out: str | Path, *, epochs: float | 
         wanted, epoch = _fitted(wanted, corpus, data, seed, typed, notice)
         wanted, budget = length.fit(wanted, epoch.steps, typed)
         task = {"kind": "seq2seq", "options": {**(data.options or {}), "beams": beams}, "changes": list(changes),
-                "pairs": epoch.pairs, "steps_in_epoch": epoch.steps,
+                "pairs": epoch.pairs, "steps_in_epoch": epoch.steps, "longest": _longest(corpus, wanted),
                 "metrics": {task.name: task.metric for task in data.tasks}}
         Plan("corpus", [], budget, seed, origin, reading, corpus.fingerprint, task=task).write(place)
         write_atomically(place / RECIPE, wanted.to_toml())
@@ -165,6 +167,13 @@ def _fitted(wanted: Recipe, corpus: Corpus, data: Data, seed: int, typed: set[st
     return wanted, supply.epoch()
 
 
+def _longest(corpus: Corpus, wanted: Recipe) -> int:
+    """Tokens of the longest target that is learned, and its end: nothing longer need be written to be scored."""
+    count = sum(group["documents"] for group in corpus.manifest["groups"] if not group.get("held_out"))
+    targets = np.diff(corpus.sentences[:2 * count + 1])[1::2]  # what is held out stands behind
+    return min(int(targets.max()), wanted.settings.corpus.sequence_length) + 1
+
+
 # --- scores -----------------------------------------------------------------------------------------------------------
 
 
@@ -180,7 +189,8 @@ def score(run: Path, plan: Plan, model: Model, result: dict[str, Any], notice: N
         lines = [json.loads(line) for line in (run / f"{name}.jsonl").read_text(encoding="utf-8").split("\n") if line]
         notice(f"writing from {len(lines):,} sources of {name}, to be scored")
         made = translate(model, [line["source"] for line in lines], where=[line["where"] for line in lines],
-                         beams=task["options"]["beams"], crop=True, notice=notice)
+                         beams=task["options"]["beams"], max_length_ratio=0, max_extra=task["longest"], crop=True,
+                         notice=notice)
         _write_lines(run / f"{name}.jsonl", [line | {"text": one.text} for line, one in zip(lines, made, strict=True)])
         found = {called: _scored([(one.text, line["references"]) for line, one in zip(lines, made, strict=True)
                                   if line["task"] == called]) for called in dict.fromkeys(x["task"] for x in lines)}

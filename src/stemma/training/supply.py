@@ -144,12 +144,12 @@ class Supply:
             for start, stop in self.validation.documents:
                 counts -= np.bincount(self.corpus.slice("tokens", start, stop), minlength=len(counts))
         boundary = self.corpus.tokenizer.boundary(self.settings.boundary) if self.settings.boundary != "none" else None
-        if boundary is not None and any(objective.guesses_next and not group.decodes
-                                        for group in self.groups for objective in group.objectives):
+        writing = [group for group in self.groups if group.decodes or group.packing == "parallel"]
+        if boundary is not None and any(objective.guesses_next for group in self.groups if group not in writing
+                                        for objective in group.objectives):
             counts[boundary] += len(self.training.documents)  # a document's end is guessed like a token
-        for group in self.groups:
-            if group.decodes:
-                counts += self._special_counts(group, int(counts.sum()))
+        for group in writing:
+            counts += self._special_counts(group, int(counts.sum()))
         return np.log((counts + 1) / (counts.sum() + len(counts)))
 
     def _target_counts(self) -> np.ndarray:
@@ -172,7 +172,7 @@ class Supply:
         rng = np.random.default_rng(VALIDATION_SEED)
         for objective in group.objectives:
             objective.corrupt(draft, rng)
-        labels = np.concatenate([target.labels.numpy() for target in finish(draft).scores.values()])
+        labels = np.concatenate([target.labels.numpy() for target in finish(draft, group.visibility).scores.values()])
         found = np.bincount(labels, minlength=len(self.corpus.counts))
         special = np.zeros_like(found)
         special[self.corpus.tokenizer.special_ids] = found[self.corpus.tokenizer.special_ids]
