@@ -27,6 +27,8 @@ class _VocabularyLoss(torch.autograd.Function):
         grad_table = filled(table, dtype=torch.float32) if needs_gradient else None
         grad_bias = torch.zeros_like(bias, dtype=torch.float32) if needs_gradient and bias is not None else None
         buffer = torch.empty(min(rows, len(hidden)), table.shape[0], dtype=hidden.dtype, device=hidden.device)
+        # The mean score of all tokens is that of the mean token: belief in all alike needs no pass over the logits.
+        middle = table.float().mean(0) if smoothing else table.new_zeros(())
         for start in range(0, len(hidden), rows):
             part, wanted = hidden[start:start + rows], labels[start:start + rows, None]
             logits = torch.mm(part, table.T, out=buffer[: len(part)])
@@ -36,15 +38,14 @@ class _VocabularyLoss(torch.autograd.Function):
             highest = scores.amax(1, keepdim=True)
             reached = scores.gather(1, wanted) - highest
             if smoothing:  # arXiv:1512.00567: a little belief in every token alike
-                reached = (1 - smoothing) * reached + smoothing * (scores.mean(1, keepdim=True) - highest)
+                level = (part.float() @ middle[:, None]) + (0.0 if bias is None else bias.float().mean())
+                reached = (1 - smoothing) * reached + smoothing * (level - highest)
             powers = scores.sub_(highest).exp_()  # from here on the buffer holds unnormalised probabilities
             norm = powers.sum(1, keepdim=True)
             loss += (norm.log() - reached).sum()
             if grad_hidden is None or grad_table is None:
                 continue
             probabilities = powers.mul_(1.0 / (norm * total))
-            if smoothing:
-                probabilities.sub_(smoothing / (table.shape[0] * total))
             probabilities.scatter_add_(1, wanted, torch.full_like(norm, (smoothing - 1.0) / total))
             if grad_bias is not None:
                 grad_bias += probabilities.sum(0)
@@ -54,6 +55,11 @@ class _VocabularyLoss(torch.autograd.Function):
                 grad_table += error.T @ part
             else:  # the first block writes, the others add: the matrix is large, and clearing it is a pass of its own
                 torch.addmm(grad_table, error.T, part, beta=float(start > 0), out=grad_table)
+        if smoothing and grad_hidden is not None and grad_table is not None:
+            grad_hidden -= (middle * (smoothing / total)).to(grad_hidden.dtype)
+            grad_table -= hidden.float().sum(0) * (smoothing / (table.shape[0] * total))
+            if grad_bias is not None:
+                grad_bias -= smoothing * len(hidden) / (table.shape[0] * total)
         ctx.gradients = (grad_hidden, grad_table, grad_bias)
         return loss / total
 
