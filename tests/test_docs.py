@@ -48,7 +48,7 @@ def test_the_commands_of_the_page_work(page: Path, tmp_path: Path) -> None:
 
 
 def write_pairs(folder: Path) -> None:
-    """A table of pairs, and the same as files that go together line by line; the second language is only longer words."""
+    """A table of pairs, and the same as files that go together line by line; the other language is longer words."""
     english = [line for line in small_text().splitlines() if line.strip()][:120]
     german = [" ".join(word + "en" for word in line.split()) for line in english]
     (folder / "pairs.tsv").write_text("\n".join(["source\ttarget", *map("\t".join, zip(english, german, strict=True))]))

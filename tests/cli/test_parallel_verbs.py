@@ -15,7 +15,7 @@ from stemma.text.tokenizer import Tokenizer
 
 TINY = ["network.width=32", "network.heads=2", "network.layers=1", "network.decoder.layers=1", "network.feedforward=64",
         "corpus.sequence_length=64", "training.batch_size=8", "training.warmup_steps=1", "tokenizer.vocab_size=400",
-        "training.checkpoint_every=2", "training.threads=1", "corpus.decoder_start=end"]
+        "training.checkpoint_every=2", "training.threads=1"]
 
 
 @pytest.fixture(scope="module")
@@ -125,3 +125,13 @@ def test_what_a_recipe_cannot_read_is_refused(tmp_path, capsys, text, monkeypatc
 def test_a_corpus_takes_no_target(tmp_path, capsys, text, corpus_folder):
     code, _, err = run(capsys, "inspect", "transformer@tiny", "--corpus", corpus_folder, "--target", text / "t")
     assert code == 2 and "is a corpus and holds all that is to be read" in err
+
+
+def test_pairs_that_do_not_fit_are_told_by_the_first_of_them(tmp_path, capsys, text):
+    lines = (text / "both.tsv").read_text().splitlines()
+    lines[4] = "much " * 90 + "\tlonger"
+    (tmp_path / "long.tsv").write_text("\n".join(lines))
+    code, _, err = run(capsys, "pretrain", "transformer@tiny", "--corpus", tmp_path / "long.tsv", "--out",
+                       tmp_path / "run", "--steps", 2, *TINY)
+    assert code == 0
+    assert 'are longer than corpus.sequence_length = 64 and are left out; the first is pair 5, "much much' in err

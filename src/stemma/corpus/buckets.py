@@ -44,6 +44,7 @@ class BucketFeed(Feed):
         fits = sizes <= packing.layout.length
         super().__init__(View(view.corpus, view.documents[fits]), packing, seed, copies)
         self.left_out = int((~fits).sum())  # pairs that are too long for the window
+        self.first_left_out = int(view.documents[np.argmin(fits), 0]) if self.left_out else None  # its first token
         self.longest = int(sizes[fits].max(initial=0))  # places of the longest pair that is not
         self.places = places
         self._edges = np.zeros(1, np.int64)  # of the batches in the block that was packed last

@@ -27,7 +27,7 @@ class DecoderTask(Objective):
     def loss(self, network: Network, hidden: Hidden, batch: Batch) -> dict[str, Tensor]:
         """Smoothed while learning; held-out text is judged without, so that its loss means what it always means."""
         target = batch.scores[HEAD]
-        places = hidden[DECODER].flatten(0, 1)[target.index]  # (N, width): filling goes no further
+        places = hidden[DECODER].flatten(0, 1).index_select(0, target.index)  # (N, width): filling goes no further
         smoothing = self.settings.smoothing if network.training else 0.0
         return {self.name: network.head(HEAD).loss(places, target.labels, target.total, smoothing)}
 

@@ -124,6 +124,8 @@ def _train(run: Path, show: bool, notice: Notice, conclude: Conclude | None) -> 
         network = build_network(wanted)
     write_atomically(run / RECIPE, wanted.to_toml())
     loop = Loop(run, wanted, corpus, network, plan.budget, plan.seed, notice, plan.tensorboard, show)
+    if plan.task is None and (told := loop.supply.too_long()):  # a fine-tune has said it already
+        notice(told)
     if show:
         notice(f"{wanted.label} · {network.parameter_count() / 1e6:.1f} M parameters · "
                f"{corpus.tokens / 1e6:.2f} M tokens · {str(loop.precision).removeprefix('torch.')} on "

@@ -113,6 +113,18 @@ class Supply:
         assert isinstance(feed, BucketFeed)
         return Epoch(feed.batches_in_epoch(), len(feed.view.documents), feed.left_out, feed.longest)
 
+    def too_long(self) -> str | None:
+        """What to tell of pairs that do not fit the window: a sentence that names the first of them."""
+        for number, group in enumerate(self.groups):
+            feed = self._feed(number, self.settings.sequence_length) if group.packing == "parallel" else None
+            if isinstance(feed, BucketFeed) and feed.first_left_out is not None and len(feed.view.documents):
+                document = int(np.searchsorted(self.corpus.documents, feed.first_left_out, side="right")) - 1
+                begins = self.corpus.text(document)[:40].partition("\n")[0]
+                return (f"{feed.left_out:,} of {feed.left_out + len(feed.view.documents):,} pairs are longer than "
+                        f"corpus.sequence_length = {self.settings.sequence_length} and are left out; the first is pair "
+                        f'{document + 1:,}, "{begins}...".')
+        return None
+
     def _held_out(self, number: int, length: int) -> Iterator[tuple[int, Draft]]:
         """Drafts of held-out text, each with a number of its own."""
         group, packing = self.groups[number], self._packing(self.groups[number], length)

@@ -33,7 +33,7 @@ class FullAttention(nn.Module):
 
     def forward(self, x: Tensor, context: Context) -> Tensor:
         if context.keys is None:
-            query, key, value = split_heads(self.input(x), 3, self.heads)
+            query, key, value = split_heads(self.input(x), 3, self.heads, copied=self.training and self.dropout > 0)
         else:
             (query,) = self.project(x, 0, 1)
             key, value = self.project(context.keys, 1, 3)
@@ -54,12 +54,12 @@ class FullAttention(nn.Module):
         return split_heads(functional.linear(x, self.input.weight[chosen], bias), last - first, self.heads)
 
 
-def split_heads(packed: Tensor, parts: int, heads: int) -> tuple[Tensor, ...]:
-    """(B, L, parts x heads x D) -> parts of (B, heads, L, D), laid out anew in one pass: the products that follow would
-    otherwise do it one by one."""
+def split_heads(packed: Tensor, parts: int, heads: int, copied: bool = False) -> tuple[Tensor, ...]:
+    """(B, L, parts x heads x D) -> parts of (B, heads, L, D). The fused kernel reads them where they lie; products would
+    lay them out anew one by one, so for those they are `copied` in one pass."""
     batch, length, width = packed.shape
-    apart = packed.view(batch, length, parts, heads, width // (parts * heads))
-    return apart.permute(2, 0, 3, 1, 4).contiguous().unbind(0)
+    apart = packed.view(batch, length, parts, heads, width // (parts * heads)).permute(2, 0, 3, 1, 4)
+    return (apart.contiguous() if copied else apart).unbind(0)
 
 
 def attend(query: Tensor, key: Tensor, value: Tensor, mask: Mask, dropout: float, bias: Tensor | None = None,
