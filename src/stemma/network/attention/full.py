@@ -55,8 +55,8 @@ class FullAttention(nn.Module):
 
 
 def split_heads(packed: Tensor, parts: int, heads: int, copied: bool = False) -> tuple[Tensor, ...]:
-    """(B, L, parts x heads x D) -> parts of (B, heads, L, D). The fused kernel reads them where they lie; products would
-    lay them out anew one by one, so for those they are `copied` in one pass."""
+    """(B, L, parts x heads x D) -> parts of (B, heads, L, D). The fused kernel reads them where they lie; products
+    would lay them out anew one by one, so for those they are `copied` in one pass."""
     batch, length, width = packed.shape
     apart = packed.view(batch, length, parts, heads, width // (parts * heads)).permute(2, 0, 3, 1, 4)
     return (apart.contiguous() if copied else apart).unbind(0)
