@@ -120,7 +120,7 @@ def test_bad_input_is_named_with_file_and_line(folder, capsys, tmp_path):
 
 def test_swapped_languages_are_refused(folder, capsys):
     said = failed(capsys, folder / "run", folder / "test.de")
-    assert "6 of 6 lines look" in said and f"{folder / 'test.de'}, line 1" in said and "--force" in said
+    assert "6 of 6 lines (the first is" in said and f"{folder / 'test.de'}, line 1" in said and "--force" in said
     assert run("translate", folder / "run", folder / "test.de", "--force") == 0
 
 

@@ -105,7 +105,7 @@ def _read(model: Model, scheme: Scheme, lines: Sequence[str], names: Sequence[st
 def _refuse_swapped(directions: Directions, rows: Sequence[Sequence[int]], names: Sequence[str]) -> None:
     if swapped := directions.swapped(rows):
         which = f"{names[swapped[0]]} looks" if len(swapped) == 1 else \
-            f"{len(swapped):,} of {len(rows):,} lines look, the first of them {names[swapped[0]]},"
+            f"{len(swapped):,} of {len(rows):,} lines (the first is {names[swapped[0]]}) look"
         raise UserError(f"{which} like the language that this model translates into, not like the one it translates "
                         "from; swap the two, or insist with --force.")
 
