@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import signal
 import sys
 from pathlib import Path
 
@@ -13,6 +14,8 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # tests run side by side on few c
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 sys.path.insert(0, str(Path(__file__).parent))  # for tests/literal
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # started in the background; tests and what they start obey it
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 SUBJECTS = ["the old clerk", "a young reader", "our neighbour", "the printer", "every scribe", "the librarian"]
 VERBS = ["copies", "reads", "repairs", "forgets", "translates", "numbers", "collects", "compares"]

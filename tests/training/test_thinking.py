@@ -128,7 +128,7 @@ def test_questions_about_facts(tmp_path):
                "training.warmup_steps=500"]
     fixed = stemma.recipe("universal-transformer@tiny", [*(change for change in changes if "halting" not in change),
                                                          "remove=network.depth.halting"])
-    stemma.pretrain(fixed, corpus=corpus, out=tmp_path / "fixed", steps=8000)
+    stemma.pretrain(fixed, corpus=corpus, out=tmp_path / "fixed", steps=6000)
     halting = stemma.recipe("universal-transformer@tiny", [
         *changes, "network.depth.halting.bias=-4.0", "network.depth.halting.limit=full", "training.learning_rate=5e-4",
         "training.warmup_steps=100"])
