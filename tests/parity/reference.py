@@ -162,6 +162,16 @@ def assert_same_steps(model: Model, reference: Any, seed: int = 0, atol: float =
     assert start == 12 and len(chosen) == 4
 
 
+def config_of(folder: Path) -> dict[str, Any]:
+    return json.loads((folder / "config.json").read_text())
+
+
+def configure(folder: Path, **changes: Any) -> None:
+    """Change a folder's config.json; `...` takes a key away."""
+    config = {**config_of(folder), **changes}
+    (folder / "config.json").write_text(json.dumps({key: value for key, value in config.items() if value is not ...}))
+
+
 def assert_loads_into(kind: str, folder: Path, **arguments: Any) -> Any:
     """from_pretrained takes every tensor of ours and lacks none."""
     loaded, told = getattr(transformers, kind).from_pretrained(folder, output_loading_info=True, **arguments)

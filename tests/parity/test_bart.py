@@ -14,6 +14,8 @@ from parity.reference import (
     assert_loads_into,
     assert_same_outputs,
     assert_same_steps,
+    config_of,
+    configure,
     load_both_ways,
 )
 from safetensors.torch import load_file, save_file
@@ -26,16 +28,6 @@ from stemma.text.train import train_tokenizer
 
 KIND = "BartForConditionalGeneration"
 LINES = ["The old clerk copies a letter.", "A<mask> letter", "two  spaces  here ", "na\u00efve Zo\u00eb", " before"]
-
-
-def configure(folder, **changes) -> None:
-    file = folder / "config.json"
-    config = {**json.loads(file.read_text()), **changes}
-    file.write_text(json.dumps({key: value for key, value in config.items() if value is not ...}))
-
-
-def config_of(folder) -> dict:
-    return json.loads((folder / "config.json").read_text())
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -8,7 +8,14 @@ import pytest
 import torch
 import transformers
 from parity import reference
-from parity.reference import assert_agrees_both_ways, assert_loads_into, assert_same_outputs, load_both_ways
+from parity.reference import (
+    assert_agrees_both_ways,
+    assert_loads_into,
+    assert_same_outputs,
+    config_of,
+    configure,
+    load_both_ways,
+)
 from safetensors.torch import load_file, save_file
 from tokenizers import pre_tokenizers
 
@@ -20,16 +27,6 @@ from stemma.text.train import train_tokenizer
 from stemma.visibility import Causal
 
 KINDS = ["GPT2Model", "GPT2LMHeadModel"]
-
-
-def configure(folder, **changes) -> None:
-    file = folder / "config.json"
-    config = {**json.loads(file.read_text()), **changes}
-    file.write_text(json.dumps({key: value for key, value in config.items() if value is not ...}))
-
-
-def config_of(folder) -> dict:
-    return json.loads((folder / "config.json").read_text())
 
 
 @pytest.mark.parametrize("seed", range(4))

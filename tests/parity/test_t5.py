@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 import sentencepiece
 import torch
@@ -14,6 +12,8 @@ from parity.reference import (
     assert_loads_into,
     assert_same_outputs,
     assert_same_steps,
+    config_of,
+    configure,
     load_both_ways,
 )
 from safetensors.torch import load_file, save_file
@@ -29,16 +29,6 @@ from stemma.text.train import train_tokenizer
 KIND = "T5ForConditionalGeneration"
 LINES = ["The old clerk copies a letter.", "A <extra_id_0> letter <extra_id_1> at noon", "two  spaces  here ",
          "na\u00efve Zo\u00eb", " before", ""]
-
-
-def configure(folder, **changes) -> None:
-    file = folder / "config.json"
-    config = {**json.loads(file.read_text()), **changes}
-    file.write_text(json.dumps({key: value for key, value in config.items() if value is not ...}))
-
-
-def config_of(folder) -> dict:
-    return json.loads((folder / "config.json").read_text())
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -8,7 +8,13 @@ import pytest
 import torch
 import transformers
 from parity import reference
-from parity.reference import assert_agrees_both_ways, assert_loads_into, assert_same_outputs, load_both_ways
+from parity.reference import (
+    assert_agrees_both_ways,
+    assert_loads_into,
+    assert_same_outputs,
+    configure,
+    load_both_ways,
+)
 
 import stemma
 from stemma.errors import UserError
@@ -16,12 +22,6 @@ from stemma.network.streams import QUERY, Stream
 from stemma.visibility import Full, Permuted
 
 KINDS = ["XLNetModel", "XLNetLMHeadModel"]
-
-
-def configure(folder, **changes) -> None:
-    file = folder / "config.json"
-    config = {**json.loads(file.read_text()), **changes}
-    file.write_text(json.dumps({key: value for key, value in config.items() if value is not ...}))
 
 
 @pytest.mark.parametrize("seed", range(4))

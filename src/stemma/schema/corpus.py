@@ -84,7 +84,3 @@ class CorpusSettings(Settings):
     first_phase: FirstPhase | None = None  # without effect where sequence_length is not longer
     validation: Share = 0.02  # share of the documents held out, where the corpus does not say which
     mixture: Mixture | None = None  # of the groups of a corpus of pairs; None = every pair as often as any other
-
-    def slots(self, packing: str) -> list[Slot]:
-        """The template that a packing fills."""
-        return parse_template(self.pair if packing in PAIR_PACKINGS else self.single)
