@@ -11,7 +11,7 @@ from stemma.errors import did_you_mean
 from stemma.schema.base import Count, Positive, Probability, Settings, Share
 
 Packing = Literal["segment_pair", "sentence_pair", "full_sentences", "doc_sentences", "stream", "contiguous",
-                  "contiguous_pair", "sentence", "parallel"]
+                  "contiguous_pair", "sentence", "parallel", "dialogue"]
 PAIR_PACKINGS: tuple[Packing, ...] = ("segment_pair", "sentence_pair", "contiguous_pair")  # these fill `pair`
 CONTIGUOUS_PACKINGS: tuple[Packing, ...] = ("contiguous", "contiguous_pair")  # each row goes on in the next batch
 SHUFFLED_PACKINGS: tuple[Packing, ...] = tuple(kind for kind in get_args(Packing) if kind not in CONTIGUOUS_PACKINGS)

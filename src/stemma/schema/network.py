@@ -25,6 +25,7 @@ Activation = Literal["gelu", "gelu_tanh", "relu", "tanh", "silu"]
 class EmbeddingSettings(Settings):
     width: Count | None = None  # narrower than the network: a factorised table (ALBERT); None = the network's width
     segments: Natural = 0  # how many segment vectors; 0 = none
+    tasks: Natural = 0  # how many task vectors; 0 = none (ERNIE 2.0)
     scale: bool = False  # multiply by the square root of the width
     norm: bool = False  # normalise the sum of token, segment and position
     query: bool = False  # one more vector: a place whose token must not be seen (XLNet's second stream)
@@ -149,6 +150,15 @@ class DecoderSettings(Settings):
     layers: Count
 
 
+class GeneratorSettings(Settings):
+    """A second, smaller network that fills in what is hidden, for the first to find out (ELECTRA). It reads by the
+    first one's embedding."""
+
+    multiplier: Annotated[float, limit(lambda x: 0 < x <= 1, "must be greater than 0 and at most 1")]  # of width,
+    #                                                                                     heads and feed-forward
+    layers: Count | None = None  # None = as many as the network
+
+
 class NetworkSettings(Settings):
     layers: Count
     width: Count
@@ -167,6 +177,8 @@ class NetworkSettings(Settings):
     depth: DepthSettings = StackedDepth(kind="stacked")
     transition: Literal["feedforward", "convolution"] = "feedforward"  # what follows attention in a block
     decoder: DecoderSettings | None = None
+    sharing: Literal["none", "all", "attention", "feedforward"] = "none"  # what all layers have in common (ALBERT)
+    generator: GeneratorSettings | None = None
 
     def conflicts(self) -> Iterator[Conflict]:
         if self.attention.head_width is None and self.width % self.heads:

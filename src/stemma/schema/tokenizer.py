@@ -14,3 +14,4 @@ class TokenizerSettings(Settings):
     vocab_size: Count
     lowercase: bool = False
     cjk_spacing: bool = True  # spaces around CJK characters, so that each becomes a word of its own
+    simplify: bool = False  # traditional Chinese to simplified (OpenCC), before anything else
