@@ -58,11 +58,12 @@ def ours(contest: Contest, folder: Path, steps: int, threads: int) -> None:
 
     from stemma.corpus.shards import Corpus
     from stemma.lineage import recipe
-    from stemma.objectives import build_network
+    from stemma.objectives import build_network, build_objectives
     from stemma.training.budget import Budget
     from stemma.training.loop import Loop
     from stemma.training.progress import Progress
     from stemma.training.source import adopt_tokenizer
+    from stemma.training.supply import Supply
 
     corpus = Corpus.open(folder / "corpus")
     chosen = recipe(contest.recipe, [*contest.changes, f"training.threads={threads}",
@@ -73,7 +74,8 @@ def ours(contest: Contest, folder: Path, steps: int, threads: int) -> None:
     network = build_network(chosen, corpus.tokenizer.vocab_size)
     run = folder / "run"
     run.mkdir()
-    loop = Loop(run, chosen, corpus, network, Budget("steps", 100_000), 0, print)
+    supply = Supply(chosen, corpus, build_objectives(chosen), 0)
+    loop = Loop(run, chosen, supply, network, Budget("steps", 100_000), 0, print)
 
     def work() -> float | None:
         with Progress("", "", enabled=False) as progress:

@@ -68,11 +68,12 @@ def ours(options: argparse.Namespace) -> None:
     from stemma.exchange.model import Model
     from stemma.generation.translate import translate
     from stemma.lineage import recipe
-    from stemma.objectives import build_network
+    from stemma.objectives import build_network, build_objectives
     from stemma.training.budget import Budget
     from stemma.training.loop import Loop
     from stemma.training.progress import Progress
     from stemma.training.source import adopt_tokenizer
+    from stemma.training.supply import Supply
 
     corpus = Corpus.open(options.folder / "corpus")
     chosen = recipe("transformer@mini", [
@@ -83,7 +84,8 @@ def ours(options: argparse.Namespace) -> None:
     torch.manual_seed(0)
     network = build_network(chosen, corpus.tokenizer.vocab_size)
     (options.folder / "run").mkdir()
-    loop = Loop(options.folder / "run", chosen, corpus, network, Budget("steps", 10_000_000), 0, print)
+    supply = Supply(chosen, corpus, build_objectives(chosen), 0)
+    loop = Loop(options.folder / "run", chosen, supply, network, Budget("steps", 10_000_000), 0, print)
     with Progress("", "", enabled=False) as progress:
         for line in sys.stdin:
             if line.strip() == "stop":

@@ -15,12 +15,13 @@ import torch
 from stemma.corpus.shards import Corpus
 from stemma.errors import Interrupted, UserError
 from stemma.lineage import recipe
-from stemma.objectives import build_network
+from stemma.objectives import build_network, build_objectives
 from stemma.training.budget import Budget
 from stemma.training.checkpoints import load_latest
 from stemma.training.loop import Course, Loop, _signals
 from stemma.training.pretrain import pretrain
 from stemma.training.source import adopt_tokenizer
+from stemma.training.supply import Supply
 
 SMALL = ["network.width=32", "network.heads=2", "network.layers=2", "network.feedforward=64",
          "corpus.sequence_length=32", "training.batch_size=8", "training.warmup_steps=5"]
@@ -37,7 +38,8 @@ def make_loop(run, corpus, *changes, steps=None, minutes=None, seed=0, told=None
     torch.manual_seed(seed)
     network = build_network(chosen, corpus.tokenizer.vocab_size)
     budget = Budget.choose(steps, None, minutes, 10)
-    return Loop(run, chosen, corpus, network, budget, seed, (told if told is not None else []).append)
+    supply = Supply(chosen, corpus, build_objectives(chosen), seed)
+    return Loop(run, chosen, supply, network, budget, seed, (told if told is not None else []).append)
 
 
 def entries(run):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,12 +18,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from stemma.corpus.shards import Corpus
 from stemma.errors import Interrupted, UserError
 from stemma.lineage import Recipe
 from stemma.network.network import Network
 from stemma.network.state import Memory, State
-from stemma.objectives import Batch, Objective, build_objectives
+from stemma.objectives import Batch, Objective
 from stemma.training.budget import Budget
 from stemma.training.checkpoints import Standing, load_latest, save_checkpoint
 from stemma.training.log import Log
@@ -32,7 +31,7 @@ from stemma.training.passes import Passes
 from stemma.training.precision import choose_device, keep_memory, prepare_threads, resolve_precision
 from stemma.training.progress import Progress
 from stemma.training.schedules import factor
-from stemma.training.supply import Prepared, Supply
+from stemma.training.supply import Prepared, Source
 
 SMOOTHING = 0.98  # of the running mean that progress shows and a spike is measured against
 
@@ -56,7 +55,7 @@ class Course:
 
 
 class Loop:
-    def __init__(self, run: Path, recipe: Recipe, corpus: Corpus, network: Network, budget: Budget, seed: int,
+    def __init__(self, run: Path, recipe: Recipe, supply: Source, network: Network, budget: Budget, seed: int,
                  notice: Callable[[str], None], tensorboard: bool = False, show: bool = False):
         settings = recipe.settings.training
         self.run, self.recipe, self.settings, self.budget = run, recipe, settings, budget
@@ -68,8 +67,7 @@ class Loop:
         self.network = network.to(self.device).train()
         self.passes = Passes(self.network, settings, self.device, self.precision)
         self.optimizer = build_optimizer(self.network, settings.optimizer, settings.learning_rate)
-        self.objectives = build_objectives(recipe)
-        self.supply = Supply(recipe, corpus, self.objectives, seed)
+        self.supply, self.objectives = supply, supply.objectives
         self.unigram = self.supply.unigram()
         self.log = Log(run, tensorboard)
         self.course = Course()
@@ -250,7 +248,7 @@ class Loop:
                 "threads": self.threads}
 
 
-def _reported(losses: dict[str, float], objectives: list[Objective] | tuple[Objective, ...]) -> float | None:
+def _reported(losses: dict[str, float], objectives: Sequence[Objective]) -> float | None:
     """The one number people compare: the weighted mean over tasks that guess tokens, or over all if none does."""
     present = [objective for objective in objectives if objective.name in losses]
     chosen = [objective for objective in present if objective.guesses_tokens] or present

@@ -112,9 +112,10 @@ def _train(run: Path, show: bool, notice: Notice, conclude: Conclude | None) -> 
 
     from stemma.exchange.model import Model
     from stemma.exchange.save import write_model
-    from stemma.objectives import build_network, check_needs
+    from stemma.objectives import build_network, build_objectives, check_needs
     from stemma.training.checkpoints import latest_checkpoint
     from stemma.training.loop import Loop
+    from stemma.training.supply import Supply
 
     check_needs(wanted, corpus)
     torch.manual_seed(plan.seed)
@@ -123,8 +124,9 @@ def _train(run: Path, show: bool, notice: Notice, conclude: Conclude | None) -> 
     else:
         network = build_network(wanted)
     write_atomically(run / RECIPE, wanted.to_toml())
-    loop = Loop(run, wanted, corpus, network, plan.budget, plan.seed, notice, plan.tensorboard, show)
-    if plan.task is None and (told := loop.supply.too_long()):  # a fine-tune has said it already
+    supply = Supply(wanted, corpus, build_objectives(wanted), plan.seed)
+    loop = Loop(run, wanted, supply, network, plan.budget, plan.seed, notice, plan.tensorboard, show)
+    if plan.task is None and (told := supply.too_long()):  # a fine-tune has said it already
         notice(told)
     if show:
         notice(f"{wanted.label} · {network.parameter_count() / 1e6:.1f} M parameters · "

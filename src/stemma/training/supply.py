@@ -6,9 +6,10 @@ again exactly; the only state is each feed's position, which every batch carries
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
@@ -55,11 +56,38 @@ class Epoch:
     longest: int  # places of the longest pair that is not
 
 
+class Source(Protocol):
+    """Where the loop's batches come from: a corpus, or the examples of a task."""
+
+    @property
+    def objectives(self) -> Sequence[Objective]:
+        """All that are ever scored."""
+
+    def take(self, step: int, length: int) -> Prepared:
+        """The batch of this step."""
+
+    def restore(self, positions: dict[str, list[int]]) -> None:
+        """Go on where a batch's `positions` say."""
+
+    def length_at(self, used: float) -> int:
+        """How long rows are when this share of the budget is used."""
+
+    def validation_batches(self, length: int) -> list[tuple[tuple[Objective, ...], Batch]]:
+        """The same held-out batches each time."""
+
+    def unigram(self) -> np.ndarray:
+        """What is known of the answers beforehand: log-probabilities, for baselines."""
+
+    def close(self) -> None:
+        """Stop what runs beside."""
+
+
 class Supply:
     def __init__(self, recipe: Recipe, corpus: Corpus, objectives: list[Objective], seed: int):
         self.settings = recipe.settings.corpus
         self.batch_size = recipe.settings.training.batch_size
         self.corpus = corpus
+        self.objectives = objectives
         self.seed = seed
         self.groups = group_objectives(recipe, objectives)
         self.training, self.validation = split(corpus, self.settings.validation)
