@@ -128,7 +128,8 @@ def theirs(contest: Contest, folder: Path, steps: int, threads: int, bf16: bool)
     os._exit(0)
 
 
-def main(contest: Contest, description: str | None) -> None:
+def main(contests: Contest | dict[str, Contest], description: str | None) -> None:
+    """Run the contest; or, of several, the one that --recipe names, by default the first."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--steps", type=int, default=4, help="optimizer steps a slice")
@@ -136,7 +137,12 @@ def main(contest: Contest, description: str | None) -> None:
     parser.add_argument("--no-bf16", action="store_true", help="leave the slow bf16 peer out")
     parser.add_argument("--side", choices=["ours", "fp32", "bf16"], help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
+    several = contests if isinstance(contests, dict) else {}
+    if several:
+        parser.add_argument("--recipe", choices=list(several), default=next(iter(several)))
     options = parser.parse_args()
+    contest = several[options.recipe] if several else contests
+    assert isinstance(contest, Contest)
     if options.side == "ours":
         ours(contest, options.folder, options.steps, options.threads)
     elif options.side:
@@ -148,6 +154,7 @@ def main(contest: Contest, description: str | None) -> None:
         if options.no_bf16:
             del names["bf16"]
         common = ["--folder", str(folder), "--steps", str(options.steps), "--threads", str(options.threads)]
+        common += ["--recipe", options.recipe] if several else []
         sides = [Side(name, contest.script, ["--side", side, *common]) for side, name in names.items()]
         compare(sides, options.rounds)
         report(sides, "tokens", options.steps * contest.batch * LENGTH)

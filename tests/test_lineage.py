@@ -323,7 +323,7 @@ def test_with_changes_takes_whole_tables_and_leaves_the_old_recipe_alone():
     bert = lineage.recipe("bert@tiny")
     table = {"kind": "byte_bpe", "vocab_size": 500}
     ran = bert.with_changes({"tokenizer": table, "training.steps": 7}, origin="corpus")
-    assert ran.values["tokenizer"] == {**table, "lowercase": False, "cjk_spacing": True}
+    assert ran.values["tokenizer"] == {**table, "lowercase": False, "cjk_spacing": True, "simplify": False}
     assert ran.origin["tokenizer.vocab_size"] == ran.origin["training.steps"] == "corpus"
     assert bert.settings.tokenizer.vocab_size == 30522 and bert.origin["tokenizer.vocab_size"] == "bert"
     with pytest.raises(UserError, match="what the corpus brings"):

@@ -40,11 +40,18 @@ def shape(label: str) -> tuple[int, int, int, int]:
     ("bert@base", (12, 768, 12, 3072)), ("bert@large", (24, 1024, 16, 4096)),
     ("bert@tiny", (2, 128, 2, 512)), ("bert@mini", (4, 256, 4, 1024)),
     ("bert@small", (4, 512, 8, 2048)), ("bert@medium", (8, 512, 8, 2048)), ("bert@midi", (4, 512, 8, 2048)),
+    ("electra@base", (12, 768, 12, 3072)), ("electra@small", (12, 256, 4, 1024)),
+    ("electra@large", (24, 1024, 16, 4096)),
     ("gpt@base", (12, 768, 12, 3072)), ("gpt2@small", (12, 768, 12, 3072)), ("gpt2@medium", (24, 1024, 16, 4096)),
     ("gpt2@large", (36, 1280, 20, 5120)), ("gpt2@xl", (48, 1600, 25, 6400)), ("gpt3@small", (12, 768, 12, 3072)),
     ("gpt3@large", (24, 1536, 16, 6144)), ("gpt3@xl", (24, 2048, 24, 8192)), ("gpt3@13b", (40, 5140, 40, 20560)),
     ("gpt3@175b", (96, 12288, 96, 49152)), ("transformer-xl@large", (18, 1024, 16, 4096)),
     ("transformer-xl@base", (16, 410, 10, 2100)), ("xlnet@base", (12, 768, 12, 3072)),
+    ("bert-wwm@base", (12, 768, 12, 3072)), ("bert-wwm-ext@base", (12, 768, 12, 3072)),
+    ("spanbert@base", (12, 768, 12, 3072)), ("spanbert@large", (24, 1024, 16, 4096)),
+    ("roberta@base", (12, 768, 12, 3072)), ("roberta@large", (24, 1024, 16, 4096)),
+    ("albert@base", (12, 768, 12, 3072)), ("albert@large", (24, 1024, 16, 4096)),
+    ("albert@xlarge", (24, 2048, 16, 8192)), ("albert@xxlarge", (12, 4096, 64, 16384)),
     ("xlnet@large", (24, 1024, 16, 4096)), ("universal-transformer@base", (6, 1024, 16, 4096)),
 ])
 def test_published_shapes(label, expected):
@@ -68,7 +75,7 @@ def test_bert_as_published():
     settings = found.settings
     assert found.parent == "transformer" and settings.network.decoder is None
     assert settings.tokenizer.model_dump() == {"kind": "wordpiece", "vocab_size": 30522, "lowercase": True,
-                                               "cjk_spacing": True}
+                                               "cjk_spacing": True, "simplify": False}
     assert settings.corpus.first_phase.model_dump() == {"share": 0.9, "sequence_length": 128}
     assert settings.corpus.sequence_length == settings.network.position.maximum == 512
     embedding = settings.network.embedding
@@ -83,6 +90,29 @@ def test_bert_as_published():
                                                "weight_decay": 0.01}
 
 
+def test_electra_as_published():
+    """Table 6 of the paper, and what the released code adds: 85% of the hidden tokens show the mask."""
+    small, base, large = (lineage.recipe(f"electra@{size}").settings for size in ("small", "base", "large"))
+    assert lineage.recipe("electra").label == "electra@base"
+    for settings in (small, base, large):
+        masked, judged = settings.objective["masked_lm"], settings.objective["replaced_token"]
+        assert list(settings.objective) == ["masked_lm", "replaced_token"]
+        assert (masked.mask, masked.random, masked.dynamic, masked.unit) == (0.85, 0.0, True, "token")
+        assert (masked.weight, judged.weight) == (1, 50)
+        assert (settings.training.warmup_steps, settings.training.optimizer.weight_decay) == (10_000, 0.01)
+        assert settings.corpus.first_phase is None and settings.network.position.maximum == 512
+    assert [one.objective["masked_lm"].rate for one in (small, base, large)] == [0.15, 0.15, 0.25]
+    assert [one.network.of_generator().width for one in (small, base, large)] == [64, 256, 256]
+    assert [one.network.of_generator().heads for one in (small, base, large)] == [1, 4, 4]
+    assert [one.network.of_generator().feedforward for one in (small, base, large)] == [256, 1024, 1024]
+    assert [one.network.of_generator().layers for one in (small, base, large)] == [12, 12, 24]
+    assert [one.network.embedding.width for one in (small, base, large)] == [128, None, None]
+    assert [one.training.batch_size for one in (small, base, large)] == [128, 256, 2048]
+    assert [one.training.learning_rate for one in (small, base, large)] == [5e-4, 2e-4, 2e-4]
+    assert [one.training.steps for one in (small, base, large)] == [1_000_000, 766_000, 400_000]
+    assert [one.corpus.sequence_length for one in (small, base, large)] == [128, 512, 512]
+
+
 @pytest.mark.parametrize("name", lineage.names())
 def test_laptop_sizes_fit_a_laptop(name):
     for size in ("tiny", "mini", "midi"):
@@ -94,6 +124,41 @@ def test_laptop_sizes_fit_a_laptop(name):
 @pytest.mark.parametrize("name", [name for name in lineage.names() if name != "transformer"])
 def test_every_recipe_that_trains_has_the_laptop_sizes(name):
     assert [shape(f"{name}@{size}")[:2] for size in ("tiny", "mini", "midi")] == [(2, 128), (4, 256), (4, 512)]
+
+
+def test_structbert_as_published():
+    found = lineage.recipe("structbert")
+    tasks = found.settings.objective
+    assert list(tasks) == ["sentence_order", "masked_lm", "word_structure"]  # text moves first, masks come before runs
+    assert tasks["sentence_order"].swapped == tasks["sentence_order"].other == pytest.approx(1 / 3)
+    assert (tasks["word_structure"].rate, tasks["word_structure"].length) == (0.05, 3)
+    assert found.settings.training.warmup_steps * 10 == found.settings.training.steps
+    assert {change.key.split(".")[0] for change in found.diff("bert")} == {"objective", "training"}
+
+
+def test_whole_word_bert_as_published():
+    wwm, more = lineage.recipe("bert-wwm"), lineage.recipe("bert-wwm-ext")
+    assert (wwm.parent, more.parent) == ("bert", "bert-wwm")
+    for found, phases in ((wwm, (100_000, 100_000)), (more, (1_000_000, 400_000))):
+        settings = found.settings
+        assert settings.objective["masked_lm"].unit == "word" and "next_sentence" in settings.objective
+        assert settings.training.steps == sum(phases) and settings.corpus.first_phase.sequence_length == 128
+        assert settings.corpus.first_phase.share == pytest.approx(phases[0] / sum(phases), abs=1e-3)
+        assert (settings.training.batch_size, settings.training.optimizer.kind) == (2560, "lamb")
+        assert settings.tokenizer.vocab_size == 21128 and settings.tokenizer.cjk_spacing
+
+
+def test_spanbert_as_published():
+    settings = lineage.recipe("spanbert").settings
+    assert list(settings.objective) == ["masked_lm", "span_boundary"]
+    masked = settings.objective["masked_lm"]
+    assert (masked.unit, masked.geometric, masked.longest, masked.together, masked.dynamic) == (
+        "span", 0.2, 10, True, True)
+    assert (masked.rate, masked.mask, masked.random) == (0.15, 0.8, 0.1)
+    assert settings.corpus.packing == "doc_sentences" and settings.corpus.first_phase is None
+    assert not settings.tokenizer.lowercase and settings.tokenizer.vocab_size == 28996
+    assert (settings.training.steps, settings.training.batch_size) == (2_400_000, 256)
+    assert settings.training.optimizer.epsilon == 1e-8
 
 
 def test_the_gpt_line_as_published():
@@ -125,3 +190,85 @@ def test_transformer_xl_and_xlnet_as_published():
 def test_the_universal_transformer_as_published():
     network = lineage.recipe("universal-transformer").settings.network
     assert network.depth.kind == "recurrent" and network.depth.halting.threshold == 0.99
+
+
+def test_roberta_as_published():
+    """arXiv:1907.11692, tables 9 and 2: what the abstract says, and the four input formats."""
+    found = lineage.recipe("roberta")
+    settings = found.settings
+    assert found.parent == "bert" and list(settings.objective) == ["masked_lm"]
+    assert settings.objective["masked_lm"].dynamic and settings.corpus.packing == "full_sentences"
+    assert settings.corpus.first_phase is None and settings.corpus.short_probability == 0
+    assert (settings.tokenizer.kind, settings.tokenizer.vocab_size, settings.tokenizer.lowercase) == (
+        "byte_bpe", 50265, False)
+    assert (settings.network.embedding.segments, settings.network.norm.epsilon) == (1, 1e-5)
+    assert (settings.network.position.maximum, settings.network.position.offset) == (512, 2)
+    training = settings.training
+    assert (training.batch_size, training.steps, training.clip_norm) == (8192, 500_000, None)
+    assert training.optimizer.model_dump() == {"kind": "adamw", "beta1": 0.9, "beta2": 0.98, "epsilon": 1e-6,
+                                               "weight_decay": 0.01}
+    peaks = [(one.learning_rate, one.warmup_steps)
+             for one in (lineage.recipe(f"roberta@{size}").settings.training for size in ("base", "large"))]
+    assert peaks == [(6e-4, 24_000), (4e-4, 30_000)]
+
+
+@pytest.mark.parametrize("changes", [
+    ["corpus.packing=segment_pair", "objective.next_sentence.random=0.5"],
+    ["corpus.packing=sentence_pair", "objective.next_sentence.random=0.5"],
+    ["corpus.packing=full_sentences"], ["corpus.packing=doc_sentences"]], ids=lambda changes: changes[0])
+def test_roberta_takes_the_four_input_formats(changes):
+    settings = lineage.recipe("roberta@tiny", changes).settings
+    assert settings.packings()["masked_lm"] == changes[0].removeprefix("corpus.packing=")
+    assert settings.templates().get("corpus.pair", settings.corpus.pair) == "start A separator separator B separator"
+
+
+def test_albert_as_published():
+    found = lineage.recipe("albert")
+    settings, network = found.settings, found.settings.network
+    assert found.parent == "bert" and list(settings.objective) == ["sentence_order", "masked_lm"]
+    assert (network.sharing, network.embedding.width, network.activation) == ("all", 128, "gelu_tanh")
+    assert {lineage.recipe(f"albert@{size}").settings.network.dropout for size in found.sizes} == {0.0}
+    assert network.attention.dropout == 0.0
+    assert (settings.tokenizer.kind, settings.tokenizer.vocab_size, settings.tokenizer.lowercase) == (
+        "unigram", 30000, True)
+    order, masked = settings.objective.values()
+    assert (order.swapped, order.other) == (0.5, 0.0)
+    assert masked.unit == "word_ngram" and masked.ngrams == pytest.approx([6 / 11, 3 / 11, 2 / 11], abs=1e-4)
+    training = settings.training
+    assert (training.batch_size, training.learning_rate, training.warmup_steps, training.steps) == (
+        4096, 0.00176, 3125, 125_000)
+    assert training.optimizer.kind == "lamb" and settings.corpus.first_phase is None
+    tiny = lineage.recipe("albert@tiny").settings.network
+    assert tiny.embedding.width < tiny.width  # the map between them is what makes it an ALBERT over there
+
+
+def test_ernie_hides_larger_and_larger_units():
+    found = lineage.recipe("ernie")
+    settings = found.settings
+    assert found.parent == "bert" and lineage.recipe("ernie-2").parent == "ernie"
+    assert (settings.tokenizer.vocab_size, settings.network.position.maximum) == (18000, 513)
+    assert settings.network.activation == "relu" and settings.network.embedding.tasks == 0
+    stages = [(task.unit, task.starts, task.stops) for name, task in settings.objective.items()
+              if task.kind == "masked_lm" and task.packing != "dialogue"]
+    assert [unit for unit, _, _ in stages] == ["token", "phrase", "entity"]
+    assert [start for _, start, _ in stages] == [0.0, *(stop for _, _, stop in stages[:-1])] and stages[-1][2] == 1.0
+
+
+def test_the_seven_tasks_of_ernie_2_join_one_by_one_and_have_a_seventh_of_the_steps_each():
+    settings = lineage.recipe("ernie-2").settings
+    network = settings.network
+    assert (network.embedding.segments, network.embedding.tasks, network.activation) == (4, 7, "gelu")
+    tasks: dict[int, set] = {}
+    for task in settings.objective.values():
+        tasks.setdefault(task.task_id, set()).add((task.starts if task.task_id else 0.0, task.turns))
+    assert sorted(tasks) == list(range(7)) and all(len(each) == 1 for each in tasks.values())
+    starts, turns = zip(*(next(iter(tasks[number])) for number in range(7)), strict=True)
+    assert list(starts) == sorted(set(starts))
+    shares = [0.0] * 7
+    for number, (begin, end) in enumerate(zip(starts, (*starts[1:], 1.0), strict=True)):
+        for earlier in range(number + 1):
+            shares[earlier] += (end - begin) * turns[earlier] / sum(turns[:number + 1])
+    assert shares == pytest.approx([1 / 7] * 7, abs=1e-3)
+    optimizer = settings.training.optimizer
+    assert settings.training.batch_size * settings.corpus.sequence_length == 393_216
+    assert (settings.training.learning_rate, optimizer.beta2, settings.training.schedule.kind) == (5e-5, 0.98, "noam")

@@ -299,5 +299,5 @@ def _has_owner(settings: RecipeSettings, key: str) -> bool:
     *tables, last = key.split(".")
     owner: Any = settings
     for table in tables:
-        owner = getattr(owner, table)
+        owner = owner.get(table) if isinstance(owner, dict) else getattr(owner, table)
     return owner is not None and last in type(owner).model_fields

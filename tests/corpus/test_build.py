@@ -17,6 +17,7 @@ import pytest
 from tokenizers import AddedToken, models, normalizers, pre_tokenizers, trainers
 from tokenizers import Tokenizer as Backend
 
+from stemma.corpus import batches, tokenise
 from stemma.corpus import build as builder
 from stemma.corpus.build import build_corpus
 from stemma.corpus.encode import Encoder, piece_pattern
@@ -24,6 +25,7 @@ from stemma.corpus.shards import Corpus
 from stemma.errors import UserError
 from stemma.files import sha256
 from stemma.text.tokenizer import Tokenizer
+from stemma.text.words import CJK_RUN
 
 ENGLISH = "The quick brown fox isn't lazy. It jumps over 12 dogs!\nDoes it rest? No, never."
 CHINESE = "我们在北京大学学习。Stemma是一个工具！南京市长江大桥很长。"
@@ -151,11 +153,11 @@ def test_chinese_words_are_the_segmenters(tmp_path, make, monkeypatch):
 
     def pairs(text: str) -> np.ndarray:
         starts = np.zeros(len(text), bool)
-        for run in builder.CJK_RUN.finditer(text):
+        for run in CJK_RUN.finditer(text):
             starts[run.start() : run.end() : 2] = True
         return starts
 
-    monkeypatch.setattr(builder, "cjk_word_starts", pairs)
+    monkeypatch.setattr(tokenise, "cjk_word_starts", pairs)
     tokenizer = tokenizer_folder(tmp_path / "t", make())
     build_corpus([write(tmp_path / "a.txt", text)], tokenizer, tmp_path / "corpus", workers=1)
     corpus = Corpus.open(tmp_path / "corpus")
@@ -168,7 +170,7 @@ def test_chinese_words_are_the_segmenters(tmp_path, make, monkeypatch):
 
 def test_the_bytes_do_not_depend_on_the_workers(tmp_path, bert, monkeypatch):
     source = write(tmp_path / "text.txt", random_text(random.Random(3), 200))
-    monkeypatch.setattr(builder, "BATCH_CHARACTERS", 1000)
+    monkeypatch.setattr(batches, "BATCH_CHARACTERS", 1000)
     listings = []
     for workers in (1, 2):
         out = tmp_path / f"corpus-{workers}"
@@ -256,7 +258,7 @@ def test_overwrite_replaces(tmp_path, bert):
 def test_a_dead_worker_is_an_error_at_once(tmp_path, bert, monkeypatch):
     """A worker is killed for taking too much memory, say: no hang, no half corpus."""
     source = write(tmp_path / "text.txt", random_text(random.Random(4), 200))
-    monkeypatch.setattr(builder, "BATCH_CHARACTERS", 1000)
+    monkeypatch.setattr(batches, "BATCH_CHARACTERS", 1000)
 
     others = psutil.Process().children()  # this process may have children of other tests
 
@@ -274,8 +276,8 @@ def test_killing_the_builder_leaves_no_corpus_and_no_worker(tmp_path, bert):
     source = write(tmp_path / "text.txt", random_text(random.Random(5), 300))
     script = write(tmp_path / "script.py", f"""
 import psutil, time
-from stemma.corpus import build
-build.BATCH_CHARACTERS = 1000
+from stemma.corpus import batches, build
+batches.BATCH_CHARACTERS = 1000
 def stop(done):
     print(*[child.pid for child in psutil.Process().children()], flush=True)
     time.sleep(60)

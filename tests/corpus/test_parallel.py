@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from conftest import small_text
 
-from stemma.corpus import build
+from stemma.corpus import batches
 from stemma.corpus.build import build_corpus
 from stemma.corpus.info import corpus_info, describe
 from stemma.corpus.shards import Corpus
@@ -59,7 +59,7 @@ def test_every_document_is_two_sentences_with_the_tokens_of_each_side(tmp_path, 
 
 
 def test_the_bytes_are_the_same_for_any_number_of_workers(tmp_path, tokenizer_folder, monkeypatch):
-    monkeypatch.setattr(build, "BATCH_CHARACTERS", 3000)
+    monkeypatch.setattr(batches, "BATCH_CHARACTERS", 3000)
     sources = [written(tmp_path / "a", [*made_pairs(150), ("nothing at all", "\u200d")], name="a", prefix="one: "),
                written(tmp_path / "b", made_pairs(60, seed=1), name="b")]
     contents = []

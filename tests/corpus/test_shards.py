@@ -105,7 +105,7 @@ def test_side_arrays(copy):
     (copy / "manifest.json").write_text(json.dumps(manifest))
     write_checksums(copy)
     corpus = Corpus.open(copy)
-    assert corpus.sides() == ["phrases"] and plain.sides() == []
+    assert corpus.sides() == ["capitals", "phrases"] and plain.sides() == ["capitals"]
     index = np.array([[0, corpus.tokens - 1], [250, 99]])
     assert corpus.take("phrases", index).tolist() == index.tolist()
     assert corpus.fingerprint == plain.fingerprint

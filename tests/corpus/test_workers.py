@@ -8,7 +8,7 @@ import time
 import pytest
 
 from stemma.corpus import workers
-from stemma.corpus.build import Work, Worker
+from stemma.corpus.tokenise import Work, Worker
 from stemma.errors import UserError
 from stemma.text.tokenizer import Tokenizer
 

@@ -15,6 +15,7 @@ from commands import start, stemma
 from conftest import small_text
 
 from stemma import lineage
+from stemma.corpus.annotate import annotate
 from stemma.corpus.build import build_corpus
 from stemma.text.parallel import PairSource
 
@@ -38,6 +39,7 @@ VARIANTS = {
     "tasks in turns": [*STEPS, "objective.masked_lm.packing=full_sentences", "objective.next_sentence.start_step=5"],
     "lamb, cosine": [*STEPS, "training.optimizer={kind='lamb'}", "training.schedule={kind='cosine'}"],
     "adafactor": [*STEPS, "training.optimizer={kind='adafactor'}", "training.schedule={kind='inverse_sqrt'}"],
+    "electra": [*STEPS, "training.micro_batch_size=3"],  # what the generator draws is drawn again
     "gpt2": STEPS,
     "gpt3, read backwards": [*STEPS, "objective.causal_lm.direction=backward", "network.attention.windows=[0, 8]"],
     # the text has some 13 segments, so memory is carried over a kill and over an epoch's end
@@ -51,6 +53,12 @@ VARIANTS = {
     "t5": [*STEPS, *DECODER],
     "prefix-lm": STEPS,
     "unilm": STEPS,
+    "ernie-2": STEPS,  # those of its tasks that plain text can serve
+    "ernie-2, all data": ["--tokens", "9000"],
+    "ernie, all data": STEPS,
+    "stages by tokens": ["--tokens", "7000", DYNAMIC, "objective.masked_lm.stops=0.6", "objective.words.kind=masked_lm",
+                         "objective.words.unit=word", "objective.words.rate=0.3", "objective.words.dynamic=true",
+                         "objective.words.starts=0.4", "objective.next_sentence.stops=0.5"],
     "transformer": [*STEPS, *DECODER, "training.micro_batch_size=3"],
 }
 
@@ -62,6 +70,22 @@ def pairs_of(corpus: Path, folder: Path) -> Path:
     table.write_text("\n".join(map("\t".join, zip(["source", *lines[:-1]], ["target", *lines[1:]], strict=True))))
     build_corpus([], corpus / "tokenizer", folder / "pairs", pairs=[PairSource(str(table))], workers=1)
     return folder / "pairs"
+
+
+def everything_of(corpus: Path, folder: Path) -> Path:
+    """Text some of whose sentences begin with a connective, dialogues, judged titles, phrases and entities."""
+    text = small_text().replace("The printer", "However, the printer").replace("Every scribe", "So every scribe")
+    lines = [line for line in text.splitlines() if line.strip()]
+    (folder / "text.txt").write_text(text)
+    dialogues = [[["a", lines[n]], ["b", lines[n + 1]], ["a", lines[n + 2]]] for n in range(0, 90, 3)]
+    (folder / "chat.jsonl").write_text("\n".join(map(json.dumps, dialogues)))
+    (folder / "judged.tsv").write_text("\n".join(["query\ttitle\tlabel", *(f"{lines[n]}\t{lines[n + 1]}\t{n % 3}"
+                                                                          for n in range(60))]))
+    (folder / "names.txt").write_text("the librarian\nour neighbour\n")
+    build_corpus([folder / "text.txt"], corpus / "tokenizer", folder / "everything", workers=1,
+                 dialogue=[folder / "chat.jsonl"], relevance=[folder / "judged.tsv"])
+    annotate(folder / "everything", phrases="mine", entities=folder / "names.txt")
+    return folder / "everything"
 
 
 def model_bytes(run: Path) -> bytes:
@@ -108,10 +132,14 @@ def test_a_killed_run_ends_in_the_same_bytes(tmp_path, corpus_folder, variant):
     named = variant.split(",")[0]
     recipe = f"{named if named in lineage.names() else 'bert'}@tiny"
     corpus = pairs_of(corpus_folder, tmp_path) if named == "transformer" else corpus_folder
+    corpus = everything_of(corpus_folder, tmp_path) if variant.endswith("all data") else corpus
     command = ["pretrain", recipe, "--corpus", corpus, *SMALL, *VARIANTS[variant], "--seed", "3", "--json"]
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     reference = stemma(*command, "--out", whole)
     assert reference.code == 0, reference.err
+
+    if variant.endswith("all data"):
+        assert "switched off" not in reference.err
 
     assert kill_and_resume([*command, "--out", killed], killed, random.Random(variant)) >= 3
     resumed = stemma("resume", killed, "--json")

@@ -3,7 +3,7 @@ import torch
 from torch.nn import functional
 
 from stemma.network import vocabulary_loss as module
-from stemma.network.vocabulary_loss import vocabulary_loss
+from stemma.network.vocabulary_loss import COLUMNS, drawn, vocabulary_guess, vocabulary_loss
 
 WIDTH, VOCABULARY = 6, 37
 
@@ -84,6 +84,63 @@ def test_where_no_gradient_is_wanted(mode):
         found = vocabulary_loss(*leaves, labels, 9.0, 0.2)
     assert found.item() == pytest.approx(expected, rel=1e-5)
     assert not found.requires_grad
+
+
+@pytest.mark.parametrize("columns", [3, COLUMNS - 1, COLUMNS, COLUMNS + 1, 3 * COLUMNS + 17])
+def test_columns_are_drawn_in_proportion_to_their_weights(columns):
+    """Chi-squared over a few likely columns, spread over all bundles, and the rest together."""
+    torch.manual_seed(0)
+    weights = torch.rand(columns) * 0.02
+    weights[[0, columns // 2, columns - 1]] = torch.tensor([1.0, 4.0, 2.0])
+    rows = 40_000
+    found = drawn(weights.expand(rows, columns))
+    assert found.shape == (rows,) and found.dtype == torch.int64
+    likely = [0, columns // 2, columns - 1]
+    share = weights.double() / weights.double().sum()
+    expected = [*(rows * share[likely]).tolist(), rows * (1 - share[likely].sum()).item()]
+    counts = torch.bincount(found, minlength=columns).double()
+    seen = [*counts[likely].tolist(), rows - counts[likely].sum().item()]
+    surprise = sum((one - other) ** 2 / max(other, 1e-9) for one, other in zip(seen, expected, strict=True) if other)
+    assert surprise < 16.3  # three degrees of freedom: passed by chance in 999 of 1,000 cases
+
+
+def test_what_weighs_nothing_is_never_drawn():
+    weights = torch.zeros(500, 2 * COLUMNS + 5)
+    chosen = torch.randint(weights.shape[1], (500,), generator=torch.Generator().manual_seed(3))
+    weights[torch.arange(500), chosen] = 1e-30
+    assert torch.equal(drawn(weights), chosen)
+
+
+@pytest.mark.parametrize("block", [2 * VOCABULARY, 1 << 23])
+def test_a_guess_is_the_same_loss_and_a_draw_from_what_is_scored(monkeypatch, block):
+    monkeypatch.setattr(module, "BLOCK_NUMBERS", block)
+    torch.manual_seed(1)
+    leaves, labels = inputs(5)
+    hidden, table, bias = leaves
+    many = 6000
+    repeated = [hidden.detach().repeat(many, 1).requires_grad_(), table, bias]
+    guess = vocabulary_guess(*repeated, labels.repeat(many), 7.0)
+    expected = vocabulary_loss(*repeated, labels.repeat(many), 7.0)
+    torch.testing.assert_close(guess.loss, expected)
+    for one, other in zip(gradients(guess.loss, repeated), gradients(expected, repeated), strict=True):
+        assert torch.equal(one, other)
+    scores = functional.linear(hidden, table, bias)
+    assert torch.equal(guess.right.view(many, 5)[0], scores.argmax(1) == labels)
+    assert not guess.sampled.requires_grad
+    for row in range(5):
+        share = torch.bincount(guess.sampled.view(many, 5)[:, row], minlength=VOCABULARY) / many
+        chance = scores[row].softmax(0)
+        assert ((share - chance).abs() <= 4.5 * (chance * (1 - chance) / many).sqrt() + 1e-4).all()
+
+
+def test_draws_follow_torch_s_seed():
+    leaves, labels = inputs(64)
+
+    def sample(seed: int) -> torch.Tensor:
+        torch.manual_seed(seed)
+        return vocabulary_guess(*leaves, labels, 1.0).sampled
+
+    assert torch.equal(sample(1), sample(1)) and not torch.equal(sample(1), sample(2))
 
 
 def test_one_weight_serves_as_embedding_and_output():

@@ -4,11 +4,19 @@ from literal.masking import chosen_places
 from making import corpus_of, draft_of, pieced_corpus, whole
 
 from stemma.corpus.shards import Corpus
-from stemma.objectives.masking import choose_ngrams, choose_tokens, choose_units, choose_words, ngrams
+from stemma.objectives.masking import choose_tokens, choose_units, joined, singles
 from stemma.text.train import train_tokenizer
 from stemma.text.words import CJK_RUN
 
 KINDS = ["segment_pair", "full_sentences"]
+
+
+def choose_words(draft, rate, rng):
+    return choose_units(draft.words, rate, rng)
+
+
+def ngrams(text, shares, rng):
+    return joined(singles(text), shares, rng)
 
 
 class Given:
@@ -125,7 +133,8 @@ def test_ngrams_are_hidden_whole_at_the_exact_rate_and_in_their_shares(corpus, s
     found, sizes, among = [], np.zeros(len(shares) + 1), np.zeros(len(shares) + 1)
     for seed in range(30):
         units = ngrams(draft.text, shares, np.random.default_rng(seed))
-        chosen = choose_ngrams(draft, 0.15, np.random.default_rng(seed), shares)
+        rng = np.random.default_rng(seed)
+        chosen = choose_units(ngrams(draft.text, shares, rng), 0.15, rng)
         found.append(chosen.sum(1))
         numbers = np.unique(units[chosen])
         whole_sizes = np.bincount(units[draft.text])[numbers]

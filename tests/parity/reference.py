@@ -25,6 +25,20 @@ SIZES = {
     "bert": {"vocab_size": "vocabulary", "hidden_size": "width", "num_hidden_layers": "layers",
              "num_attention_heads": "heads", "intermediate_size": "inner", "max_position_embeddings": "places",
              "type_vocab_size": "segments"},
+    "ernie": {"vocab_size": "vocabulary", "hidden_size": "width", "num_hidden_layers": "layers",
+              "num_attention_heads": "heads", "intermediate_size": "inner", "max_position_embeddings": "places",
+              "type_vocab_size": "segments"},
+    "roberta": {"vocab_size": "vocabulary", "hidden_size": "width", "num_hidden_layers": "layers",
+                "num_attention_heads": "heads", "intermediate_size": "inner", "max_position_embeddings": "places",
+                "type_vocab_size": "segments"},
+    "albert": {"vocab_size": "vocabulary", "embedding_size": "head_width", "hidden_size": "width",
+               "num_hidden_layers": "layers", "num_attention_heads": "heads", "intermediate_size": "inner",
+               "max_position_embeddings": "places", "type_vocab_size": "segments"},
+    "distilbert": {"vocab_size": "vocabulary", "dim": "width", "n_layers": "layers", "n_heads": "heads",
+                   "hidden_dim": "inner", "max_position_embeddings": "places"},
+    "electra": {"vocab_size": "vocabulary", "embedding_size": "head_width", "hidden_size": "width",
+                "num_hidden_layers": "layers", "num_attention_heads": "heads", "intermediate_size": "inner",
+                "max_position_embeddings": "places", "type_vocab_size": "segments"},
     "openai-gpt": {"vocab_size": "vocabulary", "n_embd": "width", "n_layer": "layers", "n_head": "heads",
                    "n_positions": "places"},
     "gpt2": {"vocab_size": "vocabulary", "n_embd": "width", "n_layer": "layers", "n_head": "heads", "n_inner": "inner",
@@ -88,12 +102,22 @@ def inputs_for(config: Any, seed: int) -> list[dict[str, Tensor]]:
     """As much of it as the family knows: GPT has no segments, XLNet any number of them and of places."""
     places = getattr(config, "max_position_embeddings", 0)
     segments = 3 if config.model_type == "xlnet" else getattr(config, "type_vocab_size", 0)
+    if config.model_type == "roberta":
+        places -= config.pad_token_id + 1
     inputs = random_inputs(config.vocab_size, places if places > 0 else 21, segments, seed)
+    if config.model_type == "roberta":
+        inputs = [_filled(each, config.pad_token_id) for each in inputs]
     if not config.is_encoder_decoder:
         return inputs
     generator = torch.Generator().manual_seed(seed + 1)
     return [{**each, "decoder_input_ids": torch.randint(config.vocab_size, (4, length), generator=generator)}
             for each, length in zip(inputs, (7, 1, 12, 5, 9, places if places > 0 else 40), strict=True)]
+
+
+def _filled(inputs: dict[str, Tensor], padding: int) -> dict[str, Tensor]:
+    """The padding token where there is filling, and nowhere else: RoBERTa's places are counted by it."""
+    ids = torch.where(inputs["input_ids"] == padding, padding + 1, inputs["input_ids"])
+    return {**inputs, "input_ids": ids.masked_fill(inputs.get("attention_mask", torch.ones_like(ids)) == 0, padding)}
 
 
 @torch.no_grad()
@@ -104,9 +128,11 @@ def their_outputs(reference: Any, inputs: dict[str, Tensor]) -> dict[str, Tensor
     # T5's class with a head has no body of its own
     last = answers.decoder_hidden_states[-1] if reference.config.is_encoder_decoder else body.last_hidden_state
     named = {"hidden": last, "pooler": body.get("pooler_output"), "encoder": body.get("encoder_last_hidden_state"),
-             "vocabulary": answers.get("prediction_logits"), "next_sentence": answers.get("seq_relationship_logits")}
+             "vocabulary": answers.get("prediction_logits"), "next_sentence": answers.get("seq_relationship_logits"),
+             "sentence_order": answers.get("sop_logits")}
     if (logits := answers.get("logits")) is not None:
-        named["vocabulary" if logits.dim() == 3 else "next_sentence"] = logits
+        judges = type(reference).__name__ == "ElectraForPreTraining"
+        named["vocabulary" if logits.dim() == 3 else "replaced_token" if judges else "next_sentence"] = logits
     return {name: value for name, value in named.items() if value is not None}
 
 
@@ -119,10 +145,11 @@ def our_outputs(model: Model, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
         made["encoder"] = model.network({"encoder": source})["encoder"]
     if "pooler" in model.network.heads:
         made["pooler"] = model.network.pooled(hidden)
-    if "vocabulary" in model.network.heads:
-        made["vocabulary"] = model.logits(**inputs)
-    if "next_sentence" in model.network.heads:
-        made["next_sentence"] = model.network.head("next_sentence")(made["pooler"])
+    for name in {"vocabulary", "replaced_token"} & model.network.heads.keys():
+        made[name] = model.logits(**inputs)
+    for name in ("next_sentence", "sentence_order"):
+        if name in model.network.heads:
+            made[name] = model.network.head(name)(made["pooler"])
     return made
 
 
@@ -134,7 +161,8 @@ def assert_same_outputs(model: Model, reference: Any, atol: float = 1e-4, seed: 
         for name, expected in theirs.items():
             assert expected.std() > 1e-3, "the answers are all alike, so they prove nothing"
             apart = (ours[name] - expected).abs()
-            if expected.dim() == 3 and "attention_mask" in inputs and not model.decodes:
+            each_place = expected.dim() == 3 or name == "replaced_token"
+            if each_place and "attention_mask" in inputs and not model.decodes:
                 apart = apart[inputs["attention_mask"].bool()]
             difference = float(apart.max())
             assert difference <= atol, f"{name} of input {number} differs by {difference:.2e}"

@@ -6,7 +6,7 @@ from making import corpus_of
 from stemma import lineage
 from stemma.corpus.build import build_corpus
 from stemma.corpus.shards import Corpus
-from stemma.objectives import Batch, build_objectives
+from stemma.objectives import Batch, Objective, build_objectives
 from stemma.text.parallel import PairSource
 from stemma.training import supply as supply_module
 from stemma.training.supply import Prepared, Supply
@@ -47,6 +47,11 @@ def contents(batch: Batch) -> dict[str, list]:
             **{f"labels of {head}": target.labels.tolist() for head, target in batch.labels.items()},
             **{f"answers of {head}": [target.index.tolist(), target.labels.tolist(), target.total]
                for head, target in batch.scores.items()}}
+
+
+def chosen(supply: Supply, step: int, used: float = 0.0) -> tuple[Objective, ...]:
+    """The tasks of a step."""
+    return supply._choose(supply._moment(step, 32, used))[1]
 
 
 def taken(supply: Supply, steps: int, length: int = 32, start: int = 0) -> list[Prepared]:
@@ -174,11 +179,11 @@ def test_unigram_counts_the_training_text_only(make):
 def test_groups_take_their_turns_and_wait_for_their_step(make):
     supply = make("objective.masked_lm.packing=full_sentences", "objective.masked_lm.turns=3.0",
                   "objective.masked_lm.weight=0.5", "objective.next_sentence.start_step=100")
-    names = [tuple(o.name for o in supply._choose(step)[1]) for step in range(1100)]
+    names = [tuple(o.name for o in chosen(supply, step)) for step in range(1100)]
     assert set(names[:100]) == {("masked_lm",)}
     share = np.mean([name == ("masked_lm",) for name in names[100:]])
     assert abs(share - 0.75) < 4 * (0.75 * 0.25 / 1000) ** 0.5
-    assert names == [tuple(o.name for o in supply._choose(step)[1]) for step in range(1100)]
+    assert names == [tuple(o.name for o in chosen(supply, step)) for step in range(1100)]
 
 
 def test_two_masked_objectives_each_hide_at_their_own_rate(make):
@@ -195,8 +200,8 @@ def test_two_masked_objectives_each_hide_at_their_own_rate(make):
 def test_an_error_while_preparing_ahead_reaches_the_one_who_asks(make, monkeypatch):
     supply = make()
     supply.take(0, 32)
-    supply._ahead[2].result()
-    monkeypatch.setattr(supply, "_choose", lambda step: 1 / 0)
+    supply._ahead[1].result()
+    monkeypatch.setattr(supply, "_choose", lambda moment: 1 / 0)
     supply.take(1, 32)  # prepared before
     with pytest.raises(ZeroDivisionError):
         supply.take(2, 32)
@@ -394,7 +399,7 @@ def test_a_unigram_model_of_corrupted_spans_knows_the_sentinels(make, corpus):
 
 def test_the_four_tasks_of_unilm_take_a_third_a_third_and_two_sixths(make, corpus):
     supply = make(of=corpus, name="unilm@tiny")
-    names = [supply._choose(step)[1][-1].name for step in range(3000)]
+    names = [chosen(supply, step)[-1].name for step in range(3000)]
     wanted = {"masked_lm": 1 / 3, "sequence_to_sequence": 1 / 3, "left_to_right": 1 / 6, "right_to_left": 1 / 6}
     for name, share in wanted.items():
         assert abs(names.count(name) / 3000 - share) < 4 * (share * (1 - share) / 3000) ** 0.5

@@ -17,7 +17,7 @@ from typer.core import TyperGroup
 
 from stemma.cli import cleaning, evaluate, family, generate, start, train, translate, use
 from stemma.cli.corpus import corpus_app
-from stemma.cli.finetune import finetune_app
+from stemma.cli.finetune import Tasks, finetune_app
 from stemma.cli.output import emit
 from stemma.cli.tokenizer import tokenizer_app
 from stemma.errors import Interrupted, UserError, did_you_mean
@@ -71,7 +71,7 @@ family.register(app)
 app.add_typer(tokenizer_app, name="tokenizer", cls=Verbs)
 app.add_typer(corpus_app, name="corpus", cls=Verbs)
 train.register(app)
-app.add_typer(finetune_app, name="finetune", cls=Verbs)
+app.add_typer(finetune_app, name="finetune", cls=Tasks)
 use.register(app)
 generate.register(app)
 translate.register(app)

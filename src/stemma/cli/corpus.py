@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from stemma.cli.annotate import annotate
 from stemma.cli.output import DebugOption, JsonOption, console, emit, notice
 from stemma.errors import UserError
 
@@ -17,6 +18,10 @@ TargetOption = Annotated[list[str] | None, typer.Option(
 PairsOption = Annotated[bool, typer.Option("--pairs", help="Parallel text: tables of source and target.")]
 ColumnsOption = Annotated[str, typer.Option(help="Which columns of such a table, the source first.")]
 EmptyOption = Annotated[str, typer.Option(help="Pairs with an empty side: refuse or skip.")]
+DialogueOption = Annotated[list[str] | None, typer.Option(
+    metavar="PATH", show_default=False, help="Dialogues, JSON lines or yml, with who says what; may be repeated.")]
+RelevanceOption = Annotated[list[str] | None, typer.Option(
+    metavar="PATH", show_default=False, help="A table of query, title and label; may be repeated.")]
 
 corpus_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None,
                          help="Tokenise text once, for every recipe that takes its tokenizer.")
@@ -24,9 +29,12 @@ corpus_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None,
 
 @corpus_app.command()
 def build(
-    paths: Annotated[list[str], typer.Argument(metavar="PATH", help="Text: files, folders, globs, or - for stdin.")],
     tokenizer: Annotated[Path, typer.Option(help="Folder of the tokenizer.", metavar="DIR")],
     out: Annotated[Path, typer.Option(help="Where the corpus goes.", metavar="DIR")],
+    paths: Annotated[list[str] | None, typer.Argument(
+        metavar="PATH", show_default=False, help="Text: files, folders, globs, or - for stdin.")] = None,
+    dialogue: DialogueOption = None,
+    relevance: RelevanceOption = None,
     workers: Annotated[int | None, typer.Option(help="Processes; by default one per core.", metavar="N")] = None,
     documents: Annotated[str, typer.Option(help="What ends a document in plain text: blank, line or file.")] = "blank",
     sentences: Annotated[str, typer.Option(help="A sentence is a line, or lines are split; auto looks.")] = "auto",
@@ -44,27 +52,35 @@ def build(
 ) -> None:
     """Tokenise text into a corpus: memory-mapped, checksummed, with document, sentence and word boundaries.
 
-    Parallel text is two files whose lines belong together (--target), or a table of both (--pairs).
+    Parallel text is two files whose lines belong together (--target), or a table of both (--pairs). Dialogues and
+    queries with titles go into one corpus with running text, or stand alone.
 
     Example: stemma corpus build texts/ --tokenizer tok --out corp
     Example: stemma corpus build train.en --target train.de --tokenizer tok --out corp
+    Example: stemma corpus build texts/ --dialogue chats.jsonl --relevance clicks.tsv --tokenizer tok --out corp
     """
     from stemma.corpus.build import build_corpus
     from stemma.text.parallel import pair_sources
 
+    paths, dialogue, relevance = paths or [], dialogue or [], relevance or []
+    others = {"--dialogue": bool(dialogue), "--relevance": bool(relevance)}
     paired = pairs or bool(target)
     for_text = {"--documents": documents != "blank", "--sentences": sentences != "auto", "--field": field != "text"}
     for_pairs = {"--columns": columns != "source,target", "--empty": empty != "refuse"}
-    refuse_unused(paired, for_text if paired else for_pairs)
+    refuse_unused(paired, {**for_text, **others} if paired else for_pairs)
+    if not paths and any(others.values()) and (unused := [name for name, stated in for_text.items() if stated]):
+        raise UserError(f"{' and '.join(unused)} say how running text is read, and no PATH is given; leave them out.")
     sources = pair_sources(paths, target or [], columns) if paired else []
-    with _progress([*paths, *(target or [])]) as progress:
+    with _progress([] if any(others.values()) else [*paths, *(target or [])]) as progress:
         result = build_corpus(
             [] if paired else paths, tokenizer, out, workers=workers, documents=documents, field=field,
             encoding=encoding, errors=errors, sentences=sentences, user_dictionary=words, overwrite=overwrite,
-            notice=notice, progress=progress, pairs=sources, empty=empty,
+            notice=notice, progress=progress, pairs=sources, empty=empty, dialogue=dialogue, relevance=relevance,
         )
     what = (f"{result['documents']:,} pairs" if paired else
             f"{result['sentences']:,} sentences, {result['documents']:,} documents")
+    what += f", {result['dialogues']:,} of them dialogues" if dialogue else ""
+    what += f", {result['judged']:,} queries with titles" if relevance else ""
     emit(result, json, lambda: print(
         f"{result['corpus']}: {result['tokens']:,} tokens, {what}, {result['unknown_rate']:.3%} unknown"))
 
@@ -94,6 +110,9 @@ def info(
     emit(result, json, lambda: print(describe(result)))
 
 
+corpus_app.command()(annotate)
+
+
 @contextmanager
 def _progress(paths: list[str]) -> Iterator[Callable[[int], None] | None]:
     """A bar on stderr while there is somebody to look at it; it takes the bytes of text that are done."""
@@ -109,10 +128,13 @@ def _progress(paths: list[str]) -> Iterator[Callable[[int], None] | None]:
 
 
 def _text_size(paths: list[str]) -> int | None:
-    """Bytes of text to come, where file sizes tell: not in packed files, and JSON and Parquet hold more than text."""
+    """Bytes of text to come, where file sizes tell: not in packed files, and JSON and Parquet hold more than text. (So
+    do dialogues and tables; then no paths are given.)"""
     from stemma.text.readers import JSON_LINES, PARQUET, list_files
     from stemma.text.streams import COMPRESSED
 
+    if not paths:
+        return None
     files = list_files(paths)
     if any(not file.is_file() or file.suffix.lower() in (*COMPRESSED, *JSON_LINES, PARQUET) for file in files):
         return None

@@ -40,6 +40,9 @@ def show_examples(result: dict[str, Any]) -> None:
             _show_sides(example, result["mask"])
             continue
         console().print(_line(example, kind, result["mask"]))
+        for name, classes in example.get("classes", {}).items():
+            asked = [token for token, label in zip(example["input"], classes, strict=True) if label]
+            _print(f"{name}: yes for {' '.join(asked) or 'none'}", "dim")
         if kind == "permuted":
             _show_order(example)
         elif example["visibility"] != drawn:

@@ -4,29 +4,103 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from stemma.cli.corpus import ColumnsOption, EmptyOption
 from stemma.cli.family import ChangesArgument
 from stemma.cli.output import DebugOption, JsonOption, notice
 from stemma.cli.train import EncodingOption, ErrorsOption, OverwriteOption, SeedOption, finish
-from stemma.errors import UserError
+from stemma.errors import UserError, did_you_mean
 
 ModelOption = Annotated[str, typer.Option("--model", metavar="MODEL", show_default=False,
                                           help="A run folder, its model/, or a Hugging Face folder.")]
 
-finetune_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None,
-                           help="Teach a model a task, starting from its weights.")
+finetune_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
+KINDS = {"classify": "One of several classes for a text.", "pair": "One of several classes for two texts.",
+         "regress": "A number for one text or two.", "choice": "Which of several options is right.",
+         "qa": "Where in a text the answer to a question stands.", "tag": "A tag for each word.",
+         "rank": "Which candidates answer a query best."}
+
+
+class Tasks(TyperGroup):
+    """A data set's name is a task too: that of its kind, in the set's own file format."""
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        if (found := super().get_command(ctx, cmd_name)) is not None:
+            return found
+        from stemma.tasks.data.datasets import DATASETS
+
+        return super().get_command(ctx, DATASETS[cmd_name].kind) if cmd_name in DATASETS else None
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if args and not args[0].startswith("-") and self.get_command(ctx, args[0]) is None:
+            from stemma.tasks.data.datasets import DATASETS
+
+            known = [*self.list_commands(ctx), *DATASETS]
+            raise UserError(f'no task "{args[0]}".{did_you_mean(args[0], known)} There are {", ".join(known)}.')
+        return super().resolve_command(ctx, args)
 
 
 @finetune_app.callback()
 def _tasks() -> None:
-    """Teach a model a task, starting from its weights.
+    """Teach a model a task, starting from its weights: one of those below, or a data set by its name in its official
+    format (sst2, cola, mrpc, stsb, mnli, squad2, conll2003, chnsenticorp, lcqmc, cmrc2018, ...).
 
-    Example: stemma finetune seq2seq --model run --train pairs.tsv --dev dev.tsv --out tuned
+    Example: stemma finetune classify --model run --train train.tsv --dev dev.tsv --out tuned
+    Example: stemma finetune sst2 --model run --train SST-2/train.tsv --dev SST-2/dev.tsv --out tuned
     """
+
+
+def examples_task(
+    context: typer.Context,
+    model: ModelOption,
+    train: Annotated[str, typer.Option(metavar="FILE", show_default=False, help="Examples to learn from.")],
+    dev: Annotated[str, typer.Option(metavar="FILE", show_default=False, help="Examples to watch progress by.")],
+    out: Annotated[Path, typer.Option(metavar="RUN", show_default=False, help="The run folder to make.")],
+    changes: ChangesArgument = None,
+    test: Annotated[str | None, typer.Option(metavar="FILE", help="Examples to score at the end only.")] = None,
+    columns: Annotated[str | None, typer.Option(metavar="OURS=FILE'S,...", help="Columns of a table that are named "
+                                                "otherwise: text=review,label=stars.")] = None,
+    metric: Annotated[list[str] | None, typer.Option(help="What to measure; the first decides.")] = None,
+    epochs: Annotated[float | None, typer.Option(metavar="N", show_default="3", help="Go through the examples so "
+                                                                                      "often.")] = None,
+    steps: Annotated[int | None, typer.Option(metavar="N", help="Or so many steps.")] = None,
+    minutes: Annotated[float | None, typer.Option(metavar="M", help="Or so many minutes.")] = None,
+    seed: SeedOption = 0, encoding: EncodingOption = "utf-8", errors: ErrorsOption = "strict",
+    overwrite: OverwriteOption = False, json: JsonOption = False, debug: DebugOption = False,
+) -> None:
+    """Teach a model this task from examples: a table with named columns (.tsv, .csv, .jsonl), or a data set's own
+    files. Interrupted anywhere, `stemma resume` goes on.
+
+    Example: stemma finetune classify --model run --train train.tsv --dev dev.tsv --out tuned
+    Example: stemma finetune sst2 --model run --train SST-2/train.tsv --dev SST-2/dev.tsv --out tuned --epochs 2
+    """
+    from stemma.tasks.prepare import Task, finetune
+    from stemma.training.run import Reading
+
+    files = {"train": train, "dev": dev, **({"test": test} if test else {})}
+    task = Task(str(context.info_name), files, _renamed(columns), metric or ())
+    result = finetune(task, model, out, epochs=epochs, steps=steps, minutes=minutes, seed=seed, changes=changes or (),
+                      reading=Reading(encoding=encoding, errors=errors), overwrite=overwrite, show=sys.stderr.isatty(),
+                      notice=notice)
+    finish(result, out, json)
+
+
+for _kind, _idea in KINDS.items():
+    finetune_app.command(_kind, short_help=_idea)(examples_task)
+
+
+def _renamed(columns: str | None) -> dict[str, str] | None:
+    """text=review,label=stars -> {"text": "review", "label": "stars"}"""
+    if columns is None:
+        return None
+    pairs = [pair.partition("=") for pair in columns.split(",")]
+    if any(not ours.strip() or not theirs.strip() for ours, _, theirs in pairs):
+        raise UserError(f'--columns is "{columns}"; write ours=theirs, such as text=review,label=stars.')
+    return {ours.strip(): theirs.strip() for ours, _, theirs in pairs}
 
 
 @finetune_app.command()

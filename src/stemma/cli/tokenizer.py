@@ -32,6 +32,11 @@ def train(
         "--for", metavar="RECIPE", help="Defaults, and which special tokens to reserve, from a recipe.")] = None,
     lowercase: Annotated[bool | None, typer.Option(
         "--lowercase/--no-lowercase", help="Fold capitals; by default as the recipe does, else not.")] = None,
+    cjk_spacing: Annotated[bool | None, typer.Option(
+        "--cjk-spacing/--no-cjk-spacing", help="Every Chinese character stands alone (wordpiece, word); the default.",
+        show_default=False)] = None,
+    simplify: Annotated[bool | None, typer.Option(
+        "--simplify/--no-simplify", help="Traditional Chinese to simplified first, with OpenCC.")] = None,
     documents: Annotated[str, typer.Option(help="What ends a document in plain text: blank, line or file.")] = "blank",
     field: Annotated[str, typer.Option(help="Which field of JSON lines or Parquet holds the text.")] = "text",
     encoding: Annotated[str, typer.Option(help="Of plain text and JSON lines.")] = "utf-8",
@@ -53,10 +58,10 @@ def train(
     from stemma.files import folder_atomically, refuse_non_empty
     from stemma.text.parallel import pair_sources, read_pairs
     from stemma.text.readers import read_passages
-    from stemma.text.train import train_tokenizer
+    from stemma.text.train import ROLES, SPACED, train_tokenizer
 
     started = time.perf_counter()
-    cjk_spacing, roles = True, None
+    spaced, roles = True, None
     if recipe is not None:
         from stemma import lineage
 
@@ -65,10 +70,14 @@ def train(
         kind = wanted.kind if kind is None else kind
         vocab_size = wanted.vocab_size if vocab_size is None else vocab_size
         lowercase = wanted.lowercase if lowercase is None else lowercase
-        cjk_spacing, roles = wanted.cjk_spacing, lineage.roles_needed(chosen)
+        simplify = wanted.simplify if simplify is None else simplify
+        spaced, roles = wanted.cjk_spacing, lineage.roles_needed(chosen)
     if kind is None or vocab_size is None:
         missing = [flag for flag, value in (("--kind", kind), ("--vocab-size", vocab_size)) if value is None]
         raise UserError(f"{' and '.join(missing)} must be given; or name a recipe that has them with --for RECIPE.")
+    if cjk_spacing is not None and kind in ROLES and kind not in SPACED:
+        raise UserError(f"a {kind} vocabulary is made without spaces around Chinese characters, whatever is asked for; "
+                        f"leave --cjk-spacing out, or choose --kind {' or '.join(SPACED)}.")
     refuse_unused(pairs, {"--documents": documents != "blank", "--field": field != "text"} if pairs else
                   {"--columns": columns != "source,target", "--empty": empty != "refuse"})
     refuse_non_empty(out, overwrite)
@@ -81,8 +90,9 @@ def train(
         texts = (passage.text for passage in read_passages(
             paths, documents=documents, field=field, encoding=encoding, errors=errors, notice=notice))
     tokenizer = train_tokenizer(
-        texts, kind, vocab_size, lowercase=bool(lowercase), roles=roles,
-        cjk_spacing=cjk_spacing, notice=notice, progress=sys.stderr.isatty() and not json)  # fmt: skip
+        texts, kind, vocab_size, lowercase=bool(lowercase), roles=roles, simplify=bool(simplify),
+        cjk_spacing=spaced if cjk_spacing is None else cjk_spacing, notice=notice,
+        progress=sys.stderr.isatty() and not json)
     with folder_atomically(out, overwrite) as folder:
         tokenizer.save(folder)
     result = {"out": str(out), "requested": vocab_size, **_facts(tokenizer),
@@ -102,6 +112,7 @@ def info(
 
     Example: stemma tokenizer info tok
     """
+    from stemma.text.simplify import OUTSIDE
     from stemma.text.tokenizer import Tokenizer
 
     tokenizer = Tokenizer.load(path)
@@ -110,6 +121,8 @@ def info(
     def human() -> None:
         case = "capitals folded" if tokenizer.lowercase else "capitals kept"
         print(f"{path}: {tokenizer.kind}, {tokenizer.vocab_size:,} pieces, {case}")
+        if tokenizer.simplify:
+            print(f"  {OUTSIDE}")
         rows = [(f"  {role}", tokenizer.token(number), str(number)) for role, number in tokenizer.roles.items()]
         print("\n".join(columns(rows)))
         if len(tokenizer.sentinels) > 1:
@@ -119,6 +132,5 @@ def info(
 
 
 def _facts(tokenizer: Tokenizer) -> dict[str, Any]:
-    return {"kind": tokenizer.kind, "vocab_size": tokenizer.vocab_size, "lowercase": tokenizer.lowercase,
-            "roles": tokenizer.roles, "sentinels": len(tokenizer.sentinels),
+    return {**tokenizer.settings(), "roles": tokenizer.roles, "sentinels": len(tokenizer.sentinels),
             "special_tokens": len(tokenizer.special_ids)}

@@ -86,13 +86,16 @@ def finish(result: dict[str, Any], run: Path, as_json: bool) -> None:
     emit(result, as_json, human)
 
 
+WRITTEN = {"bleu": "BLEU", "chrf": "chrF", "rouge_l": "ROUGE-L", "exact_match": "exact"}  # of texts, in percent
+
+
 def _scores(name: str, metrics: dict[str, Any]) -> Iterator[str]:
     """The scores of a held-out set, line by line, each task by itself."""
     for task, scores in metrics.get("tasks", {"": metrics}).items():
-        told = {"BLEU": scores["bleu"], "chrF": scores["chrf"], "ROUGE-L": scores["rouge_l"],
-                "exact": scores["exact_match"]}
-        yield (f"{name}{f', {task}' if task else ''} · " + " · ".join(f"{key} {value:.2f}" for key, value in
-               told.items()) + f" · {scores['examples']:,} examples · {scores['signatures']['bleu']}")
+        told = [f"{WRITTEN.get(key, key)} {value:.2f}" if key in WRITTEN or abs(value) > 1 else f"{key} {value:.4f}"
+                for key, value in scores.items() if isinstance(value, float) and key != "loss"]
+        counted = [scores["signatures"]["bleu"]] if "signatures" in scores else []
+        yield " · ".join([f"{name}{f', {task}' if task else ''}", *told, f"{scores['examples']:,} examples", *counted])
 
 
 def _use(run: Path) -> str:
@@ -100,6 +103,8 @@ def _use(run: Path) -> str:
     from stemma import lineage
     from stemma.generation.ways import FROM_SOURCE, way_of
 
+    if (run / "model" / "tasks.json").is_file():
+        return f"predict {run}"
     trained = lineage.recipe(run / "recipe.toml")
     way = way_of(trained)
     if way in FROM_SOURCE and "parallel" in trained.settings.packings().values():
@@ -141,7 +146,7 @@ def inspect(recipe: Annotated[str, typer.Argument(metavar="RECIPE|MODEL", help="
     reading = Reading(documents, field, encoding, errors, columns, empty)
     other = locate_target(chosen, folder, files, target or [])
     opened = Corpus.open(folder) if folder else corpus_from_text(files, chosen, reading, notice, target=other)
-    result = look(adopt_tokenizer(chosen, opened), opened, examples, seed, step)
+    result = look(adopt_tokenizer(chosen, opened), opened, examples, seed, step, notice)
     emit(result, json, lambda: show_examples(result))
 
 

@@ -25,10 +25,13 @@ def fill(model: ModelArgument, text: Annotated[str, typer.Argument(metavar="TEXT
 
     Example: stemma fill run "the [MASK] of the list"
     """
-    from stemma.exchange.load import load
+    from stemma.exchange.load import generator_beside, load
     from stemma.generation.fill import fill as guess
 
-    loaded = load(model)
+    generator = generator_beside(model)
+    if generator is not None:
+        notice(f"{model} judges tokens and does not guess them; its generator does: {generator}")
+    loaded = load(generator or model)
     for found in loaded.notices:
         notice(found)
     predictions = guess(loaded, text, top)

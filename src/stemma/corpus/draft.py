@@ -13,6 +13,7 @@ from functools import cached_property
 
 import numpy as np
 
+from stemma.corpus.batches import ROLES
 from stemma.corpus.pieces import Pieces
 from stemma.corpus.shards import Corpus
 from stemma.corpus.sides import Side
@@ -73,6 +74,7 @@ class Scored:
     index: np.ndarray
     labels: np.ndarray
     unseen: bool = False  # guessed through the second stream, which does not see the token itself
+    tokens: bool = True  # the labels are tokens; otherwise classes
 
 
 @dataclass(frozen=True)
@@ -100,6 +102,8 @@ class Draft:
         self.sides: dict[str, Side] = {}  # what an encoder reads and a decoder writes, where there are two
         self.scores: dict[str, Scored] = {}
         self.labels: dict[str, np.ndarray] = {}  # one label a row, by head
+        self.parted: np.ndarray | None = None  # (rows, length) numbers of the units that an objective hides whole
+        self.read: np.ndarray | None = None  # (rows, length) places whose output is read besides those scored
         self._ids: np.ndarray | None = None  # as edited; until then as laid out
 
     @property
@@ -144,10 +148,20 @@ class Draft:
         """(rows, length) int64 offset in the corpus; -1 at special tokens and padding."""
         return self.laid.source
 
-    @property
+    @cached_property
     def segments(self) -> np.ndarray:
-        """(rows, length) int64, from the template."""
-        return self.laid.segments
+        """(rows, length) int64, from the template; in a dialogue the number of who speaks, with the separator that ends
+        his turn."""
+        if ROLES not in self.corpus.sides():
+            return self.laid.segments
+        source = turned(self.source, self.lengths, self.backward)  # as the text runs
+        text = source >= 0
+        roles = np.zeros(source.shape, np.int64)  # 0: nobody
+        roles[text] = self.corpus.take(ROLES, source[text])
+        last = np.maximum.accumulate(np.where(text, np.arange(source.shape[1]), 0), axis=1)  # the text last met
+        roles = np.take_along_axis(roles, last, axis=1)
+        roles[np.arange(source.shape[1]) >= self.lengths[:, None]] = 0
+        return np.where(roles > 0, turned(roles, self.lengths, self.backward) - 1, self.laid.segments)
 
     @property
     def lengths(self) -> np.ndarray:
@@ -168,10 +182,21 @@ class Draft:
     def words(self) -> np.ndarray:
         """(rows, length) int64: a number that is the same for the pieces of one word, counted over the whole batch;
         -1 where there is no text. A word cut by the window's edge counts as a word of its own."""
+        return self.units(None)
+
+    def units(self, name: str | None) -> np.ndarray:
+        """(rows, length) numbers like those of `words`, of larger units: those that the side array `name` marks (1: one
+        begins here, 2: it goes on), and words everywhere else. A unit's part inside the window is one of its own."""
         source = turned(self.source, self.lengths, self.backward)  # as the text runs
         text = source >= 0
         starts = np.zeros(source.shape, dtype=bool)
         starts[text] = self.corpus.take("word_starts", source[text])
+        if name is not None:
+            marks = np.zeros(source.shape, dtype=np.uint8)
+            marks[text] = self.corpus.take(name, source[text])
+            ended = np.zeros(source.shape, dtype=bool)  # a unit ended at the place before
+            ended[:, 1:] = marks[:, :-1] > 0
+            starts = np.where(marks == 0, starts | ended, marks == 1)
         broken = np.ones(source.shape, dtype=bool)  # the text does not go on from the place before
         broken[:, 1:] = source[:, 1:] != source[:, :-1] + 1
         numbers = np.cumsum((starts | broken) & text).reshape(source.shape) - 1
@@ -214,10 +239,11 @@ class Draft:
         beyond[rows[goes_on]] = self.corpus.take("tokens", token[goes_on])
         return beyond
 
-    def score(self, head: str, at: np.ndarray, labels: np.ndarray) -> None:
-        """Ask `head` for a guess at the places where `at` is True, to be compared with `labels` there."""
+    def score(self, head: str, at: np.ndarray, labels: np.ndarray, tokens: bool = True) -> None:
+        """Ask `head` for a guess at the places where `at` is True, to be compared with `labels` there: tokens of the
+        vocabulary or, if not `tokens`, classes."""
         index = np.flatnonzero(at)
-        self.scores[head] = Scored(index, labels.reshape(-1)[index].astype(np.int64))
+        self.scores[head] = Scored(index, labels.reshape(-1)[index].astype(np.int64), tokens=tokens)
 
     def query(self, head: str, at: np.ndarray, labels: np.ndarray) -> None:
         """Like `score`, but `head` reads the second stream, which knows a place and not what stands there."""

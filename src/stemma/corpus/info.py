@@ -23,9 +23,11 @@ def corpus_info(path: str | Path) -> dict[str, Any]:
         "corpus": str(path), "fingerprint": corpus.fingerprint,
         "documents": manifest["documents"], "sentences": manifest["sentences"], "tokens": corpus.tokens,
         "pairs": manifest.get("pairs", False), "groups": manifest.get("groups", []),
+        "dialogues": manifest.get("dialogues", 0), "judged": manifest.get("judged", 0),
+        "labels": manifest.get("labels", []),
         "text_bytes": manifest["text_bytes"], "shards": len(manifest["shards"]),
         "tokenizer": manifest["tokenizer"], "segmenter": manifest["segmenter"], "options": manifest["options"],
-        "sides": corpus.sides(),
+        "sides": corpus.sides(), "annotations": manifest.get("annotations", {}),
         "unknown_rate": manifest["unknown"] / corpus.tokens,
         "unigram_loss": float(-(share * np.log(share)).sum()),
         "coverage": {"vocabulary_seen": len(share) / len(counts), "top_1000": float(share[:1000].sum()),
@@ -63,14 +65,26 @@ def describe(info: dict[str, Any]) -> str:
     }
     if info["sides"]:
         rows["added"] = ", ".join(info["sides"])
+    for name, side in info["annotations"].items():
+        rows[name] = f"{side['units']:,} units, {side['tokens']:,} tokens ({side['share']:.2%} of all), {_source(side)}"
     if info["pairs"]:
         rows["pairs"] = "every document is a source and its target, a sentence each"
+    if info["dialogues"]:
+        rows["dialogues"] = f"{info['dialogues']:,} of the documents, a turn a sentence"
+    if info["judged"]:
+        rows["relevance"] = f"{info['judged']:,} of the documents are a query and a title: {', '.join(info['labels'])}"
     if len(info["groups"]) > 1:
         rows["groups"] = ", ".join(f"{group['name']} {group['documents']:,}" for group in info["groups"])
     lines = [info["corpus"], *(f"  {name:<16} {value}" for name, value in rows.items())]
     for name in ("document_lengths", "sentence_lengths"):
         lines += ["", f"  {name.replace('_', ' ')} in tokens", *_bars(info[name])]
     return "\n".join(lines)
+
+
+def _source(side: dict[str, Any]) -> str:
+    if side["source"] == "mined":
+        return f"mined: {side['score']} of at least {side['threshold']:g}, {side['min_count']:,} times or more"
+    return f"by the {side['source']} in {side['file']}"
 
 
 def _bars(bins: list[dict[str, int]]) -> list[str]:

@@ -3,6 +3,7 @@
 The four input formats that RoBERTa compares (arXiv:1907.11692, section 4.2) are all here: segment_pair, sentence_pair,
 full_sentences, doc_sentences; and stream, which ignores sentences. One Python step makes one row, never one token.
 For batches of similar length there are sentence and parallel: a sentence, or a pair of source and target, is a row.
+dialogue makes a row of two or three turns, as ERNIE 1.0 does (arXiv:1904.09223, section 3.3).
 Packings whose rows go on from batch to batch are cut by their feed: see `contiguous.py`.
 """
 
@@ -15,8 +16,10 @@ import numpy as np
 
 from stemma.corpus.draft import Layout
 from stemma.corpus.pieces import Pieces
+from stemma.errors import UserError
 from stemma.schema.corpus import PAIR_PACKINGS
 
+MOST_TURNS = 3
 PieceRow = tuple[int, int, int, int, bool]
 
 
@@ -157,6 +160,42 @@ def _parallel(documents: list[np.ndarray], packing: Packing, rng: np.random.Gene
     return _one_piece_each(np.arange(len(start)) // 2, np.arange(len(start)) % 2, start, length)
 
 
+def _dialogue(documents: list[np.ndarray], packing: Packing, rng: np.random.Generator) -> Pieces:
+    """Two or three neighbouring turns with a separator between them; a turn is alone only if its dialogue has no other.
+    """
+    made: list[PieceRow] = []
+    row = 0
+    for bounds in documents:
+        first, last = 0, len(bounds) - 1
+        while first < last:
+            left = last - first
+            turns = left if left <= MOST_TURNS else 2 if left == 4 else int(rng.integers(2, MOST_TURNS + 1))
+            made += [(row, bounds[turn], bounds[turn + 1] - bounds[turn], 0, turn > first)
+                     for turn in range(first, first + turns)]
+            row, first = row + 1, first + turns
+    pieces = Pieces.of(row, made)
+    fit_turns(pieces, packing.layout)
+    return pieces
+
+
+def fit_turns(pieces: Pieces, layout: Layout) -> None:
+    """Cut the ends of a row's longest turns, to one length, until the row fits its window."""
+    place = np.arange(len(pieces.row)) - np.searchsorted(pieces.row, pieces.row)
+    lengths = np.zeros((pieces.rows, MOST_TURNS), np.int64)
+    lengths[pieces.row, place] = pieces.length
+    room = layout.capacity(pair=False) - np.bincount(pieces.row[pieces.gap & layout.separated], minlength=pieces.rows)
+    if (room < MOST_TURNS).any():
+        raise UserError(f"a sequence_length of {layout.length} leaves no room for {MOST_TURNS} turns of a dialogue; "
+                        "set corpus.sequence_length higher.")
+    # If the k shortest stay whole, the others can have (room - theirs) / (n - k) each; the most that some k allows is
+    # the length that all fit with.
+    whole = np.cumsum(np.sort(lengths, axis=1), axis=1)
+    before = np.concatenate([np.zeros((pieces.rows, 1), np.int64), whole[:, :-1]], axis=1)
+    longest = ((room[:, None] - before) // np.arange(MOST_TURNS, 0, -1)).max(axis=1)
+    fits = whole[:, -1] <= room
+    pieces.length = np.where(fits[pieces.row], pieces.length, np.minimum(pieces.length, longest[pieces.row]))
+
+
 def _sentences(documents: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
     """Start and length of every sentence of these documents, in order."""
     if not documents:
@@ -182,4 +221,5 @@ _PACKERS: dict[str, Callable[[list[np.ndarray], Packing, np.random.Generator], P
     "stream": _stream,
     "sentence": _sentence,
     "parallel": _parallel,
+    "dialogue": _dialogue,
 }

@@ -66,6 +66,14 @@ class Pieces:
         self.part = np.concatenate([self.part[keep], np.full(len(rows), part, dtype=np.int8)])[order]
         self.gap = np.concatenate([self.gap[keep], np.zeros(len(rows), dtype=bool)])[order]
 
+    def swap_parts(self, rows: np.ndarray) -> None:
+        """Let A and B of the given rows change places."""
+        swapped = np.isin(self.row, rows) & (self.part < 2)
+        part = np.where(swapped, 1 - self.part, self.part).astype(np.int8)
+        order = np.lexsort((part, self.row))
+        self.row, self.start, self.length, self.part, self.gap = (
+            values[order] for values in (self.row, self.start, self.length, part, self.gap))
+
     def truncate_pairs(self, capacity: int, rng: Randomness) -> None:
         """Cut A and B (one piece each) to fit, always from the longer one, a random share at the front and the rest
         at the back, so that both beginnings and ends of sentences go missing (arXiv:1810.04805, A.2)."""

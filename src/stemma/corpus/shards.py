@@ -5,7 +5,7 @@
     counts.bin                  int64: how often each token of the vocabulary occurs
     documents.bin sentences.bin int64: first token of each, and the end
     texts.bin                   int64 pairs: where each document's text begins and ends, in UTF-8 bytes
-    shard-00000/                tokens, word_starts, starts, lengths (one value per token), text (UTF-8)
+    shard-00000/                tokens, word_starts, starts, lengths, capitals (one value per token), text (UTF-8)
     checksums.json              SHA-256 of all of these
 
 Tokens and text are counted through, over all shards; a document never crosses from one shard into the next.
@@ -87,7 +87,7 @@ class Corpus:
         return hashlib.sha256("\n".join([self.manifest["tokenizer"]["fingerprint"], *content]).encode()).hexdigest()
 
     def sides(self) -> list[str]:
-        """Names of the per-token arrays that were added to the corpus after it was built."""
+        """Names of the per-token arrays that not every corpus has."""
         return [name for name in self._shards if name not in CORE]
 
     def take(self, name: str, index: np.ndarray) -> np.ndarray:

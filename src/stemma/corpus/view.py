@@ -1,4 +1,8 @@
-"""A view: some documents of a corpus, such as those to train on and those held out."""
+"""A view: some documents of a corpus, such as those to train on and those held out.
+
+A corpus may hold several kinds of documents, told by its side arrays at their first token: running text, dialogues
+(`roles`), and queries with titles (`relevance`). A packing reads those that it can lay out.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +10,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from stemma.corpus.batches import RELEVANCE, ROLES
 from stemma.corpus.shards import Corpus
 
+RUNNING = "running"  # text that is neither
+KINDS = (RUNNING, ROLES, RELEVANCE)
 LARGEST = 10  # a document of more than a tenth of the text (and of the share) is not held out as a whole
 
 
@@ -17,6 +24,11 @@ class View:
 
     corpus: Corpus
     documents: np.ndarray
+
+    @classmethod
+    def whole(cls, corpus: Corpus) -> View:
+        """Every document, nothing held out."""
+        return cls(corpus, np.stack([corpus.documents[:-1], corpus.documents[1:]], axis=1))
 
     @property
     def tokens(self) -> int:
@@ -29,12 +41,29 @@ class View:
         inner = sentences[np.searchsorted(sentences, start, side="right"):np.searchsorted(sentences, stop)]
         return np.concatenate([[start], inner, [stop]])
 
+    def kinds(self) -> np.ndarray:
+        """(D,) of each document, its kind's number in KINDS."""
+        numbers = np.zeros(len(self.documents), np.int8)
+        for number, side in enumerate(KINDS):
+            if side in self.corpus.sides():
+                numbers[self.corpus.take(side, self.documents[:, 0]) > 0] = number
+        return numbers
+
+    def read_by(self, packing: str) -> View:
+        """The documents that a packing can lay out: dialogues, queries with titles, or running text. In a corpus of
+        pairs (source and target) there are no kinds: pairs also serve as text."""
+        side = {"dialogue": ROLES, "parallel": RELEVANCE}.get(packing, RUNNING)
+        known = set(self.corpus.sides()) & {ROLES, RELEVANCE}
+        if side not in known and (packing == "parallel" or side == RUNNING and not known):
+            return self
+        return View(self.corpus, self.documents[self.kinds() == KINDS.index(side)])
+
 
 def split(corpus: Corpus, share: float, seed: int = 0) -> tuple[View, View]:
-    """(training, validation): what the corpus itself holds out. Otherwise whole documents, as many as make the share;
-    where there are only long ones, the last sentences of the longest; where those are single sentences, the shortest
-    one."""
-    bounds = np.stack([corpus.documents[:-1], corpus.documents[1:]], axis=1)
+    """(training, validation): what the corpus itself holds out. Otherwise whole documents, of each kind as many as make
+    the share; where there are only long ones, the last sentences of the longest; where those are single sentences, the
+    shortest one."""
+    bounds = View.whole(corpus).documents
     groups = [group for group in corpus.manifest.get("groups", []) if group.get("held_out")]
     if groups:
         numbers = [np.arange(group["first"], group["first"] + group["documents"]) for group in groups]
@@ -42,10 +71,21 @@ def split(corpus: Corpus, share: float, seed: int = 0) -> tuple[View, View]:
     bounds = bounds[bounds[:, 1] > bounds[:, 0]]
     if share <= 0:
         return View(corpus, bounds), View(corpus, bounds[:0])
-    wanted = max(1, round(share * corpus.tokens))
+    kinds = View(corpus, bounds).kinds()
+    parts = [_split(corpus, bounds[kinds == kind], share, seed) for kind in np.unique(kinds)]
+    training, validation = (np.concatenate([view.documents for view in views]) for views in zip(*parts, strict=True))
+    return _sorted(corpus, training), _sorted(corpus, validation)
+
+
+def _sorted(corpus: Corpus, documents: np.ndarray) -> View:
+    return View(corpus, documents[np.argsort(documents[:, 0])])
+
+
+def _split(corpus: Corpus, bounds: np.ndarray, share: float, seed: int) -> tuple[View, View]:
     sizes = bounds[:, 1] - bounds[:, 0]
+    wanted = max(1, round(share * sizes.sum()))
     order = np.random.default_rng([seed, 7]).permutation(len(bounds))
-    order = order[sizes[order] <= max(wanted, corpus.tokens // LARGEST)]
+    order = order[sizes[order] <= max(wanted, sizes.sum() // LARGEST)]
     chosen = order[:np.searchsorted(np.cumsum(sizes[order]), wanted) + 1]
     if 2 * sizes[chosen].sum() >= wanted and len(chosen) < len(bounds):
         return _hold_out(corpus, bounds, chosen)

@@ -5,6 +5,7 @@ The arrays and files are described in `shards.py`.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,14 +19,22 @@ from stemma.corpus.shards import TEXT
 class Block:
     """Tokenised passages, in order; a passage continues the document of the one before it unless it begins one."""
 
-    arrays: dict[str, np.ndarray]  # one value per token: tokens, word_starts, starts, lengths
+    arrays: dict[str, np.ndarray]  # one value per token: tokens, word_starts, starts, lengths, capitals, side arrays
     sentences: np.ndarray  # first token of each sentence, counted from the block's first token
     bounds: np.ndarray  # first token of each passage, and the end
     begins: np.ndarray  # bool per passage: it begins a document
     text: bytes  # of all passages, UTF-8
     text_bounds: np.ndarray  # first byte of each passage, and the end
+    side: str | None = None  # of dialogues, and of queries with titles: the side array that says what they are
     group: tuple[str, str] | None = None  # of pairs: the name and prefix of where they are from
     left_out: int = 0  # pairs that are not here, since a side of theirs has no token
+    chinese: int = 0  # tokens that stand in Chinese text
+
+    @property
+    def documents(self) -> int:
+        """How many documents with tokens begin here; for blocks that no document crosses."""
+        edges = np.append(self.bounds[:-1][self.begins], self.bounds[-1])
+        return int((np.diff(edges) > 0).sum())
 
 
 def token_type(vocab_size: int) -> str:
@@ -35,10 +44,11 @@ def token_type(vocab_size: int) -> str:
 class ShardWriter:
     """Appends blocks of tokenised text to a folder, in order, holding nothing but the counts in memory."""
 
-    def __init__(self, folder: Path, vocab_size: int, shard_tokens: int):
+    def __init__(self, folder: Path, vocab_size: int, shard_tokens: int, sides: Sequence[str] = ()):
         self.folder = folder
         self.shard_tokens = shard_tokens
-        self.arrays = {"tokens": token_type(vocab_size), "word_starts": "|u1", "starts": "<u4", "lengths": "<u2"}
+        self.arrays = {"tokens": token_type(vocab_size), "word_starts": "|u1", "starts": "<u4", "lengths": "<u2",
+                       "capitals": "|u1", **dict.fromkeys(sides, "|u1")}
         self.counts = np.zeros(vocab_size, np.int64)
         self.tokens = self.text_bytes = self.documents = self.sentences = 0
         self.shards: list[dict[str, Any]] = []

@@ -69,7 +69,8 @@ BART = Family(
     prefix="model.",
     settings=SIZES,
     holds=HOLDS,
-    fixed={**FIXED, "network.position.kind": "learned", "network.position.offset": 2, "network.embedding.norm": True},
+    fixed={**FIXED, "network.position.kind": "learned", "network.position.offset": 2,
+           "network.position.counts": "places", "network.embedding.norm": True},
     body=(
         *BODY,
         Key.of("embedding.position.table.weight", "encoder.embed_positions.weight"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from stemma.exchange.keys import Key, linear
 from stemma.exchange.table import ACTIVATIONS, ORDINARY, Family, Setting
+from stemma.network.boundary_head import BoundaryHead
 from stemma.network.heads import ClassHead, Pooler, TokenHead
 
 BLOCK, LAYER = "encoder.blocks.{i}.", "encoder.layer.{i}."
@@ -31,7 +32,7 @@ BERT = Family(
     holds={"position_embedding_type": "absolute", "is_decoder": False, "add_cross_attention": False},
     fixed={
         **ORDINARY, "network.norm.place": "post", "network.attention.head_width": None,
-        "network.position.kind": "learned", "network.position.offset": 0,
+        "network.position.kind": "learned", "network.position.offset": 0, "network.position.counts": "places",
         "network.embedding.scale": False, "network.embedding.norm": True,
     },
     body=(
@@ -55,12 +56,24 @@ BERT = Family(
             Key.of("heads.vocabulary.bias", "cls.predictions.bias"),
         ),
         "next_sentence": linear("heads.next_sentence.output", "cls.seq_relationship"),
+        "sentence_order": linear("heads.sentence_order.output", "cls.sentence_order"),  # StructBERT's, as the next one
+        "span_boundary": (  # SpanBERT's, under names of our own: nobody has it over there, where it is left aside
+            Key.of("heads.span_boundary.places.weight", "cls.span_boundary.places.weight"),
+            *linear("heads.span_boundary.input", "cls.span_boundary.input"),
+            *linear("heads.span_boundary.input_norm", "cls.span_boundary.input_norm"),
+            *linear("heads.span_boundary.output", "cls.span_boundary.output"),
+            *linear("heads.span_boundary.output_norm", "cls.span_boundary.output_norm"),
+            Key.of("heads.span_boundary.bias", "cls.span_boundary.bias"),
+        ),
     },
-    specs={"pooler": Pooler(), "vocabulary": TokenHead(transform=True), "next_sentence": ClassHead(2)},
+    specs={"pooler": Pooler(), "vocabulary": TokenHead(transform=True), "next_sentence": ClassHead(2),
+           "sentence_order": ClassHead(3), "span_boundary": BoundaryHead(15)},
     inside=frozenset({"pooler"}),
     classes={
         frozenset({"pooler", "vocabulary", "next_sentence"}): "BertForPreTraining",
         frozenset({"vocabulary"}): "BertForMaskedLM",
+        frozenset({"vocabulary", "span_boundary"}): "BertForMaskedLM",
+        frozenset({"pooler", "vocabulary", "sentence_order"}): "BertForMaskedLM",
         frozenset({"pooler", "vocabulary"}): "BertForMaskedLM",  # early releases kept the pooler in it
         frozenset({"pooler", "next_sentence"}): "BertForNextSentencePrediction",
         frozenset({"pooler"}): "BertModel",

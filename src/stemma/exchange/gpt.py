@@ -28,7 +28,7 @@ SIZES = (
 
 FIXED = {
     **ORDINARY, "network.attention.head_width": None, "network.position.kind": "learned",
-    "network.position.offset": 0, "network.embedding.scale": False,
+    "network.position.offset": 0, "network.position.counts": "places", "network.embedding.scale": False,
 }
 
 BLOCKS = (

@@ -16,7 +16,7 @@ from stemma.errors import CorruptFileError, UserError, did_you_mean
 from stemma.exchange import FAMILIES
 from stemma.exchange.keys import to_ours, to_theirs
 from stemma.exchange.model import Model
-from stemma.exchange.save import OWN_TYPE, RECIPE
+from stemma.exchange.save import GENERATOR, OWN_TYPE, RECIPE
 from stemma.exchange.table import Family
 from stemma.exchange.weights import read_weights
 from stemma.files import CHECKSUMS, verify_checksums
@@ -49,6 +49,12 @@ def load(where: str | Path) -> Model:
         model.notices.append(f"the tokenizer of {folder} has {tokenizer.vocab_size:,} tokens and the network knows "
                              f"{model.network.vocabulary:,}; the others cannot be used.")
     return model
+
+
+def generator_beside(where: str | Path) -> Path | None:
+    """The folder of the generator that a model learned from, where it was kept: it guesses tokens, the model judges."""
+    folder = find_folder(where) / GENERATOR
+    return folder if (folder / "config.json").is_file() else None
 
 
 def find_folder(where: str | Path) -> Path:
@@ -110,12 +116,14 @@ def _load_family(folder: Path, config: Mapping[str, Any], family: Family, tokeni
     if problems:
         raise UserError(f"{folder} holds a model of the family {family.model_type}, of a kind that is not supported",
                         problems)
-    own = recipe(folder / RECIPE) if (folder / RECIPE).is_file() else _recipe_of(family, config, folder, tokenizer)
     weights = read_weights(folder)
     for old, new in family.old_names.items():
         weights = {name.replace(old, new): tensor for name, tensor in weights.items()}
     bare = not any(name.startswith(family.prefix) for name in weights)
     heads = family.heads_in(config, weights)
+    removed = [key for head in heads for key in family.removes.get(head, ())]
+    own = recipe(folder / RECIPE) if (folder / RECIPE).is_file() \
+        else _recipe_of(family, config, folder, tokenizer, removed)
     network = _empty_network(own, family.complete(config), {name: family.specs[name] for name in heads})
     ours = network.state_dict()
     keys = family.keys(heads, ours, bare)
@@ -131,12 +139,13 @@ def _load_family(folder: Path, config: Mapping[str, Any], family: Family, tokeni
     return _filled(own, network, to_ours(keys, weights, ours), notices)
 
 
-def _recipe_of(family: Family, config: Mapping[str, Any], folder: Path, tokenizer: Tokenizer | None) -> Recipe:
+def _recipe_of(family: Family, config: Mapping[str, Any], folder: Path, tokenizer: Tokenizer | None,
+               removed: list[str]) -> Recipe:
     """The family's recipe with the values of config.json; text no longer than the network can read."""
     base = replace(recipe(family.recipe), size=None)  # its sizes are this folder's own
     values = family.values(config)
     if tokenizer is not None:
-        values |= {"tokenizer.kind": tokenizer.kind, "tokenizer.lowercase": tokenizer.lowercase}
+        values |= {f"tokenizer.{key}": value for key, value in tokenizer.settings().items() if key != "vocab_size"}
     if tokenizer is not None and base.settings.network.decoder is not None:
         usual = base.settings.corpus.decoder_start
         values["corpus.decoder_start"] = _decoder_start(folder, config.get("decoder_start_token_id"), usual, tokenizer)
@@ -146,6 +155,7 @@ def _recipe_of(family: Family, config: Mapping[str, Any], folder: Path, tokenize
         values["corpus.pair"] = base.settings.corpus.pair.replace(":1", "")
     before = flatten(base.values)
     changes = {key: value for key, value in values.items() if before.get(key) != value}
+    changes |= {"remove": removed} if removed else {}
     try:
         return base.with_changes(changes, origin="config.json")
     except UserError as error:

@@ -8,12 +8,16 @@ import torch
 from torch import Tensor
 
 from stemma.errors import UserError
+from stemma.exchange.cards import Card
 from stemma.lineage import Recipe
 from stemma.network.heads import Head
 from stemma.network.network import Network
 from stemma.network.streams import Stream
+from stemma.schema.network import LearnedPosition
 from stemma.text.tokenizer import Tokenizer
 from stemma.visibility import Causal, Full, Padded, Visibility
+
+JUDGE = "replaced_token"  # the head that tells originals from replacements
 
 
 @dataclass
@@ -22,6 +26,7 @@ class Model:
     tokenizer: Tokenizer | None
     network: Network
     notices: list[str] = field(default_factory=list)  # what a reader of the folder should know
+    cards: dict[str, Card] = field(default_factory=dict)  # the tasks it was fine-tuned for
 
     @property
     def device(self) -> torch.device:
@@ -52,7 +57,11 @@ class Model:
         if attention_mask is not None and not bool(attention_mask.all()):
             sees = sees & Padded(attention_mask.bool())
         self._check(input_ids, token_type_ids)
-        return Stream(ids=input_ids, sees=sees, segments=token_type_ids).to(self.device)
+        chosen, positions = self.recipe.settings.network.position, None
+        if attention_mask is not None and isinstance(chosen, LearnedPosition) and chosen.counts == "tokens":
+            real = attention_mask.long()  # filling stands right before the first place, if there is a row for it
+            positions = (real.cumsum(1) * real - 1).clamp(min=-chosen.offset)
+        return Stream(ids=input_ids, sees=sees, positions=positions, segments=token_type_ids).to(self.device)
 
     def _check(self, input_ids: Tensor, token_type_ids: Tensor | None) -> None:
         """What would only be an index out of range further down."""
@@ -89,10 +98,20 @@ class Model:
     @torch.no_grad()
     def logits(self, input_ids: Tensor, attention_mask: Tensor | None = None, token_type_ids: Tensor | None = None,
                decoder_input_ids: Tensor | None = None) -> Tensor:
-        """(B, L, vocabulary): the pre-training head's guess at every place."""
-        return self.token_head()(self.hidden(input_ids, attention_mask, token_type_ids, decoder_input_ids))
+        """(B, L, vocabulary): the pre-training head's guess at every place; (B, L) of a head that judges tokens: above
+        0 where it takes one for a replacement."""
+        hidden = self.hidden(input_ids, attention_mask, token_type_ids, decoder_input_ids)
+        return self.network.heads[JUDGE](hidden) if self.judges else self.token_head()(hidden)
+
+    @property
+    def judges(self) -> bool:
+        """Whether it says of tokens if they are the original, and does not guess them."""
+        return JUDGE in self.network.heads and "vocabulary" not in self.network.heads
 
     def token_head(self) -> Head:
+        if self.judges:
+            raise UserError(f"this {self.recipe.title} model judges tokens and does not guess them; its generator "
+                            "does: give the folder generator/ below the model's.")
         if "vocabulary" not in self.network.heads:
             raise UserError(f"this {self.recipe.title} model has no language-model head, so it cannot guess tokens; "
                             "load a checkpoint that kept it (such as ...ForMaskedLM or ...LMHeadModel).")

@@ -14,20 +14,27 @@ from stemma.exchange.keys import to_theirs
 from stemma.exchange.model import Model
 from stemma.exchange.table import Family
 from stemma.exchange.weights import SAFE, write_weights
-from stemma.files import folder_atomically
+from stemma.files import folder_atomically, write_checksums
 from stemma.lineage import Recipe
 from stemma.schema.layers import flatten
 
 OWN_TYPE = "stemma"
 RECIPE = "recipe.toml"
+GENERATOR = "generator"  # the folder of it, below that of the network which learned from it
 
 
 def family_of(model: Model) -> Family | None:
     """The family that this network is one of, in values, heads and tensors; None: it is saved under our own name."""
     network = model.network
     known = {**flatten(model.recipe.values), "tokenizer.vocab_size": network.vocabulary}
-    facts = (known, _reading(model.recipe), network.specs, network.state_dict().keys())
-    return next((family for family in FAMILIES.values() if family.fits(*facts)), None)
+    facts = (known, _reading(model.recipe), network.specs, network.kept().keys())
+    filler = None if model.tokenizer is None else model.tokenizer.roles.get("padding")
+    # a body without a head, or with a common one, may be one of several: its recipe's own name goes first, then its
+    # parent's
+    line = [model.recipe.name, model.recipe.parent]
+    ordered = sorted(FAMILIES.values(), key=lambda family: [*line, name := family.recipe.partition("@")[0]].index(name))
+    return next((family for family in ordered if family.fits(*facts)
+                 and (filler is None or family.padding in (None, filler))), None)
 
 
 def _reading(recipe: Recipe) -> set[str]:
@@ -37,14 +44,19 @@ def _reading(recipe: Recipe) -> set[str]:
 
 
 def save(model: Model, folder: str | Path, overwrite: bool = False) -> None:
-    """Write a Hugging Face folder: config.json, model.safetensors, the tokenizer, and the recipe beside them."""
+    """Write a Hugging Face folder: config.json, model.safetensors, the tokenizer, and the recipe beside them. A
+    network's generator lies in a folder of its own below, as a model that guesses tokens."""
     with folder_atomically(Path(folder), overwrite) as place:
         write_model(model, place)
 
 
 def write_model(model: Model, place: Path) -> None:
+    if model.network.generator is not None:
+        (place / GENERATOR).mkdir()
+        write_model(Model(_generator_recipe(model.recipe), model.tokenizer, model.network.generator), place / GENERATOR)
+        write_checksums(place / GENERATOR)
     family = family_of(model)
-    weights = model.network.state_dict()
+    weights = model.network.kept()
     heads = list(model.network.heads)
     values = {**flatten(model.recipe.values), "tokenizer.vocab_size": model.network.vocabulary}
     if family is None:
@@ -71,6 +83,15 @@ def write_model(model: Model, place: Path) -> None:
     write_weights(place / SAFE, weights)
     (place / "config.json").write_text(json.dumps(config, indent=2) + "\n")
     (place / RECIPE).write_text(model.recipe.to_toml())
+
+
+def _generator_recipe(recipe: Recipe) -> Recipe:
+    """Of a generator by itself: its own sizes, and its own task."""
+    own = recipe.settings.network.of_generator()
+    sizes = {f"network.{key}": getattr(own, key) for key in ("layers", "width", "heads", "feedforward")}
+    judging = [f"objective.{name}" for name, task in recipe.settings.objective.items() if task.needs_generator]
+    return recipe.with_changes({**sizes, "network.embedding.width": own.embedding.width,
+                                "remove": ["network.generator", *judging]}, origin=GENERATOR)
 
 
 def _possible(template: str, roles: Container[str], parted: bool) -> str:

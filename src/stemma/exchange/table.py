@@ -29,7 +29,7 @@ ORDINARY: Values = {
     "network.norm.kind": "layer", "network.attention.kind": "full", "network.attention.windows": [],
     "network.attention.bias": True, "network.attention.scale": True, "network.bias": True,
     "network.embedding.width": None, "network.embedding.quiet": False, "network.depth.kind": "stacked",
-    "network.transition": "feedforward",
+    "network.transition": "feedforward", "network.sharing": "none",
 }
 
 
@@ -43,6 +43,7 @@ class Setting:
     default: Any = None  # where config.json is silent; a function is asked with the rest of it; None: as in the recipe
     reads: Callable[[Any, Config], Any] | None = None  # what is more than another name, and needs the rest to be said
     writes: Callable[[Any, Values], Any] | None = None
+    only: Callable[[Config], Any] | None = None  # the value that we can build beside the rest, where not any will do
 
     def read(self, config: Config) -> Any:
         value = config[self.theirs]
@@ -80,6 +81,9 @@ class Family:
     copies: Mapping[str, str] = field(default_factory=dict)  # a head's -> the key of theirs that it repeats
     shares: Mapping[str, str] = field(default_factory=dict)  # the same within the body
     zeros: tuple[str, ...] = ()  # (1, vocabulary) added to all scores over there, and never anything else
+    padding: int | None = None  # the number of the padding token, where a network's places are counted by it
+    removes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # a head -> what its owner's recipe lacks:
+    #                                                                       a generator has no generator of its own
     ignored: tuple[str, ...] = ()  # endings of buffers that carry no weights
     old_names: Mapping[str, str] = field(default_factory=dict)  # spellings of the first releases
 
@@ -126,6 +130,7 @@ class Family:
         """Why a config.json of this model_type is nevertheless not what we build: (place, reason) each."""
         told = self.complete(config)
         needed = {key: _asked(value, told) for key, value in self.holds.items()}
+        needed |= {one.theirs: _asked(one.only, told) for one in self.settings if one.only is not None}
         wrong = [(f"{key} = {told[key]}", f"only {value} is supported")
                  for key, value in needed.items() if told.get(key, value) != value]
         for setting in self.settings:

@@ -27,6 +27,7 @@ _STYLE: dict[Any, Any] = {
 _SERIES = [(ACCENT, "-", 2.4), (INK, "-", 1.3), (MUTED, (0, (6, 2)), 1.6), (INK, (0, (1, 1.5)), 1.6)]
 _LINE_HEIGHT = 0.075      # of a label, as a share of the axes' height
 _LABEL_WIDTH = 16         # characters; longer labels are wrapped
+_COLUMNS = 2              # of small plots
 
 
 def learning_curve(series: Mapping[str, Sequence[tuple[float, float]]], baselines: Mapping[str, float],
@@ -46,6 +47,35 @@ def learning_curve(series: Mapping[str, Sequence[tuple[float, float]]], baseline
             ends.append((y[-1], label, colour))
         axes.margins(x=0.02, y=0.08)
         _label_ends(axes, ends)
+        return _svg(figure)
+
+
+def small_curves(panels: Mapping[str, tuple[Mapping[str, Sequence[tuple[float, float]]], float | None]],
+                 x_label: str, y_label: str) -> str:
+    """A small plot for each name: lines over a common time, as in `learning_curve`, and a baseline if there is one."""
+    with matplotlib.rc_context(_STYLE):
+        rows = -(-len(panels) // _COLUMNS)
+        figure = Figure(figsize=(5.0, 0.5 + 1.3 * rows), layout="constrained")
+        grid = figure.subplots(rows, _COLUMNS, squeeze=False, sharex=True).flatten()
+        for axes, (name, (series, baseline)) in zip(grid, panels.items(), strict=False):
+            axes.spines[["top", "right"]].set_visible(False)
+            axes.set_title(textwrap.shorten(name, 30), loc="left", fontsize=9, color=INK)
+            axes.tick_params(labelsize=8)
+            axes.yaxis.set_major_locator(MaxNLocator(3))
+            axes.xaxis.set_major_locator(MaxNLocator(4, steps=[1, 2, 2.5, 5, 10]))
+            if baseline is not None:
+                axes.axhline(baseline, color=MUTED, linewidth=0.9, linestyle=(0, (4, 3)))
+            for (colour, dash, width), points in zip(_SERIES, series.values(), strict=False):
+                x, y = zip(*points, strict=True)
+                axes.plot(x, y, color=colour, linestyle=dash, linewidth=0.7 * width, solid_capstyle="round",
+                          marker="o" if len(points) == 1 else None, markersize=3)
+            axes.margins(x=0.02, y=0.1)
+        for axes in grid[len(panels):]:
+            axes.set_axis_off()
+        for axes in grid[max(0, len(panels) - _COLUMNS):len(panels)]:  # the last of each column has nothing below it
+            axes.tick_params(labelbottom=True)
+        figure.supxlabel(x_label, fontsize=10, color=INK)
+        figure.suptitle(y_label, x=0.02, ha="left", fontsize=11, color=INK)
         return _svg(figure)
 
 

@@ -14,6 +14,7 @@ import numpy as np
 from stemma.errors import UserError
 from stemma.lab.page import Page
 from stemma.lineage import COMMAND_LINE, Recipe, diff, recipe
+from stemma.objectives.absent import ORIGIN as ABSENT
 from stemma.schema.layers import at, flatten, spell
 from stemma.training.run import Plan, Reading, read_result, read_run
 
@@ -32,6 +33,10 @@ def write_report(run: str | Path) -> Path:
     page = Page(f"{chosen.label}: a {what} run").lead(chosen.summary, _headline(result))
     baselines = {"unigram": result["unigram_loss"]} if result.get("unigram_loss") is not None else {}
     page.section("How it learned").figure(draw_curve(run, baselines), _caption(result))
+    if tasks := task_losses(run):
+        page.figure(draw_tasks(tasks, result.get("baselines") or {}),
+                    "Each task by itself, from the moment it joins. Strong: on held-out text; thin: on the batches; "
+                    "dashed: what knowing only how often each answer occurs would lose.")
     page.table(["", "value"], [*_rows(result), *_score_rows(result.get("metrics", {}))])
     page.section("The recipe", f"{chosen.title}{f', {chosen.paper}' if chosen.paper else ''}.")
     add_changes(page, chosen)
@@ -61,6 +66,29 @@ def draw_curve(run: Path, baselines: Mapping[str, float]) -> str:
                           "million tokens read", "loss in nats (lower is better)")
 
 
+def task_losses(run: Path) -> dict[str, dict[str, list[tuple[float, float]]]]:
+    """Of a run of several tasks: each one's held-out and training losses by million tokens read."""
+    found: dict[str, dict[str, list[tuple[float, float]]]] = {}
+    for line in (run / "log.jsonl").read_text(encoding="utf-8").splitlines():
+        entry = json.loads(line)
+        for key, name in (("validation_losses", "held-out"), ("losses", "training")):
+            for task, loss in (entry.get(key) or {}).items():
+                if loss is not None:
+                    found.setdefault(task, {}).setdefault(name, []).append((entry["tokens"] / 1e6, loss))
+    return found if len(found) > 1 else {}
+
+
+def draw_tasks(tasks: Mapping[str, Mapping[str, Sequence[tuple[float, float]]]],
+               baselines: Mapping[str, float]) -> str:
+    from stemma.lab.plots import small_curves
+
+    panels = {name: ({"held-out": series.get("held-out", []), "training": _thinned(series.get("training", []))},
+                     baselines.get(name)) for name, series in tasks.items()}
+    drawn = {name: ({key: points for key, points in series.items() if points}, baseline)
+             for name, (series, baseline) in panels.items()}
+    return small_curves(drawn, "million tokens read", "loss in nats, task by task (lower is better)")
+
+
 def add_changes(page: Page, chosen: Recipe, reasons: Mapping[str, str] | None = None) -> None:
     """What the run changed from the recipe of its name, and why, where somebody knows."""
     try:
@@ -86,7 +114,8 @@ def command(chosen: Recipe, plan: Plan, run: Path) -> str:
         options: dict[str, Any] = {"corpus": plan.text or [str(plan.corpus)], "target": plan.target,
                                    "from": [plan.start] if plan.start else []}
     else:
-        words, options = ["stemma", "finetune", plan.task["kind"], "--model", str(plan.start)], plan.task["options"]
+        named = plan.task.get("name", plan.task["kind"])  # a data set, or the kind of the task
+        words, options = ["stemma", "finetune", named, "--model", str(plan.start)], plan.task["options"]
     for key, value in options.items():
         for one in value if isinstance(value, list) else [value]:
             words += [f"--{key.replace('_', '-')}", str(one)]
@@ -98,9 +127,10 @@ def command(chosen: Recipe, plan: Plan, run: Path) -> str:
 
 
 def typed_changes(chosen: Recipe) -> list[str]:
-    """The `key=value` pairs of the command line."""
+    """The `key=value` pairs of the command line, and what came of tasks that the corpus had nothing for."""
     flat = flatten(chosen.values)
-    stated = [f"{key}={spell(value)}" for key, value in flat.items() if chosen.origin[key] == COMMAND_LINE]
+    stated = [f"{key}={spell(value)}" for key, value in flat.items() if chosen.origin[key] == COMMAND_LINE
+              or (chosen.origin[key] == ABSENT and key.startswith("objective."))]
     try:
         base = recipe(chosen.label)
     except UserError:

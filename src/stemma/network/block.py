@@ -12,24 +12,35 @@ from stemma.network.feedforward import FeedForward
 from stemma.network.norm import build_norm
 from stemma.schema.network import NetworkSettings
 
+SHARED: dict[str, tuple[str, ...]] = {"none": (), "attention": ("attention", "cross"), "feedforward": ("feedforward",),
+                                      "all": ("attention", "cross", "feedforward")}
+
 
 class Block(nn.Module):
-    """`crossed`: between attention to its own text and the transition, a decoder's block looks at the encoder's."""
+    """`crossed`: between attention to its own text and the transition, a decoder's block looks at the encoder's.
 
-    def __init__(self, settings: NetworkSettings, crossed: bool = False):
+    A sublayer that all layers have in common (ALBERT, arXiv:1909.11942) is the one of the `first` layer, norm included.
+    """
+
+    attention: nn.Module
+    attention_norm: nn.Module
+
+    def __init__(self, settings: NetworkSettings, crossed: bool = False, first: Block | None = None):
         super().__init__()
-        self.attention = build_attention(settings)
-        self.attention_norm = build_norm(settings.norm, settings.width)
-        self.cross = build_cross_attention(settings) if crossed else None
-        self.cross_norm = build_norm(settings.norm, settings.width) if crossed else None
-        self.feedforward = build_transition(settings)
-        self.feedforward_norm = build_norm(settings.norm, settings.width)
+        builders = {"attention": build_attention, "cross": build_cross_attention, "feedforward": build_transition}
+        self.names = tuple(name for name in builders if crossed or name != "cross")
+        for name in self.names:
+            if first is not None and name in SHARED[settings.sharing]:
+                # past nn.Module's bookkeeping: it is stored, counted, initialised and trained once
+                object.__setattr__(self, name, getattr(first, name))
+                object.__setattr__(self, f"{name}_norm", getattr(first, f"{name}_norm"))
+            else:
+                setattr(self, name, builders[name](settings))
+                setattr(self, f"{name}_norm", build_norm(settings.norm, settings.width))
 
     def sublayers(self) -> Iterator[tuple[nn.Module, nn.Module]]:
-        yield self.attention, self.attention_norm
-        if self.cross is not None and self.cross_norm is not None:
-            yield self.cross, self.cross_norm
-        yield self.feedforward, self.feedforward_norm
+        for name in self.names:
+            yield getattr(self, name), getattr(self, f"{name}_norm")
 
 
 def build_transition(settings: NetworkSettings) -> nn.Module:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 
 import torch
@@ -30,6 +31,8 @@ class Embedding(nn.Module):
         else:
             self.tokens = nn.Embedding(vocabulary, width)
         self.segments = nn.Embedding(chosen.segments, width) if chosen.segments else None
+        # what a row is read for (ERNIE 2.0, arXiv:1907.12412)
+        self.tasks = nn.Embedding(chosen.tasks, width) if chosen.tasks else None
         self.position = build_position(settings, width)
         self.scale = math.sqrt(width) if chosen.scale else 1.0
         self.norm = build_norm(settings.norm, width) if chosen.norm else None
@@ -39,12 +42,23 @@ class Embedding(nn.Module):
         # what stands at a place whose token must not be seen (XLNet's w, arXiv:1906.08237, section 2.3)
         self.query = nn.Parameter(torch.zeros(settings.width)) if chosen.query else None
 
+    def mapped_to(self, width: int) -> Embedding:
+        """The same vectors, with a map of their own up to another stack's width: everything but the map is shared, so
+        that it is stored, counted and trained once (ELECTRA's generator, arXiv:2003.10555, section 3.2)."""
+        twin = copy.copy(self)
+        twin._modules = dict(self._modules)
+        own = self.tokens.embedding_dim
+        twin.project = nn.Linear(own, width) if own != width else None
+        return twin
+
     def forward(self, stream: Stream) -> Tensor:
         x = self.tokens(stream.ids)  # (B, L, width)
         if self.scale != 1.0:
             x = x * self.scale
         if self.segments is not None:
             x = x + (self.segments.weight[0] if stream.segments is None else self.segments(stream.segments))
+        if self.tasks is not None:
+            x = x + (self.tasks.weight[0] if stream.tasks is None else self.tasks(stream.tasks)[:, None])
         if self.position is not None:
             x = x + self.position(stream.ids, stream.positions)
         if self.norm is not None:

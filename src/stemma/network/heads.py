@@ -15,10 +15,11 @@ from torch.nn import functional
 
 from stemma.network.activation import ACTIVATIONS
 from stemma.network.adaptive import AdaptiveScorer, AdaptiveTokens
+from stemma.network.boundary_head import BoundaryHead
 from stemma.network.dropout import Dropout
 from stemma.network.embed import Embedding
 from stemma.network.norm import build_norm
-from stemma.network.vocabulary_loss import vocabulary_loss
+from stemma.network.vocabulary_loss import Guess, vocabulary_guess, vocabulary_loss
 from stemma.schema.network import NetworkSettings
 
 
@@ -55,7 +56,19 @@ class ClassHead:
         return Classifier(settings.width, self.classes, self.dropout)
 
 
-HeadSpec = TokenHead | Pooler | ClassHead
+@dataclass(frozen=True)
+class JudgeHead:
+    """Say of each place whether what stands there is the original (ELECTRA, arXiv:2003.10555)."""
+
+    def build(self, settings: NetworkSettings, embedding: Embedding) -> nn.Module:
+        return Judge(settings)
+
+
+class HeadSpec(Protocol):
+    """Plain, comparable data that says what head to build: two objectives that ask for equal ones share it."""
+
+    def build(self, settings: NetworkSettings, embedding: Embedding) -> nn.Module:
+        """The head for a network of these settings."""
 
 
 class Head(Protocol):
@@ -100,6 +113,23 @@ class TokenScorer(nn.Module):
     def loss(self, hidden: Tensor, labels: Tensor, total: float, smoothing: float = 0.0) -> Tensor:
         """(N, width) of scored places, (N,) -> the summed loss over `total`."""
         return vocabulary_loss(self.prepare(hidden), self.table, self.bias, labels, total, smoothing)
+
+
+    def guess(self, hidden: Tensor, labels: Tensor, total: float) -> Guess:
+        """The loss, and what it would write at each of the places."""
+        return vocabulary_guess(self.prepare(hidden), self.table, self.bias, labels, total)
+
+
+class Judge(nn.Module):
+    def __init__(self, settings: NetworkSettings):
+        super().__init__()
+        self.dense = nn.Linear(settings.width, settings.width)
+        self.activation = ACTIVATIONS[settings.activation]
+        self.output = nn.Linear(settings.width, 1)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """(..., width) -> (...): above 0 where a replacement is likelier than the original."""
+        return self.output(self.activation(self.dense(hidden)))[..., 0]
 
 
 class FirstPlacePooler(nn.Module):

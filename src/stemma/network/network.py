@@ -26,11 +26,15 @@ POOLER = "pooler"
 
 
 class Network(nn.Module):
-    def __init__(self, settings: NetworkSettings, vocabulary: int, heads: Mapping[str, HeadSpec]):
+    """`generator`: the heads of a second, smaller network over the same embedding; None: there is none. It is built by
+    the same class with `embedding` given, and is a whole network by itself."""
+
+    def __init__(self, settings: NetworkSettings, vocabulary: int, heads: Mapping[str, HeadSpec],
+                 generator: Mapping[str, HeadSpec] | None = None, embedding: Embedding | None = None):
         super().__init__()
         self.settings = settings
         self.specs = dict(heads)
-        self.embedding = Embedding(settings, vocabulary)
+        self.embedding = Embedding(settings, vocabulary) if embedding is None else embedding
         self.encoder = RecurrentStack(settings) if settings.depth.kind == "recurrent" else Stack(settings)
         self.decoder_embedding, self.decoder = None, None
         if settings.decoder is not None:
@@ -40,7 +44,13 @@ class Network(nn.Module):
         self.distances = (RelativeSinusoids(settings.width, position.clamp, settings.dropout)
                           if isinstance(position, RelativePosition) else None)
         self.heads = nn.ModuleDict({name: spec.build(settings, self.embedding) for name, spec in heads.items()})
+        smaller = None if generator is None else self._smaller(vocabulary, generator)
         self.initialize()
+        self.generator = smaller  # last: what is shared keeps this network's names, and was drawn by its measure
+
+    def _smaller(self, vocabulary: int, heads: Mapping[str, HeadSpec]) -> Network:
+        settings = self.settings.of_generator()
+        return Network(settings, vocabulary, heads, embedding=self.embedding.mapped_to(settings.width))
 
     @property
     def vocabulary(self) -> int:
@@ -173,7 +183,7 @@ class Network(nn.Module):
         if self.distances is not None:
             distances = self.distances(length, keys, not sees.causal, device, stream.backward, stream.query)
         context = Context(masks[0], distances=distances, apart=self._apart(stream, kept), keep=stream.keep,
-                          causal=sees.causal, real=_real(sees, length))
+                          causal=sees.causal, real=stream.real())
         positions = stream.positions
         if positions is None and cache is not None and cache.length and chosen is None:
             positions = torch.arange(cache.length, cache.length + length, device=device)
@@ -209,16 +219,17 @@ class Network(nn.Module):
     def pooled(self, hidden: Tensor) -> Tensor:
         return self.heads[POOLER](hidden)
 
+    def kept(self) -> dict[str, Tensor]:
+        """The tensors that are this network's alone: a generator is saved and counted as a network of its own."""
+        return {name: tensor for name, tensor in self.state_dict().items() if not name.startswith("generator.")}
+
     def parameter_count(self, heads: bool = True) -> int:
         """Every number once; without heads, BERT's pooler still counts as part of the body."""
-        total = sum(parameter.numel() for parameter in self.parameters())
+        total = sum(parameter.numel() for name, parameter in self.named_parameters()
+                    if not name.startswith("generator."))
         if heads:
             return total
-        above = (head for name, head in self.heads.items() if name != POOLER)
-        return total - sum(parameter.numel() for head in above for parameter in head.parameters())
-
-
-def _real(sees: Visibility, length: int) -> Tensor | None:
-    """(B, L) False at filling, where there is any."""
-    found = next((rule for rule in sees.rules() if isinstance(rule, Padded)), None)
-    return None if found is None else found.real[:, found.past:found.past + length]
+        above = [head for name, head in self.heads.items() if name != POOLER]
+        if self.embedding.tasks is not None:  # they serve the tasks alone, as heads do: releases come without them
+            above.append(self.embedding.tasks)
+        return total - sum(parameter.numel() for part in above for parameter in part.parameters())

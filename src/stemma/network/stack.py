@@ -49,7 +49,8 @@ class Stack(nn.Module):
 
     def __init__(self, settings: NetworkSettings, crossed: bool = False):
         super().__init__()
-        self.blocks = nn.ModuleList(Block(settings, crossed) for _ in range(settings.layers))
+        first = Block(settings, crossed)
+        self.blocks = nn.ModuleList([first, *(Block(settings, crossed, first) for _ in range(settings.layers - 1))])
         position = settings.position
         self.near = (BucketedDistances(position, settings.heads, both_ways=not crossed)
                      if isinstance(position, BucketedPosition) else None)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from stemma.visibility import Full, Mask, Visibility
+from stemma.visibility import Full, Mask, Padded, Visibility
 
 if TYPE_CHECKING:
     from stemma.network.distance import Distances
@@ -27,6 +27,7 @@ class Stream:
     sees: Visibility = field(default_factory=Full)
     positions: Tensor | None = None  # (B, L); None counts from 0, or from what a cache has kept
     segments: Tensor | None = None  # (B, L); None is segment 0 throughout
+    tasks: Tensor | None = None  # (B,) which task's vector each row carries; None is task 0: any serves after training
     wanted: Tensor | None = None  # flat places (of B x L, ascending) whose output will be read; None: all of them
     query: Tensor | None = None  # (B, P) places to be predicted unseen: a second stream that is read and never seen
     backward: Tensor | None = None  # (B,) True where the row is read from its end; None: nowhere
@@ -43,6 +44,11 @@ class Stream:
             first, last = (row * self.ids.shape[1] for row in (chosen.start, chosen.stop))
             cut["wanted"] = self.wanted[(self.wanted >= first) & (self.wanted < last)] - first
         return replace(self, sees=self.sees.rows(chosen), **cut)
+
+    def real(self) -> Tensor | None:
+        """(B, L) False at filling; None: nothing is."""
+        found = next((rule for rule in self.sees.rules() if isinstance(rule, Padded)), None)
+        return None if found is None else found.real[:, found.past:found.past + self.ids.shape[1]]
 
     def _tensors(self) -> dict[str, Tensor]:
         """What is there, by name."""
@@ -74,6 +80,9 @@ class Hidden:
     state: State | None = None  # memory or cache to pass to the next call
     auxiliary: dict[str, Tensor] = field(default_factory=dict)  # costs a part adds by itself: means over all places
     measures: dict[str, Tensor] = field(default_factory=dict)  # (B, L) what may be of interest: steps taken
+    shares: dict[str, tuple[Tensor, Tensor]] = field(default_factory=dict)  # so many of so many, counted over a whole
+    #                                                                         step before one is divided by the other
+    sampled: Tensor | None = None  # (N,) what a generator wrote at the scored places, in their order
 
     def __getitem__(self, part: str) -> Tensor:
         return self.outputs[part]

@@ -3,25 +3,35 @@
 A row of logits is as long as the vocabulary, and torch's usual path keeps three such matrices (logits, log-softmax,
 gradient). Here a block of rows is scored, turned into its gradient in place, multiplied back into the two small
 results, and its buffer used again for the next block: the same numbers, memory for one block only, and no page faults.
-The idea is that of Cut Your Losses (arXiv:2411.09009), in plain torch.
+The idea is that of Cut Your Losses (arXiv:2411.09009), in plain torch. On the way through, a token can be drawn for
+each row from the very probabilities that are scored: the logits are never there a second time.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 BLOCK_NUMBERS = 24 * 1024 * 1024  # logits held at a time, 96 MiB in fp32: fewer make the products slower than they save
+COLUMNS = 256  # tokens whose probabilities are summed before one of them is looked for
+
+
+class Guess(NamedTuple):
+    loss: Tensor  # ()
+    sampled: Tensor  # (N,) a token drawn for each place by its probability; empty where none was asked for
+    right: Tensor  # (N,) whether the likeliest token is the label; empty likewise
 
 
 class _VocabularyLoss(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, hidden: Tensor, table: Tensor, bias: Tensor | None, labels: Tensor,
-                total: float, smoothing: float, needs_gradient: bool) -> Tensor:
+                total: float, smoothing: float, needs_gradient: bool, sample: bool) -> Guess:
         rows = max(1, BLOCK_NUMBERS // table.shape[0])
         loss = torch.zeros((), dtype=torch.float32, device=hidden.device)
+        sampled = labels.new_empty(len(hidden) if sample else 0)
+        right = torch.empty_like(sampled, dtype=torch.bool)
         grad_hidden = torch.empty_like(hidden) if needs_gradient else None
         filled = torch.empty_like if hidden.dtype == torch.float32 and len(hidden) else torch.zeros_like
         grad_table = filled(table, dtype=torch.float32) if needs_gradient else None
@@ -41,6 +51,9 @@ class _VocabularyLoss(torch.autograd.Function):
                 level = (part.float() @ middle[:, None]) + (0.0 if bias is None else bias.float().mean())
                 reached = (1 - smoothing) * reached + smoothing * (level - highest)
             powers = scores.sub_(highest).exp_()  # from here on the buffer holds unnormalised probabilities
+            if sample:
+                right[start:start + rows] = (reached == 0)[:, 0]
+                sampled[start:start + rows] = drawn(powers)
             norm = powers.sum(1, keepdim=True)
             loss += (norm.log() - reached).sum()
             if grad_hidden is None or grad_table is None:
@@ -61,23 +74,51 @@ class _VocabularyLoss(torch.autograd.Function):
             if grad_bias is not None:
                 grad_bias -= smoothing * len(hidden) / (table.shape[0] * total)
         ctx.gradients = (grad_hidden, grad_table, grad_bias)
-        return loss / total
+        ctx.mark_non_differentiable(sampled, right)
+        return Guess(loss / total, sampled, right)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         gradients, ctx.gradients = ctx.gradients, ()  # scaled in place, so they serve one backward pass and no second
         scaled = (None if gradient is None else gradient.mul_(grads[0]) for gradient in gradients)
-        return (*scaled, None, None, None, None)
+        return (*scaled, None, None, None, None, None)
 
 
 def vocabulary_loss(hidden: Tensor, table: Tensor, bias: Tensor | None, labels: Tensor, total: float,
                     smoothing: float = 0.0) -> Tensor:
     """Sum of -log softmax(hidden @ table.T + bias)[labels], divided by `total`; (N, D), (V, D), (V,), (N,) -> ().
     With `smoothing`, so much of the sum is the mean over the whole vocabulary instead."""
+    return _scored(hidden, table, bias, labels, total, smoothing, sample=False).loss
+
+
+def vocabulary_guess(hidden: Tensor, table: Tensor, bias: Tensor | None, labels: Tensor, total: float) -> Guess:
+    """The same loss, and for every row a token drawn by its probability, through which no gradient flows."""
+    return _scored(hidden, table, bias, labels, total, smoothing=0.0, sample=True)
+
+
+def drawn(weights: Tensor) -> Tensor:
+    """(N, V) weights, not negative -> (N,): the number of a column, drawn in proportion to its weight. First a bundle
+    of columns is drawn by its sum, then one of its columns: one pass over the weights, one random number a row."""
+    rows, columns = weights.shape
+    whole = columns // COLUMNS * COLUMNS
+    bundles = weights[:, :whole].unflatten(1, (columns // COLUMNS, COLUMNS)).sum(2)
+    sums = torch.cat([bundles, weights[:, whole:].sum(1, keepdim=True)], 1)  # the last bundle is what is left over
+    reached = sums.cumsum(1, dtype=torch.float64)  # in double: the last bundles are not lost to rounding
+    wanted = torch.rand(rows, 1, dtype=torch.float64, device=weights.device) * reached[:, -1:]
+    bundle = torch.searchsorted(reached, wanted, right=True).clamp_(max=reached.shape[1] - 1)
+    wanted -= reached.gather(1, bundle) - sums.gather(1, bundle)
+    column = bundle * COLUMNS + torch.arange(COLUMNS, device=weights.device)
+    inside = weights.gather(1, column.clamp(max=columns - 1)).masked_fill_(column >= columns, 0.0)
+    found = torch.searchsorted(inside.cumsum(1, dtype=torch.float64), wanted, right=True)
+    return column.gather(1, found.clamp_(max=COLUMNS - 1)).clamp_(max=columns - 1)[:, 0]
+
+
+def _scored(hidden: Tensor, table: Tensor, bias: Tensor | None, labels: Tensor, total: float, smoothing: float,
+            sample: bool) -> Guess:
     device = hidden.device.type
     if torch.is_autocast_enabled(device):
         dtype = torch.get_autocast_dtype(device)
         hidden, table = hidden.to(dtype), table.to(dtype)
     sources = [tensor for tensor in (hidden, table, bias) if tensor is not None]
     needs_gradient = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in sources)
-    return _VocabularyLoss.apply(hidden, table, bias, labels, total, smoothing, needs_gradient)
+    return Guess(*_VocabularyLoss.apply(hidden, table, bias, labels, total, smoothing, needs_gradient, sample))

@@ -4,18 +4,25 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from torch import Tensor
 
 from stemma.corpus.draft import Draft
 from stemma.corpus.randomness import Randomness
+from stemma.corpus.shards import Corpus
 from stemma.network.heads import HeadSpec
 from stemma.network.network import Network
 from stemma.network.streams import Hidden
 from stemma.objectives.batch import Batch
 from stemma.schema.objective import Sees
+
+# How a corpus comes by each side array that it may lack.
+MAKERS = {"phrases": "`stemma corpus annotate CORPUS --phrases mine`",
+          "entities": "`stemma corpus annotate CORPUS --entities FILE`",
+          "roles": "`stemma corpus build --dialogue FILE`", "relevance": "`stemma corpus build --relevance FILE`",
+          "capitals": "`stemma corpus build`"}
 
 
 @dataclass(frozen=True)
@@ -28,11 +35,26 @@ class Needs:
     heads: dict[str, HeadSpec] = field(default_factory=dict)
 
 
+class Scoring(Protocol):
+    """What the training loop asks of whatever is learnt: an objective of pre-training, or a task of fine-tuning."""
+
+    name: str
+    weight: float
+    guesses_tokens: bool
+
+    def loss(self, network: Network, hidden: Hidden, batch: Batch) -> dict[str, Tensor]:
+        """The losses by name, each already divided by its target's total."""
+
+    def baseline(self, batch: Batch, unigram: np.ndarray) -> dict[str, float]:
+        """What one who knows only how often each answer occurs would lose."""
+
+
 class Objective(ABC):
     """One pre-training task. Stateless: what it learns stands in the network's heads."""
 
     guesses_tokens = False  # its loss is comparable with a unigram model's, and is what people watch
     guesses_next = False  # a place guesses the token after it, not the one that stands there
+    needs_sentences = False  # asks how sentences hang together, so that a document must have several
 
     def __init__(self, name: str, settings: Any):
         self.name = name
@@ -60,6 +82,18 @@ class Objective(ABC):
     @abstractmethod
     def needs(self) -> Needs:
         """What must be there before the objective can work."""
+
+    def lacks(self, corpus: Corpus) -> str | None:
+        """What the task needs of the text and this corpus does not hold: a sentence without its full stop, for a notice
+        that the task is switched off; None: it lacks nothing."""
+        missing = sorted(self.needs().fields - set(corpus.sides()))
+        told = (f'the corpus has no "{name}"; {MAKERS.get(name, "`stemma corpus annotate`")} makes them'
+                for name in missing)
+        return "; ".join(told) or None
+
+    def settles(self, corpus: Corpus) -> dict[str, Any]:
+        """Keys of its own that this corpus decides: they are written into the run's recipe, and hold ever after."""
+        return {}
 
     @abstractmethod
     def corrupt(self, draft: Draft, rng: Randomness) -> None:

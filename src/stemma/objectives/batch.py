@@ -44,17 +44,21 @@ class Batch:
     streams: dict[str, Stream]
     scores: dict[str, Target] = field(default_factory=dict)  # by head: places
     labels: dict[str, Target] = field(default_factory=dict)  # by head: rows
-    tokens: int = 0  # real tokens, padding not counted
+    tokens: int = 0  # real tokens of the whole step, padding not counted; as with targets, a slice keeps the number
     rows: int = 0
     continues: bool = False  # every row goes on where the same row of its feed's batch before ended
+    lengths: Tensor | None = None  # (rows,) places in use, where a head must know (fine-tuning)
+    together: int = 1  # so many neighbouring rows are one example, and are never computed apart
 
     def to(self, device: torch.device | str) -> Batch:
         return replace(self, streams={name: stream.to(device) for name, stream in self.streams.items()},
                        scores={name: target.to(device) for name, target in self.scores.items()},
-                       labels={name: target.to(device) for name, target in self.labels.items()})
+                       labels={name: target.to(device) for name, target in self.labels.items()},
+                       lengths=None if self.lengths is None else self.lengths.to(device, non_blocking=True))
 
     def slices(self, rows: int) -> list[Batch]:
         """The same step in pieces of at most `rows` examples."""
+        rows = max(self.together, rows - rows % self.together)
         if rows >= self.rows:
             return [self]
         return [self._slice(start, min(start + rows, self.rows)) for start in range(0, self.rows, rows)]
@@ -62,12 +66,14 @@ class Batch:
     def _slice(self, start: int, stop: int) -> Batch:
         return Batch({name: stream.rows(slice(start, stop)) for name, stream in self.streams.items()},
                      {name: target.rows(start, stop) for name, target in self.scores.items()},
-                     {name: target.rows(start, stop) for name, target in self.labels.items()}, 0, stop - start,
-                     self.continues)
+                     {name: target.rows(start, stop) for name, target in self.labels.items()}, self.tokens,
+                     stop - start,
+                     self.continues, None if self.lengths is None else self.lengths[start:stop], self.together)
 
 
-def finish(draft: Draft, visibility: Sees = "full") -> Batch:
-    """From numpy to torch; rows are cut to the longest one, and where nothing is padded no mask is made."""
+def finish(draft: Draft, visibility: Sees = "full", task: int | None = None) -> Batch:
+    """From numpy to torch; rows are cut to the longest one, and where nothing is padded no mask is made. `task` is the
+    number of the task vector that all rows carry."""
     if draft.sides:
         return _two_sided(draft.sides[ENCODER], draft.sides[DECODER])
     longest = int(draft.lengths.max())
@@ -79,18 +85,26 @@ def finish(draft: Draft, visibility: Sees = "full") -> Batch:
         index = row * width + (_rank(row) if scored.unseen else place)
         scores[head] = Target(torch.from_numpy(index), torch.from_numpy(scored.labels), max(1.0, float(len(index))),
                               width)
-    labels = {head: Target(torch.arange(len(values)), torch.from_numpy(values), float(len(values)))
-              for head, values in draft.labels.items()}
+    labels = {head: _labelled(values) for head, values in draft.labels.items()}
     read = [target.index for target in scores.values()]
+    if draft.read is not None:
+        read.append(torch.from_numpy(np.flatnonzero(draft.read[:, :longest])))
     if labels:
         read.append(torch.arange(draft.rows) * longest)  # heads that judge a whole row read its first place
     backward = draft.backward is not None and draft.backward.any()
     stream = Stream(ids=torch.from_numpy(draft.ids[:, :longest].astype("int64")), sees=_sees(draft, visibility),
                     segments=torch.from_numpy(draft.segments[:, :longest].copy()),
+                    tasks=None if task is None else torch.full((draft.rows,), task),
                     wanted=torch.unique(torch.cat(read)) if read and visibility in FEW_READ else None,
                     query=None if query is None else torch.from_numpy(query),
                     backward=torch.from_numpy(draft.backward) if backward else None, keep=draft.layout.past or None)
     return Batch({ENCODER: stream}, scores, labels, int(draft.lengths.sum()), draft.rows, draft.continues)
+
+
+def _labelled(values: np.ndarray) -> Target:
+    """Rows that have an answer; -1 stands where there is none."""
+    rows = np.flatnonzero(values >= 0)
+    return Target(torch.from_numpy(rows), torch.from_numpy(values[rows]), max(1.0, float(len(rows))))
 
 
 def _two_sided(read: Side, written: Side) -> Batch:

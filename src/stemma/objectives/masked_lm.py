@@ -3,21 +3,24 @@ side the network may see just then (UniLM, arXiv:1905.03197)."""
 
 from __future__ import annotations
 
+from typing import cast
+
 import numpy as np
+import torch
 from torch import Tensor
 
 from stemma.corpus.draft import Draft
 from stemma.corpus.randomness import Randomness
-from stemma.network.heads import TokenHead
+from stemma.network.heads import TokenHead, TokenScorer
 from stemma.network.network import Network
 from stemma.network.streams import Hidden
 from stemma.objectives.base import Needs, Objective
 from stemma.objectives.batch import Batch
-from stemma.objectives.masking import choose_ngrams, choose_tokens, choose_words, replaced
+from stemma.objectives.masking import apart, choose_tokens, choose_units, geometric, joined, replaced, singles
 from stemma.schema.objective import MaskedLMSettings
 
 HEAD = "vocabulary"
-UNITS = {"token": choose_tokens, "word": choose_words}
+SIDES = {"phrase": "phrases", "entity": "entities"}  # the side array that marks such units
 
 
 class MaskedLM(Objective):
@@ -29,24 +32,49 @@ class MaskedLM(Objective):
         return None if self.settings.dynamic else self.settings.duplicates
 
     def needs(self) -> Needs:
-        return Needs(roles=frozenset({"mask"}), heads={HEAD: TokenHead(transform=True)})
+        marked = SIDES.get(self.settings.unit)
+        return Needs(roles=frozenset({"mask"}), fields=frozenset({marked} if marked else ()),
+                     heads={HEAD: TokenHead(transform=True)})
 
     def corrupt(self, draft: Draft, rng: Randomness) -> None:
         settings = self.settings
         among = _second(draft) if settings.scored == "second" else None
-        if settings.unit == "ngram":
-            chosen = choose_ngrams(draft, settings.rate, rng, settings.ngrams, among)
+        if settings.unit == "token":
+            chosen = choose_tokens(draft, settings.rate, rng, among)
         else:
-            chosen = UNITS[settings.unit](draft, settings.rate, rng, among)
+            chosen = self._choose_units(draft, among, rng)
         if settings.sees == "prefix":
             draft.prefix = draft.second()
         draft.score(HEAD, at=chosen, labels=draft.original)
-        draft.ids = replaced(draft, chosen, settings.mask, settings.random, rng)
+        draft.ids = replaced(draft, chosen, settings.mask, settings.random, rng,
+                             draft.parted if settings.together else None)
+
+    def _choose_units(self, draft: Draft, among: np.ndarray | None, rng: Randomness) -> np.ndarray:
+        """(rows, length) bool: units that are hidden whole or not at all; the draft keeps their numbers."""
+        settings, unit = self.settings, self.settings.unit
+        if unit == "ngram":
+            units = singles(draft.text)
+        else:
+            units = draft.units(SIDES[unit]) if unit in SIDES else draft.words
+        units = units if among is None else apart(units, among)
+        draft.parted = units
+        if unit == "span":
+            draft.parted = joined(units, geometric(settings.geometric, settings.longest), rng)
+            return choose_units(units, settings.rate, rng, within=draft.parted)
+        if unit in ("ngram", "word_ngram"):
+            draft.parted = joined(units, settings.ngrams, rng)
+        return choose_units(draft.parted, settings.rate, rng)
 
     def loss(self, network: Network, hidden: Hidden, batch: Batch) -> dict[str, Tensor]:
         target = batch.scores[HEAD]
         places = hidden["encoder"].flatten(0, 1)[target.index]  # (N, width): unscored places go no further
-        return {self.name: network.head(HEAD).loss(places, target.labels, target.total)}
+        if network.generator is None:
+            return {self.name: network.head(HEAD).loss(places, target.labels, target.total)}
+        # here the generator has read, and what it would write is left for another task to judge (ELECTRA)
+        guess = cast(TokenScorer, network.generator.heads[HEAD]).guess(places, target.labels, target.total)
+        hidden.sampled = guess.sampled
+        hidden.shares["generator_accuracy"] = guess.right.sum(), torch.tensor(len(places))
+        return {self.name: guess.loss}
 
     def baseline(self, batch: Batch, unigram: np.ndarray) -> dict[str, float]:
         return {self.name: float(-unigram[batch.scores[HEAD].labels.cpu().numpy()].mean())}

@@ -25,30 +25,35 @@ def choose_tokens(draft: Draft, rate: float, rng: Randomness, among: np.ndarray 
     return chosen
 
 
-def choose_words(draft: Draft, rate: float, rng: Randomness, among: np.ndarray | None = None) -> np.ndarray:
-    """(rows, length) bool: every piece of a chosen word, or none of it."""
-    return choose_units(draft.words if among is None else apart(draft.words, among), rate, rng)
+def singles(text: np.ndarray) -> np.ndarray:
+    """(rows, length): every token of the text is a unit of its own; -1 where there is none."""
+    return np.where(text, np.arange(text.size).reshape(text.shape), -1)
 
 
-def choose_ngrams(draft: Draft, rate: float, rng: Randomness, shares: Sequence[float],
-                  among: np.ndarray | None = None) -> np.ndarray:
-    """(rows, length) bool: stretches of 1, 2, 3... tokens, which occur among the chosen in these shares."""
-    return choose_units(ngrams(draft.text if among is None else among, shares, rng), rate, rng)
-
-
-def ngrams(text: np.ndarray, shares: Sequence[float], rng: Randomness) -> np.ndarray:
-    """(rows, length): the text parted from its beginning on into units of 1, 2, 3... tokens, drawn by their `shares`;
-    numbered over the whole batch, -1 where there is no text. No unit reaches over what is no text."""
-    rows, length = text.shape
+def joined(units: np.ndarray, shares: Sequence[float], rng: Randomness) -> np.ndarray:
+    """(rows, length): from the beginning of the text on, 1, 2, 3... neighbouring units made one, how many is drawn by
+    the `shares`; numbered over the whole batch, -1 where there is no text. Nothing reaches over what is no text."""
+    rows, length = units.shape
+    text = units >= 0
     edges = np.cumsum(shares)[:-1]
     sizes = 1 + np.searchsorted(edges, rng.random((rows, length)), side="right")
-    first = np.cumsum(sizes, axis=1) - sizes
-    begins = np.zeros((rows, length), dtype=bool)
-    row, unit = np.nonzero(first < length)
-    begins[row, first[row, unit]] = True
+    first = np.cumsum(sizes, axis=1) - sizes  # the unit that each new one begins with
+    opens = np.zeros((rows, length), dtype=bool)
+    row, number = np.nonzero(first < length)
+    opens[row, first[row, number]] = True
+    begins = np.ones((rows, length), dtype=bool)  # a unit begins, or a place without text stands for one
+    begins[:, 1:] = (units[:, 1:] != units[:, :-1]) | ~text[:, 1:]
+    begins &= np.take_along_axis(opens, np.cumsum(begins, axis=1) - 1, axis=1)
     begins[:, 1:] |= ~text[:, :-1]
     begins[:, 0] = True
     return np.where(text, np.cumsum(begins & text).reshape(text.shape) - 1, -1)
+
+
+def geometric(chance: float, longest: int) -> list[float]:
+    """The shares of 1, 2, 3... words in a span that ends after each word with this chance, of spans that are not longer
+    (SpanBERT, arXiv:1907.10529, section 3.1: 0.2 and 10 make 3.8 words in the mean)."""
+    shares = chance * (1 - chance) ** np.arange(longest)
+    return (shares / shares.sum()).tolist()
 
 
 def apart(units: np.ndarray, among: np.ndarray) -> np.ndarray:
@@ -57,8 +62,10 @@ def apart(units: np.ndarray, among: np.ndarray) -> np.ndarray:
     return np.where(among, np.where(units >= 0, units, own), -1)
 
 
-def choose_units(units: np.ndarray, rate: float, rng: Randomness) -> np.ndarray:
-    """`units` (rows, length): equal numbers (unique over the batch) are one unit; -1 is never chosen."""
+def choose_units(units: np.ndarray, rate: float, rng: Randomness, within: np.ndarray | None = None) -> np.ndarray:
+    """`units` (rows, length): equal numbers (unique over the batch) are one unit; -1 is never chosen. Where they lie
+    `within` larger ones, these are taken in random order and their units as the text runs: so the last span of a row
+    may lack its end, a word of it never does, and the share is exact even where a span is longer than that."""
     text = units >= 0
     rows, length = units.shape
     uniform = rng.random((rows, length + 1))
@@ -71,8 +78,8 @@ def choose_units(units: np.ndarray, rate: float, rng: Randomness) -> np.ndarray:
     key = np.zeros(count)
     places = np.nonzero(text)
     row[flat] = places[0]
-    key[flat] = uniform[:, :length][text]  # any one of its tokens' numbers serves the unit
-    order = np.lexsort((key, row))
+    key[flat] = alike(uniform[:, :length], units if within is None else within)[text]
+    order = np.lexsort((key, row))  # stable: units of one larger unit keep their order
     order = order[size[order] > 0]
     ended = np.cumsum(size[order])
     first = np.searchsorted(row[order], np.arange(rows))
@@ -89,12 +96,24 @@ def choose_units(units: np.ndarray, rate: float, rng: Randomness) -> np.ndarray:
     return picked[units]
 
 
-def replaced(draft: Draft, chosen: np.ndarray, mask: float, random: float, rng: Randomness) -> np.ndarray:
+def alike(numbers: np.ndarray, units: np.ndarray) -> np.ndarray:
+    """(rows, length) the numbers, but all places of a unit have one of theirs: that of its last place."""
+    shared = np.zeros(int(units.max(initial=-1)) + 2)  # the last entry answers for -1
+    text = units >= 0
+    shared[units[text]] = numbers[text]
+    return np.where(text, shared[units], numbers)
+
+
+def replaced(draft: Draft, chosen: np.ndarray, mask: float, random: float, rng: Randomness,
+             units: np.ndarray | None = None) -> np.ndarray:
     """(rows, length) the draft's ids in which of the chosen the share `mask` became the mask token, the share `random`
-    any other token, and the rest stayed: so the network never knows which words it may trust."""
+    any other token, and the rest stayed: so the network never knows which words it may trust. What happens to a token
+    happens to all of its unit, where `units` are given."""
     tokenizer = draft.corpus.tokenizer
     ordinary = tokenizer.ordinary_ids
     action, which = rng.random((draft.rows, 2, draft.ids.shape[1])).transpose(1, 0, 2)
+    if units is not None:
+        action = alike(action, units)
     masked = chosen & (action < mask)
     other = chosen & ~masked & (action < mask + random)
     ids = np.where(masked, tokenizer.role("mask"), draft.ids)

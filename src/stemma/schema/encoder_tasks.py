@@ -12,7 +12,9 @@ from stemma.schema.task import BaseObjective, Sees
 
 Ngrams = Annotated[list[Probability], base.limit(lambda shares: abs(sum(shares) - 1) < 1e-6, "must add up to 1: the "
                                                  "chances that a unit is 1, 2, 3... tokens long")]
-Unit = Literal["token", "word", "ngram", "span", "phrase", "entity"]
+Connectives = Annotated[list[str], base.limit(lambda words: len({word.strip() for word in words} - {""}) == len(words),
+                                              "must be words, each of them once")]
+Unit = Literal["token", "word", "ngram", "word_ngram", "span", "phrase", "entity"]
 PAIRS: tuple[Packing, ...] = ("segment_pair", "sentence_pair")
 ONE_DOCUMENT: tuple[Packing, ...] = ("doc_sentences",)
 
@@ -21,7 +23,7 @@ class MaskedLMSettings(BaseObjective):
     kind: Literal["masked_lm"]
     rate: Share  # share of the tokens that are guessed
     unit: Unit  # what is hidden whole or not at all
-    ngrams: Ngrams = [0.8, 0.1, 0.1]  # where unit is ngram: how often a unit is 1, 2, 3... tokens (UniLM)
+    ngrams: Ngrams = [0.8, 0.1, 0.1]  # chances of 1, 2, 3... tokens (unit ngram: UniLM) or words (word_ngram: ALBERT)
     geometric: Share = 0.2  # where unit is span: the chance that a span of words ends after each (SpanBERT)
     longest: Count = 10  # where unit is span: its most words
     together: bool = False  # all tokens of a unit are masked, replaced or kept alike
@@ -68,9 +70,13 @@ class SpanBoundarySettings(BaseObjective):
     """SpanBERT: guess each token of a hidden span from the two places around the span and its number within it."""
 
     kind: Literal["span_boundary"]
-    places: Count = 20  # how many numbers there are; a longer span's rest shares the last
+    places: Count = 15  # how many numbers there are (as released); a longer span's rest shares the last
 
     sees: ClassVar[Sees] = "full"
+
+    @property
+    def needs_packing(self) -> tuple[Packing, ...]:
+        return SHUFFLED_PACKINGS
 
 
 class WordStructureSettings(BaseObjective):
@@ -145,7 +151,7 @@ class DiscourseRelationSettings(BaseObjective):
     """ERNIE 2.0: B began with a connective, which was taken away; which one was it?"""
 
     kind: Literal["discourse_relation"]
-    connectives: list[str] = []  # empty = the built-in English and Chinese ones
+    connectives: Connectives = []  # empty = the built-in English and Chinese ones
 
     rearranges = True
     sees: ClassVar[Sees] = "full"

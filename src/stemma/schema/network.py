@@ -42,6 +42,7 @@ class LearnedPosition(Settings):
     kind: Literal["learned"]
     maximum: Count  # how many places can be used
     offset: Natural = 0  # unused rows before the first place (RoBERTa has two)
+    counts: Literal["places", "tokens"] = "places"  # tokens: filling in front of a text is not counted (RoBERTa)
 
 
 class SinusoidalPosition(Settings):
@@ -180,6 +181,18 @@ class NetworkSettings(Settings):
     sharing: Literal["none", "all", "attention", "feedforward"] = "none"  # what all layers have in common (ALBERT)
     generator: GeneratorSettings | None = None
 
+    def of_generator(self) -> NetworkSettings:
+        """The generator's own: a network without a generator, narrower by the multiplier, over the same embedding. Its
+        heads become as many fewer, and fewer still where its width could not be parted among them."""
+        assert self.generator is not None
+        by = self.generator.multiplier
+        width, most = max(1, round(self.width * by)), max(1, round(self.heads * by))
+        heads = most if self.attention.head_width else max(n for n in range(1, most + 1) if width % n == 0)
+        embedding = self.embedding.model_copy(update={"width": self.embedding.width or self.width})
+        return self.model_copy(update={"layers": self.generator.layers or self.layers, "width": width, "heads": heads,
+                                       "feedforward": max(1, round(self.feedforward * by)), "embedding": embedding,
+                                       "generator": None})
+
     def conflicts(self) -> Iterator[Conflict]:
         if self.attention.head_width is None and self.width % self.heads:
             divisors = [n for n in range(1, self.width + 1) if self.width % n == 0]
@@ -199,6 +212,11 @@ class NetworkSettings(Settings):
                    Blame("position.kind", "with recurrent depth only sinusoidal will do"))
         if self.decoder is not None:
             yield from self._alone()
+        if self.generator is not None:
+            yield from self._beside_generator()
+        if recurrent and self.sharing != "none":
+            yield (Blame("sharing", "recurrent depth has one block for all its steps already"),
+                   Blame("depth.kind", "recurrent depth shares all there is; leave network.sharing out"))
         if recurrent and any(self.attention.windows):
             yield (Blame("attention.windows", "are taken in turn by layers, and recurrent depth has one layer"),)
         if recurrent and self.embedding.query:
@@ -208,10 +226,20 @@ class NetworkSettings(Settings):
             yield (Blame("embedding.cutoffs", "already say how wide each part is; leave network.embedding.width out"),
                    Blame("embedding.width", "does not combine with network.embedding.cutoffs"))
 
+    def _beside_generator(self) -> Iterator[Conflict]:
+        """What a network with a generator cannot have: both read a row whole, once, by a table that is in one piece."""
+        present = {"memory": self.memory is not None, "decoder": self.decoder is not None,
+                   "embedding.query": self.embedding.query, "embedding.cutoffs": bool(self.embedding.cutoffs)}
+        for key, there in present.items():
+            if there:
+                yield (Blame(key, "is not supported beside a generator (or remove=network.generator)"),
+                       Blame("generator", f"is not supported beside network.{key}"))
+
     def _alone(self) -> Iterator[Conflict]:
         """What a network with a decoder cannot have."""
         present = {"memory": self.memory is not None, "depth.kind": self.depth.kind == "recurrent",
                    "position.kind": self.position.kind == "relative_xl", "embedding.query": self.embedding.query,
+                   "embedding.tasks": self.embedding.tasks > 0,
                    "embedding.cutoffs": bool(self.embedding.cutoffs), "attention.windows": any(self.attention.windows),
                    "embedding.width": self.embedding.width is not None}
         for key, there in present.items():

@@ -9,6 +9,7 @@ from stemma.schema.base import Blame, Conflict, Settings
 from stemma.schema.corpus import PAIR_PACKINGS, TWO_TEXTS, CorpusSettings, parse_template
 from stemma.schema.network import NetworkSettings
 from stemma.schema.objective import ObjectiveSettings
+from stemma.schema.task import BaseObjective
 from stemma.schema.tokenizer import TokenizerSettings
 from stemma.schema.training import TrainingSettings
 
@@ -17,12 +18,13 @@ SECTIONS = ("tokenizer", "corpus", "network", "objective", "training")
 # What a size may set. The list is closed so that a size stays a size: ideas belong into recipes.
 SIZE_KEYS = (
     "network.layers", "network.width", "network.heads", "network.feedforward", "network.dropout",
-    "network.embedding.width", "network.embedding.shrink", "network.decoder.layers",
+    "network.embedding.width", "network.embedding.shrink", "network.decoder.layers", "network.generator.multiplier",
     "network.position.maximum", "network.attention.head_width", "network.attention.dropout",
     "network.attention.windows", "network.memory.length", "network.memory.evaluation",
     "network.initialization.spread", "corpus.sequence_length",
     "training.batch_size", "training.warmup_steps", "training.learning_rate", "training.steps",
     "training.checkpoint_every", "training.validate_every",
+    "objective.masked_lm.rate",  # ELECTRA's largest hides more: a better generator leaves fewer of them wrong
 )
 
 
@@ -72,6 +74,11 @@ class RecipeSettings(Settings):
                 own = Blame(f"objective.{name}.packing", f"objective.{name} needs {needed}")
                 yield (own, *blames) if task.packing else blames
         for name, task in self.objective.items():
+            vectors = self.network.embedding.tasks
+            if task.task_id is not None and task.task_id >= vectors:
+                yield (Blame(f"objective.{name}.task_id", f"counts from 0, and network.embedding.tasks = {vectors}"),
+                       Blame("network.embedding.tasks", f"objective.{name} has task_id {task.task_id}, which needs at "
+                                                        f"least {task.task_id + 1}"))
             if task.needs_query and not self.network.embedding.query:
                 yield (Blame(f"objective.{name}", "guesses through a second stream: set network.embedding.query=true"),
                        Blame("network.embedding.query", f"objective.{name} needs it"))
@@ -81,6 +88,8 @@ class RecipeSettings(Settings):
             if self.network.decoder is not None and not task.needs_decoder:
                 yield (Blame(f"objective.{name}", "does not use the decoder: remove=network.decoder"),
                        Blame("network.decoder", f"objective.{name} does not use it: remove=network.decoder"))
+        yield from self._generator_conflicts()
+        yield from self._boundary_conflicts()
         segments = max(self.network.embedding.segments, 1)
         for key, template in self.templates().items():
             highest = max(slot.segment for slot in parse_template(template))
@@ -88,6 +97,54 @@ class RecipeSettings(Settings):
                 yield (Blame("network.embedding.segments", f"{key} uses segment {highest}: at least {highest + 1} are "
                                                            "needed"),
                        Blame(key, f"uses segment {highest}, which needs network.embedding.segments={highest + 1}"))
+
+    def _generator_conflicts(self) -> Iterator[Conflict]:
+        """A generator fills in what a masked_lm hid, for a task that judges the result; nothing else reads it."""
+        judging = [name for name, task in self.objective.items() if task.needs_generator]
+        if self.network.generator is not None and self.objective and not judging:
+            yield (Blame("network.generator", "no objective judges what it writes: add objective.replaced_token (or "
+                                              "remove=network.generator)"),)
+        for number, (name, task) in enumerate(self.objective.items()):
+            if self.network.generator is not None and task.kind != "masked_lm" and not task.needs_generator:
+                yield (Blame(f"objective.{name}", "is not supported beside a generator, which reads the text in its "
+                                                  "place (or remove=network.generator)"),
+                       Blame("network.generator", f"is not supported beside objective.{name}"))
+            if not task.needs_generator:
+                continue
+            if self.network.generator is None:
+                yield (Blame(f"objective.{name}", "judges what a generator wrote: set network.generator.multiplier"),
+                       Blame("network.generator", f"objective.{name} needs it (or remove=objective.{name})"))
+            hides = [other for other in list(self.objective.values())[:number] if other.kind == "masked_lm"]
+            if not any(_serves(other, task) for other in hides):
+                what = "needs a masked_lm before it that sees both sides, reads the same rows and is active as long"
+                yield (Blame(f"objective.{name}", what), Blame("objective.masked_lm", f"objective.{name} {what}"))
+
+    def _boundary_conflicts(self) -> Iterator[Conflict]:
+        """Spans are those that a masked_lm hid, and there must be a place on either side of each."""
+        for number, (name, task) in enumerate(self.objective.items()):
+            if task.kind != "span_boundary":
+                continue
+            hides = [other for other in list(self.objective.values())[:number] if other.kind == "masked_lm"]
+            if not any(_serves(other, task) for other in hides):
+                what = "needs a masked_lm before it that sees both sides, reads the same rows and is active as long"
+                yield (Blame(f"objective.{name}", what), Blame("objective.masked_lm", f"objective.{name} {what}"))
+            if self.network.embedding.cutoffs:
+                what = "one matrix for all tokens, and network.embedding.cutoffs parts it"
+                yield (Blame(f"objective.{name}", f"needs {what}"),
+                       Blame("network.embedding.cutoffs", f"objective.{name} needs {what}"))
+            for key, template in self.templates().items():
+                slots = [slot.name for slot in parse_template(template)]
+                if key.startswith(("corpus.", f"objective.{name}.")) and {slots[0], slots[-1]} & {"A", "B"}:
+                    what = "a special token on either side of the text"
+                    yield (Blame(key, f"objective.{name} needs {what}"), Blame(f"objective.{name}", f"needs {what}"))
+
+
+def _serves(masked: BaseObjective, judging: BaseObjective) -> bool:
+    """Whether what one hides is there whenever the other judges it, in one pass."""
+    alike = all(getattr(masked, key) == getattr(judging, key) for key in ("packing", "single", "pair", "task_id"))
+    covers = masked.start_step <= judging.start_step and masked.starts <= judging.starts \
+        and masked.stops >= judging.stops
+    return alike and covers and getattr(masked, "sees", None) == "full"
 
 
 class RecipeFile(Settings):

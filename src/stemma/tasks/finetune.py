@@ -20,12 +20,11 @@ from stemma.training import pretrain
 from stemma.training.budget import Budget
 from stemma.training.run import read_run
 
-TASKS = {"seq2seq": "stemma.tasks.seq2seq"}  # where each task's `score` lives
 EPOCHS = 3
 ORIGIN = "fine-tuning"  # who set the values that a fine-tune brings
 WARMUP = 0.1  # share of the steps
 RATE, WIDTH = 5e-5, 768  # BERT's for a network of this width; narrower ones bear more, and wider ones less
-RELATIVE_RATE = 1e-3  # T5's, a share of each tensor's own size
+RELATIVE_RATE = 1e-3  # T5's for the same width, a share of each tensor's own size
 CLIP_NORM = 1.0
 Notice = Callable[[str], None]
 
@@ -33,15 +32,18 @@ Notice = Callable[[str], None]
 def resume(out: str | Path, *, show: bool = False, notice: Notice = lambda text: None) -> dict[str, Any]:
     """Go on with any run that was interrupted: a pre-training, or a fine-tune up to its scores."""
     _, plan = read_run(Path(out))
-    conclude = None if plan.task is None else import_module(TASKS[plan.task["kind"]]).score
-    return pretrain.resume(out, show=show, notice=notice, conclude=conclude)
+    if plan.task is None:
+        return pretrain.resume(out, show=show, notice=notice)
+    if plan.task["kind"] == "seq2seq":
+        return pretrain.resume(out, show=show, notice=notice, conclude=import_module("stemma.tasks.seq2seq").score)
+    return pretrain.resume(out, show=show, notice=notice, work=import_module("stemma.tasks.learning").work)
 
 
 def gentle(settings: RecipeSettings) -> dict[str, Any]:
     """How a network is trained further: at a lower rate that falls to nothing; Adafactor's stays level, as T5's did."""
     training = settings.training
     relative = training.optimizer.kind == "adafactor" and training.optimizer.relative
-    rate = RELATIVE_RATE if relative else RATE * WIDTH / settings.network.width
+    rate = (RELATIVE_RATE if relative else RATE) * WIDTH / settings.network.width
     return {"training.learning_rate": float(f"{min(rate, training.learning_rate):.3g}"),
             "training.schedule": {"kind": "constant" if relative else "linear"},
             "training.clip_norm": training.clip_norm or CLIP_NORM}

@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from stemma.errors import UserError, did_you_mean
+from stemma.text.faults import Faults
 from stemma.text.readers import list_files
 from stemma.text.streams import COMPRESSED, STDIN, Notice, check_encoding, name_of, read_text
-from stemma.text.tables import FORMATS, SHOWN
+from stemma.text.tables import FORMATS
 
 SIDES = ("source", "target")
 COLUMNS = ",".join(SIDES)
@@ -95,22 +96,8 @@ def _counted(count: int, what: str) -> str:
 
 
 @dataclass
-class _Found:
-    """What is wrong with a source: how many lines, and which are the first."""
-
-    lines: int = 0
+class _Found(Faults):
     empty: int = 0
-    first: list[tuple[str, str]] = field(default_factory=list)
-
-    def add(self, where: str, what: str) -> None:
-        self.lines += 1
-        if len(self.first) < SHOWN:
-            self.first.append((where, what))
-
-    @property
-    def listed(self) -> list[tuple[str, str]]:
-        more = self.lines - len(self.first)
-        return [*self.first, ("", f"and {more:,} more")] if more else self.first
 
     def error(self, name: str) -> UserError:
         drop = ", or drop pairs without a side with --empty skip" if self.empty else ""
@@ -193,7 +180,7 @@ class _Reader:
                found: _Found) -> Iterator[tuple[int, list[str]]]:
         """Source and target of each row that has both, of tab- or comma-separated text."""
         name = name_of(path)
-        rows = ((number, line.split("\t")) for number, line in lines) if kind == "tsv" else _comma(name, lines)
+        rows = ((number, line.split("\t")) for number, line in lines) if kind == "tsv" else comma_rows(name, lines)
         number, head = next(rows)
         head = [cell.strip() for cell in head]
         if set(columns) <= set(head):
@@ -270,7 +257,7 @@ def _kind(path: Path, first: str) -> str:
                     "the file of the other side with --target, or give a .tsv, .csv or .jsonl file.")
 
 
-def _comma(name: str, lines: Numbered) -> Iterator[tuple[int, list[str]]]:
+def comma_rows(name: str, lines: Numbered) -> Iterator[tuple[int, list[str]]]:
     """Rows with the number of the line each begins at: a quoted cell may go on over several."""
     begins = 0
 

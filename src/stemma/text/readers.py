@@ -37,15 +37,15 @@ class Passage:
     source: str
 
 
-def list_files(paths: Iterable[str | Path]) -> list[Path]:
+def list_files(paths: Iterable[str | Path], suffixes: tuple[str, ...] = KNOWN) -> list[Path]:
     """Files, folders (every known suffix below them) and globs as one list in a fixed order; each file once."""
     found: dict[Path, None] = {}
     problems = []
     for given in paths:
-        matches = _expand(str(given))
+        matches = _expand(str(given), suffixes)
         found.update(dict.fromkeys(matches))
         if not matches:
-            problems.append((str(given), _nothing_there(Path(given))))
+            problems.append((str(given), _nothing_there(Path(given), suffixes)))
     if len(problems) == 1:
         raise UserError(f"cannot read {problems[0][0]}: {problems[0][1]}.".replace("?.", "?"))
     if problems:
@@ -92,24 +92,25 @@ def _read_all(
         raise UserError(f"there is no text in {where}, only white space or nothing at all.")
 
 
-def _expand(given: str) -> list[Path]:
+def _expand(given: str, suffixes: tuple[str, ...]) -> list[Path]:
     if given == "-":
         return [STDIN]
     path = Path(given)
     if path.is_dir():
-        inside = (f for f in path.rglob("*") if f.name.lower().endswith(KNOWN) and f.is_file())
+        inside = (f for f in path.rglob("*") if f.name.lower().endswith(suffixes) and f.is_file())
         return sorted(f for f in inside if not any(part.startswith(".") for part in f.relative_to(path).parts))
     if path.exists():  # also a pipe or a device, which is read like a file
         return [path]
     if not glob.has_magic(given):
         return []
     matches = (Path(match) for match in sorted(glob.glob(given, recursive=True)))  # noqa: PTH207, absolute ones too
-    return [file for match in matches for file in (_expand(str(match)) if match.is_dir() else [match])]
+    return [file for match in matches for file in (_expand(str(match), suffixes) if match.is_dir() else [match])]
 
 
-def _nothing_there(path: Path) -> str:
+def _nothing_there(path: Path, suffixes: tuple[str, ...]) -> str:
     if path.is_dir():
-        return f"the folder has no text files ({', '.join((*PLAIN, *JSON_LINES, PARQUET))}, packed or not)"
+        unpacked = (suffix for suffix in suffixes if not suffix.endswith(tuple(COMPRESSED)))
+        return f"the folder has no text files ({', '.join(unpacked)}, packed or not)"
     if glob.has_magic(str(path)):
         return "no file matches"
     beside = [file.name for file in path.parent.iterdir()] if path.parent.is_dir() else []
@@ -158,7 +159,8 @@ def _cut(text: str) -> list[str]:
     return [*pieces, text[start:]]
 
 
-def _lines(file: Path, encoding: str, errors: str, notice: Notice) -> Iterator[tuple[int, str]]:
+def read_lines(file: Path, encoding: str, errors: str, notice: Notice) -> Iterator[tuple[int, str]]:
+    """Numbered lines, each held whole."""
     parts: list[str] = []
     number, length = 0, 0
     for block in read_text(file, encoding, errors, notice):
@@ -171,14 +173,14 @@ def _lines(file: Path, encoding: str, errors: str, notice: Notice) -> Iterator[t
         length += len(rest)
         if length > JSON_LINE_LIMIT:
             raise UserError(f"{name_of(file)}, line {number + 1} is longer than {JSON_LINE_LIMIT:,} characters; "
-                            "JSON lines hold one document each: put every document on a line of its own.")
+                            "put every document on a line of its own.")
     yield number + 1, "".join(parts)
 
 
 def _json_lines(file: Path, field: str, encoding: str, errors: str, notice: Notice) -> Iterator[Passage]:
     source = name_of(file)
     empty = 0
-    for number, line in _lines(file, encoding, errors, notice):
+    for number, line in read_lines(file, encoding, errors, notice):
         if not line or line.isspace():
             continue
         where = f"{source}, line {number}"
@@ -232,7 +234,16 @@ def _parquet(file: Path, field: str, errors: str, notice: Notice) -> Iterator[Pa
 
 
 def _document(text: str, where: str, source: str, errors: str) -> Iterator[Passage]:
-    """One string that is a whole document: the same promises as for plain text (LF, no NUL, nothing unwritable)."""
+    """One string that is a whole document."""
+    begins = True
+    for piece in _cut(clean_text(text, where, errors)):
+        if piece and not piece.isspace():
+            yield Passage(piece, begins, source)
+            begins = False
+
+
+def clean_text(text: str, where: str, errors: str) -> str:
+    """A string from JSON or a table, with the same promises as plain text: LF, no NUL, nothing unwritable."""
     if "\0" in text:
         if errors == "strict":
             raise UserError(f"{where} has a NUL character; --errors replace drops such characters.")
@@ -245,11 +256,7 @@ def _document(text: str, where: str, source: str, errors: str) -> Iterator[Passa
         if errors == "strict":
             raise UserError(f"{where} has half a character (a lone surrogate); --errors replace skips it.") from error
         text = text.encode("utf-8", "replace").decode()
-    begins = True
-    for piece in _cut(text):
-        if piece and not piece.isspace():
-            yield Passage(piece, begins, source)
-            begins = False
+    return text
 
 
 def _no_field(where: str, field: str, names: list[str]) -> str:

@@ -1,7 +1,8 @@
 """One tokenizer for every recipe: a `tokenizers` pipeline that knows which of its tokens plays which role.
 
 Everything else (its kind, whether it lower-cases, its special tokens) is read off the pipeline and the configuration
-beside it, so a tokenizer that was trained, loaded or saved and loaded again is the same one.
+beside it, so a tokenizer that was trained, loaded or saved and loaded again is the same one. The configuration also
+says whether Chinese is simplified first: a step that the pipeline cannot hold.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from stemma.errors import UserError, did_you_mean
 from stemma.files import write_atomically
 from stemma.text.load import load_backend
 from stemma.text.roles import HUGGING_FACE, ROLES, SENTINELS, find_roles
+from stemma.text.simplify import simplified
 
 __all__ = ["ROLES", "SENTINELS", "Tokenizer"]
 
@@ -31,6 +33,8 @@ class Tokenizer:
     backend: tokenizers.Tokenizer
     kind: str  # wordpiece, bpe, byte_bpe, unigram, word or character
     lowercase: bool
+    cjk_spacing: bool | None  # whether CJK characters stand alone; None where no step of the pipeline decides it
+    simplify: bool  # traditional Chinese becomes simplified before the pipeline, which has no such step
     vocab_size: int
     roles: dict[str, int]  # role to id, only those present; "sentinel" is the first of the sentinels
     sentinels: list[int]
@@ -45,6 +49,9 @@ class Tokenizer:
         self.kind = _kind(description)
         cleaning = _parts(description, "normalizer")
         self.lowercase = any(part.get("lowercase", part["type"] == "Lowercase") for part in cleaning)
+        spacing = [part["handle_chinese_chars"] for part in cleaning if "handle_chinese_chars" in part]
+        self.cjk_spacing = any(spacing) if spacing else None
+        self.simplify = bool((config or {}).get("simplify"))
         self.roles, self.sentinels = find_roles(vocabulary, config or {})
         self.vocab_size = max(vocabulary.values()) + 1
         added = [number for number, token in backend.get_added_tokens_decoder().items() if token.special]
@@ -70,11 +77,18 @@ class Tokenizer:
         config |= {key: self.token(self.roles[role]) for role, key in HUGGING_FACE.items() if role in self.roles}
         config |= {"extra_special_tokens": self.tokens(self.sentinels)} if self.sentinels else {}
         config |= {"model_max_length": max_length} if max_length is not None else {}
+        config |= {"simplify": True} if self.simplify else {}  # heeded by `load`; others pass over it
         segments = ["token_type_ids"] if self._has_segments() else []
         config["model_input_names"] = ["input_ids", *segments, "attention_mask"]
         write_atomically(folder / "tokenizer.json", self.backend.to_str(pretty=True))
         write_atomically(folder / "tokenizer_config.json", json.dumps(config, indent=2, ensure_ascii=False) + "\n")
         return None
+
+    def settings(self) -> dict[str, Any]:
+        """What a recipe's section would say of this tokenizer."""
+        spacing = {} if self.cjk_spacing is None else {"cjk_spacing": self.cjk_spacing}
+        return {"kind": self.kind, "vocab_size": self.vocab_size, "lowercase": self.lowercase, **spacing,
+                "simplify": self.simplify}
 
     def role(self, name: str) -> int:
         """The id of the token that plays this role."""
@@ -114,13 +128,19 @@ class Tokenizer:
             twin.backend.post_processor = layout
         return twin
 
+    def prepare(self, text: str) -> str:
+        """The text as the pipeline is to read it; whoever hands text to `backend` itself does this before."""
+        return simplified(text) if self.simplify else text
+
     def encode(self, text: str, pair: str | None = None, special: bool = True) -> tokenizers.Encoding:
-        return self.backend.encode(text, pair, add_special_tokens=special)
+        return self.backend.encode(self.prepare(text), None if pair is None else self.prepare(pair),
+                                   add_special_tokens=special)
 
     def encode_batch(
         self, texts: Sequence[str], pairs: Sequence[str] | None = None, special: bool = True
     ) -> list[tokenizers.Encoding]:
-        inputs = list(texts) if pairs is None else list(zip(texts, pairs, strict=True))
+        sides = [list(map(self.prepare, side)) for side in ([texts] if pairs is None else [texts, pairs])]
+        inputs = sides[0] if pairs is None else list(zip(*sides, strict=True))
         return self.backend.encode_batch(inputs, add_special_tokens=special)
 
     def decode(self, ids: Sequence[int] | np.ndarray, skip_special: bool = True) -> str:

@@ -17,8 +17,10 @@ from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tok
 
 from stemma.errors import UserError, did_you_mean
 from stemma.text.roles import ROLES, spellings
+from stemma.text.simplify import OUTSIDE, simplified
 from stemma.text.tokenizer import Tokenizer
 
+SPACED = ("wordpiece", "word")  # kinds that can set Chinese characters apart by spaces
 CONTINUATION = "##"
 WORD_START = "▁"
 LEAST_ALPHABET = 256  # rare characters beyond this many give way when they would fill half of the vocabulary
@@ -28,7 +30,8 @@ PENALTY_STEP = 1e-4  # between the scores that the Unigram trainer gives to char
 
 def train_tokenizer(
     texts: Iterable[str], kind: str, vocab_size: int, *, lowercase: bool, roles: set[str] | None = None,
-    cjk_spacing: bool = True, notice: Callable[[str], None] | None = None, progress: bool = False,
+    cjk_spacing: bool = True, simplify: bool = False, notice: Callable[[str], None] | None = None,
+    progress: bool = False,
 ) -> Tokenizer:  # fmt: skip
     """Learn a vocabulary from texts, read once; every special role is reserved unless `roles` narrows them."""
     if kind not in ROLES:
@@ -41,7 +44,7 @@ def train_tokenizer(
         raise _too_small(kind, vocab_size, least, len(special))
 
     unknown = ROLES[kind]["unknown"]
-    source = _refuse_nothing(iter(texts))
+    source = _refuse_nothing(map(simplified, texts) if simplify else iter(texts))
     normalizer, splitter = _pipeline(kind, lowercase, cjk_spacing)
 
     def learn(model: models.Model, trainer: trainers.Trainer) -> models.Model:
@@ -80,7 +83,9 @@ def train_tokenizer(
         raise _too_small(kind, vocab_size, size, len(special))
     if size < vocab_size and notice is not None:
         notice(f"the text has only {size:,} pieces, fewer than the {vocab_size:,} asked for.")
-    return Tokenizer(backend)
+    if simplify and notice is not None:
+        notice(OUTSIDE)
+    return Tokenizer(backend, {"simplify": simplify})
 
 
 def _too_small(kind: str, vocab_size: int, least: int, special: int) -> UserError:
@@ -122,7 +127,7 @@ def _pipeline(
 ) -> tuple[normalizers.Normalizer | None, pre_tokenizers.PreTokenizer]:
     """How text is cleaned, and how it is split into what pieces never cross."""
     lower = [normalizers.Lowercase()] if lowercase else []
-    if kind in ("wordpiece", "word"):  # BERT's: accents go with the capitals, each Chinese character stands alone
+    if kind in SPACED:  # BERT's: accents go with the capitals, each Chinese character stands alone
         accents = lowercase and kind == "wordpiece"
         cleaned = normalizers.BertNormalizer(
             clean_text=True, handle_chinese_chars=cjk_spacing, strip_accents=accents, lowercase=lowercase)

@@ -19,10 +19,18 @@ from stemma.errors import UserError
 
 CJK_RUN = re.compile("[\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]+")
 
+MUCH = 0.1  # share of Chinese among the tokens from which on it matters who finds its words
+
 
 def segmenter_name() -> str:
     """Who finds the word boundaries: recorded with every corpus, since another segmenter gives other masks."""
     return "jieba" if importlib.util.find_spec("jieba") else "none"
+
+
+def without_segmenter() -> str:
+    """What is to be told of Chinese text whose words nobody looked for."""
+    return ('without jieba every Chinese character counts as a word, so whole words cannot be hidden; to have them: '
+            'pip install "stemma-lm[zh]", then build the corpus again.')
 
 
 def cjk_word_starts(text: str) -> np.ndarray | None:

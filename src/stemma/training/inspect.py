@@ -8,6 +8,7 @@ decoder: at each place it reads a token of `decoder_input` and guesses the one o
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from stemma.corpus.draft import Draft
 from stemma.corpus.shards import Corpus
 from stemma.corpus.sides import DECODER, ENCODER
 from stemma.lineage import Recipe
-from stemma.objectives import Batch, Objective, build_objectives, check_needs, finish
+from stemma.objectives import Batch, Objective, build_objectives, check_needs, finish, without_data
 from stemma.objectives.batch import VOCABULARY
 from stemma.training.supply import Supply
 from stemma.visibility import Others, Visibility
@@ -24,21 +25,28 @@ from stemma.visibility import Others, Visibility
 GRID = 12  # places of the visibility picture
 
 
-def inspect(recipe: Recipe, corpus: Corpus, examples: int = 3, seed: int = 0, step: int = 0) -> dict[str, Any]:
-    """The first examples that a run with this seed would see from this step on, and figures of that step's batch."""
+def inspect(recipe: Recipe, corpus: Corpus, examples: int = 3, seed: int = 0, step: int = 0,
+            notice: Callable[[str], None] = lambda text: None) -> dict[str, Any]:
+    """The first examples that a run with this seed would see from this step on, and figures of that step's batch. Which
+    tasks and what length that is follows from the recipe's own number of steps."""
+    recipe, told = without_data(recipe, corpus)
+    for text in told:
+        notice(text)
     check_needs(recipe, corpus)
     supply = Supply(recipe, corpus, build_objectives(recipe), seed)
     try:
-        length = supply.length_at(0.0)
+        steps = recipe.settings.training.steps
+        used = [min(number / steps, 1.0) for number in range(step + 1 + examples)]
         for earlier in range(step):
-            supply.skip(earlier, length)
-        draft, active = supply.draft(step, length)
+            supply.skip(earlier, supply.length_at(used[earlier]), used[earlier])
+        length = supply.length_at(used[step])
+        draft, active = supply.draft(step, length, used[step])
         batch = finish(draft, active[0].visibility)
         shown = _examples(draft, batch, active, examples)
         for later in range(step + 1, step + 1 + examples):  # more than one batch holds: go on in the next ones
             if len(shown) == examples:
                 break
-            following, others = supply.draft(later, length)
+            following, others = supply.draft(later, length, used[later])
             more = finish(following, others[0].visibility)
             shown += _examples(following, more, others, examples - len(shown))
     finally:
@@ -46,6 +54,7 @@ def inspect(recipe: Recipe, corpus: Corpus, examples: int = 3, seed: int = 0, st
     mask = corpus.tokenizer.roles.get("mask")
     places = sum(stream.ids.numel() for stream in batch.streams.values())
     return {"recipe": recipe.label, "step": step, "objectives": [objective.name for objective in active],
+            "task": active[0].settings.task_id,
             "mask": None if mask is None else corpus.tokenizer.token(mask),
             "batch": {"rows": draft.rows, "length": length, "tokens": batch.tokens,
                       "padding": 1 - batch.tokens / places,
@@ -103,6 +112,8 @@ def describe(draft: Draft, row: int) -> dict[str, Any]:
     width = draft.layout.length
     targets = []
     for head, scored in draft.scores.items():
+        if not scored.tokens:
+            continue
         here = scored.index // width == row
         targets += [{"position": int(index % width), "token": tokenizer.token(int(label)), "head": head}
                     for index, label in zip(scored.index[here], scored.labels[here], strict=True)]
@@ -110,10 +121,24 @@ def describe(draft: Draft, row: int) -> dict[str, Any]:
             "input": tokenizer.tokens(draft.ids[row, :length].tolist()),
             "targets": sorted(targets, key=lambda target: target["position"]),
             "words": _spans(draft.words[row, :length]),
+            **({} if draft.parted is None else {"units": _spans(draft.parted[row, :length])}),
             "segments": draft.segments[row, :length].tolist(),
             "direction": "backward" if draft.backward is not None and draft.backward[row] else "forward",
             "past": int(draft.past[row]),
-            "labels": {head: int(values[row]) for head, values in draft.labels.items()}}
+            "labels": {head: int(values[row]) for head, values in draft.labels.items()},
+            **({"classes": classes} if (classes := _classes(draft, row)) else {})}
+
+
+def _classes(draft: Draft, row: int) -> dict[str, list[int | None]]:
+    """By task: the class that each place is asked for; None where it is not."""
+    length, width = int(draft.lengths[row]), draft.layout.length
+    found: dict[str, list[int | None]] = {}
+    for name, scored in draft.scores.items():
+        if not scored.tokens:
+            here = scored.index // width == row
+            answers = dict(zip((scored.index[here] % width).tolist(), scored.labels[here].tolist(), strict=True))
+            found[name] = [answers.get(place) for place in range(length)]
+    return found
 
 
 def _spans(units: np.ndarray) -> list[list[int]]:

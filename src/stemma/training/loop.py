@@ -11,7 +11,7 @@ import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,8 @@ from stemma.errors import Interrupted, UserError
 from stemma.lineage import Recipe
 from stemma.network.network import Network
 from stemma.network.state import Memory, State
-from stemma.objectives import Batch, Objective
+from stemma.objectives import Batch
+from stemma.objectives.base import Scoring
 from stemma.training.budget import Budget
 from stemma.training.checkpoints import Standing, load_latest, save_checkpoint
 from stemma.training.log import Log
@@ -31,9 +32,10 @@ from stemma.training.passes import Passes
 from stemma.training.precision import choose_device, keep_memory, prepare_threads, resolve_precision
 from stemma.training.progress import Progress
 from stemma.training.schedules import factor
+from stemma.training.stages import has_begun
 from stemma.training.supply import Prepared, Source
 
-SMOOTHING = 0.98  # of the running mean that progress shows and a spike is measured against
+SMOOTHING = 0.98  # of the running mean that a spike is measured against
 
 
 @dataclass
@@ -44,7 +46,9 @@ class Course:
     tokens: int = 0
     seconds: float = 0.0  # spent on steps, for tokens a second
     elapsed: float = 0.0  # with validation and saving, for budgets in minutes
-    mean: float = math.nan  # running mean of the loss
+    used: float = 0.0  # share of the budget, when the last step began
+    means: dict[str, list[float]] = field(default_factory=dict)  # running mean of the loss, by the tasks that make it
+    #                                                              up, and how many steps it is the mean of
     loss: float | None = None
     losses: dict[str, float] | None = None
     measures: dict[str, float] | None = None  # what the network tells of itself: mean steps taken
@@ -74,7 +78,7 @@ class Loop:
         self.warmup = self._warmup_steps()
         self.held_out: dict[str, Any] | None = None  # what the last look found
         self.floor: float | None = None
-        self._held_out: dict[int, list[tuple[tuple[Objective, ...], Batch]]] = {}
+        self._held_out: dict[int, Sequence[tuple[tuple[Scoring, ...], Batch]]] = {}
 
     def train(self) -> dict[str, Any]:
         """Run to the end of the budget, from the newest checkpoint if there is one."""
@@ -109,13 +113,14 @@ class Loop:
         """One step and what belongs to it; whether it was the last."""
         course, settings = self.course, self.settings
         began, used = time.perf_counter(), self._used()
-        prepared = self.supply.take(course.step, self.supply.length_at(used))
+        prepared = self.supply.take(course.step, self.supply.length_at(used), used)
         rate = settings.learning_rate * self._factor(used)
         set_learning_rate(self.optimizer, rate)
         torch.manual_seed((self.seed * 1_000_003 + course.step) % 2**63)
         outcome = self.passes.train(prepared)
         norm = self._clip()
-        self._refuse_broken(outcome.total, norm)
+        tasks = ",".join(objective.name for objective in prepared.objectives)
+        self._refuse_broken(outcome.total, norm, *course.means.get(tasks, [math.inf, 0]))
         self.passes.remember(prepared.feed, outcome.memory)
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
@@ -125,24 +130,32 @@ class Loop:
         spent = time.perf_counter() - began
         course.seconds += spent
         course.elapsed += spent
+        course.used = used
         course.losses, course.measures = outcome.losses, outcome.measures
-        course.loss = _reported(outcome.losses, prepared.objectives)
+        loss = self._loss_of(outcome.losses, prepared.objectives)
+        course.loss = course.loss if loss is None else loss
         course.positions = prepared.positions
-        total = outcome.total
-        course.mean = total if math.isnan(course.mean) else SMOOTHING * course.mean + (1 - SMOOTHING) * total
-        if self.floor is None:
+        mean, count = course.means.get(tasks, [outcome.total, 0])
+        course.means[tasks] = [SMOOTHING * mean + (1 - SMOOTHING) * outcome.total, count + 1]
+        if self.floor is None and loss is not None:
             self.floor = self._floor_of(prepared)
         over = self._used() >= 1
-        self._afterwards(progress, rate, norm, over)
+        self._afterwards(progress, loss, rate, norm, over)
         course.elapsed += time.perf_counter() - began - spent
         return over
 
-    def _afterwards(self, progress: Progress, rate: float, norm: float, over: bool) -> None:
+    def _loss_of(self, losses: dict[str, float], objectives: tuple[Scoring, ...]) -> float | None:
+        """The number people compare, of one batch; None where others than this one tell it: a batch of a sentence task
+        among those of a language model."""
+        told = any(objective.guesses_tokens for objective in objectives)
+        return _reported(losses, objectives) if told or not any(o.guesses_tokens for o in self.objectives) else None
+
+    def _afterwards(self, progress: Progress, loss: float | None, rate: float, norm: float, over: bool) -> None:
         """What happens now and then: a log line, a look at held-out text, a checkpoint."""
         course, settings = self.course, self.settings
         speed = course.tokens / max(course.seconds, 1e-9)
         if course.step % settings.log_every == 0 or course.step == 1:
-            self.log.write({"step": course.step, "loss": course.loss, "losses": course.losses, "learning_rate": rate,
+            self.log.write({"step": course.step, "loss": loss, "losses": course.losses, "learning_rate": rate,
                             **({"measures": course.measures} if course.measures else {}),
                             "gradient_norm": norm, "tokens": course.tokens, "seconds": round(course.seconds, 3),
                             "tokens_per_second": round(speed, 1)})
@@ -186,14 +199,14 @@ class Loop:
             torch.nn.utils.clip_grads_with_norm_(self.network.parameters(), limit, norm)
         return float(norm)
 
-    def _refuse_broken(self, total: float, norm: float) -> None:
+    def _refuse_broken(self, total: float, norm: float, mean: float, count: float) -> None:
         """Stop before a bad gradient reaches the weights, and keep the state as it was before this step."""
         spike = self.settings.spike_factor
-        spiked = spike is not None and self.course.step > 100 and total > spike * self.course.mean
+        spiked = spike is not None and count > 100 and total > spike * mean
         if math.isfinite(total) and math.isfinite(norm) and not spiked:
             return
         self.optimizer.zero_grad(set_to_none=True)
-        what = f"jumped to {total:.3g} (its running mean is {self.course.mean:.3g})" if spiked else "is not a number"
+        what = f"jumped to {total:.3g} (its running mean is {mean:.3g})" if spiked else "is not a number"
         kept = "before anything was learnt"
         if self.course.step:
             self._save()
@@ -203,15 +216,22 @@ class Loop:
 
     @torch.inference_mode()
     def validate(self) -> dict[str, Any]:
-        """The mean losses on held-out text, beside what knowing only the frequencies would lose there."""
+        """The mean losses on held-out text, beside what knowing only the frequencies would lose there; of tasks that
+        have begun."""
         length = self.supply.length_at(self._used())
+        last = max(self.course.step - 1, 0)
+        begun = {o.name for o in self.objectives if has_begun(o, last, self.course.used)}
         if length not in self._held_out:
             self._held_out[length] = self.supply.validation_batches(length)
         sums: dict[str, list[float]] = {}
         floors: dict[str, list[float]] = {}
         self.network.eval()
+        torch.manual_seed(self.seed)  # a generator draws (ELECTRA): the same each time, whenever the run was resumed
         state: State | None = None
-        for objectives, batch in self._held_out[length]:
+        for group, batch in self._held_out[length]:
+            objectives = tuple(objective for objective in group if objective.name in begun)
+            if not objectives:
+                continue
             found, hidden = self.passes.losses(objectives, batch, state if batch.continues else None)
             state = hidden.state
             for objective in objectives:
@@ -248,7 +268,7 @@ class Loop:
                 "threads": self.threads}
 
 
-def _reported(losses: dict[str, float], objectives: Sequence[Objective]) -> float | None:
+def _reported(losses: dict[str, float], objectives: Sequence[Scoring]) -> float | None:
     """The one number people compare: the weighted mean over tasks that guess tokens, or over all if none does."""
     present = [objective for objective in objectives if objective.name in losses]
     chosen = [objective for objective in present if objective.guesses_tokens] or present

@@ -3,6 +3,7 @@ some networks carry from one step to the next."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -11,7 +12,8 @@ from torch import Tensor
 from stemma.network.network import Network
 from stemma.network.state import Memory, State
 from stemma.network.streams import Hidden
-from stemma.objectives import Batch, Objective
+from stemma.objectives import Batch
+from stemma.objectives.base import Scoring
 from stemma.schema.training import TrainingSettings
 from stemma.training.precision import autocast
 from stemma.training.supply import Prepared
@@ -40,6 +42,7 @@ class Passes:
         memory = self.memories.get(prepared.feed) if batch.continues else None
         losses: dict[str, Tensor] = {}
         measures: dict[str, Tensor] = {}
+        shares: dict[str, Tensor] = {}  # (2,) so many of so many
         minimised = torch.zeros((), device=self.device)
         remembered: list[Memory] = []
         first = 0
@@ -53,23 +56,28 @@ class Passes:
             minimised += total.detach().float()
             _add(losses, {**found, **costs})
             _add(measures, {name: measure.float().mean() * share for name, measure in hidden.measures.items()})
+            _add(shares, {name: torch.stack([part.to(self.device) for part in counts])
+                          for name, counts in hidden.shares.items()})
             if isinstance(hidden.state, Memory):
                 remembered.append(hidden.state)
+        measures |= {name: some / whole for name, (some, whole) in shares.items()}  # of none: not a number
         numbers = torch.stack([minimised, *losses.values(), *measures.values()]).tolist()  # one wait for the device
+        told = dict(zip(measures, numbers[1 + len(losses):], strict=True))
         return Outcome(dict(zip(losses, numbers[1:], strict=False)), numbers[0],
-                       dict(zip(measures, numbers[1 + len(losses):], strict=True)),
+                       {name: value for name, value in told.items() if not math.isnan(value)},
                        Memory.join(remembered) if remembered else None)
 
     def remember(self, feed: str, memory: Memory | None) -> None:
         if memory is not None:
             self.memories[feed] = memory
 
-    def losses(self, objectives: tuple[Objective, ...], batch: Batch,
+    def losses(self, objectives: tuple[Scoring, ...], batch: Batch,
                state: State | None) -> tuple[dict[str, Tensor], Hidden]:
         batch = batch.to(self.device)
         found: dict[str, Tensor] = {}
         with autocast(self.device, self.precision):
-            hidden = self.network(batch.streams, state)
+            reader = self.network if self.network.generator is None else self.network.generator
+            hidden = reader(batch.streams, state)
             for objective in objectives:
                 found |= objective.loss(self.network, hidden, batch)
         return found, hidden

@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
 Notice = Callable[[str], None]
 # What is said of a model besides its loss: called with the run, its plan, the model, what is known of it, and a notice.
 Conclude = Callable[[Path, Plan, "Model", dict[str, Any], Notice], dict[str, Any]]
+# What a run does, if not pre-training on a corpus: called with the run, whether to show progress, and a notice.
+Work = Callable[[Path, bool, Notice], dict[str, Any]]
 # What makes two networks different in kind: another size or epsilon is adopted from the model to start from, these not.
 STRUCTURE = ("position.kind", "attention.kind", "attention.bias", "attention.segments", "norm.kind", "norm.place",
              "depth.kind", "transition", "embedding.query", "embedding.norm")
@@ -67,10 +70,11 @@ def pretrain(chosen: Recipe | str, corpus: str | Path | Sequence[str], out: str 
     return begin(run, show, notice)
 
 
-def begin(run: Path, show: bool, notice: Notice, conclude: Conclude | None = None) -> dict[str, Any]:
+def begin(run: Path, show: bool, notice: Notice, conclude: Conclude | None = None,
+          work: Work | None = None) -> dict[str, Any]:
     """Carry out a run that stands on disk and has not been started."""
     try:
-        return _carry_out(run, show, notice, conclude)
+        return _carry_out(run, show, notice, work or partial(_train, conclude=conclude))
     except UserError:
         if not any((run / "checkpoints").glob("step-*")):
             shutil.rmtree(run)  # nothing was trained: leave nothing behind
@@ -82,7 +86,7 @@ def _paths(given: str | Path | Sequence[str]) -> list[str]:
 
 
 def resume(out: str | Path, *, show: bool = False, notice: Notice = lambda text: None,
-           conclude: Conclude | None = None) -> dict[str, Any]:
+           conclude: Conclude | None = None, work: Work | None = None) -> dict[str, Any]:
     """Go on with a run that was interrupted; a finished one says what it reported then."""
     run = Path(out)
     read_run(run)
@@ -90,14 +94,14 @@ def resume(out: str | Path, *, show: bool = False, notice: Notice = lambda text:
     if finished is not None:
         notice(f"{run} is finished; nothing to do.")
         return finished
-    return _carry_out(run, show, notice, conclude)
+    return _carry_out(run, show, notice, work or partial(_train, conclude=conclude))
 
 
-def _carry_out(run: Path, show: bool, notice: Notice, conclude: Conclude | None) -> dict[str, Any]:
+def _carry_out(run: Path, show: bool, notice: Notice, work: Work) -> dict[str, Any]:
     try:
         with only_here(run, f"another process is training {run}; wait for it, or stop it first."):
             remove_leftovers(run)
-            return _train(run, show, notice, conclude)
+            return work(run, show, notice)
     except KeyboardInterrupt:  # between steps; during one, the loop ends it and saves
         raise Interrupted(f"stopped; `stemma resume {run}` goes on from its last checkpoint.") from None
 
@@ -112,14 +116,21 @@ def _train(run: Path, show: bool, notice: Notice, conclude: Conclude | None) -> 
 
     from stemma.exchange.model import Model
     from stemma.exchange.save import write_model
-    from stemma.objectives import build_network, build_objectives, check_needs
+    from stemma.objectives import build_network, build_objectives, check_needs, without_data
     from stemma.training.checkpoints import latest_checkpoint
     from stemma.training.loop import Loop
+    from stemma.training.stages import check_stages
     from stemma.training.supply import Supply
 
+    begins = latest_checkpoint(run) is None
+    if begins:  # once it has begun, its tasks stay the same
+        wanted, absent = without_data(wanted, corpus)
+        for text in absent:
+            notice(text)
     check_needs(wanted, corpus)
+    check_stages(wanted, plan.budget)
     torch.manual_seed(plan.seed)
-    if plan.start and latest_checkpoint(run) is None:
+    if plan.start and begins:
         wanted, network = _start_from(plan.start, wanted, corpus, notice)
     else:
         network = build_network(wanted)
@@ -179,7 +190,7 @@ def _make(wanted: Recipe, plan: Plan, notice: Notice) -> Corpus:
 
 def _start_from(where: str, wanted: Recipe, corpus: Corpus, notice: Notice) -> tuple[Recipe, Network]:
     """The weights of a finished model under this recipe's objectives; its sizes replace the recipe's."""
-    from stemma.exchange.load import find_folder, load
+    from stemma.exchange.load import find_folder, generator_beside, load
     from stemma.objectives import build_network
 
     model = load(where)
@@ -193,10 +204,15 @@ def _start_from(where: str, wanted: Recipe, corpus: Corpus, notice: Notice) -> t
     if model.network.vocabulary != wanted.settings.tokenizer.vocab_size:
         raise UserError(f"{where} has {model.network.vocabulary:,} tokens and the corpus "
                         f"{corpus.tokenizer.vocab_size:,}; build the corpus with that model's tokenizer.")
-    wanted = adopt_network(wanted, model.recipe, Path(where).name)
+    beside = None if wanted.settings.network.generator is None else generator_beside(where)
+    wanted = adopt_network(wanted, model.recipe, Path(where).name, generator=beside is not None)
     network = build_network(wanted)
-    missing, unexpected = network.load_state_dict(model.network.state_dict(), strict=False)
-    new = sorted({".".join(name.split(".")[:2]) for name in missing})
+    weights = model.network.state_dict()
+    if beside is not None:
+        weights |= {f"generator.{name}": tensor for name, tensor in load(beside).network.state_dict().items()}
+    missing, unexpected = network.load_state_dict(weights, strict=False)
+    own = {name for name, _ in network.named_parameters()}  # what is shared is there under its first name
+    new = sorted({".".join(name.split(".")[:2]) for name in missing if name in own})
     if new:
         notice(f"not in {where}, so started at random: {', '.join(new)}")
     unused = sorted({".".join(name.split(".")[:2]) for name in unexpected})
@@ -205,17 +221,22 @@ def _start_from(where: str, wanted: Recipe, corpus: Corpus, notice: Notice) -> t
     return wanted, network
 
 
-def adopt_network(wanted: Recipe, theirs: Recipe, origin: str) -> Recipe:
-    """`wanted` with the network of the model it starts from; what the command line asks for must agree with it."""
+def adopt_network(wanted: Recipe, theirs: Recipe, origin: str, generator: bool = False) -> Recipe:
+    """`wanted` with the network of the model it starts from, and with its generator where that is there; what the
+    command line asks for must agree with it."""
     from stemma.schema.layers import flatten
 
     before, after = flatten(wanted.values["network"]), flatten(theirs.values["network"])
+    after = {key: value for key, value in after.items() if generator or not key.startswith("generator.")}
+    if generator:
+        after.setdefault("generator.layers", None)  # as many as the network: said by leaving it out
     built = [(f"network.{key} = {before.get(key, 'none')}", f"{origin} has {after.get(key, 'none')}")
              for key in STRUCTURE if before.get(key) != after.get(key)]
     if built and theirs.name != wanted.name:
         raise UserError(f"{origin} is a {theirs.title} and {wanted.label} is built differently, so its weights have no "
                         f"place in it; train it further as {theirs.name}, or start from another model", built)
-    adjustable = ("dropout", "attention.dropout")  # may differ without touching a weight
+    adjustable = ["dropout", "attention.dropout"]  # may differ without touching a weight
+    adjustable += [] if after.get("embedding.tasks") else ["embedding.tasks"]  # new vectors beside those that are there
     changed = {key: value for key, value in after.items() if before.get(key) != value and key not in adjustable}
     fought = [(f"network.{key} = {before.get(key)}", f"{origin} has {value}") for key, value in changed.items()
               if wanted.origin.get(f"network.{key}") == "command line"]

@@ -30,7 +30,7 @@ from stemma.text.tokenizer import Tokenizer
 from stemma.text.train import train_tokenizer
 from stemma.training.run import Reading, is_stream, keep_streams
 
-FORMAT = 1  # a new number leaves old cache entries aside
+FORMAT = 2  # a new number leaves old cache entries aside
 Notice = Callable[[str], None]
 Found = TypeVar("Found", Corpus, Tokenizer)
 
@@ -41,9 +41,12 @@ def cache_folder() -> Path:
 
 
 def reads_pairs(chosen: Recipe) -> bool:
-    """Whether a recipe learns from pairs, so that raw text is read as parallel text."""
+    """Whether a recipe learns from pairs, so that raw text is read as parallel text. Queries with titles are packed
+    alike, but they stand beside running text, in a corpus."""
     settings = chosen.settings
-    return "parallel" in (settings.corpus.packing, *(task.packing for task in settings.objective.values()))
+    tasks = settings.objective.values()
+    judges = any(task.kind == "ir_relevance" for task in tasks)
+    return settings.corpus.packing == "parallel" or not judges and any(task.packing == "parallel" for task in tasks)
 
 
 def locate_target(chosen: Recipe, corpus: str | None, text: Sequence[str], target: Sequence[str]) -> list[str]:
@@ -73,7 +76,8 @@ def corpus_from_text(paths: list[str], chosen: Recipe, reading: Reading, notice:
     _check_reading(chosen, reading, bool(pairs))
     roles = roles_needed(chosen) | {"padding", "unknown"}
     settings = chosen.settings.tokenizer
-    vocabulary = [settings.model_dump(), sorted(roles)] if tokenizer is None else tokenizer.backend.to_str()
+    vocabulary = ([settings.model_dump(), sorted(roles)] if tokenizer is None else
+                  [tokenizer.backend.to_str(), tokenizer.simplify])
     content: list[object] = [sha256(file) for file in list_files(paths)]
     if pairs:
         content = [content, [sha256(file) for file in list_files(target)] if target else "table"]
@@ -134,14 +138,14 @@ def _train(paths: list[str], pairs: list[PairSource], settings: TokenizerSetting
     else:
         texts = (passage.text for passage in read_passages(paths, **reading.running(), notice=notice))
     return train_tokenizer(texts, settings.kind, settings.vocab_size, lowercase=settings.lowercase, roles=roles,
-                           cjk_spacing=settings.cjk_spacing, notice=notice)
+                           cjk_spacing=settings.cjk_spacing, simplify=settings.simplify, notice=notice)
 
 
 def adopt_tokenizer(chosen: Recipe, corpus: Corpus) -> Recipe:
     """The corpus brings its tokenizer: it replaces the recipe's section, and the recipe says so."""
     tokenizer = corpus.tokenizer
     stated = chosen.settings.tokenizer
-    found = {"kind": tokenizer.kind, "vocab_size": tokenizer.vocab_size, "lowercase": tokenizer.lowercase}
+    found = tokenizer.settings()
     anew = stated.kind != tokenizer.kind  # another kind drops what was said for the old one
     changes = {f"tokenizer.{key}": value for key, value in found.items() if anew or getattr(stated, key) != value}
     return chosen.with_changes(changes, origin="corpus") if changes else chosen

@@ -7,9 +7,9 @@ again exactly; the only state is each feed's position, which every batch carries
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -25,7 +25,9 @@ from stemma.corpus.view import View, split
 from stemma.errors import UserError
 from stemma.lineage import Recipe
 from stemma.objectives import Batch, Group, Objective, finish, group_objectives
+from stemma.objectives.base import Scoring
 from stemma.schema.corpus import BUCKETED_PACKINGS, CONTIGUOUS_PACKINGS
+from stemma.training.stages import going_on
 
 VALIDATION_TOKENS = 65_536  # enough for two digits of the loss, little enough for a laptop
 BATCH_TOKENS = 8192  # of them at once
@@ -37,12 +39,20 @@ VALIDATION_SEED = 20_181_011
 AnyFeed = Feed | ContiguousFeed
 
 
+class Moment(NamedTuple):
+    """All that a batch depends on: the step, how long rows are then, and which tasks are trained."""
+
+    step: int
+    length: int
+    tasks: frozenset[str]
+
+
 @dataclass(frozen=True)
 class Prepared:
     """One step's batch, the objectives to score it, where the feeds stood after it was taken, and the feed it is from,
     whose memory it goes on from."""
 
-    objectives: tuple[Objective, ...]
+    objectives: tuple[Scoring, ...]
     batch: Batch
     positions: dict[str, list[int]]
     feed: str
@@ -60,11 +70,11 @@ class Source(Protocol):
     """Where the loop's batches come from: a corpus, or the examples of a task."""
 
     @property
-    def objectives(self) -> Sequence[Objective]:
+    def objectives(self) -> Sequence[Scoring]:
         """All that are ever scored."""
 
-    def take(self, step: int, length: int) -> Prepared:
-        """The batch of this step."""
+    def take(self, step: int, length: int, used: float) -> Prepared:
+        """The batch of this step, when this share of the budget is used."""
 
     def restore(self, positions: dict[str, list[int]]) -> None:
         """Go on where a batch's `positions` say."""
@@ -72,7 +82,7 @@ class Source(Protocol):
     def length_at(self, used: float) -> int:
         """How long rows are when this share of the budget is used."""
 
-    def validation_batches(self, length: int) -> list[tuple[tuple[Objective, ...], Batch]]:
+    def validation_batches(self, length: int) -> Sequence[tuple[tuple[Scoring, ...], Batch]]:
         """The same held-out batches each time."""
 
     def unigram(self) -> np.ndarray:
@@ -91,26 +101,40 @@ class Supply:
         self.seed = seed
         self.groups = group_objectives(recipe, objectives)
         self.training, self.validation = split(corpus, self.settings.validation)
+        self._read = {group.packing: (self.training.read_by(group.packing), self.validation.read_by(group.packing))
+                      for group in self.groups}  # the documents that each packing lays out
         self.rates = self._rates()
         self._feeds: dict[str, AnyFeed] = {}
         self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="batches")
-        self._ahead: tuple[int, int, Future[Prepared]] | None = None
+        self._ahead: tuple[Moment, Future[Prepared]] | None = None
+        self._taken: dict[str, list[int]] = {}  # where the feeds stood after the batch that was asked for last
 
     def restore(self, positions: dict[str, list[int]]) -> None:
         for key, position in positions.items():
             group, length = (int(number) for number in key.split(":"))
             self._feed(group, length).position = Position(*position)
+        self._taken = positions
 
-    def take(self, step: int, length: int) -> Prepared:
-        """The batch of this step; the next one is prepared while this one is computed."""
-        if self._ahead is not None and self._ahead[:2] == (step, length):
-            prepared = self._ahead[2].result()
+    def take(self, step: int, length: int, used: float = 0.0) -> Prepared:
+        """The batch of this step, when this share of the budget is used; the next one is prepared while this one is
+        computed. How much of the budget this one uses is not known by then, so the next one may turn out to belong to
+        a stage that is over: its rows are put back."""
+        moment = self._moment(step, length, used)
+        if self._ahead is not None and self._ahead[0] == moment:
+            prepared = self._ahead[1].result()
         else:
             if self._ahead is not None:
-                self._ahead[2].result()  # a batch of the phase that just ended: let it finish, then leave it
-            prepared = self._prepare(step, length)
-        self._ahead = (step + 1, length, self._worker.submit(self._prepare, step + 1, length))
+                wait([self._ahead[1]])
+                for key, feed in self._feeds.items():
+                    feed.position = Position(*self._taken.get(key, ()))
+            prepared = self._prepare(moment)
+        self._taken = prepared.positions
+        following = self._moment(step + 1, length, used)
+        self._ahead = (following, self._worker.submit(self._prepare, following))
         return prepared
+
+    def _moment(self, step: int, length: int, used: float) -> Moment:
+        return Moment(step, length, frozenset(objective.name for objective in going_on(self.objectives, step, used)))
 
     def close(self) -> None:
         self._worker.shutdown(wait=True, cancel_futures=True)
@@ -132,7 +156,7 @@ class Supply:
                 rng = np.random.default_rng([VALIDATION_SEED, number, start])
                 for objective in group.objectives:
                     objective.corrupt(draft, rng)
-                made.append((group.objectives, finish(draft, group.visibility)))
+                made.append((group.objectives, finish(draft, group.visibility, group.kind.task)))
         return made
 
     def epoch(self) -> Epoch:
@@ -156,23 +180,26 @@ class Supply:
     def _held_out(self, number: int, length: int) -> Iterator[tuple[int, Draft]]:
         """Drafts of held-out text, each with a number of its own."""
         group, packing = self.groups[number], self._packing(self.groups[number], length)
+        _, view = self._read[group.packing]
+        if not len(view.documents):
+            return
         size, most = max(1, min(self.batch_size, BATCH_TOKENS // length)), max(1, VALIDATION_TOKENS // length)
         if group.packing in CONTIGUOUS_PACKINGS:
-            size = max(1, min(size, self.validation.tokens // (SEGMENTS * length)))
-            running = ContiguousFeed(self.validation, packing, VALIDATION_SEED, size, group.backward(size))
+            size = max(1, min(size, view.tokens // (SEGMENTS * length)))
+            running = ContiguousFeed(view, packing, VALIDATION_SEED, size, group.backward(size))
             for start in range(0, min(most, running.batches * size), size):
-                yield start, self._draw(running, self.validation, group, size)[0]
+                yield start, self._draw(running, view, group, size)[0]
             return
         if group.packing in BUCKETED_PACKINGS:
             places = min(self.batch_size * length, BATCH_TOKENS)
-            bucketed = BucketFeed(self.validation, packing, VALIDATION_SEED, places)
+            bucketed = BucketFeed(view, packing, VALIDATION_SEED, places)
             for start, rows in enumerate(bucketed.batches(VALIDATION_TOKENS)):
-                yield start, Draft(self.validation, rows, packing.layout, group.backward(rows.rows))
+                yield start, Draft(view, rows, packing.layout, group.backward(rows.rows))
             return
-        pieces = Feed(self.validation, packing, VALIDATION_SEED).all_rows(most)
+        pieces = Feed(view, packing, VALIDATION_SEED).all_rows(most)
         for start in range(0, pieces.rows, size):
             rows = pieces.select(np.arange(start, min(start + size, pieces.rows)))
-            yield start, Draft(self.validation, rows, packing.layout, group.backward(rows.rows))
+            yield start, Draft(view, rows, packing.layout, group.backward(rows.rows))
 
     def unigram(self) -> np.ndarray:
         """(vocabulary,) log-probability of each token in the training text, every token counted once more. Of pairs
@@ -184,7 +211,8 @@ class Supply:
             for start, stop in self.validation.documents:
                 counts -= np.bincount(self.corpus.slice("tokens", start, stop), minlength=len(counts))
         boundary = self.corpus.tokenizer.boundary(self.settings.boundary) if self.settings.boundary != "none" else None
-        writing = [group for group in self.groups if group.decodes or group.packing == "parallel"]
+        writing = [group for group in self.groups if (group.decodes or group.packing == "parallel")
+                   and any(objective.guesses_tokens for objective in group.objectives)]
         if boundary is not None and any(objective.guesses_next for group in self.groups if group not in writing
                                         for objective in group.objectives):
             counts[boundary] += len(self.training.documents)  # a document's end is guessed like a token
@@ -195,7 +223,7 @@ class Supply:
     def _target_counts(self) -> np.ndarray:
         """How often each token occurs in the second texts of the training pairs."""
         counts = np.zeros_like(self.corpus.counts)
-        documents, sentences = self.training.documents, np.asarray(self.corpus.sentences)
+        documents, sentences = self._read["parallel"][0].documents, np.asarray(self.corpus.sentences)
         for first in range(0, len(documents), COUNTED_PAIRS):
             start, stop = documents[first:first + COUNTED_PAIRS].T
             middle = np.minimum(sentences[np.searchsorted(sentences, start, side="right")], stop)
@@ -208,7 +236,7 @@ class Supply:
         """How often special tokens (sentinels, the end) are guessed beside so many of the text, judged by a batch."""
         packing = self._packing(group, self.settings.sequence_length)
         feed = self._new_feed(group, packing, VALIDATION_SEED, self.settings.sequence_length)
-        draft, _ = self._draw(feed, self.training, group, min(self.batch_size, 64))
+        draft, _ = self._draw(feed, self._read[group.packing][0], group, min(self.batch_size, 64))
         rng = np.random.default_rng(VALIDATION_SEED)
         for objective in group.objectives:
             objective.corrupt(draft, rng)
@@ -219,34 +247,38 @@ class Supply:
         share = special / max(1, found.sum() - special.sum())
         return np.rint(share * text).astype(self.corpus.counts.dtype)
 
-    def draft(self, step: int, length: int) -> tuple[Draft, tuple[Objective, ...]]:
+    def draft(self, step: int, length: int, used: float = 0.0) -> tuple[Draft, tuple[Objective, ...]]:
         """The draft of a step, corrupted and ready to be turned into tensors (or shown to people)."""
-        number, active = self._choose(step)
-        group, feed = self.groups[number], self._feed(number, length)
-        draft, epochs = self._draw(feed, self.training, group, self.batch_size)
-        rng = self._randomness(step, group, draft.pieces, epochs)
+        return self._drafted(self._moment(step, length, used))
+
+    def _drafted(self, moment: Moment) -> tuple[Draft, tuple[Objective, ...]]:
+        number, active = self._choose(moment)
+        group, feed = self.groups[number], self._feed(number, moment.length)
+        draft, epochs = self._draw(feed, self._read[group.packing][0], group, self.batch_size)
+        rng = self._randomness(moment.step, group, draft.pieces, epochs)
         for objective in active:
             objective.corrupt(draft, rng)
         return draft, active
 
-    def skip(self, step: int, length: int) -> None:
+    def skip(self, step: int, length: int, used: float = 0.0) -> None:
         """Move on past the rows of a step without making its draft."""
-        number, _ = self._choose(step)
+        number, _ = self._choose(self._moment(step, length, used))
         self._feed(number, length).take(self.batch_size)
 
-    def _prepare(self, step: int, length: int) -> Prepared:
-        draft, active = self.draft(step, length)
+    def _prepare(self, moment: Moment) -> Prepared:
+        draft, active = self._drafted(moment)
         positions = {key: [feed.position.epoch, feed.position.block, feed.position.row]
-                     for key, feed in self._feeds.items()}
-        number, _ = self._choose(step)
-        return Prepared(active, finish(draft, self.groups[number].visibility), positions, _key(number, length))
+                     for key, feed in self._feeds.items() if feed.position != Position()}
+        number, _ = self._choose(moment)
+        kind = self.groups[number].kind
+        return Prepared(active, finish(draft, kind.visibility, kind.task), positions, _key(number, moment.length))
 
-    def _choose(self, step: int) -> tuple[int, tuple[Objective, ...]]:
+    def _choose(self, moment: Moment) -> tuple[int, tuple[Objective, ...]]:
         """Groups take turns, each as often as the most frequent of its objectives asks for; an objective takes part
-        from its start_step on."""
-        active = [tuple(o for o in group.objectives if o.settings.start_step <= step) for group in self.groups]
+        as long as its stage lasts."""
+        active = [tuple(o for o in group.objectives if o.name in moment.tasks) for group in self.groups]
         turns = np.array([max((task.settings.turns for task in tasks), default=0.0) for tasks in active])
-        rng = np.random.default_rng([self.seed, step, 3])
+        rng = np.random.default_rng([self.seed, moment.step, 3])
         number = int(rng.choice(len(active), p=turns / turns.sum())) if len(active) > 1 else 0
         return number, active[number]
 
@@ -291,11 +323,12 @@ class Supply:
         return mixture_rates(counts, mixture.temperature, mixture.limit)
 
     def _new_feed(self, group: Group, packing: Packing, seed: int, length: int) -> AnyFeed:
+        view, _ = self._read[group.packing]
         if group.packing in CONTIGUOUS_PACKINGS:
-            return ContiguousFeed(self.training, packing, seed, self.batch_size, group.backward(self.batch_size))
+            return ContiguousFeed(view, packing, seed, self.batch_size, group.backward(self.batch_size))
         if group.packing in BUCKETED_PACKINGS:
-            return BucketFeed(self.training, packing, seed, self.batch_size * length, group.copies, self.rates)
-        return Feed(self.training, packing, seed, group.copies)
+            return BucketFeed(view, packing, seed, self.batch_size * length, group.copies, self.rates)
+        return Feed(view, packing, seed, group.copies)
 
 
 def _key(group: int, length: int) -> str:

@@ -1,0 +1,76 @@
+"""`stemma corpus annotate`: mark what belongs together, so that it can be hidden together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from stemma.cli.output import DebugOption, JsonOption, columns, console, emit
+
+SOURCES = {"mined": "phrases found", "lexicon": "entries", "spans": "different spans"}
+
+
+def annotate(
+    corpus: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of the corpus.")],
+    phrases: Annotated[str | None, typer.Option(metavar="mine|FILE", show_default=False, help="Mine phrases from the "
+                                                "text, or read a lexicon or spans.")] = None,
+    entities: Annotated[Path | None, typer.Option(metavar="FILE", show_default=False, help="A lexicon (an entry a "
+                                                  "line, then perhaps a tab and its type) or spans (document, start, "
+                                                  "end, type; counted from 0).")] = None,
+    roles: Annotated[Path | None, typer.Option(metavar="FILE", show_default=False,
+                                               help="Spans with who speaks there as their type.")] = None,
+    min_count: Annotated[int, typer.Option(help="Mining: how often a phrase must occur.")] = 10,
+    threshold: Annotated[float, typer.Option(help="Mining: the least score (normalised pointwise mutual information: 1 "
+                                                  "is always together, 0 is chance).")] = 0.5,
+    longest: Annotated[int, typer.Option(help="Mining: the most words of a phrase.")] = 4,
+    encoding: Annotated[str, typer.Option(help="Of the files.")] = "utf-8",
+    top: Annotated[int, typer.Option(min=0, help="How many of the most frequent to show.")] = 10,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace marks of the same name.")] = False,
+    json: JsonOption = False,
+    debug: DebugOption = False,
+) -> None:
+    """Mark phrases, entities or speakers in a corpus, for tasks that hide whole units (unit=phrase, unit=entity).
+
+    Example: stemma corpus annotate corp --phrases mine --entities places.txt
+    """
+    from stemma.corpus.annotate import annotate as run_it
+
+    with _progress() as progress:
+        result = run_it(corpus, phrases=phrases, entities=entities, roles=roles, min_count=min_count,
+                        threshold=threshold, longest=longest, encoding=encoding, top=top, overwrite=overwrite,
+                        progress=progress)
+    emit(result, json, lambda: print(_shown(result)))
+
+
+def _shown(result: dict[str, Any]) -> str:
+    lines = []
+    for name, side in result["annotations"].items():
+        what = f"{side['found']:,} of {side['entries']:,} {SOURCES[side['source']]} are in the text"
+        rule = (f" ({side['score']} of at least {side['threshold']:g}, {side['min_count']:,} times or more)"
+                if side["source"] == "mined" else "")
+        lines.append(f"{result['corpus']}: {name}: {what}{rule}")
+        lines.append(f"  {side['units']:,} units, {side['tokens']:,} tokens ({side['share']:.2%} of all)")
+        if "types" in side:
+            lines.append("  " + ", ".join(f"{kind} {count:,}" for kind, count in side["types"].items()))
+        rows = [[one["text"], f"{one['count']:,}", f"{one['score']:.2f}" if "score" in one else one.get("type", "")]
+                for one in side["top"]]
+        lines += [f"    {line}" for line in columns(rows)]
+    return "\n".join(lines)
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[[int], None] | None]:
+    """Tokens looked at, on stderr while there is somebody to look at it."""
+    from rich.progress import Progress, SpinnerColumn, TextColumn
+
+    if not console(stderr=True).is_terminal:
+        yield None
+        return
+    parts = (SpinnerColumn(), TextColumn("annotating"), TextColumn("{task.completed:,.0f} tokens"))
+    with Progress(*parts, console=console(stderr=True), transient=True) as bar:
+        task = bar.add_task("", total=None)
+        yield lambda done: bar.update(task, completed=done)

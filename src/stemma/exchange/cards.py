@@ -1,0 +1,61 @@
+"""What a fine-tuned model answers, as plain data beside its weights: one card a task.
+
+Hugging Face keeps the labels of one task in config.json. A model here may answer several tasks and must know more: how
+long its inputs were, by which templates they were laid out, which head answers. All of it stands in `tasks.json`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from stemma.errors import CorruptFileError
+from stemma.network.heads import ClassHead, HeadSpec, Pooler
+from stemma.network.task_heads import SentenceHead, SpanHead
+
+FILE = "tasks.json"
+SPECS: dict[str, type] = {kind.__name__: kind for kind in (Pooler, ClassHead, SentenceHead, SpanHead)}
+
+
+@dataclass(frozen=True)
+class Card:
+    name: str  # of the task, and of the head that answers it
+    kind: str  # classify, pair, regress, choice, qa, tag or rank
+    labels: tuple[str, ...]  # the classes in order; empty where answers are no classes
+    heads: Mapping[str, HeadSpec]
+    single: str  # the templates by which inputs are laid out
+    pair: str
+    longest: int  # places of a row
+    metrics: tuple[str, ...]  # the first one decides
+    values: Mapping[str, Any] = field(default_factory=dict)  # what else its learner must know
+
+    def to_json(self) -> dict[str, Any]:
+        specs = {name: {"kind": type(spec).__name__, **vars(spec)} for name, spec in self.heads.items()}
+        return {**{item.name: getattr(self, item.name) for item in fields(self)}, "heads": specs,
+                "values": dict(self.values)}
+
+    @classmethod
+    def from_json(cls, stored: Mapping[str, Any]) -> Card:
+        specs = {name: SPECS[told["kind"]](**{key: value for key, value in told.items() if key != "kind"})
+                 for name, told in stored["heads"].items()}
+        known = {item.name: stored[item.name] for item in fields(cls)}
+        return cls(**{**known, "labels": tuple(stored["labels"]), "metrics": tuple(stored["metrics"]), "heads": specs})
+
+
+def write_cards(folder: Path, cards: Mapping[str, Card]) -> None:
+    stored = {name: card.to_json() for name, card in cards.items()}
+    (folder / FILE).write_text(json.dumps(stored, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def read_cards(folder: Path) -> dict[str, Card]:
+    """The cards of a model; none where it was never fine-tuned."""
+    file = folder / FILE
+    if not file.is_file():
+        return {}
+    try:
+        return {name: Card.from_json(card) for name, card in json.loads(file.read_text(encoding="utf-8")).items()}
+    except (ValueError, KeyError, TypeError) as error:
+        raise CorruptFileError(f"{file} is damaged ({error}); save the model again from its run.") from error

@@ -1,0 +1,80 @@
+"""What a fine-tuned network answers with: one vector of a whole input, or two numbers a place for where an answer is.
+
+Families differ in how they make one vector of a text. BERT has its pooler (`heads.py`); others read a place of the text
+and put a layer of their own before the answer, as their authors' code does.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from stemma.network.activation import ACTIVATIONS
+from stemma.network.dropout import Dropout
+from stemma.network.embed import Embedding
+from stemma.schema.network import Activation, NetworkSettings
+
+Place = Literal["first", "last", "mean"]
+
+
+@dataclass(frozen=True)
+class SentenceHead:
+    """Guess for a whole input, from one of its places (or the mean of all)."""
+
+    classes: int
+    place: Place = "first"
+    dense: Activation | None = "tanh"  # a layer before the answer, and what follows it; None: no such layer
+    dropout: float = 0.1
+    early: bool = False  # dropout also before that layer (RoBERTa, ELECTRA)
+    bias: bool = True
+
+    def build(self, settings: NetworkSettings, embedding: Embedding) -> nn.Module:
+        return SentenceReader(settings.width, self)
+
+
+@dataclass(frozen=True)
+class SpanHead:
+    """Guess where an answer begins and where it ends: two numbers a place."""
+
+    def build(self, settings: NetworkSettings, embedding: Embedding) -> nn.Module:
+        return SpanReader(settings.width)
+
+
+class SentenceReader(nn.Module):
+    def __init__(self, width: int, spec: SentenceHead):
+        super().__init__()
+        self.place, self.early = spec.place, spec.early
+        self.dense = nn.Linear(width, width) if spec.dense is not None else None
+        self.activation = ACTIVATIONS[spec.dense] if spec.dense is not None else None
+        self.dropout = Dropout(spec.dropout)
+        self.output = nn.Linear(width, spec.classes, bias=spec.bias)
+
+    def forward(self, hidden: Tensor, lengths: Tensor) -> Tensor:
+        """(B, L, width), (B,) places in use -> (B, classes)"""
+        x = one_vector(hidden, lengths, self.place)
+        if self.dense is not None and self.activation is not None:
+            x = self.activation(self.dense(self.dropout(x) if self.early else x))
+        return self.output(self.dropout(x))
+
+
+def one_vector(hidden: Tensor, lengths: Tensor, place: Place) -> Tensor:
+    """(B, L, width), (B,) -> (B, width)"""
+    if place == "first":
+        return hidden[:, 0]
+    if place == "last":
+        return hidden[torch.arange(len(hidden), device=hidden.device), lengths - 1]
+    used = (torch.arange(hidden.shape[1], device=hidden.device) < lengths[:, None]).to(hidden.dtype)[..., None]
+    return (hidden * used).sum(1) / lengths[:, None].to(hidden.dtype)
+
+
+class SpanReader(nn.Module):
+    def __init__(self, width: int):
+        super().__init__()
+        self.output = nn.Linear(width, 2)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """(B, L, width) -> (B, L, 2)"""
+        return self.output(hidden)

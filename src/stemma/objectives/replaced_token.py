@@ -1,0 +1,69 @@
+"""Replaced-token detection: of every token, say whether it is the original or what a small generator wrote there
+(ELECTRA, arXiv:2003.10555).
+
+A masked LM learns from the 15% of the places that it hides. Here those places are filled in by a generator, itself a
+masked LM, with tokens drawn from its guesses; the network that is kept reads the result and judges all places, so that
+each of them teaches it something. A token that the generator happens to get right counts as original. The draw passes
+no gradient on: generator and discriminator meet in their shared embedding only.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from stemma.corpus.draft import Draft
+from stemma.corpus.randomness import Randomness
+from stemma.network.heads import JudgeHead
+from stemma.network.network import Network
+from stemma.network.streams import Hidden
+from stemma.objectives.base import Needs, Objective
+from stemma.objectives.batch import VOCABULARY, Batch
+from stemma.schema.encoder_tasks import ReplacedTokenSettings
+
+HEAD = "replaced_token"
+
+
+class ReplacedToken(Objective):
+    settings: ReplacedTokenSettings
+
+    def needs(self) -> Needs:
+        return Needs(heads={HEAD: JudgeHead()})
+
+    def corrupt(self, draft: Draft, rng: Randomness) -> None:
+        """Nothing: what is hidden is the masked LM's choice, and what stands there instead the generator's."""
+
+    def loss(self, network: Network, hidden: Hidden, batch: Batch) -> dict[str, Tensor]:
+        """Every real place is judged, special tokens too, as in the released code."""
+        stream, hid = batch.streams["encoder"], batch.scores[VOCABULARY]
+        assert hidden.sampled is not None, "the masked LM comes first, and its generator writes"
+        ids = stream.ids.flatten().index_copy(0, hid.index, hidden.sampled).view_as(stream.ids)
+        labels = torch.zeros_like(ids, dtype=torch.bool).flatten()
+        labels[hid.index] = hidden.sampled != hid.labels
+        judged = network({"encoder": replace(stream, ids=ids, wanted=None)})["encoder"].flatten(0, 1)  # (B x L, width)
+        real = stream.real()
+        if real is not None:
+            judged, labels = judged[real.flatten()], labels[real.flatten()]
+        scores = network.heads[HEAD](judged).float()
+        _measure(hidden, scores > 0, labels)
+        lost = functional.binary_cross_entropy_with_logits(scores, labels.float(), reduction="sum")
+        return {self.name: lost / max(1, batch.tokens)}
+
+    def baseline(self, batch: Batch, unigram: np.ndarray) -> dict[str, float]:
+        """One who knows only how many tokens are replaced, by a generator that knows only how often each occurs. With a
+        better generator fewer of them are, and knowing their number is worth more: see `replaced` in the log."""
+        hid = batch.scores[VOCABULARY]
+        by_chance = float(np.exp(unigram[hid.labels.cpu().numpy()]).mean()) if len(hid.labels) else 0.0
+        share = min(max((1 - by_chance) * len(hid.labels) / max(batch.tokens, 1), 1e-6), 1 - 1e-6)
+        return {self.name: float(-(share * np.log(share) + (1 - share) * np.log1p(-share)))}
+
+
+def _measure(hidden: Hidden, found: Tensor, labels: Tensor) -> None:
+    """How many tokens were replaced; of those called so, how many were; of those that were, how many were found."""
+    caught, replaced = (found & labels).sum(), labels.sum()
+    hidden.shares |= {"replaced": (replaced, replaced.new_tensor(len(labels))), "precision": (caught, found.sum()),
+                      "recall": (caught, replaced)}

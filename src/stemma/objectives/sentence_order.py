@@ -1,0 +1,45 @@
+"""Sentence order: do A and B stand as they were written (ALBERT, arXiv:1909.11942)? Topics alone do not
+tell, as they do in next-sentence prediction. StructBERT (arXiv:1908.04577) adds a third answer: B is from elsewhere."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from stemma.corpus.draft import Draft
+from stemma.corpus.randomness import Randomness
+from stemma.objectives.classifiers import RowClassifier
+from stemma.objectives.elsewhere import from_another_document
+from stemma.schema.encoder_tasks import SentenceOrderSettings
+
+IN_ORDER, SWAPPED, OTHER = 0, 1, 2
+
+
+class SentenceOrder(RowClassifier):
+    settings: SentenceOrderSettings
+    needs_sentences = True
+
+    def __init__(self, name: str, settings: SentenceOrderSettings):
+        super().__init__(name, settings)
+        self.shares = np.array([1 - settings.swapped - settings.other, settings.swapped, settings.other])
+        self.classes = 3 if settings.other else 2
+
+    def corrupt(self, draft: Draft, rng: Randomness) -> None:
+        """Where A stood alone there is nothing to swap: B comes from elsewhere if that is an answer, and otherwise the
+        row is not asked."""
+        pieces, settings, capacity = draft.pieces, self.settings, draft.layout.capacity(pair=True)
+        coin, where, offset = rng.random((draft.rows, 3)).T
+        for_a, for_b = pieces.part_lengths(0), pieces.part_lengths(1)
+        alone = for_b == 0
+        labels = np.where(coin < settings.other, OTHER, np.where(coin < settings.other + settings.swapped, SWAPPED,
+                                                                 IN_ORDER))
+        labels[alone] = OTHER if settings.other else -1
+        if len(draft.view.documents) < 2:  # there is no elsewhere
+            labels[alone] = -1
+            labels[labels == OTHER] = IN_ORDER
+        elsewhere = np.flatnonzero(labels == OTHER)
+        room = np.where(alone, np.maximum(1, capacity - for_a), for_b)[elsewhere]
+        start, length = from_another_document(draft, elsewhere, room, where[elsewhere], offset[elsewhere])
+        pieces.replace_part(1, elsewhere, start, length)
+        pieces.swap_parts(np.flatnonzero(labels == SWAPPED))
+        pieces.truncate_pairs(capacity, rng)
+        draft.label(self.name, labels)

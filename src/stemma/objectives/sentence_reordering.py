@@ -1,0 +1,73 @@
+"""Sentence reordering: a paragraph was cut into some parts and these were shuffled; which shuffle was it?
+(ERNIE 2.0, arXiv:1907.12412, section 4.2.2)
+
+Every permutation of 1, 2, ... m parts is an answer, K = 1! + 2! + ... + m! of them. As in the paper, parts that happen
+to stay in order look alike however many they are.
+"""
+
+from __future__ import annotations
+
+from itertools import permutations
+
+import numpy as np
+
+from stemma.corpus.draft import Draft
+from stemma.corpus.pieces import Pieces
+from stemma.corpus.randomness import Randomness
+from stemma.objectives.classifiers import RowClassifier
+from stemma.schema.encoder_tasks import SentenceReorderingSettings
+
+
+class SentenceReordering(RowClassifier):
+    settings: SentenceReorderingSettings
+    needs_sentences = True
+
+    def __init__(self, name: str, settings: SentenceReorderingSettings):
+        super().__init__(name, settings)
+        self.orders = all_orders(settings.parts)
+        self.classes = len(self.orders)
+
+    def corrupt(self, draft: Draft, rng: Randomness) -> None:
+        """Each number of parts that a row's sentences allow is as likely as any other, so is each set of cuts, and so
+        is each order of the parts."""
+        most, sentences = self.settings.parts, np.asarray(draft.corpus.sentences)
+        drawn = rng.random((draft.rows, most + 1))
+        start, stop = draft.pieces.start, draft.pieces.start + draft.pieces.length
+        assert np.array_equal(draft.pieces.row, np.arange(draft.rows)), "a row must be one stretch of one document"
+        first = np.searchsorted(sentences, start, side="right")  # the row's first place to cut at
+        places = np.searchsorted(sentences, stop) - first
+        parts = 1 + (drawn[:, 0] * np.minimum(most, places + 1)).astype(np.int64)
+        cuts = some_of(places, parts - 1, drawn[:, 1:most])
+        inner = sentences[np.minimum(first[:, None] + cuts, len(sentences) - 1)]
+        edges = np.where(cuts < places[:, None], inner, stop[:, None])  # where there is no cut, nothing is left over
+        edges = np.concatenate([start[:, None], edges, stop[:, None]], axis=1)
+
+        sizes = np.cumprod(np.arange(1, most + 1))  # orders of so many parts
+        before = (np.cumsum(sizes) - sizes)[parts - 1]
+        labels = before + (drawn[:, most] * sizes[parts - 1]).astype(np.int64)
+        order = self.orders[labels]  # (rows, most): which part stands where; -1 behind the last
+        row, place = np.nonzero(order >= 0)
+        part = order[row, place]
+        begins = edges[row, part]
+        draft.pieces = Pieces(draft.rows, row, begins, edges[row, part + 1] - begins, np.zeros(len(row), np.int8),
+                              np.zeros(len(row), bool))
+        draft.label(self.name, labels)
+
+
+def all_orders(most: int) -> np.ndarray:
+    """(K, most): the permutations of one part, of two, ... of `most`, each row filled up with -1."""
+    rows = [[*order, *[-1] * (most - parts)] for parts in range(1, most + 1) for order in permutations(range(parts))]
+    return np.array(rows, dtype=np.int64)
+
+
+def some_of(counts: np.ndarray, wanted: np.ndarray, drawn: np.ndarray) -> np.ndarray:
+    """(rows, n) ascending: `wanted` different numbers below `counts`, every set as likely as any other; behind them the
+    count itself. `drawn` (rows, n) are uniform numbers. This is Floyd's way: the k-th number is drawn among one more
+    than the one before, and where it is taken already the new one is."""
+    chosen = np.repeat(counts[:, None], drawn.shape[1], axis=1)
+    for number in range(drawn.shape[1]):
+        among = counts - wanted + number
+        pick = (drawn[:, number] * (among + 1)).astype(np.int64)
+        taken = (chosen[:, :number] == pick[:, None]).any(1)
+        chosen[:, number] = np.where(number < wanted, np.where(taken, among, pick), counts)
+    return np.sort(chosen, axis=1)

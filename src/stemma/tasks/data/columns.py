@@ -1,0 +1,224 @@
+"""Texts with a label in named columns: most data sets are this, and differ in nothing but the names.
+
+A layout says which names each column goes by. A file whose first line has none of them has no header; its cells are
+then those of the layout that has as many.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from stemma.errors import UserError, did_you_mean
+from stemma.tasks.data.examples import TextExample
+from stemma.tasks.data.reading import Problems, Reading, counted
+from stemma.text.tables import Table, spelt
+
+Names = tuple[str, ...]  # of one column, in the files of different publishers
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where the texts and the label of a data set stand."""
+
+    texts: tuple[Names, ...]
+    label: Names = ("label",)
+    group: Names = ()  # what is ranked together
+    id: Names = ("index", "id", "pairID", "qid")
+    bare: tuple[Names, ...] = ()  # the columns of files without a header
+    number: bool = False  # the label is one
+    join: bool = False  # all the columns are one text
+    clean: Callable[[str], str] = lambda text: text
+    renamed: Mapping[str, str] = field(default_factory=dict)  # labels that another file of the set spells otherwise
+    undecided: Names = ()  # labels that say there is none
+    only: tuple[str, str] | None = None  # (column, value): the rows that are meant, where the column exists
+    faulty: bool = False  # the published files have rows that cannot be read; they are left out and counted
+    label_last: bool = False  # a row with too many cells has them before the last, which is the label
+
+
+def read_texts(path: str | Path, layout: Layout, reading: Reading,
+               labels: Sequence[str] | None = None) -> list[TextExample]:
+    """Every row of a data set's file; `labels` are those that there can be."""
+    return texts_of(_table(path, layout, reading, labels or ()), layout, reading, labels)
+
+
+def texts_of(table: Table, layout: Layout, reading: Reading, labels: Sequence[str] | None = None,
+             must: bool = False) -> list[TextExample]:
+    """Every row as an example. `must`: the label's column has been asked for, and its absence is no test file."""
+    found = {_plain(column): column for column in reversed(table.columns)}
+
+    def column(names: Names) -> str | None:
+        return next((found[_plain(name)] for name in names if _plain(name) in found), None)
+
+    texts = [column(names) for names in layout.texts]
+    label, group, identity = column(layout.label), column(layout.group), column(layout.id)
+    missing = [names[0] for names, there in zip(layout.texts, texts, strict=True) if there is None]
+    if must and label is None:
+        missing.append(layout.label[0])
+    if missing:
+        hints = "".join(did_you_mean(name, table.columns) for name in missing)
+        raise UserError(f"{table.name} has no column {' and no '.join(missing)}.{hints} It has "
+                        f"{', '.join(table.columns)}.")
+    if label is None or all(_empty(row.get(label)) for row in table.rows):
+        if layout.label:
+            reading.notice(f"{table.name} says nothing about {layout.label[0]}; its rows are read without.")
+        label = None
+    reader = _Rows(table, layout, [text for text in texts if text is not None], label, group, identity, labels)
+    return reader.read(reading)
+
+
+def named(roles: Mapping[str, Names], columns: Mapping[str, str] | None) -> dict[str, Names]:
+    """The names that each role's column goes by, where `columns` says otherwise for some of them."""
+    columns = columns or {}
+    for role in columns:
+        if role not in roles:
+            raise UserError(f'no column is called "{role}" here; rename {", ".join(roles)}.{did_you_mean(role, roles)}')
+    return {role: (columns[role],) if role in columns else names for role, names in roles.items()}
+
+
+@dataclass
+class _Rows:
+    table: Table
+    layout: Layout
+    texts: list[str]
+    label: str | None
+    group: str | None
+    identity: str | None
+    labels: Sequence[str] | None
+
+    def read(self, reading: Reading) -> list[TextExample]:
+        problems, examples = Problems(self.table.name), []
+        undecided = faulty = 0
+        for number, row in enumerate(self.table.rows):
+            where = self.table.where(number)
+            if self.layout.only and row.get(self.layout.only[0], self.layout.only[1]) != self.layout.only[1]:
+                continue
+            if self.label is not None and row.get(self.label) in self.layout.undecided:
+                undecided += 1
+                continue
+            made, wrong = self.example(where, row)
+            faulty += bool(wrong)
+            for what in wrong:
+                problems.add(where, what)
+            if made is not None:
+                examples.append(made)
+        name = self.table.name
+        if undecided:
+            reading.notice(f"{name}: left out {counted(undecided, 'row')} that the annotators did not agree on.")
+        if self.layout.faulty and problems.found:
+            where, what = problems.found[0]
+            reading.notice(f"{name}: left out {counted(faulty, 'row')} that cannot be read, the first at {where} "
+                           f"({what}).")
+        else:
+            problems.check()
+        if not examples:
+            raise UserError(f"{name} has no example in any of its {counted(len(self.table), 'row')}; is it the file "
+                            "that was meant?")
+        return examples
+
+    def example(self, where: str, row: Mapping[str, Any]) -> tuple[TextExample | None, list[str]]:
+        if not row:
+            return None, ["a row with too few or too many cells"]
+        wrong = [f'nothing in column "{column}"' for column in self.texts if _empty(row.get(column))]
+        if self.layout.join and len(wrong) < len(self.texts):
+            wrong = []
+        label: str | float | None = None
+        if self.label is not None:
+            label, problem = self.value(row.get(self.label))
+            wrong += [problem] if problem else []
+        if wrong:
+            return None, wrong
+        texts = tuple(self.layout.clean(spelt(row.get(column) or "")).strip() for column in self.texts)
+        if self.layout.join:
+            texts = (" ".join(filter(None, texts)),)
+        group = None
+        if self.layout.group:
+            group = texts[0] if self.group is None else spelt(row[self.group])
+        identity = None if self.identity is None or row.get(self.identity) is None else spelt(row[self.identity])
+        return TextExample(where, texts, label, group, identity), []
+
+    def value(self, cell: Any) -> tuple[str | float | None, str]:
+        """The label and what is wrong with it."""
+        if _empty(cell):
+            return None, f'nothing in column "{self.label}"'
+        text = spelt(cell).strip()
+        if self.layout.number:
+            try:
+                number = float(text)
+            except ValueError:
+                number = math.nan
+            return (number, "") if math.isfinite(number) else (None, f'"{text}" is no number to learn')
+        text = self.layout.renamed.get(text, text)
+        if self.labels is not None and text not in self.labels:
+            return None, f'label "{text}" is none of {", ".join(self.labels)}'
+        return text, ""
+
+
+def _table(path: str | Path, layout: Layout, reading: Reading, labels: Sequence[str]) -> Table:
+    """With the header that the file has, or else with the bare layout that has as many cells and its label in place."""
+    header: Names | None = None
+    if layout.bare:
+        cells = re.split("\t" if "\t" in (line := reading.first_line(path)) else ",", line)
+        known = {_plain(name) for names in layout.texts for name in names}
+        if not line.startswith("{") and not known & {_plain(cell.strip(' "')) for cell in cells}:
+            fitting = [bare for bare in layout.bare if len(bare) == len(cells)]
+            header = next((bare for bare in fitting if dict(zip(bare, cells, strict=True)).get("label") in labels),
+                          (fitting or layout.bare)[0])
+    if not (layout.faulty or layout.label_last) or reading.first_line(path).startswith("{"):
+        return reading.table(path, header)
+    return _ragged(*reading.text(path), layout, header)
+
+
+def _ragged(name: str, text: str, layout: Layout, header: Names | None) -> Table:
+    """A tab-separated file that was published with rows of different lengths. What a row lacks makes it unreadable
+    below, since its cells are then taken for nothing."""
+    lines = ((number, line.split("\t")) for number, line in enumerate(text.split("\n"), 1) if line.strip())
+    columns = list(header) if header else [cell.strip() for cell in next(lines)[1]]
+    roles = (*layout.texts, layout.label, layout.group, layout.id, layout.only[:1] if layout.only else ())
+    wanted = {_plain(name) for names in roles for name in names}  # the rest is large: parse trees of every sentence
+    kept = [(place, column) for place, column in enumerate(columns) if _plain(column) in wanted]
+    rows, numbers = [], []
+    for number, cells in lines:
+        if layout.label_last and len(cells) > len(columns):
+            cells = [*cells[:len(columns) - 1], cells[-1]]
+        rows.append({column: cells[place] for place, column in kept} if len(cells) == len(columns) else {})
+        numbers.append(number)
+    return Table(name, columns, rows, numbers)
+
+
+def _empty(cell: Any) -> bool:
+    return cell is None or (isinstance(cell, str) and not cell.strip())
+
+
+def _plain(name: str) -> str:
+    return name.casefold().strip()
+
+
+SINGLE = Layout((("text", "sentence", "text_a", "review"),))
+PAIR = Layout((("text_a", "sentence1", "premise", "query", "question1"),
+               ("text_b", "sentence2", "hypothesis", "candidate", "question2")))
+
+
+def read_plain(kind: str, path: str | Path, columns: Mapping[str, str] | None, reading: Reading) -> list[TextExample]:
+    """A table of one's own for classify, pair, regress (one text or two) or rank; `columns` renames the defaults."""
+    roles: dict[str, Names] = {"text": SINGLE.texts[0], "text_a": PAIR.texts[0], "text_b": PAIR.texts[1],
+                               "label": ("label", "score", "gold_label"), "group": ("group", "query_id", "qid"),
+                               "id": ("id", "index")}
+    if kind == "classify":
+        roles = {role: roles[role] for role in ("text", "label", "id")}
+    elif kind != "regress":
+        roles.pop("text")
+    if kind != "rank":
+        roles.pop("group", None)
+    names = named(roles, columns)
+    table = reading.table(path)
+    there = {_plain(column) for column in table.columns}
+    two = kind in ("pair", "rank") or (kind == "regress" and any(_plain(name) in there for name in names["text_b"]))
+    layout = replace(PAIR, texts=(names["text_a"], names["text_b"])) if two else replace(SINGLE, texts=(names["text"],))
+    layout = replace(layout, label=names["label"], group=names.get("group", ()), id=names["id"],
+                     number=kind == "regress")
+    return texts_of(table, layout, reading, must="label" in (columns or {}))

@@ -1,0 +1,88 @@
+"""How a file is opened, and how all that is wrong with it is told at once."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from stemma.errors import UserError
+from stemma.text.readers import JSON_LINES, list_files
+from stemma.text.streams import COMPRESSED, STDIN, Notice, check_encoding, name_of, read_text
+from stemma.text.tables import SHOWN, Table, read_table
+
+
+@dataclass(frozen=True)
+class Reading:
+    """The encoding of the files, what to do with bytes that do not fit, and who hears of what was left out."""
+
+    encoding: str = "utf-8"
+    errors: str = "strict"
+    notice: Notice = lambda text: None
+
+    def file(self, path: str | Path) -> Path:
+        files = list_files([path])
+        if len(files) != 1:
+            raise UserError(f"{path} is {len(files)} files; name one.")
+        return files[0]
+
+    def is_json_lines(self, path: str | Path) -> bool:
+        """By its name, packed or not."""
+        file = self.file(path)
+        return (Path(file.stem) if file.suffix.lower() in COMPRESSED else file).suffix.lower() in JSON_LINES
+
+    def text(self, path: str | Path) -> tuple[str, str]:
+        """(name, all of its text)."""
+        file = self.file(path)
+        text = "".join(read_text(file, check_encoding(self.encoding, self.errors), self.errors, self.notice))
+        if not text.strip():
+            raise UserError(f"{name_of(file)} is empty; it should hold examples.")
+        return name_of(file), text
+
+    def first_line(self, path: str | Path) -> str:
+        """Without the rest, which is read again; a pipe has no second time."""
+        file = self.file(path)
+        if file == STDIN:
+            raise UserError("this format is read twice, which a pipe does not allow; give a file.")
+        blocks = read_text(file, check_encoding(self.encoding, self.errors), self.errors, lambda text: None)
+        return next(blocks, "").lstrip("\n").split("\n", 1)[0]
+
+    def table(self, path: str | Path, header: Sequence[str] | None = None) -> Table:
+        return read_table(path, header, encoding=self.encoding, errors=self.errors, notice=self.notice)
+
+    def json(self, path: str | Path) -> tuple[str, Any]:
+        """(name, what the one JSON text of the file says)."""
+        name, text = self.text(path)
+        try:
+            return name, json.loads(text)
+        except (ValueError, RecursionError) as error:
+            where = f", line {error.lineno}" if isinstance(error, json.JSONDecodeError) else ""
+            raise UserError(f"{name}{where} is not JSON ({getattr(error, 'msg', error)}); "
+                            "is it the file that was meant?") from error
+
+
+@dataclass
+class Problems:
+    """What is wrong, place by place. The first few are shown and all of them are counted."""
+
+    name: str
+    found: list[tuple[str, str]] = field(default_factory=list)
+
+    def add(self, where: str, what: str) -> None:
+        self.found.append((where, what))
+
+    def check(self) -> None:
+        """Raise if there is anything."""
+        if not self.found:
+            return
+        if len(self.found) == 1:
+            where, what = self.found[0]
+            raise UserError(f"{where}: {what}; correct it.")
+        more = [("", f"and {len(self.found) - SHOWN:,} more")] if len(self.found) > SHOWN else []
+        raise UserError(f"{len(self.found):,} problems in {self.name}; correct them", [*self.found[:SHOWN], *more])
+
+
+def counted(count: int, what: str) -> str:
+    return f"{count:,} {what}{'' if count == 1 else 's'}"

@@ -1,0 +1,28 @@
+"""From a card to the learner of its task."""
+
+from __future__ import annotations
+
+from stemma.exchange.cards import Card
+from stemma.tasks.layout import RowLayout
+from stemma.tasks.learner import Learner
+from stemma.tasks.questions import SpanLearner
+from stemma.tasks.sentences import ClassLearner, NumberLearner, OptionLearner, RankLearner
+from stemma.tasks.tagging import TagLearner
+
+
+def build_learner(card: Card, layout: RowLayout, seed: int = 0) -> Learner:
+    specs, values = dict(card.heads), card.values
+    match card.kind:
+        case "classify" | "pair":
+            return ClassLearner(card.name, layout, specs, card.labels, values["counts"], values.get("balance"))
+        case "regress":
+            return NumberLearner(card.name, layout, specs, values["spread"])
+        case "choice":
+            return OptionLearner(card.name, layout, specs)
+        case "tag":
+            return TagLearner(card.name, layout, specs, card.labels, values["counts"])
+        case "qa":
+            return SpanLearner(card.name, layout, specs, values["silence"], values.get("threshold", 0.5))
+        case "rank":
+            return RankLearner(card.name, layout, specs, values.get("others", 3), seed)
+    raise AssertionError(card.kind)

@@ -1,0 +1,166 @@
+"""A fine-tune from its examples to its scores: one run, resumable at any moment, that needs nothing but its folder.
+
+The examples are kept in the run (train.jsonl, dev.jsonl, test.jsonl), with the tokenizer; the answers of the finished
+model go into the same files' `prediction`. Several tasks make one run the same way (`multitask`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from stemma.errors import UserError
+from stemma.exchange.cards import Card
+from stemma.exchange.load import load
+from stemma.exchange.model import Model
+from stemma.exchange.save import write_model
+from stemma.files import folder_atomically, write_atomically
+from stemma.network.network import Network
+from stemma.tasks.batches import Lesson, Lessons, reading_batches
+from stemma.tasks.data.examples import Answer, ChoiceExample, Example, QuestionExample, TaggedExample, TextExample
+from stemma.tasks.layout import RowLayout
+from stemma.tasks.learner import Learner
+from stemma.tasks.learners import build_learner
+from stemma.tasks.scoring import best_silence, is_known, measure, settle
+from stemma.text.tokenizer import Tokenizer
+from stemma.training.checkpoints import latest_checkpoint
+from stemma.training.loop import Loop
+from stemma.training.run import MODEL, RESULT, read_run
+
+SETS = ("train", "dev", "test")
+TOKENIZER = "tokenizer"
+SHAPES: dict[str, type] = {"choice": ChoiceExample, "qa": QuestionExample, "tag": TaggedExample}  # others: TextExample
+Notice = Callable[[str], None]
+
+
+def work(run: Path, show: bool, notice: Notice) -> dict[str, Any]:
+    """Train, save and score; what `stemma resume` calls, too."""
+    wanted, plan = read_run(run)
+    assert plan.task is not None
+    tokenizer = Tokenizer.load(run / TOKENIZER)
+    cards = {name: Card.from_json(card) for name, card in plan.task["cards"].items()}
+    torch.manual_seed(plan.seed)
+    network = Network(wanted.settings.network, plan.task["vocabulary"], heads_of(cards))
+    if latest_checkpoint(run) is None:
+        start_from(plan.start or "", network, notice)
+    model = Model(wanted, tokenizer, network, cards=cards)
+    learners = {name: build_learner(card, layout_of(card, tokenizer), plan.seed) for name, card in cards.items()}
+    examples = {name: {part: read_lines(run, part, card) for part in SETS} for name, card in cards.items()}
+    lessons = [lesson_of(learners[name], examples[name], plan.task["batch_size"]) for name, card in cards.items()]
+    supply = Lessons(model, lessons, plan.seed, max(card.longest for card in cards.values()))
+    loop = Loop(run, wanted, supply, network, plan.budget, plan.seed, notice, plan.tensorboard, show)
+    if show:
+        notice(f"{wanted.label} · {network.parameter_count() / 1e6:.1f} M parameters · "
+               f"{sum(len(lesson.train) for lesson in lessons):,} examples · "
+               f"{str(loop.precision).removeprefix('torch.')} on {loop.threads} cores")
+    result = {"run": str(run), "task": plan.task["kind"], "model": plan.start, **loop.train()}
+    network.eval()
+    metrics: dict[str, Any] = {}
+    for name, card in cards.items():
+        found = scored(run, model, card, learners[name], examples[name])
+        for part, values in found.items():
+            metrics.setdefault(part, {}).update(values if len(cards) == 1 else {name: values})
+    with folder_atomically(run / MODEL, overwrite=True) as place:
+        write_model(model, place)
+    seen = result["steps"] / supply.steps_in_epoch() * sum(len(lesson.train) for lesson in lessons)
+    result |= {"metrics": metrics, "examples_per_second": seen / max(result["seconds"], 1e-9)}
+    write_atomically(run / RESULT, json.dumps(result, indent=1))
+    return result
+
+
+def heads_of(cards: Mapping[str, Card]) -> dict[str, Any]:
+    return {name: spec for card in cards.values() for name, spec in card.heads.items()}
+
+
+def layout_of(card: Card, tokenizer: Tokenizer) -> RowLayout:
+    return RowLayout(tokenizer, card.single, card.pair, card.longest)
+
+
+def start_from(where: str, network: Network, notice: Notice) -> None:
+    """Fill the network with a model's weights; heads that it does not have start at random."""
+    model = load(where)
+    for text in model.notices:
+        notice(text)
+    missing, _ = network.load_state_dict(model.network.state_dict(), strict=False)
+    if bodily := sorted(name for name in missing if not name.startswith("heads.")):
+        raise UserError(f"{where} lacks weights of the network itself ({bodily[0]}); it cannot be fine-tuned.")
+
+
+def lesson_of(learner: Learner, examples: Mapping[str, Sequence[Example]], batch_size: int) -> Lesson:
+    return Lesson(learner, learner.lessons(examples["train"]), learner.lessons(examples["dev"]), batch_size)
+
+
+def scored(run: Path, model: Model, card: Card, learner: Learner,
+           examples: Mapping[str, Sequence[Example]]) -> dict[str, dict[str, Any]]:
+    """Metrics by set; the predictions go beside their examples."""
+    found = {}
+    for part in ("dev", "test"):
+        if not examples[part]:
+            continue
+        predictions = predict(model, learner, examples[part])
+        if part == "dev" and card.values.get("silence") and any(map(is_known, examples[part])):
+            card = with_threshold(model, card, best_silence(card, examples[part], predictions))
+        if card.kind == "qa" and "threshold" in card.values:
+            predictions = settle(predictions, card.values["threshold"])
+        write_lines(run / file_of(part, card), [stored(example) | {"prediction": prediction}
+                                                for example, prediction in zip(examples[part], predictions,
+                                                                               strict=True)])
+        found[part] = measure(card, examples[part], predictions)
+    return found
+
+
+def with_threshold(model: Model, card: Card, threshold: float) -> Card:
+    """The card of a model that now knows when to say nothing."""
+    model.cards[card.name] = replace(card, values={**card.values, "threshold": threshold})
+    return model.cards[card.name]
+
+
+@torch.inference_mode()
+def predict(model: Model, learner: Learner, examples: Sequence[Example]) -> list[Any]:
+    """What the model says of each example."""
+    items = learner.items(examples)
+    answers: list[np.ndarray] = [np.zeros(0)] * len(items)
+    for numbers, batch in reading_batches(model, learner, items):
+        batch = batch.to(model.device)
+        hidden = model.network(batch.streams)
+        for number, answer in zip(numbers, learner.answers(model.network, hidden, batch), strict=True):
+            answers[number] = answer
+    return learner.decide(items, answers, examples)
+
+
+# --- examples on disk -------------------------------------------------------------------------------------------------
+
+
+def file_of(part: str, card: Card) -> str:
+    return f"{part}.jsonl" if card.name == "task" else f"{part}-{card.name}.jsonl"
+
+
+def stored(example: Example) -> dict[str, Any]:
+    return asdict(example)
+
+
+def restored(kind: str, line: dict[str, Any]) -> Example:
+    line = {key: tuple(value) if isinstance(value, list) else value for key, value in line.items()
+            if key != "prediction"}
+    if kind == "qa":
+        line["answers"] = tuple(Answer(**answer) for answer in line["answers"])
+    return SHAPES.get(kind, TextExample)(**line)
+
+
+def write_lines(file: Path, lines: Sequence[dict[str, Any]]) -> None:
+    write_atomically(file, "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines))
+
+
+def read_lines(run: Path, part: str, card: Card) -> list[Example]:
+    file = run / file_of(part, card)
+    if not file.is_file():
+        return []
+    # only LF ends a line: other line ends of Unicode occur inside sentences
+    lines = [json.loads(line) for line in file.read_text(encoding="utf-8").split("\n") if line]
+    return [restored(card.kind, line) for line in lines]

@@ -1,0 +1,93 @@
+"""Metrics: what each kind of task is scored by. This page finds them, scores with them, and says how sure a score is.
+
+Scores are in 0..1, as scikit-learn gives them, except where the official scripts print percent: `exact_match` and `f1`
+of questions, and the scores of written text (`Metric.scale` says which).
+
+    score("pair", ("f1", "accuracy"), gold, predicted)                     # labels
+    score("regress", ("pearson",), gold, predicted)                        # numbers
+    score("tag", ("f1",), gold, predicted)                                 # a list of tags a sentence
+    score("qa", ("f1",), gold, predicted, style="cmrc")                    # a list of right answers a question
+    score("rank", ("map", "mrr"), gold, predicted, groups=queries)         # a grade and a score a candidate
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from stemma.errors import UserError, did_you_mean
+from stemma.tasks.metrics import answers, entities, labels, numbers, ranking, texts
+from stemma.tasks.metrics.answers import answer_table
+from stemma.tasks.metrics.entities import entity_table
+from stemma.tasks.metrics.labels import confusion
+from stemma.tasks.metrics.library import library
+from stemma.tasks.metrics.metric import Metric
+
+__all__ = ["METRICS", "Metric", "answer_table", "bootstrap", "check_metrics", "confusion", "entity_table", "score"]
+
+CONFIDENCE = 0.95
+_FAMILIES: dict[str, tuple[Callable[..., Any], tuple[Metric, ...]]] = {
+    "classify": (labels.prepare, labels.METRICS), "pair": (labels.prepare, labels.METRICS),
+    "choice": (labels.prepare, (labels.ACCURACY,)), "regress": (numbers.prepare, numbers.METRICS),
+    "qa": (answers.prepare, answers.METRICS), "tag": (entities.prepare, entities.METRICS),
+    "rank": (ranking.prepare, ranking.METRICS), "seq2seq": (texts.prepare, texts.METRICS)}
+# METRICS["tag"]["f1"]: a name may mean another thing in another kind of task
+METRICS: dict[str, dict[str, Metric]] = {kind: {metric.name: metric for metric in metrics}
+                                         for kind, (_, metrics) in _FAMILIES.items()}
+
+
+def check_metrics(kind: str, names: Sequence[str]) -> list[Metric]:
+    """The metrics of these names. A wrong name or a missing library is told here, so before training, not after it."""
+    if kind not in METRICS:
+        raise UserError(f'no kind of task "{kind}"; choose {", ".join(METRICS)}.{did_you_mean(kind, METRICS)}')
+    known = METRICS[kind]
+    unknown = [f'"{name}"{did_you_mean(name, known)}' for name in names if name not in known]
+    if unknown:
+        raise UserError(f"{kind} has no such metric; choose among {', '.join(known)}.", unknown)
+    for name in names:
+        module = known[name].library
+        if module:
+            library(module)
+    return [known[name] for name in names]
+
+
+def score(kind: str, names: Sequence[str], gold: Sequence[Any], predicted: Sequence[Any],
+          **extras: Any) -> dict[str, float]:
+    """{name: score}, in the order of the names. `extras` are those of the kind's `prepare`: labels and positive
+    (classify, pair, choice); scheme (tag); style, no_answer and threshold (qa); groups and ids (rank); tokenize
+    (seq2seq)."""
+    metrics = check_metrics(kind, names)
+    case = _prepare(kind, gold, predicted, extras)
+    return {metric.name: metric.measure(case) for metric in metrics}
+
+
+def bootstrap(kind: str, name: str, gold: Sequence[Any], predicted: Sequence[Any], *, seed: int = 0,
+              rounds: int = 1000, **extras: Any) -> tuple[float, float]:
+    """Between which two values the score lies in 95% of the test sets that chance could have drawn instead.
+
+    What is drawn is what is independent: an example, a sentence, a question, or a query with all its candidates."""
+    metric = check_metrics(kind, (name,))[0]
+    case = _prepare(kind, gold, predicted, extras)
+    rng = np.random.default_rng(seed)
+    if metric.resample:
+        found = metric.resample(case, rng, rounds)
+    else:  # scores of written text: sums of no fixed length
+        chosen = (rng.integers(len(gold), size=len(gold)) for _ in range(rounds))
+        found = np.array([metric.measure(_prepare(kind, [gold[i] for i in rows], [predicted[i] for i in rows], extras))
+                          for rows in chosen])
+    low, high = np.quantile(found, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
+    return float(low), float(high)
+
+
+def _prepare(kind: str, gold: Sequence[Any], predicted: Sequence[Any], extras: dict[str, Any]) -> Any:
+    if not len(gold):
+        raise UserError("there is nothing to score; give at least one example.")
+    if len(gold) != len(predicted):
+        raise UserError(f"there are {len(gold):,} examples and {len(predicted):,} predictions; each example needs one.")
+    unknown = sum(one is None for one in gold)
+    if unknown:
+        raise UserError(f"{unknown:,} of {len(gold):,} examples have no label to compare with; what has none, such as "
+                        "an official test file, can be predicted but not scored.")
+    return _FAMILIES[kind][0](gold, predicted, **extras)

@@ -1,0 +1,184 @@
+"""Before a fine-tune begins: examples are read and checked, the task's card is drawn up, and the run is put on disk.
+
+Whatever can be wrong with the data or the settings is told here, before anything is trained.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from stemma.errors import UserError
+from stemma.exchange.answers import answer_heads
+from stemma.exchange.cards import Card
+from stemma.exchange.load import load
+from stemma.exchange.model import Model
+from stemma.files import folder_atomically, write_atomically
+from stemma.lineage import Recipe
+from stemma.schema.layers import flatten, parse_changes
+from stemma.tasks.batches import Lesson, batches_of
+from stemma.tasks.data.checks import check_labelled, check_labels
+from stemma.tasks.data.datasets import DATASETS, METRICS, kind_of, read_examples
+from stemma.tasks.data.examples import Example, balance, labels_of, overlap
+from stemma.tasks.finetune import ORIGIN, Length, check_places, gentle, outgrown
+from stemma.tasks.learners import build_learner
+from stemma.tasks.learning import SETS, TOKENIZER, file_of, layout_of, lesson_of, stored, work, write_lines
+from stemma.tasks.metrics import check_metrics
+from stemma.tasks.scoring import right
+from stemma.training.pretrain import begin
+from stemma.training.run import RECIPE, Plan, Reading
+
+Notice = Callable[[str], None]
+BATCH_SIZE = 32
+LONGEST_QUESTION = 384  # places of a window of a long document, as BERT's authors have it
+SINGLE = "task"  # the name of a task that is alone in its run
+SHOWN = 10  # classes whose share is told
+
+
+@dataclass(frozen=True)
+class Task:
+    """A task as the user asks for it."""
+
+    name: str  # classify, pair, ... or a data set's name
+    files: Mapping[str, str | Path]  # train, dev, and perhaps test
+    columns: Mapping[str, str] | None = None  # which of the file's columns each of ours is
+    metrics: Sequence[str] = ()
+    values: Mapping[str, Any] = field(default_factory=dict)  # of the learner: others, balance
+
+    @property
+    def kind(self) -> str:
+        return kind_of(self.name)
+
+    def options(self) -> dict[str, Any]:
+        """What was typed, to be typed again."""
+        renamed = ",".join(f"{ours}={theirs}" for ours, theirs in (self.columns or {}).items())
+        return {**{part: str(path) for part, path in self.files.items()}, "metric": list(self.metrics),
+                **({"columns": renamed} if renamed else {})}
+
+
+def finetune(task: Task, start: str | Path, out: str | Path, *, epochs: float | None = None, steps: int | None = None,
+             minutes: float | None = None, seed: int = 0, changes: Sequence[str] = (), reading: Reading = Reading(),
+             overwrite: bool = False, show: bool = False, notice: Notice = lambda text: None) -> dict[str, Any]:
+    """Teach a model a task from examples; returns what `--json` prints."""
+    length = Length(epochs, steps, minutes)
+    run = Path(out)
+    origin = check_places(start, run, overwrite)
+    examples = read_sets(task, reading, notice)
+    model = load(start)
+    for told in model.notices:
+        notice(told)
+    wanted, typed = adapted(model).typed(changes), set(flatten(parse_changes(changes)[0]))
+    card = draw_card(task, examples, model, wanted, SINGLE)
+    learner = build_learner(card, layout_of(card, model.needs_tokenizer()), seed)
+    lesson = lesson_of(learner, examples, wanted.settings.training.batch_size)
+    tell_lengths(lesson, card, notice)
+    wanted, budget = length.fit(wanted, len(batches_of(lesson.train, lesson.batch_size, None)), typed)
+    facts = {"kind": card.kind, "name": task.name, "options": task.options(), "cards": {SINGLE: card.to_json()},
+             "changes": list(changes), "vocabulary": model.network.vocabulary, "batch_size": lesson.batch_size}
+    with folder_atomically(run, overwrite, checksums=False) as place:
+        keep(place, model, {SINGLE: (card, examples)})
+        Plan(None, [], budget, seed, origin, reading, task=facts).write(place)
+        write_atomically(place / RECIPE, wanted.to_toml())
+    return begin(run, show, notice, work=work)
+
+
+def keep(place: Path, model: Model, tasks: Mapping[str, tuple[Card, Mapping[str, Sequence[Example]]]]) -> None:
+    """Everything that training will need, so that the run stands on its own."""
+    model.needs_tokenizer().save(place / TOKENIZER)
+    for card, examples in tasks.values():
+        for part, chosen in examples.items():
+            if chosen:
+                write_lines(place / file_of(part, card), [stored(example) for example in chosen])
+
+
+def adapted(model: Model) -> Recipe:
+    """The model's recipe, to be trained gently on examples."""
+    settings = model.recipe.settings
+    changes = {"tokenizer.vocab_size": model.network.vocabulary, "training.batch_size": BATCH_SIZE, **gentle(settings)}
+    return model.recipe.with_changes({"remove": outgrown(settings), **changes}, ORIGIN)
+
+
+# --- data -------------------------------------------------------------------------------------------------------------
+
+
+def read_sets(task: Task, reading: Reading, notice: Notice) -> dict[str, list[Example]]:
+    """The examples of each set, checked; what people should know of them is told."""
+    examples = {part: read_examples(task.name, task.files[part], columns=task.columns, encoding=reading.encoding,
+                                    errors=reading.errors, notice=notice) if part in task.files else []
+                for part in SETS}
+    check_labelled(examples["train"], str(task.files["train"]))
+    if task.kind in ("classify", "pair", "tag"):
+        labels = labels_for(task, examples["train"])
+        for part in ("dev", "test"):
+            check_labels(labels, examples[part], str(task.files.get(part)))
+        if len(labels) < 2:
+            raise UserError(f'{task.files["train"]} has one label only, "{labels[0]}"; there is nothing to tell apart.')
+    for part in ("dev", "test"):
+        if examples[part] and (share := overlap(examples["train"], examples[part])):
+            notice(f"{share:.0%} of the examples of {task.files[part]} are among those to train on, so its scores will "
+                   "partly say how well they are remembered.")
+    if told := describe_balance(examples["train"]):
+        notice(told)
+    return examples
+
+
+def labels_for(task: Task, train: Sequence[Example]) -> list[str]:
+    fixed = DATASETS[task.name].labels if task.name in DATASETS else None
+    return list(fixed) if fixed else labels_of(train)
+
+
+def describe_balance(train: Sequence[Example]) -> str | None:
+    counts = balance(train)
+    if not counts or all(_is_number(label) for label in counts) and len(counts) > SHOWN:
+        return None  # numbers to regress to are no classes
+    total = sum(counts.values())
+    shown = [f"{label} {count / total:.1%}" for label, count in list(counts.items())[:SHOWN]]
+    more = f" and {len(counts) - SHOWN} more" if len(counts) > SHOWN else ""
+    return f"{len(train):,} examples to train on: {', '.join(shown)}{more}."
+
+
+def _is_number(label: str) -> bool:
+    try:
+        return math.isfinite(float(label))
+    except ValueError:
+        return False
+
+
+def draw_card(task: Task, examples: Mapping[str, Sequence[Example]], model: Model, wanted: Recipe, name: str) -> Card:
+    """What the model will answer with, and by which rules its inputs are laid out."""
+    kind, train = task.kind, examples["train"]
+    metrics = tuple(task.metrics) or (DATASETS[task.name].metrics if task.name in DATASETS else METRICS[kind])
+    check_metrics(kind, metrics)
+    labels = labels_for(task, train) if kind in ("classify", "pair", "tag") else []
+    values = dict(task.values)
+    if kind == "qa":
+        values["style"] = DATASETS[task.name].style if task.name in DATASETS else None
+        values["silence"] = any(getattr(example, "impossible", False) for example in train)
+    if labels:
+        counts = balance(train)
+        values["counts"] = [counts.get(label, 0) for label in labels]
+    if kind == "regress":
+        values["spread"] = float(np.std([right(kind, example) for example in train]))
+    corpus = wanted.settings.corpus
+    longest = window(wanted, LONGEST_QUESTION if kind == "qa" else None)
+    heads = answer_heads(model, kind, len(labels) or 1, name)
+    return Card(name, kind, tuple(labels), heads, corpus.single, corpus.pair, longest, metrics, values)
+
+
+def window(wanted: Recipe, usual: int | None) -> int:
+    """Places of a row: what was typed, or as many as the model reads."""
+    settings, typed = wanted.settings, wanted.origin.get("corpus.sequence_length") == "command line"
+    most = getattr(settings.network.position, "maximum", settings.corpus.sequence_length)
+    if typed:
+        return settings.corpus.sequence_length
+    return min(most, usual) if usual else most
+
+
+def tell_lengths(lesson: Lesson, card: Card, notice: Notice) -> None:
+    if lesson.learner.layout.cut:
+        notice(f"{lesson.learner.layout.cut:,} texts are longer than {card.longest} tokens and are cut there.")

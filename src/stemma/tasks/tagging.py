@@ -1,0 +1,102 @@
+"""A tag for each word, said by its first piece (arXiv:1810.04805, section 5.3); the other pieces are not asked.
+
+A sentence that is longer than a row is read in rows that overlap by a quarter, and each word is asked in one of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from stemma.corpus.sides import ENCODER
+from stemma.network.heads import HeadSpec
+from stemma.network.network import Network
+from stemma.network.streams import Hidden
+from stemma.objectives.batch import Batch, Target
+from stemma.tasks.data.examples import Example, TaggedExample
+from stemma.tasks.layout import RowLayout
+from stemma.tasks.learner import Item, Learner
+from stemma.tasks.sentences import softmax
+from stemma.tasks.windows import owners, windows
+
+
+class TagLearner(Learner):
+    """`labels` are the tags in order. An item's `extra` is (places, words): which places of its row are asked, and
+    which word each speaks for; its answer is their tags."""
+
+    def __init__(self, name: str, layout: RowLayout, specs: dict[str, HeadSpec], labels: Sequence[str],
+                 counts: Sequence[int], weight: float = 1.0):
+        super().__init__(name, layout, weight)
+        self._specs, self.labels = specs, list(labels)
+        self._number = {label: number for number, label in enumerate(labels)}
+        self._prior = np.log((np.array(counts) + 1) / (sum(counts) + len(counts)))
+
+    def heads(self) -> dict[str, HeadSpec]:
+        return self._specs
+
+    def items(self, examples: Sequence[Example]) -> list[Item]:
+        told = [example for example in examples if isinstance(example, TaggedExample)]
+        made = []
+        for number, (example, (ids, offsets)) in enumerate(
+                zip(told, self.layout.placed([" ".join(example.words) for example in told]), strict=True)):
+            first = first_pieces(example.words, offsets)
+            tags = None if example.tags is None else np.array([self._number[tag] for tag in example.tags])
+            room = self.layout.room(1)
+            cut = windows(len(ids), room, room - room // 4)
+            owner = owners(len(ids), cut)
+            spoken = np.flatnonzero(first >= 0)  # a word of nothing but control characters has no piece
+            for window, (start, stop) in enumerate(cut):
+                row = self.layout.row([ids[start:stop].tolist()])
+                words = spoken[owner[first[spoken]] == window]
+                places = first[words] - start + row.parts[0][0]
+                made.append(Item((row,), None if tags is None else tags[words], number, (places, words)))
+        return made
+
+    def targets(self, items: Sequence[Item], length: int) -> tuple[dict[str, Target], dict[str, Target]]:
+        places = [number * length + item.extra[0] for number, item in enumerate(items) if item.answer is not None]
+        tags = [item.answer for item in items if item.answer is not None]
+        index = torch.from_numpy(np.concatenate([np.zeros(0, np.int64), *places]))
+        labels = torch.from_numpy(np.concatenate([np.zeros(0, np.int64), *tags]))
+        return {self.name: Target(index, labels, max(1.0, float(len(index))), length)}, {}
+
+    def wanted(self, lengths: Tensor, length: int) -> Tensor | None:
+        return None
+
+    def loss(self, network: Network, hidden: Hidden, batch: Batch) -> dict[str, Tensor]:
+        target = batch.scores[self.name]
+        places = hidden[ENCODER].flatten(0, 1)[target.index]
+        return {self.name: network.head(self.name).loss(places, target.labels, target.total)}
+
+    def answers(self, network: Network, hidden: Hidden, batch: Batch) -> list[np.ndarray]:
+        return list(network.head(self.name)(hidden[ENCODER]).float().cpu().numpy())  # (L, tags) each
+
+    def decide(self, items: Sequence[Item], answers: Sequence[np.ndarray], examples: Sequence[Example]) -> list[Any]:
+        silent = self._number.get("O", int(self._prior.argmax()))  # what is said of a word that has no piece
+        tags = [np.full(len(example.words), silent) for example in examples if isinstance(example, TaggedExample)]
+        sure = [np.zeros(len(one)) for one in tags]
+        for item, scores in zip(items, answers, strict=True):
+            places, words = item.extra
+            chances = softmax(scores[places])
+            tags[item.number][words] = chances.argmax(-1)
+            sure[item.number][words] = chances.max(-1, initial=0)
+        return [{"tags": [self.labels[tag] for tag in one], "scores": chance.tolist()}
+                for one, chance in zip(tags, sure, strict=True)]
+
+    def baseline(self, batch: Batch, unigram: np.ndarray) -> dict[str, float]:
+        labels = batch.scores[self.name].labels.cpu().numpy()
+        return {self.name: float(-self._prior[labels].mean()) if len(labels) else 0.0}
+
+
+def first_pieces(words: Sequence[str], offsets: np.ndarray) -> np.ndarray:
+    """(words,) the first token of each word in the words joined by blanks; -1 where none of its characters has one. A
+    token may begin with the blank before its word, so what counts is the first that ends inside."""
+    lengths = np.array([len(word) for word in words], np.int64)
+    begins = np.cumsum(lengths + 1) - lengths - 1
+    token = np.searchsorted(offsets[:, 1], begins, side="right")
+    inside = token < len(offsets)
+    starts = offsets[np.minimum(token, len(offsets) - 1), 0] if len(offsets) else begins
+    return np.where(inside & (starts < begins + lengths), token, -1)

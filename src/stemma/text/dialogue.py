@@ -1,0 +1,154 @@
+"""Conversations as they are written down: JSON lines, a dialogue a line, or yml as chatterbot-corpus lays it out.
+
+    {"turns": [{"role": "user", "text": "Are you there?"}, {"role": "assistant", "text": "I am."}]}
+    [["user", "Are you there?"], ["assistant", "I am."]]
+
+Who speaks matters more than what he is called: within a dialogue the first speaker is number 0, the next new one 1. In
+yml, where turns are bare text, two speakers take turns.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from stemma.errors import UserError
+from stemma.text.faults import Faults
+from stemma.text.readers import JSON_LINES, clean_text, list_files, read_lines
+from stemma.text.streams import COMPRESSED, Notice, check_encoding, name_of, read_text
+
+YAML = (".yml", ".yaml")
+SUFFIXES = tuple(kind + packed for kind in (*JSON_LINES, *YAML) for packed in ("", *COMPRESSED))
+TURNS = ("turns", "messages", "conversations", "conversation", "dialogue", "dialog", "utterances")
+ROLE = ("role", "speaker", "from")
+SAID = ("text", "content", "value", "utterance")
+MOST_SPEAKERS = 254  # that a byte can number, beside those who are none
+LIKE_JSON = 'a dialogue is a line like {"turns": [{"role": "user", "text": "..."}, {"role": "helper", "text": "..."}]}'
+LIKE_YAML = 'a dialogue is a list of turns under "conversations:", the first after "- - ", the others after "  - "'
+Record = tuple[int, Any]  # the line it begins at, and what stands there
+
+
+@dataclass(frozen=True, slots=True)
+class Dialogue:
+    """What was said, in order, and who said it, by number."""
+
+    texts: list[str]
+    speakers: list[int]
+
+
+class NoDialogueError(Exception):
+    """What is wrong with a record."""
+
+
+def read_dialogues(paths: Sequence[str | Path], *, encoding: str = "utf-8", errors: str = "strict",
+                   notice: Notice = lambda text: None) -> Iterator[Dialogue]:
+    """Every dialogue of every file, in order. Settings are checked now, the files as they are reached."""
+    encoding, files = check_encoding(encoding, errors), list_files(paths, SUFFIXES)
+    return (dialogue for file in files for dialogue in _read(file, encoding, errors, notice))
+
+
+def _read(file: Path, encoding: str, errors: str, notice: Notice) -> Iterator[Dialogue]:
+    inner = Path(file.stem) if file.suffix.lower() in COMPRESSED else file
+    read, advice = (_yaml, LIKE_YAML) if inner.suffix.lower() in YAML else (_json, LIKE_JSON)
+    name, faults, made = name_of(file), Faults(), 0
+    for line, record in read(file, encoding, errors, notice):
+        where = f"{name}, line {line}"
+        try:
+            dialogue = _dialogue(record, where, errors)
+        except NoDialogueError as fault:
+            faults.add(where, str(fault))
+            continue
+        if not faults.lines:  # once something is wrong, the rest is read only to count what else is
+            made += 1
+            yield dialogue
+    faults.refuse(f"records of {name} are no dialogues", advice)
+    if not made:
+        raise UserError(f"there is no dialogue in {name}; {advice}.")
+
+
+def _json(file: Path, encoding: str, errors: str, notice: Notice) -> Iterator[Record]:
+    for number, line in read_lines(file, encoding, errors, notice):
+        if line and not line.isspace():
+            try:
+                yield number, json.loads(line)
+            except (ValueError, RecursionError) as error:
+                yield number, NoDialogueError(f"is not JSON ({getattr(error, 'msg', error)})")
+
+
+def _yaml(file: Path, encoding: str, errors: str, notice: Notice) -> Iterator[Record]:
+    """Nodes, not values: every word stays as it was written ("no" is no truth value), and knows its line."""
+    import yaml
+
+    name = name_of(file)
+    try:
+        root = yaml.compose("".join(read_text(file, encoding, errors, notice)), Loader=yaml.SafeLoader)
+        found = {key.value: value for key, value in root.value} if isinstance(root, yaml.MappingNode) else {}
+        listed = found.get("conversations")
+        if not isinstance(listed, yaml.SequenceNode):
+            raise UserError(f'{name} has no list "conversations" at its top; {LIKE_YAML}.')
+        records = [(node.start_mark.line + 1, _alternating(_plain(node))) for node in listed.value]
+    except (yaml.YAMLError, RecursionError) as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f"{name}, line {mark.line + 1}" if mark else name
+        reason = getattr(error, "problem", None) or "it goes round in a circle"
+        raise UserError(f"{where} is not YAML ({reason}); text that begins with a sign of its own stands in "
+                        "quotes.") from error
+    yield from records
+
+
+def _plain(node: Any) -> Any:
+    if isinstance(node.value, str):
+        return node.value
+    if node.id == "mapping":
+        return {_plain(key): _plain(value) for key, value in node.value}
+    return [_plain(item) for item in node.value]
+
+
+def _alternating(record: Any) -> Any:
+    """Bare turns with the speakers that the layout leaves unsaid."""
+    if isinstance(record, list) and all(isinstance(turn, str) for turn in record):
+        return [[str(number % 2), text] for number, text in enumerate(record)]
+    return record
+
+
+def _dialogue(record: Any, where: str, errors: str) -> Dialogue:
+    if isinstance(record, NoDialogueError):
+        raise record
+    if isinstance(record, dict):
+        turns = next((record[key] for key in TURNS if key in record), None)
+        if turns is None:
+            raise NoDialogueError(f"has no turns, only {', '.join(record) or 'nothing'}")
+    else:
+        turns = record
+    if not isinstance(turns, list) or not turns:
+        raise NoDialogueError("has no list of turns" if not isinstance(turns, list) else "has no turns")
+    speakers: dict[str, int] = {}
+    dialogue = Dialogue([], [])
+    for number, turn in enumerate(turns, 1):
+        role, text = _turn(turn, f"turn {number}")
+        dialogue.speakers.append(speakers.setdefault(role, len(speakers)))
+        dialogue.texts.append(clean_text(text, f"{where}, turn {number}", errors).strip())
+    if len(speakers) > MOST_SPEAKERS:
+        raise NoDialogueError(f"has {len(speakers)} speakers, more than the {MOST_SPEAKERS} that can be told apart")
+    return dialogue
+
+
+def _turn(turn: Any, name: str) -> tuple[str, str]:
+    """Who speaks, and what he says."""
+    if isinstance(turn, dict):
+        role, text = (next((turn[key] for key in keys if turn.get(key) is not None), None) for keys in (ROLE, SAID))
+    elif isinstance(turn, list) and len(turn) == 2:
+        role, text = turn
+    else:
+        role, text = None, turn
+    if role is None or isinstance(role, list | dict) or not str(role).strip():
+        raise NoDialogueError(f"has no role at {name}")
+    if not isinstance(text, str):
+        raise NoDialogueError(f"has no text at {name}" if text is None else
+                              f"holds a {type(text).__name__} and no text at {name}")
+    if not text.strip():
+        raise NoDialogueError(f"says nothing at {name}")
+    return str(role).strip(), text

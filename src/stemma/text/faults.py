@@ -1,0 +1,32 @@
+"""What is wrong with a file, counted to its end: how many lines, and which are the first of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from stemma.errors import UserError
+from stemma.text.tables import SHOWN
+
+
+@dataclass
+class Faults:
+    lines: int = 0
+    first: list[tuple[str, str]] = field(default_factory=list)
+
+    def add(self, where: str, what: str) -> None:
+        self.lines += 1
+        if len(self.first) < SHOWN:
+            self.first.append((where, what))
+
+    @property
+    def listed(self) -> list[tuple[str, str]]:
+        more = self.lines - len(self.first)
+        return [*self.first, ("", f"and {more:,} more")] if more else self.first
+
+    def refuse(self, what: str, advice: str) -> None:
+        """Raise if anything is wrong: what the lines are not, and what to do."""
+        if self.lines == 1:
+            where, fault = self.first[0]
+            raise UserError(f"{where} {fault}; {advice}.")
+        if self.lines:
+            raise UserError(f"{self.lines:,} {what}; {advice}", self.listed)

@@ -1,0 +1,136 @@
+"""What a user knows of their text: a lexicon (an entry a line, optionally a tab and its type), or spans (document,
+first character and end, optionally a type) as tab-separated columns or JSON lines. All count from 0, ends excluded.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from stemma.errors import UserError
+from stemma.text.readers import JSON_LINES
+from stemma.text.streams import check_encoding, read_bytes
+
+SHOWN = 8  # of many lines that are wrong, so many are listed
+COLUMNS = ("document", "start", "end", "type")
+Problems = list[tuple[str, str]]
+
+
+@dataclass(frozen=True)
+class Lexicon:
+    entries: dict[str, str | None]  # each with its type
+
+
+@dataclass(frozen=True)
+class Spans:
+    """In the order of documents, and of the text within each; none overlaps another."""
+
+    table: np.ndarray  # (S, 3): document, first character, end
+    kinds: list[str | None]
+    lines: np.ndarray  # (S,) where each stands in the file
+
+    def __len__(self) -> int:
+        return len(self.table)
+
+
+def read_marks(path: str | Path, encoding: str = "utf-8") -> Lexicon | Spans:
+    """A lexicon or spans, whichever the file holds: three columns or more, or JSON lines, are spans."""
+    path = Path(path)
+    lines = _lines(path, encoding)
+    if path.suffix.lower() in JSON_LINES:
+        return _spans(path, [(number, _from_json(line)) for number, line in lines])
+    if lines[0][1].count("\t") >= 2:
+        if lines[0][1].split("\t")[0].strip().lower() == COLUMNS[0]:
+            lines = lines[1:]  # they are named in a first line
+        return _spans(path, [(number, _from_columns(line)) for number, line in lines])
+    return _lexicon(path, lines)
+
+
+def _lines(path: Path, encoding: str) -> list[tuple[int, str]]:
+    """The numbered lines of a file that is read whole: it is a list, not a corpus."""
+    encoding = check_encoding(encoding, "strict")
+    data = b"".join(read_bytes(path))
+    try:
+        text = data.decode("utf-8-sig" if encoding == "utf-8" else encoding)
+    except UnicodeDecodeError as error:
+        line = data[:error.start].count(b"\n") + 1
+        raise UserError(f"{path}, line {line} is not {encoding} (byte 0x{data[error.start]:02x}); name the file's "
+                        "encoding with --encoding, such as gb18030 for many Chinese lists.") from error
+    lines = text.replace("\r\n", "\n").removesuffix("\n").split("\n")
+    if not text.strip():
+        raise UserError(f"{path} is empty; write an entry a line, or a span a line.")
+    return list(enumerate(lines, 1))
+
+
+def _lexicon(path: Path, lines: Iterable[tuple[int, str]]) -> Lexicon:
+    entries: dict[str, str | None] = {}
+    problems: Problems = []
+    for number, line in lines:
+        entry, *rest = (" ".join(cell.split()) for cell in line.split("\t"))
+        kind = rest[0] or None if rest else None
+        if not line.strip():
+            problems.append((f"line {number}", "is empty"))
+        elif not entry:
+            problems.append((f"line {number}", "has a type and no entry"))
+        elif len(rest) > 1:
+            problems.append((f"line {number}", f"has {len(rest) + 1} columns instead of an entry and its type"))
+        elif entries.setdefault(entry, kind) != kind:
+            problems.append((f"line {number}", f'"{entry}" has been given with the type {entries[entry]} before'))
+    _refuse(path, "lexicon", "write an entry a line, optionally a tab and its type", problems)
+    return Lexicon(entries)
+
+
+def _spans(path: Path, rows: list[tuple[int, list[Any] | str]]) -> Spans:
+    """Sorted, and checked against each other; whether they lie inside the text is known where that is."""
+    problems = [(f"line {number}", row) for number, row in rows if isinstance(row, str)]
+    found = [(row, number) for number, row in rows if not isinstance(row, str)]
+    found.sort(key=lambda item: item[0][:3])
+    for (before, earlier), (row, number) in zip(found, found[1:], strict=False):
+        if row[0] == before[0] and row[1] < before[2]:
+            problems.append((f"line {number}", f"overlaps the span of line {earlier}"))
+    _refuse(path, "list of spans", "write document, start and end, optionally a type, counted from 0", problems)
+    table = np.array([row[:3] for row, _ in found], np.int64).reshape(-1, 3)
+    return Spans(table, [row[3] for row, _ in found], np.array([number for _, number in found], np.int64))
+
+
+def _from_json(line: str) -> list[Any] | str:
+    """The four values of a line, or what is wrong with it."""
+    try:
+        row = json.loads(line) if line.strip() else None
+    except ValueError:
+        return "is no JSON"
+    if row is None:
+        return "is empty"
+    missing = [name for name in COLUMNS[:3] if not isinstance(row, dict) or name not in row]
+    return f"has no {' and no '.join(missing)}" if missing else _checked([row.get(name) for name in COLUMNS])
+
+
+def _from_columns(line: str) -> list[Any] | str:
+    cells = [cell.strip() for cell in line.split("\t")]
+    if not line.strip():
+        return "is empty"
+    if not 3 <= len(cells) <= 4:
+        return f"has {len(cells)} columns instead of document, start, end and perhaps a type"
+    return _checked([*(int(cell) if cell.isdecimal() else cell for cell in cells[:3]), *cells[3:], None][:4])
+
+
+def _checked(row: list[Any]) -> list[Any] | str:
+    for name, value in zip(COLUMNS, row[:3], strict=False):
+        if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+            return f"{name} is {value!r} instead of a whole number from 0 on"
+    if row[1] >= row[2]:
+        return f"ends at {row[2]}, which is not behind its start {row[1]}"
+    return [*row[:3], str(row[3]) if row[3] not in (None, "") else None]
+
+
+def _refuse(path: Path, what: str, way_out: str, problems: Problems) -> None:
+    if problems:
+        problems.sort(key=lambda problem: int(problem[0].split()[1]))
+        more = len(problems) - SHOWN
+        listed = problems[:SHOWN] + ([("", f"and {more:,} more")] if more > 0 else [])
+        raise UserError(f"{path} is no {what} that can be read; {way_out}:", listed)

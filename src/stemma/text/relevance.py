@@ -1,0 +1,129 @@
+"""How well titles answer queries, as search engines log it: tables with the columns query, title and label.
+
+Labels are numbers from 0 on, or words, which are numbered in their sorted order. What they are is known only at the end
+of the last file, so the files are read twice; neither time is more than a line held.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from stemma.errors import UserError
+from stemma.text.faults import Faults
+from stemma.text.parallel import Numbered, comma_rows
+from stemma.text.readers import clean_text, list_files, read_lines
+from stemma.text.streams import COMPRESSED, STDIN, Notice, check_encoding, name_of
+from stemma.text.tables import FORMATS, spelt
+
+COLUMNS = ("query", "title", "label")
+SUFFIXES = tuple(kind + packed for kind in FORMATS for packed in ("", *COMPRESSED))
+MOST_LABELS = 254  # that a byte can number, beside none
+ADVICE = "a row has a query, a title and a label"
+Row = tuple[int, list[Any]]  # the line it begins at, and its cells
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    query: str
+    title: str
+    label: int
+
+
+@dataclass(frozen=True)
+class Relevance:
+    """All rows of some files; `labels` spells the classes in the order of their numbers."""
+
+    files: list[Path]
+    encoding: str
+    errors: str
+    labels: list[str]
+
+    def rows(self) -> Iterator[Judged]:
+        number = {label: place for place, label in enumerate(self.labels)}
+        for file in self.files:
+            for query, title, label in _read(file, self.encoding, self.errors, lambda text: None):
+                yield Judged(query, title, number[label])
+
+
+def open_relevance(paths: Sequence[str | Path], *, encoding: str = "utf-8", errors: str = "strict",
+                   notice: Notice = lambda text: None) -> Relevance:
+    """The first reading: whether all rows can be used, and which labels there are."""
+    encoding, files = check_encoding(encoding, errors), list_files(paths, SUFFIXES)
+    if STDIN in files:
+        raise UserError("--relevance reads its text twice, which stdin cannot give; name a file.")
+    found = {label for file in files for _, _, label in _read(file, encoding, errors, notice)}
+    if len(found) > MOST_LABELS or (many := _numbers(found)) and many[-1] >= MOST_LABELS:
+        raise UserError(f"the column label of {name_of(files[0])} holds {len(found):,} different values, up to "
+                        f'"{max(found)}"; labels are a few numbers from 0 on, or a few words.')
+    if many is not None:
+        return Relevance(files, encoding, errors, [str(label) for label in range(many[-1] + 1)])
+    labels = sorted(found)
+    notice("labels are numbered " + ", ".join(f'{number} = "{label}"' for number, label in enumerate(labels)) + ".")
+    return Relevance(files, encoding, errors, labels)
+
+
+def _numbers(labels: set[str]) -> list[int] | None:
+    """The labels as numbers, in order, if that is what they are."""
+    if all(label.isascii() and label.isdigit() and str(int(label)) == label for label in labels):
+        return sorted(map(int, labels))
+    return None
+
+
+def _read(file: Path, encoding: str, errors: str, notice: Notice) -> Iterator[tuple[str, str, str]]:
+    name, faults, made = name_of(file), Faults(), 0
+    inner = Path(file.stem) if file.suffix.lower() in COMPRESSED else file
+    kind = FORMATS.get(inner.suffix.lower(), "tsv")
+    lines = (line for line in read_lines(file, encoding, errors, notice) if kind == "csv" or line[1].strip())
+    rows = _objects(lines, name, faults) if kind == "jsonl" else _cells(lines, kind, name, faults, notice)
+    for line, cells in rows:
+        where = f"{name}, line {line}"
+        texts = [clean_text(spelt(cell), where, errors).strip() for cell in cells]
+        if missing := [column for column, text in zip(COLUMNS, texts, strict=True) if not text]:
+            faults.add(where, f"has no {' and no '.join(missing)}")
+        elif not faults.lines:  # once something is wrong, the rest is read only to count what else is
+            made += 1
+            yield texts[0], texts[1], texts[2]
+    faults.refuse(f"rows of {name} cannot be used", ADVICE)
+    if not made:
+        raise UserError(f"there is no row in {name}; {ADVICE}.")
+
+
+def _cells(lines: Numbered, kind: str, name: str, faults: Faults, notice: Notice) -> Iterator[Row]:
+    rows = ((line, text.split("\t")) for line, text in lines) if kind == "tsv" else comma_rows(name, lines)
+    first = next(rows, None)
+    if first is None:
+        return
+    head = [cell.strip().lower() for cell in first[1]]
+    if set(COLUMNS) <= set(head):
+        chosen = [head.index(column) for column in COLUMNS]
+    elif len(head) == len(COLUMNS) and not set(COLUMNS) & set(head):
+        notice(f"{name} has no header, so its columns are read as {', '.join(COLUMNS)}.")
+        chosen, rows = list(range(len(COLUMNS))), chain([first], rows)
+    else:
+        missing = [column for column in COLUMNS if column not in head]
+        raise UserError(f"{name} has no column {' and no column '.join(missing)} (its first line has: "
+                        f"{', '.join(cell[:20] for cell in head)}); name its columns {', '.join(COLUMNS)}.")
+    for line, row in rows:
+        if len(row) == len(head):
+            yield line, [row[column] for column in chosen]
+        else:
+            faults.add(f"{name}, line {line}", f"has {len(row)} columns instead of {len(head)}")
+
+
+def _objects(lines: Numbered, name: str, faults: Faults) -> Iterator[Row]:
+    for number, line in lines:
+        where = f"{name}, line {number}"
+        try:
+            row = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            faults.add(where, f"is not JSON ({getattr(error, 'msg', error)})")
+            continue
+        if not isinstance(row, dict):
+            faults.add(where, "is no JSON object")
+        else:
+            yield number, ["" if row.get(column) is None else row[column] for column in COLUMNS]

@@ -1,0 +1,319 @@
+import json
+import math
+import re
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+from making import corpus_of
+
+from stemma.corpus import annotate as module
+from stemma.corpus import stretches as stretching
+from stemma.corpus.annotate import annotate
+from stemma.corpus.info import corpus_info, describe
+from stemma.corpus.matching import disjoint
+from stemma.corpus.mining import mine
+from stemma.corpus.shards import Corpus
+from stemma.errors import UserError
+from stemma.files import only_here
+from stemma.text.collocations import Table, npmi
+from stemma.text.train import train_tokenizer
+
+ENGLISH = [["The river Thames runs through New York, they say.", "He lives in New York now; New York is large."],
+           ["A part of the text stands apart.", "Old York is not New  York.", "The Thames, the river Thames!"],
+           ["In NEW YORK nothing is new."]]
+KINDS = ["wordpiece", "byte_bpe", "unigram", "bpe", "character"]
+
+
+def made(folder: Path, documents=ENGLISH, kind="wordpiece", lowercase=False, **options) -> Corpus:
+    text = "\n".join("\n".join(document) for document in documents)
+    train_tokenizer(iter([text]), kind, 400, lowercase=lowercase).save(folder / "tokenizer")
+    return corpus_of(folder, documents, folder / "tokenizer", **options)
+
+
+def written(folder: Path, text: str, name: str = "list.txt") -> Path:
+    (folder / name).write_text(text, encoding="utf-8")
+    return folder / name
+
+
+def marked(corpus: Corpus, name: str) -> list[str]:
+    """The text of every unit, with its marks checked on the way."""
+    marks = corpus.slice(name, 0, corpus.tokens)
+    assert set(marks.tolist()) <= {0, 1, 2}
+    assert not ((marks[1:] == 2) & (marks[:-1] == 0)).any() and marks[0] != 2
+    found = []
+    for first in np.flatnonzero(marks == 1):
+        last = first
+        while last + 1 < corpus.tokens and marks[last + 1] == 2:
+            last += 1
+        document = int(np.searchsorted(corpus.documents, first, side="right")) - 1
+        assert last < corpus.documents[document + 1]
+        start = corpus.take("starts", [first])[0]
+        end = corpus.take("starts", [last])[0] + corpus.take("lengths", [last])[0]
+        found.append(" ".join(corpus.text(document)[start:end].split()))
+    return found
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_entries_are_found_by_their_spelling_whatever_the_tokenizer(tmp_path, kind):
+    corpus = made(tmp_path, kind=kind)
+    lexicon = written(tmp_path, "New York\tplace\nriver Thames\nYork\tplace\na part\nabsent\tthing\n")
+    result = annotate(corpus.path, entities=lexicon)["annotations"]["entities"]
+    again = Corpus.open(corpus.path)
+    assert Counter(marked(again, "entities")) == {"New York": 4, "river Thames": 2, "York": 1}
+    assert (result["source"], result["entries"], result["found"], result["units"]) == ("lexicon", 5, 3, 7)
+    assert result["types"] == {"place": 5, "thing": 0}
+    assert result["top"][0] == {"text": "New York", "count": 4, "type": "place"}
+    assert result["tokens"] == np.count_nonzero(again.slice("entities", 0, again.tokens))
+
+
+def test_a_tokenizer_that_lowers_letters_finds_entries_in_any_case(tmp_path):
+    corpus = made(tmp_path, lowercase=True)
+    annotate(corpus.path, entities=written(tmp_path, "New York\nA PART\n"))
+    assert Counter(marked(Corpus.open(corpus.path), "entities")) == {"New York": 4, "NEW YORK": 1, "A part": 1}
+
+
+def test_the_longest_entry_wins_and_then_the_one_further_left(tmp_path):
+    corpus = made(tmp_path, [["a b c d e", "b c b c b c b", "x a b c"]])
+    annotate(corpus.path, phrases=written(tmp_path, "a b\nb c d\nb c b\nc\n"))
+    assert marked(Corpus.open(corpus.path), "phrases") == ["b c d", "b c b", "c", "b c b", "a b", "c"]
+
+
+CHINESE = [["我们在图书馆研究古代手稿。", "北京大学在北京。", "北京的大学"]]
+
+
+def test_chinese_entries_begin_and_end_with_any_character(tmp_path):
+    corpus = made(tmp_path, CHINESE)
+    annotate(corpus.path, entities=written(tmp_path, "北京大学\torg\n北京\tplace\n书馆研\n京的\n"))
+    assert marked(Corpus.open(corpus.path), "entities") == ["书馆研", "北京大学", "北京", "北京"]
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("kind", ["wordpiece", "byte_bpe", "unigram"])
+def test_against_a_search_by_regular_expression_and_in_stretches_of_any_size(tmp_path, monkeypatch, seed, kind):
+    """Random words, entries of one to four of them: each length is searched by itself, the longest first."""
+    rng = np.random.default_rng(seed)
+    words = ["ab", "ba", "abba", "b", "x1", "ça"]
+    documents = [[" ".join(rng.choice(words, rng.integers(1, 12))) + "." for _ in range(rng.integers(1, 5))]
+                 for _ in range(12)]
+    entries = sorted({" ".join(rng.choice(words, size)) for size in (1, 2, 2, 3, 3, 4)})
+    corpus = made(tmp_path, documents, kind=kind, shard_tokens=40)
+    assert len(corpus.manifest["shards"]) > 2
+    monkeypatch.setattr(stretching, "STRETCH_TOKENS", 25)
+    annotate(corpus.path, entities=written(tmp_path, "\n".join(entries) + "\n"))
+    expected = []
+    for number in range(len(documents)):
+        text = re.sub(r"\s+", " ", corpus.text(number))
+        taken = np.zeros(len(text), bool)
+        found = []
+        for size in sorted({len(entry) for entry in entries}, reverse=True):
+            for match in re.finditer(rf"(?=(?<!\w)({'|'.join(e for e in entries if len(e) == size)})(?!\w))", text):
+                if not taken[match.start():match.start() + size].any():
+                    taken[match.start():match.start() + size] = True
+                    found.append((match.start(), match[1]))
+        expected += [entry for _, entry in sorted(found)]
+    if kind == "wordpiece":  # the others were cut where a stretch ends inside a document of one long sentence
+        assert marked(Corpus.open(corpus.path), "entities") == expected
+    monkeypatch.undo()
+    annotate(corpus.path, entities=tmp_path / "list.txt", overwrite=True)
+    assert marked(Corpus.open(corpus.path), "entities") == expected
+
+
+def test_disjoint_is_what_one_takes_from_left_to_right():
+    rng = np.random.default_rng(0)
+    for _ in range(200):
+        first = np.sort(rng.integers(0, 30, 12))
+        stop = first + rng.integers(1, 8, 12)
+        expected, reached = [], -1
+        for start, end in zip(first, stop, strict=True):
+            expected.append(start >= reached)
+            reached = end if expected[-1] else reached
+        assert disjoint(first, stop).tolist() == expected
+
+
+# --- mining -----------------------------------------------------------------------------------------------------------
+
+
+def prose(seed: int, documents: int = 20) -> list[list[str]]:
+    rng = np.random.default_rng(seed)
+    words = [f"w{chr(97 + n)}" for n in range(12)]
+    made = []
+    for _ in range(documents):
+        lines = []
+        for _ in range(8):
+            line = list(rng.choice(words, rng.integers(2, 9)))
+            if rng.random() < 0.5:
+                line.insert(int(rng.integers(0, len(line))), "New York")
+            if rng.random() < 0.4:
+                line.insert(int(rng.integers(0, len(line))), "head of state")
+            lines.append(" ".join(line) + rng.choice([".", " , so.", "!", ""]))
+        made.append(lines)
+    return made
+
+
+def literal_phrases(corpus: Corpus, min_count: int, threshold: float, longest: int) -> dict[str, tuple[int, float]]:
+    """By counting in Python. Words are what a regular expression calls words; signs end a phrase, as sentences do."""
+    runs = []
+    for number in range(len(corpus.documents) - 1):
+        for line in corpus.text(number).split("\n"):
+            runs += [re.findall(r"\w+", part) for part in re.split(r"[^\w\s]", line)]
+    counts = [Counter(tuple(run[i:i + size]) for run in runs for i in range(len(run) - size + 1))
+              for size in range(1, longest + 1)]
+    total = sum(counts[0].values())
+    known = {gram: count for gram, count in counts[0].items() if count >= min_count}
+    parts, found = dict(known), {}
+    for size in range(2, longest + 1):
+        fresh = {}
+        for gram, count in counts[size - 1].items():
+            cuts = [(parts.get(gram[:-1]), known.get(gram[-1:])), (known.get(gram[:1]), parts.get(gram[1:]))]
+            scores = [math.log(count * total / (x * y)) / -math.log(count / total) for x, y in cuts if x and y]
+            if count >= min_count and scores and max(scores) >= threshold:
+                fresh[gram] = count
+                found[" ".join(gram)] = (count, max(scores))
+        parts = fresh
+    return found
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("threshold", [0.05, 0.4])
+@pytest.mark.parametrize("kind", ["wordpiece", "unigram"])
+def test_phrases_are_those_that_counting_one_by_one_finds(tmp_path, seed, threshold, kind):
+    corpus = made(tmp_path, prose(seed), kind=kind, shard_tokens=300)
+    found = {phrase.text: (phrase.count, phrase.score) for phrase in mine(corpus, 4, threshold, 4)}
+    expected = literal_phrases(corpus, 4, threshold, 4)
+    assert found.keys() == expected.keys() and {"New York", "head of state"} <= found.keys()
+    assert {text: count for text, (count, _) in found.items()} == {text: count for text, (count, _) in expected.items()}
+    for text, (_, score) in expected.items():
+        assert found[text][1] == pytest.approx(score)
+
+
+def test_mined_phrases_are_marked_and_told(tmp_path):
+    corpus = made(tmp_path, prose(5))
+    result = annotate(corpus.path, phrases="mine", min_count=5, threshold=0.6, top=2)["annotations"]["phrases"]
+    units = Counter(marked(Corpus.open(corpus.path), "phrases"))
+    assert set(units) >= {"New York", "head of state"}
+    assert result["units"] == sum(units.values()) and len(result["top"]) == 2
+    assert {one["text"]: one["count"] for one in result["top"]} == dict(units.most_common(2))
+    assert all(0.6 <= one["score"] <= 1 for one in result["top"])
+    assert (result["score"], result["min_count"], result["threshold"]) == ("npmi", 5, 0.6)
+
+
+def test_scores_have_their_meaning():
+    ten, total = np.array([10]), 1000
+    assert npmi(ten, ten, ten, total)[0] == pytest.approx(1)  # neither without the other
+    assert npmi(ten, np.array([100]), np.array([100]), total)[0] == pytest.approx(0)  # just what chance gives
+    assert npmi(ten, np.array([500]), np.array([500]), total)[0] < 0
+    assert np.isfinite(npmi(ten, ten, ten, 10)).all()
+
+
+def test_a_table_that_overflows_forgets_the_rarest():
+    rng = np.random.default_rng(0)
+    keys = np.concatenate([np.repeat(np.arange(20), 50), np.arange(100, 400)]).astype(np.uint64)
+    rng.shuffle(keys)
+    table = Table(most=100)
+    for part in np.array_split(keys, 9):
+        table.add(part)
+    assert len(table) <= 100 and (table.of(np.arange(20, dtype=np.uint64)) >= 40).all()
+    whole = Table(columns=1)
+    for part in np.array_split(keys, 9):
+        whole.add(part, part[:, None])
+    assert (whole.of(keys) == [Counter(keys.tolist())[key] for key in keys.tolist()]).all()
+    assert (whole.columns[:, 0] == whole.keys).all() and whole.of(np.array([7777], np.uint64)).tolist() == [0]
+
+
+# --- spans and roles --------------------------------------------------------------------------------------------------
+
+
+def test_spans_mark_every_token_that_they_touch(tmp_path):
+    corpus = made(tmp_path)
+    text = corpus.text(0)
+    places = [(text.index("Thames"), 6, "river"), (text.index("New York"), 8, "place"),
+              (text.index("lives") + 1, 3, None)]
+    rows = [{"document": 0, "start": at, "end": at + size, "type": kind} for at, size, kind in places]
+    result = annotate(corpus.path, entities=written(tmp_path, "\n".join(map(json.dumps, rows)), "spans.jsonl"))
+    assert marked(Corpus.open(corpus.path), "entities")[:2] == ["Thames", "New York"]
+    told = result["annotations"]["entities"]
+    assert (told["source"], told["units"], told["types"]) == ("spans", 3, {"river": 1, "place": 1})
+
+
+def test_roles_are_numbered_as_they_appear_and_cover_their_spans(tmp_path):
+    corpus = made(tmp_path)
+    first, second = (len(line) for line in ENGLISH[0])
+    rows = f"0\t0\t{first}\tuser\n0\t{first + 1}\t{first + 1 + second}\tagent\n2\t0\t9\tuser\n"
+    result = annotate(corpus.path, roles=written(tmp_path, rows, "roles.tsv"))["annotations"]["roles"]
+    again = Corpus.open(corpus.path)
+    roles = again.slice("roles", 0, again.tokens)
+    start, stop = again.documents[:2]
+    middle = start + np.searchsorted(again.slice("starts", start, stop), first)
+    assert set(roles[start:middle].tolist()) == {1} and set(roles[middle:stop].tolist()) == {2}
+    assert not roles[stop:again.documents[2]].any() and roles[again.documents[2]] == 1
+    assert result["roles"] == ["user", "agent"]
+
+
+def test_spans_that_do_not_fit_the_text_are_refused_by_line(tmp_path):
+    corpus = made(tmp_path)
+    before = {path: path.stat().st_mtime_ns for path in corpus.path.rglob("*")}
+    with pytest.raises(UserError) as error:
+        annotate(corpus.path, entities=written(tmp_path, "0\t0\t3\n9\t0\t3\n1\t2\t9999\n", "spans.tsv"))
+    assert [where for where, _ in error.value.problems] == ["line 3", "line 2"]
+    with pytest.raises(UserError, match="who speaks"):
+        annotate(corpus.path, roles=written(tmp_path, "0\t0\t3\n", "roles.tsv"))
+    with pytest.raises(UserError, match="roles are given by span"):
+        annotate(corpus.path, roles=written(tmp_path, "user\n"))
+    assert before == {path: path.stat().st_mtime_ns for path in corpus.path.rglob("*")}
+
+
+# --- on disk ----------------------------------------------------------------------------------------------------------
+
+
+def test_the_corpus_keeps_its_fingerprint_and_knows_what_was_added(tmp_path):
+    corpus = made(tmp_path, shard_tokens=20)
+    sides = corpus.sides()
+    annotate(corpus.path, entities=written(tmp_path, "New York\tplace\n"))
+    annotate(corpus.path, phrases=written(tmp_path, "river Thames\n"))
+    again = Corpus.open(corpus.path)  # every checksum is verified
+    assert again.fingerprint == corpus.fingerprint and again.sides() == [*sides, "entities", "phrases"]
+    record = again.manifest["annotations"]["entities"]
+    assert record["file"] == "list.txt" and len(record["sha256"]) == 64 and "top" not in record
+    told = describe(corpus_info(corpus.path))
+    assert "phrases          2 units" in told and "by the lexicon in list.txt" in told
+
+
+def test_marks_are_replaced_only_when_told_to(tmp_path):
+    corpus = made(tmp_path)
+    annotate(corpus.path, entities=written(tmp_path, "New York\n"))
+    with pytest.raises(UserError, match="has entities already; add --overwrite"):
+        annotate(corpus.path, entities=written(tmp_path, "Thames\n"))
+    annotate(corpus.path, entities=tmp_path / "list.txt", overwrite=True)
+    assert set(marked(Corpus.open(corpus.path), "entities")) == {"Thames"}
+
+
+def test_a_failure_on_the_way_leaves_the_corpus_as_it_was_and_nothing_beside_it(tmp_path, monkeypatch):
+    corpus = made(tmp_path)
+    before = sorted(path.name for path in tmp_path.iterdir())
+
+    def fail(*arguments):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(module, "_seal", fail)
+    with pytest.raises(KeyboardInterrupt):
+        annotate(corpus.path, phrases="mine", min_count=1, threshold=0.0)
+    assert sorted(path.name for path in tmp_path.iterdir()) == before
+    assert Corpus.open(corpus.path).sides() == corpus.sides()
+
+
+def test_one_at_a_time(tmp_path):
+    corpus = made(tmp_path)
+    with only_here(corpus.path), pytest.raises(UserError, match="another command"):
+        annotate(corpus.path, phrases="mine")
+    annotate(corpus.path, phrases="mine")
+    with pytest.raises(UserError, match="there is no corpus"):
+        annotate(tmp_path / "nowhere", phrases="mine")
+
+
+@pytest.mark.parametrize("options", [{}, {"phrases": "mine", "min_count": 0}, {"phrases": "mine", "longest": 1},
+                                     {"phrases": "mine", "threshold": 1.5}])
+def test_what_cannot_be_done_is_refused(tmp_path, options):
+    with pytest.raises(UserError):
+        annotate(made(tmp_path).path, **options)

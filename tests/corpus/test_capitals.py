@@ -1,0 +1,49 @@
+from pathlib import Path
+
+import numpy as np
+import pytest
+from making import corpus_of
+
+from stemma.corpus.capitals import capitals
+from stemma.corpus.shards import Corpus
+from stemma.text.train import train_tokenizer
+
+LINES = ["The Clerk of Zürich reads, NATO waits.", "ÉCOLE and école, Ǆ and ǅ, 东京 Tokyo.",
+         "a  Bar\tBaz (Quux) \U0001d400"]
+
+
+def built(folder: Path, kind: str, **options) -> Corpus:
+    options = {"lowercase": False, **options}
+    size = 400 if kind == "byte_bpe" else 150
+    train_tokenizer(iter(LINES * 9), kind, size, roles={"mask"}, **options).save(folder / "t")
+    return corpus_of(folder, [LINES, LINES[::-1]], folder / "t")
+
+
+@pytest.mark.parametrize(("kind", "options"), [
+    ("wordpiece", {"lowercase": True}), ("wordpiece", {"lowercase": False}), ("byte_bpe", {}), ("bpe", {}),
+    ("unigram", {}), ("word", {"lowercase": True}), ("character", {})])
+def test_every_tokenizer_notes_the_capitals_of_the_text(tmp_path, kind, options):
+    corpus = built(tmp_path, kind, **options)
+    assert "capitals" in corpus.sides()
+    found = corpus.slice("capitals", 0, corpus.tokens)
+    starts, lengths = (corpus.slice(name, 0, corpus.tokens) for name in ("starts", "lengths"))
+    document = np.searchsorted(corpus.documents, np.arange(corpus.tokens), side="right") - 1
+    for token in range(corpus.tokens):
+        text = corpus.text(int(document[token]))[starts[token]:starts[token] + lengths[token]].lstrip()
+        expected = bool(text) and (text[0].isupper() or text[0].istitle())
+        assert found[token] == expected, (token, text)
+    assert found.dtype == np.uint8 and 10 < found.sum() < corpus.tokens
+
+
+def test_a_token_that_begins_with_its_space_is_judged_by_the_letter_after_it():
+    starts, ends = np.array([0, 2, 6, 7]), np.array([2, 6, 7, 7])
+    assert capitals("an Arm", starts, np.minimum(ends, 6)).tolist() == [0, 1, 0, 0]
+
+
+def test_the_fingerprint_does_not_hang_on_them(tmp_path):
+    corpus = built(tmp_path, "wordpiece", lowercase=True)
+    before = corpus.fingerprint
+    sums = {name: value for name, value in corpus._sums.items() if "capitals" not in name}
+    assert len(sums) < len(corpus._sums)
+    assert Corpus(corpus.path, {**corpus.manifest, "arrays": {name: kind for name, kind in
+                  corpus.manifest["arrays"].items() if name != "capitals"}}, sums).fingerprint == before

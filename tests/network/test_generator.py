@@ -1,0 +1,83 @@
+"""A generator beside a network: one embedding, two stacks, stored and counted once."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+
+import stemma
+from stemma.network.heads import JudgeHead, TokenHead
+from stemma.network.network import Network
+from stemma.network.streams import Stream
+from stemma.schema.network import InitializationSettings
+
+SMALL = ["network.width=12", "network.heads=2", "network.feedforward=20", "network.layers=2",
+         "network.generator.multiplier=0.5", "corpus.sequence_length=24", "network.position.maximum=24"]
+SHARED = ("tokens", "segments", "position", "norm")
+
+
+@pytest.fixture(params=[[], ["network.embedding.width=7"], ["network.embedding.width=6"]],
+                ids=["own width", "narrow", "as narrow as the generator"])
+def network(request):
+    torch.manual_seed(0)
+    return stemma.build("electra@tiny", 40, [*SMALL, *request.param]).network
+
+
+def test_everything_of_the_embedding_but_the_map_is_shared(network):
+    ours, theirs = network.embedding, network.generator.embedding
+    for name in SHARED:
+        assert getattr(ours, name) is getattr(theirs, name) is not None
+    width = ours.tokens.embedding_dim
+    assert (ours.project is None) == (width == 12) and (theirs.project is None) == (width == 6)
+    assert theirs.project is None or theirs.project is not ours.project
+    stream = Stream(torch.arange(20)[None], segments=torch.arange(20)[None] // 10)
+    assert ours(stream).shape[-1] == 12 and theirs(stream).shape[-1] == 6
+
+
+def test_every_number_is_stored_and_trained_once(network):
+    names = [name for name, _ in network.named_parameters()]
+    assert not any(name.startswith(f"generator.embedding.{part}") for part in SHARED for name in names)
+    assert "embedding.tokens.weight" in names and "generator.encoder.blocks.0.attention.input.weight" in names
+    whole = sum(parameter.numel() for parameter in network.parameters())
+    shared = sum(parameter.numel() for part in SHARED for parameter in getattr(network.embedding, part).parameters())
+    assert whole == network.parameter_count() + network.generator.parameter_count() - shared
+    assert network.kept().keys() == {name for name in names if not name.startswith("generator.")}
+
+
+def test_the_generator_is_a_whole_network_by_itself(network):
+    state = network.generator.state_dict()
+    assert sum(tensor.numel() for tensor in state.values()) == network.generator.parameter_count()
+    assert torch.equal(state["embedding.tokens.weight"], network.embedding.tokens.weight)
+    hidden = network.generator({"encoder": Stream(torch.arange(9)[None])})["encoder"]
+    assert network.generator.head("vocabulary")(hidden).shape == (1, 9, 40)
+
+
+def test_a_state_is_read_back_and_stays_tied(network):
+    other = copy.deepcopy(network)
+    with torch.no_grad():
+        for parameter in other.parameters():
+            parameter.add_(1.0)
+    assert other.generator.embedding.tokens is other.embedding.tokens
+    network.load_state_dict(other.state_dict())
+    assert torch.equal(network.generator.embedding.tokens.weight, other.embedding.tokens.weight)
+    assert network.generator.embedding.norm is network.embedding.norm
+
+
+def test_both_start_by_their_own_measure():
+    """Without a stated spread, matrices start at 1 / sqrt(width): the generator's by its own, what is shared by the
+    network's."""
+    torch.manual_seed(0)
+    settings = stemma.recipe("electra@tiny", ["network.width=256", "network.layers=1"]).settings.network
+    settings = settings.model_copy(update={"initialization": InitializationSettings(spread=None)})
+    network = Network(settings, 500, {"judge": JudgeHead()}, generator={"vocabulary": TokenHead()})
+    truncated = 0.8796  # a normal cut at two deviations is so much narrower
+    large, small = (one.encoder.blocks[0].attention.input.weight for one in (network, network.generator))
+    for weight, width in ((network.embedding.tokens.weight, 256), (large, 256), (small, 64)):
+        assert float(weight.detach().std()) == pytest.approx(truncated * width**-0.5, rel=0.05)
+
+
+def test_a_network_without_a_generator_has_none():
+    network = stemma.build("bert@tiny", 40).network
+    assert network.generator is None and network.kept().keys() == network.state_dict().keys()

@@ -1,0 +1,74 @@
+"""Task vectors: what a row is read for is added to all of it (ERNIE 2.0)."""
+
+import pytest
+import torch
+
+from stemma import lineage
+from stemma.corpus.shards import Corpus
+from stemma.errors import UserError
+from stemma.exchange.build import build
+from stemma.network.streams import Stream
+from stemma.objectives import build_objectives, group_objectives
+from stemma.training.supply import Supply
+
+SMALL = ["network.width=16", "network.heads=2", "network.feedforward=24", "network.dropout=0.0",
+         "network.attention.dropout=0.0", "training.batch_size=4", "corpus.sequence_length=32"]
+
+
+def network_of(tasks: int):
+    torch.manual_seed(0)
+    return build("bert@tiny", 40, [*SMALL, f"network.embedding.tasks={tasks}"]).network
+
+
+def test_a_vector_for_each_row_is_added_before_the_norm():
+    network = network_of(3)
+    ids, tasks = torch.arange(12).reshape(3, 4), torch.tensor([2, 0, 1])
+    with torch.no_grad():
+        found = network.embedding(Stream(ids, tasks=tasks))
+        embedding = network.embedding
+        summed = (embedding.tokens(ids) + embedding.segments.weight[0] + embedding.position.table.weight[:4]
+                  + embedding.tasks.weight[tasks][:, None])
+        torch.testing.assert_close(found, embedding.norm(summed))
+        plain = network.embedding(Stream(ids))
+    torch.testing.assert_close(plain[1], found[1])  # none said: task 0
+    assert (plain[0] - found[0]).abs().max() > 1e-3
+
+
+def test_a_stream_is_cut_and_moved_with_its_tasks():
+    stream = Stream(torch.zeros(4, 3, dtype=torch.long), tasks=torch.tensor([0, 1, 2, 3]))
+    assert stream.rows(slice(1, 3)).tasks.tolist() == [1, 2]
+    assert stream.to("meta").tasks.device.type == "meta"
+
+
+def test_task_vectors_are_counted_with_the_heads():
+    with_vectors, without = network_of(5), network_of(0)
+    assert with_vectors.parameter_count() == without.parameter_count() + 5 * 16
+    assert with_vectors.parameter_count(heads=False) == without.parameter_count(heads=False)
+
+
+def test_a_number_without_a_vector_is_refused():
+    for changes in (["objective.masked_lm.task_id=2", "network.embedding.tasks=2"], ["objective.masked_lm.task_id=0"]):
+        with pytest.raises(UserError) as caught:
+            lineage.recipe("bert@tiny", changes)
+        assert caught.value.problems[0][0].startswith("objective.masked_lm.task_id")
+    with pytest.raises(UserError) as caught:
+        lineage.recipe("ernie-2@tiny", ["network.embedding.tasks=4"])
+    assert {place for place, _ in caught.value.problems} == {"network.embedding.tasks = 4"}
+
+
+def test_each_batch_carries_the_vector_of_its_task(corpus_folder):
+    changes = [*SMALL, "network.embedding.tasks=2", "objective.masked_lm.task_id=1",
+               "objective.next_sentence.task_id=0"]
+    recipe = lineage.recipe("bert@tiny", changes)
+    assert len(group_objectives(recipe, build_objectives(recipe))) == 2, "one batch serves one task"
+    supply = Supply(recipe, Corpus.open(corpus_folder), build_objectives(recipe), 0)
+    seen = set()
+    for step in range(12):
+        prepared = supply.take(step, 32)
+        tasks = prepared.batch.streams["encoder"].tasks
+        assert tasks.tolist() == [prepared.objectives[0].settings.task_id] * 4
+        seen.add(int(tasks[0]))
+    held = {objectives[0].name: int(batch.streams["encoder"].tasks[0])
+            for objectives, batch in supply.validation_batches(32)}
+    supply.close()
+    assert seen == {0, 1} and held == {"masked_lm": 1, "next_sentence": 0}

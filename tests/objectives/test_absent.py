@@ -1,0 +1,113 @@
+"""Tasks that a corpus has nothing for are switched off by name, and others take over their time."""
+
+import json
+
+import pytest
+from commands import stemma
+
+from stemma import lineage
+from stemma.corpus.shards import Corpus
+from stemma.errors import UserError
+from stemma.objectives import without_data
+from stemma.objectives.absent import switch_off
+
+STAGES = {name: {"starts": starts, "stops": stops} for name, starts, stops in
+          (("one", 0.0, 0.25), ("two", 0.25, 0.5), ("three", 0.5, 1.0))}
+
+
+def staged(**more: str):
+    """Three masked language models, one after another, beside next sentence prediction."""
+    changes = ["remove=objective.masked_lm"]
+    for name, stage in STAGES.items():
+        table = {"kind": "masked_lm", "rate": 0.15, "unit": "token", "dynamic": "true", **stage}
+        changes += [f"objective.{name}.{key}={value}" for key, value in table.items()]
+    return lineage.recipe("bert@tiny", changes)
+
+
+def stages_of(recipe) -> dict[str, tuple[float, float]]:
+    return {name: (task.starts, task.stops) for name, task in recipe.settings.objective.items()
+            if task.kind == "masked_lm"}
+
+
+@pytest.mark.parametrize(("gone", "expected"), [
+    (["two"], {"one": (0.0, 0.5), "three": (0.5, 1.0)}),
+    (["two", "three"], {"one": (0.0, 1.0)}),
+    (["three"], {"one": (0.0, 0.25), "two": (0.25, 1.0)}),
+    (["one"], {"two": (0.0, 0.5), "three": (0.5, 1.0)}),
+    (["one", "two"], {"three": (0.0, 1.0)}),
+    (["one", "three"], {"two": (0.0, 1.0)}),
+])
+def test_the_stage_before_goes_on_or_the_one_after_begins_earlier(gone, expected):
+    for order in (gone, gone[::-1]):
+        left, told = switch_off(staged(), dict.fromkeys(order, "it has nothing"))
+        assert stages_of(left) == expected and "next_sentence" in left.settings.objective
+        assert [text.split()[0] for text in told] == [f"objective.{name}" for name in STAGES if name in gone]
+        heirs = [name for name, stage in expected.items() if stage != tuple(STAGES[name].values())]
+        assert all(any(f"objective.{heir} takes over" in text for text in told) for heir in heirs)
+        assert sum(text.count("takes over") for text in told) == len(gone)
+        assert all("corpus" in (left.origin[f"objective.{heir}.starts"], left.origin[f"objective.{heir}.stops"])
+                   for heir in heirs)
+
+
+def test_a_task_without_stages_leaves_all_others_as_they_were():
+    before = staged()
+    left, told = switch_off(before, {"next_sentence": "why"})
+    assert stages_of(left) == stages_of(before) and told == ["objective.next_sentence is switched off: why."]
+
+
+def test_masks_that_go_along_with_a_task_go_with_it():
+    ernie = lineage.recipe("ernie-2@tiny")
+    left, told = switch_off(ernie, {"discourse_relation": "none found"})
+    assert ernie.settings.objective.keys() - left.settings.objective.keys() == {"discourse_relation", "discourse_mask"}
+    assert told == ["objective.discourse_relation is switched off, and objective.discourse_mask with it: none found."]
+
+
+def test_masks_of_the_same_vector_are_no_companions_of_each_other():
+    left, _ = switch_off(lineage.recipe("ernie-2@tiny"), {"phrase_mask": "none", "entity_mask": "none"})
+    assert stages_of(left)["masked_lm"] == (0.0, 1.0)
+
+
+def test_ernie_on_plain_text_is_masks_alone(corpus_folder):
+    corpus = Corpus.open(corpus_folder)
+    left, told = without_data(lineage.recipe("ernie@tiny"), corpus)
+    assert stages_of(left) == {"masked_lm": (0.0, 1.0)} and len(left.settings.objective) == 1
+    assert [text.split()[0] for text in told] == [f"objective.{name}" for name in lineage.recipe("ernie@tiny").settings
+                                                  .objective if name != "masked_lm"]
+    assert any("--phrases mine" in text for text in told) and any("--dialogue" in text for text in told)
+    assert without_data(left, corpus) == (left, [])
+    bert = lineage.recipe("bert@tiny")
+    assert without_data(bert, corpus) == (bert, [])
+
+
+def test_if_nothing_is_left_every_reason_is_told(corpus_folder):
+    only = lineage.recipe("bert@tiny", ["remove=objective.next_sentence", "objective.masked_lm.unit=phrase"])
+    with pytest.raises(UserError) as caught:
+        without_data(only, Corpus.open(corpus_folder))
+    [(place, why)] = caught.value.problems
+    assert place == "objective.masked_lm" and "annotate" in why and "bert@tiny" in caught.value.message
+
+
+def test_pretrain_and_inspect_say_so_and_the_run_keeps_what_ran(tmp_path, corpus_folder):
+    given = ["ernie@tiny", "--corpus", corpus_folder, "network.width=32", "corpus.sequence_length=32",
+             "training.batch_size=4"]
+    looked = stemma("inspect", *given, "--json")
+    assert looked.code == 0 and "note: objective.phrase_mask is switched off" in looked.err, looked.err
+    assert looked.json["objectives"] == ["masked_lm"] and looked.json["task"] is None
+    ran = stemma("pretrain", *given, "--steps", 3, "--out", tmp_path / "run", "--json")
+    assert ran.code == 0 and "note: objective.entity_mask is switched off" in ran.err, ran.err
+    kept = lineage.recipe(tmp_path / "run" / "recipe.toml")
+    assert list(kept.settings.objective) == ["masked_lm"] and kept.origin["objective.masked_lm.stops"] == "corpus"
+    assert json.loads((tmp_path / "run/model/config.json").read_text())["model_type"] == "ernie"
+
+
+def test_inspect_shows_the_task_of_a_step(corpus_folder):
+    """By the recipe's own number of steps: a later step is in a later stage."""
+    given = ["ernie-2@tiny", "--corpus", corpus_folder, "network.width=32", "corpus.sequence_length=32",
+             "training.batch_size=2", "training.steps=20", "--json"]
+    seen = {}
+    for step in range(0, 20, 3):
+        looked = stemma("inspect", *given, "--step", step).json
+        seen[step] = looked["task"]
+        assert all(lineage.recipe("ernie-2").settings.objective[name].task_id == looked["task"]
+                   for name in looked["objectives"])
+    assert seen[0] == 0 and len(set(seen.values())) >= 3

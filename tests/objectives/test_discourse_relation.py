@@ -1,0 +1,164 @@
+from pathlib import Path
+
+import numpy as np
+import pytest
+from making import corpus_of, draft_of, packing_of, whole
+
+from stemma.corpus.build import build_corpus
+from stemma.corpus.draft import Draft
+from stemma.corpus.feed import Feed
+from stemma.corpus.randomness import RowRandomness
+from stemma.corpus.shards import Corpus
+from stemma.corpus.view import View
+from stemma.objectives.connectives import CHINESE, CONNECTIVES
+from stemma.objectives.discourse_relation import DiscourseRelation, find
+from stemma.schema.encoder_tasks import DiscourseRelationSettings
+from stemma.text.train import train_tokenizer
+
+NAME = "discourse_relation"
+ENGLISH = [
+    ["However, nobody came.", "The clerk read a letter.", "However, the printer forgot it.", "He slept."],
+    ["Our neighbour waits.", "But the reader left.", "In short, the soldier sold the sofa.", "Solder melts."],
+    ["A page is missing.", "Butter was there.", "So the scribe copied it.", "In addition the margin was cut."],
+]
+EXPECTED = {("However,", "the printer forgot it."), ("But", "the reader left."), ("So", "the scribe copied it."),
+            ("In short,", "the soldier sold the sofa."), ("In addition", "the margin was cut.")}
+HAN = [["老师来了。", "但是，学生没有来。", "因此他走了。"],
+       ["天气很好。", "但他没有出去。", "但丁写诗。", "其实，我们都知道。"]]
+HAN_EXPECTED = {("但是，", "学生没有来。"), ("因此", "他走了。"), ("但", "他没有出去。"), ("其实，", "我们都知道。")}
+
+
+def objective(connectives: list[str] | None = None) -> DiscourseRelation:
+    return DiscourseRelation(NAME, DiscourseRelationSettings(kind=NAME, connectives=connectives or []))
+
+
+def made(folder: Path, documents: list[list[str]], kind: str, vocabulary: int, lowercase: bool) -> Corpus:
+    text = "\n".join(line for document in documents for line in document)
+    train_tokenizer(iter([text] * 8), kind, vocabulary, lowercase=lowercase,
+                    roles={"start", "separator", "mask"}).save(folder / "tokenizer")
+    return corpus_of(folder, documents, folder / "tokenizer")
+
+
+def spelt(corpus: Corpus, document: int, start: int, stop: int) -> str:
+    """The text of some tokens."""
+    places = np.array([start, stop - 1])
+    first, last = corpus.take("starts", places)
+    return corpus.text(document)[first:last + corpus.take("lengths", places)[1]]
+
+
+def found_in(corpus: Corpus) -> set[tuple[str, str]]:
+    """(connective, the rest of its sentence) as they stand in the text; the labels must name the same connective."""
+    found = find(corpus, CONNECTIVES)
+    pairs = set()
+    for number, skip, label in zip(found.number, found.skip, found.label, strict=True):
+        start, stop = corpus.sentences[number], corpus.sentences[number + 1]
+        document = int(np.searchsorted(corpus.documents, start, side="right")) - 1
+        edges = (start, start + skip), (start + skip, stop)
+        head, rest = (spelt(corpus, document, *edge).strip() for edge in edges)
+        assert head.lower().rstrip(",，") == CONNECTIVES[label]
+        pairs.add((head, rest))
+    return pairs
+
+
+@pytest.mark.parametrize(("kind", "vocabulary", "lowercase"), [
+    ("wordpiece", 120, True), ("wordpiece", 400, False), ("byte_bpe", 300, False), ("byte_bpe", 700, False),
+    ("bpe", 90, True), ("unigram", 90, False)])
+def test_connectives_are_found_whatever_the_tokenizer(tmp_path, kind, vocabulary, lowercase):
+    """Not at a document's start, and not as a part of a word ("Solder", "Butter")."""
+    assert found_in(made(tmp_path, ENGLISH, kind, vocabulary, lowercase)) == EXPECTED
+
+
+def test_a_sentence_that_is_nothing_else_is_no_example(tmp_path):
+    corpus = made(tmp_path, [["He waits", "So", "But he left", "However"], ["He waits", "So,"]], "wordpiece", 200, True)
+    assert found_in(corpus) == {("But", "he left")}
+
+
+@pytest.mark.parametrize("separator", [" ", "\n"])
+def test_connectives_inside_running_text_are_found(tmp_path, separator):
+    """A byte-level token carries the space before it, where there is one."""
+    words = " ".join(ENGLISH[0])
+    tokenizer = train_tokenizer(iter([words] * 8), "byte_bpe", 400, lowercase=False, roles={"start", "separator"})
+    text = tmp_path / "text.txt"
+    text.write_text("\n\n".join(separator.join(document) for document in ENGLISH))
+    build_corpus([text], tokenizer, tmp_path / "corpus", workers=1, sentences="split")
+    assert found_in(Corpus.open(tmp_path / "corpus")) == EXPECTED
+
+
+def test_chinese_connectives_are_found_and_names_are_not(tmp_path):
+    pytest.importorskip("jieba")
+    assert found_in(made(tmp_path, HAN, "wordpiece", 200, True)) == HAN_EXPECTED
+    assert len(set(CONNECTIVES)) == len(CONNECTIVES) > len(CHINESE)
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory) -> Corpus:
+    return made(tmp_path_factory.mktemp("discourse"), ENGLISH * 3, "wordpiece", 300, True)
+
+
+def test_every_row_is_a_sentence_and_its_successor_without_the_connective(corpus):
+    view = whole(corpus)
+    draft = draft_of(view, "segment_pair", 60, rows=400)
+    objective().corrupt(draft, np.random.default_rng(0))
+    sentences = corpus.sentences.tolist()
+    used = set()
+    for row, label in enumerate(draft.labels[NAME].tolist()):
+        source, segments = draft.source[row], draft.segments[row]
+        a, b = (source[(source >= 0) & (segments == segment)] for segment in (0, 1))
+        assert sentences.index(a[0]) + 1 == sentences.index(a[-1] + 1)
+        skip = b[0] - (a[-1] + 1)
+        assert skip > 0 and int(b[-1]) + 1 in sentences
+        taken = corpus.tokenizer.decode(corpus.slice("tokens", int(a[-1]) + 1, int(b[0])))
+        assert taken.rstrip(" ,") == CONNECTIVES[label]
+        used.add(label)
+    assert used == {CONNECTIVES.index(word) for word in ("however", "but", "in short", "so", "in addition")}
+
+
+def test_only_documents_of_the_view_are_used(corpus):
+    documents = whole(corpus).documents
+    for chosen in (documents[:1], documents[4:6]):
+        view = View(corpus, chosen)
+        draft = draft_of(view, "segment_pair", 60, rows=50)
+        objective().corrupt(draft, np.random.default_rng(0))
+        source = draft.source[draft.source >= 0]
+        assert source.min() >= chosen[0, 0] and source.max() < chosen[-1, 1]
+        assert (draft.labels[NAME] >= 0).all()
+
+
+def test_a_view_without_any_is_left_as_it_is_and_not_asked(corpus):
+    documents = whole(corpus).documents
+    first = int(documents[0, 0])
+    view = View(corpus, np.array([[first, int(corpus.sentences[2])]]))  # two sentences, no connective between them
+    draft = draft_of(view, "segment_pair", 60, rows=5)
+    before = draft.pieces.start.tolist()
+    objective().corrupt(draft, np.random.default_rng(0))
+    assert (draft.labels[NAME] == -1).all() and draft.pieces.start.tolist() == before
+
+
+def test_own_connectives_are_numbered_as_they_come(corpus):
+    task = objective(["so", "but"])
+    assert task.classes == 2
+    draft = draft_of(whole(corpus), "segment_pair", 60, rows=60)
+    task.corrupt(draft, np.random.default_rng(0))
+    assert set(draft.labels[NAME]) == {0, 1}
+    assert task.lacks(corpus) is None
+
+
+def test_fewer_than_two_connectives_are_too_few(corpus, corpus_folder):
+    assert "only one" in objective(["however", "meanwhile"]).lacks(corpus)
+    told = objective().lacks(Corpus.open(corpus_folder))
+    assert told.startswith("none of its") and "objective.discourse_relation.connectives" in told
+
+
+def test_a_row_with_its_own_randomness_is_the_same_in_any_batch(corpus):
+    view, packing = whole(corpus), packing_of(corpus, "segment_pair", 20)
+    pieces, _ = Feed(view, packing, 0).take(12)
+    together = Draft(view, pieces.select(np.arange(12)), packing.layout)
+    rng = RowRandomness([[1, row] for row in range(12)])
+    objective().corrupt(together, rng)
+    after = rng.random((12, 2))
+    for row in range(12):
+        alone = Draft(view, pieces.select(np.array([row])), packing.layout)
+        own = RowRandomness([[1, row]])
+        objective().corrupt(alone, own)
+        assert (alone.ids[0] == together.ids[row]).all()
+        assert (own.random((1, 2))[0] == after[row]).all()

@@ -1,0 +1,126 @@
+"""Questions about every token: was it written with a capital, and does it occur elsewhere in its document?"""
+
+import numpy as np
+import pytest
+import torch
+from making import corpus_of, draft_of, whole
+
+from stemma import lineage
+from stemma.corpus.shards import Corpus
+from stemma.objectives import build_network, build_objectives, finish
+from stemma.objectives.capitalisation import Capitalisation
+from stemma.objectives.token_document_relation import TokenDocumentRelation
+from stemma.schema.encoder_tasks import CapitalisationSettings, TokenDocumentRelationSettings
+from stemma.text.train import train_tokenizer
+
+CASE, RELATION = "capitalisation", "token_document_relation"
+
+
+@pytest.fixture(scope="module")
+def corpus(corpus_folder) -> Corpus:
+    return Corpus.open(corpus_folder)
+
+
+def capitalisation() -> Capitalisation:
+    return Capitalisation(CASE, CapitalisationSettings(kind=CASE))
+
+
+def relation(reach: int = 8192) -> TokenDocumentRelation:
+    return TokenDocumentRelation(RELATION, TokenDocumentRelationSettings(kind=RELATION, reach=reach))
+
+
+def answers(draft, name: str) -> np.ndarray:
+    """(rows, length): -1 where nothing is asked."""
+    scored = draft.scores[name]
+    found = np.full(draft.text.size, -1)
+    found[scored.index] = scored.labels
+    return found.reshape(draft.text.shape)
+
+
+@pytest.mark.parametrize("kind", ["segment_pair", "full_sentences", "stream"])
+def test_capitals_are_those_of_the_text(corpus, kind):
+    draft = draft_of(whole(corpus), kind, 40, rows=30)
+    capitalisation().corrupt(draft, np.random.default_rng(0))
+    found = answers(draft, CASE)
+    assert ((found >= 0) == draft.text).all() and 0 < (found == 1).sum() < (found == 0).sum()
+    for row, place in zip(*np.nonzero(draft.text), strict=True):
+        source = draft.source[row, place]
+        document = int(np.searchsorted(corpus.documents, source, side="right")) - 1
+        character = corpus.text(document)[corpus.take("starts", np.array(source))]
+        assert found[row, place] == character.isupper()
+
+
+def test_hidden_places_are_not_asked_about(corpus):
+    recipe = lineage.recipe("bert@tiny", ["remove=objective.next_sentence", "objective.capitalisation.weight=1.0",
+                                          "objective.masked_lm.dynamic=true"])
+    masked, case = build_objectives(recipe)
+    draft = draft_of(whole(corpus), "segment_pair", 40, rows=50)
+    rng = np.random.default_rng(0)
+    masked.corrupt(draft, rng)
+    case.corrupt(draft, rng)
+    changed = draft.ids != draft.original
+    assert changed.any() and ((answers(draft, CASE) >= 0) == (draft.text & ~changed)).all()
+
+
+def test_the_loss_is_the_mean_over_the_places_asked(corpus):
+    recipe = lineage.recipe("bert@tiny", ["remove=objective.next_sentence", "objective.capitalisation.weight=1.0",
+                                          "network.dropout=0.0", "network.attention.dropout=0.0"])
+    case = build_objectives(recipe)[1]
+    draft = draft_of(whole(corpus), "segment_pair", 40, rows=6)
+    case.corrupt(draft, np.random.default_rng(0))
+    batch, network = finish(draft), build_network(recipe, corpus.tokenizer.vocab_size).eval()
+    labels = torch.from_numpy(answers(draft, CASE)[:, :batch.streams["encoder"].ids.shape[1]])
+    with torch.no_grad():
+        hidden = network(batch.streams)
+        scores = network.head(CASE)(hidden["encoder"])
+        expected = torch.nn.functional.cross_entropy(scores[labels >= 0], labels[labels >= 0])
+        assert case.loss(network, hidden, batch)[CASE].item() == pytest.approx(expected.item(), rel=1e-5)
+    share = (labels == 1).sum().item() / (labels >= 0).sum().item()
+    assert case.baseline(batch, np.zeros(1))[CASE] == pytest.approx(
+        -(share * np.log(share) + (1 - share) * np.log(1 - share)))
+
+
+def test_what_capitalisation_lacks(corpus, tmp_path, tokenizer_folder, text_file):
+    assert capitalisation().lacks(corpus) is None
+    small = corpus_of(tmp_path / "small", [["the clerk reads", "a letter"]], tokenizer_folder)
+    assert capitalisation().lacks(small) == "the text has no capital letter"
+    train_tokenizer(iter([text_file.read_text()]), "wordpiece", 300, lowercase=False).save(tmp_path / "cased")
+    cased = corpus_of(tmp_path / "large", [["The clerk reads", "A letter"]], tmp_path / "cased")
+    assert "keeps capitals" in capitalisation().lacks(cased)
+
+
+def test_a_missing_side_array_is_named_with_what_makes_it(corpus, monkeypatch):
+    monkeypatch.setattr(Corpus, "sides", lambda self: [])
+    assert capitalisation().lacks(corpus) == 'the corpus has no "capitals"; `stemma corpus build` makes them'
+    assert relation().lacks(corpus) is None
+
+
+@pytest.mark.parametrize("reach", [1, 10, 37, 8192])
+def test_related_tokens_are_those_that_occur_around_the_row(corpus, reach):
+    """As a literal search finds them; with a large reach that is all of the document."""
+    view = whole(corpus)
+    draft = draft_of(view, "doc_sentences", 30, rows=80)
+    relation(reach).corrupt(draft, np.random.default_rng(0))
+    found = answers(draft, RELATION)
+    assert ((found >= 0) == draft.text).all()
+    everything = set()
+    for row in range(80):
+        text = draft.source[row][draft.text[row]]
+        begin, end = next((b, e) for b, e in view.documents.tolist() if b <= text[0] < e)
+        outside = [place for place in range(begin, end) if not text[0] <= place <= text[-1]]
+        middle = text[0]
+        before, behind = ([p for p in outside if p < middle][::-1], [p for p in outside if p > middle])
+        half = reach // 2
+        wide = [*before[:max(half, reach - len(behind))], *behind[:max(reach - half, reach - len(before))]]
+        known = set(corpus.take("tokens", np.array(sorted(wide), dtype=np.int64)).tolist())
+        expected = [int(token in known) for token in draft.original[row][draft.text[row]].tolist()]
+        assert found[row][draft.text[row]].tolist() == expected
+        everything |= set(expected)
+    assert everything == {0, 1}
+
+
+def test_places_outside_the_view_are_not_looked_at(tmp_path, tokenizer_folder):
+    corpus = corpus_of(tmp_path, [["the clerk reads", "a letter"], ["a letter", "the clerk reads"]], tokenizer_folder)
+    draft = draft_of(whole(corpus), "doc_sentences", 30, rows=2)
+    relation().corrupt(draft, np.random.default_rng(0))
+    assert (draft.scores[RELATION].labels == 0).all()  # each row is a whole document

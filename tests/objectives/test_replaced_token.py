@@ -1,0 +1,195 @@
+"""Replaced-token detection against the paper's formulas, and what a recipe must have for it."""
+
+from __future__ import annotations
+
+import json
+import math
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from conftest import small_text
+from literal import electra
+from making import corpus_of, draft_of, whole
+from parity.reference import perturb
+
+from stemma.errors import UserError
+from stemma.lineage import recipe
+from stemma.objectives import build_network, build_objectives, finish, group_objectives
+from stemma.training.passes import Passes
+from stemma.training.pretrain import pretrain
+
+SMALL = ["network.width=12", "network.heads=2", "network.feedforward=20", "network.layers=2",
+         "network.generator.multiplier=0.5", "corpus.sequence_length=48", "training.batch_size=8"]
+
+
+@pytest.fixture(scope="module")
+def batches(tmp_path_factory, tokenizer_folder):
+    """A draft as the masked LM left it, and the batch made of it: rows of several lengths."""
+    documents = [document.split("\n") for document in small_text(documents=6).strip().split("\n\n")]
+    corpus = corpus_of(tmp_path_factory.mktemp("corpus"), documents, tokenizer_folder)
+    draft = draft_of(whole(corpus), "sentence_pair", 48, rows=6)
+    chosen = recipe("electra@tiny", [*SMALL, "objective.masked_lm.rate=0.3"])
+    (group,) = group_objectives(chosen, build_objectives(chosen))
+    for objective in group.objectives:
+        objective.corrupt(draft, np.random.default_rng(0))
+    assert len(set(draft.lengths.tolist())) > 2
+    return draft, finish(draft), group.objectives
+
+
+def network_of(draft, *changes, seed=0):
+    chosen = recipe("electra@tiny", [*SMALL, *changes])
+    torch.manual_seed(seed)
+    network = build_network(chosen, draft.corpus.tokenizer.vocab_size).eval()
+    perturb(network, seed)
+    return network
+
+
+def passes_of(network, micro=None):
+    settings = SimpleNamespace(micro_batch_size=micro)
+    return Passes(network, settings, torch.device("cpu"), torch.float32)
+
+
+@pytest.mark.parametrize(("changes", "seed"), [([], 0), (["network.embedding.width=7"], 6),
+                                               (["network.generator.layers=1"], 2)])
+def test_both_losses_and_all_measures_are_the_paper_s(batches, changes, seed):
+    draft, batch, objectives = batches
+    network = network_of(draft, *changes, seed=seed)
+    torch.manual_seed(5)
+    with torch.no_grad():
+        found, hidden = passes_of(network).losses(objectives, batch, None)
+    target, width = batch.scores["vocabulary"], batch.streams["encoder"].ids.shape[1]
+    rows = []
+    for row in range(draft.rows):
+        length = int(draft.lengths[row])
+        here = [(int(index) % width, int(sample)) for index, sample in zip(target.index, hidden.sampled, strict=True)
+                if int(index) // width == row]
+        drawn = {place: (int(draft.ids[row, place]), sample) for place, sample in here}
+        rows.append(electra.Row(draft.original[row, :length].tolist(), draft.segments[row, :length].tolist(), drawn))
+    double = {name: tensor.double().numpy() for name, tensor in network.state_dict().items()}
+    small = {name.removeprefix("generator."): value for name, value in double.items() if name.startswith("generator.")}
+    expected = electra.losses(rows, double, network.settings, small, network.generator.settings)
+    shares = {name: float(some / of) for name, (some, of) in hidden.shares.items()}
+    assert {name: float(loss) for name, loss in found.items()} | shares == pytest.approx(expected, rel=1e-4)
+    assert 0 < expected["replaced"] < 0.3 and 0 < expected["precision"] < 1 and 0 < expected["recall"] < 1
+
+
+def test_what_is_judged_is_the_text_with_samples_in_it(batches, monkeypatch):
+    """Only the hidden places differ, and where the generator was right nothing does."""
+    draft, batch, objectives = batches
+    network = network_of(draft)
+    read = []
+    monkeypatch.setattr(network, "_encode", lambda stream, *rest: read.append(stream) or type(network)._encode(
+        network, stream, *rest))
+    with torch.no_grad():
+        _, hidden = passes_of(network).losses(objectives, batch, None)
+    (stream,), target = read, batch.scores["vocabulary"]
+    original = torch.from_numpy(draft.original[:, : stream.ids.shape[1]].astype("int64"))
+    changed = torch.zeros(original.numel(), dtype=torch.bool)
+    changed[target.index] = True
+    assert torch.equal(stream.ids.flatten()[~changed], original.flatten()[~changed])
+    assert torch.equal(stream.ids.flatten()[changed], hidden.sampled)
+    assert stream.wanted is None and stream.sees == batch.streams["encoder"].sees
+
+
+@pytest.mark.parametrize("micro", [1, 4])
+def test_slices_add_up(batches, micro):
+    """Gradients, losses and shares of the whole step, whatever the slices; the draws are made the same."""
+    draft, batch, objectives = batches
+    samples = torch.randint(draft.corpus.tokenizer.vocab_size, (len(batch.scores["vocabulary"].index),),
+                            generator=torch.Generator().manual_seed(1))
+
+    def trained(rows):
+        network = network_of(draft)
+        scorer, given = network.generator.heads["vocabulary"], iter(samples.split(1))
+        guess = scorer.guess
+        scorer.guess = lambda hidden, *rest: guess(hidden, *rest)._replace(
+            sampled=torch.cat([next(given) for _ in range(len(hidden))]) if len(hidden) else samples[:0])
+        prepared = SimpleNamespace(batch=batch, objectives=objectives, feed="x")
+        outcome = passes_of(network, rows).train(prepared)
+        return outcome, {name: parameter.grad for name, parameter in network.named_parameters()}
+
+    one, gradients = trained(batch.rows)
+    other, again = trained(micro)
+    assert one.losses == pytest.approx(other.losses, rel=1e-5)
+    assert one.measures == pytest.approx(other.measures, rel=1e-6)
+    assert one.measures.keys() == {"generator_accuracy", "replaced", "precision", "recall"}
+    replaced = int((samples != batch.scores["vocabulary"].labels).sum())
+    assert one.measures["replaced"] == pytest.approx(replaced / batch.tokens)
+    for name, gradient in gradients.items():
+        torch.testing.assert_close(again[name], gradient, rtol=1e-4, atol=1e-5)
+
+
+def test_no_gradient_goes_from_the_discriminator_to_the_generator(batches):
+    """Except through the embedding, which is one."""
+    draft, batch, (masked, judged) = batches
+    network = network_of(draft)
+    found, _ = passes_of(network).losses((masked, judged), batch, None)
+    found[judged.name].backward(retain_graph=True)
+    shared = ("embedding.tokens", "embedding.segments", "embedding.position", "embedding.norm")
+    for name, parameter in network.named_parameters():
+        assert (parameter.grad is not None) == (not name.startswith("generator.")), name
+    network.zero_grad()
+    found[masked.name].backward()
+    for name, parameter in network.named_parameters():
+        assert (parameter.grad is not None) == name.startswith(("generator.", *shared)), name
+
+
+def test_the_baseline_knows_the_share_of_replaced_tokens_only(batches):
+    draft, batch, (_, judged) = batches
+    vocabulary = draft.corpus.tokenizer.vocab_size
+    share = len(batch.scores["vocabulary"].index) / batch.tokens * (1 - 1 / vocabulary)
+    entropy = -(share * math.log(share) + (1 - share) * math.log(1 - share))
+    unigram = np.full(vocabulary, -math.log(vocabulary))
+    assert judged.baseline(batch, unigram) == {"replaced_token": pytest.approx(entropy)}
+
+
+def test_it_learns_to_tell_what_a_poor_generator_wrote(tmp_path, corpus_folder):
+    """Beyond the number of replaced tokens, which alone would cost some 0.92 of the baseline here."""
+    result = pretrain("electra@tiny", corpus_folder, tmp_path / "run", steps=400, changes=[
+        "network.width=64", "network.feedforward=128", "network.generator.multiplier=0.07", "training.log_every=10",
+        "corpus.sequence_length=32", "training.learning_rate=2e-3", "training.warmup_steps=20", "network.dropout=0.0",
+        "network.attention.dropout=0.0"])
+    found, baselines = result["validation_losses"], result["baselines"]
+    assert found["masked_lm"] < baselines["masked_lm"] and found["replaced_token"] < 0.88 * baselines["replaced_token"]
+    lines = [json.loads(line) for line in (tmp_path / "run/log.jsonl").read_text().splitlines()]
+    told = [line["measures"] for line in lines if "measures" in line]
+    assert told[-1]["precision"] > 0.5 and told[-1]["recall"] > 0.15
+    assert told[-1]["generator_accuracy"] > told[0]["generator_accuracy"]
+
+
+WRONG = [
+    (["remove=network.generator"], "network.generator"),
+    (["remove=objective.masked_lm"], "objective.replaced_token"),
+    (["remove=objective.replaced_token"], "network.generator"),
+    (["objective.masked_lm.sees=causal", "corpus.packing=doc_sentences"], "masked_lm"),
+    (["objective.masked_lm.packing=full_sentences"], "masked_lm"),
+    (["objective.masked_lm.start_step=5"], "masked_lm"),
+    (["objective.masked_lm.stops=0.5"], "masked_lm"),
+    (["objective.next_sentence.random=0.5"], "next_sentence"),
+    (["network.embedding.cutoffs=[20]"], "network.embedding.cutoffs"),
+    (["network.generator.multiplier=1.5"], "network.generator.multiplier"),
+    (["network.generator.multiplier=0.0"], "network.generator.multiplier"),
+]
+
+
+@pytest.mark.parametrize(("changes", "named"), WRONG)
+def test_what_cannot_be_judged_is_refused_by_name(changes, named):
+    with pytest.raises(UserError) as refused:
+        recipe("electra@tiny", changes)
+    assert any(named in place + reason for place, reason in refused.value.problems)
+
+
+def test_bert_cannot_judge_without_a_generator():
+    with pytest.raises(UserError) as refused:
+        recipe("bert@tiny", ["objective.replaced_token.weight=50.0"])
+    assert "network.generator.multiplier" in refused.value.problems[0][1]
+
+
+def test_a_generator_s_heads_part_its_width():
+    """Of 21 wide with 7 heads, a third is 7 wide, which 2 heads cannot share."""
+    network = recipe("electra@tiny", ["network.width=21", "network.heads=7",
+                                      "network.generator.multiplier=0.3333"]).settings.network
+    assert (network.of_generator().width, network.of_generator().heads) == (7, 1)
+    assert network.of_generator().embedding.width == 21

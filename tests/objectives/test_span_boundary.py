@@ -1,0 +1,163 @@
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from literal import span_boundary as literal
+from making import draft_of, pieced_corpus, whole
+
+import stemma
+from stemma import lineage
+from stemma.corpus.shards import Corpus
+from stemma.errors import UserError
+from stemma.exchange.model import Model
+from stemma.objectives import build_network, build_objectives, finish, group_objectives
+from stemma.objectives.batch import Target
+from stemma.objectives.masked_lm import HEAD as VOCABULARY
+from stemma.objectives.span_boundary import HEAD, edges
+
+SMALL = {"network.layers": 2, "network.width": 24, "network.heads": 2, "network.feedforward": 32,
+         "network.dropout": 0.0, "network.attention.dropout": 0.0, "corpus.sequence_length": 60}
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory) -> Corpus:
+    return pieced_corpus(tmp_path_factory.mktemp("pieced"))
+
+
+def small(**changes):
+    return lineage.recipe("spanbert@tiny", changes=SMALL | changes)
+
+
+def prepared(recipe, corpus, packing="doc_sentences", seed=0, rows=6):
+    """A batch as a run would make it."""
+    draft = draft_of(whole(corpus), packing, 60, rows=rows, seed=seed, short=0.3)
+    objectives = build_objectives(recipe)
+    for objective in objectives:
+        objective.corrupt(draft, np.random.default_rng(seed))
+    return draft, objectives, finish(draft)
+
+
+def network_for(recipe, corpus, seed=0):
+    torch.manual_seed(seed)
+    network = build_network(recipe, corpus.tokenizer.vocab_size).eval()
+    for parameter in network.parameters():  # norms and constants too
+        parameter.data += 0.3 * torch.randn_like(parameter)
+    return network
+
+
+@pytest.mark.parametrize("packing", ["doc_sentences", "segment_pair", "full_sentences"])
+@pytest.mark.parametrize("places", [15, 3])
+def test_the_loss_is_the_papers_formula(corpus, packing, places):
+    recipe = small(**{"objective.span_boundary.places": places, "objective.masked_lm.rate": 0.4})
+    network = network_for(recipe, corpus)
+    draft, objectives, batch = prepared(recipe, corpus, packing)
+    with torch.no_grad():
+        found = objectives[1].loss(network, network(batch.streams), batch)["span_boundary"]
+        every_place = replace(batch.streams["encoder"], wanted=None)  # also those that a run would leave out
+        outputs = network({"encoder": every_place})["encoder"]
+    width = draft.layout.length
+    rows, places_hidden = np.divmod(draft.scores[VOCABULARY].index, width)
+    hidden = [places_hidden[rows == row].tolist() for row in range(draft.rows)]
+    assert max(map(len, hidden)) > 15
+    head = {name.removeprefix("heads.span_boundary."): tensor for name, tensor in network.state_dict().items()
+            if name.startswith("heads.span_boundary.")}
+    weights = head | {"places": head["places.weight"], "table": network.embedding.tokens.weight.detach()}
+    original = torch.from_numpy(draft.original.astype(np.int64))
+    expected = literal.loss(outputs, hidden, original, weights, recipe.settings.network.norm.epsilon)
+    assert found.item() == pytest.approx(expected.item(), rel=1e-5)
+
+
+def test_runs_and_their_edges():
+    width = 10
+    target = Target(torch.tensor([1, 2, 3, 5, 18, 21, 22]), torch.zeros(7), 1.0, width)
+    left, right, number = (values.tolist() for values in edges(target))
+    assert left == [0, 0, 0, 4, 17, 20, 20] and right == [4, 4, 4, 6, 19, 23, 23]
+    assert number == [0, 1, 2, 0, 0, 0, 1]
+    row_end = Target(torch.tensor([8, 9, 10, 11]), torch.zeros(4), 1.0, width)  # neighbours in number, not in text
+    assert edges(row_end)[0].tolist() == [7, 7, 9, 9]
+    nothing = Target(torch.zeros(0, dtype=torch.long), torch.zeros(0), 1.0, width)
+    assert [len(values) for values in edges(nothing)] == [0, 0, 0]
+
+
+def test_it_hides_nothing_more_and_asks_for_the_places_around_each_span(corpus):
+    recipe = small()
+    draft, objectives, batch = prepared(recipe, corpus, rows=40)
+    alone = draft_of(whole(corpus), "doc_sentences", 60, rows=40, short=0.3)
+    objectives[0].corrupt(alone, np.random.default_rng(0))
+    assert (draft.ids == alone.ids).all()
+    assert (batch.scores[HEAD].labels == batch.scores[VOCABULARY].labels).all()
+    left, right, _ = edges(batch.scores[HEAD])
+    wanted = set(batch.streams["encoder"].wanted.tolist())
+    assert wanted == {*batch.scores[VOCABULARY].index.tolist(), *left.tolist(), *right.tolist()}
+    hidden = set(batch.scores[VOCABULARY].index.tolist())
+    assert not hidden & {*left.tolist(), *right.tolist()}
+    lengths = torch.from_numpy(draft.lengths)
+    place, row = right % batch.streams["encoder"].ids.shape[1], right // batch.streams["encoder"].ids.shape[1]
+    assert (place < lengths[row]).all()  # never filling
+
+
+def test_a_step_in_slices_is_the_whole_step(corpus):
+    recipe = small()
+    network = network_for(recipe, corpus)
+    _, objectives, batch = prepared(recipe, corpus, rows=7)
+    whole_loss = objectives[1].loss(network, network(batch.streams), batch)["span_boundary"]
+    parts = [objectives[1].loss(network, network(piece.streams), piece)["span_boundary"] for piece in batch.slices(2)]
+    assert torch.stack(parts).sum().item() == pytest.approx(whole_loss.item(), rel=1e-5)
+
+
+def test_one_pass_serves_both_tasks_and_the_baseline_is_the_same(corpus):
+    recipe = small()
+    objectives = build_objectives(recipe)
+    assert [len(group.objectives) for group in group_objectives(recipe, objectives)] == [2]
+    _, objectives, batch = prepared(recipe, corpus)
+    unigram = np.log(np.arange(1, corpus.tokenizer.vocab_size + 1) / 1e4)
+    first, second = (objective.baseline(batch, unigram) for objective in objectives)
+    assert second["span_boundary"] == pytest.approx(first["masked_lm"])
+
+
+def test_its_gradient_reaches_the_edges_and_not_the_hidden_places(corpus):
+    recipe = small()
+    network = network_for(recipe, corpus)
+    _, objectives, batch = prepared(recipe, corpus)
+    hidden = network(batch.streams)
+    hidden["encoder"].retain_grad()
+    objectives[1].loss(network, hidden, batch)["span_boundary"].backward()
+    touched = set(torch.nonzero(hidden["encoder"].grad.flatten(0, 1).abs().sum(1)).flatten().tolist())
+    left, right, _ = edges(batch.scores[HEAD])
+    assert touched == {*left.tolist(), *right.tolist()}
+
+
+def test_it_is_saved_as_the_bert_that_it_is_and_comes_back_whole(corpus, tmp_path):
+    recipe = small()
+    network = network_for(recipe, corpus)
+    model = Model(recipe, corpus.tokenizer, network)
+    stemma.save(model, tmp_path / "model")
+    again = stemma.load(tmp_path / "model")
+    assert again.network.state_dict().keys() == network.state_dict().keys()
+    assert all((again.network.state_dict()[name] == tensor).all() for name, tensor in network.state_dict().items())
+    theirs = transformers.AutoModelForMaskedLM.from_pretrained(tmp_path / "model").eval()
+    assert type(theirs).__name__ == "BertForMaskedLM"
+    ids = torch.randint(5, corpus.tokenizer.vocab_size, (3, 20))
+    with torch.no_grad():
+        assert torch.allclose(theirs(ids).logits, model.logits(ids), atol=1e-4)
+
+
+@pytest.mark.parametrize(("changes", "key"), [
+    ({"objective.masked_lm.sees": "causal"}, "objective.masked_lm"),
+    ({"objective.masked_lm.packing": "stream"}, "objective.masked_lm"),
+    ({"objective.masked_lm.start_step": 5}, "objective.masked_lm"),
+    ({"objective.span_boundary.packing": "sentence"}, "objective.span_boundary"),
+    ({"corpus.single": "A separator"}, "corpus.single"),
+    ({"corpus.packing": "contiguous"}, "corpus.packing"),
+])
+def test_what_it_cannot_work_with_is_refused_by_name(changes, key):
+    with pytest.raises(UserError, match="span_boundary") as error:
+        small(**changes)
+    assert any(where.startswith(key) for where, _ in error.value.problems)
+
+
+def test_without_masked_lm_there_is_nothing_to_guess():
+    with pytest.raises(UserError, match="needs a masked_lm before it"):
+        lineage.recipe("spanbert@tiny", changes={"remove": ["objective.masked_lm"]})

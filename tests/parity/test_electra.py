@@ -1,0 +1,91 @@
+"""ELECTRA agrees with `transformers` to 1e-4, in both directions: discriminator, generator, and the body alone."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import transformers
+from parity import reference
+from parity.reference import assert_agrees_both_ways, assert_same_outputs, config_of, configure
+
+import stemma
+from stemma.errors import UserError
+from stemma.text.train import train_tokenizer
+
+CLASSES = ["ElectraForPreTraining", "ElectraForMaskedLM", "ElectraModel"]
+SMALL = ["network.generator.multiplier=0.5", "network.layers=2", "network.width=12", "network.heads=2",
+         "network.feedforward=20", "network.position.maximum=19", "corpus.sequence_length=19"]
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("kind", CLASSES)
+def test_electra_agrees_with_transformers(tmp_path, seed, kind):
+    theirs = reference.random_reference("electra", seed, kind)
+    model = assert_agrees_both_ways(theirs, tmp_path, seed)
+    assert (model.recipe.settings.network.generator is None) == (kind == "ElectraForMaskedLM")
+
+
+@pytest.mark.parametrize("kind", CLASSES)
+def test_a_table_as_wide_as_the_network_has_no_map(tmp_path, kind):
+    """BERT's tensors exactly, and yet an ELECTRA: its recipe says so."""
+    width = reference.random_sizes(2)["width"]
+    theirs = reference.random_reference("electra", 2, kind, embedding_size=width)
+    assert not any("embeddings_project" in name for name in theirs.state_dict())
+    model = assert_agrees_both_ways(theirs, tmp_path, 2)
+    assert model.recipe.settings.network.embedding.width is None
+
+
+@pytest.mark.parametrize("width", [[], ["network.embedding.width=7"]], ids=["own width", "narrow table"])
+def test_transformers_reads_our_discriminator_and_its_generator(tmp_path, width):
+    model = stemma.build("electra@tiny", 61, [*SMALL, *width])
+    reference.perturb(model.network, 0)
+    stemma.save(model, tmp_path / "m")
+    judge = reference.assert_loads_into("ElectraForPreTraining", tmp_path / "m")
+    writer = reference.assert_loads_into("ElectraForMaskedLM", tmp_path / "m/generator")
+    loaded, generator = stemma.load(tmp_path / "m"), stemma.load(tmp_path / "m/generator")
+    assert_same_outputs(loaded, judge)
+    assert_same_outputs(generator, writer)
+    tables = [one.electra.embeddings.word_embeddings.weight for one in (judge, writer)]
+    assert torch.equal(*tables)
+    assert writer.config.hidden_size == 6 and writer.config.embedding_size == judge.config.embedding_size
+    ids = torch.randint(61, (2, 9), generator=torch.Generator().manual_seed(0))
+    assert loaded.logits(ids).shape == (2, 9) and generator.logits(ids).shape == (2, 9, 61)
+    torch.testing.assert_close(loaded.logits(ids), model.logits(ids))
+    assert [loaded.parameter_count(), generator.parameter_count()] == [
+        judge.num_parameters(), writer.num_parameters()] == [
+        model.parameter_count(), model.network.generator.parameter_count()]
+    assert loaded.recipe.settings.network.generator is not None and generator.recipe.settings.network.generator is None
+    assert loaded.network.generator is None
+
+
+def test_both_folders_have_the_tokenizer(tmp_path, text_file):
+    tokenizer = train_tokenizer(iter([text_file.read_text()]), "wordpiece", 200, lowercase=True)
+    model = stemma.build("electra@tiny", tokenizer.vocab_size, SMALL)
+    model.tokenizer = tokenizer
+    stemma.save(model, tmp_path / "m")
+    text, other = "The old clerk reads.", "A letter"
+    for folder in (tmp_path / "m", tmp_path / "m/generator"):
+        theirs = transformers.AutoTokenizer.from_pretrained(folder)(text, other)
+        ours = tokenizer.template("start A separator", "start A separator B:1 separator:1").encode(text, other)
+        assert theirs["input_ids"] == ours.ids and theirs["token_type_ids"] == ours.type_ids
+        assert config_of(folder)["pad_token_id"] == tokenizer.role("padding")
+
+
+def test_an_activation_that_the_generator_s_head_cannot_have_is_refused(tmp_path):
+    reference.random_reference("electra", 1, "ElectraForMaskedLM").save_pretrained(tmp_path)
+    configure(tmp_path, hidden_act="relu")
+    with pytest.raises(UserError) as refused:
+        stemma.load(tmp_path)
+    assert refused.value.problems[0][0] == "hidden_act = relu"
+
+
+def test_another_norm_place_is_no_electra(tmp_path):
+    """Both are saved under our own name then, and come back the same."""
+    model = stemma.build("electra@tiny", 61, [*SMALL, "network.norm.place=pre"])
+    stemma.save(model, tmp_path / "m")
+    ids = torch.arange(12)[None]
+    for folder, network in ((tmp_path / "m", model.network), (tmp_path / "m/generator", model.network.generator)):
+        assert config_of(folder)["model_type"] == "stemma"
+        again = stemma.load(folder)
+        assert again.notices == []
+        assert torch.equal(again.hidden(ids), network({"encoder": again.stream(ids)})["encoder"])

@@ -1,0 +1,39 @@
+"""StructBERT's network is BERT's: saved as one, with the three-way sentence head under a name of our own."""
+
+import numpy as np
+import pytest
+import torch
+import transformers
+
+import stemma
+
+SMALL = ["network.layers=2", "network.width=32", "network.heads=4", "network.feedforward=48",
+         "network.position.maximum=40", "corpus.sequence_length=40"]
+
+
+@pytest.fixture(scope="module")
+def model() -> stemma.Model:
+    torch.manual_seed(0)
+    return stemma.build(stemma.recipe("structbert@tiny", SMALL), vocab_size=90)
+
+
+def test_transformers_reads_it_as_a_bert_with_the_same_answers(model, tmp_path):
+    stemma.save(model, tmp_path / "model")
+    theirs = transformers.AutoModelForMaskedLM.from_pretrained(tmp_path / "model").eval()
+    assert type(theirs).__name__ == "BertForMaskedLM"
+    ids = torch.from_numpy(np.random.default_rng(0).integers(5, 90, (3, 17)))
+    with torch.no_grad():
+        assert torch.allclose(theirs(ids).logits, model.logits(ids), atol=1e-4)
+        pooled = transformers.AutoModel.from_pretrained(tmp_path / "model").eval()(ids).pooler_output
+        assert torch.allclose(pooled, model.network.pooled(model.hidden(ids)), atol=1e-4)
+
+
+def test_it_comes_back_whole(model, tmp_path):
+    stemma.save(model, tmp_path / "model")
+    again = stemma.load(tmp_path / "model")
+    assert again.recipe.name == "structbert" and set(again.network.heads) == {"pooler", "vocabulary", "sentence_order"}
+    ours, theirs = model.network.state_dict(), again.network.state_dict()
+    assert ours.keys() == theirs.keys() and all(torch.equal(ours[name], theirs[name]) for name in ours)
+    stemma.save(again, tmp_path / "again")
+    assert (tmp_path / "again" / "model.safetensors").read_bytes() == \
+        (tmp_path / "model" / "model.safetensors").read_bytes()

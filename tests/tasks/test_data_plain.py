@@ -1,0 +1,129 @@
+"""Tables of one's own: columns by name, and everything that is wrong with a file told at once."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from stemma.errors import UserError
+from stemma.tasks.data.checks import check_labelled, check_labels
+from stemma.tasks.data.datasets import read_examples
+from stemma.tasks.data.examples import TextExample, balance, labels_of, overlap
+
+
+@pytest.fixture
+def write(tmp_path):
+    def made(content: str | bytes, name: str = "a.tsv"):
+        data = content.encode() if isinstance(content, str) else content
+        (tmp_path / name).write_bytes(data)
+        return tmp_path / name
+    return made
+
+
+def test_the_columns_of_each_kind(write):
+    assert read_examples("classify", write("label\ttext\n1\ta b\n"))[0].texts == ("a b",)
+    assert read_examples("classify", write('{"text": "a", "label": 1}\n', "a.jsonl"))[0].label == "1"
+    assert read_examples("classify", write('text,label\n"a, b",x\n', "a.csv"))[0].texts == ("a, b",)
+    for one, two in (("text_a", "text_b"), ("sentence1", "sentence2"), ("premise", "hypothesis")):
+        found = read_examples("pair", write(f"id\t{one}\t{two}\tlabel\n9\ta\tb\tyes\n"))
+        assert (found[0].texts, found[0].label, found[0].id) == (("a", "b"), "yes", "9")
+    assert read_examples("regress", write("text\tlabel\na\t-1.5e1\n"))[0] == \
+           TextExample(str(write("")) + ", line 2", ("a",), -15.0)
+    assert read_examples("regress", write("sentence1\tsentence2\tscore\na\tb\t2\n"))[0].texts == ("a", "b")
+    found = read_examples("rank", write("query\tcandidate\tlabel\nq\ta\t1\nq\tb\t0\nr\tc\t1\n"))
+    assert [example.group for example in found] == ["q", "q", "r"]
+    found = read_examples("rank", write("group\tquery\tcandidate\tlabel\n1\tq\ta\t1\n2\tq\tb\t0\n"))
+    assert [example.group for example in found] == ["1", "2"]
+
+
+def test_columns_can_be_renamed(write):
+    path = write("stars\treview\tlabel\n5\tgood\tx\n")
+    assert read_examples("classify", path, columns={"text": "review", "label": "stars"})[0].label == "5"
+    with pytest.raises(UserError, match='no column is called "txt".*Did you mean "text"'):
+        read_examples("classify", path, columns={"txt": "review"})
+    with pytest.raises(UserError, match='has no column star.*Did you mean "stars"'):
+        read_examples("classify", path, columns={"text": "review", "label": "star"})
+    with pytest.raises(UserError, match="no column text_a and no text_b"):
+        read_examples("pair", path)
+
+
+def test_choices(write):
+    found = read_examples("choice", write("context\toption_a\toption_b\tlabel\nc\tx\ty\tB\nc\tx\ty\t0\n"))
+    assert [(example.options, example.label, example.question) for example in found] == \
+           [(("x", "y"), 1, ""), (("x", "y"), 0, "")]
+    rows = [{"context": "c", "question": "q", "options": ["x", "y", "z"], "label": 2},
+            {"context": "c", "options": ["x", "y"], "label": 1}]
+    found = read_examples("choice", write("\n".join(map(json.dumps, rows)), "a.jsonl"))
+    assert [(example.options, example.label, example.question) for example in found] == \
+           [(("x", "y", "z"), 2, "q"), (("x", "y"), 1, "")]
+    found = read_examples("choice", write("context\tone\ttwo\tlabel\nc\tx\ty\t1\n"), columns={"options": "one,two"})
+    assert found[0].options == ("x", "y")
+    assert read_examples("choice", write("context\tending0\tending1\nc\tx\ty\n"))[0].label is None
+    with pytest.raises(UserError, match="has no options"):
+        read_examples("choice", write("context\tlabel\nc\t1\n"))
+    with pytest.raises(UserError, match="line 2"):
+        read_examples("choice", write("context\toption0\toption1\tlabel\nc\tx\ty\t2\n"))
+
+
+def test_everything_wrong_is_told_at_once(write):
+    rows = "".join(f"{text}\t{label}\n" for text, label in [("a", "1"), ("  ", "1"), ("b", ""), ("c", "0"), ("", "0")])
+    with pytest.raises(UserError, match="3 problems") as error:
+        read_examples("classify", write("text\tlabel\n" + rows))
+    assert [where.rsplit(" ", 1)[1] for where, _ in error.value.problems] == ["3", "4", "6"]
+    with pytest.raises(UserError, match=r'line 3: nothing in column "text"; correct it'):
+        read_examples("classify", write("text\tlabel\na\t1\n\t1\n"))
+    with pytest.raises(UserError, match="12 problems") as error:
+        read_examples("classify", write("text\tlabel\na\t1\n" + "\t1\n" * 12))
+    assert len(error.value.problems) == 9 and error.value.problems[-1] == ("", "and 4 more")
+
+
+def test_numbers(write):
+    with pytest.raises(UserError, match="3 problems") as error:
+        read_examples("regress", write("text\tlabel\na\t1\nb\ttwo\nc\tnan\nd\t\n"))
+    assert [where.rsplit(" ", 1)[1] for where, _ in error.value.problems] == ["3", "4", "5"]
+    assert '"two" is no number' in str(error.value)
+
+
+@pytest.mark.parametrize(("content", "message"), [
+    (b"", "is empty"), (b"text\tlabel\n", "no rows"), (b"text\tlabel\na\tb\tc\n", "does not have the 2 cells"),
+    ("text\tlabel\nn\u00e9\t1\n".encode("latin-1"), "UTF-8|utf-8")])
+def test_files_that_are_none(write, content, message):
+    with pytest.raises(UserError, match=message):
+        read_examples("classify", write(content))
+
+
+def test_other_encodings(write):
+    path = write("text\tlabel\n很好\t1\n".encode("gb18030"))
+    assert read_examples("classify", path, encoding="gb18030")[0].texts == ("很好",)
+
+
+def test_labels_are_sorted_as_people_would(write):
+    path = write("text\tlabel\n" + "".join(f"t{n}\t{label}\n" for n, label in enumerate(["10", "2", "2", "-1"])))
+    assert labels_of(read_examples("classify", path)) == ["-1", "2", "10"]
+    assert balance(read_examples("classify", path)) == {"2": 2, "-1": 1, "10": 1}
+    assert labels_of([TextExample("", ("a",), label) for label in ("yes", "10", None)]) == ["10", "yes"]
+
+
+def test_labels_that_training_has_not_seen():
+    labels = ["yes", "No", None, "no", "maybe"]
+    dev = [TextExample(f"dev.tsv, line {line}", ("a",), label) for line, label in enumerate(labels, 2)]
+    check_labels(["yes", "No", "no", "maybe"], dev, "dev.tsv")
+    with pytest.raises(UserError, match="2 problems in dev.tsv") as error:
+        check_labels(["yes", "no"], dev, "dev.tsv")
+    assert [where for where, _ in error.value.problems] == ["dev.tsv, line 3", "dev.tsv, line 6"]
+    with pytest.raises(UserError, match="dev.tsv, line 4"):
+        check_labelled(dev, "dev.tsv")
+
+
+def test_unlabelled_files_say_so(write):
+    heard: list[str] = []
+    for content in ("text\na\n", "text\tlabel\na\t\n"):
+        assert read_examples("classify", write(content), notice=heard.append)[0].label is None
+    assert len(heard) == 2 and all("nothing about label" in text for text in heard)
+
+
+def test_overlap():
+    train = [TextExample("", (text,), "1") for text in "abc"]
+    dev = [TextExample("", (text,), "0") for text in "abxy"]
+    assert overlap(train, dev) == 0.5 and overlap(train, train) == 1.0 and overlap(train, []) == 0.0

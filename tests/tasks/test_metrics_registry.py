@@ -1,0 +1,116 @@
+"""Finding metrics by kind and name, how sure a score is, and what is missing said in time."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from stemma.errors import UserError
+from stemma.tasks.data.examples import KINDS
+from stemma.tasks.metrics import METRICS, bootstrap, check_metrics, score
+from stemma.tasks.scores import summary_scores, translation_scores
+
+
+def test_every_kind_of_task_has_metrics():
+    assert set(METRICS) == {*KINDS, "seq2seq"}
+    for kind, metrics in METRICS.items():
+        assert metrics and all(name == metric.name and metric.about for name, metric in metrics.items()), kind
+    lower = [name for metrics in METRICS.values() for name, metric in metrics.items() if not metric.higher_is_better]
+    assert lower == ["mean_squared_error"]
+    assert METRICS["qa"]["f1"].scale == 100 and METRICS["tag"]["f1"].scale == METRICS["classify"]["f1"].scale == 1
+    assert METRICS["qa"]["f1"].needs == "spans" and METRICS["rank"]["map"].needs == "scores"
+
+
+def test_unknown_names_all_at_once():
+    with pytest.raises(UserError, match='no kind of task "classfy".*Did you mean "classify"'):
+        check_metrics("classfy", ("f1",))
+    with pytest.raises(UserError, match="pair has no such metric; choose among accuracy, f1, ") as caught:
+        check_metrics("pair", ("acuracy", "f1", "loss"))
+    assert [what for _, what in caught.value.problems] == ['"acuracy" Did you mean "accuracy"?', '"loss"']
+
+
+@pytest.mark.parametrize(("kind", "name", "module", "package"), [
+    ("classify", "matthews", "sklearn.metrics", "scikit-learn"), ("regress", "pearson", "scipy.stats", "scipy"),
+    ("tag", "f1", "seqeval.scheme", "seqeval"), ("seq2seq", "rouge_l", "rouge_score.rouge_scorer", "rouge-score")])
+def test_a_missing_library_is_named_before_anything_is_scored(monkeypatch, kind, name, module, package):
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(UserError, match=rf'this metric needs {package}: pip install "stemma-lm\[metrics\]"'):
+        check_metrics(kind, (name,))
+    check_metrics("classify", ("accuracy",))  # accuracy needs nobody
+
+
+def test_no_library_before_it_is_used():
+    code = ("import sys, stemma.tasks.metrics as metrics\n"
+            "metrics.score('choice', ('accuracy',), [1, 0], [1, 1])\n"
+            "metrics.score('qa', ('f1',), [['red']], ['red'])\n"
+            "sys.exit(str([name for name in ('torch', 'sklearn', 'scipy', 'seqeval', 'nltk') if name in sys.modules]))")
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.stderr.strip() == "[]"
+
+
+def test_what_cannot_be_scored():
+    with pytest.raises(UserError, match="nothing to score"):
+        score("classify", ("accuracy",), [], [])
+    with pytest.raises(UserError, match="there are 2 examples and 1 predictions"):
+        score("classify", ("accuracy",), ["a", "b"], ["a"])
+    with pytest.raises(UserError, match="1 of 2 examples have no label to compare with"):
+        score("classify", ("accuracy",), ["a", None], ["a", "b"])
+
+
+def test_written_text_is_scored_by_the_same_libraries():
+    gold = ["the old clerk copies a letter", "the printer reads"]
+    said = ["the old clerk copies letters", "the printer reads"]
+    found = score("seq2seq", ("bleu", "chrf", "rouge_l", "exact_match"), gold, said)
+    words = translation_scores(said, [gold])
+    assert found == {"bleu": words["bleu"]["score"], "chrf": words["chrf"]["score"],
+                     "rouge_l": summary_scores(said, [gold])["rougeL"], "exact_match": 50}
+    several = score("seq2seq", ("bleu", "exact_match"), [[gold[0], said[0]], [gold[1]]], said)
+    assert several == pytest.approx({"bleu": 100, "exact_match": 100})
+    short = ["the old clerk copies a letter", "the printer"]  # too short for its one reference, for none of nothing
+    assert (score("seq2seq", ("bleu",), [[gold[0], said[0]], [gold[0]]], short)
+            == score("seq2seq", ("bleu",), [[gold[0], said[0]], [gold[0], gold[0]]], short))
+    chinese = score("seq2seq", ("bleu",), ["猫坐在垫子上"], ["猫坐在垫子上面"])["bleu"]
+    assert chinese == translation_scores(["猫坐在垫子上面"], [["猫坐在垫子上"]], tokenize="zh")["bleu"]["score"] > 50
+
+
+def test_interval_of_a_share():
+    """70 hits of 100: the normal approximation says 0.7 +- 1.96 * sqrt(0.7 * 0.3 / 100) = 0.61 to 0.79."""
+    gold, said = ["1"] * 100, ["1"] * 70 + ["0"] * 30
+    low, high = bootstrap("classify", "accuracy", gold, said, seed=4, rounds=4000)
+    assert low == pytest.approx(0.61, abs=0.012) and high == pytest.approx(0.79, abs=0.012)
+    assert bootstrap("classify", "accuracy", gold, said, seed=4, rounds=4000) == (low, high)
+    assert bootstrap("qa", "exact_match", [["a b"]] * 4, ["a b"] * 4) == (100, 100)
+
+
+@pytest.mark.parametrize(("kind", "name"), [("classify", "matthews"), ("regress", "spearman"), ("rank", "map")])
+def test_interval_as_if_each_round_were_scored_alone(kind, name):
+    rng = np.random.default_rng(0)
+    size, extras = 120, {}
+    if kind == "regress":
+        gold = rng.normal(size=size)
+        said = gold + rng.normal(size=size)
+    else:
+        gold = rng.integers(2, size=size)
+        said = np.where(rng.random(size) < 0.75, gold, 1 - gold) + (rng.random(size) if kind == "rank" else 0)
+    if kind == "rank":
+        extras = {"groups": [str(number // 4) for number in range(size)]}
+    fast = bootstrap(kind, name, gold, said, rounds=1500, **extras)
+    alone = []
+    for _ in range(300):
+        rows = rng.integers(size, size=size)
+        if kind == "rank":  # whole queries are drawn, and one drawn twice is two queries
+            queries = rng.integers(size // 4, size=size // 4)
+            rows = (queries[:, None] * 4 + np.arange(4)).ravel()
+        alone.append(score(kind, (name,), gold[rows], said[rows], **extras)[name])
+    low, high = np.quantile(alone, [0.025, 0.975])
+    assert fast == pytest.approx((low, high), abs=0.15 * (high - low))
+
+
+def test_interval_of_what_only_the_whole_has():
+    gold = ["the clerk reads a letter", "the printer sleeps", "our neighbour counts seven pages"]
+    said = ["the clerk reads a letter", "a printer sleeps", "our neighbour counts pages"]
+    low, high = bootstrap("seq2seq", "chrf", gold, said, rounds=40)
+    assert low < score("seq2seq", ("chrf",), gold, said)["chrf"] < high <= 100

@@ -1,0 +1,65 @@
+"""Tables of query, title and label: three formats, labels by number or by word, faults by line."""
+
+from __future__ import annotations
+
+import pytest
+
+from stemma.errors import UserError
+from stemma.text.relevance import Judged, open_relevance
+
+ROWS = [Judged("red shoe", "shoes, red", 2), Judged("river", 'the "Po"', 0)]
+
+
+@pytest.mark.parametrize(("name", "text"), [
+    ("r.tsv", 'query\ttitle\tlabel\nred shoe\tshoes, red\t2\n\nriver\tthe "Po"\t0\n'),
+    ("r.tsv", 'label\tid\ttitle\tQuery\n2\tx\tshoes, red\tred shoe\n0\ty\tthe "Po"\triver\n'),
+    ("r.csv", 'query,title,label\nred shoe,"shoes, red",2\nriver,"the ""Po""",0\n'),
+    ("r.jsonl", '{"query": "red shoe", "title": "shoes, red", "label": 2}\n'
+                '{"query": "river", "title": "the \\"Po\\"", "label": "0", "more": 1}\n'),
+    ("r.tsv", 'red shoe\tshoes, red\t2\nriver\tthe "Po"\t0\n'),
+])
+def test_formats(tmp_path, name, text):
+    (tmp_path / name).write_text(text)
+    found = open_relevance([tmp_path / name])
+    assert list(found.rows()) == ROWS and found.labels == ["0", "1", "2"]
+    assert list(found.rows()) == ROWS  # as often as one likes
+
+
+def test_words_are_numbered_in_their_order_over_all_files_and_told(tmp_path):
+    (tmp_path / "a.tsv").write_text("query\ttitle\tlabel\nq\tt\tgood\n")
+    (tmp_path / "b.tsv").write_text("query\ttitle\tlabel\nq\tt\tbad\nq\tt\tgood\n")
+    told: list[str] = []
+    found = open_relevance([tmp_path], notice=told.append)
+    assert [row.label for row in found.rows()] == [1, 0, 1] and found.labels == ["bad", "good"]
+    assert told == ['labels are numbered 0 = "bad", 1 = "good".']
+
+
+def test_a_missing_header_is_told(tmp_path):
+    (tmp_path / "a.tsv").write_text("q\tt\t1\n")
+    told: list[str] = []
+    assert list(open_relevance([tmp_path / "a.tsv"], notice=told.append).rows()) == [Judged("q", "t", 1)]
+    assert "has no header" in told[0]
+
+
+@pytest.mark.parametrize(("name", "text", "said"), [
+    ("r.tsv", "query\ttitle\nq\tt\n", "has no column label (its first line has: query, title)"),
+    ("r.tsv", "query\ttitle\tlabel\nq\tt\n", "r.tsv, line 2 has 2 columns instead of 3"),
+    ("r.tsv", "query\ttitle\tlabel\n\nq\t\t1\n", "r.tsv, line 3 has no title"),
+    ("r.tsv", "query\ttitle\tlabel\n\t \t\nq\t\t1\n", "line 3 has no title"),
+    ("r.tsv", "query\ttitle\tlabel\nq\t\t\nq\tt\n", "2 rows of"),
+    ("r.tsv", "query\ttitle\tlabel\n", "there is no row in"), ("r.tsv", "\n", "there is no row in"),
+    ("r.csv", 'query,title,label\nq,"t,1\n', "line 2: "),
+    ("r.jsonl", '{"query": "q", "title": "t"}\n', "line 1 has no label"), ("r.jsonl", "[1]\n", "is no JSON object"),
+    ("r.jsonl", "{\n", "line 1 is not JSON"), ("r.tsv", "query\ttitle\tlabel\nq\tt\t254\n", "a few numbers from 0 on"),
+    ("r.tsv", "query\ttitle\tlabel\n" + "".join(f"q\tt\tw{n}\n" for n in range(255)), "holds 255 different values"),
+])
+def test_bad_tables(tmp_path, name, text, said):
+    (tmp_path / name).write_text(text)
+    with pytest.raises(UserError) as caught:
+        open_relevance([tmp_path / name])
+    assert name in str(caught.value) and said in str(caught.value)
+
+
+def test_standard_input_cannot_be_read_twice():
+    with pytest.raises(UserError, match="name a file"):
+        open_relevance(["-"])

@@ -1,0 +1,136 @@
+"""Traditional Chinese made simplified before the tokenizer: in training, in a corpus, in use, saved and loaded."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import numpy as np
+import pytest
+
+from stemma.cli import main
+from stemma.corpus.build import build_corpus
+from stemma.corpus.shards import Corpus
+from stemma.errors import UserError
+from stemma.lineage import recipe
+from stemma.text import simplify
+from stemma.text.tokenizer import Tokenizer
+from stemma.text.train import train_tokenizer
+from stemma.training.pretrain import pretrain
+from stemma.training.source import adopt_tokenizer
+
+TRADITIONAL, SIMPLIFIED = "頭髮與發財，漢語語言學。", "头发与发财，汉语语言学。"
+PLAIN = "A reader of 頭髮 [MASK]"
+
+
+@pytest.fixture(scope="module")
+def opencc():
+    pytest.importorskip("opencc")
+
+
+@pytest.fixture(scope="module")
+def tokenizer(opencc) -> Tokenizer:
+    return train_tokenizer(iter([TRADITIONAL * 3]), "wordpiece", 300, lowercase=True, simplify=True)
+
+
+def test_a_vocabulary_of_simplified_characters(tokenizer):
+    pieces = set(tokenizer.backend.get_vocab())
+    assert {"发", "头", "汉"} <= pieces and not {"髮", "發", "頭", "漢"} & pieces
+
+
+def test_what_is_read_is_simplified_everywhere(tokenizer):
+    plain = Tokenizer(tokenizer.backend)
+    assert not plain.simplify
+    wanted = plain.encode(SIMPLIFIED).ids
+    assert tokenizer.encode(TRADITIONAL).ids == wanted != plain.encode(TRADITIONAL).ids
+    assert tokenizer.encode_batch([TRADITIONAL])[0].ids == wanted
+    pair = plain.encode(SIMPLIFIED, SIMPLIFIED).ids
+    assert tokenizer.encode(TRADITIONAL, TRADITIONAL).ids == pair
+    assert tokenizer.encode_batch([TRADITIONAL], [TRADITIONAL])[0].ids == pair
+    laid = tokenizer.template("start A separator", "start A separator B separator")
+    assert laid.encode(TRADITIONAL).ids[1:-1] == wanted
+    assert tokenizer.role("mask") in tokenizer.encode(PLAIN).ids
+
+
+def test_saved_and_loaded_it_still_does(tokenizer, tmp_path):
+    tokenizer.save(tmp_path / "tok")
+    assert json.loads((tmp_path / "tok/tokenizer_config.json").read_text())["simplify"] is True
+    loaded = Tokenizer.load(tmp_path / "tok")
+    assert loaded.simplify and loaded.encode(TRADITIONAL, special=False).ids == tokenizer.encode(TRADITIONAL).ids
+    Tokenizer(tokenizer.backend).save(tmp_path / "plain")
+    assert not Tokenizer.load(tmp_path / "plain").simplify
+    assert "simplify" not in (tmp_path / "plain/tokenizer_config.json").read_text()
+
+
+def test_elsewhere_only_the_step_itself_is_missing(tokenizer, tmp_path):
+    transformers = pytest.importorskip("transformers")
+    tokenizer.save(tmp_path)
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    ours = tokenizer.encode(TRADITIONAL, special=False).ids
+    assert theirs(SIMPLIFIED, add_special_tokens=False)["input_ids"] == ours
+    assert theirs(TRADITIONAL, add_special_tokens=False)["input_ids"] != ours
+
+
+def test_the_text_of_a_corpus_is_the_simplified_one(tokenizer, tmp_path):
+    (tmp_path / "a.txt").write_text(f"{TRADITIONAL}\n{TRADITIONAL}")
+    (tmp_path / "d.jsonl").write_text(json.dumps([["a", TRADITIONAL], ["b", TRADITIONAL]]) + "\n")
+    build_corpus([tmp_path / "a.txt"], tokenizer, tmp_path / "corpus", workers=1, dialogue=[tmp_path / "d.jsonl"])
+    corpus = Corpus.open(tmp_path / "corpus")
+    assert [corpus.text(number) for number in (0, 1)] == [f"{SIMPLIFIED}\n{SIMPLIFIED}"] * 2
+    ids = tokenizer.encode(TRADITIONAL).ids
+    assert corpus.slice("tokens", 0, corpus.tokens).tolist() == ids * 4
+    assert corpus.tokenizer.simplify and corpus.manifest["unknown"] == 0
+    start, stop = corpus.documents[1], corpus.documents[2]
+    places = corpus.slice("starts", start, stop)
+    assert [corpus.text(1)[place] for place in places] == list(SIMPLIFIED * 2)
+    adopted = adopt_tokenizer(recipe("bert@tiny"), corpus)
+    assert adopted.settings.tokenizer.simplify and adopted.settings.tokenizer.cjk_spacing
+
+
+def test_a_recipe_that_wants_it_trains_a_model_that_does_it(opencc, tmp_path):
+    (tmp_path / "a.txt").write_text("\n\n".join([f"{TRADITIONAL}\n{TRADITIONAL}"] * 30))
+    changes = ["tokenizer.simplify=true", "network.width=32", "network.heads=2", "network.layers=1",
+               "network.feedforward=64", "corpus.sequence_length=32", "training.batch_size=4", "training.threads=1"]
+    told: list[str] = []
+    pretrain("bert@tiny", tmp_path / "a.txt", tmp_path / "run", steps=1, changes=changes, notice=told.append)
+    assert simplify.OUTSIDE in told
+    import stemma
+
+    model = stemma.load(tmp_path / "run")
+    assert model.tokenizer.simplify and model.recipe.settings.tokenizer.simplify
+    embedded = [stemma.load(tmp_path / "run").tokenizer.encode(text).ids for text in (TRADITIONAL, SIMPLIFIED)]
+    assert embedded[0] == embedded[1]
+    from stemma.tasks.embed import embed
+
+    traditional, simplified = embed(model, [TRADITIONAL, SIMPLIFIED])
+    assert np.array_equal(traditional, simplified)
+
+
+def test_without_opencc_the_extra_is_named(tokenizer, monkeypatch):
+    monkeypatch.setitem(sys.modules, "opencc", None)
+    simplify._converter.cache_clear()
+    try:
+        assert tokenizer.encode("plain").ids  # nothing to be done
+        with pytest.raises(UserError, match=r'pip install "stemma-lm\[zh\]"'):
+            tokenizer.encode(TRADITIONAL)
+    finally:
+        simplify._converter.cache_clear()
+
+
+def test_the_verb(opencc, tmp_path, capsys):
+    (tmp_path / "a.txt").write_text(TRADITIONAL)
+    order = ["tokenizer", "train", str(tmp_path / "a.txt"), "--kind", "wordpiece", "--vocab-size", "300", "--json"]
+    assert main([*order, "--simplify", "--no-cjk-spacing", "--out", str(tmp_path / "tok")]) == 0
+    said = capsys.readouterr()
+    result = json.loads(said.out)
+    assert result["simplify"] is True and result["cjk_spacing"] is False and result["lowercase"] is False
+    assert "OpenCC, t2s" in said.err
+    loaded = Tokenizer.load(tmp_path / "tok")
+    assert loaded.simplify and loaded.cjk_spacing is False
+    assert main(["tokenizer", "info", str(tmp_path / "tok")]) == 0 and "OpenCC, t2s" in capsys.readouterr().out
+    assert main([*order, "--out", str(tmp_path / "plain")]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert result["simplify"] is False and result["cjk_spacing"] is True
+    order[order.index("wordpiece")] = "byte_bpe"
+    assert main([*order, "--cjk-spacing", "--out", str(tmp_path / "bytes")]) == 2
+    assert "leave --cjk-spacing out" in capsys.readouterr().err and not (tmp_path / "bytes").exists()

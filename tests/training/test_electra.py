@@ -1,0 +1,136 @@
+"""An ELECTRA run: what it logs, what it leaves behind, and how one goes on from it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from commands import stemma as command
+
+import stemma
+from stemma.corpus.shards import Corpus
+from stemma.errors import UserError
+from stemma.lineage import recipe
+from stemma.training.average import average
+from stemma.training.pretrain import _start_from, pretrain, resume
+from stemma.training.source import adopt_tokenizer
+
+SMALL = ["network.width=32", "network.heads=2", "network.layers=2", "network.feedforward=64",
+         "corpus.sequence_length=32", "training.batch_size=8", "training.warmup_steps=2", "training.threads=1",
+         "training.log_every=1", "training.checkpoint_every=3"]
+TEXT = "the old clerk [MASK] a letter"
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory, corpus_folder):
+    run = tmp_path_factory.mktemp("finished") / "run"
+    return run, pretrain("electra@tiny", corpus_folder, run, steps=6, changes=SMALL, seed=1)
+
+
+def test_what_is_logged(finished):
+    run, result = finished
+    lines = [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
+    steps = [line for line in lines if "loss" in line]
+    assert all({"masked_lm", "replaced_token"} == line["losses"].keys() for line in steps)
+    measures = [line["measures"] for line in steps]
+    assert all({"generator_accuracy", "replaced", "recall"} <= one.keys() for one in measures)
+    assert all(0 <= value <= 1 for one in measures for value in one.values())
+    assert all(0.1 < one["replaced"] < 0.16 for one in measures)
+    assert result["validation_losses"].keys() == {"masked_lm", "replaced_token"} == result["baselines"].keys()
+
+
+def test_the_discriminator_is_kept_and_the_generator_lies_beside_it(finished):
+    run, result = finished
+    model, generator = stemma.load(run), stemma.load(run / "model/generator")
+    assert model.notices == generator.notices == []
+    assert model.parameter_count() == result["parameters"]
+    ids = torch.arange(2, 12)[None]
+    assert model.logits(ids).shape == (1, 10) and generator.logits(ids).shape == (1, 10, model.network.vocabulary)
+    assert torch.equal(model.network.embedding.tokens.weight, generator.network.embedding.tokens.weight)
+    assert model.tokenizer.fingerprint == generator.tokenizer.fingerprint
+    assert generator.network.settings.width == 8 and list(generator.recipe.settings.objective) == ["masked_lm"]
+
+
+def test_damage_to_the_generator_is_noticed(finished, tmp_path):
+    shutil.copytree(finished[0] / "model", tmp_path / "m")
+    weights = tmp_path / "m/generator/model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-4] + b"oops")
+    for folder in (tmp_path / "m", tmp_path / "m/generator"):
+        with pytest.raises(UserError, match="damaged"):
+            stemma.load(folder)
+
+
+def test_fill_asks_the_generator(finished):
+    run, _ = finished
+    found = command("fill", run, TEXT, "--json")
+    assert found.code == 0 and "generator" in found.err
+    assert found.json["predictions"] == command("fill", run / "model/generator", TEXT, "--json").json["predictions"]
+
+
+def test_who_asks_the_discriminator_for_tokens_is_told_where_to_go(finished, text_file):
+    asked = command("perplexity", finished[0], text_file)
+    assert asked.code == 2 and "generator" in asked.err
+
+
+def started(where: Path, corpus_folder: Path, *changes: str, name: str = "electra@tiny"):
+    corpus, told = Corpus.open(corpus_folder), []
+    wanted = adopt_tokenizer(recipe(name, [*SMALL, *changes]), corpus)
+    return *_start_from(str(where), wanted, corpus, told.append), told
+
+
+def test_going_on_from_a_run_goes_on_with_both(finished, corpus_folder):
+    run, _ = finished
+    _, network, told = started(run, corpus_folder)
+    assert told == []
+    model, generator = stemma.load(run), stemma.load(run / "model/generator")
+    for name, tensor in model.network.state_dict().items():
+        assert torch.equal(network.state_dict()[name], tensor)
+    for name, tensor in generator.network.state_dict().items():
+        assert torch.equal(network.generator.state_dict()[name], tensor)
+
+
+def test_the_generator_that_is_there_has_its_own_size(finished, corpus_folder):
+    wanted, network, _ = started(finished[0], corpus_folder)
+    assert wanted.settings.network.generator.multiplier == 0.25 and network.generator.settings.width == 8
+    with pytest.raises(UserError, match="not the one you ask for"):
+        started(finished[0], corpus_folder, "network.generator.multiplier=0.5")
+
+
+def test_without_its_generator_a_new_one_is_made(finished, corpus_folder, tmp_path):
+    stemma.save(stemma.load(finished[0]), tmp_path / "alone")
+    assert not (tmp_path / "alone/generator").exists()
+    _, network, told = started(tmp_path / "alone", corpus_folder, "network.generator.multiplier=0.5")
+    assert network.generator.settings.width == 16
+    assert told == [f"not in {tmp_path / 'alone'}, so started at random: generator.embedding, generator.encoder, "
+                    "generator.heads"]
+    assert torch.equal(network.generator.embedding.tokens.weight,
+                       stemma.load(finished[0]).network.embedding.tokens.weight)
+
+
+def test_a_bert_may_start_from_the_discriminator(finished, corpus_folder):
+    wanted, network, told = started(finished[0], corpus_folder, name="bert@tiny")
+    assert wanted.settings.network.generator is None and network.generator is None
+    assert "heads.replaced_token" in told[-1]
+
+
+@pytest.mark.parametrize("lost", [["checkpoints/step-6", "model"], ["model"]], ids=["half-way", "after the last step"])
+def test_an_interrupted_run_ends_with_the_same_generator(finished, tmp_path, corpus_folder, lost):
+    run, result = finished
+    pretrain("electra@tiny", corpus_folder, tmp_path / "run", steps=6, changes=SMALL, seed=1)
+    for folder in lost:
+        shutil.rmtree(tmp_path / "run" / folder)
+    (tmp_path / "run/result.json").unlink()
+    again = resume(tmp_path / "run")
+    for folder in ("model", "model/generator"):
+        assert (tmp_path / "run" / folder / "model.safetensors").read_bytes() == \
+            (run / folder / "model.safetensors").read_bytes()
+    assert again["validation_losses"] == result["validation_losses"]
+
+
+def test_the_mean_of_checkpoints_has_both(finished, tmp_path):
+    average(finished[0], last=2, out=tmp_path / "mean")
+    assert stemma.load(tmp_path / "mean").judges
+    assert stemma.load(tmp_path / "mean/generator").logits(torch.arange(5)[None]).dim() == 3

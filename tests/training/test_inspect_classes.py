@@ -1,0 +1,26 @@
+from stemma import lineage
+from stemma.corpus.shards import Corpus
+from stemma.training.inspect import inspect
+
+
+def test_classes_of_places_are_shown_beside_the_targets(corpus_folder):
+    """A target is a token to be guessed; a class stands at its place, and None where nothing is asked."""
+    corpus = Corpus.open(corpus_folder)
+    recipe = lineage.recipe("structbert@tiny", ["objective.capitalisation.weight=1.0"])
+    found = inspect(recipe, corpus, examples=3)
+    assert found["batch"]["scored"].keys() == {"vocabulary", "word_structure", "capitalisation"}
+    for example in found["examples"]:
+        assert {target["head"] for target in example["targets"]} <= {"vocabulary", "word_structure"}
+        classes = example["classes"]["capitalisation"]
+        assert len(classes) == len(example["input"])
+        in_words = {place for start, stop in example["words"] for place in range(start, stop)}
+        for place, label in enumerate(classes):
+            hidden = place not in in_words or example["input"][place] != example["original"][place]
+            assert (label is None) == hidden
+        assert 1 in classes and 0 in classes
+        assert example["labels"].keys() == {"sentence_order"}
+
+
+def test_without_such_tasks_nothing_is_said_of_classes(corpus_folder):
+    shown = inspect(lineage.recipe("bert@tiny"), Corpus.open(corpus_folder), examples=1)["examples"]
+    assert "classes" not in shown[0]

@@ -1,0 +1,104 @@
+"""Tasks on running text, on dialogues and on queries with titles, trained side by side from one corpus."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from conftest import OBJECTS
+from talking import judged, mixed_corpus
+
+import stemma
+from stemma import lineage
+from stemma.corpus.shards import Corpus
+from stemma.corpus.view import KINDS
+from stemma.objectives import build_objectives, without_data
+from stemma.training.pretrain import pretrain
+from stemma.training.source import reads_pairs
+from stemma.training.supply import Supply
+
+RECIPE = """
+parent = "bert"
+remove = ["objective.next_sentence"]
+[objective.talk]
+kind = "dialogue_lm"
+packing = "dialogue"
+[objective.talk_mask]
+kind = "masked_lm"
+packing = "dialogue"
+rate = 0.15
+unit = "token"
+dynamic = true
+[objective.clicks]
+kind = "ir_relevance"
+packing = "parallel"
+turns = 3.0
+"""
+SMALL = ["network.width=32", "network.heads=2", "network.layers=1", "network.feedforward=64", "network.dropout=0.0",
+         "network.attention.dropout=0.0",
+         "corpus.sequence_length=32", "training.batch_size=16", "training.warmup_steps=2", "training.threads=1",
+         "training.learning_rate=0.003", "corpus.validation=0.2", "objective.masked_lm.dynamic=true"]
+KIND_OF = {"talk": "roles", "talk_mask": "roles", "clicks": "relevance", "masked_lm": "running"}
+
+
+@pytest.fixture(scope="module")
+def recipe(tmp_path_factory) -> str:
+    path = tmp_path_factory.mktemp("recipe") / "talking.toml"
+    path.write_text(RECIPE)
+    return f"{path}@tiny"
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory, tokenizer_folder) -> Corpus:
+    """The label of a query is the number of its object, so it can be learned."""
+    rows = [(query, title, OBJECTS.index(query) % 3) for query, title, _ in judged(120)]
+    return mixed_corpus(tmp_path_factory.mktemp("talking"), tokenizer_folder, rows=rows)
+
+
+def test_each_group_reads_its_own_kind_for_training_and_held_out(recipe, corpus):
+    chosen = lineage.recipe(recipe, SMALL)
+    supply = Supply(chosen, corpus, build_objectives(chosen), 0)
+    try:
+        met = set()
+        for step in range(40):
+            draft, active = supply.draft(step, 32)
+            kind = KIND_OF[active[0].name]
+            assert {KIND_OF[objective.name] for objective in active} == {kind}
+            first = draft.source[draft.source >= 0]
+            held = np.searchsorted(supply.validation.documents[:, 0], first, side="right") - 1
+            assert not ((held >= 0) & (first < supply.validation.documents[held, 1])).any()
+            number = np.searchsorted(draft.view.documents[:, 0], draft.pieces.start, side="right") - 1
+            assert set(draft.view.kinds()[number].tolist()) == {KINDS.index(kind)}
+            met.add(kind)
+        assert met == set(KINDS)
+        found = {objective.name for objectives, _ in supply.validation_batches(32) for objective in objectives}
+        assert found == set(KIND_OF)
+        assert np.exp(supply.unigram()).sum() == pytest.approx(1.0)
+    finally:
+        supply.close()
+
+
+def test_all_are_trained_and_their_losses_told(recipe, corpus, tmp_path):
+    result = pretrain(recipe, corpus.path, tmp_path / "run", steps=150, changes=SMALL)
+    assert set(result["validation_losses"]) == set(KIND_OF)
+    assert result["validation_losses"]["clicks"] < 0.7 * result["baselines"]["clicks"]
+    assert result["validation_losses"]["talk_mask"] < result["baselines"]["talk_mask"]
+    assert {"dialogue_lm", "ir_relevance", "vocabulary", "pooler"} <= set(stemma.load(tmp_path / "run").network.heads)
+
+
+def test_on_running_text_alone_the_others_are_switched_off_by_name(recipe, corpus_folder, tmp_path):
+    told: list[str] = []
+    result = pretrain(recipe, corpus_folder, tmp_path / "run", steps=2, changes=SMALL, notice=told.append)
+    assert set(result["validation_losses"]) == {"masked_lm"}
+    for name in ("talk", "talk_mask", "clicks"):
+        assert any(f"objective.{name} " in text for text in told), told
+
+
+def test_without_running_text_its_tasks_are_switched_off(recipe, tmp_path, tokenizer_folder):
+    corpus = mixed_corpus(tmp_path, tokenizer_folder, text=False)
+    left, told = without_data(lineage.recipe(recipe), corpus)
+    assert set(left.settings.objective) == {"talk", "talk_mask", "clicks"}
+    assert "objective.masked_lm" in told[0] and "no running text" in told[0]
+
+
+def test_raw_text_is_running_text_to_a_recipe_that_also_judges_titles(recipe):
+    assert not reads_pairs(lineage.recipe(recipe)) and reads_pairs(lineage.recipe("transformer"))
