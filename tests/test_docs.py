@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
@@ -27,6 +28,7 @@ def blocks(page: Path) -> list[tuple[str, str]]:
 def test_the_commands_of_the_page_work(page: Path, tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text(small_text())
     write_pairs(tmp_path)
+    write_beside(tmp_path)
     for name, content in re.findall(r"^```toml\n# (\S+\.toml)\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL):
         (tmp_path / name).write_text(content)
     targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
@@ -55,6 +57,17 @@ def write_pairs(folder: Path) -> None:
     for name in ("train", "test"):
         (folder / f"{name}.en").write_text("\n".join(english if name == "train" else english[:5]))
         (folder / f"{name}.de").write_text("\n".join(german if name == "train" else german[:5]))
+
+
+def write_beside(folder: Path) -> None:
+    """What some tasks read besides running text: a list of names, dialogues, and a search engine's log."""
+    lines = [line for line in small_text().splitlines() if line.strip()]
+    (folder / "names.txt").write_text("\n".join(dict.fromkeys(line.split()[0].strip(".,;") for line in lines[:9])))
+    talks = [{"turns": [{"role": ("user", "system")[turn % 2], "text": line} for turn, line in enumerate(three)]}
+             for three in zip(lines[0::3], lines[1::3], lines[2::3], strict=False)]
+    (folder / "talks.jsonl").write_text("\n".join(map(json.dumps, talks)))
+    rows = [f"{line.split()[0]}\t{line}\t{number % 3}" for number, line in enumerate(lines[:60])]
+    (folder / "clicks.tsv").write_text("\n".join(["query\ttitle\tlabel", *rows]))
 
 
 def run(command: list[str], folder: Path, environment: dict[str, str]) -> None:

@@ -7,7 +7,8 @@ import shutil
 
 import pytest
 
-from stemma.errors import Interrupted
+from stemma.corpus.annotate import annotate
+from stemma.errors import Interrupted, UserError
 from stemma.training import loop as loop_module
 from stemma.training import pretrain as module
 from stemma.training.pretrain import pretrain, resume
@@ -115,3 +116,18 @@ def test_what_a_kill_left_is_cleared_away(whole, tmp_path):
     (run / ".run.json.0123abcd.tmp").touch()
     resume(run)
     assert not list(run.glob(".*"))
+
+
+def test_other_annotations_than_those_a_run_began_with_are_refused(corpus_folder, tmp_path):
+    corpus = tmp_path / "corpus"
+    shutil.copytree(corpus_folder, corpus)
+    (tmp_path / "first.txt").write_text("the\nof\n")
+    (tmp_path / "second.txt").write_text("and\nof the\n")
+    annotate(corpus, phrases=tmp_path / "first.txt")
+    pretrain("bert@tiny", corpus, tmp_path / "run", steps=4, changes=[*SMALL, "objective.masked_lm.unit=phrase"])
+    (tmp_path / "run" / "result.json").unlink()  # as if it had been killed before its end
+    annotate(corpus, phrases=tmp_path / "second.txt", overwrite=True)
+    with pytest.raises(UserError, match="phrases of .* are not those that"):
+        resume(tmp_path / "run")
+    annotate(corpus, phrases=tmp_path / "first.txt", overwrite=True)
+    assert resume(tmp_path / "run")["steps"] == 4

@@ -86,6 +86,13 @@ class Corpus:
         content = [self._sums[name] for name in ("documents.bin", "sentences.bin", "texts.bin", *arrays)]
         return hashlib.sha256("\n".join([self.manifest["tokenizer"]["fingerprint"], *content]).encode()).hexdigest()
 
+    def mark(self, name: str) -> str | None:
+        """Names the content of one array that was added; None where there is none."""
+        if name not in self._shards:
+            return None
+        sums = [self._sums[f"{shard['folder']}/{name}.bin"] for shard in self.manifest["shards"]]
+        return hashlib.sha256("\n".join(sums).encode()).hexdigest()
+
     def sides(self) -> list[str]:
         """Names of the per-token arrays that not every corpus has."""
         return [name for name in self._shards if name not in CORE]

@@ -127,6 +127,11 @@ def _train(run: Path, show: bool, notice: Notice, conclude: Conclude | None) -> 
         wanted, absent = without_data(wanted, corpus)
         for text in absent:
             notice(text)
+        fields = sorted({name for objective in build_objectives(wanted) for name in objective.needs().fields})
+        replace(read_run(run)[1], marks={name: corpus.mark(name) for name in fields}).write(run)
+    elif changed := [name for name, mark in plan.marks.items() if corpus.mark(name) != mark]:
+        raise UserError(f"the {changed[0]} of {corpus.path} are not those that {run} was started with, so it cannot go "
+                        "on exactly; annotate the corpus as before, or start a new run with `stemma pretrain --from`.")
     check_needs(wanted, corpus)
     check_stages(wanted, plan.budget)
     torch.manual_seed(plan.seed)

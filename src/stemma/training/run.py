@@ -52,6 +52,7 @@ class Plan:
     start: str | None = None  # --from
     reading: Reading = field(default_factory=Reading)
     fingerprint: str | None = None  # of the corpus, once it is known
+    marks: dict[str, str | None] = field(default_factory=dict)  # of the annotations that it is trained with
     tensorboard: bool = False
     target: list[str] = field(default_factory=list)  # of parallel text: the files of the other side, in order
     task: dict[str, Any] | None = None  # of a fine-tune: which, and what its scoring must know

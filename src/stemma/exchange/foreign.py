@@ -1,0 +1,75 @@
+"""A checkpoint that others fine-tuned: the card of its task, as far as its config.json tells it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from stemma.errors import CorruptFileError
+from stemma.exchange.cards import ALONE, Card
+from stemma.exchange.table import Config, Family
+from stemma.exchange.task_class import TaskClass
+from stemma.lineage import Recipe, recipe
+from stemma.network.task_heads import SpanHead
+
+SEVERAL = "multi_label_classification"  # any number of labels may be right at once; no task here asks so
+
+
+def card_of(folder: Path, config: Config, family: Family, notices: list[str]) -> Card | None:
+    """The task of the class that config.json names; None where it names none, or one that answers as nobody does here.
+    Whether a text or a pair of texts is judged is not said over there, and kind "classify" serves both."""
+    named = config.get("architectures") or ()
+    kind, task = next(((kind, task) for kind, task in family.tasks.items() if task.name in named), (None, None))
+    if kind is None or task is None:
+        return None
+    labels = _labels(folder, config) if kind in ("classify", "tag") else []
+    if unusual := _unusual(kind, task, config, labels):
+        notices.append(f"{folder} answers as a {task.name} with {', '.join(unusual)}, for which there is no task here; "
+                       "its head is left aside.")
+        return None
+    if kind == "classify" and len(labels) == 1:
+        kind, labels = "regress", []
+    heads = task.heads(ALONE, len(labels) or 1, _dropout(task, config))
+    usual = recipe(family.recipe).settings.corpus
+    return Card(ALONE, kind, tuple(labels), heads, usual.single, usual.pair, usual.sequence_length, (),
+                _values(kind, labels))
+
+
+def laid_out(card: Card, own: Recipe) -> Card:
+    """The same for a model of this recipe: texts as long as it reads, between the tokens that it knows."""
+    corpus = own.settings.corpus
+    return replace(card, single=corpus.single, pair=corpus.pair, longest=corpus.sequence_length)
+
+
+def _labels(folder: Path, config: Config) -> list[str]:
+    """In order; where they have no names, those that would stand there."""
+    table = config.get("id2label")
+    if table is None:
+        return [f"LABEL_{number}" for number in range(config.get("num_labels") or 2)]
+    try:
+        return [str(table[key]) for key in sorted(table, key=int)]
+    except (TypeError, ValueError) as error:
+        raise CorruptFileError(f"{folder}/config.json has an id2label that does not number its labels ({error}); copy "
+                               "it again.") from error
+
+
+def _unusual(kind: str, task: TaskClass, config: Config, labels: list[str]) -> list[str]:
+    needed: Mapping[str, Any] = task.holds
+    if kind == "classify" and (config.get("problem_type") == SEVERAL or len(labels) > 1):
+        needed = {**needed, "problem_type": "single_label_classification"}
+    return [f"{key} = {config[key]}" for key, value in needed.items() if config.get(key) not in (None, value)]
+
+
+def _dropout(task: TaskClass, config: Config) -> float:
+    usual = 0.0 if isinstance(task.head, SpanHead) else task.head.dropout
+    stated = config.get(task.dropout) if task.dropout is not None else None
+    return usual if stated is None else float(stated)
+
+
+def _values(kind: str, labels: list[str]) -> dict[str, Any]:
+    """What a learner must know: nothing is known of the examples that this model has seen."""
+    if labels:
+        return {"counts": [0] * len(labels)}
+    return {"regress": {"spread": 1.0}, "qa": {"silence": False}}.get(kind, {})

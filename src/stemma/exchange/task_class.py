@@ -1,0 +1,67 @@
+"""A class over there that answers one kind of task: what stands on top of the body, and what its tensors are called."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from stemma.exchange.cards import Card
+from stemma.exchange.keys import Key, linear
+from stemma.network.heads import ClassHead, HeadSpec, Pooler
+from stemma.network.network import POOLER
+from stemma.network.task_heads import SentenceHead, SpanHead
+
+SERVED = {"pair": "classify", "regress": "classify", "rank": "classify"}  # kinds of task that one class answers
+NUMBER = "score"  # what a single number is called where every answer has a label
+
+
+@dataclass(frozen=True)
+class TaskClass:
+    name: str
+    head: ClassHead | SentenceHead | SpanHead  # how it answers; the number of classes is each task's own
+    tensors: Mapping[str, str]  # a layer of the head -> its name over there
+    pooled: bool = False  # whether it reads the pooler's vector
+    dropout: str | None = None  # what config.json calls the dropout before the answer, where that has a name
+    holds: Mapping[str, Any] = field(default_factory=dict)  # what config.json says, or leaves unsaid, of such a head
+
+    def heads(self, name: str, classes: int, dropout: float) -> dict[str, HeadSpec]:
+        """The heads of a task of so many classes, of which the one called `name` answers."""
+        head = self.head if isinstance(self.head, SpanHead) else replace(self.head, classes=classes, dropout=dropout)
+        return {POOLER: Pooler(), name: head} if self.pooled else {name: head}
+
+    def answers(self, name: str, heads: Mapping[str, HeadSpec]) -> bool:
+        """Are these its heads, whatever the number of classes and the dropout?"""
+        spec = heads[name]
+        if isinstance(spec, SpanHead):
+            return heads == self.heads(name, 0, 0.0)
+        return isinstance(spec, ClassHead | SentenceHead) and heads == self.heads(name, spec.classes, spec.dropout)
+
+    def keys(self, name: str) -> tuple[Key, ...]:
+        biased = not isinstance(self.head, SentenceHead) or self.head.bias
+        pairs = [linear(f"heads.{name}.{ours}", theirs) for ours, theirs in self.tensors.items()]
+        return tuple(key for pair in pairs for key in (pair if biased else pair[:1]))
+
+    def config(self, card: Card) -> dict[str, Any]:
+        """What config.json says of a task, besides the class."""
+        spec, told = card.heads[card.name], {}
+        if self.dropout is not None and isinstance(spec, ClassHead | SentenceHead):
+            told[self.dropout] = spec.dropout
+        single = SERVED.get(card.kind, card.kind) == "classify"
+        if single:
+            told["problem_type"] = "single_label_classification" if card.labels else "regression"
+        if labels := card.labels or ((NUMBER,) if single else ()):
+            told["id2label"] = {str(number): label for number, label in enumerate(labels)}
+            told["label2id"] = {label: number for number, label in enumerate(labels)}
+        return told
+
+
+def pooled_answers(family: str, dropout: str = "classifier_dropout") -> dict[str, TaskClass]:
+    """BERT's classes, which others have too: texts are judged by the pooled vector, places each by its own."""
+    head, answer = ClassHead(1, 0.1), {"output": "classifier"}
+    return {
+        "classify": TaskClass(f"{family}ForSequenceClassification", head, answer, pooled=True, dropout=dropout),
+        "choice": TaskClass(f"{family}ForMultipleChoice", head, answer, pooled=True, dropout=dropout),
+        "tag": TaskClass(f"{family}ForTokenClassification", head, answer, dropout=dropout),
+        "qa": TaskClass(f"{family}ForQuestionAnswering", SpanHead(), {"output": "qa_outputs"}),
+    }
