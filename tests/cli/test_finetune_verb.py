@@ -83,7 +83,7 @@ def test_a_plan(tmp_path, toy, command):
 
 
 @pytest.mark.parametrize(("words", "told"), [
-    (["seq2sec"], 'no verb "seq2sec" in `stemma finetune`. Did you mean "seq2seq"?'),
+    (["seq2sec"], 'no task "seq2sec". Did you mean "seq2seq"?'),
     (["seq2seq", "--model", "MODEL"], "missing option '--out'"),
     (["seq2seq", "--model", "MODEL", "--out", "OUT"], "--train and --dev are missing"),
     (["seq2seq", "--model", "MODEL", "--out", "OUT", "--train", "TRAIN"], "--dev is missing"),

@@ -97,9 +97,10 @@ def test_the_recipe_says_what_the_folder_is(folder, theirs):
 # --- more or less than a pre-trained BERT -----------------------------------------------------------------------------
 
 
-def test_a_fine_tuned_folder_loads_its_body_and_names_the_rest(tmp_path):
+def test_a_folder_with_a_head_of_its_own_loads_its_body_and_names_the_rest(tmp_path):
     made = random_reference("bert", 2, "BertForSequenceClassification")
     made.save_pretrained(tmp_path)
+    configure(tmp_path, architectures=["BertForSomethingElse"])
     model = stemma.load(tmp_path)
     assert set(model.network.heads) == {"pooler"}
     assert len(model.notices) == 1

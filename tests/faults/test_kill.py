@@ -279,13 +279,16 @@ def test_a_second_process_is_refused_while_the_first_trains(tmp_path, corpus_fol
     command = [sys.executable, "-m", "stemma", "pretrain", "bert@tiny", "--corpus", corpus_folder, "--out", run,
                *SMALL, "--steps", "100000"]
     with subprocess.Popen([str(word) for word in command], stderr=subprocess.PIPE) as process:
-        while not saved_steps(run):
-            assert process.poll() is None
-            time.sleep(0.01)
-        second = stemma("resume", run)
-        assert second.code == 2 and second.err.startswith(f"error: another process is training {run}")
-        process.send_signal(signal.SIGINT)
-        assert process.wait(60) == 130
+        try:
+            while not saved_steps(run):
+                assert process.poll() is None
+                time.sleep(0.01)
+            second = stemma("resume", run)
+            assert second.code == 2 and second.err.startswith(f"error: another process is training {run}")
+            process.send_signal(signal.SIGINT)
+            assert process.wait(60) == 130
+        finally:
+            process.kill()
 
 
 def test_a_finished_run_says_so(tmp_path, corpus_folder):

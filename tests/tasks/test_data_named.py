@@ -200,7 +200,7 @@ def test_story_cloze(tmp_path):
 
 def test_the_registry_is_whole():
     assert set(DATASETS) == {
-        "cola", "sst2", "mrpc", "qqp", "stsb", "mnli", "mnli-mm", "qnli", "rte", "wnli", "ax", "snli", "scitail",
+        "cola", "sst2", "mrpc", "qqp", "stsb", "mnli", "mnli-mm", "qnli", "qnli-rank", "rte", "wnli", "ax", "snli", "scitail",
         "squad", "squad2", "conll2003", "swag", "race", "storycloze", "babi", "imdb", "agnews", "yelp",
         "chnsenticorp", "weibo", "lcqmc", "bq", "xnli", "msra-ner", "peoples-daily-ner", "cmrc2018", "drcd", "cjrc",
         "nlpcc-dbqa", "thucnews"}

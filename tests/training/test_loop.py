@@ -18,8 +18,10 @@ from stemma.lineage import recipe
 from stemma.objectives import build_network, build_objectives
 from stemma.training.budget import Budget
 from stemma.training.checkpoints import load_latest
-from stemma.training.loop import Course, Loop, _signals
+from stemma.training.course import Course
+from stemma.training.loop import Loop
 from stemma.training.pretrain import pretrain
+from stemma.training.signals import noted_signals
 from stemma.training.source import adopt_tokenizer
 from stemma.training.supply import Supply
 
@@ -170,7 +172,7 @@ def test_a_loss_that_jumps_stops_the_run(tmp_path, corpus):
 
 def test_the_first_signal_is_noted_and_the_second_obeyed():
     before = signal.getsignal(signal.SIGINT)
-    with pytest.raises(KeyboardInterrupt), _signals() as received:
+    with pytest.raises(KeyboardInterrupt), noted_signals() as received:
         os.kill(os.getpid(), signal.SIGINT)
         assert received == [signal.SIGINT]
         os.kill(os.getpid(), signal.SIGINT)

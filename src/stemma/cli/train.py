@@ -81,6 +81,9 @@ def finish(result: dict[str, Any], run: Path, as_json: bool) -> None:
               f"{result['seconds']:,.0f} s ({result['tokens_per_second']:,.0f} tokens/s){against}")
         for name, metrics in result.get("metrics", {}).items():
             print("\n".join(_scores(name, metrics)))
+        for task, alone in result.get("finetuned", {}).items():
+            for name, metrics in alone["metrics"].items():
+                print("\n".join(_scores(f"{name}, {task} by itself", metrics)))
         print(f"{result['run']}/model is ready: `stemma {_use(run)} \"...\"`")
 
     emit(result, as_json, human)

@@ -8,6 +8,7 @@ from typing import Any
 from stemma.exchange.bert import BERT
 from stemma.exchange.keys import Key, linear
 from stemma.exchange.table import Config, Family, Setting, Values
+from stemma.exchange.task_class import pooled_answers
 from stemma.network.heads import ClassHead, Pooler, TokenHead
 
 BLOCK, LAYER = "encoder.blocks.{i}.", "encoder.albert_layer_groups.{i}.albert_layers.0."
@@ -78,6 +79,7 @@ ALBERT = Family(
         frozenset({"pooler"}): "AlbertModel",
         frozenset(): "AlbertModel",
     },
+    tasks=pooled_answers("Albert", dropout="classifier_dropout_prob"),
     copies={"predictions.decoder.weight": "embeddings.word_embeddings.weight",
             "predictions.decoder.bias": "predictions.bias"},
     ignored=("position_ids",),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from stemma.exchange.keys import Key, linear
 from stemma.exchange.table import ACTIVATIONS, ORDINARY, Family, Setting
+from stemma.exchange.task_class import pooled_answers
 from stemma.network.boundary_head import BoundaryHead
 from stemma.network.heads import ClassHead, Pooler, TokenHead
 
@@ -79,6 +80,7 @@ BERT = Family(
         frozenset({"pooler"}): "BertModel",
         frozenset(): "BertModel",
     },
+    tasks=pooled_answers("Bert"),
     copies={"cls.predictions.decoder.weight": "embeddings.word_embeddings.weight",
             "cls.predictions.decoder.bias": "cls.predictions.bias"},
     ignored=("position_ids",),

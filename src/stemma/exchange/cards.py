@@ -14,10 +14,12 @@ from typing import Any
 
 from stemma.errors import CorruptFileError
 from stemma.network.heads import ClassHead, HeadSpec, Pooler
+from stemma.network.san import SanHead
 from stemma.network.task_heads import SentenceHead, SpanHead
 
 FILE = "tasks.json"
-SPECS: dict[str, type] = {kind.__name__: kind for kind in (Pooler, ClassHead, SentenceHead, SpanHead)}
+ALONE = "task"  # the name of a task that is the only one of its model
+SPECS: dict[str, type] = {kind.__name__: kind for kind in (Pooler, ClassHead, SentenceHead, SpanHead, SanHead)}
 
 
 @dataclass(frozen=True)

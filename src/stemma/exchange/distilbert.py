@@ -5,9 +5,12 @@ from __future__ import annotations
 from stemma.exchange.bert import BERT
 from stemma.exchange.keys import Key, linear
 from stemma.exchange.table import ACTIVATIONS, Family, Setting
-from stemma.network.heads import TokenHead
+from stemma.exchange.task_class import TaskClass
+from stemma.network.heads import ClassHead, TokenHead
+from stemma.network.task_heads import SentenceHead, SpanHead
 
 BLOCK, LAYER = "encoder.blocks.{i}.", "transformer.layer.{i}."
+TEXT, TEXT_LAYERS = SentenceHead(1, "first", "relu", dropout=0.2), {"dense": "pre_classifier", "output": "classifier"}
 
 DISTILBERT = Family(
     model_type="distilbert",
@@ -49,6 +52,12 @@ DISTILBERT = Family(
     )},
     specs={"vocabulary": TokenHead(transform=True)},
     classes={frozenset({"vocabulary"}): "DistilBertForMaskedLM", frozenset(): "DistilBertModel"},
+    tasks={
+        "classify": TaskClass("DistilBertForSequenceClassification", TEXT, TEXT_LAYERS, dropout="seq_classif_dropout"),
+        "choice": TaskClass("DistilBertForMultipleChoice", TEXT, TEXT_LAYERS, dropout="seq_classif_dropout"),
+        "tag": TaskClass("DistilBertForTokenClassification", ClassHead(1, 0.1), {"output": "classifier"}),
+        "qa": TaskClass("DistilBertForQuestionAnswering", SpanHead(), {"output": "qa_outputs"}),
+    },
     aliases={"hidden_size": "dim", "num_attention_heads": "n_heads", "num_hidden_layers": "n_layers"},
     copies={"vocab_projector.weight": "embeddings.word_embeddings.weight"},
     ignored=("position_ids",),

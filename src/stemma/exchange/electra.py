@@ -6,7 +6,9 @@ from __future__ import annotations
 from stemma.exchange.bert import BERT
 from stemma.exchange.keys import Key, linear
 from stemma.exchange.table import Config, Family, Setting, Values
+from stemma.exchange.task_class import TaskClass, pooled_answers
 from stemma.network.heads import JudgeHead, TokenHead
+from stemma.network.task_heads import SentenceHead
 
 WIDTH, PROJECT = "network.embedding.width", "embedding.project."
 
@@ -53,6 +55,16 @@ ELECTRA = Family(
         frozenset(): "ElectraModel",
     },
     removes={"vocabulary": ("network.generator", "objective.replaced_token")},
+    tasks={
+        **pooled_answers("Electra"),  # but there is no pooler, so that texts are judged in other ways
+        "classify": TaskClass("ElectraForSequenceClassification", SentenceHead(1, "first", "gelu", early=True),
+                              {"dense": "classifier.dense", "output": "classifier.out_proj"},
+                              dropout="classifier_dropout"),
+        "choice": TaskClass("ElectraForMultipleChoice", SentenceHead(1, "first", "gelu"),
+                            {"dense": "sequence_summary.summary", "output": "classifier"},
+                            dropout="summary_last_dropout",
+                            holds={"summary_type": "first", "summary_use_proj": True, "summary_activation": "gelu"}),
+    },
     copies={"generator_lm_head.weight": "embeddings.word_embeddings.weight"},
     ignored=BERT.ignored,
     old_names=BERT.old_names,

@@ -9,8 +9,8 @@ from itertools import chain, combinations
 from stemma.exchange.bert import BERT
 from stemma.exchange.keys import Key, linear
 from stemma.exchange.table import Config, Setting
+from stemma.exchange.task_class import pooled_answers
 from stemma.network.heads import ClassHead
-from stemma.objectives.connectives import CONNECTIVES
 
 NONE_USED = 3  # what is said over there of the number of task vectors where there are none
 
@@ -26,7 +26,7 @@ BOTH = ("pooler", "vocabulary", "next_sentence")
 # are left aside.
 TASKS = {"dialogue_lm": ClassHead(2), "capitalisation": ClassHead(2), "token_document_relation": ClassHead(2),
          "sentence_reordering": ClassHead(9), "sentence_distance": ClassHead(3),
-         "discourse_relation": ClassHead(len(CONNECTIVES)), "ir_relevance": ClassHead(3)}
+         "discourse_relation": ClassHead(2), "ir_relevance": ClassHead(3)}  # connectives: as many as the corpus had
 WITH_TASKS = chain.from_iterable(combinations(TASKS, count) for count in range(1, len(TASKS) + 1))
 
 
@@ -46,14 +46,16 @@ ERNIE = replace(
         Setting("network.embedding.tasks", "use_task_id", default=False, reads=_tasks,
                 writes=lambda value, values: bool(value)),
     ),
-    body=(*BERT.body, Key.of("embedding.tasks.weight", "embeddings.task_type_embeddings.weight",
-                             given="embedding.tasks.weight")),
+    body=(Key.of("embedding.tasks.weight", "embeddings.task_type_embeddings.weight", given="embedding.tasks.weight"),
+          *BERT.body),
     heads={**{name: BERT.heads[name] for name in BOTH},
            **{name: linear(f"heads.{name}.output", f"cls.{name}") for name in TASKS}},
     specs={**{name: BERT.specs[name] for name in BOTH}, **TASKS},
+    any_classes=frozenset(TASKS),
     classes={
         **{heads: kind.replace("Bert", "Ernie") for heads, kind in BERT.classes.items() if heads <= {*BOTH}},
         **{frozenset({*tasks, *heads}): "ErnieForMaskedLM" for tasks in WITH_TASKS
            for heads in (("vocabulary",), ("pooler", "vocabulary"))},
     },
+    tasks=pooled_answers("Ernie"),
 )

@@ -72,4 +72,5 @@ def _values(kind: str, labels: list[str]) -> dict[str, Any]:
     """What a learner must know: nothing is known of the examples that this model has seen."""
     if labels:
         return {"counts": [0] * len(labels)}
-    return {"regress": {"spread": 1.0}, "qa": {"silence": False}}.get(kind, {})
+    known: dict[str, dict[str, Any]] = {"regress": {"spread": 1.0}, "qa": {"silence": False}}
+    return known.get(kind, {})

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from stemma.exchange.keys import TURNED, Key, linear
 from stemma.exchange.table import ORDINARY, Family, Setting
+from stemma.exchange.task_class import TaskClass
 from stemma.network.heads import TokenHead
+from stemma.network.task_heads import SentenceHead
 
 BLOCK, LAYER = "encoder.blocks.{i}.", "h.{i}."
 
@@ -45,6 +47,8 @@ ALIASES = {"hidden_size": "n_embd", "num_attention_heads": "n_head", "num_hidden
 
 BUFFERS = (".attn.bias", ".attn.masked_bias")  # the triangle of who sees whom, once stored beside the weights
 
+LAST = SentenceHead(1, "last", None, bias=False)  # where the whole text has been read
+
 GPT = Family(
     model_type="openai-gpt",
     recipe="gpt",
@@ -63,6 +67,7 @@ GPT = Family(
     heads={"vocabulary": ()},
     specs={"vocabulary": TokenHead(transform=False, bias=False)},
     classes={frozenset({"vocabulary"}): "OpenAIGPTLMHeadModel", frozenset(): "OpenAIGPTModel"},
+    tasks={"classify": TaskClass("OpenAIGPTForSequenceClassification", LAST, {"output": "score"})},
     aliases=ALIASES,
     copies={"lm_head.weight": "tokens_embed.weight"},
     ignored=BUFFERS,

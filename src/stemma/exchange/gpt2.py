@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from stemma.exchange.gpt import ALIASES, BLOCKS, BUFFERS, FIXED, SIZES
+from stemma.exchange.gpt import ALIASES, BLOCKS, BUFFERS, FIXED, LAST, SIZES
 from stemma.exchange.keys import Key, linear
 from stemma.exchange.table import ACTIVATIONS, Family, Setting
-from stemma.network.heads import TokenHead
+from stemma.exchange.task_class import TaskClass
+from stemma.network.heads import ClassHead, TokenHead
+from stemma.network.task_heads import SpanHead
 
 GPT2 = Family(
     model_type="gpt2",
@@ -29,6 +31,12 @@ GPT2 = Family(
     heads={"vocabulary": ()},
     specs={"vocabulary": TokenHead(transform=False, bias=False)},
     classes={frozenset({"vocabulary"}): "GPT2LMHeadModel", frozenset(): "GPT2Model"},
+    tasks={
+        "classify": TaskClass("GPT2ForSequenceClassification", LAST, {"output": "score"}),
+        "tag": TaskClass("GPT2ForTokenClassification", ClassHead(1, 0.1), {"output": "classifier"},
+                         dropout="classifier_dropout"),
+        "qa": TaskClass("GPT2ForQuestionAnswering", SpanHead(), {"output": "qa_outputs"}),
+    },
     aliases=ALIASES,
     copies={"lm_head.weight": "wte.weight"},
     ignored=BUFFERS,

@@ -14,6 +14,8 @@ from torch import Tensor
 
 from stemma.errors import CorruptFileError, UserError, did_you_mean
 from stemma.exchange import FAMILIES
+from stemma.exchange.cards import FILE, Card, read_cards
+from stemma.exchange.foreign import card_of, laid_out
 from stemma.exchange.keys import to_ours, to_theirs
 from stemma.exchange.model import Model
 from stemma.exchange.save import GENERATOR, OWN_TYPE, RECIPE
@@ -98,15 +100,18 @@ def _read_config(folder: Path) -> dict[str, Any]:
 
 def _load_own(folder: Path, config: Mapping[str, Any]) -> Model:
     own = recipe(folder / RECIPE)
+    cards = read_cards(folder)
     declared = heads_of(build_objectives(own))
+    declared |= {name: spec for card in cards.values() for name, spec in card.heads.items()}
     heads = config.get("heads", [])
     if unknown := [name for name in heads if name not in declared]:
         raise CorruptFileError(f"{folder}/config.json lists the head {unknown[0]}, which no objective of its {RECIPE} "
-                               "has; save the model again from its run.")
+                               f"and no task of a {FILE} has; save the model again from its run.")
     network = _empty_network(own, config, {name: declared[name] for name in heads})
     expected, weights = network.state_dict(), read_weights(folder)
     _check_tensors(folder, expected, weights)
-    return _filled(own, network, {name: weights[name] for name in expected}, _left_aside(folder, weights, expected))
+    return _filled(own, network, {name: weights[name] for name in expected}, _left_aside(folder, weights, expected),
+                   cards)
 
 
 def _load_family(folder: Path, config: Mapping[str, Any], family: Family, tokenizer: Tokenizer | None) -> Model:
@@ -119,12 +124,20 @@ def _load_family(folder: Path, config: Mapping[str, Any], family: Family, tokeni
     weights = read_weights(folder)
     for old, new in family.old_names.items():
         weights = {name.replace(old, new): tensor for name, tensor in weights.items()}
+    notices = family.notices(config)
+    card = _own_card(folder, family) or card_of(folder, config, family, notices)
+    told = None if card is None else family.answering(card.kind, card.name, card.heads)
+    if card is not None and told is not None and set(told.heads_in(config, weights)) == set(card.heads):
+        family = told  # otherwise only the body is of use; who asks for the card's answers is told
     bare = not any(name.startswith(family.prefix) for name in weights)
     heads = family.heads_in(config, weights)
     removed = [key for head in heads for key in family.removes.get(head, ())]
     own = recipe(folder / RECIPE) if (folder / RECIPE).is_file() \
         else _recipe_of(family, config, folder, tokenizer, removed)
-    network = _empty_network(own, family.complete(config), {name: family.specs[name] for name in heads})
+    declared = heads_of(build_objectives(own)) if family.any_classes.intersection(heads) else {}
+    specs = {name: declared.get(name, family.specs[name]) if name in family.any_classes else family.specs[name]
+             for name in heads}
+    network = _empty_network(own, family.complete(config), specs)
     ours = network.state_dict()
     keys = family.keys(heads, ours, bare)
     # read backwards, the table says what must be there
@@ -135,8 +148,18 @@ def _load_family(folder: Path, config: Mapping[str, Any], family: Family, tokeni
     _check_copies(folder, copies, weights, untied)
     _check_zeros(folder, family.zeros, weights)
     known = {*expected, *copies, *family.zeros, *(name for name in weights if name.endswith(family.ignored))}
-    notices = [*family.notices(config), *_left_aside(folder, weights, known)]
-    return _filled(own, network, to_ours(keys, weights, ours), notices)
+    notices += _left_aside(folder, weights, known)
+    cards = {card.name: card if (folder / FILE).is_file() else laid_out(card, own)} if card is not None else {}
+    return _filled(own, network, to_ours(keys, weights, ours), notices, cards)
+
+
+def _own_card(folder: Path, family: Family) -> Card | None:
+    """The task that a model of ours was fine-tuned for; under a family's name there is but one."""
+    cards = list(read_cards(folder).values())
+    if cards and (len(cards) > 1 or family.answering(cards[0].kind, cards[0].name, cards[0].heads) is None):
+        raise CorruptFileError(f"{folder}/{FILE} tells of tasks that no model of the family {family.model_type} "
+                               "answers like that; it is another model's: copy the whole folder again.")
+    return cards[0] if cards else None
 
 
 def _recipe_of(family: Family, config: Mapping[str, Any], folder: Path, tokenizer: Tokenizer | None,
@@ -220,9 +243,10 @@ def _left_aside(folder: Path, found: Iterable[str], known: Container[str]) -> li
     return [told] if left else []
 
 
-def _filled(own: Recipe, network: Network, weights: Mapping[str, Tensor], notices: list[str]) -> Model:
+def _filled(own: Recipe, network: Network, weights: Mapping[str, Tensor], notices: list[str],
+            cards: dict[str, Card]) -> Model:
     network.load_state_dict({name: tensor.float() for name, tensor in weights.items()}, strict=True, assign=True)
-    return Model(own, None, network.eval().requires_grad_(True), notices)
+    return Model(own, None, network.eval().requires_grad_(True), notices, cards)
 
 
 def _counted(names: list[str]) -> str:

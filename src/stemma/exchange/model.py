@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from stemma.errors import UserError
+from stemma.errors import UserError, did_you_mean
 from stemma.exchange.cards import Card
 from stemma.lineage import Recipe
 from stemma.network.heads import Head
@@ -116,6 +116,27 @@ class Model:
             raise UserError(f"this {self.recipe.title} model has no language-model head, so it cannot guess tokens; "
                             "load a checkpoint that kept it (such as ...ForMaskedLM or ...LMHeadModel).")
         return self.network.head("vocabulary")
+
+    @property
+    def answerable(self) -> dict[str, Card]:
+        """The tasks whose heads are there: config.json may name a class whose own weights were never saved."""
+        return {name: card for name, card in self.cards.items() if card.heads.keys() <= self.network.specs.keys()}
+
+    def card(self, name: str | None = None) -> Card:
+        """The task to be answered: the one of this name, or the only one."""
+        if not self.cards:
+            raise UserError(f"this {self.recipe.title} model answers no task; teach it one with `stemma finetune`.")
+        if name is None and len(self.cards) > 1:
+            raise UserError(f"this model answers {len(self.cards)} tasks; say which with --task: "
+                            f"{', '.join(self.cards)}.")
+        chosen = next(iter(self.cards)) if name is None else name
+        if chosen not in self.cards:
+            raise UserError(f'this model has no task "{chosen}"; it answers {", ".join(self.cards)}.'
+                            f"{did_you_mean(chosen, self.cards)}")
+        if chosen not in self.answerable:
+            raise UserError(f"the weights of the head that answers (kind {self.cards[chosen].kind}) are not in this "
+                            "model's folder; take a checkpoint that has them, or teach it with `stemma finetune`.")
+        return self.cards[chosen]
 
     def parameter_count(self, heads: bool = True) -> int:
         return self.network.parameter_count(heads)

@@ -6,7 +6,9 @@ from __future__ import annotations
 from stemma.exchange.bert import BERT
 from stemma.exchange.keys import Key, linear
 from stemma.exchange.table import Family, Setting
+from stemma.exchange.task_class import TaskClass, pooled_answers
 from stemma.network.heads import Pooler, TokenHead
+from stemma.network.task_heads import SentenceHead
 
 PADDING = 1  # the first place stands behind it in the table, and what is no padding is counted
 OFFSET = PADDING + 1
@@ -47,6 +49,12 @@ ROBERTA = Family(
         frozenset({"pooler", "vocabulary"}): "RobertaForMaskedLM",  # the published files kept an untrained pooler
         frozenset({"pooler"}): "RobertaModel",
         frozenset(): "RobertaModel",
+    },
+    tasks={
+        **pooled_answers("Roberta"),
+        "classify": TaskClass("RobertaForSequenceClassification", SentenceHead(1, "first", "tanh", early=True),
+                              {"dense": "classifier.dense", "output": "classifier.out_proj"},
+                              dropout="classifier_dropout"),
     },
     copies={"lm_head.decoder.weight": "embeddings.word_embeddings.weight", "lm_head.decoder.bias": "lm_head.bias"},
     padding=PADDING,

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Container
+from collections.abc import Container, Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from stemma.exchange import FAMILIES
+from stemma.exchange.cards import write_cards
 from stemma.exchange.keys import to_theirs
 from stemma.exchange.model import Model
 from stemma.exchange.table import Family
+from stemma.exchange.task_class import SERVED
 from stemma.exchange.weights import SAFE, write_weights
 from stemma.files import folder_atomically, write_checksums
 from stemma.lineage import Recipe
@@ -24,17 +26,36 @@ GENERATOR = "generator"  # the folder of it, below that of the network which lea
 
 
 def family_of(model: Model) -> Family | None:
-    """The family that this network is one of, in values, heads and tensors; None: it is saved under our own name."""
-    network = model.network
-    known = {**flatten(model.recipe.values), "tokenizer.vocab_size": network.vocabulary}
-    facts = (known, _reading(model.recipe), network.specs, network.kept().keys())
+    """The family that this network is one of, in values, heads and tensors, with the class that answers its task; None:
+    it is saved under our own name. Nobody over there answers several tasks with one body: more heads fit no class."""
+    card = next(iter(model.answerable.values()), None)
+    facts = (_values(model), _reading(model.recipe), model.network.specs, model.network.kept().keys())
+    for family in _likely(model):
+        told = family if card is None else family.answering(card.kind, card.name, card.heads)
+        if told is not None and told.fits(*facts):
+            return told
+    return None
+
+
+def body_of(model: Model) -> Family | None:
+    """The family that this network is one of, whatever heads it has."""
+    names = {name for name in model.network.kept() if not name.startswith("heads.")}
+    values, sees = _values(model), _reading(model.recipe)
+    return next((family for family in _likely(model) if family.fits(values, sees, {}, names)), None)
+
+
+def _likely(model: Model) -> Iterator[Family]:
+    """The families that a model may be one of, the likeliest first."""
     filler = None if model.tokenizer is None else model.tokenizer.roles.get("padding")
     # a body without a head, or with a common one, may be one of several: its recipe's own name goes first, then its
     # parent's
     line = [model.recipe.name, model.recipe.parent]
     ordered = sorted(FAMILIES.values(), key=lambda family: [*line, name := family.recipe.partition("@")[0]].index(name))
-    return next((family for family in ordered if family.fits(*facts)
-                 and (filler is None or family.padding in (None, filler))), None)
+    yield from (family for family in ordered if filler is None or family.padding in (None, filler))
+
+
+def _values(model: Model) -> dict[str, Any]:
+    return {**flatten(model.recipe.values), "tokenizer.vocab_size": model.network.vocabulary}
 
 
 def _reading(recipe: Recipe) -> set[str]:
@@ -58,7 +79,7 @@ def write_model(model: Model, place: Path) -> None:
     family = family_of(model)
     weights = model.network.kept()
     heads = list(model.network.heads)
-    values = {**flatten(model.recipe.values), "tokenizer.vocab_size": model.network.vocabulary}
+    cards = model.answerable
     if family is None:
         config: dict[str, Any] = {"model_type": OWN_TYPE, "architectures": ["StemmaNetwork"], "heads": heads,
                                   "vocab_size": model.network.vocabulary, "network": model.recipe.values["network"]}
@@ -67,19 +88,25 @@ def write_model(model: Model, place: Path) -> None:
         weights = to_theirs(family.keys(heads, weights, bare), weights, model.recipe.settings.network.heads)
         weights |= {name: torch.zeros(1, model.network.vocabulary) for name in family.zeros}
         config = {"model_type": family.model_type, "architectures": [family.classes[frozenset(heads)]],
-                  **family.config(values)}
+                  **family.config(_values(model))}
+        for card in cards.values():
+            config |= family.tasks[SERVED.get(card.kind, card.kind)].config(card)
     config["dtype"] = "float32"
     # said even where there is none: what a family takes for granted is a token of its published vocabulary
     roles = {} if model.tokenizer is None else model.tokenizer.roles
     config |= {"bos_token_id": roles.get("begin", roles.get("end")), "eos_token_id": roles.get("end")}
     corpus, network = model.recipe.settings.corpus, model.recipe.settings.network
+    templates = {(card.single, card.pair) for card in cards.values()}  # of one task: its own
+    single, pair = templates.pop() if len(templates) == 1 else (corpus.single, corpus.pair)
     if model.decodes:
         config |= {"decoder_start_token_id": roles.get(corpus.decoder_start), "forced_eos_token_id": None}
     if model.tokenizer is not None:
         config["pad_token_id"] = roles.get("padding")
         parted = network.embedding.segments > 0 or network.attention.segments
-        single, pair = (_possible(template, roles, parted) for template in (corpus.single, corpus.pair))
+        single, pair = (_possible(template, roles, parted) for template in (single, pair))
         model.tokenizer.save(place, single, pair, getattr(network.position, "maximum", None))
+    if cards:
+        write_cards(place, cards)
     write_weights(place / SAFE, weights)
     (place / "config.json").write_text(json.dumps(config, indent=2) + "\n")
     (place / RECIPE).write_text(model.recipe.to_toml())

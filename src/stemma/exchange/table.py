@@ -8,12 +8,13 @@ this family and is saved under our own name.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Any
 
 from stemma.errors import did_you_mean
 from stemma.exchange.keys import Key
+from stemma.exchange.task_class import SERVED, TaskClass
 from stemma.lineage import recipe
 from stemma.network.heads import HeadSpec
 from stemma.schema.layers import flatten
@@ -71,7 +72,9 @@ class Family:
     body: tuple[Key, ...]
     heads: Mapping[str, tuple[Key, ...]]
     specs: Mapping[str, HeadSpec]  # what each of these heads is on our side
+    any_classes: frozenset[str] = field(default=frozenset(), kw_only=True)  # heads of ours that may have more or fewer
     classes: Mapping[frozenset[str], str]  # which class has exactly these heads
+    tasks: Mapping[str, TaskClass] = field(default_factory=dict)  # by kind: which class answers a task, and how
     also: frozenset[str] = frozenset()  # other ways to read that may be learned besides
     inside: frozenset[str] = frozenset()  # heads that over there belong to the body
     always: frozenset[str] = frozenset()  # heads without weights of their own that even a bare body is used with
@@ -87,6 +90,16 @@ class Family:
     ignored: tuple[str, ...] = ()  # endings of buffers that carry no weights
     old_names: Mapping[str, str] = field(default_factory=dict)  # spellings of the first releases
 
+    def answering(self, kind: str, name: str, heads: Mapping[str, HeadSpec]) -> Family | None:
+        """This family's table for networks that answer such a task by these heads, and have no others; None if there
+        is no such class over there."""
+        task = self.tasks.get(SERVED.get(kind, kind))
+        if task is None or not task.answers(name, heads):
+            return None
+        beside = {other: self.heads[other] for other in heads if other != name}
+        return replace(self, heads={**beside, name: task.keys(name)}, specs=heads,
+                       classes={frozenset(heads): task.name})
+
     # --- ours -> theirs -----------------------------------------------------------------------------------------------
 
     def fits(self, values: Values, sees: Set[str], specs: Mapping[str, HeadSpec], names: Collection[str]) -> bool:
@@ -95,7 +108,9 @@ class Family:
             return False
         reading = sees <= self.sees | self.also and bool(sees & self.sees or (not sees and "full" in self.sees))
         following = all(values.get(key) in (None, value(values)) for key, value in self.follows.items())
-        known = frozenset(specs) in self.classes and all(self.specs[name] == spec for name, spec in specs.items())
+        known = frozenset(specs) in self.classes and all(
+            self.specs[name] == spec or (name in self.any_classes and type(self.specs[name]) is type(spec))
+            for name, spec in specs.items())
         spelled = all(not one.names or values.get(one.ours) in one.names.values() for one in self.settings)
         if not (reading and following and known and spelled):
             return False

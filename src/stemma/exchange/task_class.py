@@ -44,7 +44,7 @@ class TaskClass:
 
     def config(self, card: Card) -> dict[str, Any]:
         """What config.json says of a task, besides the class."""
-        spec, told = card.heads[card.name], {}
+        spec, told = card.heads[card.name], dict[str, Any]()
         if self.dropout is not None and isinstance(spec, ClassHead | SentenceHead):
             told[self.dropout] = spec.dropout
         single = SERVED.get(card.kind, card.kind) == "classify"

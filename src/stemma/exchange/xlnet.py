@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from stemma.exchange.keys import Form, Key, linear
 from stemma.exchange.table import ACTIVATIONS, ORDINARY, Family, Setting
-from stemma.network.heads import TokenHead
+from stemma.exchange.task_class import TaskClass
+from stemma.network.heads import ClassHead, TokenHead
+from stemma.network.task_heads import SentenceHead, SpanHead
 
 BLOCK, LAYER = "encoder.blocks.{i}.", "layer.{i}."
 
@@ -12,6 +16,10 @@ BLOCK, LAYER = "encoder.blocks.{i}.", "layer.{i}."
 INTO_HEADS = Form(lambda theirs: theirs.flatten(1).T, lambda ours, heads: ours.T.unflatten(1, (heads, -1)))
 FROM_HEADS = Form(lambda theirs: theirs.flatten(1), lambda ours, heads: ours.unflatten(1, (heads, -1)))
 ONE_PLACE = Form(lambda theirs: theirs.flatten(), lambda ours, heads: ours[None, None])  # of one row
+
+TEXT = TaskClass("XLNetForSequenceClassification", SentenceHead(1, "last", "tanh"),
+                 {"dense": "sequence_summary.summary", "output": "logits_proj"}, dropout="summary_last_dropout",
+                 holds={"summary_type": "last", "summary_use_proj": True, "summary_activation": "tanh"})
 
 XLNET = Family(
     model_type="xlnet",
@@ -63,6 +71,12 @@ XLNET = Family(
     heads={"vocabulary": (Key.of("heads.vocabulary.bias", "lm_loss.bias"),)},
     specs={"vocabulary": TokenHead(transform=False, bias=True)},
     classes={frozenset({"vocabulary"}): "XLNetLMHeadModel", frozenset(): "XLNetModel"},
+    tasks={
+        "classify": TEXT,
+        "choice": replace(TEXT, name="XLNetForMultipleChoice"),
+        "tag": TaskClass("XLNetForTokenClassification", ClassHead(1, 0.1), {"output": "classifier"}),
+        "qa": TaskClass("XLNetForQuestionAnsweringSimple", SpanHead(), {"output": "qa_outputs"}),
+    },
     aliases={"n_token": "vocab_size", "hidden_size": "d_model", "num_attention_heads": "n_head",
              "num_hidden_layers": "n_layer"},
     copies={"lm_loss.weight": "word_embedding.weight"},

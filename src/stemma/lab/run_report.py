@@ -115,11 +115,16 @@ def command(chosen: Recipe, plan: Plan, run: Path) -> str:
                                    "from": [plan.start] if plan.start else []}
     else:
         named = plan.task.get("name", plan.task["kind"])  # a data set, or the kind of the task
-        words, options = ["stemma", "finetune", named, "--model", str(plan.start)], plan.task["options"]
+        verb = plan.task.get("command", ["finetune", named])
+        words, options = ["stemma", *verb, "--model", str(plan.start)], plan.task["options"]
     for key, value in options.items():
         for one in value if isinstance(value, list) else [value]:
             words += [f"--{key.replace('_', '-')}", str(one)]
-    words += ["--out", str(run), f"--{plan.budget.unit}", f"{plan.budget.amount:.12g}", "--seed", str(plan.seed)]
+    # of several stages, the budget is that of one
+    length = {plan.budget.unit: plan.budget.amount} if plan.task is None or "length" not in plan.task \
+        else plan.task["length"]
+    words += ["--out", str(run), *(word for unit, amount in length.items() for word in (f"--{unit}", f"{amount:.12g}")),
+              "--seed", str(plan.seed)]
     usual = asdict(Reading())
     for key, value in asdict(plan.reading).items():
         words += [f"--{key}", value] if value != usual[key] else []

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Annotated, Any, NamedTuple, get_args, get_origin
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Discriminator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Discriminator, PlainValidator
 
 
 class Blame(NamedTuple):
@@ -54,6 +54,16 @@ def limit(holds: Callable[[Any], bool], message: str) -> AfterValidator:
         return value
 
     return AfterValidator(check)
+
+
+def number_or(word: str, least: int) -> PlainValidator:
+    """A whole number, or one word; checked in one piece, so that what fits neither is one problem and not two."""
+    def check(value: Any) -> Any:
+        if value == word or type(value) is int and value >= least:
+            return value
+        raise ValueError(f"must be a whole number, {least} or more, or {word}")
+
+    return PlainValidator(check)
 
 
 Count = Annotated[int, limit(lambda n: n >= 1, "must be 1 or more")]

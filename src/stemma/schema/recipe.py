@@ -90,6 +90,7 @@ class RecipeSettings(Settings):
                        Blame("network.decoder", f"objective.{name} does not use it: remove=network.decoder"))
         yield from self._generator_conflicts()
         yield from self._boundary_conflicts()
+        yield from self._layer_conflicts()
         segments = max(self.network.embedding.segments, 1)
         for key, template in self.templates().items():
             highest = max(slot.segment for slot in parse_template(template))
@@ -137,6 +138,30 @@ class RecipeSettings(Settings):
                 if key.startswith(("corpus.", f"objective.{name}.")) and {slots[0], slots[-1]} & {"A", "B"}:
                     what = "a special token on either side of the text"
                     yield (Blame(key, f"objective.{name} needs {what}"), Blame(f"objective.{name}", f"needs {what}"))
+
+    def _layer_conflicts(self) -> Iterator[Conflict]:
+        """What cannot be asked of these layers."""
+        network, training = self.network, self.training
+        layers = network.layers + (network.decoder.layers if network.decoder is not None else 0)
+        frozen = layers + 1 if training.frozen == "all" else training.frozen
+        one = "network.depth.kind = recurrent" if network.depth.kind == "recurrent" else \
+            f"network.sharing = {network.sharing}" if network.sharing != "none" else None
+        asked = {"layer_decay": training.layer_decay is not None, "frozen": frozen > 1 and training.frozen != "all",
+                 "unfreeze": training.unfreeze is not None, "fresh": training.fresh > 0}
+        for key in [key for key, stated in asked.items() if stated and one]:
+            yield (Blame(f"training.{key}", f"treats layers differently, and {one} makes them one"),)
+        if frozen > layers + 1:
+            yield (Blame("training.frozen", f"there are {layers} layers and the embedding: at most {layers + 1}, or "
+                                            "all"),)
+        if training.fresh > layers:
+            yield (Blame("training.fresh", f"there are {layers} layers"),)
+        elif training.fresh and training.fresh + frozen > layers + 1:
+            yield (Blame("training.fresh", f"training.frozen = {training.frozen} would keep some of them as drawn"),
+                   Blame("training.frozen", f"keeps some of the training.fresh = {training.fresh} layers as drawn"))
+        for key in ("unfreeze", "layer_decay"):
+            if frozen == layers + 1 and asked[key]:
+                yield (Blame(f"training.{key}", f"has no effect: with training.frozen = {training.frozen} no layer "
+                                                "learns"),)
 
 
 def _serves(masked: BaseObjective, judging: BaseObjective) -> bool:

@@ -7,7 +7,18 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from stemma.schema.base import BY_KIND, BelowOne, Count, Natural, NonNegative, Positive, Settings, Share
+from stemma.schema.base import (
+    BY_KIND,
+    BelowOne,
+    Count,
+    Natural,
+    NonNegative,
+    Positive,
+    Settings,
+    Share,
+    limit,
+    number_or,
+)
 
 
 class AdamW(Settings):
@@ -107,6 +118,9 @@ ScheduleSettings = Annotated[
 ]
 
 
+Decay = Annotated[float, limit(lambda x: 0 < x <= 1, "must be greater than 0 and at most 1")]
+
+
 class TrainingSettings(Settings):
     batch_size: Count  # sequences a step
     micro_batch_size: Count | None = None  # sequences at once; None = chosen by size
@@ -123,3 +137,12 @@ class TrainingSettings(Settings):
     precision: Literal["auto", "fp32", "bf16"] = "auto"
     threads: Count | None = None  # None = all cores
     spike_factor: Positive | None = None  # stop at a loss this many times its running mean; None = at NaN only
+    # where training goes on from a model, layers may learn differently; the embedding counts as the lowest of them
+    layer_decay: Decay | None = None  # each layer's rate is this share of the one's above it; heads have the full rate
+    frozen: Annotated[int | Literal["all"], number_or("all", 0)] = 0  # so many lowest layers stand still
+    unfreeze: Annotated[int | Literal["epoch"], number_or("epoch", 1)] | None = None  # heads learn first, and after
+    #                                                                     every so many steps one layer more, from above
+    fresh: Natural = 0  # so many of the highest layers are drawn anew
+    # which look at held-out data, one every `validate_every` steps, decides
+    keep_best: bool = False  # the weights of the best one are the run's, not the last
+    patience: Count | None = None  # the same, and training ends after so many without a better one

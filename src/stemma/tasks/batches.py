@@ -6,10 +6,11 @@ The order of an epoch follows from the seed and its number, so the position is t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import groupby
+from typing import Literal
 
 import numpy as np
 
@@ -59,8 +60,8 @@ class Lessons:
         return self.longest
 
     def validation_batches(self, length: int) -> list[tuple[tuple[Learner, ...], Batch]]:
-        return [((lesson.learner,), batch) for lesson in self.lessons
-                for _, batch in reading_batches(self.model, lesson.learner, _known(lesson.dev))]
+        return [((lesson.learner,), batch) for lesson in self.lessons for batch in
+                evened([batch for _, batch in reading_batches(self.model, lesson.learner, _known(lesson.dev))])]
 
     def unigram(self) -> np.ndarray:
         return np.zeros(0)  # learners know their answers' frequencies themselves
@@ -97,15 +98,29 @@ def batches_of(items: Sequence[Item], size: int, rng: np.random.Generator | None
     return made
 
 
-def reading_batches(model: Model, learner: Learner, items: Sequence[Item]) -> list[tuple[list[int], Batch]]:
+def evened(batches: Sequence[Batch]) -> list[Batch]:
+    """The same batches with the mean of their totals, so that the mean of their losses is that over all examples: there
+    are fewer long ones in a batch than short ones."""
+    def even(kind: Literal["scores", "labels"]) -> dict[str, float]:
+        totals: dict[str, float] = {}
+        for batch in batches:
+            for name, target in getattr(batch, kind).items():
+                totals[name] = totals.get(name, 0.0) + target.total / len(batches)
+        return totals
+
+    scores, labels = even("scores"), even("labels")
+    return [replace(batch, scores={name: replace(one, total=scores[name]) for name, one in batch.scores.items()},
+                    labels={name: replace(one, total=labels[name]) for name, one in batch.labels.items()})
+            for batch in batches]
+
+
+def reading_batches(model: Model, learner: Learner, items: Sequence[Item]) -> Iterator[tuple[list[int], Batch]]:
     """(numbers of the items, batch): longest first, so that what does not fit the memory fails at once."""
     order = sorted(range(len(items)), key=lambda number: (len(items[number].rows), -items[number].length))
-    made: list[tuple[list[int], Batch]] = []
     for _, alike in groupby(order, key=lambda number: len(items[number].rows)):
         waiting = list(alike)
         while waiting:
             first = items[waiting[0]]
             size = max(1, READING // (first.length * len(first.rows)))
             chosen, waiting = waiting[:size], waiting[size:]
-            made.append((chosen, learner.batch(model, [items[number] for number in chosen])))
-    return made
+            yield chosen, learner.batch(model, [items[number] for number in chosen])

@@ -16,6 +16,7 @@ from stemma.errors import UserError
 from stemma.files import refuse_non_empty
 from stemma.lineage import Recipe
 from stemma.schema.recipe import RecipeSettings
+from stemma.schema.training import TrainingSettings
 from stemma.training import pretrain
 from stemma.training.budget import Budget
 from stemma.training.run import read_run
@@ -26,6 +27,7 @@ WARMUP = 0.1  # share of the steps
 RATE, WIDTH = 5e-5, 768  # BERT's for a network of this width; narrower ones bear more, and wider ones less
 RELATIVE_RATE = 1e-3  # T5's for the same width, a share of each tensor's own size
 CLIP_NORM = 1.0
+STRATEGY = ("layer_decay", "frozen", "unfreeze", "fresh", "keep_best", "patience")  # what is chosen for one task
 Notice = Callable[[str], None]
 
 
@@ -36,7 +38,8 @@ def resume(out: str | Path, *, show: bool = False, notice: Notice = lambda text:
         return pretrain.resume(out, show=show, notice=notice)
     if plan.task["kind"] == "seq2seq":
         return pretrain.resume(out, show=show, notice=notice, conclude=import_module("stemma.tasks.seq2seq").score)
-    return pretrain.resume(out, show=show, notice=notice, work=import_module("stemma.tasks.learning").work)
+    module = "multitask" if plan.task["kind"] == "multitask" else "learning"
+    return pretrain.resume(out, show=show, notice=notice, work=import_module(f"stemma.tasks.{module}").work)
 
 
 def gentle(settings: RecipeSettings) -> dict[str, Any]:
@@ -50,11 +53,13 @@ def gentle(settings: RecipeSettings) -> dict[str, Any]:
 
 
 def outgrown(settings: RecipeSettings) -> list[str]:
-    """What a recipe says for its pre-training alone. (Of few examples some are always far harder than the mean, so a
-    loss that jumps means nothing here.)"""
+    """What a recipe says for its pre-training alone, or said for another fine-tune. (Of few examples some are always
+    far harder than the mean, so a loss that jumps means nothing here.)"""
+    usual = TrainingSettings.model_fields
+    chosen = [f"training.{key}" for key in STRATEGY if getattr(settings.training, key) != usual[key].default]
     stated = {"corpus.first_phase": settings.corpus.first_phase, "corpus.mixture": settings.corpus.mixture,
               "training.spike_factor": settings.training.spike_factor}
-    return [key for key, value in stated.items() if value is not None]
+    return [key for key, value in stated.items() if value is not None] + chosen
 
 
 def check_places(start: str | Path, run: Path, overwrite: bool) -> str:
@@ -90,6 +95,9 @@ class Length:
         steps = self.steps or max(1, math.ceil(epoch * (self.epochs or EPOCHS)))
         pace = {"training.steps": steps, "training.warmup_steps": int(WARMUP * steps),
                 "training.validate_every": min(epoch, steps), "training.checkpoint_every": min(epoch, steps)}
-        wanted = wanted.with_changes({key: value for key, value in pace.items() if key not in typed}, ORIGIN)
+        pace = {key: value for key, value in pace.items() if key not in typed}
+        if wanted.settings.training.unfreeze == "epoch":
+            pace["training.unfreeze"] = epoch
+        wanted = wanted.with_changes(pace, ORIGIN)
         stated = steps if self.epochs is not None else self.steps
         return wanted, Budget.choose(stated, None, self.minutes, wanted.settings.training.steps)

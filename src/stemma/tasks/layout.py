@@ -7,8 +7,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from stemma.errors import UserError
 from stemma.schema.corpus import Slot, parse_template
 from stemma.text.tokenizer import Tokenizer
+
+LEAST = 8  # tokens of text that a row must hold
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +28,9 @@ class RowLayout:
         self.tokenizer, self.longest = tokenizer, longest
         self._slots = {1: parse_template(single), 2: parse_template(pair)}
         self.cut = 0  # rows so far that lost some of their text
+        if self.room(2) < LEAST:
+            raise UserError(f"rows of {longest} tokens leave no room for text beside the special tokens; set "
+                            f"corpus.sequence_length to {longest - self.room(2) + LEAST} or more.")
 
     def room(self, texts: int) -> int:
         """How many tokens of so many texts fit a row."""

@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 from stemma.exchange.cards import Card
+from stemma.network.san import SanHead
 from stemma.tasks.layout import RowLayout
 from stemma.tasks.learner import Learner
+from stemma.tasks.pairs import PairLearner
 from stemma.tasks.questions import SpanLearner
 from stemma.tasks.sentences import ClassLearner, NumberLearner, OptionLearner, RankLearner
 from stemma.tasks.tagging import TagLearner
 
 
 def build_learner(card: Card, layout: RowLayout, seed: int = 0) -> Learner:
+    learner = _of_kind(card, layout, seed)
+    learner.weight = card.values.get("weight", 1.0)
+    return learner
+
+
+def _of_kind(card: Card, layout: RowLayout, seed: int) -> Learner:
     specs, values = dict(card.heads), card.values
     match card.kind:
         case "classify" | "pair":
-            return ClassLearner(card.name, layout, specs, card.labels, values["counts"], values.get("balance"))
+            kind = PairLearner if isinstance(specs[card.name], SanHead) else ClassLearner
+            return kind(card.name, layout, specs, card.labels, values["counts"], values.get("balance"))
         case "regress":
             return NumberLearner(card.name, layout, specs, values["spread"])
         case "choice":

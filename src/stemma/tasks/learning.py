@@ -12,7 +12,6 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from stemma.errors import UserError
@@ -22,25 +21,35 @@ from stemma.exchange.model import Model
 from stemma.exchange.save import write_model
 from stemma.files import folder_atomically, write_atomically
 from stemma.network.network import Network
-from stemma.tasks.batches import Lesson, Lessons, reading_batches
+from stemma.tasks.batches import Lesson, Lessons
 from stemma.tasks.data.examples import Answer, ChoiceExample, Example, QuestionExample, TaggedExample, TextExample
+from stemma.tasks.judging import answers_of, judge_of
 from stemma.tasks.layout import RowLayout
 from stemma.tasks.learner import Learner
 from stemma.tasks.learners import build_learner
 from stemma.tasks.scoring import best_silence, is_known, measure, settle
 from stemma.text.tokenizer import Tokenizer
 from stemma.training.checkpoints import latest_checkpoint
+from stemma.training.depth import without_top
 from stemma.training.loop import Loop
 from stemma.training.run import MODEL, RESULT, read_run
 
 SETS = ("train", "dev", "test")
 TOKENIZER = "tokenizer"
+SEVERAL = "multitask"  # the kind of a run that has more than one task, or could have
 SHAPES: dict[str, type] = {"choice": ChoiceExample, "qa": QuestionExample, "tag": TaggedExample}  # others: TextExample
 Notice = Callable[[str], None]
 
 
 def work(run: Path, show: bool, notice: Notice) -> dict[str, Any]:
-    """Train, save and score; what `stemma resume` calls, too."""
+    """A run from its first step to its last line; what `stemma resume` calls, too."""
+    result = learn(run, show, notice)
+    write_atomically(run / RESULT, json.dumps(result, indent=1))
+    return result
+
+
+def learn(run: Path, show: bool, notice: Notice) -> dict[str, Any]:
+    """Train, score and save."""
     wanted, plan = read_run(run)
     assert plan.task is not None
     tokenizer = Tokenizer.load(run / TOKENIZER)
@@ -48,13 +57,14 @@ def work(run: Path, show: bool, notice: Notice) -> dict[str, Any]:
     torch.manual_seed(plan.seed)
     network = Network(wanted.settings.network, plan.task["vocabulary"], heads_of(cards))
     if latest_checkpoint(run) is None:
-        start_from(plan.start or "", network, notice)
+        start_from(plan.start or "", network, cards, wanted.settings.training.fresh)
     model = Model(wanted, tokenizer, network, cards=cards)
     learners = {name: build_learner(card, layout_of(card, tokenizer), plan.seed) for name, card in cards.items()}
     examples = {name: {part: read_lines(run, part, card) for part in SETS} for name, card in cards.items()}
     lessons = [lesson_of(learners[name], examples[name], plan.task["batch_size"]) for name, card in cards.items()]
     supply = Lessons(model, lessons, plan.seed, max(card.longest for card in cards.values()))
-    loop = Loop(run, wanted, supply, network, plan.budget, plan.seed, notice, plan.tensorboard, show)
+    loop = Loop(run, wanted, supply, network, plan.budget, plan.seed, notice, plan.tensorboard, show,
+                judge_of(model, cards, learners, examples))
     if show:
         notice(f"{wanted.label} · {network.parameter_count() / 1e6:.1f} M parameters · "
                f"{sum(len(lesson.train) for lesson in lessons):,} examples · "
@@ -65,12 +75,14 @@ def work(run: Path, show: bool, notice: Notice) -> dict[str, Any]:
     for name, card in cards.items():
         found = scored(run, model, card, learners[name], examples[name])
         for part, values in found.items():
-            metrics.setdefault(part, {}).update(values if len(cards) == 1 else {name: values})
+            if plan.task["kind"] == SEVERAL:
+                metrics.setdefault(part, {"tasks": {}})["tasks"][name] = values
+            else:
+                metrics[part] = values
     with folder_atomically(run / MODEL, overwrite=True) as place:
         write_model(model, place)
     seen = result["steps"] / supply.steps_in_epoch() * sum(len(lesson.train) for lesson in lessons)
     result |= {"metrics": metrics, "examples_per_second": seen / max(result["seconds"], 1e-9)}
-    write_atomically(run / RESULT, json.dumps(result, indent=1))
     return result
 
 
@@ -82,14 +94,21 @@ def layout_of(card: Card, tokenizer: Tokenizer) -> RowLayout:
     return RowLayout(tokenizer, card.single, card.pair, card.longest)
 
 
-def start_from(where: str, network: Network, notice: Notice) -> None:
-    """Fill the network with a model's weights; heads that it does not have start at random."""
+def start_from(where: str, network: Network, cards: Mapping[str, Card], fresh: int = 0) -> None:
+    """Fill the network with a model's weights. Heads that it does not have start at random, and so do those that it has
+    for another task of this name, and the `fresh` highest layers."""
     model = load(where)
-    for text in model.notices:
-        notice(text)
-    missing, _ = network.load_state_dict(model.network.state_dict(), strict=False)
-    if bodily := sorted(name for name in missing if not name.startswith("heads.")):
+    other = tuple(f"heads.{name}." for name, card in cards.items() if not _is_known_as(card, model.cards.get(name)))
+    weights = {name: tensor for name, tensor in model.network.state_dict().items() if not name.startswith(other)}
+    missing, _ = network.load_state_dict(without_top(weights, network.settings, fresh), strict=False)
+    if bodily := sorted(name for name in missing if name not in weights and not name.startswith("heads.")):
         raise UserError(f"{where} lacks weights of the network itself ({bodily[0]}); it cannot be fine-tuned.")
+
+
+def _is_known_as(card: Card, before: Card | None) -> bool:
+    """Whether a model that answered `before` has learnt to answer this."""
+    return before is not None and (before.kind, before.labels, dict(before.heads)) == (card.kind, card.labels,
+                                                                                       dict(card.heads))
 
 
 def lesson_of(learner: Learner, examples: Mapping[str, Sequence[Example]], batch_size: int) -> Lesson:
@@ -121,17 +140,10 @@ def with_threshold(model: Model, card: Card, threshold: float) -> Card:
     return model.cards[card.name]
 
 
-@torch.inference_mode()
 def predict(model: Model, learner: Learner, examples: Sequence[Example]) -> list[Any]:
     """What the model says of each example."""
     items = learner.items(examples)
-    answers: list[np.ndarray] = [np.zeros(0)] * len(items)
-    for numbers, batch in reading_batches(model, learner, items):
-        batch = batch.to(model.device)
-        hidden = model.network(batch.streams)
-        for number, answer in zip(numbers, learner.answers(model.network, hidden, batch), strict=True):
-            answers[number] = answer
-    return learner.decide(items, answers, examples)
+    return learner.decide(items, answers_of(model, learner, items), examples)
 
 
 # --- examples on disk -------------------------------------------------------------------------------------------------

@@ -16,18 +16,15 @@ looked for beside the plan.
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import ValidationError
-
-from stemma.errors import UserError, did_you_mean
+from stemma.errors import UserError
 from stemma.schema.base import Settings
 from stemma.schema.corpus import Mixture
-from stemma.schema.problems import explain
+from stemma.tasks.plan_files import Problems, checked, read_toml, refuse
 from stemma.text.parallel import COLUMNS, PairSource, pair_sources
 from stemma.training.run import is_stream
 
@@ -86,15 +83,10 @@ def one_task(files: dict[str, Sequence[str]], prefix: str = "", columns: str = C
 def read_plan(path: str | Path) -> Data:
     """The tasks of a plan, or all that is wrong with it."""
     path = Path(path)
-    try:
-        content = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UserError(f"cannot read the plan {path}: {error.strerror or error}.") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UserError(f"{path} is not valid TOML: {error}.") from error
+    content = read_toml(path)
     entries = content.pop("task", [])
-    problems: list[tuple[str, str]] = []
-    mixture = _checked(Mixture, content, "", problems)
+    problems: Problems = []
+    mixture = checked(Mixture, content, "", problems)
     if not isinstance(entries, list) or not entries:
         problems.append(("task", "a plan has a table [[task]] for each of its tasks"))
         entries = []
@@ -102,19 +94,18 @@ def read_plan(path: str | Path) -> Data:
     names = [task.name for task in tasks if task is not None]
     problems += [(f"task {name}", f"{names.count(name)} tasks have this name; give each its own")
                  for name in dict.fromkeys(names) if names.count(name) > 1]
-    if problems:
-        raise UserError(f"{len(problems)} problem{'s' if len(problems) > 1 else ''} in the plan {path}", problems)
-    assert mixture is not None
+    if problems or mixture is None:
+        refuse(path, problems)
     return Data(tuple(task for task in tasks if task is not None), mixture, {"tasks": [str(path.absolute())]})
 
 
-def _task(number: int, entry: Any, beside: Path, problems: list[tuple[str, str]]) -> Task | None:
+def _task(number: int, entry: Any, beside: Path, problems: Problems) -> Task | None:
     if not isinstance(entry, dict):
         problems.append((f"task {number}", "must be a table: write [[task]] above it"))
         return None
     where = f"task {entry.get('name', number)}: "
     listed = {key: [value] if key in FILES and isinstance(value, str) else value for key, value in entry.items()}
-    found = _checked(Entry, listed, where, problems)
+    found = checked(Entry, listed, where, problems)
     if found is None:
         return None
     prefix = f"{found.name}: " if found.prefix is None else found.prefix
@@ -127,18 +118,6 @@ def _task(number: int, entry: Any, beside: Path, problems: list[tuple[str, str]]
             problems.append((f"{where}{name}", error.message))
             sources[name] = ()
     return Task(found.name, sources["train"], sources["dev"], sources["test"], found.metric)
-
-
-def _checked(kind: Any, values: dict[str, Any], where: str, problems: list[tuple[str, str]]) -> Any:
-    try:
-        return kind.model_validate(values)
-    except ValidationError as error:
-        known = list(kind.model_fields)
-        for problem in explain(error, values, kind):
-            unknown = problem.key not in known
-            hint = did_you_mean(problem.key, known) or f" It has {', '.join(known)}."
-            problems.append((f"{where}{problem.place}", f"no such key.{hint}" if unknown else problem.message))
-        return None
 
 
 def _sources(task: str, name: str, files: dict[str, Any], prefix: str, columns: str) -> tuple[PairSource, ...]:

@@ -22,14 +22,15 @@ from stemma.files import folder_atomically, write_atomically
 from stemma.lineage import Recipe
 from stemma.schema.layers import flatten, parse_changes
 from stemma.tasks.batches import Lesson, batches_of
-from stemma.tasks.data.checks import check_labelled, check_labels
+from stemma.tasks.data.checks import check_grades, check_labelled, check_labels
 from stemma.tasks.data.datasets import DATASETS, METRICS, kind_of, read_examples
 from stemma.tasks.data.examples import Example, balance, labels_of, overlap
 from stemma.tasks.finetune import ORIGIN, Length, check_places, gentle, outgrown
 from stemma.tasks.learners import build_learner
 from stemma.tasks.learning import SETS, TOKENIZER, file_of, layout_of, lesson_of, stored, work, write_lines
 from stemma.tasks.metrics import check_metrics
-from stemma.tasks.scoring import right
+from stemma.tasks.metrics.entities import scheme_of
+from stemma.tasks.scoring import rehearse, right
 from stemma.training.pretrain import begin
 from stemma.training.run import RECIPE, Plan, Reading
 
@@ -76,6 +77,7 @@ def finetune(task: Task, start: str | Path, out: str | Path, *, epochs: float | 
     card = draw_card(task, examples, model, wanted, SINGLE)
     learner = build_learner(card, layout_of(card, model.needs_tokenizer()), seed)
     lesson = lesson_of(learner, examples, wanted.settings.training.batch_size)
+    check_lesson(lesson, card, examples, str(task.files["train"]))
     tell_lengths(lesson, card, notice)
     wanted, budget = length.fit(wanted, len(batches_of(lesson.train, lesson.batch_size, None)), typed)
     facts = {"kind": card.kind, "name": task.name, "options": task.options(), "cards": {SINGLE: card.to_json()},
@@ -111,7 +113,11 @@ def read_sets(task: Task, reading: Reading, notice: Notice) -> dict[str, list[Ex
     examples = {part: read_examples(task.name, task.files[part], columns=task.columns, encoding=reading.encoding,
                                     errors=reading.errors, notice=notice) if part in task.files else []
                 for part in SETS}
-    check_labelled(examples["train"], str(task.files["train"]))
+    for part in ("train", "dev"):
+        check_labelled(examples[part], str(task.files.get(part)))
+    if task.kind == "rank":
+        for part in SETS:
+            check_grades(examples[part], str(task.files.get(part)))
     if task.kind in ("classify", "pair", "tag"):
         labels = labels_for(task, examples["train"])
         for part in ("dev", "test"):
@@ -120,8 +126,8 @@ def read_sets(task: Task, reading: Reading, notice: Notice) -> dict[str, list[Ex
             raise UserError(f'{task.files["train"]} has one label only, "{labels[0]}"; there is nothing to tell apart.')
     for part in ("dev", "test"):
         if examples[part] and (share := overlap(examples["train"], examples[part])):
-            notice(f"{share:.0%} of the examples of {task.files[part]} are among those to train on, so its scores will "
-                   "partly say how well they are remembered.")
+            notice(f"{100 * share:.3g}% of the examples of {task.files[part]} are among those to train on, so its "
+                   "scores will partly say how well they are remembered.")
     if told := describe_balance(examples["train"]):
         notice(told)
     return examples
@@ -152,10 +158,19 @@ def _is_number(label: str) -> bool:
 def draw_card(task: Task, examples: Mapping[str, Sequence[Example]], model: Model, wanted: Recipe, name: str) -> Card:
     """What the model will answer with, and by which rules its inputs are laid out."""
     kind, train = task.kind, examples["train"]
+    if model.decodes:
+        raise UserError(f"a {model.recipe.title} model answers by writing, with its decoder; teach it this task as "
+                        "text, with `stemma finetune seq2seq`.")
     metrics = tuple(task.metrics) or (DATASETS[task.name].metrics if task.name in DATASETS else METRICS[kind])
-    check_metrics(kind, metrics)
     labels = labels_for(task, train) if kind in ("classify", "pair", "tag") else []
     values = dict(task.values)
+    if task.name in DATASETS:
+        values["dataset"] = task.name
+    if kind == "tag":
+        values["scheme"] = scheme_of([right(kind, example) for example in train])
+        if values["scheme"] == "plain" and not task.metrics:  # such as parts of speech: there are no entities to find
+            metrics = ("accuracy",)
+    check_metrics(kind, metrics)
     if kind == "qa":
         values["style"] = DATASETS[task.name].style if task.name in DATASETS else None
         values["silence"] = any(getattr(example, "impossible", False) for example in train)
@@ -177,6 +192,17 @@ def window(wanted: Recipe, usual: int | None) -> int:
     if typed:
         return settings.corpus.sequence_length
     return min(most, usual) if usual else most
+
+
+def check_lesson(lesson: Lesson, card: Card, examples: Mapping[str, Sequence[Example]], name: str) -> None:
+    """What the examples cannot teach, or the metrics not measure, is told now and not after the training."""
+    if not lesson.train:
+        raise UserError(f"{name} has no query with both a good candidate and another, so it teaches no order; give "
+                        "such queries.")
+    if card.kind == "regress" and not card.values["spread"]:
+        raise UserError(f"{name} has the same number on every row; there is nothing to learn.")
+    for part in ("dev", "test"):
+        rehearse(card, examples[part])
 
 
 def tell_lengths(lesson: Lesson, card: Card, notice: Notice) -> None:

@@ -25,9 +25,10 @@ from stemma.tasks.layout import RowLayout
 from stemma.tasks.learner import Item, Learner
 from stemma.tasks.windows import owners, windows
 
-LONGEST_QUESTION = 64  # tokens; the rest of the row is for the text
+LONGEST_QUESTION = 64  # tokens, and at most half of what a row holds; the rest is for the text
 OVERLAP = 128  # tokens that two neighbouring windows share, as BERT's authors have it
 LONGEST_ANSWER = 30  # tokens
+NOTHING: dict[str, Any] = {"text": "", "start": None, "end": None, "score": None}
 CANDIDATES = 20  # beginnings and ends that are tried, each
 
 
@@ -58,9 +59,10 @@ class SpanLearner(Learner):
         contexts = list(dict.fromkeys(example.context for example in told))  # many questions are about one text
         texts = dict(zip(contexts, self.layout.placed(contexts), strict=True))
         start = self.layout.tokenizer.roles.get("start")
+        longest = min(LONGEST_QUESTION, self.layout.room(2) // 2)
         made = []
         for number, (example, question) in enumerate(zip(told, asked, strict=True)):
-            question = question[:LONGEST_QUESTION]
+            question = question[:longest]
             ids, offsets = texts[example.context]
             room = self.layout.room(2) - len(question)
             cut = windows(len(ids), room, max(1, room - min(OVERLAP, room // 2)))
@@ -125,17 +127,26 @@ class SpanLearner(Learner):
         top = spans[0][0] if spans else -1e9
         chance = float(1 / (1 + np.exp(np.clip(top - silent, -60, 60)))) if self.silence else 0.0
         shares = np.exp([score - top for score, _, _ in spans])
-        listed = [{"text": example.context[start:end], "start": start, "end": end, "score": float(share)}
-                  for (_, start, end), share in zip(spans, shares / max(shares.sum(), 1e-9), strict=True)]
-        said = listed[0] if listed else {"text": "", "start": 0, "end": 0, "score": 0.0}
-        empty = self.silence and chance > self.threshold
-        return {"answer": "" if empty else said["text"], "start": said["start"], "end": said["end"],
-                "score": said["score"], "no_answer": chance, "best": said["text"], "candidates": listed}
+        listed = []
+        for (_, start, end), share in zip(spans, shares / max(shares.sum(), 1e-9), strict=True):
+            text = example.context[start:end]
+            start += len(text) - len(text.lstrip())  # some tokens hold the blank before their word
+            listed.append({"text": text.strip(), "start": start, "end": start + len(text.strip()),
+                           "score": float(share)})
+        return settled({"no_answer": chance, "candidates": listed}, self.threshold)
 
     def baseline(self, batch: Batch, unigram: np.ndarray) -> dict[str, float]:
         assert batch.lengths is not None
-        rows = batch.labels[f"{self.name}/start"].index
-        return {self.name: float(torch.log(batch.lengths[rows].float()).mean()) if len(rows) else 0.0}
+        target = batch.labels[f"{self.name}/start"]
+        return {self.name: float(torch.log(batch.lengths[target.index].float()).sum()) / target.total}
+
+
+def settled(prediction: dict[str, Any], threshold: float) -> dict[str, Any]:
+    """The best candidate as the answer, or none where that is likelier than the threshold."""
+    said = prediction["candidates"][0] if prediction["candidates"] else NOTHING
+    said = NOTHING if prediction["no_answer"] > threshold else said
+    return {"answer": said["text"], **{key: said[key] for key in ("start", "end", "score")}, **{
+        key: prediction[key] for key in ("no_answer", "candidates")}}
 
 
 def is_answered(example: QuestionExample) -> bool:

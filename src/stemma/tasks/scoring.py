@@ -8,6 +8,9 @@ from typing import Any
 from stemma.exchange.cards import Card
 from stemma.tasks.data.examples import Example, QuestionExample, TaggedExample
 from stemma.tasks.metrics import answers, score
+from stemma.tasks.questions import settled
+
+ALWAYS = 1.0  # a threshold that no chance exceeds: something is always said
 
 
 def right_and_said(card: Card, examples: Sequence[Example],
@@ -23,6 +26,8 @@ def right_and_said(card: Card, examples: Sequence[Example],
         extras = {"groups": [example.group or example.texts[0] for example, _ in known]}  # type: ignore[union-attr]
     if card.kind == "qa":
         extras = {"style": card.values.get("style")}
+    if card.kind == "tag":
+        extras = {"scheme": card.values.get("scheme")}  # of the training tags: a few sentences may not show it
     return gold, found, extras
 
 
@@ -50,7 +55,7 @@ def right(kind: str, example: Example) -> Any:
 def best_silence(card: Card, examples: Sequence[Example], predictions: Sequence[dict[str, Any]]) -> float:
     """How likely it must be that a question has no answer before that is said: what gives the best score here, as the
     official script of SQuAD 2.0 finds it."""
-    said = [prediction | {"answer": prediction["best"]} for prediction in predictions]
+    said = settle(predictions, ALWAYS)
     gold, found, extras = right_and_said(card, examples, said)
     chances = [prediction["no_answer"] for example, prediction in zip(examples, said, strict=True) if is_known(example)]
     case = answers.prepare(gold, found, no_answer=chances, **extras)
@@ -59,8 +64,16 @@ def best_silence(card: Card, examples: Sequence[Example], predictions: Sequence[
 
 def settle(predictions: Sequence[dict[str, Any]], threshold: float) -> list[dict[str, Any]]:
     """The same predictions under another threshold."""
-    return [prediction | {"answer": "" if prediction["no_answer"] > threshold else prediction["best"]}
-            for prediction in predictions]
+    return [settled(prediction, threshold) for prediction in predictions]
+
+
+def rehearse(card: Card, examples: Sequence[Example]) -> None:
+    """Score perfect answers, so that a metric which does not suit these examples says so before anything is trained."""
+    known = [example for example in examples if is_known(example)]
+    perfect = [right(card.kind, example) for example in known]
+    if card.kind == "qa":
+        perfect = [answers[0] if answers else "" for answers in perfect]
+    measure(card, known, [{FOUND[card.kind]: answer} for answer in perfect])
 
 
 def measure(card: Card, examples: Sequence[Example], predictions: Sequence[dict[str, Any]]) -> dict[str, Any]:

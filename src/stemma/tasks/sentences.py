@@ -89,11 +89,12 @@ class ClassLearner(SentenceLearner):
     def baseline(self, batch: Batch, unigram: np.ndarray) -> dict[str, float]:
         labels = batch.labels[self.name].labels.cpu().numpy()
         weight = np.ones(len(labels)) if self._balance is None else self._balance.numpy()[labels]
-        return {self.name: float(-(self._prior[labels] * weight).sum() / max(weight.sum(), 1e-9))}
+        return {self.name: float(-(self._prior[labels] * weight).sum()) / batch.labels[self.name].total}
 
 
 class NumberLearner(SentenceLearner):
-    """Regression: the squared distance to the number, measured in the training set's own spread."""
+    """Regression: the squared distance to the number. `spread` is what the training set's numbers lie around their mean
+    by."""
 
     def __init__(self, name: str, layout: RowLayout, specs: dict[str, HeadSpec], spread: float, weight: float = 1.0):
         super().__init__(name, layout, specs, weight)
@@ -122,7 +123,8 @@ class NumberLearner(SentenceLearner):
         return [{"score": float(number[0])} for number in answers]
 
     def baseline(self, batch: Batch, unigram: np.ndarray) -> dict[str, float]:
-        return {self.name: self._spread**2}  # who always says the mean
+        target = batch.labels[self.name]
+        return {self.name: self._spread**2 * len(target.index) / target.total}  # who always says the mean
 
 
 class OptionLearner(SentenceLearner):
@@ -157,7 +159,8 @@ class OptionLearner(SentenceLearner):
         return [{"label": int(scores.argmax()), "scores": softmax(scores).tolist()} for scores in answers]
 
     def baseline(self, batch: Batch, unigram: np.ndarray) -> dict[str, float]:
-        return {self.name: float(np.log(batch.together))}
+        target = batch.labels[self.name]
+        return {self.name: float(np.log(batch.together)) * len(target.index) / target.total}
 
 
 class RankLearner(SentenceLearner):
@@ -212,7 +215,8 @@ class RankLearner(SentenceLearner):
         return [{"score": float(number[0])} for number in answers]
 
     def baseline(self, batch: Batch, unigram: np.ndarray) -> dict[str, float]:
-        return {self.name: float(np.log(batch.together))}
+        target = batch.labels[self.name]
+        return {self.name: float(np.log(batch.together)) * len(target.index) / target.total}
 
 
 def softmax(scores: np.ndarray) -> np.ndarray:

@@ -47,11 +47,11 @@ class TagLearner(Learner):
             tags = None if example.tags is None else np.array([self._number[tag] for tag in example.tags])
             room = self.layout.room(1)
             cut = windows(len(ids), room, room - room // 4)
-            owner = owners(len(ids), cut)
             spoken = np.flatnonzero(first >= 0)  # a word of nothing but control characters has no piece
-            for window, (start, stop) in enumerate(cut):
+            owner = owners(len(ids), cut)[first[spoken]]  # ascending, so that the words of a window stand together
+            shares = np.split(spoken, np.searchsorted(owner, np.arange(1, len(cut))))
+            for words, (start, stop) in zip(shares, cut, strict=True):
                 row = self.layout.row([ids[start:stop].tolist()])
-                words = spoken[owner[first[spoken]] == window]
                 places = first[words] - start + row.parts[0][0]
                 made.append(Item((row,), None if tags is None else tags[words], number, (places, words)))
         return made
@@ -87,8 +87,8 @@ class TagLearner(Learner):
                 for one, chance in zip(tags, sure, strict=True)]
 
     def baseline(self, batch: Batch, unigram: np.ndarray) -> dict[str, float]:
-        labels = batch.scores[self.name].labels.cpu().numpy()
-        return {self.name: float(-self._prior[labels].mean()) if len(labels) else 0.0}
+        target = batch.scores[self.name]
+        return {self.name: float(-self._prior[target.labels.cpu().numpy()].sum()) / target.total}
 
 
 def first_pieces(words: Sequence[str], offsets: np.ndarray) -> np.ndarray:

@@ -17,8 +17,10 @@ def windows(length: int, room: int, step: int) -> list[tuple[int, int]]:
 def owners(length: int, found: list[tuple[int, int]]) -> np.ndarray:
     """(length,) the window in which each token has the most context, on the side where it has less of it; of equally
     good ones the first."""
-    context = np.full((len(found), length), -1)
+    owner, most = np.zeros(length, np.int64), np.full(length, -1)
     for number, (start, stop) in enumerate(found):
         place = np.arange(start, stop)
-        context[number, start:stop] = np.minimum(place - start, stop - 1 - place)
-    return context.argmax(axis=0)
+        context = np.minimum(place - start, stop - 1 - place)
+        better = place[context > most[start:stop]]
+        owner[better], most[better] = number, context[better - start]
+    return owner

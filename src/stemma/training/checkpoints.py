@@ -56,6 +56,18 @@ def save_checkpoint(run: Path, network: nn.Module, optimizer: Optimizer, state: 
     return folder
 
 
+def save_weights(folder: Path, network: nn.Module) -> None:
+    """The weights alone, where nothing is to go on from them."""
+    with folder_atomically(folder, overwrite=True) as temporary:
+        _write_tensors(temporary / WEIGHTS, dict(_named_tensors(network)))
+
+
+def load_weights(folder: Path, network: nn.Module) -> None:
+    with safe_open(folder / WEIGHTS, framework="pt") as saved, torch.no_grad():
+        for name, tensor in _named_tensors(network):
+            tensor.copy_(saved.get_tensor(name))
+
+
 def latest_checkpoint(run: Path) -> Path | None:
     """The newest checkpoint whose files are all there (their bytes are verified when it is loaded)."""
     files = (WEIGHTS, OPTIMIZER, STATE, CHECKSUMS)

@@ -7,11 +7,9 @@ optimizer and a few counters, and a run that was killed goes on to the very byte
 from __future__ import annotations
 
 import math
-import signal
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -26,41 +24,30 @@ from stemma.objectives import Batch
 from stemma.objectives.base import Scoring
 from stemma.training.budget import Budget
 from stemma.training.checkpoints import Standing, load_latest, save_checkpoint
+from stemma.training.course import Course
+from stemma.training.depth import Layers, rates
 from stemma.training.log import Log
 from stemma.training.optimizers import build_optimizer, set_learning_rate
 from stemma.training.passes import Passes
 from stemma.training.precision import choose_device, keep_memory, prepare_threads, resolve_precision
 from stemma.training.progress import Progress
 from stemma.training.schedules import factor
+from stemma.training.selection import Best, Judge, Selection
+from stemma.training.signals import noted_signals
 from stemma.training.stages import has_begun
 from stemma.training.supply import Prepared, Source
 
 SMOOTHING = 0.98  # of the running mean that a spike is measured against
 
 
-@dataclass
-class Course:
-    """Where a run stands; all of it goes into a checkpoint."""
-
-    step: int = 0
-    tokens: int = 0
-    seconds: float = 0.0  # spent on steps, for tokens a second
-    elapsed: float = 0.0  # with validation and saving, for budgets in minutes
-    used: float = 0.0  # share of the budget, when the last step began
-    means: dict[str, list[float]] = field(default_factory=dict)  # running mean of the loss, by the tasks that make it
-    #                                                              up, and how many steps it is the mean of
-    loss: float | None = None
-    losses: dict[str, float] | None = None
-    measures: dict[str, float] | None = None  # what the network tells of itself: mean steps taken
-    warmup: int | None = None  # steps of it, once the time was found to be too short for the recipe's
-    warmed: float = 0.0  # share of the budget used when the warm-up ended
-    positions: dict[str, list[int]] | None = None
-    threads: int | None = None  # sums are split over them: with another number the last bits differ
+class Diverged(UserError):  # noqa: N818  (what happened, not what is wrong)
+    """The loss is not a number any more, or far above what it was."""
 
 
 class Loop:
     def __init__(self, run: Path, recipe: Recipe, supply: Source, network: Network, budget: Budget, seed: int,
-                 notice: Callable[[str], None], tensorboard: bool = False, show: bool = False):
+                 notice: Callable[[str], None], tensorboard: bool = False, show: bool = False,
+                 judge: Judge | None = None):
         settings = recipe.settings.training
         self.run, self.recipe, self.settings, self.budget = run, recipe, settings, budget
         self.seed, self.notice, self.show = seed, notice, show
@@ -68,9 +55,14 @@ class Loop:
         self.threads = prepare_threads(settings.threads)
         self.precision = resolve_precision(settings.precision, self.device)
         keep_memory()
-        self.network = network.to(self.device).train()
+        self.network = network.to(self.device)
+        self.layers = Layers(network, settings)
+        self.layers.train()
         self.passes = Passes(self.network, settings, self.device, self.precision)
-        self.optimizer = build_optimizer(self.network, settings.optimizer, settings.learning_rate)
+        self.optimizer = build_optimizer(self.network, settings.optimizer, settings.learning_rate,
+                                         rates(network, settings.layer_decay) if settings.layer_decay else None)
+        chooses = settings.keep_best or settings.patience is not None
+        self.selection = Selection(run, network, settings.patience, judge) if chooses else None
         self.supply, self.objectives = supply, supply.objectives
         self.unigram = self.supply.unigram()
         self.log = Log(run, tensorboard)
@@ -83,9 +75,10 @@ class Loop:
     def train(self) -> dict[str, Any]:
         """Run to the end of the budget, from the newest checkpoint if there is one."""
         self._restore()
+        self._refuse_vain()
         try:
-            with _signals() as stopped, Progress(self.recipe.label, self.budget.describe(), self.show) as progress:
-                over = self._used() >= 1
+            with noted_signals() as stopped, Progress(self.recipe.label, self.budget.describe(), self.show) as progress:
+                over = self._used() >= 1 or self.selection is not None and self.selection.settled
                 while not over:
                     over = self._step(progress)
                     if stopped:
@@ -103,8 +96,20 @@ class Loop:
             self.course = Course(step=state.step, tokens=state.tokens, **state.values)
             self.passes.memories = {feed: Memory.of(layers).to(self.device) for feed, layers in state.memories.items()}
             self.supply.restore(self.course.positions or {})
+            if self.selection is not None and self.course.best is not None:
+                self.selection.best = Best(**self.course.best)
         self.threads = self.course.threads = prepare_threads(self.settings.threads or self.course.threads)
         self.log.truncate_after(self.course.step)
+
+    def _refuse_vain(self) -> None:
+        """What is asked for and could not come true."""
+        if self.selection is not None and self.selection.judge is None and not self._looks_at(self.supply.length_at(0)):
+            key = "keep_best" if self.settings.patience is None else "patience"
+            raise UserError(f"training.{key} goes by what is held out, and there is nothing to compare with; hold some "
+                            "text back with corpus.validation, or give dev examples with answers.")
+        if self.budget.unit == "steps" and (late := self.layers.never(self.budget.amount)):
+            self.notice(f"with training.unfreeze = {self.settings.unfreeze} the {late} lowest of {self.layers.top} "
+                        f"layers (the embedding counted) have no turn in {self.budget.describe()}.")
 
     def _used(self) -> float:
         return self.budget.used(self.course.step, self.course.tokens, self.course.elapsed)
@@ -117,6 +122,7 @@ class Loop:
         rate = settings.learning_rate * self._factor(used)
         set_learning_rate(self.optimizer, rate)
         torch.manual_seed((self.seed * 1_000_003 + course.step) % 2**63)
+        self.layers.learn(course.step)
         outcome = self.passes.train(prepared)
         norm = self._clip()
         tasks = ",".join(objective.name for objective in prepared.objectives)
@@ -139,8 +145,7 @@ class Loop:
         course.means[tasks] = [SMOOTHING * mean + (1 - SMOOTHING) * outcome.total, count + 1]
         if self.floor is None and loss is not None:
             self.floor = self._floor_of(prepared)
-        over = self._used() >= 1
-        self._afterwards(progress, loss, rate, norm, over)
+        over = self._afterwards(progress, loss, rate, norm, self._used() >= 1)
         course.elapsed += time.perf_counter() - began - spent
         return over
 
@@ -150,8 +155,9 @@ class Loop:
         told = any(objective.guesses_tokens for objective in objectives)
         return _reported(losses, objectives) if told or not any(o.guesses_tokens for o in self.objectives) else None
 
-    def _afterwards(self, progress: Progress, loss: float | None, rate: float, norm: float, over: bool) -> None:
-        """What happens now and then: a log line, a look at held-out text, a checkpoint."""
+    def _afterwards(self, progress: Progress, loss: float | None, rate: float, norm: float, over: bool) -> bool:
+        """What happens now and then: a log line, a look at held-out text, a checkpoint. Whether this is the end: of the
+        budget, or because of what was seen."""
         course, settings = self.course, self.settings
         speed = course.tokens / max(course.seconds, 1e-9)
         if course.step % settings.log_every == 0 or course.step == 1:
@@ -161,12 +167,16 @@ class Loop:
                             "tokens_per_second": round(speed, 1)})
         if course.step % settings.validate_every == 0 or over:
             self.held_out = self.validate()
+            if self.selection is not None:
+                over |= self.selection.look(course.step, self.held_out)
+                self.layers.train()
             self.log.write({"step": course.step, "tokens": course.tokens, **self.held_out})
         if course.step % settings.checkpoint_every == 0 or over:
             self._save()
         used = self._used()
         left = course.elapsed * (1 - used) / used if used else math.inf
         progress.update(course.step, min(used, 1.0), course.loss or math.nan, self.floor, speed, max(left, 0.0))
+        return over
 
     def _factor(self, used: float) -> float:
         """Warm-up goes by steps; with a budget in minutes it also ends after a tenth of the time."""
@@ -211,7 +221,7 @@ class Loop:
         if self.course.step:
             self._save()
             kept = f"with the state of step {self.course.step:,} saved in {self.run}"
-        raise UserError(f"the loss {what} at step {self.course.step + 1:,}; training stopped {kept}. Start again with "
+        raise Diverged(f"the loss {what} at step {self.course.step + 1:,}; training stopped {kept}. Start again with "
                         "a lower training.learning_rate, a longer training.warmup_steps or training.clip_norm=1.0.")
 
     @torch.inference_mode()
@@ -221,14 +231,12 @@ class Loop:
         length = self.supply.length_at(self._used())
         last = max(self.course.step - 1, 0)
         begun = {o.name for o in self.objectives if has_begun(o, last, self.course.used)}
-        if length not in self._held_out:
-            self._held_out[length] = self.supply.validation_batches(length)
         sums: dict[str, list[float]] = {}
         floors: dict[str, list[float]] = {}
         self.network.eval()
         torch.manual_seed(self.seed)  # a generator draws (ELECTRA): the same each time, whenever the run was resumed
         state: State | None = None
-        for group, batch in self._held_out[length]:
+        for group, batch in self._looks_at(length):
             objectives = tuple(objective for objective in group if objective.name in begun)
             if not objectives:
                 continue
@@ -237,11 +245,16 @@ class Loop:
             for objective in objectives:
                 sums.setdefault(objective.name, []).append(float(found[objective.name]))
                 floors.setdefault(objective.name, []).append(objective.baseline(batch, self.unigram)[objective.name])
-        self.network.train()
+        self.layers.train()
         losses = {name: float(np.mean(values)) for name, values in sums.items()}
         baselines = {name: float(np.mean(values)) for name, values in floors.items()}
         return {"validation_loss": _reported(losses, self.objectives), "validation_losses": losses,
                 "unigram_loss": _reported(baselines, self.objectives), "baselines": baselines}
+
+    def _looks_at(self, length: int) -> Sequence[tuple[tuple[Scoring, ...], Batch]]:
+        if length not in self._held_out:
+            self._held_out[length] = self.supply.validation_batches(length)
+        return self._held_out[length]
 
     def _floor_of(self, prepared: Prepared) -> float | None:
         """What knowing only the frequencies would lose on a batch: the number beside the loss in the progress line."""
@@ -252,16 +265,25 @@ class Loop:
 
     def _save(self) -> None:
         course = self.course
+        course.best = None if self.selection is None else asdict(self.selection.best)
         values = {key: value for key, value in vars(course).items() if key not in ("step", "tokens")}
         memories = {feed: memory.tensors() for feed, memory in self.passes.memories.items()}
         save_checkpoint(self.run, self.network, self.optimizer, Standing(course.step, course.tokens, values, memories),
                         self.settings.keep_checkpoints)
+        if self.selection is not None:
+            self.selection.tidy()
 
     def _conclude(self) -> dict[str, Any]:
         course = self.course
+        chosen: dict[str, Any] = {}
+        if self.selection is not None and self.selection.best.step != course.step:
+            self.selection.take()
+            self.held_out = None
+        if self.selection is not None:
+            chosen = {"best_step": self.selection.best.step}
         held_out = self.held_out or self.validate()  # none yet where the kill came after the last step
         return {"recipe": self.recipe.label, "steps": course.step, "tokens": course.tokens, "loss": course.loss,
-                "losses": course.losses, "measures": course.measures, **held_out,
+                "losses": course.losses, "measures": course.measures, **held_out, **chosen,
                 "tokens_per_second": course.tokens / max(course.seconds, 1e-9), "seconds": course.seconds,
                 "parameters": self.network.parameter_count(),
                 "precision": str(self.precision).removeprefix("torch."), "device": self.device.type,
@@ -275,26 +297,3 @@ def _reported(losses: dict[str, float], objectives: Sequence[Scoring]) -> float 
     if not chosen:
         return None
     return sum(losses[o.name] * o.weight for o in chosen) / sum(o.weight for o in chosen)
-
-
-@contextmanager
-def _signals() -> Iterator[list[int]]:
-    """SIGINT and SIGTERM are noted, and obeyed after the step; a second one ends the process as usual."""
-    received: list[int] = []
-    previous: dict[signal.Signals, Any] = {}
-
-    def note(number: int, frame: object) -> None:
-        received.append(number)
-        for each, handler in previous.items():
-            signal.signal(each, handler)
-
-    try:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            previous[number] = signal.signal(number, note)
-    except ValueError:  # not the main thread: whoever runs us there handles signals
-        pass
-    try:
-        yield received
-    finally:
-        for each, handler in previous.items():
-            signal.signal(each, handler)

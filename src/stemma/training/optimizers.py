@@ -5,9 +5,10 @@ Weight decay pulls on matrices only: a bias or a norm's gain has no reason to be
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import Adam, Adamax, AdamW, Optimizer
 
 from stemma.schema import training as schema
@@ -15,12 +16,16 @@ from stemma.training.adafactor import Adafactor
 from stemma.training.lamb import Lamb
 
 
-def build_optimizer(network: nn.Module, settings: schema.OptimizerSettings, learning_rate: float) -> Optimizer:
-    """The optimizer over all trainable parameters (a tied one once): a group of matrices and one of vectors."""
-    trainable = [parameter for parameter in network.parameters() if parameter.requires_grad]
-    matrices: dict[str, Any] = {"params": [p for p in trainable if p.ndim >= 2]}
-    vectors: dict[str, Any] = {"params": [p for p in trainable if p.ndim < 2], "weight_decay": 0.0}
-    groups = [group for group in (matrices, vectors) if group["params"]]
+def build_optimizer(network: nn.Module, settings: schema.OptimizerSettings, learning_rate: float,
+                    rates: Mapping[str, float] | None = None) -> Optimizer:
+    """The optimizer over all trainable parameters (a tied one once): a group of matrices and one of vectors; with
+    `rates`, a share of the learning rate for each parameter's name, two groups for each share."""
+    trainable = [(name, parameter) for name, parameter in network.named_parameters() if parameter.requires_grad]
+    shares = [1.0] if rates is None else sorted({rates[name] for name, _ in trainable}, reverse=True)
+    groups: list[dict[str, Any]] = []
+    for share in shares:
+        alike = [parameter for name, parameter in trainable if rates is None or rates[name] == share]
+        groups += _groups(alike, {} if share == 1.0 else {"share": share, "lr": learning_rate * share}, settings)
     match settings:
         case schema.AdamW():
             return AdamW(groups, learning_rate, (settings.beta1, settings.beta2), settings.epsilon,
@@ -31,9 +36,6 @@ def build_optimizer(network: nn.Module, settings: schema.OptimizerSettings, lear
             return Adamax(groups, learning_rate, (settings.beta1, settings.beta2), settings.epsilon,
                           settings.weight_decay)
         case schema.Lamb():
-            # As in the authors' code, vectors take plain steps: a bias starts at zero, and steps in proportion to its
-            # own size would keep it there.
-            vectors["adapt"] = False
             return Lamb(groups, learning_rate, (settings.beta1, settings.beta2), settings.epsilon,
                         settings.weight_decay)
         case schema.Adafactor():
@@ -41,7 +43,19 @@ def build_optimizer(network: nn.Module, settings: schema.OptimizerSettings, lear
                              (settings.epsilon, settings.least_scale), settings.weight_decay, settings.relative)
 
 
+def _groups(parameters: Sequence[Tensor], values: Mapping[str, Any],
+            settings: schema.OptimizerSettings) -> list[dict[str, Any]]:
+    """Matrices, and vectors; of either, if there are any."""
+    matrices = {"params": [p for p in parameters if p.ndim >= 2], **values}
+    vectors = {"params": [p for p in parameters if p.ndim < 2], "weight_decay": 0.0, **values}
+    if isinstance(settings, schema.Lamb):
+        # As in the authors' code, vectors take plain steps: a bias starts at zero, and steps in proportion to its own
+        # size would keep it there.
+        vectors["adapt"] = False
+    return [group for group in (matrices, vectors) if group["params"]]
+
+
 def set_learning_rate(optimizer: Optimizer, value: float) -> None:
     """What the loop does before every update."""
     for group in optimizer.param_groups:
-        group["lr"] = value
+        group["lr"] = value * group.get("share", 1.0)

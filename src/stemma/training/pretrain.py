@@ -56,6 +56,9 @@ def pretrain(chosen: Recipe | str, corpus: str | Path | Sequence[str], out: str 
     run = Path(out)
     refuse_non_empty(run, overwrite)
     wanted = recipe(chosen, changes) if isinstance(chosen, str) else chosen
+    if start is None and wanted.settings.training.fresh:
+        raise UserError("training.fresh draws the highest layers of a model anew; say of which one with --from, or "
+                        "leave it out.")
     budget = Budget.choose(steps, tokens, minutes, wanted.settings.training.steps)
     folder, text = locate(_paths(corpus))
     other = locate_target(wanted, folder, text, _paths(target))
@@ -197,6 +200,7 @@ def _start_from(where: str, wanted: Recipe, corpus: Corpus, notice: Notice) -> t
     """The weights of a finished model under this recipe's objectives; its sizes replace the recipe's."""
     from stemma.exchange.load import find_folder, generator_beside, load
     from stemma.objectives import build_network
+    from stemma.training.depth import without_top
 
     model = load(where)
     for text in model.notices:
@@ -215,9 +219,10 @@ def _start_from(where: str, wanted: Recipe, corpus: Corpus, notice: Notice) -> t
     weights = model.network.state_dict()
     if beside is not None:
         weights |= {f"generator.{name}": tensor for name, tensor in load(beside).network.state_dict().items()}
-    missing, unexpected = network.load_state_dict(weights, strict=False)
+    kept = without_top(weights, network.settings, wanted.settings.training.fresh)
+    missing, unexpected = network.load_state_dict(kept, strict=False)
     own = {name for name, _ in network.named_parameters()}  # what is shared is there under its first name
-    new = sorted({".".join(name.split(".")[:2]) for name in missing if name in own})
+    new = sorted({".".join(name.split(".")[:2]) for name in missing if name in own and name not in weights})
     if new:
         notice(f"not in {where}, so started at random: {', '.join(new)}")
     unused = sorted({".".join(name.split(".")[:2]) for name in unexpected})

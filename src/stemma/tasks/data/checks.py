@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from stemma.errors import nearest
@@ -19,6 +20,20 @@ def check_labelled(examples: Sequence[Example], name: str) -> None:
             missing = (example.tags if isinstance(example, TaggedExample) else example.label) is None
         if missing:
             problems.add(example.where, "nothing says what is right here")
+    problems.check()
+
+
+def check_grades(examples: Sequence[Example], name: str) -> None:
+    """For ranking: a label says how good a candidate is, so it must be a number."""
+    problems = Problems(name)
+    for example in examples:
+        label = getattr(example, "label", None)
+        try:
+            finite = label is None or math.isfinite(float(label))
+        except ValueError:
+            finite = False
+        if not finite:
+            problems.add(example.where, f'"{label}" is no grade; a candidate has a number, from 1 on where it is good')
     problems.check()
 
 

@@ -112,6 +112,8 @@ _ALL = (
     _table("mnli", "pair", NLI, GLUE, INFERENCE),
     _table("mnli-mm", "pair", NLI, GLUE, INFERENCE),
     _table("qnli", "pair", QNLI, GLUE, TWO_WAYS),
+    _table("qnli-rank", "rank", replace(QNLI, group=("question",), renamed={"entailment": "1", "not_entailment": "0"}),
+           f"{GLUE}; as a ranking of sentences: arXiv:1901.11504", YES_NO, METRICS["rank"]),
     _table("rte", "pair", PAIR, GLUE, TWO_WAYS),
     _table("wnli", "pair", PAIR, GLUE, YES_NO),
     _table("ax", "pair", PAIR, "https://gluebenchmark.com/diagnostics", INFERENCE, ("matthews", "accuracy")),

@@ -1,0 +1,83 @@
+"""Two texts are compared in several steps, and every step's guess counts (SAN, arXiv:1804.07888; in MT-DNN,
+arXiv:1901.11504, section 3, for pairs).
+
+A summary of the second text is the first state. At each step the state looks through the first text, guesses from
+what it holds and what it found there, and is renewed by it. The answer is the mean of all steps' chances; while
+learning, some steps are left out of that mean, so that none can be relied on alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from stemma.network.dropout import Dropout
+from stemma.network.embed import Embedding
+from stemma.schema.network import NetworkSettings
+
+
+@dataclass(frozen=True)
+class SanHead:
+    """Guess one of a few classes for two texts."""
+
+    classes: int
+    steps: int = 5
+    dropout: float = 0.1
+    forgets: float = 0.1  # share of the steps whose guess is left out while learning
+
+    def build(self, settings: NetworkSettings, embedding: Embedding) -> nn.Module:
+        return SanReader(settings.width, self)
+
+
+class SanReader(nn.Module):
+    def __init__(self, width: int, spec: SanHead):
+        super().__init__()
+        self.steps, self.forgets = spec.steps, spec.forgets
+        self.summary = nn.Linear(width, 1, bias=False)
+        self.query = nn.Linear(width, width, bias=False)
+        self.renewal = nn.GRUCell(width, width)
+        self.dropout = Dropout(spec.dropout)
+        self.output = nn.Linear(4 * width, spec.classes)
+
+    def forward(self, hidden: Tensor, parts: Tensor) -> Tensor:
+        """(B, L, width), (B, 4) first place and number of places of each text -> (B, classes) log chances."""
+        with torch.autocast(hidden.device.type, enabled=False):  # few numbers, and a mean of chances: exactly
+            return self._mean([functional.log_softmax(guess, -1) for guess in self._guesses(hidden.float(), parts)])
+
+    def _guesses(self, hidden: Tensor, parts: Tensor) -> list[Tensor]:
+        """(B, classes) logits of every step."""
+        first, second = (_inside(parts[:, at:at + 2], hidden.shape[1]) for at in (0, 2))
+        state = _gathered(hidden, self.summary(hidden)[..., 0], second)  # (B, width)
+        made = []
+        for step in range(self.steps):
+            found = _gathered(hidden, (hidden @ self.query(state)[..., None])[..., 0], first)
+            told = torch.cat([state, found, (state - found).abs(), state * found], -1)
+            made.append(self.output(self.dropout(told)))
+            if step + 1 < self.steps:
+                state = self.renewal(found, self.dropout(state))
+        return made
+
+    def _mean(self, guesses: list[Tensor]) -> Tensor:
+        """The log of the mean of the steps' chances: of all, or while learning of some, but of one at least."""
+        chances = torch.stack(guesses, 1)  # (B, steps, classes)
+        kept = torch.ones(chances.shape[:2], dtype=torch.bool, device=chances.device)
+        if self.training and self.forgets:
+            kept = torch.rand(kept.shape, device=kept.device) >= self.forgets
+            kept.scatter_(1, torch.randint(self.steps, (len(kept), 1), device=kept.device), True)
+        total = chances.masked_fill(~kept[..., None], -torch.inf).logsumexp(1)
+        return total - kept.sum(1, keepdim=True).log()
+
+
+def _inside(part: Tensor, length: int) -> Tensor:
+    """(B, 2) -> (B, L): the places that belong to a text."""
+    places = torch.arange(length, device=part.device)
+    return (places >= part[:, :1]) & (places < part.sum(1, keepdim=True))
+
+
+def _gathered(hidden: Tensor, scores: Tensor, inside: Tensor) -> Tensor:
+    """(B, L, width), (B, L), (B, L) -> (B, width): a mean of the places inside, weighted by their scores."""
+    weights = scores.masked_fill(~inside, -torch.inf).softmax(-1)
+    return (weights[:, None] @ hidden)[:, 0]

@@ -1,0 +1,185 @@
+"""One encoder learns several tasks at once, each with a head of its own (MT-DNN, arXiv:1901.11504).
+
+Batches of all tasks are shuffled together, and every weight but the heads' is shared; the optimizer is Adamax. One
+folder then answers all of them. After that, each task may be learnt further by itself, from the shared weights: a run
+of its own in `tasks/NAME`.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from stemma.errors import Interrupted, UserError
+from stemma.exchange.cards import Card
+from stemma.exchange.load import load
+from stemma.exchange.model import Model
+from stemma.files import folder_atomically, write_atomically
+from stemma.lineage import Recipe
+from stemma.network.san import SanHead
+from stemma.schema.layers import flatten, parse_changes
+from stemma.tasks import learning
+from stemma.tasks.batches import Lesson, batches_of
+from stemma.tasks.data.examples import Example
+from stemma.tasks.finetune import ORIGIN, Length, check_places
+from stemma.tasks.learners import build_learner
+from stemma.tasks.learning import SETS, SEVERAL, TOKENIZER, file_of, layout_of, lesson_of, read_lines, stored
+from stemma.tasks.plan_files import Problems, refuse
+from stemma.tasks.prepare import Task, adapted, check_lesson, draw_card, keep, read_sets, tell_lengths
+from stemma.tasks.task_plan import Entry, TaskPlan, read_task_plan
+from stemma.training.checkpoints import latest_checkpoint
+from stemma.training.pretrain import begin
+from stemma.training.pretrain import resume as go_on
+from stemma.training.run import MODEL, RECIPE, RESULT, Plan, Reading, read_result, read_run
+
+SHARED = "shared.json"  # what the tasks reached together, while some are still learnt further
+ALONE = "tasks"  # the folder of those
+Notice = Callable[[str], None]
+Sets = dict[str, list[Example]]
+
+
+def multitask(plan: str | Path, start: str | Path, out: str | Path, *, epochs: float | None = None,
+              steps: int | None = None, minutes: float | None = None, seed: int = 0, changes: Sequence[str] = (),
+              reading: Reading = Reading(), overwrite: bool = False, show: bool = False,
+              notice: Notice = lambda text: None) -> dict[str, Any]:
+    """Teach a model all tasks of a plan; returns what `--json` prints. The length holds for each stage: for all tasks
+    together, and for each by itself."""
+    told = read_task_plan(plan)
+    length = Length(epochs, steps, minutes)
+    length = Length(told.epochs) if length == Length() else length
+    run = Path(out)
+    origin = check_places(start, run, overwrite)
+    examples = _read_all(told, reading, notice)
+    model = load(start)
+    for text in model.notices:
+        notice(text)
+    wanted = _adapted(model, told).typed(changes)
+    stated = {*flatten(parse_changes(changes)[0]), *flatten({"training": told.training})}
+    cards = _cards(told, examples, model, wanted)
+    batch_size = wanted.settings.training.batch_size
+    batches = {name: _batches(_lesson(told, card, examples[name], model, seed, batch_size, notice))
+               for name, card in cards.items()}
+    wanted, budget = length.fit(wanted, sum(batches.values()), stated)
+    facts = {"kind": SEVERAL, "command": [SEVERAL, str(told.path.absolute())], "options": {},
+             "length": {unit: value for unit, value in asdict(length).items() if value is not None},
+             "cards": {name: card.to_json() for name, card in cards.items()}, "changes": list(changes),
+             "stated": sorted(stated), "vocabulary": model.network.vocabulary, "batch_size": batch_size,
+             "batches": batches, "finetune": told.finetune}
+    with folder_atomically(run, overwrite, checksums=False) as place:
+        keep(place, model, {name: (card, examples[name]) for name, card in cards.items()})
+        Plan(None, [], budget, seed, origin, reading, task=facts).write(place)
+        write_atomically(place / RECIPE, wanted.to_toml())
+    return begin(run, show, notice, work=work)
+
+
+def work(run: Path, show: bool, notice: Notice) -> dict[str, Any]:
+    """All tasks together, then each by itself if the plan says so; what `stemma resume` calls, too."""
+    plan = read_run(run)[1]
+    assert plan.task is not None
+    if not plan.task["finetune"]:
+        return learning.work(run, show, notice)
+    if not (run / SHARED).is_file():
+        write_atomically(run / SHARED, json.dumps(learning.learn(run, show, notice), indent=1))
+    result = json.loads((run / SHARED).read_text())
+    result["finetuned"] = {name: _alone(run, name, show, notice) for name in plan.task["cards"]}
+    write_atomically(run / RESULT, json.dumps(result, indent=1))
+    return result
+
+
+# --- before anything is trained ---------------------------------------------------------------------------------------
+
+
+def _read_all(plan: TaskPlan, reading: Reading, notice: Notice) -> dict[str, Sets]:
+    """The examples of all tasks; what is wrong with any of them is told at once."""
+    problems: Problems = []
+    found = {}
+    for name in plan.tasks:
+        try:
+            found[name] = read_sets(_task(plan, name), reading, _speaker(name, notice))
+        except UserError as error:
+            problems += [(f"tasks.{name}", error.message), *((f"  {where}", what) for where, what in error.problems)]
+    if problems:
+        refuse(plan.path, problems)
+    return found
+
+
+def _task(plan: TaskPlan, name: str) -> Task:
+    entry = plan.tasks[name]
+    return Task(entry.called, plan.files(name), entry.columns or None, entry.metric, {"weight": entry.weight})
+
+
+def _speaker(name: str, notice: Notice) -> Notice:
+    return lambda text: notice(f"{name}: {text}")
+
+
+def _adapted(model: Model, plan: TaskPlan) -> Recipe:
+    adamax = model.recipe.with_changes({"training.optimizer": {"kind": "adamax"}}, ORIGIN)
+    wanted = adapted(replace(model, recipe=adamax))
+    return wanted.with_changes({"training": plan.training}, plan.path.name) if plan.training else wanted
+
+
+def _cards(plan: TaskPlan, examples: Mapping[str, Sets], model: Model, wanted: Recipe) -> dict[str, Card]:
+    return {name: _headed(draw_card(_task(plan, name), examples[name], model, wanted, name), entry)
+            for name, entry in plan.tasks.items()}
+
+
+def _headed(card: Card, entry: Entry) -> Card:
+    """With the head that the plan asks for."""
+    heads = dict(card.heads)
+    if entry.head == "san":
+        usual = SanHead(len(card.labels), dropout=getattr(heads[card.name], "dropout", SanHead.dropout))
+        heads = {card.name: usual if entry.steps is None else replace(usual, steps=entry.steps)}
+    if entry.dropout is not None:
+        heads[card.name] = replace(heads[card.name], dropout=entry.dropout)  # type: ignore[type-var]
+    return replace(card, heads=heads)
+
+
+def _lesson(plan: TaskPlan, card: Card, examples: Sets, model: Model, seed: int, batch_size: int,
+            notice: Notice) -> Lesson:
+    lesson = lesson_of(build_learner(card, layout_of(card, model.needs_tokenizer()), seed), examples, batch_size)
+    check_lesson(lesson, card, examples, str(plan.files(card.name)["train"]))
+    tell_lengths(lesson, card, _speaker(card.name, notice))
+    return lesson
+
+
+def _batches(lesson: Lesson) -> int:
+    """Of an epoch."""
+    return len(batches_of(lesson.train, lesson.batch_size, None))
+
+
+# --- each task by itself ----------------------------------------------------------------------------------------------
+
+
+def _alone(run: Path, name: str, show: bool, notice: Notice) -> dict[str, Any]:
+    """What a task reaches when it goes on alone."""
+    place = run / ALONE / name
+    result = read_result(place)
+    if result is None:
+        if latest_checkpoint(place) is None:
+            _lay_out(run, name, place)
+        try:
+            result = go_on(place, show=show, notice=_speaker(name, notice), work=learning.work)
+        except Interrupted:
+            raise Interrupted(f"stopped while {name} was learnt by itself, and saved; `stemma resume {run}` goes on "
+                              "from there.") from None
+    return {key: result[key] for key in ("run", "steps", "seconds", "metrics")}
+
+
+def _lay_out(run: Path, name: str, place: Path) -> None:
+    """A run that starts from what all tasks have learnt, its head included, with this task's examples alone."""
+    wanted, plan = read_run(run)
+    assert plan.task is not None
+    card = Card.from_json(plan.task["cards"][name])
+    wanted, budget = Length(**plan.task["length"]).fit(wanted, plan.task["batches"][name], plan.task["stated"])
+    facts = {**plan.task, "kind": card.kind, "cards": {name: plan.task["cards"][name]}}
+    with folder_atomically(place, overwrite=True, checksums=False) as folder:
+        shutil.copytree(run / TOKENIZER, folder / TOKENIZER)
+        for part in SETS:
+            if examples := read_lines(run, part, card):
+                learning.write_lines(folder / file_of(part, card), [stored(example) for example in examples])
+        replace(plan, budget=budget, start=str((run / MODEL).absolute()), task=facts).write(folder)
+        write_atomically(folder / RECIPE, wanted.to_toml())

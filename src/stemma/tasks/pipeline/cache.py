@@ -1,0 +1,53 @@
+"""Runs of a pipeline by their number: what is unchanged stays, what changed is put aside, and comes back if it is asked
+for again.
+
+`lineage.json` says which number each place has. It is written after stale runs have left and before anything new comes,
+so that a kill at any moment leaves no run under a number that is not its own.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from stemma.files import make_folder, remove_leftovers, write_atomically
+
+LINEAGE, PAST = "lineage.json", "past"
+
+
+def known_hashes(run: Path) -> dict[str, str]:
+    """The number of each place of a pipeline, as it was written last."""
+    file = run / LINEAGE
+    return json.loads(file.read_text())["places"] if file.is_file() else {}
+
+
+def settle(run: Path, places: Mapping[str, str], lineage: list[dict[str, Any]]) -> dict[str, str]:
+    """Make room for these numbers; says of each place whether it is kept, changed or new."""
+    before = known_hashes(run)
+    told = {}
+    for place, number in sorted(before.items(), key=lambda item: -len(item[0])):  # what lies inside leaves first
+        if places.get(place) != number and (run / place).exists():
+            _move(run / place, _aside(run, place, number))
+    write_atomically(run / LINEAGE, json.dumps({"stages": lineage, "places": dict(places)}, indent=1) + "\n")
+    for place, number in sorted(places.items(), key=lambda item: len(item[0])):
+        inside = str(Path(place).parent) in places  # of another run, without which it is nothing
+        homeless = inside and not (run / place).parent.exists()
+        if not homeless and not (run / place).exists() and (past := _aside(run, place, number)).exists():
+            _move(past, run / place)
+        told[place] = "kept" if (run / place).exists() else "changed" if place in before else "new"
+    return told
+
+
+def _aside(run: Path, place: str, number: str) -> Path:
+    return run / PAST / f"{place.replace('/', '.')}-{number[:12]}"
+
+
+def _move(source: Path, target: Path) -> None:
+    make_folder(target.parent)
+    remove_leftovers(source.parent)
+    if target.exists():
+        shutil.rmtree(target)
+    source.rename(target)

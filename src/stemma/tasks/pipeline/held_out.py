@@ -1,0 +1,86 @@
+"""What a model loses on held-out text, asked with one yardstick after every stage: that is how forgetting is seen.
+
+The rows, the masks and the objective are those of one recipe and the same each time; only the weights change. Where a
+fine-tune threw the language model's head away, the head of the stage before is put back on.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from stemma.corpus.shards import Corpus
+from stemma.corpus.view import split
+from stemma.exchange.load import generator_beside, load
+from stemma.lineage import Recipe
+from stemma.network.network import Network
+from stemma.network.state import State
+from stemma.objectives import build_network, build_objectives
+from stemma.training.passes import Passes
+from stemma.training.precision import choose_device
+from stemma.training.supply import Supply
+
+
+def weights_of(where: str | Path) -> dict[str, Tensor]:
+    """All that lies in a model's folder, the generator that it learned from included."""
+    weights = dict(load(where).network.state_dict())
+    if (beside := generator_beside(where)) is not None:
+        weights |= {f"generator.{name}": tensor for name, tensor in load(beside).network.state_dict().items()}
+    return weights
+
+
+def network_with(recipe: Recipe, weights: Mapping[str, Tensor],
+                 donor: Mapping[str, Tensor] | None = None) -> Network | None:
+    """The recipe's network with these weights, and with heads of a donor where they have none; None if something is
+    still missing, as in a checkpoint without a language model's head."""
+    network = build_network(recipe)
+    heads = {name: tensor for name, tensor in (donor or {}).items() if name.startswith("heads.")}
+    ours = network.state_dict()
+    fitting = {name: tensor for name, tensor in {**heads, **weights}.items()
+               if name in ours and ours[name].shape == tensor.shape}
+    missing, _ = network.load_state_dict(fitting, strict=False)
+    own = {name for name, _ in network.named_parameters()}  # what is shared is there under its first name
+    return None if own & set(missing) else network.eval()
+
+
+@torch.inference_mode()
+def held_out_loss(recipe: Recipe, network: Network, corpus: Corpus) -> float | None:
+    """Nats a guess, over the tasks that guess tokens, on what the corpus holds out; None: it holds nothing out."""
+    objectives = build_objectives(recipe)
+    told = [one for one in objectives if one.guesses_tokens] or objectives
+    supply = Supply(recipe, corpus, objectives, seed=0)
+    device = choose_device()
+    passes = Passes(network.to(device), recipe.settings.training, device, torch.float32)
+    torch.manual_seed(0)  # a generator draws (ELECTRA): the same each time
+    sums: dict[str, list[float]] = {}
+    state: State | None = None
+    try:
+        for group, batch in supply.validation_batches(supply.length_at(1.0)):
+            found, hidden = passes.losses(group, batch, state if batch.continues else None)
+            state = hidden.state
+            for one in group:
+                sums.setdefault(one.name, []).append(float(found[one.name]))
+    finally:
+        supply.close()
+    chosen = [one for one in told if one.name in sums]
+    if not chosen:
+        return None
+    return sum(float(np.mean(sums[one.name])) * one.weight for one in chosen) / sum(one.weight for one in chosen)
+
+
+def bits_per_byte(recipe: Recipe, corpus: Corpus, loss: float | None) -> float | None:
+    """The same loss in units that do not depend on the vocabulary; only where every token is guessed once, from what
+    stands before it."""
+    objectives = build_objectives(recipe)
+    if loss is None or recipe.settings.network.decoder is not None or not all(one.guesses_next for one in objectives):
+        return None
+    held = split(corpus, recipe.settings.corpus.validation)[1].documents
+    numbers = np.unique(np.searchsorted(corpus.documents, held[:, 0], side="right") - 1)
+    whole = int((corpus.documents[numbers + 1] - corpus.documents[numbers]).sum())
+    size = sum(len(corpus.text(int(number)).encode()) for number in numbers)
+    return loss / math.log(2) * whole / size if size else None

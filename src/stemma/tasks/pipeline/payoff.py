@@ -1,0 +1,45 @@
+"""Which stage paid off: the same task learnt from the model of every stage, by the same seeds, and compared step by step.
+
+Differences are taken seed by seed, so that what a seed does to both sides cancels out. A stage paid off where the mean
+difference is more than twice its standard error; with a single seed nothing is claimed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from statistics import fmean, stdev
+from typing import Any
+
+TWICE = 2.0  # standard errors: about nineteen times in twenty
+
+
+def payoff(scores: Mapping[str, Sequence[float]], higher: bool = True) -> list[dict[str, Any]]:
+    """`scores` by the stage that was started from, in order, one for each seed; each against the stage before it."""
+    rows: list[dict[str, Any]] = []
+    before: Sequence[float] | None = None
+    for stage, values in scores.items():
+        row = {"from": stage, "scores": list(values), "mean": fmean(values), "spread": _spread(values)}
+        if before is not None:
+            gains = [b - a if higher else a - b for a, b in zip(before, values, strict=True)]
+            row |= {"gain": fmean(gains), "error": _error(gains), "verdict": verdict(gains)}
+        rows.append(row)
+        before = values
+    return rows
+
+
+def verdict(gains: Sequence[float]) -> str:
+    if len(gains) < 2:
+        return "one seed: no saying"
+    gain, error = fmean(gains), _error(gains) or 0.0
+    if abs(gain) <= TWICE * error or gain == 0:
+        return "within the noise"
+    return "paid off" if gain > 0 else "did harm"
+
+
+def _spread(values: Sequence[float]) -> float | None:
+    return stdev(values) if len(values) > 1 else None
+
+
+def _error(values: Sequence[float]) -> float | None:
+    return stdev(values) / math.sqrt(len(values)) if len(values) > 1 else None

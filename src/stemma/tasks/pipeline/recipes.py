@@ -1,0 +1,65 @@
+"""The recipe of every stage, known before anything is trained: a stage goes on with that of the stage before it."""
+
+from __future__ import annotations
+
+from stemma.errors import UserError
+from stemma.exchange.load import load
+from stemma.lineage import Recipe, recipe
+from stemma.objectives import build_objectives
+from stemma.schema.encoder_tasks import PAIRS
+from stemma.tasks.finetune import WARMUP, gentle, outgrown
+from stemma.tasks.pipeline.plan import PipelinePlan, Stage
+from stemma.tasks.prepare import BATCH_SIZE
+from stemma.training.source import reads_pairs
+
+ORIGIN = "pipeline"  # who set the values that a further stage brings
+
+
+def recipes_of(plan: PipelinePlan) -> dict[str, Recipe]:
+    """By stage, for those that read text and for models that are given; or all that is wrong with them."""
+    found: dict[str, Recipe] = {}
+    problems: list[tuple[str, str]] = []
+    for name, stage in plan.stages.items():
+        if stage.kind == "task" or stage.after is not None and stage.after not in found:
+            continue
+        try:
+            found[name] = _recipe_of(stage, found)
+        except UserError as error:
+            problems += [(f"stages.{name}", error.message), *((f"  {key}", why) for key, why in error.problems)]
+            continue
+        if stage.kind == "text" and reads_pairs(found[name]):
+            problems.append((f"stages.{name}", f"{found[name].label} reads pairs of texts, and a stage reads running "
+                                               "text; choose another recipe"))
+        if stage.entry.interpolate and found[name].settings.network.generator is not None:
+            problems.append((f"stages.{name}.interpolate", f"{found[name].label} learns with a generator, whose "
+                                                           "weights cannot be mixed alone; leave it out"))
+    if problems:
+        raise UserError(f"{len(problems)} problem{'s' if len(problems) > 1 else ''} in the stages of the plan", problems)
+    return found
+
+
+def _recipe_of(stage: Stage, before: dict[str, Recipe]) -> Recipe:
+    entry = stage.entry
+    if entry.model is not None:
+        model = load(entry.model)
+        return model.recipe.with_changes({"tokenizer.vocab_size": model.network.vocabulary}, ORIGIN)
+    if entry.recipe is not None:
+        return recipe(entry.recipe, entry.changes)
+    assert stage.after is not None
+    return continued(before[stage.after], entry.steps).typed(entry.changes)
+
+
+def continued(chosen: Recipe, steps: int | None = None) -> Recipe:
+    """A recipe to go on with: gently, and only with tasks that a text by itself can serve. How sentences hang together
+    is left out (arXiv:2004.10964 adapts by masked tokens alone): the text of a task is often a sentence."""
+    settings, tasks = chosen.settings, build_objectives(chosen)
+    asking = [task.name for task in tasks if task.needs_sentences]
+    asking = asking if any(task.guesses_tokens for task in tasks if task.name not in asking) else []
+    changes = {"training.batch_size": min(BATCH_SIZE, settings.training.batch_size), **gentle(settings)}
+    if asking and settings.corpus.packing in PAIRS:
+        changes["corpus.packing"] = "full_sentences"
+    if steps is not None:
+        changes |= {"training.warmup_steps": int(WARMUP * steps),
+                    "training.checkpoint_every": min(settings.training.checkpoint_every, max(1, steps // 10))}
+    removed = [*outgrown(settings), *(f"objective.{name}" for name in asking)]
+    return chosen.with_changes({"remove": removed, **changes}, ORIGIN)

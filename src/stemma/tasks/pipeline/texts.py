@@ -1,0 +1,88 @@
+"""Text that a stage reads besides its own files: that of a task's examples, and general text against forgetting.
+
+Both are written as JSON lines in ASCII, which every encoding reads alike.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from stemma.corpus.shards import Corpus
+from stemma.corpus.view import View, split
+from stemma.tasks.data.examples import Example, TaggedExample, content
+from stemma.text.cleaning.documents import file_atomically
+from stemma.text.readers import read_passages
+from stemma.text.words import CJK_RUN
+from stemma.training.run import Reading, is_corpus
+
+Numbered = Iterator[tuple[int, str]]
+
+
+def texts_in(example: Example) -> tuple[str, ...]:
+    """An example as a reader sees it: one text, or several that belong together."""
+    if not isinstance(example, TaggedExample):
+        return tuple(text for text in content(example) if text.strip())
+    written = "".join(example.words)
+    return (written if CJK_RUN.match(written) else " ".join(example.words),)
+
+
+def example_documents(examples: Iterable[Example]) -> list[str]:
+    """Each example as a document, without its label; what occurs several times (a paragraph with many questions), once.
+    """
+    parts = dict.fromkeys(texts_in(example) for example in examples)
+    seen: set[str] = set()
+    documents = []
+    for texts in parts:
+        new = [text for text in texts if text not in seen]
+        seen.update(new)
+        if new:
+            documents.append("\n".join(new))
+    return documents
+
+
+def write_documents(file: Path, documents: Iterable[str], field: str) -> None:
+    with file_atomically(file) as out:
+        for text in documents:
+            out.write(json.dumps({field: text}).encode("ascii") + b"\n")
+
+
+def numbered_texts(paths: Sequence[str], reading: Reading) -> Numbered:
+    """(document, text) of raw text or of a corpus; a long document comes in several."""
+    if len(paths) == 1 and is_corpus(paths[0]):
+        corpus = Corpus.open(paths[0])
+        yield from ((number, corpus.text(number)) for number in range(len(corpus.documents) - 1))
+        return
+    number = -1
+    for passage in read_passages(paths, **reading.running()) if paths else ():
+        number += passage.begins
+        yield number, passage.text
+
+
+def replayed(general: Corpus, validation: float, characters: int, seed: int) -> tuple[list[str], int]:
+    """Documents of general text, drawn until they have so many characters, and how many they have. What is held out to
+    measure forgetting is never among them."""
+    view = split(general, validation)[0].read_by("full_sentences")
+    chosen: list[str] = []
+    total = 0
+    for number in np.random.default_rng([seed, 11]).permutation(len(view.documents)):
+        if total >= characters:
+            break
+        chosen.append(_text(view, int(number)))
+        total += len(chosen[-1])
+    return chosen, total
+
+
+def _text(view: View, number: int) -> str:
+    """A document of a view, which may end before the document itself does."""
+    corpus: Any = view.corpus
+    start, stop = view.documents[number]
+    document = int(np.searchsorted(corpus.documents, start, side="right")) - 1
+    text = corpus.text(document)
+    if stop < corpus.documents[document + 1]:
+        text = text[:int(corpus.slice("starts", stop, stop + 1)[0])]
+    return text

@@ -1,0 +1,27 @@
+"""Where a run stands. A checkpoint holds all of it, so that a run which was killed goes on from there."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass
+class Course:
+    """One of these is changed from step to step."""
+
+    step: int = 0
+    tokens: int = 0
+    seconds: float = 0.0  # spent on steps, for tokens a second
+    elapsed: float = 0.0  # with validation and saving, for budgets in minutes
+    used: float = 0.0  # share of the budget, when the last step began
+    means: dict[str, list[float]] = field(default_factory=dict)  # running mean of the loss, by the tasks that make it
+    #                                                              up, and how many steps it is the mean of
+    loss: float | None = None
+    losses: dict[str, float] | None = None
+    measures: dict[str, float] | None = None  # what the network tells of itself: mean steps taken
+    warmup: int | None = None  # steps of it, once the time was found to be too short for the recipe's
+    warmed: float = 0.0  # share of the budget used when the warm-up ended
+    positions: dict[str, list[int]] | None = None
+    best: dict[str, Any] | None = None  # the best look at held-out data, where one is chosen (`selection.Best`)
+    threads: int | None = None  # sums are split over them: with another number the last bits differ

@@ -1,0 +1,288 @@
+"""Which tasks a folder tells of: its own cards, what a foreign config.json says, and what neither can answer."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+from parity.reference import config_of, configure, perturb, random_reference
+from safetensors.torch import load_file, save_file
+
+import stemma
+from stemma.errors import CorruptFileError, UserError
+from stemma.exchange.answers import answer_heads
+from stemma.exchange.cards import ALONE, Card
+from stemma.exchange.model import Model
+from stemma.network.heads import ClassHead, Pooler
+from stemma.network.network import Network
+from stemma.network.task_heads import SentenceHead, SpanHead
+
+SMALL = ["network.width=24", "network.layers=2", "network.heads=3", "network.feedforward=20"]
+
+
+def finetuned(*tasks: tuple[str, str, int], recipe: str = "bert@tiny", changes: tuple[str, ...] = ()) -> Model:
+    """A random model that answers (name, kind, classes) each."""
+    start = stemma.build(recipe, 60, [*SMALL, *changes])
+    corpus = start.recipe.settings.corpus
+    cards = {}
+    for name, kind, classes in tasks:
+        labels = tuple(f"{name}-{number}" for number in range(classes)) if kind in ("classify", "pair", "tag") else ()
+        cards[name] = Card(name, kind, labels, answer_heads(start, kind, classes, name), corpus.single, corpus.pair, 32,
+                           ("f1",), {"counts": [3] * classes, "threshold": 0.25})
+    heads = {name: spec for card in cards.values() for name, spec in card.heads.items()}
+    network = Network(start.recipe.settings.network, 60, heads).eval()
+    perturb(network, 0)
+    return Model(start.recipe, None, network, cards=cards)
+
+
+def assert_same_model(one: Model, other: Model) -> None:
+    before, after = one.network.state_dict(), other.network.state_dict()
+    assert before.keys() == after.keys() and all(torch.equal(before[name], after[name]) for name in before)
+    assert one.cards == other.cards and one.recipe == other.recipe and one.network.specs == other.network.specs
+
+
+def foreign(folder, kind: str, family: str = "bert", **settings):
+    made = random_reference(family, 2, kind, **settings)
+    made.save_pretrained(folder)
+    return made
+
+
+def without(folder, *parts: str) -> None:
+    """The same weights without those whose names hold one of these."""
+    file = folder / "model.safetensors"
+    kept = {name: tensor for name, tensor in load_file(file).items() if not any(part in name for part in parts)}
+    save_file(kept, file, {"format": "pt"})
+
+
+# --- ours -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("kind", "expected"), [
+    ("classify", "BertForSequenceClassification"), ("pair", "BertForSequenceClassification"),
+    ("regress", "BertForSequenceClassification"), ("rank", "BertForSequenceClassification"),
+    ("choice", "BertForMultipleChoice"), ("tag", "BertForTokenClassification"), ("qa", "BertForQuestionAnswering")])
+@pytest.mark.parametrize("name", [ALONE, "mood"])
+def test_one_task_is_saved_as_the_class_that_answers_it(tmp_path, kind, expected, name):
+    model = finetuned((name, kind, 5 if kind in ("classify", "pair", "tag") else 1))
+    stemma.save(model, tmp_path / "m")
+    assert (config_of(tmp_path / "m")["model_type"], config_of(tmp_path / "m")["architectures"]) == ("bert", [expected])
+    again = stemma.load(tmp_path / "m")
+    assert_same_model(again, model)
+    assert again.notices == []
+    stemma.save(again, tmp_path / "again")
+    for file in ("model.safetensors", "config.json", "tasks.json"):
+        assert (tmp_path / "m" / file).read_bytes() == (tmp_path / "again" / file).read_bytes()
+
+
+def test_several_tasks_keep_our_own_name(tmp_path):
+    model = finetuned(("mood", "classify", 3), ("names", "tag", 5), ("answers", "qa", 1))
+    stemma.save(model, tmp_path / "m")
+    told = config_of(tmp_path / "m")
+    assert (told["model_type"], told["architectures"]) == ("stemma", ["StemmaNetwork"])
+    again = stemma.load(tmp_path / "m")
+    assert_same_model(again, model)
+    assert again.card("names").labels == tuple(f"names-{number}" for number in range(5))
+    assert answer_heads(again, "classify", 2, "new") == {"pooler": Pooler(), "new": ClassHead(2, 0.1)}
+    with pytest.raises(UserError, match="answers 3 tasks; say which with --task: mood, names, answers"):
+        again.card()
+    with pytest.raises(UserError, match='no task "moods"; it answers mood, names, answers.*Did you mean "mood"'):
+        again.card("moods")
+
+
+@pytest.mark.parametrize(("recipe", "changes"), [("bert@tiny", ("network.norm.place=pre",)), ("gpt@tiny", ())],
+                         ids=["a body of its own", "a family without the class"])
+def test_what_is_no_familys_keeps_our_own_name(tmp_path, recipe, changes):
+    model = finetuned((ALONE, "tag", 4), recipe=recipe, changes=(*changes, "network.feedforward=96"))
+    stemma.save(model, tmp_path / "m")
+    assert config_of(tmp_path / "m")["model_type"] == "stemma"
+    assert_same_model(stemma.load(tmp_path / "m"), model)
+
+
+def test_another_head_is_not_the_familys(tmp_path):
+    """A first place through a layer of its own is RoBERTa's way and not BERT's."""
+    model = finetuned((ALONE, "classify", 3))
+    heads = {ALONE: SentenceHead(3, "mean", None)}
+    network = Network(model.recipe.settings.network, 60, heads).eval()
+    card = replace(model.cards[ALONE], heads=heads)
+    stemma.save(Model(model.recipe, None, network, cards={ALONE: card}), tmp_path / "m")
+    assert config_of(tmp_path / "m")["model_type"] == "stemma"
+    assert stemma.load(tmp_path / "m").card().heads == heads
+
+
+def test_a_model_without_tasks_has_no_cards(tmp_path):
+    model = stemma.build("bert@tiny", 60, SMALL)
+    stemma.save(model, tmp_path / "m")
+    assert not (tmp_path / "m/tasks.json").exists()
+    with pytest.raises(UserError, match="BERT model answers no task; teach it one with `stemma finetune`"):
+        stemma.load(tmp_path / "m").card()
+
+
+def test_the_heads_are_the_familys(tmp_path):
+    wide = "network.embedding.width=16"
+    ways = {name: answer_heads(stemma.build(name, 60, [*SMALL[:1], *SMALL[2:3], *changes]), "classify", 3, "it")
+            for name, changes in {"bert@tiny": [], "roberta@tiny": [], "albert@tiny": [wide], "electra@tiny": [],
+                                  "gpt2@tiny": [], "universal-transformer@tiny": []}.items()}
+    pooled = {"pooler": Pooler(), "it": ClassHead(3, 0.1)}
+    last = {"it": SentenceHead(3, "last", None, 0.1, bias=False)}
+    assert ways == {"bert@tiny": pooled, "roberta@tiny": {"it": SentenceHead(3, "first", "tanh", 0.1, early=True)},
+                    "albert@tiny": pooled, "electra@tiny": {"it": SentenceHead(3, "first", "gelu", 0.1, early=True)},
+                    "gpt2@tiny": last, "universal-transformer@tiny": last}
+
+
+# --- a folder of ours that was spoilt ---------------------------------------------------------------------------------
+
+
+def spoilt(folder, change) -> None:
+    (folder / "checksums.json").unlink()
+    file = folder / "tasks.json"
+    file.write_text(change(file.read_text()))
+
+
+def test_a_damaged_list_of_tasks_is_told(tmp_path):
+    stemma.save(finetuned((ALONE, "tag", 3)), tmp_path / "m")
+    spoilt(tmp_path / "m", lambda text: text[:-20])
+    with pytest.raises(CorruptFileError, match="tasks.json is damaged"):
+        stemma.load(tmp_path / "m")
+
+
+def test_the_tasks_of_another_model_are_told(tmp_path):
+    stemma.save(finetuned((ALONE, "tag", 3)), tmp_path / "m")
+    stemma.save(finetuned(("a", "tag", 3), ("b", "qa", 1)), tmp_path / "other")
+    spoilt(tmp_path / "m", lambda text: (tmp_path / "other/tasks.json").read_text())
+    with pytest.raises(CorruptFileError, match="tells of tasks that no model of the family bert answers"):
+        stemma.load(tmp_path / "m")
+
+
+def test_without_its_tasks_a_folder_is_read_as_a_foreign_one(tmp_path):
+    model = finetuned((ALONE, "pair", 3))
+    stemma.save(model, tmp_path / "m")
+    for name in ("tasks.json", "checksums.json"):
+        (tmp_path / "m" / name).unlink()
+    card = stemma.load(tmp_path / "m").card()
+    assert (card.kind, card.labels, card.metrics) == ("classify", model.card().labels, ())
+    assert card.heads == model.card().heads and card.pair == model.card().pair
+
+
+def test_our_own_layout_without_its_tasks_is_told(tmp_path):
+    stemma.save(finetuned((ALONE, "tag", 3), changes=("network.norm.place=pre",)), tmp_path / "m")
+    for name in ("tasks.json", "checksums.json"):
+        (tmp_path / "m" / name).unlink()
+    with pytest.raises(CorruptFileError, match="lists the head task, which no objective .* no task of a tasks.json"):
+        stemma.load(tmp_path / "m")
+
+
+# --- what others made -------------------------------------------------------------------------------------------------
+
+
+def test_labels_in_the_order_of_their_numbers(tmp_path):
+    foreign(tmp_path, "BertForSequenceClassification", num_labels=12)
+    names = {str(number): f"class {number}" for number in reversed(range(12))}
+    configure(tmp_path, id2label=names)
+    assert stemma.load(tmp_path).card().labels == tuple(f"class {number}" for number in range(12))
+
+
+def test_two_labels_without_names(tmp_path):
+    foreign(tmp_path, "BertForSequenceClassification")
+    configure(tmp_path, id2label=..., label2id=...)
+    assert stemma.load(tmp_path).card().labels == ("LABEL_0", "LABEL_1")
+
+
+@pytest.mark.parametrize("table", [["a", "b"], {"first": "a", "second": "b"}, "ab"])
+def test_labels_without_numbers_are_told(tmp_path, table):
+    foreign(tmp_path, "BertForSequenceClassification")
+    configure(tmp_path, id2label=table)
+    with pytest.raises(CorruptFileError, match="id2label that does not number its labels"):
+        stemma.load(tmp_path)
+
+
+def test_labels_that_do_not_fit_the_weights_are_told(tmp_path):
+    foreign(tmp_path, "BertForTokenClassification", num_labels=4)
+    configure(tmp_path, id2label={"0": "O", "1": "B-X"})
+    with pytest.raises(CorruptFileError, match=r"classifier.weight +is 4x\d+ and should be 2x"):
+        stemma.load(tmp_path)
+
+
+def test_what_a_learner_needs_is_there_as_far_as_known(tmp_path):
+    made = {"BertForSequenceClassification": ("classify", {"counts": [0, 0]}),
+            "BertForMultipleChoice": ("choice", {}), "BertForQuestionAnswering": ("qa", {"silence": False})}
+    for number, (name, (kind, values)) in enumerate(made.items()):
+        theirs = foreign(tmp_path / str(number), name)
+        card = stemma.load(tmp_path / str(number)).card()
+        assert (card.kind, card.values) == (kind, values)
+        assert card.longest == theirs.config.max_position_embeddings
+
+
+@pytest.mark.parametrize(("kind", "family", "change"), [
+    ("BertForSequenceClassification", "bert", {"problem_type": "multi_label_classification"}),
+    ("BertForSequenceClassification", "bert", {"problem_type": "regression"}),
+    ("XLNetForSequenceClassification", "xlnet", {"summary_type": "mean"}),
+    ("ElectraForMultipleChoice", "electra", {"summary_activation": "tanh"})])
+def test_an_answer_of_another_kind_is_left_aside_and_told(tmp_path, kind, family, change):
+    foreign(tmp_path, kind, family, **change)
+    model = stemma.load(tmp_path)
+    ((name, value),) = change.items()
+    assert f"answers as a {kind} with {name} = {value}" in model.notices[0]
+    assert "left aside" in model.notices[1]
+    assert model.cards == {} and ALONE not in model.network.heads
+
+
+@pytest.mark.parametrize(("kind", "family", "parts"), [
+    ("BertForSequenceClassification", "bert", ("classifier",)), ("BertForSequenceClassification", "bert", ("pooler",)),
+    ("BertForQuestionAnswering", "bert", ("qa_outputs",)),
+    ("RobertaForSequenceClassification", "roberta", ("classifier",)),
+    ("GPT2ForSequenceClassification", "gpt2", ("score",))])
+def test_a_head_without_weights_is_told_by_who_needs_it(tmp_path, kind, family, parts):
+    foreign(tmp_path, kind, family)
+    without(tmp_path, *parts)
+    model = stemma.load(tmp_path)
+    assert model.hidden(torch.tensor([[5, 3, 1]])).shape[1] == 3
+    with pytest.raises(UserError, match="weights of the head that answers .* are not in this model's folder"):
+        model.card()
+    stemma.save(model, tmp_path / "again")
+    assert not (tmp_path / "again/tasks.json").exists()
+    assert stemma.load(tmp_path / "again").cards == {}
+
+
+def test_half_a_head_is_an_incomplete_checkpoint(tmp_path):
+    foreign(tmp_path, "RobertaForSequenceClassification", "roberta")
+    without(tmp_path, "out_proj")
+    with pytest.raises(CorruptFileError, match="2 tensors missing .*classifier.out_proj"):
+        stemma.load(tmp_path)
+
+
+def test_a_pooler_that_nothing_reads_is_left_aside(tmp_path):
+    """As early releases saved it."""
+    theirs = foreign(tmp_path, "BertForTokenClassification")
+    width = theirs.config.hidden_size
+    tensors = load_file(tmp_path / "model.safetensors")
+    save_file({**tensors, "bert.pooler.dense.weight": torch.ones(width, width),
+               "bert.pooler.dense.bias": torch.ones(width)}, tmp_path / "model.safetensors", {"format": "pt"})
+    model = stemma.load(tmp_path)
+    assert set(model.network.heads) == {ALONE} and "bert.pooler.dense.bias" in model.notices[0]
+    stemma.save(model, tmp_path / "ours")
+    assert config_of(tmp_path / "ours")["architectures"] == ["BertForTokenClassification"]
+
+
+def test_a_body_goes_on_to_another_task(tmp_path):
+    foreign(tmp_path, "BertForQuestionAnswering")
+    assert answer_heads(stemma.load(tmp_path), "qa", 1, "again") == {"again": SpanHead()}
+    assert answer_heads(stemma.load(tmp_path), "tag", 4, "next") == {"next": ClassHead(4, 0.1)}
+
+
+def test_pretraining_goes_on_from_a_fine_tuned_folder(tmp_path, corpus_folder, tokenizer_folder):
+    from stemma.text.tokenizer import Tokenizer
+
+    tokenizer = Tokenizer.load(tokenizer_folder)
+    start = stemma.build("bert@tiny", tokenizer.vocab_size, SMALL)
+    heads = answer_heads(start, "classify", 3, ALONE)
+    corpus = start.recipe.settings.corpus
+    network = Network(start.recipe.settings.network, tokenizer.vocab_size, heads).eval()
+    card = Card(ALONE, "classify", ("a", "b", "c"), heads, corpus.single, corpus.pair, 64, ("f1",), {})
+    stemma.save(Model(start.recipe, tokenizer, network, cards={ALONE: card}), tmp_path / "m")
+    told: list[str] = []
+    stemma.pretrain("bert@tiny", corpus=corpus_folder, out=tmp_path / "run", steps=1, start=tmp_path / "m",
+                    changes=["training.batch_size=2", "corpus.sequence_length=32"], notice=told.append)
+    assert any("not needed by bert@tiny: heads.task" in text for text in told)
+    assert json.loads((tmp_path / "run/model/config.json").read_text())["architectures"] == ["BertForPreTraining"]

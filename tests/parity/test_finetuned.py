@@ -1,0 +1,127 @@
+"""Fine-tuned models agree with the classes of `transformers` to 1e-4, in both directions, for each family and kind."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from parity.reference import assert_loads_into, config_of, perturb, random_reference
+from torch import Tensor
+
+import stemma
+from stemma.exchange import FAMILIES
+from stemma.exchange.cards import ALONE
+from stemma.exchange.model import Model
+from stemma.network.heads import ClassHead, Pooler
+from stemma.network.task_heads import SentenceHead
+
+FAMILIES_TASKS = [(family, kind) for family, table in FAMILIES.items() for kind in table.tasks]
+LABELS = {0: "no", 1: "yes", 2: "perhaps"}
+PADDING = 1  # RoBERTa's places are counted by it
+
+
+def random_class(family: str, kind: str, seed: int) -> Any:
+    labels = {"id2label": LABELS} if kind in ("classify", "tag") else {}
+    return random_reference(family, seed, FAMILIES[family].tasks[kind].name, pad_token_id=PADDING, **labels)
+
+
+def inputs_of(config: Any, seed: int, filling: bool) -> tuple[dict[str, Tensor], Tensor]:
+    """Ids with filling at the end (XLNet's: in front, as its class takes the very last place), and how many places of
+    each row to count for its last one."""
+    generator = torch.Generator().manual_seed(seed)
+    rows, length = 4, 11
+    ids = torch.randint(PADDING + 1, config.vocab_size, (rows, length), generator=generator)
+    used = torch.tensor([11, 4, 7, 1]) if filling else torch.full((rows,), length)
+    place = torch.arange(length)[None]
+    front = config.model_type == "xlnet"
+    real = place >= length - used[:, None] if front else place < used[:, None]
+    types = {"token_type_ids": torch.randint(2, ids.shape, generator=generator)} \
+        if getattr(config, "type_vocab_size", 0) >= 2 or front else {}
+    given = {"input_ids": ids.masked_fill(~real, PADDING), "attention_mask": real.long(), **types}
+    return given, torch.full((rows,), length) if front else used
+
+
+@torch.no_grad()
+def our_answer(model: Model, inputs: dict[str, Tensor], lengths: Tensor) -> Tensor:
+    hidden, card = model.hidden(**inputs), model.card()
+    head = model.network.heads[card.name]
+    if isinstance(card.heads[card.name], SentenceHead):
+        return head(hidden, lengths)
+    return head(model.network.pooled(hidden) if "pooler" in card.heads else hidden)
+
+
+@torch.no_grad()
+def their_answer(reference: Any, inputs: dict[str, Tensor]) -> Tensor:
+    if type(reference).__name__.endswith("MultipleChoice"):  # (questions, options, L): here one option each
+        return reference(**{name: value[:, None] for name, value in inputs.items()}).logits
+    told = reference(**inputs)
+    return torch.stack([told.start_logits, told.end_logits], -1) if "start_logits" in told else told.logits
+
+
+def assert_same_answers(model: Model, reference: Any, seed: int = 0) -> None:
+    for filling in (False, True):
+        inputs, lengths = inputs_of(reference.config, seed, filling)
+        ours, theirs = our_answer(model, inputs, lengths), their_answer(reference, inputs)
+        assert ours.shape == theirs.shape
+        real = inputs["attention_mask"].bool() if ours.dim() == 3 else torch.ones(len(ours), dtype=torch.bool)
+        assert theirs[real].std() > 1e-3, "the answers are all alike, so they prove nothing"
+        torch.testing.assert_close(ours[real], theirs[real], atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize(("family", "kind"), FAMILIES_TASKS)
+def test_a_foreign_class_agrees_both_ways(tmp_path, family, kind, seed):
+    theirs = random_class(family, kind, seed)
+    theirs.save_pretrained(tmp_path / "theirs")
+    model = stemma.load(tmp_path / "theirs")
+    assert model.notices == []
+    card = model.card()
+    assert (card.kind, card.name) == (kind, ALONE)
+    assert card.labels == (tuple(LABELS.values()) if kind in ("classify", "tag") else ())
+    assert_same_answers(model, theirs, seed)
+    assert model.parameter_count() == theirs.num_parameters()
+
+    stemma.save(model, tmp_path / "ours")
+    back = assert_loads_into(type(theirs).__name__, tmp_path / "ours")
+    assert (tmp_path / "ours/model.safetensors").read_bytes() == (tmp_path / "theirs/model.safetensors").read_bytes()
+    told = config_of(tmp_path / "ours")
+    assert told["architectures"] == [type(theirs).__name__]
+    if card.labels:
+        assert back.config.id2label == LABELS and back.config.label2id == {name: i for i, name in LABELS.items()}
+    again = stemma.load(tmp_path / "ours")
+    assert again.cards == model.cards and again.notices == []
+    assert_same_answers(again, theirs, seed)
+
+
+@pytest.mark.parametrize(("family", "dropout"), [("bert", "classifier_dropout"), ("albert", "classifier_dropout_prob"),
+                                                 ("distilbert", "seq_classif_dropout"),
+                                                 ("xlnet", "summary_last_dropout")])
+def test_the_dropout_before_the_answer_is_kept(tmp_path, family, dropout):
+    name = FAMILIES[family].tasks["classify"].name
+    random_reference(family, 0, name, **{dropout: 0.35}).save_pretrained(tmp_path / "theirs")
+    model = stemma.load(tmp_path / "theirs")
+    assert model.card().heads[ALONE].dropout == 0.35
+    stemma.save(model, tmp_path / "ours")
+    assert config_of(tmp_path / "ours")[dropout] == 0.35
+
+
+def test_the_comparison_can_fail(tmp_path):
+    theirs = random_class("roberta", "classify", 0)
+    theirs.save_pretrained(tmp_path)
+    model = stemma.load(tmp_path)
+    perturb(model.network.heads[ALONE], 1)
+    with pytest.raises(AssertionError):
+        assert_same_answers(model, theirs)
+
+
+def test_a_number_is_told_from_classes(tmp_path):
+    theirs = random_reference("bert", 3, "BertForSequenceClassification", num_labels=1)
+    theirs.save_pretrained(tmp_path / "theirs")
+    model = stemma.load(tmp_path / "theirs")
+    assert (model.card().kind, model.card().labels) == ("regress", ())
+    assert model.card().heads == {"pooler": Pooler(), ALONE: ClassHead(1, 0.1)}
+    assert_same_answers(model, theirs)
+    stemma.save(model, tmp_path / "ours")
+    assert config_of(tmp_path / "ours")["problem_type"] == "regression"
+    assert assert_loads_into("BertForSequenceClassification", tmp_path / "ours").config.num_labels == 1

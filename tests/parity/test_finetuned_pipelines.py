@@ -1,0 +1,194 @@
+"""A fine-tuned folder of ours opens in `transformers` with its tokenizer and labels, and says there what it says here.
+
+Releases of `transformers` from 5 on have no pipeline for questions; their class is asked directly.
+"""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from parity.reference import config_of, perturb
+
+import stemma
+from stemma.exchange.answers import answer_heads
+from stemma.exchange.cards import ALONE, Card
+from stemma.exchange.model import Model
+from stemma.network.network import Network
+from stemma.tasks.data.examples import ChoiceExample, QuestionExample, TaggedExample, TextExample
+from stemma.tasks.learners import build_learner
+from stemma.tasks.learning import layout_of, predict
+from stemma.tasks.prepare import Task, finetune
+from stemma.text.tokenizer import Tokenizer
+from stemma.text.train import train_tokenizer
+
+# what is built here, the kind of its tokenizer, and the family that it is saved as
+SMALL = ["network.width=24", "network.heads=2", "network.feedforward=96"]
+DISTILLED = ["network.embedding.segments=0", "corpus.pair=start A separator B separator",
+             "remove=objective.next_sentence"]
+MODELS = {
+    "bert": ("bert@tiny", "wordpiece", SMALL), "roberta": ("roberta@tiny", "byte_bpe", SMALL),
+    "albert": ("albert@tiny", "wordpiece", [*SMALL, "network.embedding.width=16"]),
+    "distilbert": ("bert@tiny", "wordpiece", [*SMALL, *DISTILLED]),
+    "electra": ("electra@tiny", "wordpiece", SMALL), "ernie": ("ernie@tiny", "wordpiece", SMALL),
+    "xlnet": ("xlnet@tiny", "wordpiece", [*SMALL, "network.attention.head_width=12"]),
+    "openai-gpt": ("gpt@tiny", "wordpiece", SMALL), "gpt2": ("gpt2@tiny", "byte_bpe", SMALL),
+}
+FAMILY = pytest.mark.parametrize("family", MODELS)
+TEXTS = ["the old clerk copies a letter", "Every scribe forgets seven pages by the window.", "a", "one missing leaf",
+         "our neighbour reads", "The printer numbers the margin notes before noon, without a lamp.", "an archive"]
+LABELS = ("no", "yes", "perhaps")
+VALUES = {"counts": [1, 1, 1], "spread": 1.0, "silence": False}
+
+
+@pytest.fixture(scope="module")
+def tokenizers(text_file) -> dict[str, Tokenizer]:
+    roles = {"mask", "start", "separator", "end"}
+    return {kind: train_tokenizer(iter([text_file.read_text()]), kind, 320, lowercase=kind == "wordpiece", roles=roles)
+            for kind in ("wordpiece", "byte_bpe")}
+
+
+def finetuned(family: str, kind: str, tokenizers: dict[str, Tokenizer], name: str = ALONE) -> Model:
+    """As a fine-tune leaves it, but with random weights."""
+    recipe, chosen, changes = MODELS[family]
+    tokenizer = tokenizers[chosen]
+    start = stemma.build(recipe, tokenizer.vocab_size, changes)
+    start.tokenizer = tokenizer
+    labels = LABELS if kind in ("classify", "pair", "tag") else ()
+    heads = answer_heads(start, kind, len(labels) or 1, name)
+    network = Network(start.recipe.settings.network, tokenizer.vocab_size, heads).eval()
+    perturb(network, 1)
+    corpus = start.recipe.settings.corpus
+    card = Card(name, kind, labels, heads, corpus.single, corpus.pair, 128, ("accuracy",), VALUES)
+    return Model(start.recipe, tokenizer, network, cards={name: card})
+
+
+def said(model: Model, examples: list) -> list[dict]:
+    card = model.card()
+    return predict(model, build_learner(card, layout_of(card, model.needs_tokenizer())), examples)
+
+
+@pytest.mark.parametrize("kind", ["classify", "pair"])
+@FAMILY
+def test_text_classification(tmp_path, tokenizers, family, kind):
+    model = finetuned(family, kind, tokenizers)
+    stemma.save(model, tmp_path / "m")
+    assert config_of(tmp_path / "m")["model_type"] == family
+    texts = [(text,) for text in TEXTS] if kind == "classify" else list(zip(TEXTS, reversed(TEXTS), strict=True))
+    ours = said(model, [TextExample("", given, None) for given in texts])
+    asked = [{"text": given[0], **({"text_pair": given[1]} if kind == "pair" else {})} for given in texts]
+    theirs = transformers.pipeline("text-classification", str(tmp_path / "m"), top_k=None)(asked)
+    for one, other in zip(ours, theirs, strict=True):
+        assert one["label"] == other[0]["label"]
+        assert {each["label"]: each["score"] for each in other} == pytest.approx(one["scores"], abs=1e-4)
+    assert np.std([one["scores"]["yes"] for one in ours]) > 1e-3, "the answers are all alike, so they prove nothing"
+    again = stemma.load(tmp_path / "m")
+    assert again.cards == model.cards
+    assert said(again, [TextExample("", given, None) for given in texts]) == ours
+
+
+@pytest.mark.parametrize("kind", ["regress", "rank"])
+@FAMILY
+def test_a_number(tmp_path, tokenizers, family, kind):
+    model = finetuned(family, kind, tokenizers)
+    stemma.save(model, tmp_path / "m")
+    pairs = list(zip(TEXTS, reversed(TEXTS), strict=True))
+    ours = [one["score"] for one in said(model, [TextExample("", pair, None) for pair in pairs])]
+    theirs = transformers.pipeline("text-classification", str(tmp_path / "m"))(
+        [{"text": first, "text_pair": second} for first, second in pairs])
+    assert [each["score"] for each in theirs] == pytest.approx(ours, abs=1e-4) and np.std(ours) > 1e-3
+    assert stemma.load(tmp_path / "m").card().kind == kind
+
+
+@FAMILY
+def test_token_classification(tmp_path, tokenizers, family):
+    model = finetuned(family, "tag", tokenizers)
+    stemma.save(model, tmp_path / "m")
+    if family == "openai-gpt":  # which has no such class over there
+        assert config_of(tmp_path / "m")["model_type"] == "stemma"
+        return
+    words = [tuple(text.split()) for text in TEXTS]
+    ours = said(model, [TaggedExample("", each, None) for each in words])
+    found = transformers.pipeline("token-classification", str(tmp_path / "m"), ignore_labels=[])
+    for each, one in zip(words, ours, strict=True):
+        pieces, begin, first = found(" ".join(each)), 0, []
+        for word in each:  # the first piece that ends inside: it may begin with the blank before
+            first.append(next(piece for piece in pieces if piece["end"] > begin))
+            begin += len(word) + 1
+        assert [piece["entity"] for piece in first] == one["tags"]
+        assert [piece["score"] for piece in first] == pytest.approx(one["scores"], abs=1e-4)
+    assert np.std([score for one in ours for score in one["scores"]]) > 1e-3
+    assert said(stemma.load(tmp_path / "m"), [TaggedExample("", each, None) for each in words]) == ours
+
+
+@FAMILY
+def test_questions(tmp_path, tokenizers, family):
+    model = finetuned(family, "qa", tokenizers)
+    stemma.save(model, tmp_path / "m")
+    if family == "openai-gpt":
+        assert config_of(tmp_path / "m")["model_type"] == "stemma"
+        return
+    context = " ".join(TEXTS[:4])  # in one window
+    examples = [QuestionExample("", str(n), context, text, (), None) for n, text in enumerate(TEXTS)]
+    ours = said(model, examples)
+    tokens = transformers.AutoTokenizer.from_pretrained(tmp_path / "m")
+    theirs = transformers.AutoModelForQuestionAnswering.from_pretrained(tmp_path / "m").eval()
+    for text, one in zip(TEXTS, ours, strict=True):
+        given = tokens(text, context, return_tensors="pt", return_offsets_mapping=True)
+        offsets, places = given.pop("offset_mapping")[0], np.array([part == 1 for part in given.sequence_ids(0)])
+        with torch.no_grad():
+            told = theirs(**given)
+        scores = told.start_logits[0][:, None] + told.end_logits[0][None]
+        scores = scores.masked_fill(~torch.from_numpy(places[:, None] & places[None]), -1e9)
+        scores = scores.masked_fill(~torch.ones_like(scores, dtype=torch.bool).triu().tril(29), -1e9)
+        first, last = divmod(int(scores.argmax()), len(scores))
+        assert (int(offsets[first, 0]), int(offsets[last, 1])) == (one["start"], one["end"])
+    assert len({one["start"] for one in ours}) > 1
+    assert said(stemma.load(tmp_path / "m"), examples) == ours
+
+
+@FAMILY
+def test_multiple_choice(tmp_path, tokenizers, family):
+    model = finetuned(family, "choice", tokenizers)
+    stemma.save(model, tmp_path / "m")
+    examples = [ChoiceExample("", "", text, tuple(TEXTS[:3]), None) for text in TEXTS]
+    ours = said(model, examples)
+    assert said(stemma.load(tmp_path / "m"), examples) == ours
+    if family in ("openai-gpt", "gpt2"):
+        assert config_of(tmp_path / "m")["model_type"] == "stemma"
+        return
+    tokens = transformers.AutoTokenizer.from_pretrained(tmp_path / "m")
+    theirs = transformers.AutoModelForMultipleChoice.from_pretrained(tmp_path / "m").eval()
+    for text, one in zip(TEXTS, ours, strict=True):
+        rows = [tokens(text, option, return_tensors="pt") for option in TEXTS[:3]]
+        with torch.no_grad():
+            scores = torch.cat([theirs(**{name: value[None] for name, value in row.items()}).logits[0] for row in rows])
+        assert scores.softmax(0).tolist() == pytest.approx(one["scores"], abs=1e-4)
+    assert np.std([one["scores"][0] for one in ours]) > 1e-3
+
+
+def test_a_fine_tune_ends_in_such_a_folder(tmp_path, tokenizers):
+    start = stemma.build("bert@tiny", tokenizers["wordpiece"].vocab_size, SMALL)
+    start.tokenizer = tokenizers["wordpiece"]
+    stemma.save(start, tmp_path / "start")
+    lines = "".join(f"{text}\t{LABELS[number % 3]}\n" for number, text in enumerate(TEXTS))
+    (tmp_path / "examples.tsv").write_text("text\tlabel\n" + lines)
+    files = dict.fromkeys(("train", "dev"), tmp_path / "examples.tsv")
+    finetune(Task("classify", files), tmp_path / "start", tmp_path / "run", steps=3, changes=["training.batch_size=4"])
+    kept = [json.loads(line)["prediction"] for line in (tmp_path / "run/dev.jsonl").read_text().splitlines()]
+    theirs = transformers.pipeline("text-classification", str(tmp_path / "run/model"), top_k=None)(TEXTS)
+    for one, other in zip(kept, theirs, strict=True):
+        assert {each["label"]: each["score"] for each in other} == pytest.approx(one["scores"], abs=1e-4)
+    assert stemma.load(tmp_path / "run").card().labels == tuple(sorted(LABELS))
+
+
+def test_what_stands_beside_the_weights(tmp_path, tokenizers):
+    stemma.save(finetuned("bert", "classify", tokenizers), tmp_path / "m")
+    told = config_of(tmp_path / "m")
+    assert told["id2label"] == {"0": "no", "1": "yes", "2": "perhaps"}
+    assert told["label2id"] == {"no": 0, "yes": 1, "perhaps": 2}
+    assert told["problem_type"] == "single_label_classification" and told["classifier_dropout"] == 0.1
+    assert list(json.loads((tmp_path / "m/tasks.json").read_text())) == [ALONE]

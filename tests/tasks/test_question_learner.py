@@ -1,0 +1,200 @@
+"""Where an answer begins and ends: targets, losses, the best stretch and "no answer", each against a slow version."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+import toy_tasks
+from conftest import small_text
+from torch.nn import functional
+
+import stemma
+from stemma.exchange.answers import answer_heads
+from stemma.exchange.cards import Card
+from stemma.network.network import Network
+from stemma.tasks import questions
+from stemma.tasks.data.examples import Answer, QuestionExample
+from stemma.tasks.learners import build_learner
+from stemma.tasks.learning import heads_of, layout_of, predict
+from stemma.tasks.questions import Window, answer_tokens, settled, stretches
+from stemma.tasks.scoring import best_silence, measure, settle
+from stemma.text.train import train_tokenizer
+
+CONTEXT = "The old clerk reads a letter. Our neighbour, without a lamp, forgets one missing leaf at the river."
+
+
+def asked(answer: str | None, context: str = CONTEXT, question: str = "who reads?") -> QuestionExample:
+    answers = (Answer(answer, context.index(answer)),) if answer else ()
+    return QuestionExample("", "1", context, question, answers, not answers)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory) -> stemma.Model:
+    body = stemma.load(toy_tasks.save_model(tmp_path_factory.mktemp("reader") / "model", vocabulary=200, length=64))
+    corpus = body.recipe.settings.corpus
+    card = Card("task", "qa", (), answer_heads(body, "qa", 1, "task"), corpus.single, corpus.pair, 64, ("f1",),
+                {"silence": True})
+    torch.manual_seed(1)
+    network = Network(body.recipe.settings.network, body.network.vocabulary, heads_of({"task": card})).eval()
+    network.load_state_dict(body.network.state_dict(), strict=False)
+    return replace(body, network=network, cards={"task": card})
+
+
+def learner_of(model, longest: int = 64, **values):
+    card = replace(model.card(), longest=longest, values={"silence": True, **values})
+    return build_learner(card, layout_of(card, model.needs_tokenizer()))
+
+
+@pytest.mark.parametrize("kind", ["wordpiece", "byte_bpe", "unigram", "word"])
+def test_an_answer_is_its_tokens(kind):
+    tokenizer = train_tokenizer(iter([small_text()]), kind, 400, lowercase=True, roles={"padding", "unknown"})
+    offsets = tokenizer.encode(CONTEXT, special=False).offsets
+    for answer in ("The old clerk", "letter", "lamp", "one missing leaf", "river.", "without a lamp", "eighbou"):
+        begin, end = CONTEXT.index(answer), CONTEXT.index(answer) + len(answer)
+        touched = [number for number, (a, b) in enumerate(offsets) if a < end and b > begin]
+        assert answer_tokens(asked(answer), np.array(offsets)) == (touched[0], touched[-1])
+    assert answer_tokens(asked(None), np.array(offsets)) is None
+
+
+@torch.no_grad()
+def test_the_loss_is_the_mean_of_both_ends(model):
+    learner, tokenizer = learner_of(model), model.needs_tokenizer()
+    examples = [asked("a letter"), asked(None), asked("the river", "at the river", "where is it?")]
+    items = learner.items(examples)
+    batch = learner.batch(model, items)
+    losses = []
+    for example in examples:
+        encoding = tokenizer.encode(example.question, example.context)
+        scores = model.network.heads["task"](model.hidden(torch.tensor([encoding.ids]), None,
+                                                          torch.tensor([encoding.type_ids])))[0]
+        ends = (0, 0)  # the start token says that there is none
+        if example.answers:
+            begin, end = example.answers[0].start, example.answers[0].start + len(example.answers[0].text)
+            placed = enumerate(zip(encoding.offsets, encoding.sequence_ids, strict=True))
+            inside = [place for place, ((a, b), text) in placed if text == 1 and a < end and b > begin]
+            ends = (inside[0], inside[-1])
+        losses += [functional.cross_entropy(scores[None, :, side], torch.tensor([ends[side]])) for side in (0, 1)]
+    expected = float(torch.stack(losses).mean())
+    for parts in ([batch], batch.slices(2)):
+        found = sum(float(learner.loss(model.network, model.network(part.streams), part)["task"]) for part in parts)
+        assert found == pytest.approx(expected, abs=1e-5)
+    rows = [math.log(len(item.rows[0].ids)) for item in items]
+    assert learner.baseline(batch, np.zeros(0))["task"] == pytest.approx(np.mean(rows), abs=1e-5)
+
+
+def test_the_best_stretch_is_found_by_trying_all():
+    rng = np.random.default_rng(0)
+    for _ in range(50):
+        length, first = int(rng.integers(1, 19)), int(rng.integers(0, 5))
+        offsets = np.stack([np.arange(length) * 3, np.arange(length) * 3 + 2], 1)
+        own = rng.random(length) < 0.7
+        scores = rng.normal(size=(first + length + 2, 2))
+        found = stretches(scores, Window(first, offsets, own, 0))
+        every = {(a * 3, b * 3 + 2): scores[first + a, 0] + scores[first + b, 1]
+                 for a in range(length) for b in range(a, length) if own[a]}
+        assert {(begin, end): pytest.approx(score) for score, begin, end in found} == every
+
+
+def test_an_answer_is_never_too_long():
+    scores = np.zeros((60, 2))
+    scores[0, 0] = scores[59, 1] = 9
+    offsets = np.stack([np.arange(60), np.arange(60) + 1], 1)
+    found = stretches(scores, Window(0, offsets, np.ones(60, bool), 0))
+    assert max(end - begin for _, begin, end in found) <= questions.LONGEST_ANSWER
+
+
+def test_long_documents_are_read_in_windows_and_answers_cut_from_the_original(model):
+    learner = learner_of(model, 40)
+    context = " ".join(small_text().split()[:400])
+    answer = context[900:930].strip()
+    example = replace(asked(None, context), answers=(Answer(answer, context.index(answer)),), impossible=False)
+    items = learner.items([asked("a letter"), example])[1:]
+    assert len(items) > 20 and {len(item.rows[0].ids) for item in items[:-1]} == {40}
+    owned = np.concatenate([item.extra.offsets[item.extra.own] for item in items])
+    ids, offsets = learner.layout.placed([context])[0]
+    assert np.array_equal(owned, offsets)  # every token begins an answer in one window
+    holding = [item for item in items if item.answer != (0, 0)]
+    assert holding
+    for item in holding:
+        begin, end = (item.extra.offsets[place - item.extra.first] for place in item.answer)
+        assert context[begin[0]:end[1]] == answer or answer in context[begin[0]:end[1]]
+    (said,) = predict(model, learner, [example])
+    for one in said["candidates"]:
+        assert context[one["start"]:one["end"]] == one["text"] and one["text"]
+    shares = [one["score"] for one in said["candidates"]]
+    assert sum(shares) == pytest.approx(1) and shares == sorted(shares, reverse=True)
+
+
+def test_scores_decide_between_windows_and_nothing(model):
+    """Hand-made scores: the best stretch wins over all windows, "no answer" by the window that is least sure of it."""
+    learner = learner_of(model, 40)
+    example = asked(None, " ".join(small_text().split()[:60]))
+    items = learner.items([example])
+    answers = [np.zeros((len(item.rows[0].ids), 2), np.float32) for item in items]
+    chosen = items[2]
+    place = int(np.flatnonzero(chosen.extra.own)[0])
+    answers[2][chosen.extra.first + place, 0] = answers[2][chosen.extra.first + place + 1, 1] = 5.0
+    for number, silent in enumerate([9.0, 3.0, 7.0]):
+        answers[number][0] = silent / 2
+    for number in range(3, len(items)):
+        answers[number][0] = 10.0
+    begin, end = int(chosen.extra.offsets[place, 0]), int(chosen.extra.offsets[place + 1, 1])
+    (said,) = learner.decide(items, answers, [example])
+    assert (said["answer"], said["start"], said["end"]) == (example.context[begin:end], begin, end)
+    assert said["no_answer"] == pytest.approx(1 / (1 + math.exp(10 - 3)))
+    quiet = settled(said, said["no_answer"] / 2)
+    assert (quiet["answer"], quiet["start"], quiet["end"]) == ("", None, None)
+    assert settled(quiet, 1.0) == said
+    sure = build_learner(replace(model.card(), longest=40, values={"silence": False}), learner.layout)
+    assert sure.decide(items, answers, [example])[0]["no_answer"] == 0
+
+
+def test_blanks_that_tokens_hold_are_no_part_of_an_answer(tmp_path):
+    body = stemma.load(toy_tasks.save_model(tmp_path / "model", "gpt2@tiny"))
+    learner = learner_of(replace(body, cards={"task": Card("task", "qa", (), {}, "A", "A B", 40, (), {})}), 40)
+    example = asked(None, "the clerk reads")
+    (item,) = learner.items([example])
+    scores = np.zeros((len(item.rows[0].ids), 2), np.float32)
+    place = int(np.searchsorted(item.extra.offsets[:, 1], 4, side="right"))  # the first token of "clerk"
+    scores[item.extra.first + place, 0] = 5
+    said = learner.decide([item], [scores], [example])[0]
+    assert all(one["text"] == one["text"].strip() == example.context[one["start"]:one["end"]]
+               for one in said["candidates"])
+    assert said["start"] == 4
+
+
+def test_the_threshold_is_that_of_the_best_score(model):
+    """Literally: every threshold is tried."""
+    rng = np.random.default_rng(4)
+    examples, said = [], []
+    for _ in range(40):
+        right = bool(rng.random() < 0.5)
+        examples.append(asked("a letter" if right else None))
+        text = "a letter" if rng.random() < 0.7 else "river"
+        candidate = {"text": text, "start": CONTEXT.index(text), "end": CONTEXT.index(text) + len(text), "score": 1.0}
+        said.append({"no_answer": float(rng.random() * (0.8 if right else 1.0)), "candidates": [candidate]})
+    threshold = best_silence(model.card(), examples, said)
+
+    def scored(limit: float) -> float:
+        return measure(model.card(), examples, settle(said, limit))["f1"]
+
+    assert scored(threshold) == max(scored(limit) for limit in [0.0, 1.0, *(one["no_answer"] for one in said)])
+    assert scored(threshold) > scored(1.0)
+
+
+def test_a_question_longer_than_a_row_leaves_room_for_the_text(model):
+    learner = learner_of(model, 24)
+    items = learner.items([asked("a letter", question="who reads the letter by the window? " * 20)])
+    assert all(len(item.rows[0].ids) == 24 and len(item.extra.offsets) == 11 for item in items[:-1]) and len(items) > 1
+    assert any(item.answer != (0, 0) for item in items)
+
+
+def test_a_document_of_100_000_tokens(model):
+    learner = learner_of(model, 64)
+    items = learner.items([asked("the river", "a letter. " * 40_000 + "at the river.")])
+    assert sum(int(item.extra.own.sum()) for item in items) > 100_000
+    assert sum(item.answer != (0, 0) for item in items) >= 1

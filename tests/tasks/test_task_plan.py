@@ -1,0 +1,148 @@
+"""Plans of several tasks: what they say, and everything that is wrong with one told at once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from stemma.errors import UserError
+from stemma.tasks.data.datasets import read_examples
+from stemma.tasks.task_plan import TaskPlan, read_task_plan
+
+GOOD = """
+epochs = 2
+finetune = true
+[training]
+learning_rate = 1e-3
+[tasks.first]
+kind = "pair"
+train = "a.tsv"
+dev = "sub/b.tsv"
+columns = {text_a = "one", text_b = "two"}
+metric = "accuracy"
+head = "san"
+steps = 3
+weight = 2
+[tasks.second-1]
+dataset = "sst2"
+train = "a.tsv"
+dev = "a.tsv"
+test = "a.tsv"
+metric = ["accuracy", "f1"]
+dropout = 0.3
+"""
+
+
+def plan_of(folder: Path, text: str) -> TaskPlan:
+    (folder / "sub").mkdir(exist_ok=True)
+    for name in ("a.tsv", "sub/b.tsv"):
+        (folder / name).touch()
+    (folder / "plan.toml").write_text(text)
+    return read_task_plan(folder / "plan.toml")
+
+
+def problems_of(folder: Path, text: str) -> dict[str, str]:
+    with pytest.raises(UserError) as caught:
+        plan_of(folder, text)
+    return dict(caught.value.problems)
+
+
+def test_a_plan_is_read_beside_its_file(tmp_path):
+    plan = plan_of(tmp_path, GOOD)
+    assert (plan.epochs, plan.finetune, plan.training) == (2, True, {"learning_rate": 1e-3})
+    first, second = plan.tasks["first"], plan.tasks["second-1"]
+    assert (first.called, first.head, first.steps, first.weight, first.metric) == ("pair", "san", 3, 2, ["accuracy"])
+    assert (second.called, second.head, second.dropout) == ("sst2", "linear", 0.3)
+    assert plan.files("first") == {"train": tmp_path / "a.tsv", "dev": tmp_path / "sub/b.tsv"}
+    assert set(plan.files("second-1")) == {"train", "dev", "test"}
+
+
+def test_all_problems_are_told_at_once(tmp_path):
+    found = problems_of(tmp_path, """
+epoch = 2
+[training]
+learning_rat = 1e-3
+batch_size = 0
+[tasks.first]
+kind = "pair"
+trian = "a.tsv"
+train = "missing.tsv"
+dev = "a.tsv"
+[tasks.second]
+dataset = "sst3"
+train = "gone.tsv"
+dev = "gone.tsv"
+weight = 1.0
+[tasks.third]
+kind = "classify"
+train = "a.tsv"
+dev = "a.tsv"
+head = "san"
+metric = ["pearson"]
+[tasks.fourth]
+train = "a.tsv"
+dev = "a.tsv"
+[tasks.fifth]
+kind = "regress"
+train = "a.tsv"
+dev = "a.tsv"
+weight = -1.0
+""")
+    assert found["epoch = 2"] == 'no such key. Did you mean "epochs"?'
+    assert found["training.batch_size = 0"] == "must be 1 or more"
+    assert 'Did you mean "training.learning_rate"' in found["training.learning_rat = 0.001"]
+    assert found["tasks.first.trian = a.tsv"] == 'no such key. Did you mean "train"?'
+    assert found["tasks.first.train = missing.tsv"] == f"there is no file {tmp_path}/missing.tsv"
+    assert found["tasks.second.train = gone.tsv"] == f"there is no file {tmp_path}/gone.tsv"
+    assert found["tasks.second.dev = gone.tsv"] == f"there is no file {tmp_path}/gone.tsv"
+    assert 'Did you mean "sst2"' in found["tasks.second.dataset = sst3"]
+    assert "this task is of kind classify" in found["tasks.third.head = san"]
+    assert "pearson" in found["tasks.third.metric"]
+    assert found["tasks.fourth"].startswith("neither is given")
+    assert found["tasks.fifth.weight = -1.0"] == "must be greater than 0"
+
+
+@pytest.mark.parametrize(("keys", "where", "what"), [
+    ('kind = "pair"\ndataset = "mrpc"', "tasks.one", "both are given"),
+    ('kind = "sst2"', "tasks.one.kind = sst2", "belongs to dataset"),
+    ('dataset = "pair"', "tasks.one.dataset = pair", "write it as kind"),
+    ('dataset = "mrpc"\ncolumns = {text_a = "x"}', "tasks.one.columns", "cannot be renamed"),
+    ('kind = "pair"\nsteps = 3', "tasks.one.steps = 3", 'head = "san"'),
+    ('kind = "qa"\ndropout = 0.2', "tasks.one.dropout = 0.2", "has none"),
+    ('kind = "pair"\nhead = "lstm"', "tasks.one.head = lstm", "must be one of linear, san"),
+    ('kind = "pair"\ncolumns = {text_a = 3}', "tasks.one.columns.text_a = 3", "must be text"),
+])
+def test_keys_that_do_not_go_together(tmp_path, keys, where, what):
+    found = problems_of(tmp_path, f'[tasks.one]\ntrain = "a.tsv"\ndev = "a.tsv"\n{keys}\n')
+    assert what in found[where]
+
+
+@pytest.mark.parametrize(("name", "what"), [('"a b"', "letters, digits"), ('"a.b"', "letters, digits"),
+                                            ("pooler", "uses this name"), ("vocabulary", "uses this name"),
+                                            ("items", "uses this name"), ("training", "uses this name")])
+def test_names_that_a_head_cannot_have(tmp_path, name, what):
+    found = problems_of(tmp_path, f'[tasks.{name}]\nkind = "pair"\ntrain = "a.tsv"\ndev = "a.tsv"\n')
+    assert what in "".join(found.values())
+
+
+def test_no_tasks_two_of_one_name_and_no_toml(tmp_path):
+    assert "[tasks.NAME]" in problems_of(tmp_path, "epochs = 1\n")["tasks"]
+    assert "[tasks.NAME]" in problems_of(tmp_path, "tasks = 3\n")["tasks"]
+    assert "must be a table" in problems_of(tmp_path, "[tasks]\none = 3\n")["tasks.one"]
+    entry = 'kind = "pair"\ntrain = "a.tsv"\ndev = "a.tsv"\n'
+    with pytest.raises(UserError, match=r'plan.toml, line 5: a second task "one"; give each its own name'):
+        plan_of(tmp_path, f"[tasks.one]\n{entry}[tasks.one]\n{entry}")
+    with pytest.raises(UserError, match="not valid TOML"):
+        plan_of(tmp_path, "tasks = [")
+    with pytest.raises(UserError, match="cannot read the plan"):
+        read_task_plan(tmp_path / "none.toml")
+
+
+def test_qnli_can_be_read_as_a_ranking(tmp_path):
+    """arXiv:1901.11504, section 4: which of a question's sentences has the answer."""
+    file = tmp_path / "dev.tsv"
+    file.write_text("index\tquestion\tsentence\tlabel\n0\tq\ta\tentailment\n1\tq\tb\tnot_entailment\n")
+    found = read_examples("qnli-rank", file)
+    assert [(example.texts, example.label, example.group) for example in found] == \
+           [(("q", "a"), "1", "q"), (("q", "b"), "0", "q")]

@@ -1,0 +1,39 @@
+"""Overlapping windows: all is covered, and each token is judged where a slow transcription says."""
+
+from __future__ import annotations
+
+import random
+import time
+
+import numpy as np
+
+from stemma.tasks.windows import owners, windows
+
+
+def owner_literally(token: int, found: list[tuple[int, int]]) -> int:
+    best, most = -1, -1
+    for number, (start, stop) in enumerate(found):
+        if start <= token < stop and min(token - start, stop - 1 - token) > most:
+            best, most = number, min(token - start, stop - 1 - token)
+    return best
+
+
+def test_windows_cover_every_token_and_no_more():
+    rng = random.Random(0)
+    for _ in range(500):
+        room = rng.randint(1, 20)
+        length, step = rng.randint(0, 90), rng.randint(1, room)
+        found = windows(length, room, step)
+        assert found[0][0] == 0 and found[-1][1] == length
+        assert all(0 <= stop - start <= room for start, stop in found)
+        assert all(b[0] - a[0] == step and b[0] <= a[1] for a, b in zip(found, found[1:], strict=False))
+        assert len(found) == 1 or found[-2][1] < length  # the last one was needed
+        assert owners(length, found).tolist() == [owner_literally(token, found) for token in range(length)]
+
+
+def test_a_long_document_costs_little():
+    began = time.perf_counter()
+    found = windows(1_000_000, 381, 253)
+    owner = owners(1_000_000, found)
+    assert time.perf_counter() - began < 5  # windows x tokens would be four thousand million
+    assert np.array_equal(np.unique(owner), np.arange(len(found)))

@@ -1,0 +1,126 @@
+"""Layers that learn at rates of their own, stand still, thaw one by one, or start anew."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from stemma.errors import UserError
+from stemma.lineage import recipe
+from stemma.objectives import build_network
+from stemma.schema.training import AdamW
+from stemma.training.depth import Layers, depth_of, height, rates, without_top
+from stemma.training.optimizers import build_optimizer, set_learning_rate
+
+SMALL = ["network.width=16", "network.heads=2", "network.layers=3", "network.feedforward=32",
+         "tokenizer.vocab_size=50"]
+
+
+def network_of(name, *changes):
+    chosen = recipe(name, [*SMALL, *changes])
+    torch.manual_seed(0)
+    return chosen, build_network(chosen, 50)
+
+
+def learning(network):
+    return {depth_of(name, network.settings) for name, parameter in network.named_parameters()
+            if parameter.requires_grad}
+
+
+@pytest.mark.parametrize("name, parts", [
+    ("bert@tiny", {"embedding.tokens.weight": 0, "encoder.blocks.0.attention.input.weight": 1,
+                   "encoder.blocks.2.feedforward.output.bias": 3, "heads.vocabulary.bias": 4,
+                   "heads.pooler.dense.weight": 4}),
+    ("gpt2@tiny", {"embedding.position.table.weight": 0, "encoder.final_norm.weight": 3}),
+    ("t5@tiny", {"encoder.near.table.weight": 1, "encoder.final_norm.weight": 3, "decoder.near.table.weight": 4,
+                 "decoder.blocks.0.cross.query.weight": 4, "decoder.blocks.1.cross.query.weight": 5,
+                 "decoder.final_norm.weight": 5}),
+    ("electra@tiny", {"encoder.blocks.1.attention.input.weight": 2, "heads.replaced_token.output.weight": 4,
+                      "generator.encoder.blocks.0.attention.input.weight": 4}),
+])
+def test_every_parameter_belongs_to_a_layer(name, parts):
+    _, network = network_of(name, *(["network.decoder.layers=2"] if name.startswith("t5") else []))
+    found = {name: depth_of(name, network.settings) for name, _ in network.named_parameters()}
+    assert set(found.values()) >= set(range(height(network.settings) + 1))
+    known = {name: depth for name, depth in parts.items() if name in found}
+    assert {name: found[name] for name in known} == known and len(known) >= len(parts) - 1, list(found)
+
+
+def test_rates_fall_layer_by_layer_and_heads_have_the_full_one():
+    _, network = network_of("bert@tiny")
+    optimizer = build_optimizer(network, AdamW(kind="adamw"), 0.1, rates(network, 0.5))
+    set_learning_rate(optimizer, 0.08)
+    names = {parameter: name for name, parameter in network.named_parameters()}
+    found = {names[parameter]: group["lr"] for group in optimizer.param_groups for parameter in group["params"]}
+    assert len(found) == len(names)
+    for name, rate in found.items():
+        expected = {0: 0.005, 1: 0.01, 2: 0.02, 3: 0.04, 4: 0.08}[depth_of(name, network.settings)]
+        assert rate == pytest.approx(expected), name
+    decays = {names[p]: group["weight_decay"] for group in optimizer.param_groups for p in group["params"]}
+    assert all((decay == 0) == (parameter.ndim < 2) for parameter, decay in
+               ((parameter, decays[name]) for parameter, name in names.items()))
+
+
+@pytest.mark.parametrize("frozen, lowest", [("0", 0), ("1", 1), ("3", 3), ("all", 4), ("4", 4)])
+def test_frozen_layers_do_not_learn(frozen, lowest):
+    chosen, network = network_of("bert@tiny", f"training.frozen={frozen}")
+    layers = Layers(network, chosen.settings.training)
+    layers.train()
+    assert learning(network) == set(range(lowest, 5))
+    fixed = frozen in ("all", "4")  # features that do not learn are not dropped either
+    assert network.encoder.training is not fixed and network.heads.training
+
+
+def test_layers_thaw_from_the_top_down_to_those_that_stay_frozen():
+    chosen, network = network_of("bert@tiny", "training.unfreeze=10", "training.frozen=1")
+    layers = Layers(network, chosen.settings.training)
+    seen = {}
+    for step in range(60):
+        layers.learn(step)
+        seen[step] = min(learning(network))
+    assert [seen[step] for step in (0, 9, 10, 19, 20, 29, 30, 59)] == [4, 4, 3, 3, 2, 2, 1, 1]
+    assert [layers.never(steps) for steps in (1, 10, 11, 30, 31, 500)] == [3, 3, 2, 1, 0, 0]
+
+
+def test_what_is_drawn_anew_is_the_top_and_its_pooler():
+    _, network = network_of("bert@tiny")
+    weights = network.state_dict()
+    left = weights.keys() - without_top(weights, network.settings, 2).keys()
+    assert left == {name for name in weights if name.startswith(("encoder.blocks.1.", "encoder.blocks.2.",
+                                                                 "heads.pooler."))}
+    assert without_top(weights, network.settings, 0).keys() == weights.keys()
+
+
+@pytest.mark.parametrize("name, changes, told", [
+    ("bert@tiny", ["training.frozen=5"], "there are 3 layers and the embedding: at most 4, or all"),
+    ("bert@tiny", ["training.frozen=some"], "must be a whole number, 0 or more, or all"),
+    ("bert@tiny", ["training.frozen=-1"], "must be a whole number, 0 or more, or all"),
+    ("bert@tiny", ["training.unfreeze=0"], "must be a whole number, 1 or more, or epoch"),
+    ("bert@tiny", ["training.layer_decay=1.5"], "must be greater than 0 and at most 1"),
+    ("bert@tiny", ["training.fresh=4"], "there are 3 layers"),
+    ("bert@tiny", ["training.fresh=2", "training.frozen=3"], "would keep some of them as drawn"),
+    ("bert@tiny", ["training.frozen=all", "training.layer_decay=0.9"], "has no effect"),
+    ("bert@tiny", ["training.frozen=all", "training.unfreeze=3"], "has no effect"),
+    ("albert@tiny", ["training.layer_decay=0.9"], "network.sharing = all makes them one"),
+    ("albert@tiny", ["training.fresh=1"], "network.sharing = all makes them one"),
+    ("universal-transformer@tiny", ["training.frozen=2"], "network.depth.kind = recurrent makes them one"),
+])
+def test_what_no_network_could_do_is_refused(name, changes, told):
+    with pytest.raises(UserError) as refused:
+        recipe(name, [*SMALL, *changes])
+    assert told in str(refused.value) and len(refused.value.problems) == 1
+
+
+def test_shared_layers_may_stand_still_together():
+    chosen, network = network_of("albert@tiny", "training.frozen=all")
+    Layers(network, chosen.settings.training)
+    assert learning(network) == {4}
+
+
+@pytest.mark.parametrize("change, told", [("training.frozen=all", "training.frozen lets heads alone learn"),
+                                          ("training.unfreeze=5", "training.unfreeze lets heads alone learn"),
+                                          ("training.unfreeze=epoch", "give a number of steps")])
+def test_a_network_that_guesses_by_its_embedding_has_no_heads_to_learn(change, told):
+    chosen, network = network_of("gpt2@tiny", change)
+    with pytest.raises(UserError, match=told):
+        Layers(network, chosen.settings.training)
