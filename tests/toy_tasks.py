@@ -103,7 +103,7 @@ def _tag(rng: random.Random) -> dict[str, Any]:
 
 def _rank(rng: random.Random) -> dict[str, Any]:
     good = rng.random() < 0.4
-    return {"text_a": rng.choice(SUBJECTS), "text_b": _sentence(rng, rng.choice(GOOD if good else BAD)),
+    return {"text_a": rng.choice(SUBJECTS[:2]), "text_b": _sentence(rng, rng.choice(GOOD if good else BAD)),
             "label": int(good)}
 
 

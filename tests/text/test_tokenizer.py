@@ -304,3 +304,16 @@ def test_no_such_id(trained):
     with pytest.raises(UserError, match="no token has the id 99999"):
         trained["word"].token(99999)
     assert trained["word"].id("zebra") is None
+
+
+def test_where_the_start_token_comes_last_filling_comes_first(trained, tmp_path):
+    from transformers import AutoTokenizer
+
+    tokenizer = trained["wordpiece"]
+    tokenizer.save(tmp_path / "xlnet", "A separator start", "A separator B separator start")
+    tokenizer.save(tmp_path / "bert", "start A separator", "start A separator B:1 separator:1")
+    read = {name: AutoTokenizer.from_pretrained(tmp_path / name) for name in ("xlnet", "bert")}
+    rows = {name: found(["the river", "the old river of the north"], padding=True)["input_ids"]
+            for name, found in read.items()}
+    assert {row[-1] for row in rows["xlnet"]} == {tokenizer.role("start")}
+    assert {row[0] for row in rows["bert"]} == {tokenizer.role("start")}

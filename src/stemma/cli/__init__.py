@@ -15,7 +15,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 from typer.core import TyperGroup
 
-from stemma.cli import cleaning, evaluate, family, generate, multitask, start, train, translate, use
+from stemma.cli import cleaning, evaluate, family, generate, multitask, pipeline, start, train, translate, use
 from stemma.cli.corpus import corpus_app
 from stemma.cli.finetune import Tasks, finetune_app
 from stemma.cli.output import emit
@@ -73,6 +73,7 @@ app.add_typer(corpus_app, name="corpus", cls=Verbs)
 train.register(app)
 app.add_typer(finetune_app, name="finetune", cls=Tasks)
 multitask.register(app)
+pipeline.register(app)
 use.register(app)
 generate.register(app)
 translate.register(app)

@@ -69,6 +69,16 @@ def examples_task(
                                                                                       "often.")] = None,
     steps: Annotated[int | None, typer.Option(metavar="N", help="Or so many steps.")] = None,
     minutes: Annotated[float | None, typer.Option(metavar="M", help="Or so many minutes.")] = None,
+    class_weights: Annotated[str | None, typer.Option(metavar="balanced|A,B,...", help="How much each class counts: by "
+                                                      "its rarity, or a number for each in order.")] = None,
+    rates: Annotated[str | None, typer.Option(metavar="R,R,...", help="Try these learning rates and keep the best on "
+                                                                      "dev.")] = None,
+    restarts: Annotated[int, typer.Option(metavar="K", help="Try K seeds: the best, mean and spread are told.")] = 1,
+    ensemble: Annotated[bool, typer.Option("--ensemble", help="Score the restarts together, too: their logits "
+                                                              "averaged.")] = False,
+    features: Annotated[bool, typer.Option("--features", help="Leave the network as it is: a BiLSTM learns to read its "
+                                                              "layers.")] = False,
+    layers: Annotated[str, typer.Option(metavar="all|last4", help="Which layers --features mixes.")] = "all",
     seed: SeedOption = 0, encoding: EncodingOption = "utf-8", errors: ErrorsOption = "strict",
     overwrite: OverwriteOption = False, json: JsonOption = False, debug: DebugOption = False,
 ) -> None:
@@ -77,15 +87,21 @@ def examples_task(
 
     Example: stemma finetune classify --model run --train train.tsv --dev dev.tsv --out tuned
     Example: stemma finetune sst2 --model run --train SST-2/train.tsv --dev SST-2/dev.tsv --out tuned --epochs 2
+    Example: stemma finetune cola --model run --train train.tsv --dev dev.tsv --out best --rates 1e-5,3e-5 --restarts 3
+    Example: stemma finetune tag --model run --train train.txt --dev dev.txt --out tuned training.layer_decay=0.9
     """
     from stemma.tasks.prepare import Task, finetune
+    from stemma.tasks.trials import Trials
     from stemma.training.run import Reading
 
+    if layers != "all" and not features:
+        raise UserError("--layers says which layers --features mixes; add --features, or leave it out.")
     files = {"train": train, "dev": dev, **({"test": test} if test else {})}
-    task = Task(str(context.info_name), files, _renamed(columns), metric or ())
+    values = {} if class_weights is None else {"balance": class_weights}
+    task = Task(str(context.info_name), files, _renamed(columns), metric or (), values, layers if features else None)
     result = finetune(task, model, out, epochs=epochs, steps=steps, minutes=minutes, seed=seed, changes=changes or (),
-                      reading=Reading(encoding=encoding, errors=errors), overwrite=overwrite, show=sys.stderr.isatty(),
-                      notice=notice)
+                      reading=Reading(encoding=encoding, errors=errors), trials=Trials.asked(rates, restarts, ensemble),
+                      overwrite=overwrite, show=sys.stderr.isatty(), notice=notice)
     finish(result, out, json)
 
 

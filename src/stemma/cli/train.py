@@ -64,9 +64,16 @@ def resume(run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder o
 
     Example: stemma resume run
     """
+    from stemma.tasks.finetune import PIPELINE
     from stemma.tasks.finetune import resume as run_it
 
-    finish(run_it(run, show=sys.stderr.isatty(), notice=notice), run, json)
+    result = run_it(run, show=sys.stderr.isatty(), notice=notice)
+    if (run / PIPELINE).is_file():
+        from stemma.cli.pipeline import finish as finish_pipeline
+
+        finish_pipeline(result, json)
+    else:
+        finish(result, run, json)
 
 
 def finish(result: dict[str, Any], run: Path, as_json: bool) -> None:

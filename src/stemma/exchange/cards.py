@@ -13,13 +13,15 @@ from pathlib import Path
 from typing import Any
 
 from stemma.errors import CorruptFileError
+from stemma.network.features import FeatureHead
 from stemma.network.heads import ClassHead, HeadSpec, Pooler
 from stemma.network.san import SanHead
 from stemma.network.task_heads import SentenceHead, SpanHead
 
 FILE = "tasks.json"
 ALONE = "task"  # the name of a task that is the only one of its model
-SPECS: dict[str, type] = {kind.__name__: kind for kind in (Pooler, ClassHead, SentenceHead, SpanHead, SanHead)}
+SPECS: dict[str, type] = {kind.__name__: kind for kind in (Pooler, ClassHead, SentenceHead, SpanHead, SanHead,
+                                                            FeatureHead)}
 
 
 @dataclass(frozen=True)

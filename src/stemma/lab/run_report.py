@@ -119,7 +119,7 @@ def command(chosen: Recipe, plan: Plan, run: Path) -> str:
         words, options = ["stemma", *verb, "--model", str(plan.start)], plan.task["options"]
     for key, value in options.items():
         for one in value if isinstance(value, list) else [value]:
-            words += [f"--{key.replace('_', '-')}", str(one)]
+            words += [f"--{key.replace('_', '-')}", *([] if one is True else [str(one)])]
     # of several stages, the budget is that of one
     length = {plan.budget.unit: plan.budget.amount} if plan.task is None or "length" not in plan.task \
         else plan.task["length"]

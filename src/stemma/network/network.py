@@ -98,6 +98,7 @@ class Network(nn.Module):
     def forward(self, streams: Mapping[str, Stream], state: State | None = None, keep_layers: bool = False) -> Hidden:
         """`state` is what the call before gave back, or a new Cache where text is to be read bit by bit: a decoder's
         text; the encoder's is given once, with the first bit."""
+        keep_layers = keep_layers or any(getattr(spec, "keep_layers", False) for spec in self.specs.values())
         if self.decoder is None:
             return self._encode(streams["encoder"], self._state(state), keep_layers)
         cache = state if isinstance(state, Cache) else None

@@ -86,3 +86,7 @@ class Hidden:
 
     def __getitem__(self, part: str) -> Tensor:
         return self.outputs[part]
+
+    def all_layers(self, part: str) -> list[Tensor]:
+        """Every layer as it is used, the embedding first: the last one is what leaves the stack, after any norm."""
+        return [*self.layers[part][:-1], self.outputs[part]]

@@ -21,6 +21,7 @@ from stemma.training import pretrain
 from stemma.training.budget import Budget
 from stemma.training.run import read_run
 
+PIPELINE = "pipeline.toml"  # the plan of several runs below one folder
 EPOCHS = 3
 ORIGIN = "fine-tuning"  # who set the values that a fine-tune brings
 WARMUP = 0.1  # share of the steps
@@ -32,13 +33,15 @@ Notice = Callable[[str], None]
 
 
 def resume(out: str | Path, *, show: bool = False, notice: Notice = lambda text: None) -> dict[str, Any]:
-    """Go on with any run that was interrupted: a pre-training, or a fine-tune up to its scores."""
+    """Go on with any run that was interrupted: a pre-training, a fine-tune up to its scores, or a whole pipeline."""
+    if (Path(out) / PIPELINE).is_file():
+        return import_module("stemma.tasks.pipeline.pipeline").resume(out, show=show, notice=notice)
     _, plan = read_run(Path(out))
     if plan.task is None:
         return pretrain.resume(out, show=show, notice=notice)
     if plan.task["kind"] == "seq2seq":
         return pretrain.resume(out, show=show, notice=notice, conclude=import_module("stemma.tasks.seq2seq").score)
-    module = "multitask" if plan.task["kind"] == "multitask" else "learning"
+    module = "multitask" if plan.task["kind"] == "multitask" else "trials" if "trials" in plan.task else "learning"
     return pretrain.resume(out, show=show, notice=notice, work=import_module(f"stemma.tasks.{module}").work)
 
 

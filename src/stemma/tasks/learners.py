@@ -29,7 +29,7 @@ def _of_kind(card: Card, layout: RowLayout, seed: int) -> Learner:
         case "choice":
             return OptionLearner(card.name, layout, specs)
         case "tag":
-            return TagLearner(card.name, layout, specs, card.labels, values["counts"])
+            return TagLearner(card.name, layout, specs, card.labels, values["counts"], values.get("balance"))
         case "qa":
             return SpanLearner(card.name, layout, specs, values["silence"], values.get("threshold", 0.5))
         case "rank":

@@ -174,6 +174,8 @@ def _lay_out(run: Path, name: str, place: Path) -> None:
     wanted, plan = read_run(run)
     assert plan.task is not None
     card = Card.from_json(plan.task["cards"][name])
+    if wanted.settings.training.fresh:  # they have learnt since
+        wanted = wanted.with_changes({"training.fresh": 0}, ORIGIN)
     wanted, budget = Length(**plan.task["length"]).fit(wanted, plan.task["batches"][name], plan.task["stated"])
     facts = {**plan.task, "kind": card.kind, "cards": {name: plan.task["cards"][name]}}
     with folder_atomically(place, overwrite=True, checksums=False) as folder:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -20,17 +20,23 @@ from stemma.exchange.load import load
 from stemma.exchange.model import Model
 from stemma.files import folder_atomically, write_atomically
 from stemma.lineage import Recipe
+from stemma.network.heads import HeadSpec
 from stemma.schema.layers import flatten, parse_changes
 from stemma.tasks.batches import Lesson, batches_of
+from stemma.tasks.class_weights import class_weights
 from stemma.tasks.data.checks import check_grades, check_labelled, check_labels
 from stemma.tasks.data.datasets import DATASETS, METRICS, kind_of, read_examples
 from stemma.tasks.data.examples import Example, balance, labels_of, overlap
+from stemma.tasks.features import CHANGES as FEATURES
+from stemma.tasks.features import feature_head
 from stemma.tasks.finetune import ORIGIN, Length, check_places, gentle, outgrown
 from stemma.tasks.learners import build_learner
 from stemma.tasks.learning import SETS, TOKENIZER, file_of, layout_of, lesson_of, stored, work, write_lines
 from stemma.tasks.metrics import check_metrics
 from stemma.tasks.metrics.entities import scheme_of
 from stemma.tasks.scoring import rehearse, right
+from stemma.tasks.trials import Trials
+from stemma.tasks.trials import work as try_out
 from stemma.training.pretrain import begin
 from stemma.training.run import RECIPE, Plan, Reading
 
@@ -50,6 +56,7 @@ class Task:
     columns: Mapping[str, str] | None = None  # which of the file's columns each of ours is
     metrics: Sequence[str] = ()
     values: Mapping[str, Any] = field(default_factory=dict)  # of the learner: others, balance
+    features: str | None = None  # which layers are mixed, where the network is to stay as it is
 
     @property
     def kind(self) -> str:
@@ -59,13 +66,16 @@ class Task:
         """What was typed, to be typed again."""
         renamed = ",".join(f"{ours}={theirs}" for ours, theirs in (self.columns or {}).items())
         return {**{part: str(path) for part, path in self.files.items()}, "metric": list(self.metrics),
-                **({"columns": renamed} if renamed else {})}
+                **({"columns": renamed} if renamed else {}),
+                **({"class-weights": self.values["balance"]} if "balance" in self.values else {}),
+                **({"features": True, "layers": self.features} if self.features else {})}
 
 
 def finetune(task: Task, start: str | Path, out: str | Path, *, epochs: float | None = None, steps: int | None = None,
              minutes: float | None = None, seed: int = 0, changes: Sequence[str] = (), reading: Reading = Reading(),
-             overwrite: bool = False, show: bool = False, notice: Notice = lambda text: None) -> dict[str, Any]:
-    """Teach a model a task from examples; returns what `--json` prints."""
+             trials: Trials | None = None, overwrite: bool = False, show: bool = False,
+             notice: Notice = lambda text: None) -> dict[str, Any]:
+    """Teach a model a task from examples, several times over where there are `trials`; returns what `--json` prints."""
     length = Length(epochs, steps, minutes)
     run = Path(out)
     origin = check_places(start, run, overwrite)
@@ -73,7 +83,10 @@ def finetune(task: Task, start: str | Path, out: str | Path, *, epochs: float | 
     model = load(start)
     for told in model.notices:
         notice(told)
-    wanted, typed = adapted(model).typed(changes), set(flatten(parse_changes(changes)[0]))
+    wanted, typed = adapted(model), set(flatten(parse_changes(changes)[0]))
+    wanted = (wanted.with_changes(FEATURES, ORIGIN) if task.features else wanted).typed(changes)
+    if trials and trials.rates and "training.learning_rate" in typed:
+        raise UserError("--rates and training.learning_rate exclude each other; give one of them.")
     card = draw_card(task, examples, model, wanted, SINGLE)
     learner = build_learner(card, layout_of(card, model.needs_tokenizer()), seed)
     lesson = lesson_of(learner, examples, wanted.settings.training.batch_size)
@@ -82,11 +95,13 @@ def finetune(task: Task, start: str | Path, out: str | Path, *, epochs: float | 
     wanted, budget = length.fit(wanted, len(batches_of(lesson.train, lesson.batch_size, None)), typed)
     facts = {"kind": card.kind, "name": task.name, "options": task.options(), "cards": {SINGLE: card.to_json()},
              "changes": list(changes), "vocabulary": model.network.vocabulary, "batch_size": lesson.batch_size}
+    if trials:
+        facts |= {"trials": asdict(trials), "options": task.options() | trials.options()}
     with folder_atomically(run, overwrite, checksums=False) as place:
         keep(place, model, {SINGLE: (card, examples)})
         Plan(None, [], budget, seed, origin, reading, task=facts).write(place)
         write_atomically(place / RECIPE, wanted.to_toml())
-    return begin(run, show, notice, work=work)
+    return begin(run, show, notice, work=try_out if trials else work)
 
 
 def keep(place: Path, model: Model, tasks: Mapping[str, tuple[Card, Mapping[str, Sequence[Example]]]]) -> None:
@@ -120,10 +135,10 @@ def read_sets(task: Task, reading: Reading, notice: Notice) -> dict[str, list[Ex
             check_grades(examples[part], str(task.files.get(part)))
     if task.kind in ("classify", "pair", "tag"):
         labels = labels_for(task, examples["train"])
-        for part in ("dev", "test"):
-            check_labels(labels, examples[part], str(task.files.get(part)))
         if len(labels) < 2:
             raise UserError(f'{task.files["train"]} has one label only, "{labels[0]}"; there is nothing to tell apart.')
+        for part in ("dev", "test"):
+            check_labels(labels, examples[part], str(task.files.get(part)))
     for part in ("dev", "test"):
         if examples[part] and (share := overlap(examples["train"], examples[part])):
             notice(f"{100 * share:.3g}% of the examples of {task.files[part]} are among those to train on, so its "
@@ -177,11 +192,14 @@ def draw_card(task: Task, examples: Mapping[str, Sequence[Example]], model: Mode
     if labels:
         counts = balance(train)
         values["counts"] = [counts.get(label, 0) for label in labels]
+    if "balance" in values:
+        values["balance"] = class_weights(values["balance"], kind, labels, values.get("counts", []))
     if kind == "regress":
         values["spread"] = float(np.std([right(kind, example) for example in train]))
     corpus = wanted.settings.corpus
     longest = window(wanted, LONGEST_QUESTION if kind == "qa" else None)
-    heads = answer_heads(model, kind, len(labels) or 1, name)
+    heads: Mapping[str, HeadSpec] = answer_heads(model, kind, len(labels) or 1, name) if task.features is None else \
+        {name: feature_head(wanted.settings.network, kind, len(labels), task.features)}
     return Card(name, kind, tuple(labels), heads, corpus.single, corpus.pair, longest, metrics, values)
 
 

@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from stemma.corpus.sides import ENCODER
+from stemma.network.features import FeatureHead
 from stemma.network.heads import ClassHead, HeadSpec
 from stemma.network.network import Network
 from stemma.network.streams import Hidden
@@ -39,13 +40,15 @@ class SentenceLearner(Learner):
     def wanted(self, lengths: Tensor, length: int) -> Tensor | None:
         spec = self._specs[self.name]
         first = torch.arange(len(lengths)) * length
-        place = spec.place if isinstance(spec, SentenceHead) else "first"
+        place = spec.place if isinstance(spec, SentenceHead) else "mean" if isinstance(spec, FeatureHead) else "first"
         return {"first": first, "last": first + lengths - 1, "mean": None}[place]
 
     def logits(self, network: Network, hidden: Hidden, batch: Batch) -> Tensor:
         """(rows, answers)"""
-        head, text = network.heads[self.name], hidden[ENCODER]
-        if isinstance(self._specs[self.name], ClassHead):
+        head, text, spec = network.heads[self.name], hidden[ENCODER], self._specs[self.name]
+        if isinstance(spec, FeatureHead):
+            return head(hidden.all_layers(ENCODER), batch.lengths)
+        if isinstance(spec, ClassHead):
             return head(network.pooled(text)).float()
         return head(text, batch.lengths).float()
 

@@ -11,8 +11,10 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from stemma.corpus.sides import ENCODER
+from stemma.network.features import FeatureHead
 from stemma.network.heads import HeadSpec
 from stemma.network.network import Network
 from stemma.network.streams import Hidden
@@ -29,11 +31,12 @@ class TagLearner(Learner):
     which word each speaks for; its answer is their tags."""
 
     def __init__(self, name: str, layout: RowLayout, specs: dict[str, HeadSpec], labels: Sequence[str],
-                 counts: Sequence[int], weight: float = 1.0):
+                 counts: Sequence[int], balance: Sequence[float] | None = None, weight: float = 1.0):
         super().__init__(name, layout, weight)
         self._specs, self.labels = specs, list(labels)
         self._number = {label: number for number, label in enumerate(labels)}
         self._prior = np.log((np.array(counts) + 1) / (sum(counts) + len(counts)))
+        self._balance = None if balance is None else torch.tensor(balance)
 
     def heads(self) -> dict[str, HeadSpec]:
         return self._specs
@@ -61,18 +64,29 @@ class TagLearner(Learner):
         tags = [item.answer for item in items if item.answer is not None]
         index = torch.from_numpy(np.concatenate([np.zeros(0, np.int64), *places]))
         labels = torch.from_numpy(np.concatenate([np.zeros(0, np.int64), *tags]))
-        return {self.name: Target(index, labels, max(1.0, float(len(index))), length)}, {}
+        total = float(len(index)) if self._balance is None else float(self._balance[labels].sum())
+        return {self.name: Target(index, labels, total or 1.0, length)}, {}
 
     def wanted(self, lengths: Tensor, length: int) -> Tensor | None:
         return None
 
     def loss(self, network: Network, hidden: Hidden, batch: Batch) -> dict[str, Tensor]:
         target = batch.scores[self.name]
-        places = hidden[ENCODER].flatten(0, 1)[target.index]
-        return {self.name: network.head(self.name).loss(places, target.labels, target.total)}
+        logits = self.logits(network, hidden, batch, target.index)
+        weight = None if self._balance is None else self._balance.to(logits)
+        return {self.name: functional.cross_entropy(logits, target.labels, weight, reduction="sum") / target.total}
+
+    def logits(self, network: Network, hidden: Hidden, batch: Batch, places: Tensor) -> Tensor:
+        """(N, tags) of these flat places."""
+        head = network.heads[self.name]
+        if isinstance(self._specs[self.name], FeatureHead):
+            return head(hidden.all_layers(ENCODER), batch.lengths).flatten(0, 1)[places]
+        return head(hidden[ENCODER].flatten(0, 1)[places]).float()
 
     def answers(self, network: Network, hidden: Hidden, batch: Batch) -> list[np.ndarray]:
-        return list(network.head(self.name)(hidden[ENCODER]).float().cpu().numpy())  # (L, tags) each
+        rows, length = hidden[ENCODER].shape[:2]
+        every = torch.arange(rows * length, device=hidden[ENCODER].device)
+        return list(self.logits(network, hidden, batch, every).view(rows, length, -1).cpu().numpy())  # (L, tags) each
 
     def decide(self, items: Sequence[Item], answers: Sequence[np.ndarray], examples: Sequence[Example]) -> list[Any]:
         silent = self._number.get("O", int(self._prior.argmax()))  # what is said of a word that has no piece
@@ -88,7 +102,9 @@ class TagLearner(Learner):
 
     def baseline(self, batch: Batch, unigram: np.ndarray) -> dict[str, float]:
         target = batch.scores[self.name]
-        return {self.name: float(-self._prior[target.labels.cpu().numpy()].sum()) / target.total}
+        labels = target.labels.cpu().numpy()
+        weight = 1.0 if self._balance is None else self._balance.numpy()[labels]
+        return {self.name: float(-(self._prior[labels] * weight).sum()) / target.total}
 
 
 def first_pieces(words: Sequence[str], offsets: np.ndarray) -> np.ndarray:

@@ -78,6 +78,8 @@ class Tokenizer:
         config |= {"extra_special_tokens": self.tokens(self.sentinels)} if self.sentinels else {}
         config |= {"model_max_length": max_length} if max_length is not None else {}
         config |= {"simplify": True} if self.simplify else {}  # heeded by `load`; others pass over it
+        if self._ends_with("start"):  # whoever reads the last place must find that token there (XLNet)
+            config["padding_side"] = "left"
         segments = ["token_type_ids"] if self._has_segments() else []
         config["model_input_names"] = ["input_ids", *segments, "attention_mask"]
         write_atomically(folder / "tokenizer.json", self.backend.to_str(pretty=True))
@@ -157,6 +159,11 @@ class Tokenizer:
 
     def id(self, token: str) -> int | None:
         return self.backend.token_to_id(token)
+
+    def _ends_with(self, role: str) -> bool:
+        """Whether the layout puts this special token behind the text."""
+        last = self.backend.encode("a").ids[-1:]
+        return role in self.roles and last == [self.roles[role]]
 
     def _has_segments(self) -> bool:
         """Whether the layout tells a second text from the first (BERT's does, RoBERTa's does not)."""

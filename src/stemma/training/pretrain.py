@@ -79,8 +79,8 @@ def begin(run: Path, show: bool, notice: Notice, conclude: Conclude | None = Non
     try:
         return _carry_out(run, show, notice, work or partial(_train, conclude=conclude))
     except UserError:
-        if not any((run / "checkpoints").glob("step-*")):
-            shutil.rmtree(run)  # nothing was trained: leave nothing behind
+        if not any(run.rglob("step-*")) and not any(run.rglob(RESULT)):
+            shutil.rmtree(run)  # nothing was trained, here or in a run below: leave nothing behind
         raise
 
 

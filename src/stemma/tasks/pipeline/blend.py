@@ -1,8 +1,8 @@
 """Weights between two models that stand near each other: part of what was learnt is kept, less is forgotten.
 
-A model and what it became by further training are joined by a line along which the loss stays low, and a point inside it
-often beats both ends (WiSE-FT, arXiv:2109.01903). The share 1 is the trained model, 0 the one it started from; heads
-that only one of the two has are taken as they are.
+A model and what it became by further training are joined by a line along which the loss stays low, and a point inside
+it often beats both ends (WiSE-FT, arXiv:2109.01903). The share 1 is the trained model, 0 the one it started from; heads
+that only the trained one has are taken as they are.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Which stage paid off: the same task learnt from the model of every stage, by the same seeds, and compared step by step.
+"""Which stage paid off: the same task learnt from the model of every stage, by the same seeds, and compared.
 
 Differences are taken seed by seed, so that what a seed does to both sides cancels out. A stage paid off where the mean
 difference is more than twice its standard error; with a single seed nothing is claimed.

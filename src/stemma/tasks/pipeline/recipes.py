@@ -34,7 +34,7 @@ def recipes_of(plan: PipelinePlan) -> dict[str, Recipe]:
             problems.append((f"stages.{name}.interpolate", f"{found[name].label} learns with a generator, whose "
                                                            "weights cannot be mixed alone; leave it out"))
     if problems:
-        raise UserError(f"{len(problems)} problem{'s' if len(problems) > 1 else ''} in the stages of the plan", problems)
+        raise UserError("the plan has stages that cannot be built", problems)
     return found
 
 

@@ -1,0 +1,227 @@
+"""What a model is asked, as a stream: lines of text, JSON lines or tables of any length, a few hundred rows at a time.
+
+Labels that a file may have are passed over. Rows are read by the readers of training data, so that the same columns,
+names and checks hold. What is no table is plain text: a text a line, or two with a tab between them; blank lines are
+skipped.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from stemma.errors import UserError
+from stemma.tasks.data.choices import read_choices
+from stemma.tasks.data.columns import PAIR, read_plain
+from stemma.tasks.data.datasets import read_examples
+from stemma.tasks.data.examples import ChoiceExample, Example, QuestionExample, TaggedExample, TextExample
+from stemma.tasks.data.questions import read_questions
+from stemma.tasks.data.reading import Reading
+from stemma.tasks.data.tags import read_tagged
+from stemma.text.readers import list_files
+from stemma.text.streams import COMPRESSED, Notice, check_encoding, name_of, read_text
+from stemma.text.tables import FORMATS, Table, json_table
+
+ROWS, CHARACTERS = 256, 1_000_000  # of a chunk: whichever is reached first
+ANSWERS = {"label", "score", "gold_label", "labels", "tags", "ner_tags", "answers", "is_impossible"}
+CJK = "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
+WORD = re.compile(rf"[{CJK}]|[^\W{CJK}]+|[^\w\s]")  # a Chinese character, a run of letters and digits, or a mark
+Place = tuple[int, int]  # first character and the one behind the last
+
+
+@dataclass(frozen=True)
+class Asked:
+    """An example without its answer, what the prediction is to repeat of it, and where its words stand in its text."""
+
+    example: Example
+    told: dict[str, Any]
+    words: Sequence[Place] = ()
+
+
+def read_inputs(kind: str, path: str | Path, *, form: str | None = None, columns: Mapping[str, str] | None = None,
+                encoding: str = "utf-8", errors: str = "strict",
+                notice: Notice = lambda text: None) -> Iterator[list[Asked]]:
+    """The rows of a file in chunks. `form` names a kind or a data set: the file is then read as training reads it, at
+    once, as SQuAD's JSON always is."""
+    if form is None and kind == "qa" and _suffix(Path(path)) == ".json":
+        form = "qa"
+    if form is not None:
+        examples = read_examples(form, path, columns=columns, encoding=encoding, errors=errors, notice=notice)
+        for start in range(0, len(examples), ROWS):
+            yield [asked(example) for example in examples[start:start + ROWS]]
+        return
+    for file in list_files([path]):
+        lines = _lines(file, check_encoding(encoding, errors), errors, notice)
+        first = next(((number, line) for number, line in lines if line.strip()), None)
+        if first is None:
+            raise UserError(f"{name_of(file)} is empty; there is nothing to answer.")
+        reader = _Rows(kind, name_of(file), columns)
+        found = FORMATS.get(_suffix(file)) or ("jsonl" if first[1].startswith("{") else "plain")
+        yield from getattr(reader, found)(chain([first], lines))
+
+
+def asked(example: Example, **told: Any) -> Asked:
+    """What is repeated of an example: enough to know it again, without the paragraphs that many questions share."""
+    if getattr(example, "id", None) is not None:
+        told["id"] = example.id  # type: ignore[union-attr]
+    if isinstance(example, TextExample):
+        return Asked(example, told | (dict(zip(("text_a", "text_b"), example.texts, strict=True))
+                                      if len(example.texts) == 2 else {"text": example.texts[0]}))
+    if isinstance(example, ChoiceExample):
+        return Asked(example, told | {"question": example.question or example.context,
+                                      "options": list(example.options)})
+    if isinstance(example, QuestionExample):
+        return Asked(example, told | {"question": example.question})
+    places, begin = [], 0
+    for word in example.words:
+        places.append((begin, begin + len(word)))
+        begin += len(word) + 1
+    return Asked(example, told | {"text": " ".join(example.words)}, places)
+
+
+@dataclass(frozen=True)
+class _Chunk(Reading):
+    """Stands for a file: the rows that were read of it last."""
+
+    rows: Table = field(default_factory=lambda: Table("", [], [], []))
+
+    def is_json_lines(self, path: str | Path) -> bool:
+        return True
+
+    def table(self, path: str | Path, header: Sequence[str] | None = None) -> Table:
+        return self.rows
+
+
+@dataclass(frozen=True)
+class _Rows:
+    kind: str
+    name: str
+    columns: Mapping[str, str] | None
+
+    def jsonl(self, lines: Iterable[tuple[int, str]]) -> Iterator[list[Asked]]:
+        for chunk in _chunks(lines):
+            table = json_table(self.name, "\n".join(line for _, line in chunk))
+            yield self._read(table.columns, table.rows, [chunk[number - 1][0] for number in table.lines])
+
+    def tsv(self, lines: Iterable[tuple[int, str]]) -> Iterator[list[Asked]]:
+        return self._table((number, line.split("\t")) for number, line in lines if line.strip())
+
+    def csv(self, lines: Iterable[tuple[int, str]]) -> Iterator[list[Asked]]:
+        reader = csv.reader((line + "\n" for _, line in lines), strict=True)
+
+        def rows() -> Iterator[tuple[int, list[str]]]:
+            number = 1
+            try:
+                for row in reader:
+                    if any(cell.strip() for cell in row):
+                        yield number, row
+                    number = reader.line_num + 1
+            except csv.Error as error:
+                raise UserError(f"{self.name}, line {number}: {error}; a quote within a quoted cell is written "
+                                "twice.") from error
+
+        return self._table(rows())
+
+    def plain(self, lines: Iterable[tuple[int, str]]) -> Iterator[list[Asked]]:
+        if self.kind in ("choice", "qa"):
+            raise UserError(f"{self.name} is plain text, and a task of the kind {self.kind} has several texts; give "
+                            'JSON lines, such as {"context": "...", "question": "..."}.')
+        if self.columns:
+            raise UserError(f"{self.name} is plain text, so there are no columns to rename; give .tsv, .csv or .jsonl.")
+        for chunk in _chunks(lines):
+            if made := [self._line(number, line.strip()) for number, line in chunk if line.strip()]:
+                yield made
+
+    def _line(self, number: int, line: str) -> Asked:
+        where = f"{self.name}, line {number}"
+        if self.kind == "tag":
+            found = list(WORD.finditer(line))
+            example = TaggedExample(where, tuple(word[0] for word in found) or (line,), None)
+            return Asked(example, {"line": number, "text": line}, [word.span() for word in found] or [(0, len(line))])
+        two = self.kind in ("pair", "rank") or (self.kind == "regress" and "\t" in line)
+        texts = tuple(text.strip() for text in line.split("\t")) if two else (line,)
+        if two and (len(texts) != 2 or not all(texts)):
+            raise UserError(f"{where} should hold two texts with a tab between them; correct it, or give JSON lines "
+                            "with text_a and text_b.")
+        return asked(TextExample(where, texts, None), line=number)
+
+    def _table(self, rows: Iterator[tuple[int, list[str]]]) -> Iterator[list[Asked]]:
+        _, header = next(rows)
+        columns = [cell.strip() for cell in header]
+        waiting: list[tuple[int, list[str]]] = []
+        size = 0
+        for number, cells in rows:
+            if len(cells) != len(columns):
+                raise UserError(f"{self.name}, line {number} has {len(cells)} cells where the header has "
+                                f"{len(columns)}; correct it.")
+            waiting.append((number, cells))
+            size += sum(map(len, cells))
+            if len(waiting) >= ROWS or size >= CHARACTERS:
+                yield self._cells(columns, waiting)
+                waiting, size = [], 0
+        if waiting:
+            yield self._cells(columns, waiting)
+
+    def _cells(self, columns: list[str], rows: list[tuple[int, list[str]]]) -> list[Asked]:
+        return self._read(columns, [dict(zip(columns, cells, strict=True)) for _, cells in rows],
+                          [number for number, _ in rows])
+
+    def _read(self, columns: list[str], rows: list[dict[str, Any]], lines: list[int]) -> list[Asked]:
+        asked_for = set((self.columns or {}).values())
+        passed = {column for column in columns if column.casefold() in ANSWERS and column not in asked_for}
+        table = Table(self.name, [column for column in columns if column not in passed],
+                      [{key: value for key, value in row.items() if key not in passed} for row in rows], lines)
+        examples = _examples(self.kind, self.columns, _Chunk(rows=table))
+        made = [asked(example, line=line) for example, line in zip(examples, lines, strict=True)]
+        if self.kind == "qa" and "id" not in columns:  # numbers of our own within a chunk say nothing
+            for one in made:
+                one.told.pop("id", None)
+        return made
+
+
+def _examples(kind: str, columns: Mapping[str, str] | None, chunk: _Chunk) -> Sequence[Example]:
+    if kind == "choice":
+        return read_choices(chunk.rows.name, columns, chunk)
+    if kind == "qa":
+        return read_questions(chunk.rows.name, columns, chunk)
+    if kind == "tag":
+        return read_tagged(chunk.rows.name, columns, chunk)
+    there = {column.casefold() for column in chunk.rows.columns}
+    if kind == "classify" and there & set(PAIR.texts[1]):  # a foreign model does not say whether it judges pairs
+        kind = "pair"
+    return read_plain(kind, chunk.rows.name, columns, chunk)
+
+
+def _suffix(file: Path) -> str:
+    return (Path(file.stem) if file.suffix.lower() in COMPRESSED else file).suffix.lower()
+
+
+def _lines(file: Path, encoding: str, errors: str, notice: Notice) -> Iterator[tuple[int, str]]:
+    """Only LF ends a line: other line ends of Unicode occur inside sentences."""
+    number, rest = 0, ""
+    for block in read_text(file, encoding, errors, notice):
+        *whole, rest = (rest + block).split("\n")
+        for line in whole:
+            number += 1
+            yield number, line
+    if rest:
+        yield number + 1, rest
+
+
+def _chunks(lines: Iterable[tuple[int, str]]) -> Iterator[list[tuple[int, str]]]:
+    made: list[tuple[int, str]] = []
+    size = 0
+    for number, line in lines:
+        made.append((number, line))
+        size += len(line)
+        if len(made) >= ROWS or size >= CHARACTERS:
+            yield made
+            made, size = [], 0
+    if made:
+        yield made

@@ -1,0 +1,26 @@
+"""Fine-tuning that leaves the network as it is and learns to read its layers (`network/features.py`)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from stemma.errors import UserError, did_you_mean
+from stemma.network.features import FeatureHead
+from stemma.schema.network import NetworkSettings
+
+LAYERS = ("all", "last4")  # the mixtures of BERT's table 7 that are learnt
+KINDS = ("classify", "pair", "tag")
+# What reads the features starts from nothing, and bears a higher rate than a network that is only to be adapted.
+CHANGES: dict[str, Any] = {"training.frozen": "all", "training.learning_rate": 1e-3}
+
+
+def feature_head(network: NetworkSettings, kind: str, classes: int, layers: str) -> FeatureHead:
+    """The head for a task of this kind; refuses what cannot be."""
+    if kind not in KINDS:
+        raise UserError(f"--features is for {', '.join(KINDS)}, not for {kind}; leave it out.")
+    if layers not in LAYERS:
+        raise UserError(f'--layers is "{layers}"; choose {" or ".join(LAYERS)}.{did_you_mean(layers, LAYERS)}')
+    if network.depth.kind == "recurrent":
+        raise UserError("--features mixes layers, and a network of recurrent depth has a single one; leave it out.")
+    count = network.layers + 1 if layers == "all" else min(int(layers.removeprefix("last")), network.layers)
+    return FeatureHead(classes, count, each=kind == "tag")

@@ -1,0 +1,203 @@
+"""`stemma pipeline`: a plan carried out in one folder, from its checks to its report; run again, only what changed is
+made again."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from stemma.errors import Interrupted, UserError
+from stemma.files import folder_atomically, only_here, refuse_non_empty, remove_leftovers, sha256, write_atomically
+from stemma.tasks.finetune import PIPELINE
+from stemma.tasks.metrics import METRICS
+from stemma.tasks.pipeline.blend import read_blend
+from stemma.tasks.pipeline.cache import known_hashes, settle
+from stemma.tasks.pipeline.contamination import contamination
+from stemma.tasks.pipeline.payoff import payoff
+from stemma.tasks.pipeline.plan import PipelinePlan, Stage
+from stemma.tasks.pipeline.provenance import Provenance, digest
+from stemma.tasks.pipeline.reader import read_plan
+from stemma.tasks.pipeline.recipes import recipes_of
+from stemma.tasks.pipeline.report import write
+from stemma.tasks.pipeline.stages import Stages
+from stemma.tasks.pipeline.texts import example_documents, numbered_texts
+from stemma.tasks.prepare import read_sets
+from stemma.training.run import MODEL, RESULT, read_run
+
+REPORT, CONTAMINATION = "report.md", "contamination.json"
+Notice = Callable[[str], None]
+
+
+def pipeline(path: str | Path, out: str | Path, *, overwrite: bool = False, show: bool = False,
+             notice: Notice = lambda text: None) -> dict[str, Any]:
+    """Carry out a plan; in the folder of an earlier one, what is unchanged is reused. Returns what `--json` prints."""
+    run, plan = Path(out), read_plan(path)
+    known = is_pipeline(run) and not overwrite
+    if not known:
+        refuse_non_empty(run, overwrite)
+    stages = _prepared(run, plan, show, notice)
+    if known:
+        with _alone(run):
+            (run / RESULT).unlink(missing_ok=True)
+            write_atomically(run / PIPELINE, plan.to_toml())
+            return _carry_out(stages)
+    with folder_atomically(run, overwrite, checksums=False) as place:
+        write_atomically(place / PIPELINE, plan.to_toml())
+    try:
+        with _alone(run):
+            return _carry_out(stages)
+    except UserError:
+        if not any((run / "stages").glob("*")):
+            shutil.rmtree(run)  # nothing was trained: leave nothing behind
+        raise
+
+
+def resume(out: str | Path, *, show: bool = False, notice: Notice = lambda text: None) -> dict[str, Any]:
+    """Go on with a pipeline that was interrupted; a finished one says what it reported then."""
+    run = Path(out)
+    if (run / RESULT).is_file():
+        notice(f"{run} is finished; nothing to do.")
+        return json.loads((run / RESULT).read_text())
+    stages = _prepared(run, read_plan(run / PIPELINE), show, notice)
+    before = known_hashes(run)
+    changed = [place for place, number in stages.places().items() if before and before.get(place) != number]
+    if changed:
+        raise UserError(f"what goes into {changed[0]} has changed since {run} was interrupted, so it cannot go on as "
+                        f"before; bring the old files back, or `stemma pipeline {run / PIPELINE} --out {run}` makes "
+                        "what changed anew.")
+    with _alone(run):
+        return _carry_out(stages)
+
+
+def is_pipeline(run: Path) -> bool:
+    return (run / PIPELINE).is_file()
+
+
+def _alone(run: Path) -> Any:
+    return only_here(run, f"another process is at work in {run}; wait for it, or stop it first.")
+
+
+def _prepared(run: Path, plan: PipelinePlan, show: bool, notice: Notice) -> Stages:
+    """Whatever can be wrong is found here, before anything is trained."""
+    examples = {stage.name: read_sets(stage.as_task(), stage.reading, lambda text: None)
+                for stage in plan.of_kind("task")}
+    return Stages(run, plan, Provenance(plan), recipes_of(plan), examples, show, notice)
+
+
+def _carry_out(stages: Stages) -> dict[str, Any]:
+    run, plan, notice = stages.run, stages.plan, stages.notice
+    remove_leftovers(run)
+    lineage = stages.provenance.lineage()
+    told = settle(run, stages.places(), lineage)
+    for place, state in told.items():
+        if state != "new" and place.count("/") == 1:
+            said = "is unchanged and is kept" if state == "kept" else f"has changed; the old one lies in {run / 'past'}"
+            notice(f"{place.partition('/')[2]} {said}.")
+    found = _contaminated(stages)
+    _tell_contamination(stages, found)
+    results: dict[str, dict[str, Any] | None] = {}
+    try:
+        for name in plan.stages:
+            results[name] = stages.carry_out(name)
+        trials = stages.trials()
+        measures = {name: stages.measure(name) for name in plan.stages}
+    except (Interrupted, KeyboardInterrupt) as stop:
+        raise Interrupted(f"stopped, and everything so far is saved; `stemma resume {run}` goes on.") from stop
+    rows = [_row(stages, stage, results[name], measures) for name, stage in plan.stages.items()]
+    last = next((row for row in reversed(rows) if row["kind"] == "task"), rows[-1])
+    result = {"run": str(run), "stages": rows, "general": plan.general()[0], "ngram": plan.header.ngram,
+              "contamination": found, "payoff": _paid(stages, trials), "lineage": lineage,
+              "metrics": last["metrics"], "seconds": sum(row["seconds"] or 0.0 for row in rows)}
+    _finish(stages, last["stage"], result)
+    return result
+
+
+def _finish(stages: Stages, last: str, result: dict[str, Any]) -> None:
+    """The last stage's model as the pipeline's own, the report, and at the very end the result: then it is finished."""
+    from stemma.exchange.load import find_folder
+
+    run = stages.run
+    with folder_atomically(run / MODEL, overwrite=True) as place:
+        shutil.copytree(find_folder(stages.output(last)), place, dirs_exist_ok=True)
+    write_atomically(run / REPORT, write(result))
+    write_atomically(run / RESULT, json.dumps(result, indent=1))
+
+
+def _contaminated(stages: Stages) -> list[dict[str, Any]]:
+    """Of every task: what of its dev and test sets stands in the text of the stages before it. Kept by what was read,
+    for it takes a while where there is much text."""
+    plan, file = stages.plan, stages.run / CONTAMINATION
+    number = digest([[entry["after"], entry["data"]] for entry in stages.provenance.lineage()], plan.header.ngram)
+    known = json.loads(file.read_text()) if file.is_file() else {}
+    if known.get("hash") == number:
+        return known["rows"]
+    found: list[dict[str, Any]] = []
+    for stage in plan.of_kind("task"):
+        examples = stages.examples[stage.name]
+        texts = {before.name: lambda before=before: numbered_texts(before.entry.corpus, before.reading)
+                 for before in plan.line(stage.name) if before.entry.corpus}
+        texts |= {before.name: lambda before=before: _with_examples(stages, before)
+                  for before in plan.line(stage.name) if before.entry.texts_of}
+        sets = {part: examples[part] for part in ("dev", "test")}
+        found += [{"task": stage.name, **row} for row in contamination(texts, sets, plan.header.ngram)]
+    write_atomically(file, json.dumps({"hash": number, "rows": found}, indent=1))
+    return found
+
+
+def _tell_contamination(stages: Stages, found: list[dict[str, Any]]) -> None:
+    read = [(f"{row['task']}, {row['set']}", f"{row['read']:,} of {row['examples']:,} examples stand in the text of "
+             f"{row['text']}, such as {row['worst'][0]['where']}") for row in found if row["read"]]
+    if read and stages.plan.header.contamination == "refuse":
+        raise UserError("the stages would read what the task is tested on; take it out of the text, or set "
+                        'contamination = "warn"', read)
+    for where, what in read:
+        stages.notice(f"{where}: {what}; scores on them say less.")
+
+
+def _with_examples(stages: Stages, stage: Stage) -> Any:
+    number = -1
+    for number, text in numbered_texts(stage.entry.corpus, stage.reading):
+        yield number, text
+    texts = example_documents(stages.examples[stage.entry.texts_of or ""]["train"])
+    yield from enumerate(texts, number + 1)
+
+
+def _row(stages: Stages, stage: Stage, result: dict[str, Any] | None,
+         measures: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    """What there is to tell of a stage."""
+    measured = {key: value for key, value in measures[stage.name].items() if key != "hash"}
+    before = measures[stage.after]["general_loss"] if stage.after else None
+    now = measured["general_loss"]
+    mixed = read_blend(stages.folder(stage.name)) if stage.entry.interpolate else None
+    about = ", ".join(stage.entry.corpus) if stage.entry.corpus else stage.entry.model or stage.entry.task \
+        or f"the texts of {stage.entry.texts_of}"
+    weights = Path(stages.output(stage.name)) / MODEL / "model.safetensors"
+    return {"stage": stage.name, "kind": stage.kind, "after": stage.after, "about": about,
+            "run": None if stage.kind == "model" else str(stages.folder(stage.name)),
+            "model": stages.output(stage.name), "weights": sha256(weights) if weights.is_file() else None, **measured,
+            "forgotten": None if before is None or now is None else now - before,
+            "share": mixed["share"] if mixed else None,
+            "metric": _metric(stages, stage)[1] if stage.kind == "task" else None,
+            "metrics": (mixed or result or {}).get("metrics"), "steps": (result or {}).get("steps"),
+            "tokens": (result or {}).get("tokens"), "seconds": (result or {}).get("seconds")}
+
+
+def _metric(stages: Stages, stage: Stage) -> tuple[str, str]:
+    """The kind of a task, and the metric that decides."""
+    task = read_run(stages.folder(stage.name))[1].task
+    assert task is not None
+    card = next(iter(task["cards"].values()))
+    return card["kind"], card["metrics"][0]
+
+
+def _paid(stages: Stages, trials: dict[str, dict[str, list[dict[str, Any]]]]) -> dict[str, list[dict[str, Any]]]:
+    found = {}
+    for name, by_start in trials.items():
+        kind, metric = _metric(stages, stages.plan.stages[name])
+        scores = {start: [run["metrics"]["dev"][metric] for run in runs] for start, runs in by_start.items()}
+        rows = payoff(scores, METRICS[kind][metric].higher_is_better)
+        found[name] = [{"metric": metric, **row} for row in rows]
+    return found

@@ -1,0 +1,89 @@
+"""`stemma multitask`: what it prints, what it refuses, and that its report can be repeated."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import signal
+from pathlib import Path
+
+import pytest
+from commands import start, stemma
+from toy_tasks import save_model, write_sets
+
+TASK = '[tasks.{name}]\nkind = "{kind}"\ntrain = "{kind}-train.jsonl"\ndev = "{kind}-dev.jsonl"\n'
+
+
+@pytest.fixture(scope="module")
+def toy(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("plans")
+    save_model(folder / "bert")
+    for kind in ("classify", "pair"):
+        write_sets(folder, kind, 48, 16)
+    tasks = TASK.format(name="mood", kind="classify") + TASK.format(name="match", kind="pair") + 'head = "san"\n'
+    (folder / "plan.toml").write_text("finetune = true\n" + tasks)
+    return folder
+
+
+def test_a_run_from_a_plan_to_scores(toy, tmp_path):
+    run = tmp_path / "run"
+    done = stemma("multitask", toy / "plan.toml", "--model", toy / "bert", "--out", run, "--steps", 3, "--json")
+    assert done.code == 0, done.err
+    assert (done.json["task"], done.json["steps"], done.json["recipe"]) == ("multitask", 3, "bert@tiny")
+    assert set(done.json["metrics"]["dev"]["tasks"]) == {"mood", "match"} == set(done.json["finetuned"])
+    assert done.json["finetuned"]["match"]["metrics"]["dev"]["examples"] == 16
+    assert done.json["examples_per_second"] > 0 and "note: mood: 48 examples to train on" in done.err
+    assert json.loads((run / "result.json").read_text()) == done.json
+    again = stemma("resume", run, "--json")
+    assert (again.code, again.json) == (0, done.json) and "is finished" in again.err
+    page = (run / "report.html").read_text()
+    assert "fine-tuning (multitask) run" in page and "stemma multitask" in page
+
+
+def test_people_get_a_line_for_each_task_and_stage(toy, tmp_path):
+    done = stemma("multitask", toy / "plan.toml", "--model", toy / "bert", "--out", tmp_path / "run", "--steps", 2)
+    assert done.code == 0, done.err
+    for line in ("dev, mood · accuracy", "dev, match · accuracy", "dev, mood by itself", "dev, match by itself"):
+        assert line in done.out
+
+
+def test_the_command_in_the_report_repeats_the_run(toy, tmp_path):
+    from stemma.lab.run_report import command
+    from stemma.training.run import read_run
+
+    stemma("multitask", toy / "plan.toml", "--model", toy / "bert", "--out", tmp_path / "one", "--epochs", 0.5,
+           "--seed", 4, "training.batch_size=16")
+    words = shlex.split(command(*read_run(tmp_path / "one"), tmp_path / "one"))
+    assert words[words.index("--epochs") + 1] == "0.5" and "--steps" not in words
+    words[words.index("--out") + 1] = str(tmp_path / "two")
+    assert stemma(*words[1:]).code == 0
+    for model in ("model", "tasks/mood/model", "tasks/match/model"):
+        one, two = ((tmp_path / name / model / "model.safetensors").read_bytes() for name in ("one", "two"))
+        assert one == two
+
+
+def test_what_is_wrong_is_told_before_anything_is_made(toy, tmp_path):
+    plan = toy / "bad.toml"
+    plan.write_text('[tasks.mood]\nkind = "classify"\ntrain = "none.jsonl"\nepochs = 3\n')
+    done = stemma("multitask", plan, "--model", toy / "bert", "--out", tmp_path / "run", "--json")
+    assert done.code == 2 and done.err.startswith("error: 3 problems in the plan") and len(done.json["problems"]) == 3
+    assert "tasks.mood.dev: is missing" in done.json["problems"]
+    wrong = stemma("multitask", toy / "plan.toml", "--model", toy / "bert", "--out", tmp_path / "run",
+                   "training.learning_rat=1")
+    assert wrong.code == 2 and 'Did you mean "training.learning_rate"' in wrong.err
+    both = stemma("multitask", toy / "plan.toml", "--model", toy / "bert", "--out", tmp_path / "run", "--steps", 2,
+                  "--epochs", 1)
+    assert both.code == 2 and "exclude each other" in both.err
+    assert not (tmp_path / "run").exists() and "Traceback" not in done.err + wrong.err + both.err
+
+
+def test_interrupted_while_a_task_is_alone_it_names_the_whole_run(toy, tmp_path):
+    run = tmp_path / "run"
+    running = start("multitask", toy / "plan.toml", "--model", toy / "bert", "--out", run, "--steps", 300)
+    ended = running.kill_when(lambda: (run / "tasks" / "mood" / "log.jsonl").is_file(), signal.SIGINT)
+    assert ended.code == 130 and f"`stemma resume {run}`" in ended.err, ended.err
+
+
+def test_help_has_an_example():
+    done = stemma("multitask", "--help")
+    assert done.code == 0 and "Example: stemma multitask plan.toml" in done.out

@@ -1,0 +1,157 @@
+"""A fine-tune of every kind: it learns, keeps its answers, and the saved model says the same again."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import toy_tasks
+from commands import stemma as command
+
+import stemma
+from stemma.errors import UserError
+from stemma.tasks.learners import build_learner
+from stemma.tasks.learning import layout_of, predict, read_lines
+from stemma.tasks.prepare import Task, finetune
+
+LEARNT = {"classify": ("accuracy", 0.9), "pair": ("accuracy", 0.8), "regress": ("pearson", 0.8),
+          "choice": ("accuracy", 0.8), "qa": ("f1", 80), "tag": ("f1", 0.8), "rank": ("map", 0.8)}
+LONGER = {"pair": 12, "rank": 12, "tag": 6}  # epochs
+CHANGES = toy_tasks.FAST
+
+
+@pytest.fixture(scope="module")
+def start(tmp_path_factory):
+    return toy_tasks.save_model(tmp_path_factory.mktemp("start") / "model", vocabulary=320)
+
+
+@pytest.mark.parametrize("kind", LEARNT)
+def test_every_kind_is_learnt_and_kept(tmp_path, start, kind):
+    sets = toy_tasks.write_sets(tmp_path, kind, 200, 40, 20)
+    told = []
+    result = finetune(Task(kind, sets), start, tmp_path / "run", epochs=LONGER.get(kind, 4), changes=CHANGES,
+                      notice=told.append)
+    metric, least = LEARNT[kind]
+    assert result["metrics"]["dev"][metric] >= least, result["metrics"]
+    assert result["validation_loss"] < result["unigram_loss"] and result["examples_per_second"] > 0
+    assert result["metrics"]["test"]["examples"] == 20 and result["task"] == kind
+    model = stemma.load(tmp_path / "run")
+    card = model.card()
+    assert card.kind == kind and card.metrics[0] == metric
+    learner = build_learner(card, layout_of(card, model.needs_tokenizer()))
+    for part in ("dev", "test"):
+        kept = [json.loads(line)["prediction"] for line in (tmp_path / "run" / f"{part}.jsonl").open()]
+        again = predict(model, learner, read_lines(tmp_path / "run", part, card))
+        assert [_plain(one) for one in again] == [_plain(one) for one in kept]
+    resumed = command("resume", tmp_path / "run", "--json")
+    assert resumed.code == 0 and resumed.json == json.loads((tmp_path / "run" / "result.json").read_text())
+
+
+def _plain(prediction):
+    """Numbers to five places: batches need not be the same."""
+    return json.loads(json.dumps(prediction), parse_float=lambda text: round(float(text), 4))
+
+
+def test_a_head_of_another_task_is_not_taken_over(tmp_path, start):
+    two, three = (toy_tasks.rows("classify", 40, seed) for seed in (0, 1))
+    for number, row in enumerate(three):
+        row["label"] = "abc"[number % 3]
+    files = [{part: toy_tasks.write_rows(tmp_path / f"{name}-{part}.jsonl", rows) for part in ("train", "dev")}
+             for name, rows in (("two", two), ("three", three))]
+    finetune(Task("classify", files[0]), start, tmp_path / "first", epochs=16, changes=CHANGES)
+    other = finetune(Task("classify", files[1]), tmp_path / "first", tmp_path / "second", steps=1)
+    assert other["loss"] == pytest.approx(1.1, abs=0.2)  # as good as guessing among three
+    same = finetune(Task("classify", files[0]), tmp_path / "first", tmp_path / "third", steps=1)
+    assert same["loss"] < 0.3  # the same task goes on where it stopped
+
+
+def test_dev_equal_to_train_is_told(tmp_path, start):
+    sets = toy_tasks.write_sets(tmp_path, "classify", 20)
+    told = []
+    finetune(Task("classify", {"train": sets["train"], "dev": sets["train"]}), start, tmp_path / "run", steps=1,
+             notice=told.append)
+    assert any(text.startswith("100% of the examples") for text in told)
+
+
+def test_no_answer_is_learnt_to_be_said(tmp_path, start):
+    sets = toy_tasks.write_sets(tmp_path, "qa", 200, 40)
+    finetune(Task("qa", sets), start, tmp_path / "run", epochs=4, changes=CHANGES)
+    model = stemma.load(tmp_path / "run")
+    assert model.card().values["silence"] and 0 < model.card().values["threshold"] < 1
+    kept = [json.loads(line) for line in (tmp_path / "run" / "dev.jsonl").open()]
+    quiet = [line["impossible"] for line in kept if line["prediction"]["answer"] == ""]
+    assert len(quiet) >= 5 and sum(quiet) / len(quiet) > 0.7
+
+
+def test_parts_of_speech_are_scored_by_accuracy(tmp_path, start):
+    rows = toy_tasks.rows("tag", 40)
+    for row in rows:
+        row["tags"] = ["NOUN" if len(word) > 3 else "OTHER" for word in row["words"]]
+    file = toy_tasks.write_rows(tmp_path / "pos.jsonl", rows)
+    result = finetune(Task("tag", {"train": file, "dev": file}), start, tmp_path / "run", steps=2)
+    assert set(result["metrics"]["dev"]) == {"accuracy", "examples"}
+
+
+def rows_of(kind: str, **changes) -> list[dict]:
+    return [{**row, **changes} for row in toy_tasks.rows(kind, 6)]
+
+
+BAD = {
+    "one label": ("classify", rows_of("classify", label="good"), None, "has one label only"),
+    "an unseen label": ("classify", None, rows_of("classify", label="godo"), 'did you mean "good"'),
+    "no label in dev": ("classify", None, [{"text": "the clerk"}], "nothing says what is right here"),
+    "an empty text": ("classify", rows_of("classify", text=" "), None, 'nothing in column "text"'),
+    "no number": ("regress", rows_of("regress", score="many"), None, '"many" is no number'),
+    "one number": ("regress", rows_of("regress", score=2), None, "the same number on every row"),
+    "no grade": ("rank", rows_of("rank", label="yes"), None, '"yes" is no grade'),
+    "nothing to rank": ("rank", rows_of("rank", label=1), None, "teaches no order"),
+    "an answer elsewhere": ("qa", rows_of("qa", answers=[{"text": "gold", "answer_start": 0}]), None,
+                            'the answer "gold" is nowhere'),
+    "tags that do not fit": ("tag", rows_of("tag", tags=["O"]), None, "words and 1 tags"),
+    "an unseen tag": ("tag", None, [{"words": ["noon"], "tags": ["B-TIME"]}], '"B-TIME" does not occur'),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_examples_are_told_before_anything_is_trained(tmp_path, start, name):
+    kind, train, dev, said = BAD[name]
+    files = {part: toy_tasks.write_rows(tmp_path / f"{part}.jsonl", rows or toy_tasks.rows(kind, 30))
+             for part, rows in (("train", train), ("dev", dev))}
+    with pytest.raises(UserError) as error:
+        finetune(Task(kind, files), start, tmp_path / "run", steps=1)
+    assert said in str(error.value)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(("kind", "metrics", "said"), [
+    ("classify", ("f1",), "f1 is that of one class"), ("classify", ("bleu",), "no such metric"),
+    ("tag", ("f1",), "mark no entities")])
+def test_a_metric_that_does_not_suit_is_told_before_training(tmp_path, start, kind, metrics, said):
+    rows = toy_tasks.rows(kind, 30)
+    for number, row in enumerate(rows):
+        row |= {"label": "abc"[number % 3]} if kind == "classify" else {"tags": [word[:1] for word in row["words"]]}
+    file = toy_tasks.write_rows(tmp_path / "data.jsonl", rows)
+    with pytest.raises(UserError, match=said):
+        finetune(Task(kind, {"train": file, "dev": file}, metrics=metrics), start, tmp_path / "run", steps=1)
+    assert not (tmp_path / "run").exists()
+
+
+def test_questions_without_answers_do_not_suit_squad_1(tmp_path, start):
+    def squad(*answers: str) -> str:
+        questions = [{"id": str(number), "question": "what?", "answers": [{"text": answer, "answer_start": 0}]
+                      if answer else [], "is_impossible": not answer} for number, answer in enumerate(answers)]
+        return json.dumps({"data": [{"paragraphs": [{"context": "the old clerk reads", "qas": questions}]}]})
+
+    for name, answers in (("train", ["the old"] * 3), ("dev", ["the", ""])):
+        (tmp_path / f"{name}.json").write_text(squad(*answers))
+    files = {name: tmp_path / f"{name}.json" for name in ("train", "dev")}
+    with pytest.raises(UserError, match="SQuAD 1.1 does not know"):
+        finetune(Task("squad", files), start, tmp_path / "run", steps=1)
+
+
+def test_a_model_that_writes_is_pointed_to_text(tmp_path):
+    import toy_pairs
+
+    toy_pairs.save_model(tmp_path / "bart", "bart")
+    with pytest.raises(UserError, match="finetune seq2seq"):
+        finetune(Task("classify", toy_tasks.write_sets(tmp_path, "classify", 20)), tmp_path / "bart", tmp_path / "run")

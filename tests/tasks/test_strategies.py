@@ -1,0 +1,152 @@
+"""How a fine-tune learns: layers at rates of their own, frozen, thawed or drawn anew; when it ends; what classes weigh."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+import toy_tasks
+from safetensors.torch import load_file
+from torch.nn import functional
+
+import stemma
+from stemma.errors import UserError
+from stemma.tasks.class_weights import class_weights
+from stemma.tasks.learners import build_learner
+from stemma.tasks.learning import layout_of, read_lines
+from stemma.tasks.prepare import Task, finetune
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    return toy_tasks.save_model(tmp_path_factory.mktemp("start") / "model")
+
+
+@pytest.fixture(scope="module")
+def sets(tmp_path_factory):
+    return toy_tasks.write_sets(tmp_path_factory.mktemp("sets"), "classify", train=64)
+
+
+def tune(model, sets, out, *changes, kind="classify", values=None, **options):
+    return finetune(Task(kind, sets, values=values or {}), model, out, changes=[*toy_tasks.FAST, *changes],
+                    **{"epochs": 1, **options})
+
+
+def moved(start, run):
+    """Parameters of the body that changed, by their names over there."""
+    before, after = (load_file(folder / "model.safetensors") for folder in (start, run / "model"))
+    return {name for name in before if name in after and not torch.equal(before[name], after[name])}
+
+
+def layers_of(names):
+    return {part for name in names for part in ("embeddings", "layer.0.", "layer.1.", "pooler") if part in name}
+
+
+def test_frozen_layers_keep_every_bit(tmp_path, model, sets):
+    tune(model, sets, tmp_path / "two", "training.frozen=2")
+    assert layers_of(moved(model, tmp_path / "two")) == {"layer.1.", "pooler"}
+    tune(model, sets, tmp_path / "all", "training.frozen=all")
+    assert layers_of(moved(model, tmp_path / "all")) == {"pooler"}
+
+
+def test_layers_thaw_epoch_by_epoch(tmp_path, model, sets):
+    told = []
+    tune(model, sets, tmp_path / "run", "training.unfreeze=epoch", epochs=2, notice=told.append)
+    assert layers_of(moved(model, tmp_path / "run")) == {"layer.1.", "pooler"}
+    assert stemma.recipe(tmp_path / "run/recipe.toml").settings.training.unfreeze == 4  # the steps of an epoch
+    assert any("the 2 lowest of 3 layers" in text for text in told)
+
+
+def test_lower_layers_move_less(tmp_path, model, sets):
+    """Adam's first step is as long as the rate, whatever the gradient."""
+    tune(model, sets, tmp_path / "run", "training.layer_decay=0.1", "training.warmup_steps=0",
+         "training.optimizer.weight_decay=0.0", "training.schedule={kind='constant'}", "network.dropout=0.0", epochs=None,
+         steps=1)
+    before, after = (load_file(folder / "model.safetensors") for folder in (model, tmp_path / "run/model"))
+    steps = {part: max(float((before[name] - after[name]).abs().max()) for name in before
+                       if name in after and part in name) for part in ("layer.0.", "layer.1.", "pooler", "word_emb")}
+    assert steps == pytest.approx({"pooler": 3e-3, "layer.1.": 3e-4, "layer.0.": 3e-5, "word_emb": 3e-6}, rel=0.05)
+
+
+def test_the_highest_layers_start_anew(tmp_path, model, sets):
+    tune(model, sets, tmp_path / "run", "training.fresh=1", "training.learning_rate=1e-9", epochs=None, steps=1, seed=3)
+    before, after = (load_file(folder / "model.safetensors") for folder in (model, tmp_path / "run/model"))
+    other = {name for name in before if name in after and (before[name] - after[name]).abs().max() > 1e-3}
+    assert layers_of(other) == {"layer.1.", "pooler"}
+
+
+def test_what_one_fine_tune_chose_is_not_the_next_ones(tmp_path, model, sets):
+    tune(model, sets, tmp_path / "first", "training.frozen=2", "training.patience=3", "training.layer_decay=0.5")
+    tune(tmp_path / "first", sets, tmp_path / "second")
+    training = stemma.recipe(tmp_path / "second/recipe.toml").settings.training
+    assert (training.frozen, training.patience, training.layer_decay) == (0, None, None)
+
+
+def test_patience_goes_by_the_metric_and_keeps_the_best(tmp_path, model, sets):
+    result = tune(model, sets, tmp_path / "run", "training.patience=2", "training.validate_every=2", epochs=40)
+    scores = {entry["step"]: entry["score"] for line in (tmp_path / "run/log.jsonl").read_text().splitlines()
+              if "score" in (entry := json.loads(line))}
+    best = max(scores.values())
+    assert result["best_step"] == next(step for step, score in scores.items() if score == best)
+    assert result["steps"] == result["best_step"] + 4 < 160
+    assert result["metrics"]["dev"]["accuracy"] == best  # the model that is kept is the one that was seen
+    assert stemma.load(tmp_path / "run").card().kind == "classify"
+
+
+# --- classes that weigh differently -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("stated, expected", [("balanced", [100 / 180, 100 / 30, 1.0, 100 / 60]),
+                                              ("1,2,3,0.5", [1.0, 2.0, 3.0, 0.5])])
+def test_weights_of_classes(stated, expected):
+    assert class_weights(stated, "classify", ["a", "b", "c", "d"], [60, 10, 0, 20 + 10][:4]) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("stated, kind, told", [
+    ("1,2", "classify", "has 2 numbers, and there are 3 classes: a, b, c"), ("often", "pair", "write balanced, or a"),
+    ("1,-1,2", "tag", "weights are 0 or more"), ("0,0,0", "tag", "not all of them 0"),
+    ("balanced", "regress", "regress has none")])
+def test_weights_that_cannot_be_are_refused(stated, kind, told):
+    with pytest.raises(UserError, match=told):
+        class_weights(stated, kind, ["a", "b", "c"], [1, 1, 1])
+
+
+@pytest.mark.parametrize("kind", ["classify", "tag"])
+def test_the_loss_weighs_each_class(tmp_path, model, kind):
+    """Against torch's own weighted mean, a batch at once and in slices."""
+    sets = toy_tasks.write_sets(tmp_path, kind, train=32, dev=12)
+    tune(model, sets, tmp_path / "run", kind=kind, values={"balance": "balanced"})
+    tuned = stemma.load(tmp_path / "run")
+    card = tuned.card()
+    assert len(card.values["balance"]) == len(card.labels)
+    learner = build_learner(card, layout_of(card, tuned.needs_tokenizer()))
+    examples = read_lines(tmp_path / "run", "dev", card)
+    batch = learner.batch(tuned, learner.items(examples))
+    with torch.no_grad():
+        hidden = tuned.network(batch.streams)
+        whole = learner.loss(tuned.network, hidden, batch)["task"]
+        parts = sum(learner.loss(tuned.network, tuned.network(piece.streams), piece)["task"] for piece in batch.slices(5))
+        answers = torch.from_numpy(__import__("numpy").stack(learner.answers(tuned.network, hidden, batch)))
+    if kind == "tag":
+        target = batch.scores["task"]
+        answers = answers.flatten(0, 1)[target.index]
+    else:
+        target = batch.labels["task"]
+    expected = functional.cross_entropy(answers, target.labels, torch.tensor(card.values["balance"]))
+    assert float(whole) == pytest.approx(float(expected), rel=1e-5)
+    assert float(parts) == pytest.approx(float(expected), rel=1e-5)
+
+
+def test_a_rare_class_is_found_where_it_weighs_more(tmp_path, model):
+    """One in eight is good; a model that has hardly begun to learn says bad of all, unless mistakes there are dear."""
+    rows = toy_tasks.rows("classify", 700)
+    good, bad = ([row for row in rows if row["label"] == label] for label in ("good", "bad"))
+    sets = {"train": toy_tasks.write_rows(tmp_path / "train.jsonl", good[:20] + bad[:140]),
+            "dev": toy_tasks.write_rows(tmp_path / "dev.jsonl", good[20:50] + bad[140:170])}
+    recalls = {}
+    for name, values in (("plain", {}), ("balanced", {"balance": "1,7"}), ):
+        tune(model, sets, tmp_path / name, values=values, epochs=1)
+        lines = [json.loads(line) for line in (tmp_path / name / "dev.jsonl").read_text().splitlines()]
+        recalls[name] = sum(line["prediction"]["label"] == "good" for line in lines if line["label"] == "good") / 30
+    assert recalls["balanced"] > recalls["plain"] + 0.3, recalls
