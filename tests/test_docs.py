@@ -60,13 +60,16 @@ def write_pairs(folder: Path) -> None:
 
 
 def write_beside(folder: Path) -> None:
-    """What some tasks read besides running text: a list of names, dialogues, and a search engine's log."""
+    """What some tasks read besides running text: a list of names, dialogues, a search engine's log, and labels."""
     lines = [line for line in small_text().splitlines() if line.strip()]
     (folder / "names.txt").write_text("\n".join(dict.fromkeys(line.split()[0].strip(".,;") for line in lines[:9])))
     talks = [{"turns": [{"role": ("user", "system")[turn % 2], "text": line} for turn, line in enumerate(three)]}
              for three in zip(lines[0::3], lines[1::3], lines[2::3], strict=False)]
     (folder / "talks.jsonl").write_text("\n".join(map(json.dumps, talks)))
     rows = [f"{line.split()[0]}\t{line}\t{number % 3}" for number, line in enumerate(lines[:60])]
+    reviews = [f"{line}\t{'late' if line.split()[2] > 'n' else 'early'}" for line in lines[:80]]
+    for name, some in (("reviews", reviews[:60]), ("held-out", reviews[60:])):
+        (folder / f"{name}.tsv").write_text("\n".join(["text\tlabel", *some]))
     (folder / "clicks.tsv").write_text("\n".join(["query\ttitle\tlabel", *rows]))
 
 

@@ -123,7 +123,8 @@ def test_going_on_alone_changes_the_tasks_own_model_only(toy, tmp_path):
 
 
 def test_top_layers_start_afresh_once(toy, tmp_path):
-    plan = plan_of(toy, {"first": "classify"}, "finetune = true\n[training]\nfresh = 1\nlearning_rate = 1e-12")
+    tasks = {"first": "classify", "second": "pair"}  # with another head less, another draw
+    plan = plan_of(toy, tasks, "finetune = true\n[training]\nfresh = 1\nlearning_rate = 1e-12")
     multitask(plan, toy / "bert", tmp_path / "run", steps=1)
     shared, alone = (load(tmp_path / name).network.state_dict() for name in ("run", "run/tasks/first"))
     begun = load(toy / "bert").network.state_dict()

@@ -15,7 +15,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 from typer.core import TyperGroup
 
-from stemma.cli import cleaning, evaluate, family, generate, multitask, pipeline, start, train, translate, use
+from stemma.cli import cleaning, evaluate, family, generate, multitask, pipeline, predict, start, train, translate, use
 from stemma.cli.corpus import corpus_app
 from stemma.cli.finetune import Tasks, finetune_app
 from stemma.cli.output import emit
@@ -78,6 +78,7 @@ use.register(app)
 generate.register(app)
 translate.register(app)
 evaluate.register(app)
+predict.register(app)
 cleaning.register(app)
 
 

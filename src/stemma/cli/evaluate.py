@@ -52,7 +52,7 @@ def perplexity(model: ModelArgument,
         raise UserError(f'--by is "{by}"; the only choice is document.')
     passages = read_passages(path, documents=documents, field=field, encoding=encoding, errors=errors, notice=notice)
     loaded = _load(model)
-    with _counting("tokens") as watch:
+    with counting("tokens") as watch:
         result = measure(loaded, passages, length, stride, memory, by is not None, notice, watch)
 
     def human() -> None:
@@ -87,7 +87,7 @@ def cloze(model: ModelArgument,
     from stemma.tasks.cloze import cloze as ask
 
     loaded = _load(model)
-    with _counting("questions") as watch:
+    with counting("questions") as watch:
         result = ask(loaded, path, kind, length, limit, notice, watch)
 
     def human() -> None:
@@ -137,7 +137,7 @@ def prompt(model: ModelArgument,
                   examples_of(shape, read_table(file, shape.columns or None, **reading)) for file in (data, examples))
     assert rows is not None
     loaded = _load(model)
-    with _counting("rows") as watch:
+    with counting("rows") as watch:
         result, answers = ask(loaded, shape, rows, pool, shots, seed, limit, length, notice, watch)
     if predictions is not None:
         _write(predictions, answers)
@@ -180,7 +180,7 @@ def _write(path: Path, answers: list[dict[str, Any]]) -> None:
 
 
 @contextmanager
-def _counting(what: str) -> Iterator[Callable[[int], None]]:
+def counting(what: str) -> Iterator[Callable[[int], None]]:
     """How far it is, on stderr while there is somebody to look at it."""
     from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 

@@ -79,6 +79,9 @@ def examples_task(
     features: Annotated[bool, typer.Option("--features", help="Leave the network as it is: a BiLSTM learns to read its "
                                                               "layers.")] = False,
     layers: Annotated[str, typer.Option(metavar="all|last4", help="Which layers --features mixes.")] = "all",
+    style: Annotated[str | None, typer.Option(metavar="gpt|plain", show_default="gpt for a GPT", help="How a language "
+                                              "model is asked: with new tokens and while it goes on guessing text, or "
+                                              "as it is.")] = None,
     seed: SeedOption = 0, encoding: EncodingOption = "utf-8", errors: ErrorsOption = "strict",
     overwrite: OverwriteOption = False, json: JsonOption = False, debug: DebugOption = False,
 ) -> None:
@@ -98,7 +101,8 @@ def examples_task(
         raise UserError("--layers says which layers --features mixes; add --features, or leave it out.")
     files = {"train": train, "dev": dev, **({"test": test} if test else {})}
     values = {} if class_weights is None else {"balance": class_weights}
-    task = Task(str(context.info_name), files, _renamed(columns), metric or (), values, layers if features else None)
+    task = Task(str(context.info_name), files, renamed(columns), metric or (), values, layers if features else None,
+                style)
     result = finetune(task, model, out, epochs=epochs, steps=steps, minutes=minutes, seed=seed, changes=changes or (),
                       reading=Reading(encoding=encoding, errors=errors), trials=Trials.asked(rates, restarts, ensemble),
                       overwrite=overwrite, show=sys.stderr.isatty(), notice=notice)
@@ -109,7 +113,7 @@ for _kind, _idea in KINDS.items():
     finetune_app.command(_kind, short_help=_idea)(examples_task)
 
 
-def _renamed(columns: str | None) -> dict[str, str] | None:
+def renamed(columns: str | None) -> dict[str, str] | None:
     """text=review,label=stars -> {"text": "review", "label": "stars"}"""
     if columns is None:
         return None

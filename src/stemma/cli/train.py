@@ -91,7 +91,7 @@ def finish(result: dict[str, Any], run: Path, as_json: bool) -> None:
         for task, alone in result.get("finetuned", {}).items():
             for name, metrics in alone["metrics"].items():
                 print("\n".join(_scores(f"{name}, {task} by itself", metrics)))
-        print(f"{result['run']}/model is ready: `stemma {_use(run)} \"...\"`")
+        print(f"{result['run']}/model is ready: `stemma {_use(run)}`")
 
     emit(result, as_json, human)
 
@@ -114,12 +114,12 @@ def _use(run: Path) -> str:
     from stemma.generation.ways import FROM_SOURCE, way_of
 
     if (run / "model" / "tasks.json").is_file():
-        return f"predict {run}"
+        return f"predict {run} FILE"
     trained = lineage.recipe(run / "recipe.toml")
     way = way_of(trained)
     if way in FROM_SOURCE and "parallel" in trained.settings.packings().values():
-        return f"translate {run} --text"
-    return f"fill {run}" if way in (None, "cloze") else f"generate {run}"
+        return f'translate {run} --text "..."'
+    return f'{"fill" if way in (None, "cloze") else "generate"} {run} "..."'
 
 
 def inspect(recipe: Annotated[str, typer.Argument(metavar="RECIPE|MODEL", help="A recipe, to see what it does to "

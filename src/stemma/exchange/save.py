@@ -27,8 +27,11 @@ GENERATOR = "generator"  # the folder of it, below that of the network which lea
 
 def family_of(model: Model) -> Family | None:
     """The family that this network is one of, in values, heads and tensors, with the class that answers its task; None:
-    it is saved under our own name. Nobody over there answers several tasks with one body: more heads fit no class."""
+    it is saved under our own name. Nobody over there answers several tasks with one body: more heads fit no class.
+    Nor does anybody read two texts in both orders."""
     card = next(iter(model.answerable.values()), None)
+    if card is not None and card.values.get("orders", 1) > 1:
+        return None
     facts = (_values(model), _reading(model.recipe), model.network.specs, model.network.kept().keys())
     for family in _likely(model):
         told = family if card is None else family.answering(card.kind, card.name, card.heads)

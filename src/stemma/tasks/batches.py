@@ -10,12 +10,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import groupby
-from typing import Literal
 
 import numpy as np
 
 from stemma.exchange.model import Model
-from stemma.objectives.batch import Batch
+from stemma.objectives.batch import Batch, Target
 from stemma.tasks.learner import Item, Learner
 from stemma.training.supply import Prepared
 
@@ -101,17 +100,15 @@ def batches_of(items: Sequence[Item], size: int, rng: np.random.Generator | None
 def evened(batches: Sequence[Batch]) -> list[Batch]:
     """The same batches with the mean of their totals, so that the mean of their losses is that over all examples: there
     are fewer long ones in a batch than short ones."""
-    def even(kind: Literal["scores", "labels"]) -> dict[str, float]:
-        totals: dict[str, float] = {}
-        for batch in batches:
-            for name, target in getattr(batch, kind).items():
-                totals[name] = totals.get(name, 0.0) + target.total / len(batches)
-        return totals
+    def even(found: Sequence[dict[str, Target]]) -> list[dict[str, Target]]:
+        means = {name: sum(targets[name].total for targets in found) / len(found) for name in found[0]}
+        return [{name: replace(target, total=means[name]) for name, target in targets.items()} for targets in found]
 
-    scores, labels = even("scores"), even("labels")
-    return [replace(batch, scores={name: replace(one, total=scores[name]) for name, one in batch.scores.items()},
-                    labels={name: replace(one, total=labels[name]) for name, one in batch.labels.items()})
-            for batch in batches]
+    if not batches:
+        return []
+    scores, labels = even([batch.scores for batch in batches]), even([batch.labels for batch in batches])
+    return [replace(batch, scores=places, labels=rows)
+            for batch, places, rows in zip(batches, scores, labels, strict=True)]
 
 
 def reading_batches(model: Model, learner: Learner, items: Sequence[Item]) -> Iterator[tuple[list[int], Batch]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from stemma.exchange.cards import Card
 from stemma.network.san import SanHead
+from stemma.tasks.gpt_style import LanguageLearner
 from stemma.tasks.layout import RowLayout
 from stemma.tasks.learner import Learner
 from stemma.tasks.pairs import PairLearner
@@ -15,7 +16,13 @@ from stemma.tasks.tagging import TagLearner
 def build_learner(card: Card, layout: RowLayout, seed: int = 0) -> Learner:
     learner = _of_kind(card, layout, seed)
     learner.weight = card.values.get("weight", 1.0)
-    return learner
+    if isinstance(learner, ClassLearner | NumberLearner):
+        learner.orders = card.values.get("orders", 1)
+    if "language" not in card.values:
+        return learner
+    if isinstance(learner, OptionLearner):
+        learner.asked_first = True
+    return LanguageLearner(learner, card.values["language"])
 
 
 def _of_kind(card: Card, layout: RowLayout, seed: int) -> Learner:

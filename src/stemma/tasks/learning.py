@@ -36,6 +36,7 @@ from stemma.training.run import MODEL, RESULT, read_run
 
 SETS = ("train", "dev", "test")
 TOKENIZER = "tokenizer"
+TABLE = "embedding.tokens.weight"
 SEVERAL = "multitask"  # the kind of a run that has more than one task, or could have
 SHAPES: dict[str, type] = {"choice": ChoiceExample, "qa": QuestionExample, "tag": TaggedExample}  # others: TextExample
 Notice = Callable[[str], None]
@@ -100,6 +101,8 @@ def start_from(where: str, network: Network, cards: Mapping[str, Card], fresh: i
     model = load(where)
     other = tuple(f"heads.{name}." for name, card in cards.items() if not _is_known_as(card, model.cards.get(name)))
     weights = {name: tensor for name, tensor in model.network.state_dict().items() if not name.startswith(other)}
+    if TABLE in weights:  # tokens that are new with the task start at random
+        weights[TABLE] = torch.cat([weights[TABLE], network.state_dict()[TABLE][len(weights[TABLE]):]])
     missing, _ = network.load_state_dict(without_top(weights, network.settings, fresh), strict=False)
     if bodily := sorted(name for name in missing if name not in weights and not name.startswith("heads.")):
         raise UserError(f"{where} lacks weights of the network itself ({bodily[0]}); it cannot be fine-tuned.")

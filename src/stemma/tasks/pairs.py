@@ -1,4 +1,4 @@
-"""Classes of two texts by a head that reads them apart, so that it must be told where each stands (`network/san.py`)."""
+"""Classes of two texts by a head that reads them apart, so it must be told where each stands (`network/san.py`)."""
 
 from __future__ import annotations
 

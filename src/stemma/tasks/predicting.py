@@ -1,4 +1,4 @@
-"""A fine-tuned model at work: examples in, and what it says of each, in as much memory as a few hundred of them take."""
+"""A fine-tuned model at work: examples in, and what it says of each, in the memory that a few hundred of them take."""
 
 from __future__ import annotations
 

@@ -30,6 +30,9 @@ from stemma.tasks.data.examples import Example, balance, labels_of, overlap
 from stemma.tasks.features import CHANGES as FEATURES
 from stemma.tasks.features import feature_head
 from stemma.tasks.finetune import ORIGIN, Length, check_places, gentle, outgrown
+from stemma.tasks.gpt_style import PAIR as GPT_PAIR
+from stemma.tasks.gpt_style import SINGLE as GPT_SINGLE
+from stemma.tasks.gpt_style import card_values, is_asked, prepared
 from stemma.tasks.learners import build_learner
 from stemma.tasks.learning import SETS, TOKENIZER, file_of, layout_of, lesson_of, stored, work, write_lines
 from stemma.tasks.metrics import check_metrics
@@ -57,6 +60,7 @@ class Task:
     metrics: Sequence[str] = ()
     values: Mapping[str, Any] = field(default_factory=dict)  # of the learner: others, balance
     features: str | None = None  # which layers are mixed, where the network is to stay as it is
+    style: str | None = None  # how a task is put to a language model: "gpt", or "plain"; None: as its recipe has it
 
     @property
     def kind(self) -> str:
@@ -68,7 +72,8 @@ class Task:
         return {**{part: str(path) for part, path in self.files.items()}, "metric": list(self.metrics),
                 **({"columns": renamed} if renamed else {}),
                 **({"class-weights": self.values["balance"]} if "balance" in self.values else {}),
-                **({"features": True, "layers": self.features} if self.features else {})}
+                **({"features": True, "layers": self.features} if self.features else {}),
+                **({"style": self.style} if self.style else {})}
 
 
 def finetune(task: Task, start: str | Path, out: str | Path, *, epochs: float | None = None, steps: int | None = None,
@@ -83,18 +88,22 @@ def finetune(task: Task, start: str | Path, out: str | Path, *, epochs: float | 
     model = load(start)
     for told in model.notices:
         notice(told)
+    if task.features and task.style == "gpt":
+        raise UserError("--features and --style gpt exclude each other: the new tokens must be learnt.")
+    like_gpt = not task.features and is_asked(model, task.kind, task.style)
+    model = prepared(model) if like_gpt else model
     wanted, typed = adapted(model), set(flatten(parse_changes(changes)[0]))
     wanted = (wanted.with_changes(FEATURES, ORIGIN) if task.features else wanted).typed(changes)
     if trials and trials.rates and "training.learning_rate" in typed:
         raise UserError("--rates and training.learning_rate exclude each other; give one of them.")
-    card = draw_card(task, examples, model, wanted, SINGLE)
+    card = draw_card(task, examples, model, wanted, SINGLE, like_gpt)
     learner = build_learner(card, layout_of(card, model.needs_tokenizer()), seed)
     lesson = lesson_of(learner, examples, wanted.settings.training.batch_size)
     check_lesson(lesson, card, examples, str(task.files["train"]))
     tell_lengths(lesson, card, notice)
     wanted, budget = length.fit(wanted, len(batches_of(lesson.train, lesson.batch_size, None)), typed)
     facts = {"kind": card.kind, "name": task.name, "options": task.options(), "cards": {SINGLE: card.to_json()},
-             "changes": list(changes), "vocabulary": model.network.vocabulary, "batch_size": lesson.batch_size}
+             "changes": list(changes), "vocabulary": vocabulary_of(model), "batch_size": lesson.batch_size}
     if trials:
         facts |= {"trials": asdict(trials), "options": task.options() | trials.options()}
     with folder_atomically(run, overwrite, checksums=False) as place:
@@ -116,8 +125,13 @@ def keep(place: Path, model: Model, tasks: Mapping[str, tuple[Card, Mapping[str,
 def adapted(model: Model) -> Recipe:
     """The model's recipe, to be trained gently on examples."""
     settings = model.recipe.settings
-    changes = {"tokenizer.vocab_size": model.network.vocabulary, "training.batch_size": BATCH_SIZE, **gentle(settings)}
+    changes = {"tokenizer.vocab_size": vocabulary_of(model), "training.batch_size": BATCH_SIZE, **gentle(settings)}
     return model.recipe.with_changes({"remove": outgrown(settings), **changes}, ORIGIN)
+
+
+def vocabulary_of(model: Model) -> int:
+    """How many tokens there are to be: those that the network has, and those that came with the task."""
+    return max(model.network.vocabulary, model.needs_tokenizer().vocab_size)
 
 
 # --- data -------------------------------------------------------------------------------------------------------------
@@ -170,7 +184,8 @@ def _is_number(label: str) -> bool:
         return False
 
 
-def draw_card(task: Task, examples: Mapping[str, Sequence[Example]], model: Model, wanted: Recipe, name: str) -> Card:
+def draw_card(task: Task, examples: Mapping[str, Sequence[Example]], model: Model, wanted: Recipe, name: str,
+              like_gpt: bool = False) -> Card:
     """What the model will answer with, and by which rules its inputs are laid out."""
     kind, train = task.kind, examples["train"]
     if model.decodes:
@@ -197,10 +212,12 @@ def draw_card(task: Task, examples: Mapping[str, Sequence[Example]], model: Mode
     if kind == "regress":
         values["spread"] = float(np.std([right(kind, example) for example in train]))
     corpus = wanted.settings.corpus
+    single, pair = (GPT_SINGLE, GPT_PAIR) if like_gpt else (corpus.single, corpus.pair)
+    values |= card_values(task.name, train) if like_gpt else {}
     longest = window(wanted, LONGEST_QUESTION if kind == "qa" else None)
     heads: Mapping[str, HeadSpec] = answer_heads(model, kind, len(labels) or 1, name) if task.features is None else \
         {name: feature_head(wanted.settings.network, kind, len(labels), task.features)}
-    return Card(name, kind, tuple(labels), heads, corpus.single, corpus.pair, longest, metrics, values)
+    return Card(name, kind, tuple(labels), heads, single, pair, longest, metrics, values)
 
 
 def window(wanted: Recipe, usual: int | None) -> int:

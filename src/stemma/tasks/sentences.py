@@ -2,12 +2,12 @@
 candidate of a query (rank).
 
 Options and candidates are rows of their own that compete: each gets one number, and the right one should get the
-highest (arXiv:1806.03198 scores options like this; ranking as arXiv:1901.11504, section 3.1).
+highest (options as in GPT, see `gpt_style.py`; ranking as arXiv:1901.11504, section 3.1).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -23,16 +23,25 @@ from stemma.network.streams import Hidden
 from stemma.network.task_heads import SentenceHead
 from stemma.objectives.batch import Batch, Target
 from stemma.tasks.data.examples import ChoiceExample, Example, TextExample
-from stemma.tasks.layout import RowLayout
+from stemma.tasks.layout import Row, RowLayout
 from stemma.tasks.learner import Item, Learner
 
 
 class SentenceLearner(Learner):
     """Reads one vector of each row, through the head that the model's family has for it."""
 
+    orders = 1  # 2: two texts are read in both, and what was read is summed
+
     def __init__(self, name: str, layout: RowLayout, specs: dict[str, HeadSpec], weight: float = 1.0):
         super().__init__(name, layout, weight)
         self._specs = specs  # what `exchange` says such an answer is made of; the one called by our name answers
+
+    def read(self, examples: Sequence[TextExample]) -> Iterator[tuple[int, tuple[Row, ...], TextExample]]:
+        """Each example with its number and its rows."""
+        ways = [example.texts[::step] for example in examples for step in (1, -1)[:self.orders]]
+        rows = iter(self.layout.rows(ways))
+        for number, example in enumerate(examples):
+            yield number, tuple(next(rows) for _ in range(self.orders)), example
 
     def heads(self) -> dict[str, HeadSpec]:
         return self._specs
@@ -52,6 +61,11 @@ class SentenceLearner(Learner):
             return head(network.pooled(text)).float()
         return head(text, batch.lengths).float()
 
+    def summed(self, network: Network, hidden: Hidden, batch: Batch) -> Tensor:
+        """(examples, answers). A head without a layer of its own makes the same of the sum of its rows' vectors."""
+        logits = self.logits(network, hidden, batch)
+        return logits if self.orders == 1 else logits.view(-1, self.orders, logits.shape[-1]).sum(1)
+
 
 class ClassLearner(SentenceLearner):
     """`labels` are the classes in order; `balance` weighs the loss of each, where some are rare."""
@@ -66,24 +80,23 @@ class ClassLearner(SentenceLearner):
 
     def items(self, examples: Sequence[Example]) -> list[Item]:
         told = [example for example in examples if isinstance(example, TextExample)]
-        rows = self.layout.rows([example.texts for example in told])
-        return [Item((row,), None if example.label is None else self._number[str(example.label)], number)
-                for number, (row, example) in enumerate(zip(rows, told, strict=True))]
+        return [Item(rows, None if example.label is None else self._number[str(example.label)], number)
+                for number, rows, example in self.read(told)]
 
     def targets(self, items: Sequence[Item], length: int) -> tuple[dict[str, Target], dict[str, Target]]:
         labels = torch.tensor([-1 if item.answer is None else item.answer for item in items])
         known = torch.nonzero(labels >= 0)[:, 0]
         total = len(known) if self._balance is None else float(self._balance[labels[known]].sum())
-        return {}, {self.name: Target(known, labels[known], max(total, 1e-9))}
+        return {}, {self.name: Target(known * self.orders, labels[known], max(total, 1e-9))}
 
     def loss(self, network: Network, hidden: Hidden, batch: Batch) -> dict[str, Tensor]:
         target = batch.labels[self.name]
-        logits = self.logits(network, hidden, batch)[target.index]
+        logits = self.summed(network, hidden, batch)[target.index // self.orders]
         weight = None if self._balance is None else self._balance.to(logits)
         return {self.name: functional.cross_entropy(logits, target.labels, weight, reduction="sum") / target.total}
 
     def answers(self, network: Network, hidden: Hidden, batch: Batch) -> list[np.ndarray]:
-        return list(self.logits(network, hidden, batch).cpu().numpy())
+        return list(self.summed(network, hidden, batch).cpu().numpy())
 
     def decide(self, items: Sequence[Item], answers: Sequence[np.ndarray], examples: Sequence[Example]) -> list[Any]:
         return [{"label": self.labels[int(scores.argmax())],
@@ -105,22 +118,22 @@ class NumberLearner(SentenceLearner):
 
     def items(self, examples: Sequence[Example]) -> list[Item]:
         told = [example for example in examples if isinstance(example, TextExample)]
-        rows = self.layout.rows([example.texts for example in told])
-        return [Item((row,), None if example.label is None else float(example.label), number)
-                for number, (row, example) in enumerate(zip(rows, told, strict=True))]
+        return [Item(rows, None if example.label is None else float(example.label), number)
+                for number, rows, example in self.read(told)]
 
     def targets(self, items: Sequence[Item], length: int) -> tuple[dict[str, Target], dict[str, Target]]:
         known = [number for number, item in enumerate(items) if item.answer is not None]
         labels = torch.tensor([items[number].answer for number in known], dtype=torch.float32)
-        return {}, {self.name: Target(torch.tensor(known, dtype=torch.int64), labels, max(1.0, len(known)))}
+        index = torch.tensor(known, dtype=torch.int64) * self.orders
+        return {}, {self.name: Target(index, labels, max(1.0, len(known)))}
 
     def loss(self, network: Network, hidden: Hidden, batch: Batch) -> dict[str, Tensor]:
         target = batch.labels[self.name]
-        guessed = self.logits(network, hidden, batch)[target.index, 0]
+        guessed = self.summed(network, hidden, batch)[target.index // self.orders, 0]
         return {self.name: functional.mse_loss(guessed, target.labels, reduction="sum") / target.total}
 
     def answers(self, network: Network, hidden: Hidden, batch: Batch) -> list[np.ndarray]:
-        return list(self.logits(network, hidden, batch).cpu().numpy())
+        return list(self.summed(network, hidden, batch).cpu().numpy())
 
     def decide(self, items: Sequence[Item], answers: Sequence[np.ndarray], examples: Sequence[Example]) -> list[Any]:
         return [{"score": float(number[0])} for number in answers]
@@ -131,16 +144,23 @@ class NumberLearner(SentenceLearner):
 
 
 class OptionLearner(SentenceLearner):
-    """Choice: every option is a row, context and question before it, and the rows of a question compete."""
+    """Choice: every option is a row, context and question before it, and the rows of a question compete. The question
+    goes with the option; or, `asked_first`, with the context (GPT)."""
+
+    asked_first = False
 
     def items(self, examples: Sequence[Example]) -> list[Item]:
         told = [example for example in examples if isinstance(example, ChoiceExample)]
-        pairs = [(example.context or example.question,
-                  f"{example.question} {option}".strip() if example.context else option)
-                 for example in told for option in example.options]
+        pairs = [self.pair(example, option) for example in told for option in example.options]
         rows = iter(self.layout.rows(pairs))
         return [Item(tuple(next(rows) for _ in example.options), example.label, number)
                 for number, example in enumerate(told)]
+
+    def pair(self, example: ChoiceExample, option: str) -> tuple[str, str]:
+        if self.asked_first:
+            return f"{example.context} {example.question}".strip(), option
+        return (example.context or example.question,
+                f"{example.question} {option}".strip() if example.context else option)
 
     def targets(self, items: Sequence[Item], length: int) -> tuple[dict[str, Target], dict[str, Target]]:
         options = len(items[0].rows)

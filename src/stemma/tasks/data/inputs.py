@@ -11,7 +11,7 @@ import csv
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ from stemma.tasks.data.reading import Reading
 from stemma.tasks.data.tags import read_tagged
 from stemma.text.readers import list_files
 from stemma.text.streams import COMPRESSED, Notice, check_encoding, name_of, read_text
-from stemma.text.tables import FORMATS, Table, json_table
+from stemma.text.tables import FORMATS, Table
 
 ROWS, CHARACTERS = 256, 1_000_000  # of a chunk: whichever is reached first
 ANSWERS = {"label", "score", "gold_label", "labels", "tags", "ner_tags", "answers", "is_impossible"}
@@ -54,7 +54,7 @@ def read_inputs(kind: str, path: str | Path, *, form: str | None = None, columns
     if form is not None:
         examples = read_examples(form, path, columns=columns, encoding=encoding, errors=errors, notice=notice)
         for start in range(0, len(examples), ROWS):
-            yield [asked(example) for example in examples[start:start + ROWS]]
+            yield [asked(_unanswered(example)) for example in examples[start:start + ROWS]]
         return
     for file in list_files([path]):
         lines = _lines(file, check_encoding(encoding, errors), errors, notice)
@@ -64,6 +64,14 @@ def read_inputs(kind: str, path: str | Path, *, form: str | None = None, columns
         reader = _Rows(kind, name_of(file), columns)
         found = FORMATS.get(_suffix(file)) or ("jsonl" if first[1].startswith("{") else "plain")
         yield from getattr(reader, found)(chain([first], lines))
+
+
+def _unanswered(example: Example) -> Example:
+    if isinstance(example, TaggedExample):
+        return replace(example, tags=None)
+    if isinstance(example, QuestionExample):
+        return replace(example, answers=(), impossible=None)
+    return replace(example, label=None)
 
 
 def asked(example: Example, **told: Any) -> Asked:
@@ -106,8 +114,20 @@ class _Rows:
 
     def jsonl(self, lines: Iterable[tuple[int, str]]) -> Iterator[list[Asked]]:
         for chunk in _chunks(lines):
-            table = json_table(self.name, "\n".join(line for _, line in chunk))
-            yield self._read(table.columns, table.rows, [chunk[number - 1][0] for number in table.lines])
+            rows = [(number, self._object(number, line)) for number, line in chunk if line.strip()]
+            if rows:
+                yield self._read(list(dict.fromkeys(key for _, row in rows for key in row)), [row for _, row in rows],
+                                 [number for number, _ in rows])
+
+    def _object(self, number: int, line: str) -> dict[str, Any]:
+        try:
+            row = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise UserError(f"{self.name}, line {number} is not JSON ({getattr(error, 'msg', error)}); correct "
+                            "it.") from error
+        if not isinstance(row, dict):
+            raise UserError(f'{self.name}, line {number} is no JSON object; it must look like {{"text": "..."}}.')
+        return row
 
     def tsv(self, lines: Iterable[tuple[int, str]]) -> Iterator[list[Asked]]:
         return self._table((number, line.split("\t")) for number, line in lines if line.strip())

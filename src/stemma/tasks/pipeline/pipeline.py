@@ -38,6 +38,10 @@ def pipeline(path: str | Path, out: str | Path, *, overwrite: bool = False, show
     known = is_pipeline(run) and not overwrite
     if not known:
         refuse_non_empty(run, overwrite)
+    inside = [stage.entry.model for stage in plan.of_kind("model")
+              if Path(stage.entry.model or "").resolve().is_relative_to(run.resolve())]
+    if inside and not known:
+        raise UserError(f"the model {inside[0]} lies in {run}, which --overwrite would replace; choose another --out.")
     stages = _prepared(run, plan, show, notice)
     if known:
         with _alone(run):
@@ -81,19 +85,33 @@ def _alone(run: Path) -> Any:
 
 
 def _prepared(run: Path, plan: PipelinePlan, show: bool, notice: Notice) -> Stages:
-    """Whatever can be wrong is found here, before anything is trained."""
-    examples = {stage.name: read_sets(stage.as_task(), stage.reading, lambda text: None)
-                for stage in plan.of_kind("task")}
-    return Stages(run, plan, Provenance(plan), recipes_of(plan), examples, show, notice)
+    """Whatever can be wrong is found here, before anything is trained; all of it, not only the first."""
+    examples, wrong = {}, []
+    for stage in plan.of_kind("task"):
+        try:
+            examples[stage.name] = read_sets(stage.as_task(), stage.reading, lambda text: None)
+        except UserError as error:
+            wrong.append(error)
+    try:
+        recipes = recipes_of(plan)
+    except UserError as error:
+        wrong.append(error)
+    if len(wrong) == 1:
+        raise wrong[0]
+    if wrong:
+        raise UserError("the plan cannot be carried out", [line for error in wrong
+                                                           for line in (("", error.message), *error.problems)])
+    return Stages(run, plan, Provenance(plan), recipes, examples, show, notice)
 
 
 def _carry_out(stages: Stages) -> dict[str, Any]:
     run, plan, notice = stages.run, stages.plan, stages.notice
     remove_leftovers(run)
     lineage = stages.provenance.lineage()
-    told = settle(run, stages.places(), lineage)
-    for place, state in told.items():
-        if state != "new" and place.count("/") == 1:
+    places = stages.places()
+    states = settle(run, places, lineage)
+    for place in places:
+        if (state := states[place]) != "new" and place.count("/") == 1:
             said = "is unchanged and is kept" if state == "kept" else f"has changed; the old one lies in {run / 'past'}"
             notice(f"{place.partition('/')[2]} {said}.")
     found = _contaminated(stages)
@@ -172,10 +190,8 @@ def _row(stages: Stages, stage: Stage, result: dict[str, Any] | None,
     before = measures[stage.after]["general_loss"] if stage.after else None
     now = measured["general_loss"]
     mixed = read_blend(stages.folder(stage.name)) if stage.entry.interpolate else None
-    about = ", ".join(stage.entry.corpus) if stage.entry.corpus else stage.entry.model or stage.entry.task \
-        or f"the texts of {stage.entry.texts_of}"
     weights = Path(stages.output(stage.name)) / MODEL / "model.safetensors"
-    return {"stage": stage.name, "kind": stage.kind, "after": stage.after, "about": about,
+    return {"stage": stage.name, "kind": stage.kind, "after": stage.after, "about": _about(stage),
             "run": None if stage.kind == "model" else str(stages.folder(stage.name)),
             "model": stages.output(stage.name), "weights": sha256(weights) if weights.is_file() else None, **measured,
             "forgotten": None if before is None or now is None else now - before,
@@ -183,6 +199,16 @@ def _row(stages: Stages, stage: Stage, result: dict[str, Any] | None,
             "metric": _metric(stages, stage)[1] if stage.kind == "task" else None,
             "metrics": (mixed or result or {}).get("metrics"), "steps": (result or {}).get("steps"),
             "tokens": (result or {}).get("tokens"), "seconds": (result or {}).get("seconds")}
+
+
+def _about(stage: Stage) -> str:
+    """What a stage learns from, in a few words; where it lies stands in the lineage."""
+    entry = stage.entry
+    if stage.kind != "text":
+        return entry.task or Path(entry.model or "").name
+    texts = [Path(path).name for path in entry.corpus]
+    texts += [f"the texts of {entry.texts_of}"] if entry.texts_of else []
+    return ", ".join(texts) + (f", and {entry.replay:.0%} general text" if entry.replay else "")
 
 
 def _metric(stages: Stages, stage: Stage) -> tuple[str, str]:

@@ -6,12 +6,14 @@ from stemma.errors import UserError
 from stemma.exchange.load import load
 from stemma.lineage import Recipe, recipe
 from stemma.objectives import build_objectives
+from stemma.objectives.classifiers import RowClassifier
 from stemma.schema.encoder_tasks import PAIRS
 from stemma.tasks.finetune import WARMUP, gentle, outgrown
 from stemma.tasks.pipeline.plan import PipelinePlan, Stage
 from stemma.tasks.prepare import BATCH_SIZE
 from stemma.training.source import reads_pairs
 
+RUNNING = "full_sentences"  # rows filled with text, across documents
 ORIGIN = "pipeline"  # who set the values that a further stage brings
 
 
@@ -53,11 +55,14 @@ def continued(chosen: Recipe, steps: int | None = None) -> Recipe:
     """A recipe to go on with: gently, and only with tasks that a text by itself can serve. How sentences hang together
     is left out (arXiv:2004.10964 adapts by masked tokens alone): the text of a task is often a sentence."""
     settings, tasks = chosen.settings, build_objectives(chosen)
-    asking = [task.name for task in tasks if task.needs_sentences]
-    asking = asking if any(task.guesses_tokens for task in tasks if task.name not in asking) else []
+    asking = [task.name for task in tasks if task.needs_sentences or isinstance(task, RowClassifier)]
+    left = [task for task in tasks if task.name not in asking]
+    if not any(task.guesses_tokens for task in left):
+        asking, left = [], tasks
     changes = {"training.batch_size": min(BATCH_SIZE, settings.training.batch_size), **gentle(settings)}
-    if asking and settings.corpus.packing in PAIRS:
-        changes["corpus.packing"] = "full_sentences"
+    packings = [task.settings.needs_packing for task in left if task.settings.packing is None]
+    if asking and settings.corpus.packing in PAIRS and all(not any_of or RUNNING in any_of for any_of in packings):
+        changes["corpus.packing"] = RUNNING
     if steps is not None:
         changes |= {"training.warmup_steps": int(WARMUP * steps),
                     "training.checkpoint_every": min(settings.training.checkpoint_every, max(1, steps // 10))}

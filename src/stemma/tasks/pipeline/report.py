@@ -30,7 +30,8 @@ def write(result: Mapping[str, Any]) -> str:
         parts = {**entry["data"], **({"replayed": entry["general"]} if "general" in entry else {})}
         lines += [f"  - {part}: {path} · sha256 {number[:16]}" for part, sums in parts.items()
                   for path, number in sums.items()]
-    return "\n".join([*lines, "", "Do it again:", "", f"    stemma pipeline {result['run']}/pipeline.toml --out AGAIN", ""])
+    command = f"    stemma pipeline {result['run']}/pipeline.toml --out AGAIN"
+    return "\n".join([*lines, "", "Do it again:", "", command, ""])
 
 
 def notes(title: str, result: Mapping[str, Any]) -> list[str]:

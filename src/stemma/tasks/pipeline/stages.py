@@ -166,12 +166,11 @@ class Stages:
     # --- measures ---
 
     def yardstick(self) -> Recipe:
-        """The recipe by which all models are measured: that of the first stage that reads text, as it ran."""
-        texts = self.plan.of_kind("text")
-        if not texts:
-            return continued(next(iter(self.recipes.values())))
-        name = texts[0].name
-        return read_run(self.folder(name))[0] if (self.folder(name) / PLAN).is_file() else self.recipes[name]
+        """The recipe by which all models are measured: that of the first stage that reads text, as it ran, with the
+        tasks that every later stage goes on with."""
+        name = next((stage.name for stage in self.plan.of_kind("text")), next(iter(self.recipes)))
+        ran = (self.folder(name) / PLAN).is_file()
+        return continued(read_run(self.folder(name))[0] if ran else self.recipes[name])
 
     def general(self) -> Corpus | None:
         """The general text in the vocabulary of the first stage's model; None: the plan names none."""

@@ -1,0 +1,174 @@
+"""`predict` and `evaluate`: ask a fine-tuned model, and say how good its answers are."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from stemma.cli.evaluate import counting
+from stemma.cli.finetune import renamed
+from stemma.cli.output import DebugOption, JsonOption, columns, emit, notice
+from stemma.cli.train import EncodingOption, ErrorsOption, OverwriteOption
+from stemma.cli.use import ModelArgument
+
+if TYPE_CHECKING:
+    from stemma.exchange.cards import Card
+    from stemma.exchange.model import Model
+
+TaskOption = Annotated[str | None, typer.Option(metavar="NAME", help="Which task, if the model answers several.")]
+ColumnsOption = Annotated[str | None, typer.Option("--columns", metavar="OURS=FILE'S,...",
+                                                   help="Columns that are named otherwise: text=review.")]
+LISTED = 5  # of the worst errors, for people
+MOST_CLASSES = 12  # of a confusion matrix on a terminal
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(predict)
+    app.command()(evaluate)
+
+
+def predict(
+    model: ModelArgument,
+    path: Annotated[str, typer.Argument(metavar="PATH", help="What to answer: .jsonl, .tsv, .csv, a text a line, or - "
+                                                             "for standard input.")],
+    out: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the answers here, as JSON lines.")] = None,
+    task: TaskOption = None, renaming: ColumnsOption = None,
+    form: Annotated[str | None, typer.Option("--format", metavar="NAME", help="Read the file as training does, for a "
+                                             "data set (mrpc, conll2003) or a kind of task (tag).")] = None,
+    encoding: EncodingOption = "utf-8", errors: ErrorsOption = "strict", overwrite: OverwriteOption = False,
+    json: JsonOption = False, debug: DebugOption = False,
+) -> None:
+    """What a fine-tuned model says of each row: a JSON object a line, as soon as it is known, in little memory.
+
+    Labels come with the scores of all; answers, and entities of tagged words, with the characters where they stand.
+    Two texts on a plain line have a tab between them; labels that the file has are passed over.
+
+    Example: stemma predict tuned reviews.txt --out answers.jsonl
+    Example: echo '{"question": "who reads?", "context": "The clerk reads."}' | stemma predict tuned -
+    """
+    import json as spelling
+
+    from stemma.errors import UserError
+    from stemma.files import refuse_non_empty
+    from stemma.tasks.data.inputs import read_inputs
+    from stemma.tasks.predicting import answer
+    from stemma.text.cleaning.documents import file_atomically
+
+    if out is not None:
+        if out.is_dir():
+            raise UserError(f"{out} is a folder; --out is the file to write.")
+        refuse_non_empty(out, overwrite)
+    loaded, card = asked(model, task)
+    asks = read_inputs(card.kind, path, form=form, columns=renamed(renaming), encoding=encoding, errors=errors,
+                       notice=notice)
+    said = answer(loaded, card, asks)
+    told = {"model": model, "task": card.name, "kind": card.kind}
+    if out is not None:
+        count = 0
+        with counting("rows") as watch, file_atomically(out) as file:
+            for one in said:
+                file.write((spelling.dumps(one, ensure_ascii=False) + "\n").encode())
+                count += 1
+                watch(1)
+        emit({**told, "rows": count, "out": str(out)}, json, lambda: print(f"{count:,} answers in {out}"))
+    elif json:
+        kept = list(said)
+        emit({**told, "rows": len(kept), "predictions": kept}, json)
+    else:
+        readable = "utf" in (sys.stdout.encoding or "").lower()
+        for one in said:
+            print(spelling.dumps(one, ensure_ascii=not readable), flush=True)
+
+
+def evaluate(
+    model: ModelArgument,
+    data: Annotated[str, typer.Option(metavar="FILE", show_default=False, help="Examples that say what is right.")],
+    task: TaskOption = None, renaming: ColumnsOption = None,
+    form: Annotated[str | None, typer.Option("--format", metavar="NAME", show_default="as in training",
+                                             help="How to read the file: as a data set (mrpc, squad2) or a kind of "
+                                                  "task (classify).")] = None,
+    metric: Annotated[list[str] | None, typer.Option(help="What to measure, if not what it was trained by.")] = None,
+    out: Annotated[Path | None, typer.Option(metavar="DIR", show_default="evaluation/FILE in the run",
+                                             help="Where report.html, result.json and predictions.jsonl go.")] = None,
+    encoding: EncodingOption = "utf-8", errors: ErrorsOption = "strict", overwrite: OverwriteOption = False,
+    json: JsonOption = False, debug: DebugOption = False,
+) -> None:
+    """How good a fine-tuned model is on a file: metrics with 95% intervals, what it takes for what, its worst errors;
+    all of it also in report.html. The default place is written anew each time.
+
+    Example: stemma evaluate tuned --data test.tsv
+    Example: stemma evaluate tuned --data MRPC/dev.tsv --format mrpc --out judged
+    """
+    import json as spelling
+
+    from stemma.files import folder_atomically, refuse_non_empty
+    from stemma.lab.evaluation import write_evaluation
+    from stemma.tasks.evaluating import Data
+    from stemma.tasks.evaluating import evaluate as judge
+
+    place = out or _place(Path(model), data, task)
+    refuse_non_empty(place, overwrite or out is None)
+    loaded, card = asked(model, task)
+    found, rows = judge(loaded, card, Data(data, form, renamed(renaming), encoding, errors), metric or (), notice)
+    result = {"model": model, **found, "report": str(place / "report.html")}
+    typed = ["stemma", "evaluate", model, "--data", data]
+    for name, value in (("task", task), ("columns", renaming), ("format", form), ("out", out)):
+        typed += [f"--{name}", str(value)] if value is not None else []
+    with folder_atomically(place, overwrite or out is None, checksums=False) as folder:
+        lines = "".join(spelling.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+        (folder / "predictions.jsonl").write_text(lines, encoding="utf-8")
+        (folder / "result.json").write_text(spelling.dumps(result, indent=1, ensure_ascii=False), encoding="utf-8")
+        write_evaluation(result, folder, shlex.join([*typed, *(word for name in metric or () for word in
+                                                              ("--metric", name))]))
+    emit(result, json, lambda: _show(result))
+
+
+def asked(model: str, task: str | None) -> tuple[Model, Card]:
+    """The model and the task to be answered."""
+    from stemma.errors import UserError
+    from stemma.exchange.load import find_folder, load
+
+    folder = find_folder(model)
+    if (folder / "directions.json").is_file() and not (folder / "tasks.json").is_file():
+        raise UserError(f"{model} writes texts: `stemma translate {model} FILE` has them, and with --reference they "
+                        "are scored.")
+    loaded = load(folder)
+    for found in loaded.notices:
+        notice(found)
+    return loaded, loaded.card(task)
+
+
+def _place(model: Path, data: str, task: str | None) -> Path:
+    """Within what was judged where that is a run of ours; otherwise here."""
+    name = "-".join(filter(None, (task, Path(data).name.split(".")[0] or "stdin")))
+    return model / "evaluation" / name if (model / "run.json").is_file() else Path(f"evaluation-{name}")
+
+
+def _show(result: dict[str, Any]) -> None:
+    from stemma.lab.evaluation import described, written
+
+    kind = result["kind"]
+    print("\n".join(columns([["metric", "score", "95%"], *(
+        [name, written(kind, name, result["metrics"]["test"][name]),
+         f"{written(kind, name, low)} to {written(kind, name, high)}"]
+        for name, (low, high) in result["intervals"].items())])))
+    print(f"{result['examples']:,} examples, {result['examples_per_second']:,.0f} a second")
+    if "confusion" in result and len(result["confusion"]["labels"]) <= MOST_CLASSES:
+        labels, counts = result["confusion"]["labels"], result["confusion"]["counts"]
+        rows = [[label, *map(str, row)] for label, row in zip(labels, counts, strict=True)]
+        print("\n" + "\n".join(columns([["right \\ said", *labels], *rows])))
+    if "entities" in result:
+        rows = [[name, *(f"{row[key]:.4f}" for key in ("precision", "recall", "f1")), str(row["support"])]
+                for name, row in result["entities"].items()]
+        print("\n" + "\n".join(columns([["entity", "precision", "recall", "f1", "in the data"], *rows])))
+    if "answers" in result:
+        print("\n" + "\n".join(columns([[name, f"{value:.2f}"] for name, value in result["answers"].items()])))
+    if result["worst"]:
+        print(f"\nthe worst of its errors ({len(result['worst'])} are in the report):")
+        for one in result["worst"][:LISTED]:
+            print(f"  {one['sure']:.3f}  said {one['said']!r} for {one['right']!r}: {described(one)[:100]}")
+    print(f"\n{result['report']}")

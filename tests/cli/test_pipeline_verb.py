@@ -1,0 +1,65 @@
+"""`stemma pipeline`: what it prints, and what it refuses before anything is trained."""
+
+from __future__ import annotations
+
+import pytest
+from commands import stemma
+from staged import four_stages, write_data, write_plan
+
+
+@pytest.fixture
+def folder(tmp_path):
+    write_data(tmp_path)
+    return tmp_path
+
+
+def test_tables_for_people(folder):
+    stages = four_stages()
+    del stages["task"]
+    stages["domain"]["steps"] = stages["general"]["steps"] = 2
+    plan = write_plan(folder, stages)
+    done = stemma("pipeline", plan, "--out", folder / "run")
+    assert done.code == 0, done.err
+    assert "forgotten" in done.out and "examples read" in done.out and "report.md" in done.out
+    assert "note: domain: " in done.err and (folder / "run/stages/domain/report.html").is_file()
+    again = stemma("pipeline", plan, "--out", folder / "run", "--json")
+    assert again.code == 0 and "domain is unchanged and is kept." in again.err
+    assert [stage["stage"] for stage in again.json["stages"]] == ["general", "domain", "finetune"]
+    assert "accuracy" in again.json["metrics"]["dev"]
+    anew = stemma("pipeline", plan, "--out", folder / "run", "--overwrite", "--json")
+    assert anew.code == 0 and "is kept" not in anew.err
+    assert [stage["weights"] for stage in anew.json["stages"]] == [stage["weights"] for stage in again.json["stages"]]
+
+
+def refused(folder, stages, *more, **header):
+    done = stemma("pipeline", write_plan(folder, stages, **header), "--out", folder / "run", *more)
+    assert done.code == 2 and done.err.startswith("error: "), done.err
+    assert not (folder / "run").exists() and "Traceback" not in done.err
+    return done.err
+
+
+def test_what_is_refused_before_anything_is_trained(folder):
+    stages = four_stages()
+    stages["domain"]["after"] = "task"
+    assert "in a circle" in refused(folder, stages)
+    stages["domain"]["after"] = "nobody"
+    assert 'there is no stage "nobody"' in refused(folder, stages)
+    stages = four_stages()
+    stages["task"]["changes"] = ["objective.masked_lm.rate=7"]
+    assert "objective.masked_lm.rate" in refused(folder, stages)
+    stages["general"] = {"model": "nowhere"}
+    assert "nowhere" in refused(folder, stages)
+    (folder / "dev.tsv").write_text("text\tlabel\nA text.\tneutral\n")
+    assert 'label "neutral" does not occur' in refused(folder, four_stages())
+    both = refused(folder, stages)
+    assert "nowhere" in both and 'label "neutral" does not occur' in both
+    assert "cannot read the plan" in stemma("pipeline", folder / "no.toml", "--out", folder / "run").err
+    (folder / "plan.toml").write_text("stages = [")
+    assert "is not valid TOML" in stemma("pipeline", folder / "plan.toml", "--out", folder / "run").err
+
+
+def test_nothing_of_the_users_is_overwritten(folder):
+    (folder / "run").mkdir()
+    (folder / "run/notes.txt").write_text("mine")
+    done = stemma("pipeline", write_plan(folder, four_stages()), "--out", folder / "run")
+    assert done.code == 2 and "not empty" in done.err and (folder / "run/notes.txt").read_text() == "mine"

@@ -1,0 +1,98 @@
+"""A network's layers as features: mixed as ELMo says, read by a BiLSTM, and filling never matters."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+import toy_tasks
+from safetensors.torch import load_file
+
+import stemma
+from stemma.errors import UserError
+from stemma.lineage import recipe
+from stemma.network.features import FeatureHead
+from stemma.network.network import Network
+from stemma.network.streams import Stream
+from stemma.tasks.features import feature_head
+from stemma.tasks.learners import build_learner
+from stemma.tasks.learning import layout_of, predict, read_lines
+from stemma.tasks.prepare import Task, finetune
+
+SMALL = ["network.width=16", "network.heads=2", "network.layers=3", "network.feedforward=32"]
+
+
+def network_of(head: FeatureHead) -> Network:
+    torch.manual_seed(1)
+    return Network(recipe("bert@tiny", SMALL).settings.network, 40, {"task": head}).eval()
+
+
+@torch.no_grad()
+def test_the_mixture_is_elmos():
+    head = network_of(FeatureHead(3, layers=2)).heads["task"]
+    head.shares.copy_(torch.tensor([0.3, -1.2]))
+    head.scale.fill_(2.5)
+    layers = [torch.randn(2, 5, 16) for _ in range(4)]
+    share = torch.exp(torch.tensor(0.3)) / (torch.exp(torch.tensor(0.3)) + torch.exp(torch.tensor(-1.2)))
+    expected = 2.5 * (share * layers[2] + (1 - share) * layers[3])  # the two highest
+    torch.testing.assert_close(head.mixed(layers), expected)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("each", [False, True])
+def test_rows_of_a_batch_are_read_as_if_alone(each):
+    head = network_of(FeatureHead(3, layers=4, each=each)).heads["task"]
+    layers, lengths = [torch.randn(3, 7, 16) for _ in range(4)], torch.tensor([2, 7, 4])
+    together = head(layers, lengths)
+    assert together.shape == ((3, 7, 3) if each else (3, 3)) and together.isfinite().all()
+    for row, length in enumerate(lengths.tolist()):
+        alone = head([layer[row:row + 1, :length] for layer in layers], torch.tensor([length]))[0]
+        torch.testing.assert_close(together[row, :length] if each else together[row], alone)
+    # what was read is that of two LSTMs, one from either end; for a whole input, the highest of every output
+    read, _ = head.reader(head.mixed([layer[1:2] for layer in layers]))
+    torch.testing.assert_close(together[1], head.output(read if each else read.amax(1))[0])
+
+
+def test_a_head_that_mixes_layers_is_given_them():
+    network = network_of(FeatureHead(2, layers=4))
+    hidden = network({"encoder": Stream(torch.randint(0, 40, (2, 5)))})
+    assert len(hidden.all_layers("encoder")) == 4
+    assert hidden.all_layers("encoder")[-1] is hidden["encoder"]
+
+
+@pytest.mark.parametrize("kind, layers, expected", [("classify", "all", FeatureHead(2, 4)),
+                                                    ("pair", "last4", FeatureHead(2, 3)),
+                                                    ("tag", "all", FeatureHead(2, 4, each=True))])
+def test_which_layers_are_mixed(kind, layers, expected):
+    assert feature_head(recipe("bert@tiny", SMALL).settings.network, kind, 2, layers) == expected
+
+
+@pytest.mark.parametrize("name, kind, layers, told", [
+    ("bert@tiny", "qa", "all", "not for qa"), ("bert@tiny", "tag", "last5", "choose all or last4"),
+    ("universal-transformer@tiny", "tag", "all", "recurrent depth")])
+def test_features_that_cannot_be_are_refused(name, kind, layers, told):
+    with pytest.raises(UserError, match=told):
+        feature_head(recipe(name, SMALL).settings.network, kind, 2, layers)
+
+
+@pytest.mark.parametrize("kind, family", [("classify", "bert@tiny"), ("tag", "gpt2@tiny")])
+def test_only_what_reads_the_features_learns(tmp_path, kind, family):
+    start = toy_tasks.save_model(tmp_path / "start", family)
+    sets = toy_tasks.write_sets(tmp_path, kind, train=96)
+    result = finetune(Task(kind, sets, features="last4"), start, tmp_path / "run", epochs=8,
+                      changes=["training.batch_size=16", "training.learning_rate=1e-2"])
+    assert result["metrics"]["dev"]["accuracy" if kind == "classify" else "f1"] > 0.8
+    tuned, before = stemma.load(tmp_path / "run"), stemma.load(start)
+    body = {name: tensor for name, tensor in before.network.state_dict().items() if not name.startswith("heads.")}
+    after = tuned.network.state_dict()
+    assert all(torch.equal(tensor, after[name]) for name, tensor in body.items())
+    card = tuned.card()
+    assert card.heads["task"].layers == 2 and card.heads["task"].each is (kind == "tag")
+    learner = build_learner(card, layout_of(card, tuned.needs_tokenizer()))
+    examples = read_lines(tmp_path / "run", "dev", card)
+    said = [json.loads(line)["prediction"] for line in (tmp_path / "run/dev.jsonl").read_text().splitlines()]
+    for one, other in zip(predict(tuned, learner, examples), said, strict=True):
+        key = "label" if kind == "classify" else "tags"
+        assert one[key] == other[key]  # what was saved says the same
+    assert "heads.task.reader.weight_ih_l1_reverse" in load_file(tmp_path / "run/model/model.safetensors")

@@ -1,0 +1,121 @@
+"""A whole fine-tune gives the weights that `transformers`' class reaches in a loop written by hand: the same batches
+with filling, everything computed everywhere, torch's AdamW and clipping."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import toy_tasks
+import transformers
+
+import stemma
+from stemma.exchange.answers import answer_heads
+from stemma.exchange.cards import Card
+from stemma.exchange.model import Model
+from stemma.exchange.save import save
+from stemma.network.network import Network
+from stemma.tasks.batches import Lessons
+from stemma.tasks.learners import build_learner
+from stemma.tasks.learning import heads_of, layout_of, lesson_of, read_lines, start_from
+from stemma.tasks.prepare import Task, finetune
+from stemma.training.run import read_run
+
+STEPS, SEED = 6, 3
+CLASSES = {"classify": "SequenceClassification", "regress": "SequenceClassification", "tag": "TokenClassification",
+           "qa": "QuestionAnswering", "choice": "MultipleChoice"}
+CHANGES = ["network.dropout=0.0", "network.attention.dropout=0.0", "training.batch_size=8", "training.log_every=1",
+           "training.learning_rate=2e-3", "training.precision=fp32"]
+
+
+def beginning(run: Path, folder: Path) -> tuple[Model, Lessons]:
+    """The model as it was before the first step, also as a folder, and the batches that it will see."""
+    wanted, plan = read_run(run)
+    card = Card.from_json(plan.task["cards"]["task"])
+    torch.manual_seed(SEED)
+    network = Network(wanted.settings.network, plan.task["vocabulary"], heads_of({"task": card}))
+    start_from(plan.start, network, {"task": card})
+    model = Model(wanted, stemma.load(plan.start).tokenizer, network.eval(), cards={"task": card})
+    save(model, folder)
+    learner = build_learner(card, layout_of(card, model.needs_tokenizer()), SEED)
+    examples = {part: read_lines(run, part, card) for part in ("train", "dev")}
+    return model, Lessons(model, [lesson_of(learner, examples, plan.task["batch_size"])], SEED, card.longest)
+
+
+def given(kind: str, items: list[Any]) -> dict[str, torch.Tensor]:
+    """A batch as the class over there takes it."""
+    rows = [row for item in items for row in item.rows]
+    longest = max(len(row.ids) for row in rows)
+
+    def filled(values: list[Any]) -> torch.Tensor:
+        return torch.tensor([[*map(int, one), *[0] * (longest - len(one))] for one in values])
+
+    made = {"input_ids": filled([row.ids for row in rows]), "token_type_ids": filled([row.segments for row in rows]),
+            "attention_mask": filled([[1] * len(row.ids) for row in rows])}
+    if kind == "tag":
+        labels = torch.full((len(rows), longest), -100)
+        for number, item in enumerate(items):
+            labels[number, item.extra[0]] = torch.from_numpy(item.answer)
+        return {**made, "labels": labels}
+    if kind == "qa":
+        ends = torch.tensor([item.answer for item in items])
+        return {**made, "start_positions": ends[:, 0], "end_positions": ends[:, 1]}
+    if kind == "choice":
+        made = {name: value.view(len(items), -1, longest) for name, value in made.items()}
+    return {**made, "labels": torch.tensor([item.answer for item in items])}
+
+
+def loss_of(theirs: Any, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+    """Over there, filling competes with the text for where an answer is; here it does not."""
+    told = theirs(**batch)
+    if "start_positions" not in batch:
+        return told.loss
+    filling = batch["attention_mask"] == 0
+    return sum(torch.nn.functional.cross_entropy(told[f"{end}_logits"].masked_fill(filling, -1e9),
+                                                 batch[f"{end}_positions"]) for end in ("start", "end")) / 2
+
+
+def without_dropout(*arguments: Any) -> dict[str, Any]:
+    """The heads of a task, which otherwise have some of their own."""
+    return {name: replace(spec, dropout=0.0) if hasattr(spec, "dropout") else spec
+            for name, spec in answer_heads(*arguments).items()}
+
+
+@pytest.mark.parametrize("kind", CLASSES)
+def test_the_weights_are_those_of_a_plain_loop(tmp_path, kind, monkeypatch):
+    monkeypatch.setattr("stemma.tasks.prepare.answer_heads", without_dropout)
+    start = toy_tasks.save_model(tmp_path / "start")
+    sets = toy_tasks.write_sets(tmp_path, kind, 20, 8)
+    finetune(Task(kind, sets), start, tmp_path / "run", steps=STEPS, seed=SEED, changes=CHANGES)
+    model, supply = beginning(tmp_path / "run", tmp_path / "beginning")
+    rates = [line["learning_rate"] for line in map(json.loads, (tmp_path / "run" / "log.jsonl").open())
+             if "learning_rate" in line]
+    assert len(rates) == STEPS and len(set(rates)) > 3
+
+    theirs = getattr(transformers, f"AutoModelFor{CLASSES[kind]}").from_pretrained(tmp_path / "beginning")
+    theirs.train()
+    matrices, vectors = ([p for p in theirs.parameters() if (p.ndim >= 2) == wide] for wide in (True, False))
+    groups = [{"params": matrices, "weight_decay": 0.01}, {"params": vectors, "weight_decay": 0.0}]
+    optimizer = torch.optim.AdamW(groups, betas=(0.9, 0.999), eps=1e-6)
+    for step, rate in enumerate(rates):
+        order = supply._order(step // supply.steps_in_epoch())
+        _, chosen = order[step % supply.steps_in_epoch()]
+        loss = loss_of(theirs, given(kind, [supply.lessons[0].train[number] for number in chosen]))
+        optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(theirs.parameters(), 1.0)
+        for group in optimizer.param_groups:
+            group["lr"] = rate
+        optimizer.step()
+
+    ours = getattr(transformers, type(theirs).__name__).from_pretrained(tmp_path / "run" / "model").state_dict()
+    before = model.network.state_dict()["embedding.tokens.weight"]
+    assert (ours["bert.embeddings.word_embeddings.weight"] - before).abs().max() > 1e-3  # something was learnt
+    for name, tensor in theirs.state_dict().items():
+        if kind == "choice" and name == "classifier.bias":
+            continue  # it moves all options alike, so its gradient is rounding
+        assert torch.allclose(ours[name], tensor, atol=3e-5, rtol=1e-3), (name, (ours[name] - tensor).abs().max())

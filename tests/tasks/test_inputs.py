@@ -1,0 +1,77 @@
+"""What is to be predicted comes in chunks, whatever its form, and each row knows its line."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from stemma.errors import UserError
+from stemma.tasks.data import inputs
+from stemma.tasks.data.examples import ChoiceExample
+from stemma.tasks.data.inputs import read_inputs
+
+
+def write(path, content: str):
+    path.write_text(content, encoding="utf-8")
+    return path
+
+
+def test_rows_are_answered_before_the_rest_of_the_file_is_read(tmp_path):
+    rows = [json.dumps({"text": f"row {number}"}) for number in range(3 * inputs.ROWS)]
+    chunks = read_inputs("classify", write(tmp_path / "in.jsonl", "\n".join([*rows, "{broken"])))
+    for number in range(3):
+        chunk = next(chunks)
+        assert [one.told["text"] for one in chunk] == [f"row {number * inputs.ROWS + n}" for n in range(inputs.ROWS)]
+    with pytest.raises(UserError, match=f"line {3 * inputs.ROWS + 1} is not JSON"):
+        next(chunks)
+
+
+def test_long_rows_make_short_chunks(tmp_path):
+    text = "x" * (inputs.CHARACTERS // 2)
+    for name, content in (("in.txt", f"{text}\n" * 5), ("in.tsv", "text\n" + f"{text}\n" * 5)):
+        assert [len(chunk) for chunk in read_inputs("classify", write(tmp_path / name, content))] == [2, 2, 1]
+
+
+def test_a_cell_may_go_over_lines_and_lines_are_still_counted(tmp_path):
+    content = 'text,id\n"one\ntwo",a\n\n"thr""ee",b\n'
+    ((first, second),) = read_inputs("classify", write(tmp_path / "in.csv", content))
+    assert first.told == {"line": 2, "id": "a", "text": "one\ntwo"}
+    assert second.told == {"line": 5, "id": "b", "text": 'thr"ee'}
+    with pytest.raises(UserError, match="line 2: .*a quote within a quoted cell"):
+        list(read_inputs("classify", write(tmp_path / "bad.csv", 'text\n"one" two"\n')))
+
+
+def test_answers_in_the_file_are_passed_over(tmp_path):
+    row = {"text_a": "a", "text_b": "b", "label": "never seen", "score": "no number"}
+    for kind in ("pair", "regress", "rank", "classify"):  # whoever judges texts may judge pairs
+        ((one,),) = read_inputs(kind, write(tmp_path / "in.jsonl", json.dumps(row)))
+        assert one.example.texts == ("a", "b") and one.example.label is None
+    ((one,),) = read_inputs("tag", write(tmp_path / "in.jsonl", json.dumps({"words": ["a", "b"], "tags": ["X"]})))
+    assert one.example.tags is None and one.words == [(0, 1), (2, 3)]
+    row = {"context": "c", "question": "q", "answers": [{"text": "nowhere", "answer_start": 0}]}
+    ((one,),) = read_inputs("qa", write(tmp_path / "in.jsonl", json.dumps(row)))
+    assert one.example.answers == () and one.told == {"line": 1, "question": "q"}
+    row = {"context": "c", "question": "", "options": ["x", "y"], "label": 7}
+    ((one,),) = read_inputs("choice", write(tmp_path / "in.jsonl", json.dumps(row)))
+    assert isinstance(one.example, ChoiceExample) and one.example.label is None
+
+
+def test_columns_can_be_renamed(tmp_path):
+    file = write(tmp_path / "in.tsv", "score\treview\n5\tfine\n")
+    ((one,),) = read_inputs("classify", file, columns={"text": "score"})
+    assert one.told["text"] == "5"  # a column that is asked for is no answer
+    assert next(read_inputs("classify", file))[0].told["text"] == "fine"
+
+
+def test_plain_text_is_parted_into_words_where_it_stands(tmp_path):
+    text = "Dr. Müller's 字典, 3.5%"
+    ((one,),) = read_inputs("tag", write(tmp_path / "in.txt", f"\n  {text}  \n"))
+    assert one.told == {"line": 2, "text": text}
+    assert [text[a:b] for a, b in one.words] == list(one.example.words)
+    assert one.example.words[:6] == ("Dr", ".", "Müller", "'", "s", "字")
+
+
+def test_other_line_ends_stay_within_a_text(tmp_path):
+    ((one,),) = read_inputs("classify", write(tmp_path / "in.txt", "a\u2028b\x85c\n"))
+    assert one.told["text"] == "a\u2028b\x85c"

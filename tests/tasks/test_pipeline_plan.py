@@ -1,0 +1,164 @@
+"""A plan of stages: who stands on whom, and every way in which it can be wrong, all at once."""
+
+from __future__ import annotations
+
+import pytest
+from staged import four_stages, write_data, write_plan
+
+from stemma.errors import UserError
+from stemma.tasks.pipeline.provenance import Provenance
+from stemma.tasks.pipeline.reader import read_plan
+from stemma.tasks.pipeline.recipes import continued, recipes_of
+
+
+@pytest.fixture
+def folder(tmp_path):
+    write_data(tmp_path)
+    return tmp_path
+
+
+def problems(folder, stages, **header) -> dict[str, str]:
+    with pytest.raises(UserError) as caught:
+        read_plan(write_plan(folder, stages, **header))
+    assert str(len(caught.value.problems)) in caught.value.message
+    return dict(caught.value.problems)
+
+
+def test_each_stage_stands_on_the_one_above_it(folder):
+    plan = read_plan(write_plan(folder, four_stages(), seed=3))
+    assert [(name, stage.after, stage.kind, stage.seed) for name, stage in plan.stages.items()] == [
+        ("general", None, "text", 3), ("domain", "general", "text", 3), ("task", "domain", "text", 3),
+        ("finetune", "task", "task", 3)]
+    assert [stage.name for stage in plan.line("task")] == ["general", "domain", "task"]
+    assert plan.stages["domain"].entry.corpus == [str(folder / "domain.txt")]
+
+
+def test_after_decides_whatever_the_order(folder):
+    stages = four_stages()
+    stages["plain"] = {**stages["finetune"], "after": "general"}
+    stages = {"general": stages["general"], "finetune": {**stages["finetune"], "after": "task"},
+              "task": {**stages["task"], "after": "domain"}, "domain": {**stages["domain"], "after": "general"},
+              "plain": stages["plain"]}
+    plan = read_plan(write_plan(folder, stages))
+    assert list(plan.stages) == ["general", "domain", "task", "finetune", "plain"]
+    assert plan.stages["plain"].after == "general"
+
+
+def test_the_plan_that_is_stored_is_the_same_plan(folder, tmp_path_factory):
+    plan = read_plan(write_plan(folder, four_stages(), ablate=True, seeds=2))
+    elsewhere = tmp_path_factory.mktemp("elsewhere") / "stored.toml"
+    elsewhere.write_text(plan.to_toml())
+    again = read_plan(elsewhere)
+    assert again.header == plan.header and list(again.stages) == list(plan.stages)
+    assert Provenance(again).left == Provenance(plan).left
+
+
+def test_a_circle(folder):
+    stages = four_stages()
+    stages["domain"]["after"] = "task"
+    assert "domain after task after domain" in problems(folder, stages)["stages.domain.after"]
+
+
+def test_a_missing_stage_and_everything_else_at_once(folder):
+    stages = four_stages()
+    stages["domain"] |= {"after": "generl", "tokens": 5, "stepz": 3, "replay": 1.5}
+    stages["task"] |= {"texts_of": "domain", "train": "train.tsv"}
+    stages["finetune"] |= {"task": "clasify", "dev": "gone.tsv", "replay": 0.1}
+    del stages["finetune"]["train"]
+    found = problems(folder, stages, seedz=3)
+    assert 'Did you mean "seed"' in found["seedz = 3"] or 'Did you mean "seeds"' in found["seedz = 3"]
+    assert 'no such key. Did you mean "steps"' in found["stages.domain.stepz = 3"]
+    assert "must lie between 0 and 1" in found["stages.domain.replay = 1.5"]
+    assert "has no place in a stage that learns a task" in found["stages.task.texts_of"]
+    assert {f"stages.finetune.{key}" for key in ("train", "dev", "task", "replay")} <= set(found)
+    assert 'Did you mean "classify"' in found["stages.finetune.task"]
+    del stages["domain"]["stepz"], stages["domain"]["replay"]
+    found = problems(folder, stages)
+    assert 'there is no stage "generl". Did you mean "general"?' in found["stages.domain.after"]
+    assert "steps and tokens exclude each other" in found["stages.domain.tokens"]
+
+
+@pytest.mark.parametrize("change, where, what", [
+    ({"task": {"texts_of": "finetune"}}, "stages.task", "say how long to learn"),
+    ({"more": {"corpus": "domain.txt", "steps": 2}}, "stages.more", "ends a line of stages"),
+    ({"general": {"corpus": "general.txt", "steps": 2}}, "stages.general.recipe", "says what to build"),
+    ({"domain": {"corpus": "nowhere.txt", "steps": 2}}, "stages.domain.corpus", "nowhere.txt"),
+    ({"task": {"texts_of": "domain", "steps": 2}}, "stages.task.texts_of", 'no stage "domain" that learns a task'),
+    ({"task": {"steps": 2}}, "stages.task.corpus", "is missing"),
+    ({"general": {"model": "somewhere", "steps": 2}}, "stages.general.steps", "no place in a model that is given"),
+    ({"a b": {"corpus": "domain.txt", "steps": 2, "after": "general"}}, "stages.a b", "is also a folder"),
+    ({"domain": {"corpus": "-", "steps": 2}}, "stages.domain.corpus", "can be read only once"),
+])
+def test_one_thing_wrong(folder, change, where, what):
+    found = problems(folder, four_stages() | change)
+    assert what in found[where]
+
+
+def test_what_the_header_can_get_wrong(folder):
+    stages = four_stages()
+    del stages["finetune"], stages["task"]
+    assert "add a stage that learns one" in problems(folder, stages, ablate=True)["ablate"]
+    assert "is for `ablate = true`" in problems(folder, stages, seeds=3)["seeds"]
+    assert "a table [stages.NAME]" in problems(folder, {})["stages"]
+    given = {"given": {"model": "some/model"}, "domain": {"corpus": "domain.txt", "steps": 2, "replay": 0.1}}
+    assert "name it with `general`" in problems(folder, given)["stages.domain.replay"]
+
+
+def test_recipes_are_known_before_anything_is_trained(folder):
+    stages = four_stages()
+    stages["task"]["changes"] = ["training.learning_rate=1e-3", "corpus.sequence_length=24"]
+    found = recipes_of(read_plan(write_plan(folder, stages)))
+    assert "next_sentence" in found["general"].settings.objective
+    assert list(found["domain"].settings.objective) == ["masked_lm"]  # a text by itself has no next sentence
+    assert found["domain"].settings.corpus.packing == "full_sentences"
+    assert found["domain"].settings.training.learning_rate < found["general"].settings.training.learning_rate
+    assert found["task"].settings.corpus.sequence_length == 24
+    stages["task"]["changes"] = ["network.heads=7"]
+    stages["domain"]["changes"] = ["objective.masked_lm.rate=2"]
+    with pytest.raises(UserError) as caught:
+        recipes_of(read_plan(write_plan(folder, stages)))
+    assert any("rate" in where for where, _ in caught.value.problems)
+    del stages["domain"]["changes"]
+    stages["general"] |= {"recipe": "transformer@tiny", "changes": []}
+    with pytest.raises(UserError, match="cannot be built") as caught:
+        recipes_of(read_plan(write_plan(folder, stages)))
+    assert "reads pairs" in dict(caught.value.problems)["stages.general"]
+
+
+def test_a_causal_model_goes_on_as_it_is():
+    from stemma.lineage import recipe
+
+    chosen = recipe("gpt2@tiny")
+    assert list(continued(chosen).settings.objective) == list(chosen.settings.objective)
+    assert continued(chosen).settings.corpus.packing == chosen.settings.corpus.packing
+    assert continued(chosen, 50).settings.training.warmup_steps == 5
+
+
+def test_numbers_change_with_what_goes_in_and_only_from_there_on(folder):
+    def numbers(**changes):
+        stages = {name: table | changes.get(name, {}) for name, table in four_stages().items()}
+        return Provenance(read_plan(write_plan(folder, stages))).left
+
+    before = numbers()
+    assert numbers() == before
+
+    def changed(**changes):
+        return [name for name, number in numbers(**changes).items() if number != before[name]]
+
+    assert changed(domain={"steps": 9}) == ["domain", "task", "finetune"]
+    assert changed(finetune={"seed": 4}) == ["finetune"]
+    assert changed(task={"replay": 0.2}) == ["task", "finetune"]
+    (folder / "train.tsv").write_text((folder / "train.tsv").read_text().replace("lamp", "light"))
+    assert changed() == ["task", "finetune"]  # its texts are read by one, its labels by the other
+    before = numbers()
+    (folder / "dev.tsv").write_text((folder / "dev.tsv").read_text().replace("lamp", "light"))
+    assert changed() == ["finetune"]
+
+
+def test_mixing_in_makes_another_model_but_no_other_run(folder):
+    stages = four_stages()
+    plain = Provenance(read_plan(write_plan(folder, stages)))
+    stages["domain"]["interpolate"] = [0.5, 1.0]
+    mixed = Provenance(read_plan(write_plan(folder, stages)))
+    assert mixed.trained["domain"] == plain.trained["domain"] and mixed.left["domain"] != plain.left["domain"]
+    assert mixed.trained["task"] != plain.trained["task"]

@@ -1,0 +1,184 @@
+"""A pipeline from its plan to its report; run again, only what changed is made again."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from staged import four_stages, write_data, write_plan
+
+import stemma
+from stemma.errors import UserError
+from stemma.tasks.finetune import resume
+from stemma.tasks.pipeline.pipeline import pipeline
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory) -> tuple[Path, dict, list[str]]:
+    """A finished pipeline with all that there is: replay, mixtures, trials from every stage."""
+    folder = tmp_path_factory.mktemp("pipeline")
+    write_data(folder)
+    stages = four_stages()
+    stages["domain"] |= {"replay": 0.25, "interpolate": [0.5, 1.0]}
+    stages["finetune"] |= {"interpolate": [0.3, 0.9]}
+    told: list[str] = []
+    plan = write_plan(folder, stages, ablate=True, seeds=2)
+    return folder, pipeline(plan, folder / "run", notice=told.append), told
+
+
+@pytest.fixture
+def again(done, tmp_path) -> Path:
+    """A copy of it to go on with."""
+    shutil.copytree(done[0], tmp_path / "copy")
+    text = (tmp_path / "copy/run/pipeline.toml").read_text()
+    (tmp_path / "copy/run/pipeline.toml").write_text(text.replace(str(done[0]), str(tmp_path / "copy")))
+    return tmp_path / "copy"
+
+
+def weights(run: Path) -> dict[str, bytes]:
+    return {str(file.relative_to(run)): file.read_bytes() for file in run.rglob("model.safetensors")
+            if "past" not in file.parts}
+
+
+def times(run: Path) -> dict[str, int]:
+    return {str(file.relative_to(run)): file.stat().st_mtime_ns for file in run.rglob("*/model/model.safetensors")}
+
+
+def test_every_stage_is_an_ordinary_run_on_top_of_the_last(done):
+    run = done[0] / "run"
+    for name, steps in (("general", 8), ("domain", 8), ("finetune", 10)):
+        assert json.loads((run / "stages" / name / "result.json").read_text())["steps"] == steps
+    starts = {name: json.loads((run / "stages" / name / "run.json").read_text())["start"]
+              for name in ("general", "domain", "task", "finetune")}
+    assert starts == {"general": None, "domain": str(run / "stages/general"),
+                      "task": str(run / "stages/domain/blended"), "finetune": str(run / "stages/task")}
+    row = {stage["stage"]: stage for stage in done[1]["stages"]}
+    assert row["task"]["tokens"] >= 3 * 300  # three epochs of forty sentences
+    assert (run / "model/model.safetensors").read_bytes() == \
+        (run / "stages/finetune/blended/model/model.safetensors").read_bytes()
+    assert list(stemma.load(run).cards) == ["task"]
+
+
+def test_what_is_told_of_the_stages(done):
+    _, result, told = done
+    row = {stage["stage"]: stage for stage in result["stages"]}
+    assert all(stage["general_loss"] > 1 for stage in row.values())
+    assert row["domain"]["forgotten"] == pytest.approx(row["domain"]["general_loss"] - row["general"]["general_loss"])
+    assert row["general"]["own_before"] is None and row["task"]["own_after"] < row["task"]["own_before"]
+    assert row["finetune"]["share"] in (0.3, 0.9) and row["domain"]["share"] in (0.5, 1.0)
+    assert set(result["metrics"]) == {"dev", "test"} and row["finetune"]["metric"] == "accuracy"
+    texts = {(entry["text"], entry["set"]) for entry in result["contamination"]}
+    assert texts == {(text, part) for text in ("general", "domain", "task") for part in ("dev", "test")}
+    assert not any("started at random" in text for text in told)
+    rows = result["payoff"]["finetune"]
+    assert [entry["from"] for entry in rows] == ["general", "domain", "task"] and len(rows[0]["scores"]) == 2
+    assert json.loads(json.dumps(result)) == result
+
+
+def test_the_mixture_that_did_best_on_dev_is_kept(done):
+    run = done[0] / "run"
+    facts = json.loads((run / "stages/finetune/blended/blend.json").read_text())
+    scores = {float(share): score for share, score in facts["accuracy"].items()}
+    assert scores[facts["share"]] == max(scores.values()) == facts["metrics"]["dev"]["accuracy"]
+    losses = json.loads((run / "stages/domain/blended/blend.json").read_text())
+    assert losses["loss"][str(losses["share"])] == min(losses["loss"].values())
+    ends = [stemma.load(run / "stages" / name).network.state_dict() for name in ("general", "domain", "domain/blended")]
+    name = "embedding.tokens.weight"
+    assert torch.allclose(ends[2][name], torch.lerp(ends[0][name], ends[1][name], losses["share"]))
+
+
+def test_replay_reads_a_quarter_of_general_text(done):
+    folder = done[0]
+    lines = (folder / "run/texts/domain-general.jsonl").read_text().splitlines()
+    general = "".join(json.loads(line)["text"] for line in lines)
+    own = (folder / "domain.txt").read_text()
+    assert len(general) / (len(general) + len(own)) == pytest.approx(0.25, abs=0.03)
+    assert all(json.loads(line)["text"] in (folder / "general.txt").read_text() for line in lines)
+    assert len(json.loads((folder / "run/stages/domain/run.json").read_text())["text"]) == 2
+
+
+def test_lineage_names_files_stages_and_numbers(done):
+    from stemma.files import sha256
+
+    folder, result, _ = done
+    entries = {entry["stage"]: entry for entry in json.loads((folder / "run/lineage.json").read_text())["stages"]}
+    assert list(entries.values()) == result["lineage"]
+    assert entries["task"]["start"] == entries["domain"]["hash"] != entries["domain"]["trained"]
+    assert entries["task"]["data"]["texts"] == {str(folder / "train.tsv"): sha256(folder / "train.tsv")}
+    assert entries["domain"]["general"] == {str(folder / "general.txt"): sha256(folder / "general.txt")}
+    report = (folder / "run/report.md").read_text()
+    for part in ("| general |", "Which stage paid off: finetune", entries["task"]["hash"][:12], "examples read",
+                 sha256(folder / "train.tsv")[:16]):
+        assert part in report
+
+
+def test_nothing_changed_so_nothing_is_made_again(done, again):
+    before = times(again / "run")
+    # the files lie elsewhere now, but hold the same; only what is unfinished would be started
+    result = pipeline(again / "run/pipeline.toml", again / "run")
+    after = times(again / "run")
+    assert {name: after[name] for name in before if name != "model/model.safetensors"} \
+        == {name: time for name, time in before.items() if name != "model/model.safetensors"}
+    assert [row["hash"] for row in result["lineage"]] == [row["hash"] for row in done[1]["lineage"]]
+    assert result["payoff"] == done[1]["payoff"] and result["metrics"] == done[1]["metrics"]
+
+
+def test_what_changed_is_made_again_with_all_that_follows_and_can_come_back(done, again):
+    run, plan, told = again / "run", again / "run/pipeline.toml", []
+    before, text = weights(run), plan.read_text()
+    plan.write_text(text.replace('texts_of = "finetune"', 'texts_of = "finetune"\nseed     = 5'))
+    assert plan.read_text() != text
+    pipeline(plan, run, notice=told.append)
+    after = weights(run)
+    changed = {name for name in before if before[name] != after[name]}
+    assert all("general" not in name.split("/")[1] and "stages/domain" not in name for name in changed)
+    assert {"stages/task/model/model.safetensors", "stages/finetune/model/model.safetensors",
+            "ablation/finetune/from-task/seed-1/model/model.safetensors", "model/model.safetensors"} <= changed
+    assert "general is unchanged and is kept." in told and any(text.startswith("task has changed") for text in told)
+    plan.write_text(text)
+    told.clear()
+    pipeline(plan, run, notice=told.append)
+    assert weights(run) == before
+    assert told[:4] == [f"{name} is unchanged and is kept." for name in ("general", "domain", "task", "finetune")]
+
+
+def test_a_finished_pipeline_says_so(done):
+    told: list[str] = []
+    assert resume(done[0] / "run", notice=told.append) == done[1]
+    assert told == [f"{done[0] / 'run'} is finished; nothing to do."]
+
+
+def test_a_model_without_a_head_gets_one_and_that_is_told(done, tmp_path):
+    """A fine-tuned model serves as a checkpoint that has lost its language model's head."""
+    write_data(tmp_path)
+    stages = {"given": {"model": str(done[0] / "run/stages/finetune")}, "domain": {"corpus": "domain.txt", "steps": 3},
+              "finetune": four_stages()["finetune"]}
+    told: list[str] = []
+    result = pipeline(write_plan(tmp_path, stages, general="general.txt"), tmp_path / "run", notice=told.append)
+    assert any("started at random" in text and "heads.vocabulary" in text for text in told)
+    given, domain, task = result["stages"]
+    assert given["general_loss"] is None and domain["forgotten"] is None and task["forgotten"] is not None
+    assert domain["own_before"] is None and domain["own_after"] is not None
+    assert "no language-model head" in (tmp_path / "run/report.md").read_text()
+    assert result["payoff"] == {} and "`ablate = true`" in (tmp_path / "run/report.md").read_text()
+
+
+def test_contamination_can_be_refused_and_nothing_is_left(tmp_path):
+    write_data(tmp_path)
+    line = (tmp_path / "test.tsv").read_text().splitlines()[4].partition("\t")[0]
+    (tmp_path / "domain.txt").write_text((tmp_path / "domain.txt").read_text() + f"\n{line}.\n")
+    stages = four_stages()
+    with pytest.raises(UserError, match="would read what the task is tested on") as caught:
+        pipeline(write_plan(tmp_path, stages, contamination="refuse"), tmp_path / "run")
+    assert any("domain" in what and "test.tsv, line 5" in what for _, what in caught.value.problems)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_changed_file_is_told_when_a_pipeline_is_resumed(again):
+    (again / "run/result.json").unlink()
+    (again / "domain.txt").write_text((again / "domain.txt").read_text().replace("cellar", "attic"))
+    with pytest.raises(UserError, match="what goes into stages/domain has changed"):
+        resume(again / "run")

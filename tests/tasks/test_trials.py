@@ -1,0 +1,153 @@
+"""Several trials of one fine-tune: each an ordinary run, the best is kept, and mean and spread are told."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import toy_tasks
+from commands import stemma as command
+
+import stemma
+from stemma.errors import UserError
+from stemma.lab.run_report import write_report
+from stemma.tasks import learning
+from stemma.tasks.finetune import resume
+from stemma.tasks.prepare import Task, finetune
+from stemma.tasks.trials import Trials
+from stemma.training.loop import Diverged
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    return toy_tasks.save_model(tmp_path_factory.mktemp("start") / "model")
+
+
+@pytest.fixture(scope="module")
+def tried(tmp_path_factory, model):
+    """(run, result, what was told) of two rates from two seeds each."""
+    folder = tmp_path_factory.mktemp("tried")
+    sets = toy_tasks.write_sets(folder, "classify", train=64, dev=32, test=24)
+    told: list[str] = []
+    result = finetune(Task("classify", sets), model, folder / "run", epochs=3, seed=4, notice=told.append,
+                      changes=["training.batch_size=16"], trials=Trials((1e-4, 5e-3), 2, ensemble=True))
+    return folder / "run", result, told
+
+
+def test_every_rate_is_tried_from_every_seed_and_the_best_is_kept(tried):
+    run, result, told = tried
+    names = ["rate-0.0001-seed-4", "rate-0.0001-seed-5", "rate-0.005-seed-4", "rate-0.005-seed-5"]
+    assert [trial["trial"] for trial in result["trials"]] == names
+    assert sorted(folder.name for folder in (run / "trials").iterdir()) == names
+    means = {}
+    for rate in (1e-4, 5e-3):
+        scores = [trial["metrics"]["dev"]["accuracy"] for trial in result["trials"] if trial["rate"] == rate]
+        summary = next(line for line in result["rates"] if line["rate"] == rate)["dev"]["accuracy"]
+        assert summary == {"mean": pytest.approx(np.mean(scores)), "spread": pytest.approx(np.std(scores, ddof=1)),
+                           "best": max(scores)}
+        means[rate] = np.mean(scores)
+    assert means[5e-3] > means[1e-4]  # so there is something to choose
+    chosen = result["chosen"]
+    assert chosen["rate"] == 5e-3
+    best = next(trial for trial in result["trials"] if trial["trial"] == chosen["trial"])
+    assert best["metrics"] == result["metrics"]
+    assert best["metrics"]["dev"]["accuracy"] == max(t["metrics"]["dev"]["accuracy"] for t in result["trials"][2:])
+    for file in ("model/model.safetensors", "dev.jsonl", "test.jsonl", "recipe.toml", "log.jsonl"):
+        assert (run / file).read_bytes() == (run / "trials" / chosen["trial"] / file).read_bytes()
+    assert stemma.load(run).card().labels == ("bad", "good")
+    assert json.loads((run / "result.json").read_text()) == result
+    assert any("2 seeds" in text and "±" in text for text in told)
+    assert not list(run.rglob("step-*"))  # of a finished trial the model is enough
+    write_report(run)
+    assert "--rates 0.0001,0.005 --restarts 2 --ensemble" in (run / "report.html").read_text()
+
+
+def test_a_trial_is_the_same_as_the_fine_tune_alone(tmp_path, tried, model):
+    run, result, _ = tried
+    sets = {part: toy_tasks.write_rows(tmp_path / f"{part}.jsonl", [
+        {"text": line["texts"][0], "label": line["label"]} for line in
+        map(json.loads, (run / f"{part}.jsonl").read_text().splitlines())]) for part in ("train", "dev", "test")}
+    alone = finetune(Task("classify", sets), model, tmp_path / "alone", epochs=3, seed=5,
+                     changes=["training.batch_size=16", "training.learning_rate=5e-3"])
+    assert alone["metrics"] == result["trials"][3]["metrics"]
+    assert (tmp_path / "alone/model/model.safetensors").read_bytes() == \
+        (run / "trials/rate-0.005-seed-5/model/model.safetensors").read_bytes()
+
+
+def test_an_ensemble_averages_logits(tried):
+    run, result, _ = tried
+    lines = [json.loads(line) for line in (run / "ensemble-dev.jsonl").read_text().splitlines()]
+    members = [[json.loads(line)["prediction"] for line in
+                (run / f"trials/rate-0.005-seed-{seed}/dev.jsonl").read_text().splitlines()] for seed in (4, 5)]
+    right = 0
+    for line, *said in zip(lines, *members, strict=True):
+        # of two classes, the difference of logits is that of log chances
+        margin = np.mean([np.log(one["scores"]["good"]) - np.log(one["scores"]["bad"]) for one in said])
+        assert line["prediction"]["scores"]["good"] == pytest.approx(1 / (1 + np.exp(-margin)), abs=1e-4)
+        right += line["prediction"]["label"] == line["label"]
+    assert result["ensemble"]["members"] == 2
+    assert result["ensemble"]["dev"]["accuracy"] == pytest.approx(right / len(lines))
+    assert result["ensemble"]["test"]["examples"] == 24
+
+
+def test_a_finished_search_has_nothing_left_to_do(tried):
+    run, result, _ = tried
+    told: list[str] = []
+    assert resume(run, notice=told.append) == result
+    assert told == [f"{run} is finished; nothing to do."]
+
+
+def test_finished_trials_are_not_done_again(tmp_path, model, monkeypatch):
+    sets = toy_tasks.write_sets(tmp_path, "classify", train=32, dev=16)
+    begun: list[str] = []
+    work = learning.work
+
+    def failing(run, show, notice):
+        begun.append(run.name)
+        if len(begun) == 2:
+            raise UserError("the disk is full")
+        return work(run, show, notice)
+
+    monkeypatch.setattr(learning, "work", failing)
+    with pytest.raises(UserError, match="disk is full"):
+        finetune(Task("classify", sets), model, tmp_path / "run", epochs=1, trials=Trials((), 3))
+    rate = begun[0].split("-seed-")[0]
+    assert (tmp_path / "run/trials" / begun[0] / "result.json").is_file()  # what was trained is still there
+    result = resume(tmp_path / "run")
+    assert begun == [f"{rate}-seed-0", f"{rate}-seed-1", f"{rate}-seed-1", f"{rate}-seed-2"]
+    assert len(result["trials"]) == 3 and "ensemble" not in result
+
+
+def test_a_rate_at_which_the_loss_runs_away_loses(tmp_path, model, monkeypatch):
+    sets = toy_tasks.write_sets(tmp_path, "classify", train=32, dev=16)
+    work = learning.work
+
+    def running_away(run, show, notice):
+        if run.name == "rate-0.01-seed-1" or gone == "all":
+            raise Diverged("the loss is not a number")
+        return work(run, show, notice)
+
+    monkeypatch.setattr(learning, "work", running_away)
+    gone = "one"
+    result = finetune(Task("classify", sets), model, tmp_path / "run", epochs=1, trials=Trials((1e-6, 1e-2), 2))
+    assert result["trials"][3] == {"trial": "rate-0.01-seed-1", "rate": 1e-2, "seed": 1, "diverged": True}
+    assert result["chosen"]["rate"] == 1e-6
+    gone = "all"
+    with pytest.raises(UserError, match="ran away in all 2 trials"):
+        finetune(Task("classify", sets), model, tmp_path / "none", epochs=1, trials=Trials((), 2))
+    assert not (tmp_path / "none").exists()
+
+
+@pytest.mark.parametrize("options, told", [
+    (["--rates", "1e-5,fast"], "write numbers with commas"), (["--rates", "1e-5"], "training.learning_rate=1e-05"),
+    (["--rates", "1e-5,1e-5"], "several different rates"), (["--rates", "0,1e-5"], "greater than 0"),
+    (["--restarts", "0"], "must be 1 or more"), (["--ensemble"], "add --restarts"),
+    (["--rates", "1e-5,2e-5", "training.learning_rate=1e-4"], "exclude each other"),
+    (["--layers", "last4"], "add --features"), (["--class-weights", "1"], "there are 2 classes: bad, good")])
+def test_nonsense_is_refused_before_anything_is_made(tmp_path, model, options, told):
+    sets = toy_tasks.write_sets(tmp_path, "classify", train=8, dev=8)
+    done = command("finetune", "classify", "--model", model, "--train", sets["train"], "--dev", sets["dev"], "--out",
+                   tmp_path / "run", *options, "--json")
+    assert done.code == 2 and told in done.json["error"]
+    assert not (tmp_path / "run").exists()
