@@ -15,7 +15,6 @@ from torch.nn import functional
 
 from stemma.network.activation import ACTIVATIONS
 from stemma.network.adaptive import AdaptiveScorer, AdaptiveTokens
-from stemma.network.boundary_head import BoundaryHead
 from stemma.network.dropout import Dropout
 from stemma.network.embed import Embedding
 from stemma.network.norm import build_norm
