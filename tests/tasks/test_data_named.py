@@ -200,8 +200,8 @@ def test_story_cloze(tmp_path):
 
 def test_the_registry_is_whole():
     assert set(DATASETS) == {
-        "cola", "sst2", "mrpc", "qqp", "stsb", "mnli", "mnli-mm", "qnli", "qnli-rank", "rte", "wnli", "ax", "snli", "scitail",
-        "squad", "squad2", "conll2003", "swag", "race", "storycloze", "babi", "imdb", "agnews", "yelp",
+        "cola", "sst2", "mrpc", "qqp", "stsb", "mnli", "mnli-mm", "qnli", "qnli-rank", "rte", "wnli", "ax", "snli",
+        "scitail", "squad", "squad2", "conll2003", "swag", "race", "storycloze", "babi", "imdb", "agnews", "yelp",
         "chnsenticorp", "weibo", "lcqmc", "bq", "xnli", "msra-ner", "peoples-daily-ner", "cmrc2018", "drcd", "cjrc",
         "nlpcc-dbqa", "thucnews"}
     for name, dataset in DATASETS.items():
