@@ -20,6 +20,7 @@ from pathlib import Path
 WARM = """
 import json, os, sys
 import torch._dynamo, stemma.exchange.save, stemma.training.loop, stemma.training.pretrain  # everything slow
+import stemma.lab.run_report
 from stemma.cli import main
 
 for line in sys.stdin:
@@ -27,6 +28,7 @@ for line in sys.stdin:
     child = os.fork()
     if not child:
         os.environ.update(job["environment"])
+        os.chdir(job["folder"])
         for number, name in enumerate((job["input"], job["out"], job["err"])):
             os.dup2(os.open(name, os.O_RDWR | (os.O_CREAT | os.O_TRUNC if number else 0)), number)
         sys.stdin, sys.stdout, sys.stderr = open(0), open(1, "w"), open(2, "w", buffering=1)
@@ -52,11 +54,12 @@ class Finished:
 
 
 class Running:
-    def __init__(self, arguments: tuple[object, ...], environment: dict[str, str], standard_input: str):
+    def __init__(self, arguments: tuple[object, ...], environment: dict[str, str], standard_input: str,
+                 folder: str | Path | None = None):
         self.folder = tempfile.TemporaryDirectory()
         self.files = [str(Path(self.folder.name) / name) for name in ("out", "err")]
         job = {"arguments": [str(word) for word in arguments], "environment": environment, "input": standard_input,
-               "out": self.files[0], "err": self.files[1]}
+               "out": self.files[0], "err": self.files[1], "folder": str(folder or Path.cwd())}
         _server().stdin.write(json.dumps(job) + "\n")
         self.process = int(_server().stdout.readline())
 
@@ -87,9 +90,11 @@ def _server() -> subprocess.Popen[str]:
                             bufsize=1, env={**os.environ, "OMP_WAIT_POLICY": "passive"})
 
 
-def start(*arguments: object, standard_input: str = os.devnull, **environment: str) -> Running:
-    return Running(arguments, environment, standard_input)
+def start(*arguments: object, standard_input: str = os.devnull, folder: str | Path | None = None,
+          **environment: str) -> Running:
+    return Running(arguments, environment, standard_input, folder)
 
 
-def stemma(*arguments: object, standard_input: str = os.devnull, **environment: str) -> Finished:
-    return start(*arguments, standard_input=standard_input, **environment).wait()
+def stemma(*arguments: object, standard_input: str = os.devnull, folder: str | Path | None = None,
+           **environment: str) -> Finished:
+    return start(*arguments, standard_input=standard_input, folder=folder, **environment).wait()

@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from commands import stemma
 from conftest import small_text
 
 ROOT = Path(__file__).parent.parent
@@ -44,7 +45,8 @@ def test_the_commands_of_the_page_work(page: Path, tmp_path: Path) -> None:
             elif command.startswith("stemma ") and not command.startswith(LONG):
                 for pattern, replacement in SHORTER:
                     command = pattern.sub(replacement, command)
-                run([sys.executable, "-m", "stemma", *shlex.split(command)[1:]], tmp_path, environment)
+                done = stemma(*shlex.split(command)[1:], folder=tmp_path)
+                assert done.code == 0, f"{command}\n{done.out}\n{done.err}"
             elif command and not command.startswith(LONG):
                 pytest.fail(f"{page.name} shows a command that no test knows how to run: {line}")
 
