@@ -3,36 +3,27 @@
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
-
 from stemma.errors import UserError, did_you_mean
-from stemma.schema.problems import explain
 from stemma.tasks.data.datasets import kind_of
 from stemma.tasks.pipeline.plan import BUDGETS, READING, TASK_ONLY, TEXT_ONLY, Entry, Header, PipelinePlan, Stage
+from stemma.tasks.plan_files import Problems, checked, read_toml, refuse
 from stemma.text.readers import list_files
 from stemma.training.run import is_corpus, is_stream
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
-Problems = list[tuple[str, str]]
 
 
 def read_plan(path: str | Path) -> PipelinePlan:
     """The plan, or all that is wrong with it."""
     path = Path(path)
-    try:
-        content = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UserError(f"cannot read the plan {path}: {error.strerror or error}.") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UserError(f"{path} is not valid TOML: {error}.") from error
+    content = read_toml(path)
     problems: Problems = []
     tables = content.pop("stages", {})
-    header = _checked(Header, _absolute(content, ("general",), path.parent), "", problems)
+    header = checked(Header, _absolute(content, ("general",), path.parent), "", problems)
     if not isinstance(tables, dict) or not tables:
         problems.append(("stages", "a plan has a table [stages.NAME] for each of its stages"))
         tables = {}
@@ -44,7 +35,7 @@ def read_plan(path: str | Path) -> PipelinePlan:
             problems.append((f"stages.{name}", f"must be a table: write [stages.{name}] above it"))
             continue
         table = _absolute(table, ("corpus", "train", "dev", "test", "model"), path.parent)
-        if (found := _checked(Entry, table, f"stages.{name}.", problems)) is not None:
+        if (found := checked(Entry, table, f"stages.{name}.", problems)) is not None:
             entries[name] = found
     whole = len(entries) == len(tables) and header is not None
     after = _standing(entries, list(tables), problems)
@@ -59,20 +50,8 @@ def read_plan(path: str | Path) -> PipelinePlan:
         plan = PipelinePlan(header, stages)
         problems += _wrong_together(plan)
     if problems:
-        raise UserError(f"{len(problems)} problem{'s' if len(problems) > 1 else ''} in the plan {path}", problems)
+        refuse(path, problems)
     return plan
-
-
-def _checked(kind: Any, values: dict[str, Any], where: str, problems: Problems) -> Any:
-    try:
-        return kind.model_validate(values)
-    except ValidationError as error:
-        known = list(kind.model_fields)
-        for problem in explain(error, values, kind):
-            unknown = problem.key.partition(".")[0] not in known
-            hint = did_you_mean(problem.key, known) or f" It has {', '.join(known)}."
-            problems.append((f"{where}{problem.place}", f"no such key.{hint}" if unknown else problem.message))
-        return None
 
 
 def _absolute(table: Mapping[str, Any], keys: tuple[str, ...], beside: Path) -> dict[str, Any]:
