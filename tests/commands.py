@@ -98,3 +98,28 @@ def start(*arguments: object, standard_input: str = os.devnull, folder: str | Pa
 def stemma(*arguments: object, standard_input: str = os.devnull, folder: str | Path | None = None,
            **environment: str) -> Finished:
     return start(*arguments, standard_input=standard_input, folder=folder, **environment).wait()
+
+
+def ends_alike(command: list[object], whole: Path, run: Path, moments: list[Callable[[], object]], sets: list[Path],
+               files: Callable[[Path], list[bytes]]) -> Finished:
+    """A fine-tune killed with -9 at each of these moments and taken up again ends in the bytes and scores of one that
+    was left alone. What it learns from (`sets`) is gone after the first kill: a run needs its own folder only."""
+    reference = stemma(*command, "--out", whole)
+    assert reference.code == 0, reference.err
+    for number, moment in enumerate(moments):
+        ended = start(*([*command, "--out", run] if number == 0 else ["resume", run])).kill_when(moment)
+        assert ended.code == -signal.SIGKILL, ended.err
+        for file in sets if number == 0 else []:
+            file.unlink()
+    assert not (run / "result.json").exists()
+    resumed = stemma("resume", run, "--json")
+    assert resumed.code == 0, resumed.err
+    assert files(run) == files(whole)
+    assert resumed.json["metrics"] == reference.json["metrics"]
+    assert not [path for path in run.rglob("*") if path.name.endswith((".tmp", ".old"))]
+    return resumed
+
+
+def reached(run: Path, step: int) -> bool:
+    """Whether a checkpoint of this step or a later one stands."""
+    return any(int(folder.name.removeprefix("step-")) >= step for folder in (run / "checkpoints").glob("step-*"))
