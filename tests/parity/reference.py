@@ -11,8 +11,10 @@ import random
 from pathlib import Path
 from typing import Any
 
+import tokenizers
 import torch
 import transformers
+from tokenizers import models, pre_tokenizers, trainers
 from torch import Tensor
 
 import stemma
@@ -230,3 +232,15 @@ def assert_agrees_both_ways(reference: Any, folder: Path, seed: int = 0) -> Mode
     assert before.keys() == after.keys()
     assert all(torch.equal(before[name], after[name]) for name in before)
     return model
+
+
+def write_byte_pairs(folder: Path, text: Path) -> None:
+    """A byte-level vocabulary with the mask at its end, and its merges, as RoBERTa and BART were published."""
+    backend = tokenizers.Tokenizer(models.BPE())
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.train([str(text)], trainers.BpeTrainer(
+        vocab_size=320, special_tokens=["<s>", "<pad>", "</s>", "<unk>"], show_progress=False,
+        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet())))
+    learnt = json.loads(backend.to_str())["model"]
+    (folder / "vocab.json").write_text(json.dumps({**learnt["vocab"], "<mask>": len(learnt["vocab"])}))
+    (folder / "merges.txt").write_text("#version: 0.2\n" + "".join(f"{' '.join(pair)}\n" for pair in learnt["merges"]))

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
-import tokenizers
 import torch
 import transformers
 from parity import reference
@@ -19,7 +16,6 @@ from parity.reference import (
     load_both_ways,
 )
 from safetensors.torch import load_file, save_file
-from tokenizers import models, pre_tokenizers, trainers
 
 import stemma
 from stemma.errors import UserError
@@ -143,14 +139,7 @@ def test_what_is_not_bart_is_saved_under_our_own_name(tmp_path, changes):
 def theirs_folder(tmp_path_factory, text_file):
     """As the first checkpoints have it: a vocabulary and merges."""
     folder = tmp_path_factory.mktemp("bart")
-    backend = tokenizers.Tokenizer(models.BPE())
-    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    backend.train([str(text_file)], trainers.BpeTrainer(
-        vocab_size=320, special_tokens=["<s>", "<pad>", "</s>", "<unk>"], show_progress=False,
-        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet())))
-    learnt = json.loads(backend.to_str())["model"]
-    (folder / "vocab.json").write_text(json.dumps({**learnt["vocab"], "<mask>": len(learnt["vocab"])}))
-    (folder / "merges.txt").write_text("#version: 0.2\n" + "".join(f"{' '.join(pair)}\n" for pair in learnt["merges"]))
+    reference.write_byte_pairs(folder, text_file)
     (folder / "config.json").write_text('{"model_type": "bart"}')
     (folder / "tokenizer_config.json").write_text('{"tokenizer_class": "BartTokenizer"}')
     return folder

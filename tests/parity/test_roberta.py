@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
-import tokenizers
 import torch
 import transformers
 from parity import reference
 from parity.reference import assert_agrees_both_ways, assert_same_outputs, config_of, configure
-from tokenizers import models, pre_tokenizers, trainers
 
 import stemma
 from stemma.errors import UserError
@@ -117,14 +113,7 @@ def test_what_is_not_roberta_is_saved_under_our_own_name(tmp_path, changes):
 def theirs_folder(tmp_path_factory, text_file):
     """As published: a vocabulary with the mask at its end, and merges."""
     folder = tmp_path_factory.mktemp("roberta")
-    backend = tokenizers.Tokenizer(models.BPE())
-    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    backend.train([str(text_file)], trainers.BpeTrainer(
-        vocab_size=320, special_tokens=["<s>", "<pad>", "</s>", "<unk>"], show_progress=False,
-        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet())))
-    learnt = json.loads(backend.to_str())["model"]
-    (folder / "vocab.json").write_text(json.dumps({**learnt["vocab"], "<mask>": len(learnt["vocab"])}))
-    (folder / "merges.txt").write_text("#version: 0.2\n" + "".join(f"{' '.join(pair)}\n" for pair in learnt["merges"]))
+    reference.write_byte_pairs(folder, text_file)
     (folder / "config.json").write_text('{"model_type": "roberta"}')
     return folder
 
