@@ -15,8 +15,9 @@ from stemma.corpus.shards import Corpus
 from stemma.errors import UserError
 from stemma.lineage import recipe
 from stemma.training.average import average
-from stemma.training.pretrain import _start_from, pretrain, resume
+from stemma.training.pretrain import pretrain, resume
 from stemma.training.source import adopt_tokenizer
+from stemma.training.start import start_from
 
 SMALL = ["network.width=32", "network.heads=2", "network.layers=2", "network.feedforward=64",
          "corpus.sequence_length=32", "training.batch_size=8", "training.warmup_steps=2", "training.threads=1",
@@ -78,7 +79,7 @@ def test_who_asks_the_discriminator_for_tokens_is_told_where_to_go(finished, tex
 def started(where: Path, corpus_folder: Path, *changes: str, name: str = "electra@tiny"):
     corpus, told = Corpus.open(corpus_folder), []
     wanted = adopt_tokenizer(recipe(name, [*SMALL, *changes]), corpus)
-    return *_start_from(str(where), wanted, corpus, told.append), told
+    return *start_from(str(where), wanted, corpus, told.append), told
 
 
 def test_going_on_from_a_run_goes_on_with_both(finished, corpus_folder):

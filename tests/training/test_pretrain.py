@@ -13,8 +13,9 @@ import stemma
 from stemma.corpus.shards import Corpus
 from stemma.errors import UserError
 from stemma.lineage import recipe
-from stemma.training.pretrain import _start_from, pretrain, resume
+from stemma.training.pretrain import pretrain, resume
 from stemma.training.source import adopt_tokenizer
+from stemma.training.start import start_from
 
 SMALL = ["network.width=32", "network.heads=2", "network.layers=2", "network.feedforward=64",
          "corpus.sequence_length=32", "training.batch_size=8", "training.warmup_steps=2", "training.threads=1"]
@@ -80,7 +81,7 @@ def test_starting_from_a_model_keeps_its_weights_and_its_network(finished, tmp_p
     corpus = Corpus.open(corpus_folder)
     told: list[str] = []
     wanted = adopt_tokenizer(recipe("bert@mini", ["corpus.sequence_length=32"]), corpus)
-    chosen, network = _start_from(str(run), wanted, corpus, told.append)
+    chosen, network = start_from(str(run), wanted, corpus, told.append)
     ours, theirs = network.state_dict(), stemma.load(run).network.state_dict()
     assert ours.keys() == theirs.keys() and all(torch.equal(ours[name], theirs[name]) for name in ours)
     assert (chosen.settings.network.layers, chosen.settings.network.width) == (2, 32)  # not mini's
@@ -99,6 +100,10 @@ def test_new_and_unneeded_heads_are_told(finished, tmp_path, corpus_folder):
     lone = pretrain("bert@tiny", corpus_folder, tmp_path / "lone", steps=1, start=run, notice=told.append,
                     changes=["remove=objective.next_sentence", "corpus.sequence_length=32", "training.batch_size=8"])
     assert any("not needed" in text and "heads.next_sentence" in text for text in told)
+    # the pooler goes along untouched: a fine-tune after this stage starts from the same one as a fine-tune before it
+    before, after = (stemma.load(place).network.state_dict() for place in (run, lone["run"]))
+    assert torch.equal(before["heads.pooler.dense.weight"], after["heads.pooler.dense.weight"])
+    assert not any(name.startswith("heads.next_sentence") for name in after)
     told.clear()
     pretrain("bert@tiny", corpus_folder, tmp_path / "both", steps=1, start=lone["run"], notice=told.append,
              changes=["corpus.sequence_length=32", "training.batch_size=8"])
@@ -113,7 +118,7 @@ def test_a_network_that_is_asked_for_must_be_the_models(finished, tmp_path, corp
     assert list(tmp_path.iterdir()) == []
 
 
-def test_raw_text_meets_the_tokenizer_of_the_model_to_start_from(finished, tmp_path, text_file):
+def test_raw_text_meets_the_tokenizer_of_the_model_tostart_from(finished, tmp_path, text_file):
     run, _ = finished
     text = tmp_path / "new.txt"
     text.write_text(text_file.read_text() + "Quite new words appear here.\n")

@@ -34,16 +34,12 @@ from stemma.training.source import adopt_tokenizer, corpus_from_text, locate_tar
 
 if TYPE_CHECKING:
     from stemma.exchange.model import Model
-    from stemma.network.network import Network
 
 Notice = Callable[[str], None]
 # What is said of a model besides its loss: called with the run, its plan, the model, what is known of it, and a notice.
 Conclude = Callable[[Path, Plan, "Model", dict[str, Any], Notice], dict[str, Any]]
 # What a run does, if not pre-training on a corpus: called with the run, whether to show progress, and a notice.
 Work = Callable[[Path, bool, Notice], dict[str, Any]]
-# What makes two networks different in kind: another size or epsilon is adopted from the model to start from, these not.
-STRUCTURE = ("position.kind", "attention.kind", "attention.bias", "attention.segments", "norm.kind", "norm.place",
-             "depth.kind", "transition", "embedding.query", "embedding.norm")
 
 
 def pretrain(chosen: Recipe | str, corpus: str | Path | Sequence[str], out: str | Path, *, steps: int | None = None,
@@ -123,6 +119,7 @@ def _train(run: Path, show: bool, notice: Notice, conclude: Conclude | None) -> 
     from stemma.training.checkpoints import latest_checkpoint
     from stemma.training.loop import Loop
     from stemma.training.stages import check_stages
+    from stemma.training.start import start_from, with_pooler
     from stemma.training.supply import Supply
 
     begins = latest_checkpoint(run) is None
@@ -139,7 +136,7 @@ def _train(run: Path, show: bool, notice: Notice, conclude: Conclude | None) -> 
     check_stages(wanted, plan.budget)
     torch.manual_seed(plan.seed)
     if plan.start and begins:
-        wanted, network = _start_from(plan.start, wanted, corpus, notice)
+        wanted, network = start_from(plan.start, wanted, corpus, notice)
     else:
         network = build_network(wanted)
     write_atomically(run / RECIPE, wanted.to_toml())
@@ -153,6 +150,8 @@ def _train(run: Path, show: bool, notice: Notice, conclude: Conclude | None) -> 
                f"{loop.threads} cores")
     result = {"run": str(run), **loop.train()}
     model = Model(wanted, corpus.tokenizer, network.eval())
+    if plan.start and plan.task is None:
+        model = with_pooler(model, plan.start)
     with folder_atomically(run / MODEL, overwrite=True) as place:
         write_model(model, place)
         write_directions(corpus, place)
@@ -194,64 +193,3 @@ def _make(wanted: Recipe, plan: Plan, notice: Notice) -> Corpus:
 
     return corpus_from_text(plan.text, wanted, plan.reading, notice, Tokenizer.load(find_folder(plan.start)),
                             plan.target)
-
-
-def _start_from(where: str, wanted: Recipe, corpus: Corpus, notice: Notice) -> tuple[Recipe, Network]:
-    """The weights of a finished model under this recipe's objectives; its sizes replace the recipe's."""
-    from stemma.exchange.load import find_folder, generator_beside, load
-    from stemma.objectives import build_network
-    from stemma.training.depth import without_top
-
-    model = load(where)
-    for text in model.notices:
-        notice(text)
-    theirs = model.tokenizer
-    if theirs is not None and theirs.fingerprint != corpus.tokenizer.fingerprint:
-        raise UserError(f"{where} and the corpus have different vocabularies ({theirs.vocab_size:,} and "
-                        f"{corpus.tokenizer.vocab_size:,} tokens); build the corpus with `--tokenizer "
-                        f"{find_folder(where)}`.")
-    if model.network.vocabulary != wanted.settings.tokenizer.vocab_size:
-        raise UserError(f"{where} has {model.network.vocabulary:,} tokens and the corpus "
-                        f"{corpus.tokenizer.vocab_size:,}; build the corpus with that model's tokenizer.")
-    beside = None if wanted.settings.network.generator is None else generator_beside(where)
-    wanted = adopt_network(wanted, model.recipe, Path(where).name, generator=beside is not None)
-    network = build_network(wanted)
-    weights = model.network.state_dict()
-    if beside is not None:
-        weights |= {f"generator.{name}": tensor for name, tensor in load(beside).network.state_dict().items()}
-    kept = without_top(weights, network.settings, wanted.settings.training.fresh)
-    missing, unexpected = network.load_state_dict(kept, strict=False)
-    own = {name for name, _ in network.named_parameters()}  # what is shared is there under its first name
-    new = sorted({".".join(name.split(".")[:2]) for name in missing if name in own and name not in weights})
-    if new:
-        notice(f"not in {where}, so started at random: {', '.join(new)}")
-    unused = sorted({".".join(name.split(".")[:2]) for name in unexpected})
-    if unused:
-        notice(f"in {where} but not needed by {wanted.label}: {', '.join(unused)}")
-    return wanted, network
-
-
-def adopt_network(wanted: Recipe, theirs: Recipe, origin: str, generator: bool = False) -> Recipe:
-    """`wanted` with the network of the model it starts from, and with its generator where that is there; what the
-    command line asks for must agree with it."""
-    from stemma.schema.layers import flatten
-
-    before, after = flatten(wanted.values["network"]), flatten(theirs.values["network"])
-    after = {key: value for key, value in after.items() if generator or not key.startswith("generator.")}
-    if generator:
-        after.setdefault("generator.layers", None)  # as many as the network: said by leaving it out
-    built = [(f"network.{key} = {before.get(key, 'none')}", f"{origin} has {after.get(key, 'none')}")
-             for key in STRUCTURE if before.get(key) != after.get(key)]
-    if built and theirs.name != wanted.name:
-        raise UserError(f"{origin} is a {theirs.title} and {wanted.label} is built differently, so its weights have no "
-                        f"place in it; train it further as {theirs.name}, or start from another model", built)
-    adjustable = ["dropout", "attention.dropout"]  # may differ without touching a weight
-    adjustable += [] if after.get("embedding.tasks") else ["embedding.tasks"]  # new vectors beside those that are there
-    changed = {key: value for key, value in after.items() if before.get(key) != value and key not in adjustable}
-    fought = [(f"network.{key} = {before.get(key)}", f"{origin} has {value}") for key, value in changed.items()
-              if wanted.origin.get(f"network.{key}") == "command line"]
-    if fought:
-        raise UserError(f"the network to start from ({origin}) is not the one you ask for", fought)
-    if not changed:
-        return wanted
-    return wanted.with_changes({f"network.{key}": value for key, value in changed.items()}, origin)

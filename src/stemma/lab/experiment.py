@@ -1,0 +1,120 @@
+"""What is asked of the lab: some recipes, the same text, the same seeds, the same budget, the same questions after it.
+
+An experiment is plain data. It stands in `lab.json` before anything is trained, so that whoever opens the folder, now
+or later, here or on another machine, can work on it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from stemma.errors import UserError
+from stemma.files import make_folder, write_atomically
+from stemma.lineage import Recipe, recipe
+from stemma.training.run import Reading
+
+FILE, RECIPES = "lab.json", "recipes"
+VERSION = 1
+UNITS = ("tokens", "flops", "minutes")
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One recipe of an experiment, resolved, under a name of its own."""
+
+    name: str  # "bert@tiny", or of an ablation "bert@tiny + tokenizer", "roberta@tiny - tokenizer"
+    recipe: Recipe
+    role: str = "recipe"  # recipe, or of an ablation: parent, child, plus (parent with a change), minus (child without)
+    change: str | None = None  # the group of changes that plus and minus are about
+
+
+@dataclass(frozen=True)
+class LabTask:
+    """A task on which every model is fine-tuned, as `stemma finetune` takes it."""
+
+    name: str  # classify, pair, ... or a data set's name
+    train: str
+    dev: str
+    epochs: float = 3.0
+    columns: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Allowance:
+    """What every cell may use: one of three measures; the other two are reported beside it."""
+
+    unit: str  # tokens, flops or minutes
+    amount: float
+
+    def describe(self) -> str:
+        return f"{self.amount:,.6g} {'FLOPs' if self.unit == 'flops' else self.unit}"
+
+
+@dataclass(frozen=True)
+class Measure:
+    """What a number is."""
+
+    key: str  # pseudo_bits_per_byte, bits_per_byte, validation_loss, or TASK.METRIC
+    title: str
+    unit: str
+    higher: bool  # is better
+    about: str  # in one sentence
+    per_token: bool = False  # means nothing across tokenizers
+
+
+@dataclass(frozen=True)
+class Score:
+    """A cell's number. Where it is a ratio of sums over documents or examples, its parts are kept: (above, below)."""
+
+    value: float
+    parts: tuple[tuple[float, float], ...] = ()
+
+
+@dataclass(frozen=True)
+class Experiment:
+    kind: str  # compare, ablate or claim
+    title: str
+    variants: tuple[Variant, ...]
+    allowance: Allowance
+    seeds: tuple[int, ...]
+    corpus: str | None  # a corpus folder that all share
+    text: tuple[str, ...]  # or raw text, which each reads through its own tokenizer
+    reading: Reading = field(default_factory=Reading)
+    tasks: tuple[LabTask, ...] = ()
+    measure: str | None = None  # the one that decides; None: the first task's metric, or else what suits the recipes
+    command: str = ""  # to do it again
+    details: Mapping[str, Any] = field(default_factory=dict)  # of an ablation or a claim
+    version: int = VERSION
+
+    def write(self, folder: Path) -> None:
+        """Into an existing folder; the recipes lie beside it, each of which can be run by itself."""
+        make_folder(folder / RECIPES)
+        listed = []
+        for number, one in enumerate(self.variants):
+            place = f"{RECIPES}/{number:03d}.toml"
+            write_atomically(folder / place, one.recipe.to_toml())
+            listed.append({"name": one.name, "role": one.role, "change": one.change, "recipe": place})
+        plain = asdict(replace(self, variants=())) | {"variants": listed}
+        write_atomically(folder / FILE, json.dumps(plain, indent=1))
+
+    @classmethod
+    def read(cls, folder: Path) -> Experiment:
+        try:
+            stored = json.loads((folder / FILE).read_text(encoding="utf-8"))
+            version = stored["version"]
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise UserError(f"{folder} is no folder of the lab, or its {FILE} is damaged ({error}); give the folder "
+                            "that `stemma compare` or `stemma ablate` made.") from error
+        if version != VERSION:
+            raise UserError(f"{folder} was made by another version of the lab ({version}, this one is {VERSION}), and "
+                            "its numbers cannot be mixed with new ones; choose another --out.")
+        variants = tuple(Variant(one["name"], recipe(folder / one["recipe"]), one["role"], one["change"])
+                         for one in stored["variants"])
+        return cls(**stored | {
+            "variants": variants, "allowance": Allowance(**stored["allowance"]), "seeds": tuple(stored["seeds"]),
+            "text": tuple(stored["text"]), "reading": Reading(**stored["reading"]),
+            "tasks": tuple(LabTask(**one) for one in stored["tasks"])})
