@@ -62,6 +62,10 @@ def make_folder(path: Path, known_as: Path | None = None) -> None:
             raise UserError(f"cannot make the folder {name}: {reason}; choose another place.") from error
 
 
+class Busy(UserError):  # noqa: N818  (what is the matter, not what is wrong)
+    """Somebody else is at work here."""
+
+
 @contextmanager
 def only_here(folder: Path, busy: str | None = None) -> Iterator[None]:
     """Hold a folder for this process alone: wait for whoever has it, or refuse with the sentence `busy`.
@@ -79,7 +83,7 @@ def only_here(folder: Path, busy: str | None = None) -> Iterator[None]:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | (fcntl.LOCK_NB if busy else 0))
         except BlockingIOError as error:
-            raise UserError(busy or "") from error
+            raise Busy(busy or "") from error
         except OSError:
             pass
         yield

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -93,10 +94,13 @@ def test_what_is_judged_is_the_text_with_samples_in_it(batches, monkeypatch):
     assert stream.wanted is None and stream.sees == batch.streams["encoder"].sees
 
 
-@pytest.mark.parametrize("micro", [1, 4])
-def test_slices_add_up(batches, micro):
+@pytest.mark.parametrize(("micro", "judged"), [(1, "all"), (4, "all"), (1, "hidden"), (4, "hidden")])
+def test_slices_add_up(batches, micro, judged):
     """Gradients, losses and shares of the whole step, whatever the slices; the draws are made the same."""
-    draft, batch, objectives = batches
+    draft, batch, _ = batches
+    chosen = recipe("electra@tiny", [*SMALL, f"objective.replaced_token.judged={judged}"])
+    (group,) = group_objectives(chosen, build_objectives(chosen))
+    objectives = group.objectives
     samples = torch.randint(draft.corpus.tokenizer.vocab_size, (len(batch.scores["vocabulary"].index),),
                             generator=torch.Generator().manual_seed(1))
 
@@ -116,9 +120,30 @@ def test_slices_add_up(batches, micro):
     assert one.measures == pytest.approx(other.measures, rel=1e-6)
     assert one.measures.keys() == {"generator_accuracy", "replaced", "precision", "recall"}
     replaced = int((samples != batch.scores["vocabulary"].labels).sum())
-    assert one.measures["replaced"] == pytest.approx(replaced / batch.tokens)
+    asked = batch.tokens if judged == "all" else len(samples)
+    assert one.measures["replaced"] == pytest.approx(replaced / asked)
     for name, gradient in gradients.items():
         torch.testing.assert_close(again[name], gradient, rtol=1e-4, atol=1e-5)
+
+
+def test_only_hidden_places_are_judged_where_that_is_asked_for(batches):
+    """The paper's "ELECTRA 15%": the same scores, but of the places where the generator wrote, and their mean."""
+    draft, batch, _ = batches
+    chosen = recipe("electra@tiny", [*SMALL, "objective.replaced_token.judged=hidden"])
+    (group,) = group_objectives(chosen, build_objectives(chosen))
+    network, target = network_of(draft), batch.scores["vocabulary"]
+    torch.manual_seed(5)
+    with torch.no_grad():
+        found, hidden = passes_of(network).losses(group.objectives, batch, None)
+        stream = batch.streams["encoder"]
+        ids = stream.ids.flatten().index_copy(0, target.index, hidden.sampled).view_as(stream.ids)
+        states = network({"encoder": replace(stream, ids=ids, wanted=None)})["encoder"].flatten(0, 1)
+        scores = network.heads["replaced_token"](states)[target.index]
+    wrong = (hidden.sampled != target.labels).float()
+    expected = torch.nn.functional.binary_cross_entropy_with_logits(scores, wrong)
+    assert float(found["replaced_token"]) == pytest.approx(float(expected), rel=1e-5)
+    some, of = hidden.shares["replaced"]
+    assert int(of) == len(target.index) and int(some) == int(wrong.sum())
 
 
 def test_no_gradient_goes_from_the_discriminator_to_the_generator(batches):

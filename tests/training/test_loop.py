@@ -95,13 +95,13 @@ def test_a_resumed_run_keeps_the_number_of_threads(tmp_path, corpus):
 def test_time_ends_with_a_step_that_is_looked_at_and_saved(tmp_path, corpus, monkeypatch):
     """However long looking and saving take, a budget in minutes ends after a step, with both done for that step."""
     loop = make_loop(tmp_path, corpus, "training.validate_every=1000", "training.checkpoint_every=2", minutes=0.01)
-    real = loop._save
+    real = loop.save
 
     def slowly():
         time.sleep(0.4)
         real()
 
-    monkeypatch.setattr(loop, "_save", slowly)
+    monkeypatch.setattr(loop, "save", slowly)
     result = loop.train()
     assert [entry["step"] for entry in entries(tmp_path) if "validation_loss" in entry] == [result["steps"]]
     assert (tmp_path / f"checkpoints/step-{result['steps']}").is_dir()
@@ -135,7 +135,7 @@ def test_a_warm_up_cut_short_by_time_stays_so_after_a_resume(tmp_path, corpus):
     assert at_the_top == 1.0 and loop.course.warmup == 41
     loop.course.step, loop.course.elapsed = 80, 30.0
     later = loop._factor(loop._used())
-    loop._save()
+    loop.save()
     resumed = make_loop(tmp_path, corpus, "training.warmup_steps=1000", minutes=1.0)
     resumed._restore()
     assert resumed._factor(resumed._used()) == later < 0.65

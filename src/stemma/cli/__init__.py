@@ -15,7 +15,21 @@ from typing import Annotated, Any, NoReturn
 import typer
 from typer.core import TyperGroup
 
-from stemma.cli import cleaning, evaluate, family, generate, multitask, pipeline, predict, start, train, translate, use
+from stemma.cli import (
+    cleaning,
+    evaluate,
+    family,
+    generate,
+    lab,
+    multitask,
+    pipeline,
+    predict,
+    start,
+    train,
+    translate,
+    use,
+)
+from stemma.cli.claims import claims_app
 from stemma.cli.corpus import corpus_app
 from stemma.cli.finetune import Tasks, finetune_app
 from stemma.cli.output import emit
@@ -74,6 +88,8 @@ train.register(app)
 app.add_typer(finetune_app, name="finetune", cls=Tasks)
 multitask.register(app)
 pipeline.register(app)
+lab.register(app)
+app.add_typer(claims_app, name="claims", cls=Verbs)
 use.register(app)
 generate.register(app)
 translate.register(app)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -18,13 +19,24 @@ def register(app: typer.Typer) -> None:
     app.command()(diff)
 
 
-def tree(json: JsonOption = False, debug: DebugOption = False) -> None:
+def tree(html: Annotated[Path | None, typer.Option("--html", metavar="FILE", help="Write a web page instead, where "
+                                                   "each recipe unfolds to what it changed.")] = None,
+         overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the file of --html.")] = False,
+         json: JsonOption = False, debug: DebugOption = False) -> None:
     """All recipes, each under the one it changes.
 
-    Example: stemma tree
+    Example: stemma tree --html family.html
     """
     from stemma import lineage
 
+    if html is not None:
+        from stemma.errors import UserError
+        from stemma.lab.tree_page import write_tree
+
+        if html.is_dir() or (html.exists() and not overwrite):
+            raise UserError(f"{html} {'is a folder' if html.is_dir() else 'exists'}; choose another file for --html"
+                            + ("." if html.is_dir() else ", or add --overwrite."))
+        write_tree(html)
     family = lineage.family()
 
     def human() -> None:
@@ -37,11 +49,14 @@ def tree(json: JsonOption = False, debug: DebugOption = False) -> None:
                     label = Text.assemble((info.name, "bold"), f"  {info.year or ''}  ", (info.summary, "dim"))
                     grow(branch.add(label), info.name)
 
+        if html is not None:
+            print(f"wrote {html}")
+            return
         root = Tree("", hide_root=True)
         grow(root, None)
         console().print(root)
 
-    emit({"recipes": [info._asdict() for info in family]}, json, human)
+    emit({"recipes": [info._asdict() for info in family], **({"html": str(html)} if html else {})}, json, human)
 
 
 def show(recipe: RecipeArgument, changes: ChangesArgument = None, json: JsonOption = False,

@@ -60,13 +60,20 @@ def pretrain(recipe: RecipeArgument, corpus: CorpusOption,
 
 def resume(run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of an interrupted run.")],
            json: JsonOption = False, debug: DebugOption = False) -> None:
-    """Go on with an interrupted run, to the very bytes it would have reached.
+    """Go on with an interrupted run, to the very bytes it would have reached; or with a lab, or help with one.
 
     Example: stemma resume run
     """
+    from stemma.lab.experiment import FILE as LAB
     from stemma.tasks.finetune import PIPELINE
     from stemma.tasks.finetune import resume as run_it
 
+    if (run / LAB).is_file():
+        from stemma.cli.lab import finish as finish_lab
+        from stemma.lab.work import resume_lab
+
+        finish_lab(resume_lab(run, show=sys.stderr.isatty(), notice=notice), run, json)
+        return
     result = run_it(run, show=sys.stderr.isatty(), notice=notice)
     if (run / PIPELINE).is_file():
         from stemma.cli.pipeline import finish as finish_pipeline

@@ -41,6 +41,15 @@ class View:
         inner = sentences[np.searchsorted(sentences, start, side="right"):np.searchsorted(sentences, stop)]
         return np.concatenate([[start], inner, [stop]])
 
+    def text(self, document: int) -> str:
+        """The text of one document; a view may hold only a part of it."""
+        start, stop = self.documents[document]
+        whole = int(np.searchsorted(self.corpus.documents, start, side="right")) - 1
+        first, last = self.corpus.documents[whole:whole + 2]
+        begins = int(self.corpus.slice("starts", start, start + 1)[0]) if start > first else 0
+        ends = int(self.corpus.slice("starts", stop, stop + 1)[0]) if stop < last else None
+        return self.corpus.text(whole)[begins:ends]
+
     def kinds(self) -> np.ndarray:
         """(D,) of each document, its kind's number in KINDS."""
         numbers = np.zeros(len(self.documents), np.int8)

@@ -20,40 +20,40 @@ from matplotlib.ticker import MaxNLocator
 
 INK, MUTED, FAINT, ACCENT, PAPER = "#1c1c1e", "#63636a", "#d6d6db", "#0a6ebd", "#fffffe"
 _VARIABLES = {INK: "ink", MUTED: "muted", FAINT: "faint", ACCENT: "accent", PAPER: "paper"}
-_STYLE: dict[Any, Any] = {
+STYLE: dict[Any, Any] = {
     "svg.fonttype": "none", "svg.hashsalt": "stemma", "text.parse_math": False, "font.family": "sans-serif",
     "font.size": 11, "axes.edgecolor": MUTED, "axes.labelcolor": INK, "text.color": INK, "xtick.color": MUTED,
     "ytick.color": MUTED}
-_SERIES = [(ACCENT, "-", 2.4), (INK, "-", 1.3), (MUTED, (0, (6, 2)), 1.6), (INK, (0, (1, 1.5)), 1.6)]
+SERIES = [(ACCENT, "-", 2.4), (INK, "-", 1.3), (MUTED, (0, (6, 2)), 1.6), (INK, (0, (1, 1.5)), 1.6)]
 _LINE_HEIGHT = 0.075      # of a label, as a share of the axes' height
-_LABEL_WIDTH = 16         # characters; longer labels are wrapped
+LABEL_WIDTH = 16         # characters; longer labels are wrapped
 _COLUMNS = 2              # of small plots
 
 
 def learning_curve(series: Mapping[str, Sequence[tuple[float, float]]], baselines: Mapping[str, float],
                    x_label: str, y_label: str) -> str:
     """Lines over time, the first one in the accent colour, against constant baselines; returns an `<svg>` element."""
-    with matplotlib.rc_context(_STYLE):
-        figure, axes = _canvas(x_label, y_label)
+    with matplotlib.rc_context(STYLE):
+        figure, axes = canvas(x_label, y_label)
         ends: list[tuple[float, str, str]] = []
         for label, value in baselines.items():
             axes.axhline(value, color=MUTED, linewidth=0.9, linestyle=(0, (4, 3)))
             ends.append((value, label, MUTED))
         for place, (label, points) in enumerate(series.items()):
-            colour, dash, width = _SERIES[place % len(_SERIES)]
+            colour, dash, width = SERIES[place % len(SERIES)]
             x, y = zip(*points, strict=True)
             axes.plot(x, y, color=colour, linestyle=dash, linewidth=width, solid_capstyle="round",
                       marker="o" if len(points) == 1 else None)
             ends.append((y[-1], label, colour))
         axes.margins(x=0.02, y=0.08)
-        _label_ends(axes, ends)
-        return _svg(figure)
+        label_ends(axes, ends)
+        return to_svg(figure)
 
 
 def small_curves(panels: Mapping[str, tuple[Mapping[str, Sequence[tuple[float, float]]], float | None]],
                  x_label: str, y_label: str) -> str:
     """A small plot for each name: lines over a common time, as in `learning_curve`, and a baseline if there is one."""
-    with matplotlib.rc_context(_STYLE):
+    with matplotlib.rc_context(STYLE):
         rows = -(-len(panels) // _COLUMNS)
         figure = Figure(figsize=(5.0, 0.5 + 1.3 * rows), layout="constrained")
         grid = figure.subplots(rows, _COLUMNS, squeeze=False, sharex=True).flatten()
@@ -65,7 +65,7 @@ def small_curves(panels: Mapping[str, tuple[Mapping[str, Sequence[tuple[float, f
             axes.xaxis.set_major_locator(MaxNLocator(4, steps=[1, 2, 2.5, 5, 10]))
             if baseline is not None:
                 axes.axhline(baseline, color=MUTED, linewidth=0.9, linestyle=(0, (4, 3)))
-            for (colour, dash, width), points in zip(_SERIES, series.values(), strict=False):
+            for (colour, dash, width), points in zip(SERIES, series.values(), strict=False):
                 x, y = zip(*points, strict=True)
                 axes.plot(x, y, color=colour, linestyle=dash, linewidth=0.7 * width, solid_capstyle="round",
                           marker="o" if len(points) == 1 else None, markersize=3)
@@ -76,14 +76,14 @@ def small_curves(panels: Mapping[str, tuple[Mapping[str, Sequence[tuple[float, f
             axes.tick_params(labelbottom=True)
         figure.supxlabel(x_label, fontsize=10, color=INK)
         figure.suptitle(y_label, x=0.02, ha="left", fontsize=11, color=INK)
-        return _svg(figure)
+        return to_svg(figure)
 
 
 def bars(groups: Sequence[tuple[str, Sequence[float]]], y_label: str,
          baseline: tuple[str, float] | None = None) -> str:
     """A bar per group up to the mean of its values, each value as a point over it; the last group has the accent."""
-    with matplotlib.rc_context(_STYLE):
-        figure, axes = _canvas("", y_label)
+    with matplotlib.rc_context(STYLE):
+        figure, axes = canvas("", y_label)
         for place, (_, values) in enumerate(groups):
             colour = ACCENT if place == len(groups) - 1 else FAINT
             axes.bar(place, np.mean(values), width=0.6, color=colour, linewidth=0)
@@ -91,18 +91,18 @@ def bars(groups: Sequence[tuple[str, Sequence[float]]], y_label: str,
             axes.scatter(place + spread, values, s=26, facecolor=PAPER, edgecolor=INK, linewidth=1.1, zorder=3)
             axes.annotate(f"{np.mean(values):.3g}", (place, max(0.0, *values)), xytext=(0, 7), ha="center",
                           textcoords="offset points", fontweight="bold")
-        axes.set_xticks(range(len(groups)), [textwrap.fill(label, _LABEL_WIDTH) for label, _ in groups], color=INK)
+        axes.set_xticks(range(len(groups)), [textwrap.fill(label, LABEL_WIDTH) for label, _ in groups], color=INK)
         axes.tick_params(axis="x", length=0)
         axes.set_xlim(-0.6, len(groups) - 0.4)
         axes.margins(y=0.14)
         if baseline is not None:
             axes.axhline(baseline[1], color=INK, linewidth=0.9, linestyle=(0, (4, 3)))
-            _label_ends(axes, [(baseline[1], baseline[0], MUTED)])
-        return _svg(figure)
+            label_ends(axes, [(baseline[1], baseline[0], MUTED)])
+        return to_svg(figure)
 
 
-def _canvas(x_label: str, y_label: str) -> tuple[Figure, Axes]:
-    figure = Figure(figsize=(5.0, 3.2), layout="constrained")
+def canvas(x_label: str, y_label: str, height: float = 3.2) -> tuple[Figure, Axes]:
+    figure = Figure(figsize=(5.0, height), layout="constrained")
     axes = figure.add_subplot()
     axes.spines[["top", "right"]].set_visible(False)
     axes.set_xlabel(x_label)
@@ -113,11 +113,13 @@ def _canvas(x_label: str, y_label: str) -> tuple[Figure, Axes]:
     return figure, axes
 
 
-def _label_ends(axes: Axes, ends: Sequence[tuple[float, str, str]]) -> None:
+def label_ends(axes: Axes, ends: Sequence[tuple[float, str, str]]) -> None:
     """Names to the right of where lines end, pushed apart where they would overlap."""
     low, high = axes.get_ylim()
     axes.set_ylim(low, high)                      # what follows must not move the lines
-    wrapped = sorted((((value - low) / (high - low)), textwrap.fill(label, _LABEL_WIDTH), colour)
+    place = (axes.transScale + axes.transLimits).transform       # from values to shares, whatever the scale
+    left = axes.get_xlim()[0]
+    wrapped = sorted((float(place((left, value))[1]), textwrap.fill(label, LABEL_WIDTH), colour)
                      for value, label, colour in ends)
     heights = np.array([(text.count("\n") + 1) * _LINE_HEIGHT for _, text, _ in wrapped])
     for middle, (_, text, colour) in zip(_spread([place for place, _, _ in wrapped], heights), wrapped, strict=True):
@@ -147,7 +149,7 @@ def _bounds(places: Sequence[float], sizes: Sequence[float]) -> tuple[float, flo
     return centre - sum(sizes) / 2, centre + sum(sizes) / 2
 
 
-def _svg(figure: Figure) -> str:
+def to_svg(figure: Figure) -> str:
     file = io.StringIO()
     nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))           # equal plots are equal text
     figure.savefig(file, format="svg", transparent=True, metadata=nothing)

@@ -38,27 +38,31 @@ class ReplacedToken(Objective):
         """Nothing: what is hidden is the masked LM's choice, and what stands there instead the generator's."""
 
     def loss(self, network: Network, hidden: Hidden, batch: Batch) -> dict[str, Tensor]:
-        """Every real place is judged, special tokens too, as in the released code."""
+        """Every real place is judged, special tokens too, as in the released code; or those alone that were hidden, as
+        the paper does to see what judging all of them is worth (its section 3.4)."""
         stream, hid = batch.streams["encoder"], batch.scores[VOCABULARY]
         assert hidden.sampled is not None, "the masked LM comes first, and its generator writes"
         ids = stream.ids.flatten().index_copy(0, hid.index, hidden.sampled).view_as(stream.ids)
         labels = torch.zeros_like(ids, dtype=torch.bool).flatten()
         labels[hid.index] = hidden.sampled != hid.labels
         judged = network({"encoder": replace(stream, ids=ids, wanted=None)})["encoder"].flatten(0, 1)  # (B x L, width)
-        real = stream.real()
-        if real is not None:
+        real, total = stream.real(), float(batch.tokens)
+        if self.settings.judged == "hidden":
+            judged, labels, total = judged[hid.index], labels[hid.index], hid.total
+        elif real is not None:
             judged, labels = judged[real.flatten()], labels[real.flatten()]
         scores = network.heads[HEAD](judged).float()
         _measure(hidden, scores > 0, labels)
         lost = functional.binary_cross_entropy_with_logits(scores, labels.float(), reduction="sum")
-        return {self.name: lost / max(1, batch.tokens)}
+        return {self.name: lost / max(1.0, total)}
 
     def baseline(self, batch: Batch, unigram: np.ndarray) -> dict[str, float]:
         """One who knows only how many tokens are replaced, by a generator that knows only how often each occurs. With a
         better generator fewer of them are, and knowing their number is worth more: see `replaced` in the log."""
         hid = batch.scores[VOCABULARY]
         by_chance = float(np.exp(unigram[hid.labels.cpu().numpy()]).mean()) if len(hid.labels) else 0.0
-        share = min(max((1 - by_chance) * len(hid.labels) / max(batch.tokens, 1), 1e-6), 1 - 1e-6)
+        judged = len(hid.labels) if self.settings.judged == "hidden" else batch.tokens
+        share = min(max((1 - by_chance) * len(hid.labels) / max(judged, 1), 1e-6), 1 - 1e-6)
         return {self.name: float(-(share * np.log(share) + (1 - share) * np.log1p(-share)))}
 
 

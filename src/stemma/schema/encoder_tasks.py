@@ -93,6 +93,7 @@ class ReplacedTokenSettings(BaseObjective):
     """ELECTRA: of every token, say whether it is the original or what a small generator put there."""
 
     kind: Literal["replaced_token"]
+    judged: Literal["all", "hidden"] = "all"  # hidden: only where the generator wrote, the paper's "ELECTRA 15%"
 
     sees: ClassVar[Sees] = "full"
     needs_generator = True

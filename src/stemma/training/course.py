@@ -14,6 +14,7 @@ class Course:
     tokens: int = 0
     seconds: float = 0.0  # spent on steps, for tokens a second
     elapsed: float = 0.0  # with validation and saving, for budgets in minutes
+    lasted: float = 0.0  # the same when the last step ended: what comes after that one is no training any more
     used: float = 0.0  # share of the budget, when the last step began
     means: dict[str, list[float]] = field(default_factory=dict)  # running mean of the loss, by the tasks that make it
     #                                                              up, and how many steps it is the mean of

@@ -74,21 +74,31 @@ class Loop:
 
     def train(self) -> dict[str, Any]:
         """Run to the end of the budget, from the newest checkpoint if there is one."""
+        with self:
+            self.advance()
+            return self.conclude()
+
+    def __enter__(self) -> Loop:
         self._restore()
         self._refuse_vain()
-        try:
-            with noted_signals() as stopped, Progress(self.recipe.label, self.budget.describe(), self.show) as progress:
-                over = self._used() >= 1 or self.selection is not None and self.selection.settled
-                while not over:
-                    over = self._step(progress)
-                    if stopped:
-                        self._save()
-                        raise Interrupted(f"stopped at step {self.course.step:,} and saved; `stemma resume {self.run}` "
-                                          "goes on from there.")
-            return self._conclude()
-        finally:
-            self.supply.close()
-            self.log.close()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.supply.close()
+        self.log.close()
+
+    def advance(self, seconds: float = math.inf) -> bool:
+        """Go on, for so long at most: several loops may take turns. Whether this one is at its end."""
+        until = self.course.elapsed + seconds
+        over = self._used() >= 1 or self.selection is not None and self.selection.settled
+        with noted_signals() as stopped, Progress(self.recipe.label, self.budget.describe(), self.show) as progress:
+            while not over and self.course.elapsed < until:
+                over = self._step(progress)
+                if stopped:
+                    self.save()
+                    raise Interrupted(f"stopped at step {self.course.step:,} and saved; `stemma resume {self.run}` "
+                                      "goes on from there.")
+        return over
 
     def _restore(self) -> None:
         state = load_latest(self.run, self.network, self.optimizer, self.notice)
@@ -136,6 +146,7 @@ class Loop:
         spent = time.perf_counter() - began
         course.seconds += spent
         course.elapsed += spent
+        course.lasted = course.elapsed
         course.used = used
         course.losses, course.measures = outcome.losses, outcome.measures
         loss = self._loss_of(outcome.losses, prepared.objectives)
@@ -172,7 +183,7 @@ class Loop:
                 self.layers.train()
             self.log.write({"step": course.step, "tokens": course.tokens, **self.held_out})
         if course.step % settings.checkpoint_every == 0 or over:
-            self._save()
+            self.save()
         used = self._used()
         left = course.elapsed * (1 - used) / used if used else math.inf
         progress.update(course.step, min(used, 1.0), course.loss or math.nan, self.floor, speed, max(left, 0.0))
@@ -219,7 +230,7 @@ class Loop:
         what = f"jumped to {total:.3g} (its running mean is {mean:.3g})" if spiked else "is not a number"
         kept = "before anything was learnt"
         if self.course.step:
-            self._save()
+            self.save()
             kept = f"with the state of step {self.course.step:,} saved in {self.run}"
         raise Diverged(f"the loss {what} at step {self.course.step + 1:,}; training stopped {kept}. Start again with "
                         "a lower training.learning_rate, a longer training.warmup_steps or training.clip_norm=1.0.")
@@ -263,7 +274,7 @@ class Loop:
             floors |= objective.baseline(prepared.batch, self.unigram)
         return _reported(floors, prepared.objectives)
 
-    def _save(self) -> None:
+    def save(self) -> None:
         course = self.course
         course.best = None if self.selection is None else asdict(self.selection.best)
         values = {key: value for key, value in vars(course).items() if key not in ("step", "tokens")}
@@ -273,7 +284,7 @@ class Loop:
         if self.selection is not None:
             self.selection.tidy()
 
-    def _conclude(self) -> dict[str, Any]:
+    def conclude(self) -> dict[str, Any]:
         course = self.course
         chosen: dict[str, Any] = {}
         if self.selection is not None and self.selection.best.step != course.step:
@@ -285,7 +296,7 @@ class Loop:
         return {"recipe": self.recipe.label, "steps": course.step, "tokens": course.tokens, "loss": course.loss,
                 "losses": course.losses, "measures": course.measures, **held_out, **chosen,
                 "tokens_per_second": course.tokens / max(course.seconds, 1e-9), "seconds": course.seconds,
-                "parameters": self.network.parameter_count(),
+                "elapsed": course.lasted, "parameters": self.network.parameter_count(),
                 "precision": str(self.precision).removeprefix("torch."), "device": self.device.type,
                 "threads": self.threads}
 

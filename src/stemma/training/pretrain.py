@@ -6,7 +6,7 @@ import json
 import shutil
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -34,6 +34,7 @@ from stemma.training.source import adopt_tokenizer, corpus_from_text, locate_tar
 
 if TYPE_CHECKING:
     from stemma.exchange.model import Model
+    from stemma.training.loop import Loop
 
 Notice = Callable[[str], None]
 # What is said of a model besides its loss: called with the run, its plan, the model, what is known of it, and a notice.
@@ -105,7 +106,42 @@ def _carry_out(run: Path, show: bool, notice: Notice, work: Work) -> dict[str, A
         raise Interrupted(f"stopped; `stemma resume {run}` goes on from its last checkpoint.") from None
 
 
+@dataclass(frozen=True)
+class Training:
+    """A run that is opened: its loop, ready to go on, and what is done when that is at its end."""
+
+    run: Path
+    plan: Plan
+    recipe: Recipe
+    corpus: Corpus
+    loop: Loop
+
+    def finish(self, told: dict[str, Any], notice: Notice, conclude: Conclude | None = None) -> dict[str, Any]:
+        """The model and what is reported of it, on disk."""
+        from stemma.exchange.model import Model
+        from stemma.exchange.save import write_model
+        from stemma.training.start import with_pooler
+
+        result = {"run": str(self.run), **told}
+        model = Model(self.recipe, self.corpus.tokenizer, self.loop.network.eval())
+        if self.plan.start and self.plan.task is None:
+            model = with_pooler(model, self.plan.start)
+        with folder_atomically(self.run / MODEL, overwrite=True) as place:
+            write_model(model, place)
+            write_directions(self.corpus, place)
+        if conclude is not None:
+            result |= conclude(self.run, self.plan, model, result, notice)
+        write_atomically(self.run / RESULT, json.dumps(result, indent=1))
+        return result
+
+
 def _train(run: Path, show: bool, notice: Notice, conclude: Conclude | None) -> dict[str, Any]:
+    training = open_training(run, show, notice)
+    return training.finish(training.loop.train(), notice, conclude)
+
+
+def open_training(run: Path, show: bool, notice: Notice) -> Training:
+    """Everything that a run needs, as it stands on disk."""
     wanted, plan = read_run(run)
     corpus = _open_corpus(run, wanted, plan, notice)
     if plan.task is None:  # a fine-tune keeps the model's own, which may have places for more tokens than there are
@@ -113,13 +149,11 @@ def _train(run: Path, show: bool, notice: Notice, conclude: Conclude | None) -> 
 
     import torch  # only now: the run folder is complete
 
-    from stemma.exchange.model import Model
-    from stemma.exchange.save import write_model
     from stemma.objectives import build_network, build_objectives, check_needs, without_data
     from stemma.training.checkpoints import latest_checkpoint
     from stemma.training.loop import Loop
     from stemma.training.stages import check_stages
-    from stemma.training.start import start_from, with_pooler
+    from stemma.training.start import start_from
     from stemma.training.supply import Supply
 
     begins = latest_checkpoint(run) is None
@@ -148,17 +182,7 @@ def _train(run: Path, show: bool, notice: Notice, conclude: Conclude | None) -> 
         notice(f"{wanted.label} · {network.parameter_count() / 1e6:.1f} M parameters · "
                f"{corpus.tokens / 1e6:.2f} M tokens · {str(loop.precision).removeprefix('torch.')} on "
                f"{loop.threads} cores")
-    result = {"run": str(run), **loop.train()}
-    model = Model(wanted, corpus.tokenizer, network.eval())
-    if plan.start and plan.task is None:
-        model = with_pooler(model, plan.start)
-    with folder_atomically(run / MODEL, overwrite=True) as place:
-        write_model(model, place)
-        write_directions(corpus, place)
-    if conclude is not None:
-        result |= conclude(run, plan, model, result, notice)
-    write_atomically(run / RESULT, json.dumps(result, indent=1))
-    return result
+    return Training(run, plan, wanted, corpus, loop)
 
 
 def _open_corpus(run: Path, wanted: Recipe, plan: Plan, notice: Notice) -> Corpus:

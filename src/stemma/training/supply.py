@@ -260,6 +260,12 @@ class Supply:
             objective.corrupt(draft, rng)
         return draft, active
 
+    def kind_of(self, step: int, length: int, used: float) -> tuple[int, tuple[str, ...], int]:
+        """What sort of step it is: the group whose turn it is, its tasks by then, and how long rows are. Steps of one
+        sort cost the same."""
+        number, active = self._choose(self._moment(step, length, used))
+        return number, tuple(objective.name for objective in active), length
+
     def skip(self, step: int, length: int, used: float = 0.0) -> None:
         """Move on past the rows of a step without making its draft."""
         number, _ = self._choose(self._moment(step, length, used))

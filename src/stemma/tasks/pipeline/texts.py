@@ -8,12 +8,11 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from stemma.corpus.shards import Corpus
-from stemma.corpus.view import View, split
+from stemma.corpus.view import split
 from stemma.tasks.data.examples import Example, TaggedExample, content
 from stemma.text.cleaning.documents import file_atomically
 from stemma.text.readers import read_passages
@@ -72,17 +71,6 @@ def replayed(general: Corpus, validation: float, characters: int, seed: int) -> 
     for number in np.random.default_rng([seed, 11]).permutation(len(view.documents)):
         if total >= characters:
             break
-        chosen.append(_text(view, int(number)))
+        chosen.append(view.text(int(number)))
         total += len(chosen[-1])
     return chosen, total
-
-
-def _text(view: View, number: int) -> str:
-    """A document of a view, which may end before the document itself does."""
-    corpus: Any = view.corpus
-    start, stop = view.documents[number]
-    document = int(np.searchsorted(corpus.documents, start, side="right")) - 1
-    text = corpus.text(document)
-    if stop < corpus.documents[document + 1]:
-        text = text[:int(corpus.slice("starts", stop, stop + 1)[0])]
-    return text

@@ -1,0 +1,129 @@
+"""`stemma claims`: what papers found, as experiments that can be run here, and what comes out."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from typing import Annotated, Any
+
+import typer
+
+from stemma.cli.lab import (
+    DevOption,
+    DryOption,
+    EpochsOption,
+    OutOption,
+    ProcessesOption,
+    TaskOption,
+    TrainOption,
+    finish,
+)
+from stemma.cli.output import DebugOption, JsonOption, columns, emit, notice, shown
+from stemma.cli.train import DocumentsOption, EncodingOption, ErrorsOption, FieldOption
+from stemma.errors import UserError
+
+ClaimArgument = Annotated[str, typer.Argument(metavar="NAME", help="A claim's name, or the path of a .toml file.")]
+
+claims_app = typer.Typer(invoke_without_command=True, rich_markup_mode=None,
+                         help="What papers found, as experiments: list them, look at one, run it.")
+
+
+@claims_app.callback()
+def claims(context: typer.Context, json: JsonOption = False, debug: DebugOption = False) -> None:
+    """What papers found, as experiments that can be run here: all of them; `show` one, `run` one.
+
+    Example: stemma claims
+    """
+    if context.invoked_subcommand is not None:
+        return
+    from stemma.lab.claims import all_claims
+
+    found = all_claims()
+
+    def human() -> None:
+        from rich.text import Text
+
+        from stemma.cli.output import console
+
+        for claim in found:
+            cost = f"{shown(claim.total_tokens())} tokens in {len(claim.variants) * claim.seeds} cells"
+            own = "" if claim.language == "en" else " · needs --corpus"
+            console().print(Text.assemble((claim.name, "bold"), f"  {claim.title}"))
+            console().print(Text(f"  {claim.paper}: {claim.found}"))
+            console().print(Text(f"  {cost}{own}\n", style="dim"))
+        print("`stemma claims show NAME` tells the plan of one, `stemma claims run NAME --out DIR` runs it.")
+
+    emit({"claims": [_about(claim) for claim in found]}, json, human)
+
+
+@claims_app.command()
+def show(name: ClaimArgument, json: JsonOption = False, debug: DebugOption = False) -> None:
+    """The plan of a claim: its variants, what is expected of them, and by what it is decided.
+
+    Example: stemma claims show masks
+    """
+    from stemma import lineage
+    from stemma.lab.claims import find_claim
+
+    claim = find_claim(name)
+    recipes = claim.recipes()
+    first, second = claim.pair
+    between = [{"key": change.key, "from": change.before, "to": change.after}
+               for change in lineage.diff(recipes[first], recipes[second])]
+
+    def human() -> None:
+        told = [("question", claim.title), ("paper", claim.paper), ("found", claim.found), ("note", claim.note or ""),
+                ("expected", claim.expects), ("decided by", " · ".join([claim.measure, *claim.tasks])),
+                ("budget", f"{shown(claim.tokens)} tokens, {claim.seeds} seeds, size {claim.size}"),
+                ("for all", " ".join(claim.shared_changes()))]
+        told += [(one.name, " ".join([one.recipe, *one.changes])) for one in claim.members]
+        print("\n".join(columns([row for row in told if row[1]])))
+
+    emit(_about(claim) | {"between": between}, json, human)
+
+
+@claims_app.command()
+def run(name: ClaimArgument, out: OutOption,
+        corpus: Annotated[list[str] | None, typer.Option(
+            "--corpus", metavar="DIR|PATH", show_default=False,
+            help="Text to learn from; by default the documentation inside your Python.")] = None,
+        tokens: Annotated[int | None, typer.Option(min=1, help="Every model reads so many tokens.")] = None,
+        seeds: Annotated[int | None, typer.Option(min=1, help="How often everything is done.")] = None,
+        size: Annotated[str | None, typer.Option(help="Of all recipes, such as mini.")] = None,
+        task: TaskOption = None, train: TrainOption = None, dev: DevOption = None, epochs: EpochsOption = 3.0,
+        processes: ProcessesOption = 1, dry_run: DryOption = False, documents: DocumentsOption = "blank",
+        field: FieldOption = "text", encoding: EncodingOption = "utf-8", errors: ErrorsOption = "strict",
+        json: JsonOption = False, debug: DebugOption = False) -> None:
+    """Run a claim through the lab: seen, not seen at this size, or the opposite.
+
+    Without --corpus it needs no data: text and tasks are the documentation inside your own Python. Interrupted, the
+    same command or `stemma resume` goes on.
+
+    Example: stemma claims run masks --out masks
+    """
+    from stemma.lab.claims import experiment_of, find_claim
+    from stemma.lab.comparison import tasks_of
+    from stemma.lab.results import check_measure
+    from stemma.lab.work import run_experiment
+    from stemma.training.run import Reading
+
+    if corpus == ["-"]:
+        raise UserError("the lab reads its text more than once, which standard input does not allow; give a file.")
+    claim = find_claim(name)
+    given = tasks_of(task or [], train or [], dev or [], epochs)
+    experiment = experiment_of(claim, corpus=corpus or (), reading=Reading(documents, field, encoding, errors),
+                               tasks=given, tokens=tokens, seeds=seeds, size=size,
+                               command=shlex.join(["stemma", *sys.argv[1:]]), notice=notice)
+    check_measure(experiment)
+    found = run_experiment(experiment, out, processes=processes, dry_run=dry_run, show=sys.stderr.isatty(),
+                           notice=notice)
+    if not (dry_run or json):
+        print(f"{claim.title}\n{found['claim']['verdict']}: {found['claim']['text']}\n")
+    finish(found, out, json, dry_run, processes)
+
+
+def _about(claim: Any) -> dict[str, Any]:
+    """A claim as a program reads it."""
+    plain = claim.model_dump(exclude={"variants"})
+    return plain | {"expects": claim.expects, "variants": [one.model_dump() for one in claim.members],
+                    "cells": len(claim.variants) * claim.seeds, "total_tokens": claim.total_tokens()}

@@ -1,0 +1,179 @@
+"""`compare` and `ablate`: which change was it? Recipes under the same budget, text and seeds."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from stemma.cli.output import DebugOption, JsonOption, columns, emit, notice
+from stemma.cli.train import CorpusOption, DocumentsOption, EncodingOption, ErrorsOption, FieldOption
+from stemma.errors import UserError
+
+RecipesArgument = Annotated[list[str], typer.Argument(metavar="RECIPE... [KEY=VALUE...]", show_default=False,
+                                                      help="Recipes, and changes that all of them get.")]
+ChildArgument = Annotated[list[str], typer.Argument(metavar="RECIPE [KEY=VALUE...]", show_default=False,
+                                                    help="A recipe, and changes for it and its parent alike.")]
+OutOption = Annotated[Path, typer.Option(metavar="DIR", show_default=False,
+                                         help="The lab's folder; what is there already is used again.")]
+TokensOption = Annotated[int | None, typer.Option(help="Every model reads so many tokens.")]
+FlopsOption = Annotated[float | None, typer.Option(help="Every model is trained for so many FLOPs, such as 1e14.")]
+MinutesOption = Annotated[float | None, typer.Option(help="Every model is trained for so many minutes, in turns.")]
+SeedsOption = Annotated[int, typer.Option(min=1, help="How often everything is done; one seed shows no spread.")]
+TaskOption = Annotated[list[str] | None, typer.Option("--task", metavar="TASK", help="Then fine-tune on this task; may "
+                                                      "be repeated, each with its --train and --dev.")]
+TrainOption = Annotated[list[str] | None, typer.Option(metavar="FILE", help="The task's training examples.")]
+DevOption = Annotated[list[str] | None, typer.Option(metavar="FILE", help="The examples it is judged by.")]
+EpochsOption = Annotated[float, typer.Option(help="Of every fine-tune.")]
+MeasureOption = Annotated[str | None, typer.Option(help="The measure that decides, such as sst2.accuracy.")]
+ProcessesOption = Annotated[int, typer.Option(min=1, help="So many cells at a time, each with its share of the cores.")]
+DryOption = Annotated[bool, typer.Option("--dry-run", help="Print the plan and how long it takes, by a short trial.")]
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(compare)
+    app.command()(ablate)
+
+
+def compare(recipes: RecipesArgument, corpus: CorpusOption, out: OutOption, tokens: TokensOption = None,
+            flops: FlopsOption = None, minutes: MinutesOption = None, seeds: SeedsOption = 3, task: TaskOption = None,
+            train: TrainOption = None, dev: DevOption = None, epochs: EpochsOption = 3.0,
+            sizes: Annotated[str | None, typer.Option(help="Every recipe at each of these sizes, such as "
+                                                      "tiny,mini,midi; fits how the loss falls.")] = None,
+            measure: MeasureOption = None, processes: ProcessesOption = 1, dry_run: DryOption = False,
+            documents: DocumentsOption = "blank", field: FieldOption = "text", encoding: EncodingOption = "utf-8",
+            errors: ErrorsOption = "strict", json: JsonOption = False, debug: DebugOption = False) -> None:
+    """Train recipes on the same text, seeds and budget, and say which differences are more than noise.
+
+    Example: stemma compare bert@tiny roberta@tiny --corpus notes.txt --tokens 1000000 --out lab
+    """
+    from stemma.lab.comparison import compared_variants
+    from stemma.lab.experiment import Experiment
+
+    names, changes = _parted(recipes)
+    wanted = [size.strip() for size in sizes.split(",") if size.strip()] if sizes else []
+    variants = compared_variants(names, changes, wanted)
+    experiment = Experiment(
+        "compare", f"{', '.join(names)}: which learns more?", variants, **_asked(
+            corpus, tokens, flops, minutes, seeds, task, train, dev, epochs, measure, documents, field, encoding,
+            errors), details={"sizes": wanted} if wanted else {}, command=_command())
+    _run(experiment, out, processes, dry_run, json)
+
+
+def ablate(recipe: ChildArgument, corpus: CorpusOption, out: OutOption,
+           against: Annotated[str | None, typer.Option(metavar="RECIPE", help="What it is compared with, else its "
+                                                       "parent.")] = None,
+           group: Annotated[list[str] | None, typer.Option(metavar="KEY,KEY", help="Changes that are made "
+                                                           "together.")] = None,
+           apart: Annotated[list[str] | None, typer.Option(metavar="KEY", help="A change that is made by "
+                                                           "itself.")] = None,
+           tokens: TokensOption = None, flops: FlopsOption = None, minutes: MinutesOption = None,
+           seeds: SeedsOption = 3, task: TaskOption = None, train: TrainOption = None, dev: DevOption = None,
+           epochs: EpochsOption = 3.0, measure: MeasureOption = None, processes: ProcessesOption = 1,
+           dry_run: DryOption = False, documents: DocumentsOption = "blank", field: FieldOption = "text",
+           encoding: EncodingOption = "utf-8", errors: ErrorsOption = "strict", json: JsonOption = False,
+           debug: DebugOption = False) -> None:
+    """Which change was it? A recipe's changes, each added to its parent and each taken from the recipe.
+
+    Example: stemma ablate roberta@tiny --corpus notes.txt --tokens 1000000 --out lab
+    """
+    from stemma.lab.ablation import ablation
+    from stemma.lab.experiment import Experiment
+    from stemma.training.run import locate
+
+    names, changes = _parted(recipe)
+    if len(names) != 1:
+        raise UserError(f"one recipe is ablated at a time, and {len(names)} are given; `stemma compare` takes several.")
+    child, _, size = names[0].partition("@") if not names[0].endswith(".toml") else (names[0], "", "")
+    told = [list(filter(None, one.replace(" ", ",").split(","))) for one in group or []]
+    variants, details = ablation(against, child, size or None, changes, told, apart or [],
+                                 own_corpus=locate(corpus)[0] is None)
+    title = f"{variants[1].name} against {variants[0].name}: which change was it?"
+    experiment = Experiment("ablate", title, variants, **_asked(
+        corpus, tokens, flops, minutes, seeds, task, train, dev, epochs, measure, documents, field, encoding, errors),
+        details=details, command=_command())
+    _run(experiment, out, processes, dry_run, json)
+
+
+def _parted(words: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Recipes, and `key=value` changes."""
+    names, changes = [word for word in words if "=" not in word], [word for word in words if "=" in word]
+    if not names:
+        raise UserError("no recipe is given; `stemma tree` lists all of them.")
+    return names, changes
+
+
+def _command() -> str:
+    """As it was typed."""
+    return shlex.join(["stemma", *sys.argv[1:]])
+
+
+def _asked(corpus: list[str], tokens: int | None, flops: float | None, minutes: float | None, seeds: int,
+           task: list[str] | None, train: list[str] | None, dev: list[str] | None, epochs: float, measure: str | None,
+           documents: str, field: str, encoding: str, errors: str) -> dict[str, Any]:
+    """What compare and ablate have in common, as an experiment takes it."""
+    from stemma.lab.comparison import allowance_of, tasks_of
+    from stemma.training.run import Reading, locate
+
+    folder, text = locate(corpus)
+    if text == ["-"]:
+        raise UserError("the lab reads its text more than once, which standard input does not allow; give a file.")
+    return {"allowance": allowance_of(tokens, flops, minutes), "seeds": tuple(range(seeds)), "corpus": folder,
+            "text": tuple(text), "reading": Reading(documents, field, encoding, errors),
+            "tasks": tasks_of(task or [], train or [], dev or [], epochs), "measure": measure}
+
+
+def _run(experiment: Any, out: Path, processes: int, dry_run: bool, as_json: bool) -> None:
+    from stemma.lab.results import check_measure
+    from stemma.lab.work import run_experiment
+
+    check_measure(experiment)
+    if len(experiment.seeds) == 1:
+        notice("one seed shows no spread: differences are told, and no interval is claimed.")
+    if processes > 1 and experiment.allowance.unit == "minutes":
+        raise UserError("--processes and --minutes exclude each other: whoever shares the machine shares its time; "
+                        "leave --processes out, or give --tokens or --flops.")
+    found = run_experiment(experiment, out, processes=processes, dry_run=dry_run, show=sys.stderr.isatty(),
+                           notice=notice)
+    finish(found, out, as_json, dry_run, processes)
+
+
+def finish(found: dict[str, Any], out: Path, as_json: bool, dry_run: bool = False, processes: int = 1) -> None:
+    emit(found, as_json, lambda: show_plan(found, processes) if dry_run else show_results(found, out))
+
+
+def show_plan(found: dict[str, Any], processes: int) -> None:
+    from stemma.training.progress import clock
+
+    print(f"{found['title']}\n{found['cells']} cells: {len(found['seeds'])} seeds of")
+    rows = [(one["variant"], f"{one['steps']:,} steps", f"{one['tokens']:,} tokens", f"{one['flops']:.2g} FLOPs",
+             f"{one['parameters'] / 1e6:.1f} M parameters", clock(one["seconds"])) for one in found["variants"]]
+    print("\n".join(f"  {line}" for line in columns(rows)))
+    for name, listed in (("hidden", found["details"].get("hidden", [])),
+                         ("impossible", found["details"].get("impossible", []))):
+        for one in listed:
+            print(f"  {name}: {one.get('key') or one.get('variant')}: {one['why']}")
+    print(f"about {clock(found['seconds'])} one after another")
+
+
+def show_results(found: dict[str, Any], out: Path) -> None:
+    from stemma.lab.lab_words import chance, differences, failures, headline, verdict
+
+    print(headline(found))
+    measures = found["measures"]
+    rows = [("", *(one["title"] for one in measures))]
+    for row in found["table"]:
+        told = [row["scores"].get(one["key"]) for one in measures]
+        rows.append((row["variant"], *("" if one is None else f"{one['mean']:.4g}" + (
+            f" ± {one['spread']:.2g}" if one["spread"] is not None else "") for one in told)))
+    print("\n".join(f"  {line}" for line in columns(rows)))
+    for measure in measures[:1]:
+        print(f"{measure['title']}, {'higher' if measure['higher'] else 'lower'} is better:")
+        pairs = [(f"{one['a']} -> {one['b']}", verdict(one)) for one in differences(found, measure["key"])]
+        print("\n".join(f"  {line}" for line in columns(pairs)))
+    print("\n".join(filter(None, [chance(found), *failures(found)])))
+    print(f"{out / 'report.html'} shows it all; report.md and results.json lie beside it.")

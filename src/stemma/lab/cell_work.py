@@ -1,0 +1,131 @@
+"""What is done in a cell: pre-train, ask about held-out text, fine-tune. Each part is kept once it is complete."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from stemma.exchange.cards import Card
+from stemma.exchange.load import load
+from stemma.exchange.weights import SAFE
+from stemma.files import make_folder, remove_leftovers, sha256, write_atomically
+from stemma.lab.cells import FAILED, SCORES, Cell, budget_of, stored_scores
+from stemma.lab.costs import Costs
+from stemma.lab.experiment import Experiment, LabTask, Score
+from stemma.lab.intrinsic import held_out_score
+from stemma.lab.shared_text import SharedText
+from stemma.lineage import Recipe
+from stemma.tasks.finetune import resume as resume_task
+from stemma.tasks.learning import read_lines
+from stemma.tasks.metrics import METRICS
+from stemma.tasks.prepare import Task, finetune
+from stemma.tasks.scoring import FOUND, right
+from stemma.training.budget import Budget
+from stemma.training.loop import Diverged
+from stemma.training.pretrain import resume
+from stemma.training.run import MODEL, PLAN, Plan, create_run, read_run
+from stemma.training.source import adopt_tokenizer
+
+Notice = Callable[[str], None]
+LOOKS = 8  # at held-out text while a model learns: enough for a curve, few enough to cost little
+CHECKPOINTS = "checkpoints"
+RIGHT = ("accuracy", "exact_match")  # metrics that are the share of examples answered right, example by example
+
+
+class Work:
+    """Everything that the cells of one experiment share."""
+
+    def __init__(self, experiment: Experiment, shared: SharedText, costs: Costs, show: bool, notice: Notice):
+        self.experiment, self.shared, self.costs, self.show, self.notice = experiment, shared, costs, show, notice
+
+    def carry_out(self, cell: Cell) -> None:
+        """From wherever the cell stands to its end; a training that breaks down is noted, with the reason."""
+        remove_leftovers(cell.folder)
+        began = time.perf_counter()
+        try:
+            self.train(cell)
+        except Diverged as error:
+            write_atomically(cell.folder / FAILED, json.dumps({"why": error.message}))
+            return
+        self.measure(cell, time.perf_counter() - began)
+        for task in self.experiment.tasks:
+            self.learn(cell, task)
+
+    def train(self, cell: Cell) -> dict[str, Any]:
+        if not (cell.run / PLAN).is_file():
+            create_run(cell.run, *self.planned(cell), overwrite=True)
+        return resume(cell.run, show=self.show, notice=self.notice)
+
+    def planned(self, cell: Cell) -> tuple[Recipe, Plan]:
+        """The pre-training of a cell, as it stands on disk before it begins."""
+        unit, amount = budget_of(self.experiment.allowance, self.costs.of(cell.variant).flops)
+        wanted = self.watched(cell.variant.recipe)
+        shared = self.shared
+        plan = Plan(shared.corpus, list(shared.text), Budget(unit, amount), cell.seed, reading=shared.reading)
+        if shared.corpus:
+            corpus = self.costs.corpus(cell.variant)
+            wanted, plan = adopt_tokenizer(wanted, corpus), replace(plan, fingerprint=corpus.fingerprint)
+        return wanted, plan
+
+    def watched(self, recipe: Recipe) -> Recipe:
+        """The recipe with looks at held-out text now and then; of the checkpoints only the newest is of use."""
+        steps = self.costs.steps(recipe)
+        changes: dict[str, Any] = {"training.keep_checkpoints": 1}
+        if steps is not None:
+            changes["training.validate_every"] = max(1, steps // LOOKS)
+        return recipe.with_changes(changes, "lab")
+
+    def measure(self, cell: Cell, trained: float) -> None:
+        """Ask the model about the text that none of them has read, after so many seconds of training."""
+        if cell.scores() is not None:
+            return
+        began = time.perf_counter()
+        scores = held_out_score(load(cell.run), self.shared.stretches)
+        cost = self.costs.of(cell.variant)
+        found = {"scores": stored_scores(scores), "digest": sha256(cell.run / MODEL / SAFE),
+                 "flops_a_step": cost.flops, "training_seconds": trained, "seconds": time.perf_counter() - began}
+        write_atomically(cell.folder / SCORES, json.dumps(found))
+        shutil.rmtree(cell.run / CHECKPOINTS, ignore_errors=True)  # the model is there: nobody goes on from them
+
+    def learn(self, cell: Cell, task: LabTask) -> None:
+        """Fine-tune the model and keep what it answered; the fine-tuned weights are not kept."""
+        if cell.task_scores(task) is not None:
+            return
+        began = time.perf_counter()
+        folder = cell.task_folder(task)
+        make_folder(folder)
+        remove_leftovers(folder)
+        run = folder / "run"
+        if (run / PLAN).is_file():
+            result = resume_task(run, show=self.show, notice=self.notice)
+        else:
+            asked = Task(task.name, {"train": task.train, "dev": task.dev}, dict(task.columns) or None)
+            result = finetune(asked, cell.run, run, epochs=task.epochs, seed=cell.seed, show=self.show,
+                              notice=self.notice)
+        found = {"task": task.name, "scores": stored_scores(task_scores(run, result)),
+                 "seconds": time.perf_counter() - began}
+        write_atomically(folder / SCORES, json.dumps(found))
+        shutil.rmtree(run, ignore_errors=True)
+
+
+def task_scores(run: Path, result: dict[str, Any]) -> dict[str, Score]:
+    """The metrics of a fine-tune on its dev set; of those that count right answers, example by example."""
+    plan = read_run(run)[1]
+    assert plan.task is not None
+    card = Card.from_json(next(iter(plan.task["cards"].values())))
+    metrics = result["metrics"]["dev"]
+    lines = [json.loads(line) for line in (run / "dev.jsonl").read_text(encoding="utf-8").split("\n") if line]
+    found = {}
+    for name in card.metrics:
+        parts: tuple[tuple[float, float], ...] = ()
+        if name in RIGHT and card.kind in ("classify", "pair", "choice"):
+            gold = [right(card.kind, example) for example in read_lines(run, "dev", card)]
+            said = [line["prediction"][FOUND[card.kind]] for line in lines]
+            parts = tuple((METRICS[card.kind][name].scale * (a == b), 1.0) for a, b in zip(gold, said, strict=True))
+        found[name] = Score(float(metrics[name]), parts)
+    return found

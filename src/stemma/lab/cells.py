@@ -1,0 +1,101 @@
+"""A cell: one variant with one seed, known by all that goes into its training; whoever asks for the same gets the same.
+
+The number of a cell is taken from the resolved recipe, the text, the budget and the seed. So a recipe or a seed more
+reuses what is there, and two variants that come to the same recipe share their cells. Each task that the model is
+fine-tuned on has a number of its own below it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from stemma.files import sha256
+from stemma.lab.experiment import Allowance, Experiment, LabTask, Score, Variant
+from stemma.lab.shared_text import SharedText
+from stemma.schema.layers import flatten
+
+CELLS, RUN, TASKS = "cells", "run", "tasks"
+SCORES, FAILED = "scores.json", "failed.json"
+FORMAT = 1  # a new number leaves old cells aside
+# What a recipe says of the machine and of looking on, and nothing of the model.
+ASIDE = {f"training.{key}" for key in ("threads", "log_every", "validate_every", "checkpoint_every",
+                                       "keep_checkpoints", "steps")}
+
+
+@dataclass(frozen=True)
+class Cell:
+    variant: Variant
+    seed: int
+    folder: Path
+
+    @property
+    def number(self) -> str:
+        return self.folder.name
+
+    @property
+    def run(self) -> Path:
+        return self.folder / RUN
+
+    def scores(self) -> dict[str, Any] | None:
+        """What was measured of the model itself; None: not yet."""
+        return read_json(self.folder / SCORES)
+
+    def failure(self) -> str | None:
+        """Why its training cannot come to an end, however often it is tried."""
+        found = read_json(self.folder / FAILED)
+        return None if found is None else str(found["why"])
+
+    def task_folder(self, task: LabTask) -> Path:
+        return self.folder / TASKS / task_number(task)
+
+    def task_scores(self, task: LabTask) -> dict[str, Any] | None:
+        return read_json(self.task_folder(task) / SCORES)
+
+    def is_done(self, experiment: Experiment) -> bool:
+        return self.failure() is not None or self.scores() is not None and all(
+            self.task_scores(task) is not None for task in experiment.tasks)
+
+
+def cells_of(experiment: Experiment, shared: SharedText, folder: Path) -> list[Cell]:
+    """Seed by seed, so that a lab which is stopped early has compared all variants on the same seeds."""
+    numbers = {one.name: [recipe_number(one), shared.digest, asdict(experiment.allowance)]
+               for one in experiment.variants}
+    return [Cell(one, seed, folder / CELLS / digest(FORMAT, *numbers[one.name], seed))
+            for seed in experiment.seeds for one in experiment.variants]
+
+
+def recipe_number(variant: Variant) -> str:
+    """Of what the recipe says about the model: not its name, nor who set what."""
+    return digest({key: value for key, value in flatten(variant.recipe.values).items() if key not in ASIDE})
+
+
+def task_number(task: LabTask) -> str:
+    return digest(asdict(task) | {"train": sha256(Path(task.train)), "dev": sha256(Path(task.dev))})
+
+
+def digest(*parts: Any) -> str:
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def read_json(file: Path) -> dict[str, Any] | None:
+    return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else None
+
+
+def stored_scores(scores: dict[str, Score]) -> dict[str, Any]:
+    return {key: {"value": score.value, "parts": score.parts} for key, score in scores.items()}
+
+
+def restored_scores(stored: dict[str, Any]) -> dict[str, Score]:
+    return {key: Score(one["value"], tuple((above, below) for above, below in one["parts"]))
+            for key, one in stored.items()}
+
+
+def budget_of(allowance: Allowance, flops_a_step: float) -> tuple[str, float]:
+    """As a run takes it: FLOPs become steps, counted beforehand."""
+    if allowance.unit == "flops":
+        return "steps", max(1, round(allowance.amount / flops_a_step))
+    return allowance.unit, allowance.amount

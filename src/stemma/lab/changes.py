@@ -1,0 +1,310 @@
+"""The changes between two recipes, as the smallest ones that make sense: each can be made to the one, or taken back
+in the other, and so be measured by itself.
+
+The rule, from two resolved recipes:
+
+1. Every value that differs is a change. A table that came or went as a whole is one change, and so is a table whose
+   `kind` is another one with other keys.
+2. Changes that mean nothing without each other are one: the keys of a table whose `kind` changed, the keys of a line of
+   FAMILIES below, a part of the network with the tasks that cannot do without it (PARTS), and tasks that
+   - replace each other: sentence tasks of the same rows, or all tasks that guess tokens where none of them stayed;
+   - came or went together and share rows that no other task reads;
+   - are stages of one curriculum: `starts` and `stops` go with the tasks whose time begins or ends there.
+3. The tokenizer is one thing.
+4. What can neither be made to the parent alone nor taken back in the child alone joins the fewest others with which it
+   can, up to two. What is possible one way only stays alone.
+
+Whoever disagrees says so (`regroup`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from itertools import combinations
+from typing import Any
+
+from stemma.errors import UserError, did_you_mean
+from stemma.lineage import COMMAND_LINE, Change, Recipe
+from stemma.schema.layers import at
+from stemma.schema.task import BaseObjective
+
+SIZE = ("network.width", "network.layers", "network.heads", "network.feedforward", "network.attention.head_width",
+        "network.decoder.layers")
+# Keys that are one decision. The first one that changed gives the group its name.
+FAMILIES: tuple[tuple[str, ...], ...] = (
+    SIZE,
+    ("training.optimizer", "training.optimizer.kind", "training.learning_rate"),  # each optimizer has its own scale
+    ("corpus.packing", "corpus.short_probability"),  # only segment pairs are ever made shorter
+    ("corpus.sequence_length", "network.position.maximum"),  # a longer window needs more places
+    ("network.embedding.segments", "network.attention.segments", "corpus.single", "corpus.pair", "corpus.boundary",
+     "objective.*.single", "objective.*.pair"),  # what stands around a text, and which part of it a token belongs to
+    ("network.embedding.tasks", "objective.*.task_id"),
+    ("objective.*.turns",),  # shares of one whole
+    ("network.dropout", "network.attention.dropout", "network.inner_dropout"),
+    ("network.bias", "network.attention.bias"),
+    ("network.initialization.*", "network.embedding.scale", "network.embedding.quiet", "network.attention.scale"),
+)
+# The same within one task.
+TASK_FAMILIES: tuple[tuple[str, ...], ...] = (
+    ("unit", "ngrams", "geometric", "longest", "together"), ("dynamic", "duplicates"), ("mask", "random"))
+PARTS = {"network.decoder": "needs_decoder", "network.generator": "needs_generator",
+         "network.embedding.query": "needs_query"}
+STAGE_KEYS = (".starts", ".stops", ".start_step")
+MOST_PARTNERS = 2  # more would be a change that nobody calls one
+
+
+@dataclass(frozen=True)
+class Group:
+    """Changes that are made, or taken back, together."""
+
+    name: str  # unique among the groups of a pair of recipes: a key, or a table
+    changes: tuple[Change, ...]
+
+    def holds(self, word: str) -> bool:
+        """Whether a word of the user's means it, or something in it."""
+        return word == self.name or any(_within(change.key, word) or _within(word, change.key)
+                                        for change in self.changes)
+
+
+def atomic(parent: Recipe, child: Recipe, without: Sequence[str] = ()) -> list[Group]:
+    """By the rule above, in the order of the recipes' sections; `without` are keys of changes to leave alone."""
+    changes = [change for change in differences(parent.values, child.values)
+               if not any(_within(change.key, key) for key in without)]
+    return _joined(_named(changes, _belonging(changes, parent, child)), parent, child)
+
+
+def differences(before: Mapping[str, Any], after: Mapping[str, Any], prefix: str = "") -> list[Change]:
+    """What to set, key by key or table by table, so that the one becomes exactly the other. Unlike `lineage.diff`,
+    which leaves out the defaults that come with a kind."""
+    found: list[Change] = []
+    for name in dict.fromkeys([*before, *after]):
+        old, new = before.get(name), after.get(name)
+        if old == new:
+            continue
+        if isinstance(old, Mapping) and isinstance(new, Mapping) and (
+                old.get("kind") == new.get("kind") or old.keys() == new.keys()):
+            found += differences(old, new, f"{prefix}{name}.")
+        else:
+            found.append(Change(prefix + name, old, new))
+    return found
+
+
+def added(parent: Recipe, group: Group) -> Recipe:
+    """The parent with the group's changes; UserError says why that cannot be."""
+    return trainable(_set(parent, {change.key: change.after for change in group.changes}))
+
+
+def undone(child: Recipe, group: Group) -> Recipe:
+    """The child without the group's changes; UserError says why that cannot be."""
+    return trainable(_set(child, {change.key: change.before for change in group.changes}))
+
+
+def trainable(recipe: Recipe) -> Recipe:
+    """The recipe, if it passes what a run checks before its first step, as far as that needs no text."""
+    from stemma.objectives import build_objectives, heads_of
+
+    tasks = recipe.settings.objective.values()
+    if not tasks:
+        raise UserError(f"no task of {recipe.label} is left to train")
+    if all(task.start_step > 0 or task.starts > 0 for task in tasks):
+        raise UserError(f"no task of {recipe.label} starts at the first step")
+    heads_of(build_objectives(recipe))
+    return recipe
+
+
+def regroup(groups: Sequence[Group], together: Sequence[Sequence[str]], apart: Sequence[str],
+            hidden: Mapping[str, str] | None = None) -> list[Group]:
+    """The user's own grouping: first these changes `apart` from their groups, then those groups `together`. A word is
+    the name of a group, a key, or a table that holds keys; `hidden` says why some changes are in no group."""
+    result, problems = list(groups), []
+    hidden = hidden or {}
+
+    def owners(word: str) -> list[Group]:
+        found = [group for group in result if group.holds(word)]
+        if not found:
+            why = [reason for key, reason in hidden.items() if _within(key, word) or _within(word, key)]
+            known = [*(group.name for group in groups), *(change.key for group in groups for change in group.changes)]
+            problems.append((word, f"is in no group: {why[0]}" if why else
+                             f"is no change between the two.{did_you_mean(word, known)}"))
+        return found
+
+    for word in apart:
+        for group in owners(word):
+            taken = [change for change in group.changes if _within(change.key, word)]
+            if len(taken) == len(group.changes) or word == group.name and not taken:
+                parts = [[change] for change in group.changes]
+            elif taken:
+                parts = [taken, [change for change in group.changes if change not in taken]]
+            else:
+                problems.append((word, f"cannot be told from the rest of {group.name}, which came, went or changed "
+                                       "its kind as a whole"))
+                continue
+            if len(group.changes) > 1:
+                _exchange(result, [group], [_group(part) for part in parts])
+    for words in together:
+        members = list({group.name: group for word in words for group in owners(word)}.values())
+        if len(words) < 2:
+            problems.append((", ".join(words), "stands alone: give --group two changes or more, with commas between"))
+        elif len(members) > 1:
+            _exchange(result, members, [_merged(members)])
+    if problems:
+        raise UserError("the changes cannot be grouped like this", problems)
+    return result
+
+
+# --- one recipe with some values of another --------------------------------------------------------------------------
+
+
+def _set(base: Recipe, pairs: Mapping[str, Any]) -> Recipe:
+    """With these values; None takes away. They count as typed: the run can be had again with `key=value` pairs."""
+    wanted = dict(pairs)
+    for key in [key for key in pairs if key.endswith(".kind")]:  # laid alone, a kind would drop its table's other keys
+        table = key.removesuffix(".kind")
+        inside = {name: wanted.pop(name) for name in pairs if _within(name, table)}
+        wanted[table] = {**at(base.values, table), **{name.rpartition(".")[2]: inside[name] for name in inside}}
+    replaced = [key for key, value in wanted.items()
+                if (value is None or isinstance(value, Mapping)) and at(base.values, key) is not None]
+    stated = {key: value for key, value in wanted.items() if value is not None}
+    return base.with_changes({"remove": replaced, **stated}, COMMAND_LINE)
+
+
+def _ways(group: Group, parent: Recipe, child: Recipe) -> int:
+    """In how many of the two ways the changes can be made."""
+    def possible(make: Callable[[Recipe, Group], Recipe], base: Recipe) -> bool:
+        try:
+            make(base, group)
+        except UserError:
+            return False
+        return True
+
+    return possible(added, parent) + possible(undone, child)
+
+
+def _joined(groups: list[Group], parent: Recipe, child: Recipe) -> list[Group]:
+    """Part 4 of the rule. Of equally many partners those are chosen that leave both ways open, then the first."""
+    result = list(groups)
+    for group in [group for group in groups if not _ways(group, parent, child)]:
+        others = [other for other in result if other is not group]
+        for count in range(1, MOST_PARTNERS + 1):
+            if group not in result:  # it has been somebody's partner
+                break
+            sets = [(group, *some) for some in combinations(others, count)]
+            ways = [_ways(_merged(some), parent, child) for some in sets]
+            if any(ways):
+                best = sets[ways.index(max(ways))]
+                _exchange(result, best, [_merged(best)])
+    return result
+
+
+# --- what belongs together -------------------------------------------------------------------------------------------
+
+
+def _belonging(changes: Sequence[Change], parent: Recipe, child: Recipe) -> Iterator[list[Change]]:
+    """Parts 2 and 3 of the rule: lists of changes that are one; they may overlap."""
+    def matching(*patterns: str) -> list[Change]:
+        return [change for change in changes if any(fnmatchcase(change.key, pattern) for pattern in patterns)]
+
+    yield matching("tokenizer.*")
+    for change in changes:
+        if change.key.endswith(".kind"):
+            yield matching(change.key.removesuffix("kind") + "*")
+    for family in FAMILIES:
+        yield matching(*family)
+    for name in child.settings.objective:
+        for leaves in TASK_FAMILIES:
+            yield matching(*(f"objective.{name}.{leaf}" for leaf in leaves))
+    for part, needs_it in PARTS.items():
+        yield matching(part, *(f"objective.{name}" for one in (parent, child)
+                               for name, task in one.settings.objective.items() if getattr(task, needs_it)))
+    for names in _tasks_together(parent, child, {change.key for change in changes}):
+        yield matching(*(f"objective.{name}{end}" for name in names for end in ("", *STAGE_KEYS)))
+
+
+def _tasks_together(parent: Recipe, child: Recipe, keys: set[str]) -> Iterator[list[str]]:
+    """Names of tasks whose coming, going, starting and stopping is one change."""
+    from stemma.objectives import OBJECTIVES
+
+    before, after = parent.settings.objective, child.settings.objective
+    gone, come = [name for name in before if name not in after], [name for name in after if name not in before]
+    stayed = [name for name in after if name in before]
+    everything = {**before, **after}
+
+    def rows(name: str) -> tuple[Any, ...]:
+        """What tasks share whose rows are the same."""
+        task = everything[name]
+        return task.packing, getattr(task, "sees", None), task.single, task.pair, task.task_id
+
+    def guessing(tasks: Mapping[str, BaseObjective]) -> set[str]:
+        return {name for name, task in tasks.items() if OBJECTIVES[task.kind].guesses_tokens}
+
+    for old in gone:
+        yield [old, *(new for new in come if everything[old].rearranges and everything[new].rearranges
+                      and rows(new) == rows(old))]
+    if guessing(before) and guessing(before) <= set(gone) and guessing(after) <= set(come):
+        yield [*guessing(before), *guessing(after)]
+    taken = {rows(name) for name in stayed}
+    for names in (gone, come) if stayed else ():
+        for name in names:
+            if rows(name) not in taken:
+                yield [other for other in names if rows(other) == rows(name)]
+    for name in stayed:
+        if {f"objective.{name}{end}" for end in STAGE_KEYS} & keys:
+            yield [name, *(other for other in (*gone, *come)
+                           if rows(other) == rows(name) and _staged(everything[other]))]
+
+
+def _staged(task: BaseObjective) -> bool:
+    return task.starts > 0 or task.start_step > 0 or task.stops < 1
+
+
+# --- groups and their names ------------------------------------------------------------------------------------------
+
+
+def _named(changes: Sequence[Change], belonging: Iterator[list[Change]]) -> list[Group]:
+    """Every change in one group; lists that overlap are one."""
+    of = {change.key: [change.key] for change in changes}
+    for members in belonging:
+        keys = {key: None for change in members for key in of[change.key]}
+        for key in keys:
+            of[key] = list(keys)
+    parts = dict.fromkeys(tuple(sorted(keys)) for keys in of.values())
+    return [_group([change for change in changes if change.key in part]) for part in parts]
+
+
+def _group(changes: Sequence[Change]) -> Group:
+    """Named by its only change, or by a task that came or went, a table of another kind, or the lead of a family."""
+    keys = [change.key for change in changes]
+    tasks = [change for change in changes if change.key.startswith("objective.") and change.key.count(".") == 1]
+    tables = [key.removesuffix(".kind") for key in keys if key.endswith(".kind")]
+    leads = [key for family in FAMILIES for pattern in family for key in keys if fnmatchcase(key, pattern)]
+    if len(keys) == 1:
+        name = keys[0]
+    elif tasks:
+        name = max(tasks, key=lambda change: change.after is not None).key
+    elif tables:
+        name = tables[0]
+    elif all(_within(key, "tokenizer") for key in keys):
+        name = "tokenizer"
+    else:
+        name = [*leads, *keys][0]
+    return Group(name, tuple(changes))
+
+
+def _merged(groups: Sequence[Group]) -> Group:
+    """Named by both, or by one and how many more; tasks first, for they are what the others are there for."""
+    names = sorted((group.name for group in groups), key=lambda name: not name.startswith("objective."))
+    name = " & ".join(names) if len(names) == 2 else f"{names[0]} & {len(names) - 1} more"
+    return Group(name, tuple(change for group in groups for change in group.changes))
+
+
+def _exchange(groups: list[Group], old: Sequence[Group], new: Sequence[Group]) -> None:
+    """In the place of the first of the old ones."""
+    first = min(groups.index(group) for group in old)
+    groups[first:first + 1] = new
+    groups[:] = [group for group in groups if group not in old]
+
+
+def _within(key: str, table: str) -> bool:
+    return key == table or key.startswith(f"{table}.")

@@ -1,0 +1,127 @@
+"""What stands behind a report's verdict: how all of it learned, what differs, what it cost, how it scales, and what to
+type for the same again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from stemma.lab import lab_words as words
+from stemma.lab.lab_words import Results
+from stemma.lab.page import NOTHING, Cell, Sheet, Value
+
+AXES = {"tokens": ("tokens read", 0), "flops": ("training FLOPs", 1), "minutes": ("seconds of training", 2)}
+
+
+def tell_curves(results: Results, sheet: Sheet) -> None:
+    from stemma.lab.lab_plots import draw_curve_panels, draw_curves
+
+    label, column = AXES[results["budget"]["unit"]]
+    runs: dict[str, list[list[tuple[float, float]]]] = {}
+    for cell in words.finished(results):
+        if cell["curve"]:
+            runs.setdefault(cell["variant"], []).append([(point[column], point[3]) for point in cell["curve"]])
+    if not runs:
+        return
+    sheet.panel("Curves", "What each recipe's own objective loses on held-out text while it learns. Objectives ask "
+                "different questions and tokenizers count by different tokens: how a curve falls can be compared "
+                "everywhere, how low it lies only between models that share both.")
+    caption = "Lines: means over the seeds; bands: from the lowest seed to the highest."
+    y_label = "held-out loss in nats (lower is better)"
+    if results["contributions"] is None:
+        ranking = words.means(results, results["measures"][0]["key"]) if results["measures"] else {}
+        order = dict.fromkeys([*ranking, *runs])
+        tokenizers = {one["name"]: one["tokenizer"] for one in results["variants"]}
+        for number, tokenizer in enumerate(dict.fromkeys(tokenizers[name] for name in order if name in runs), 1):
+            some = {name: runs[name] for name in order if name in runs and tokenizers[name] == tokenizer}
+            sheet.figure(draw_curves(some, label, y_label), f"Tokenizer: {tokenizer}. {caption}", f"curves-{number}")
+        return
+    parent, child = words.ends(results)
+    panels = {}
+    for one in results["contributions"]:
+        named = {variant["role"]: variant["name"] for variant in results["variants"]
+                 if variant["change"] == one["change"]}
+        four = {"child": child, "parent": parent, "plus": named.get("plus"), "minus": named.get("minus")}
+        panels[one["change"]] = {role: runs.get(name or "", []) for role, name in four.items()}
+    sheet.figure(draw_curve_panels(panels, label, y_label), f"A plot for each change. Strong: {child}; thin: {parent}; "
+                 f"dashed: the parent with this change; dotted: the child without it. {caption}", "curves")
+
+
+def tell_recipes(results: Results, sheet: Sheet) -> None:
+    sheet.panel("Recipes", "A recipe is what it changed from its parent. Where the compared ones stand in the family:")
+    sheet.tree(results["tree"])
+    sheet.table(["variant", "tokenizer", "parameters"],
+                [[one["name"], one["tokenizer"], one["parameters"]] for one in results["variants"]
+                 if one["role"] not in ("plus", "minus")])
+    for one in results["diffs"]:
+        sheet.section(f"{one['a']} \u2192 {one['b']}")
+        if one["changes"]:
+            sheet.table(["key", one["a"], one["b"]],
+                        [[f"`{change['key']}`", "\u2013" if change["from"] is None else words.setting(change["from"]),
+                          "removed" if change["to"] is None else words.setting(change["to"])]
+                         for change in one["changes"]])
+        else:
+            sheet.text("Nothing differs.")
+
+
+def tell_cost(results: Results, sheet: Sheet) -> None:
+    sheet.panel("Cost", *filter(None, [words.fairness(results), words.foretold(results)]))
+    unit = {"minutes": "seconds"}.get(results["budget"]["unit"], results["budget"]["unit"])
+    shown = {"parameters": "parameters", "tokens": "tokens", "flops": "FLOPs", "seconds": "training, s",
+             "tokens_per_second": "tokens/s", "cell_seconds": "with measuring, s"}
+    sheet.table(["variant", *(f"{name}{' (held equal)' if key == unit else ''}" for key, name in shown.items())],
+                [[row["variant"], *(_amount(row["cost"], key) for key in shown)] for row in results["table"]],
+                "Means over the seeds.", sortable=True)
+
+
+def _amount(cost: Mapping[str, float], key: str) -> Cell:
+    if key not in cost:
+        return NOTHING
+    return Value(words.short(cost[key]) if key == "flops" else f"{cost[key]:,.0f}", cost[key])
+
+
+def tell_scaling(results: Results, sheet: Sheet) -> None:
+    from stemma.lab.lab_plots import draw_scaling
+
+    sheet.panel("Scaling", "Loss = floor + factor \u00d7 x^\u2212exponent, fitted to the points. A law holds where it "
+                "was measured; beyond the last point it is a guess.")
+    titles = {measure["key"]: f"{measure['title']} ({words.kind_of_number(measure)})"
+              for measure in results["measures"]}
+    names = {"parameters": "parameters", "tokens": "tokens read", "flops": "training FLOPs"}
+    for x in dict.fromkeys(fit["x"] for fit in results["scaling"]):
+        some = [fit for fit in results["scaling"] if fit["x"] == x]
+        sheet.section(f"Against {names[x]}")
+        sheet.figure(draw_scaling(some, names[x], titles.get(key := some[0]["measure"], key.replace("_", " "))),
+                     "Points: single runs or moments of them; lines: the fitted laws; bands: 95% over the seeds. Both "
+                     "axes are logarithmic.", f"scaling-{x}")
+        sheet.table(["recipe", "exponent", "95% interval", "factor", "floor"],
+                    [[fit["recipe"], Value(words.number(fit["exponent"]), fit["exponent"]),
+                      "one seed: none" if fit["exponent_low"] is None else
+                      f"{words.number(fit['exponent_low'])} to {words.number(fit['exponent_high'])}",
+                      Value(f"{fit['factor']:.4g}", fit["factor"]),
+                      NOTHING if fit["floor"] is None else Value(words.number(fit["floor"]), fit["floor"])]
+                     for fit in some], sortable=True)
+        sheet.text(*dict.fromkeys(fit["note"] for fit in some if fit["note"]))
+
+
+def tell_reproduction(results: Results, sheet: Sheet) -> None:
+    data, made = results["data"], results["made"]
+    sheet.panel("Reproduce", "All of it again:")
+    sheet.code(results["command"])
+    if results["commands"]:
+        sheet.text("One model by itself, with the first seed:")
+        sheet.code("\n".join(results["commands"].values()))
+    sheet.table(["", "value"], [
+        ["text", ", ".join(data["text"])],
+        ["documents", f"{data['documents']:,} to learn from, {data['held_out_documents']:,} held out "
+         f"({data['held_out_bytes']:,} bytes)"],
+        ["seeds", ", ".join(map(str, results["seeds"]))],
+        ["machine", made["machine"]],
+        ["versions", f"stemma {made['stemma']}, Python {made['python']}, torch {made['torch']}"],
+        ["date", made["date"]]])
+    sheet.section("Cells", "Each cell is an ordinary run in `cells/`, under the name of what went into it. Equal "
+                  "digests are equal weights.")
+    sheet.table(["variant", "seed", "state", "cell", "digest of the weights"],
+                [[cell["variant"], cell["seed"], cell["state"], f"`{cell['hash'][:12]}`",
+                  f"`{cell['digest'][:16]}`" if cell["digest"] else "none"] for cell in results["cells"]],
+                sortable=True)

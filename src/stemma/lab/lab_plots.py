@@ -1,0 +1,204 @@
+"""What an experiment looks like: curves with their spread over seeds, differences against zero, a waterfall of changes,
+and laws of scale.
+
+Everything that tells two things apart by colour also does so by fill, width or dash, so that it can be read in grey.
+"""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import matplotlib
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FixedLocator, MaxNLocator, NullLocator
+
+from stemma.lab.lab_words import number, short, signed
+from stemma.lab.plots import ACCENT, FAINT, INK, MUTED, PAPER, SERIES, STYLE, canvas, label_ends, to_svg
+
+Points = Sequence[Sequence[float]]  # (x, y) pairs
+_ROW = 0.34  # inches for a line of a chart that has names on its left
+_NAME_WIDTH = 24  # characters; longer names are wrapped
+_BAND = 0.16  # how strongly a band is filled
+
+
+class Row(NamedTuple):
+    """A difference as a point with an interval, or without one where it is not known."""
+
+    name: str
+    mean: float
+    interval: tuple[float, float] | None
+    seen: bool  # told from noise
+
+
+class Step(NamedTuple):
+    """What one change adds on the way from parent to child; the intervals are those of its single measurements."""
+
+    name: str
+    value: float
+    intervals: Sequence[tuple[float, float] | None]
+    verdict: str  # better, worse, or anything else: not told from noise
+
+
+def draw_curves(series: Mapping[str, Sequence[Points]], x_label: str, y_label: str) -> str:
+    """For each name the mean over its runs as a line, and from the lowest to the highest run as a band."""
+    with matplotlib.rc_context(STYLE):
+        figure, axes = canvas(x_label, y_label)
+        axes.xaxis.set_major_formatter(lambda value, _: short(value))
+        ends = [(_banded(axes, runs, place), name, SERIES[place % len(SERIES)][0])
+                for place, (name, runs) in enumerate(series.items())]
+        axes.margins(x=0.02, y=0.08)
+        label_ends(axes, ends)
+        return to_svg(figure)
+
+
+def draw_curve_panels(panels: Mapping[str, Mapping[str, Sequence[Points]]], x_label: str, y_label: str) -> str:
+    """A small plot for each name, all on the same axes. A line's style goes by its place, also where others have no
+    runs."""
+    with matplotlib.rc_context(STYLE):
+        rows = -(-len(panels) // 2)
+        figure = Figure(figsize=(5.0, 0.6 + 1.5 * rows), layout="constrained")
+        grid = figure.subplots(rows, 2, squeeze=False, sharex=True, sharey=True).flatten()
+        for axes, (name, series) in zip(grid, panels.items(), strict=False):
+            axes.spines[["top", "right"]].set_visible(False)
+            axes.set_title(textwrap.shorten(name, 32), loc="left", fontsize=9, color=INK)
+            axes.tick_params(labelsize=8, labelbottom=True)
+            axes.xaxis.set_major_locator(MaxNLocator(3, steps=[1, 2, 2.5, 5, 10]))
+            axes.xaxis.set_major_formatter(lambda value, _: short(value))
+            for place, runs in enumerate(series.values()):
+                if runs:
+                    _banded(axes, runs, place, 0.7)
+            axes.margins(x=0.02, y=0.08)
+        for axes in grid[len(panels):]:
+            axes.set_axis_off()
+        figure.supxlabel(x_label, fontsize=10, color=INK)
+        figure.suptitle(y_label, x=0.02, ha="left", fontsize=11, color=INK)
+        return to_svg(figure)
+
+
+def draw_forest(rows: Sequence[Row], x_label: str, title: str) -> str:
+    """Differences with their intervals against zero; filled where told from noise, hollow where not."""
+    with matplotlib.rc_context(STYLE):
+        figure, axes = _named_rows([row.name for row in rows], x_label, title)
+        axes.axvline(0, color=MUTED, linewidth=0.9, linestyle=(0, (4, 3)))
+        for place, row in enumerate(rows):
+            colour = ACCENT if row.seen else INK
+            if row.interval:
+                axes.plot(row.interval, (place, place), color=colour, linewidth=2.2 if row.seen else 1.2)
+            axes.scatter(row.mean, place, s=34, facecolor=colour if row.seen else PAPER, edgecolor=colour, zorder=3)
+            _beside(axes, place, signed(row.mean))
+        axes.margins(x=0.06)
+        return to_svg(figure)
+
+
+def draw_waterfall(parent: tuple[str, float], steps: Sequence[Step], child: tuple[str, float], x_label: str,
+                   title: str) -> str:
+    """From the parent's value by what each change adds to the child's; the bars float, for the values may be far
+    from zero."""
+    with matplotlib.rc_context(STYLE):
+        figure, axes = _named_rows([parent[0], *(step.name for step in steps), child[0]], x_label, title)
+        level = parent[1]
+        for place, step in enumerate(steps, 1):
+            fill, edge = {"better": (ACCENT, ACCENT), "worse": (PAPER, INK)}.get(step.verdict, (FAINT, FAINT))
+            axes.barh(place, step.value, left=level, height=0.5, color=fill, edgecolor=edge, linewidth=1.2)
+            for shift, interval in zip((-0.12, 0.12), step.intervals, strict=False):
+                if interval:
+                    ends = (level + interval[0], level + interval[1])
+                    axes.plot(ends, (place + shift,) * 2, color=INK, linewidth=1.1, marker="|", markersize=4)
+            axes.plot((level, level), (place - 1, place), color=MUTED, linewidth=0.8, linestyle=(0, (1, 2)), zorder=0)
+            level += step.value
+            _beside(axes, place, signed(step.value))
+        last = len(steps) + 1
+        axes.plot((level, level), (last - 1, last), color=MUTED, linewidth=0.8, linestyle=(0, (1, 2)), zorder=0)
+        for place, (_, value), colour in ((0, parent, INK), (last, child, ACCENT)):
+            axes.scatter(value, place, s=60, marker="D", color=colour, zorder=3)
+            _beside(axes, place, number(value), "bold")
+        axes.margins(x=0.06)
+        return to_svg(figure)
+
+
+def draw_scaling(fits: Sequence[Mapping[str, Any]], x_label: str, y_label: str) -> str:
+    """Points, the law fitted to them and its band, both axes logarithmic: a power law without a floor is straight."""
+    with matplotlib.rc_context(STYLE):
+        figure, axes = canvas(x_label, y_label)
+        ends = []
+        for place, fit in enumerate(fits):
+            colour, dash, width = SERIES[place % len(SERIES)]
+            x, y = np.array([point[:2] for point in fit["points"]], dtype=float).T
+            axes.scatter(x, y, s=20, facecolor=PAPER, edgecolor=colour, linewidth=1.1, zorder=3)
+            along = np.geomspace(x.min(), x.max(), 60)
+            middle = (fit["floor"] or 0.0) + fit["factor"] * along ** -fit["exponent"]
+            axes.plot(along, middle, color=colour, linestyle=dash, linewidth=width)
+            if fit["band"]:
+                at, low, _, high = np.array(fit["band"], dtype=float).T
+                axes.fill_between(at, low, high, color=colour, alpha=_BAND, linewidth=0)
+            ends.append((float(middle[-1]), fit["recipe"], colour))
+        axes.set_xscale("log")
+        axes.set_yscale("log")
+        for axis, (low, high) in ((axes.xaxis, axes.get_xlim()), (axes.yaxis, axes.get_ylim())):
+            axis.set_major_locator(FixedLocator(_few_ticks(low, high)))
+            axis.set_minor_locator(NullLocator())
+            axis.set_major_formatter(lambda value, _: short(value))
+        label_ends(axes, ends)
+        return to_svg(figure)
+
+
+def _banded(axes: Axes, runs: Sequence[Points], place: int, thin: float = 1.0) -> float:
+    """One line with its band; returns where it ends."""
+    colour, dash, width = SERIES[place % len(SERIES)]
+    curves = [np.array(run, dtype=float).T for run in runs]
+    # runs are measured at slightly different moments: between two of its own points a run is taken to go straight
+    first, last = max(x[0] for x, _ in curves), min(x[-1] for x, _ in curves)
+    grid = np.unique(np.concatenate([x[(x >= first) & (x <= last)] for x, _ in curves]))
+    grid = grid if len(grid) else curves[0][0]
+    values = np.stack([np.interp(grid, x, y) for x, y in curves])  # (runs, moments)
+    if len(curves) > 1:
+        axes.fill_between(grid, values.min(0), values.max(0), color=colour, alpha=_BAND, linewidth=0)
+    axes.plot(grid, values.mean(0), color=colour, linestyle=dash, linewidth=thin * width,
+              marker="o" if len(grid) == 1 else None, markersize=4)
+    return float(values.mean(0)[-1])
+
+
+def _named_rows(names: Sequence[str], x_label: str, title: str) -> tuple[Figure, Axes]:
+    """Axes with a line for each name, the first one on top."""
+    wrapped = [_wrapped(name) for name in names]
+    lines = sum(max(1.0, 0.75 * (name.count("\n") + 1)) for name in wrapped)
+    figure, axes = canvas(x_label, title, height=1.0 + _ROW * lines)
+    axes.spines["left"].set_visible(False)
+    axes.set_yticks(range(len(names)), wrapped, color=INK, fontsize=10)
+    axes.tick_params(axis="y", length=0)
+    axes.set_ylim(len(names) - 0.4, -0.6)
+    axes.xaxis.set_major_locator(MaxNLocator(4, steps=[1, 2, 2.5, 5, 10]))
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:.4g}".replace("-", "\u2212"))
+    return figure, axes
+
+
+def _wrapped(name: str) -> str:
+    """In lines, broken after a space or the dot of a key."""
+    lines = [""]
+    for piece in re.split(r"(?<=[. ])", name):
+        if lines[-1] and len(lines[-1] + piece.rstrip()) > _NAME_WIDTH:
+            lines.append("")
+        lines[-1] += piece
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def _beside(axes: Axes, place: float, text: str, weight: str = "normal") -> None:
+    """A number at the right end of its line."""
+    axes.annotate(text, (1, place), xycoords=("axes fraction", "data"), xytext=(6, 0), textcoords="offset points",
+                  va="center", fontsize=10, fontweight=weight)
+
+
+def _few_ticks(low: float, high: float) -> list[float]:
+    """A handful of round numbers on a logarithmic axis, whether it spans a tenth or ten powers of ten."""
+    if high < 4 * low:
+        ticks = list(MaxNLocator(4, steps=[1, 2, 5, 10]).tick_values(low, high))
+    else:
+        powers = range(int(np.floor(np.log10(low))), int(np.ceil(np.log10(high))) + 1)
+        digits = (1, 2, 5) if high < 100 * low else (1,)
+        ticks = [digit * 10.0 ** power for power in powers[::-(-len(powers) // 6)] for digit in digits]
+    return [tick for tick in ticks if low <= tick <= high]

@@ -1,0 +1,277 @@
+"""What the numbers of an experiment say, in plain words: `report.html` and `report.md` use the same sentences.
+
+Only what an interval carries is claimed. With one seed there is none, and then nothing is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from stemma.schema.layers import spell
+
+Results = Mapping[str, Any]
+SEEN = ("better", "worse")
+CLAIMED = {"seen": "What the paper found was seen here too.",
+           "not seen at this size": "What the paper found was not seen at this size.",
+           "opposite": "The opposite of what the paper found was seen."}
+MANY = 5  # intervals, from which on some will stand out by chance
+
+
+def number(value: float) -> str:
+    return f"{value:,.0f}" if abs(value) >= 1000 else _minus(f"{value:.3f}")
+
+
+def signed(value: float) -> str:
+    """With its sign, three digits behind the point, or as many as it takes to see anything."""
+    return _minus(f"{value:+.3f}" if abs(value) >= 0.0005 or not value else f"{value:+.1g}")
+
+
+def short(value: float) -> str:
+    """1,500,000 is 1.5 M; what is larger than people count in is written by its power of ten."""
+    if abs(value) >= 1e9:
+        return f"{value:.3g}".replace("e+", "e")
+    for unit, name in ((1e6, "\u00a0M"), (1e3, "\u00a0k")):
+        if abs(value) >= unit:
+            return f"{value / unit:.4g}{name}"
+    return f"{value:.3g}"
+
+
+def duration(seconds: float) -> str:
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 120 else f"{minutes // 60} h {minutes % 60} min"
+
+
+def setting(value: Any) -> str:
+    """A value of a recipe as a person reads it."""
+    if value is None:
+        return "none"
+    if isinstance(value, Mapping):
+        return "present"
+    if isinstance(value, int) and not isinstance(value, bool):
+        return f"{value:,}"
+    return f"{value:,.6g}".replace("e-0", "e-") if isinstance(value, float) else spell(value)
+
+
+def listed(names: Iterable[str]) -> str:
+    """a, b and c."""
+    names = list(names)
+    return " and ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))
+
+
+def counted(amount: int, what: str) -> str:
+    return f"{amount:,} {what}{'' if amount == 1 else 's'}"
+
+
+def direction(measure: Mapping[str, Any]) -> str:
+    return "higher is better" if measure["higher"] else "lower is better"
+
+
+def kind_of_number(measure: Mapping[str, Any]) -> str:
+    """bits per byte, lower is better."""
+    return ", ".join(filter(None, [measure["unit"], direction(measure)]))
+
+
+def budget(results: Results, spelt: Callable[[float], str] = "{:,.0f}".format) -> str:
+    """1,000,000 tokens, or 1 M tokens."""
+    unit, amount = results["budget"]["unit"], results["budget"]["amount"]
+    if unit == "flops":
+        return f"{short(amount)} FLOPs"
+    return f"{amount:,.6g} minutes" if unit == "minutes" else f"{spelt(amount)} tokens"
+
+
+def setup(results: Results) -> str:
+    """Under which conditions all this holds."""
+    sizes = list(dict.fromkeys(variant["size"] or "as published" for variant in results["variants"]))
+    return (f"Each model was trained on {budget(results)} of the same text" if results["budget"]["unit"] == "tokens"
+            else f"Each model was trained for {budget(results)} on the same text") \
+        + f", at size{'' if len(sizes) == 1 else 's'} {listed(sizes)}, with {counted(len(results['seeds']), 'seed')}."
+
+
+# --- verdicts --------------------------------------------------------------------------------------------------------
+
+
+def interval(difference: Mapping[str, Any]) -> tuple[float, float] | None:
+    return None if difference["low"] is None else (difference["low"], difference["high"])
+
+
+def verdict(difference: Mapping[str, Any]) -> str:
+    """Of the second against the first."""
+    if difference["verdict"] == "same bytes":
+        return "no difference: the same bytes"
+    ends = interval(difference)
+    if ends is None:
+        return "one seed: no interval, nothing is claimed"
+    between = " to ".join(signed(end).removeprefix("+") for end in ends)
+    return f"{difference['verdict']}: {between}" if difference["verdict"] in SEEN else f"no difference seen: {between}"
+
+
+def differences(results: Results, key: str) -> list[Mapping[str, Any]]:
+    return [one for one in results["differences"] if one["measure"] == key]
+
+
+def pair(results: Results, difference: Mapping[str, Any]) -> str:
+    """Who is compared with whom; of an ablation, which change is looked at, and where."""
+    variants = {variant["name"]: variant for variant in results["variants"]}
+    first, second = variants[difference["a"]], variants[difference["b"]]
+    if second["role"] == "plus":
+        return f"{second['change']}, in the parent"
+    if first["role"] == "minus":
+        return f"{first['change']}, in the child"
+    return "all changes" if second["role"] == "child" else f"{first['name']} \u2192 {second['name']}"
+
+
+def chance(results: Results) -> str:
+    """A warning to whoever reads many intervals at once; empty where there are few."""
+    intervals = [one for one in results["differences"] if interval(one)]
+    if len(intervals) < MANY:
+        return ""
+    expected = len(intervals) / 20
+    how_many = "about one" if expected < 1.5 else f"about {expected:.0f}"
+    return (f"{len(intervals)} intervals of 95% stand on this page. Had no change any effect, {how_many} would still "
+            "stand out by chance: one that only just leaves out zero deserves another run with more seeds.")
+
+
+def means(results: Results, key: str, size: str | None = None) -> dict[str, float]:
+    """The variants that were given this score, the best first."""
+    higher = next(measure["higher"] for measure in results["measures"] if measure["key"] == key)
+    sizes = {variant["name"]: variant["size"] for variant in results["variants"]}
+    found = {row["variant"]: row["scores"][key]["mean"] for row in results["table"]
+             if key in row["scores"] and size in (None, sizes[row["variant"]])}
+    return dict(sorted(found.items(), key=lambda item: item[1], reverse=higher))
+
+
+def against(results: Results, key: str, best: str) -> dict[str, str]:
+    """How each other variant stands to this one: better, worse, noise, one seed, same bytes."""
+    turned = {"better": "worse", "worse": "better"}
+    found = differences(results, key)
+    return {one["b"]: one["verdict"] for one in found if one["a"] == best} \
+        | {one["a"]: turned.get(one["verdict"], one["verdict"]) for one in found if one["b"] == best}
+
+
+def acts(contribution: Mapping[str, Any]) -> str:
+    """What a change does by its one or two measurements: better, worse, mixed, noise, one seed, or impossible."""
+    found = {one["verdict"] for one in (contribution["added"], contribution["undone"]) if one is not None}
+    seen = found.intersection(SEEN)
+    if not found:
+        return "impossible"
+    return "mixed" if len(seen) == 2 else seen.pop() if seen else "one seed" if found == {"one seed"} else "noise"
+
+
+# --- the first sentences ---------------------------------------------------------------------------------------------
+
+
+def headline(results: Results) -> str:
+    """What differs, what cannot be told from noise, and under which conditions."""
+    if not results["measures"] or not means(results, results["measures"][0]["key"]):
+        said = ["No cell came to its end with a score, so there is nothing to compare."]
+    elif results["claim"]:
+        said = [results["claim"]["title"], CLAIMED[results["claim"]["verdict"]]]
+    elif results["contributions"] is not None:
+        said = _ablated(results)
+    else:
+        said = _compared(results)
+    return " ".join([*said, setup(results)])
+
+
+def _compared(results: Results) -> list[str]:
+    """Sizes are judged apart: that the larger model is better needs no sentence."""
+    measure = results["measures"][0]
+    told_by = f"{measure['title']} ({kind_of_number(measure)})"
+    sizes = list(dict.fromkeys(variant["size"] for variant in results["variants"]))
+    if len(sizes) == 1:
+        return _ranked(results, measure, None, f"By {told_by}")
+    return [f"Judged by {told_by}.",
+            *(sentence for size in sizes for sentence in _ranked(results, measure, size, f"At size {size}"))]
+
+
+def _ranked(results: Results, measure: Mapping[str, Any], size: str | None, where: str) -> list[str]:
+    ranking = means(results, measure["key"], size)
+    if len(ranking) < 2:
+        return []
+    best = next(iter(ranking))
+    standing = {name: one for name, one in against(results, measure["key"], best).items() if name in ranking}
+    told = [name for name, one in standing.items() if one == "worse"]
+    even = [name for name, one in standing.items() if one in ("noise", "same bytes")]
+    value = number(ranking[best])
+    if told and even:
+        said = [f"{where}, {best} is best with {value} and differs from {listed(told)}; from {listed(even)} it cannot "
+                "be told apart."]
+    elif told:
+        said = [f"{where}, {best} is best with {value}, and differs from {listed(told)} by more than noise."]
+    elif even:
+        said = [f"{where}, {best} has the best mean, {value}, but cannot be told from {listed(even)}: no difference "
+                "was seen."]
+    else:
+        said = [f"{where}, {best} has the best score, {value}; with one seed nobody can say whether that is noise."]
+    left = [variant["name"] for variant in results["variants"]
+            if variant["name"] not in ranking and size in (None, variant["size"])]
+    return said + ([f"Of {listed(left)} there is no such score."] if left else [])
+
+
+def _ablated(results: Results) -> list[str]:
+    measure = results["measures"][0]
+    parent, child = ends(results)
+    scores = means(results, measure["key"])
+    said = []
+    whole = next((one for one in differences(results, measure["key"]) if (one["a"], one["b"]) == (parent, child)), None)
+    if whole is not None and parent in scores and child in scores:
+        said.append(f"From {parent} to {child}, {measure['title']} goes from {number(scores[parent])} to "
+                    f"{' '.join(filter(None, [number(scores[child]), measure['unit']]))} ({verdict(whole)}).")
+    acting: dict[str, list[str]] = {}
+    for one in results["contributions"]:
+        acting.setdefault(acts(one), []).append(one["change"])
+    words = {"better": "Helps by itself: {}.", "worse": "Hurts by itself: {}.",
+             "mixed": "Helps on one side and hurts on the other: {}.", "noise": "No effect seen: {}.",
+             "one seed": "With one seed, nobody can say whether these are noise: {}.",
+             "impossible": "Could not be tried alone: {}."}
+    return said + [text.format(listed(acting[kind])) for kind, text in words.items() if kind in acting]
+
+
+def ends(results: Results) -> tuple[str, str]:
+    """An ablation's parent and child."""
+    named = {variant["role"]: variant["name"] for variant in results["variants"]}
+    return named["parent"], named["child"]
+
+
+# --- cost ------------------------------------------------------------------------------------------------------------
+
+
+def used(cell: Mapping[str, Any], unit: str) -> float:
+    return cell["cost"]["seconds"] / 60 if unit == "minutes" else cell["cost"][unit]
+
+
+def fairness(results: Results) -> str:
+    """How equal the budget was that was to be equal."""
+    unit, amount = results["budget"]["unit"], results["budget"]["amount"]
+    cells = finished(results)
+    if not cells:
+        return ""
+    worst = max(cells, key=lambda cell: abs(used(cell, unit) / amount - 1))
+    off = used(worst, unit) / amount - 1
+    return (f"Held equal: {budget(results)} for each cell. The largest deviation is {_minus(f'{off:+.2%}')} "
+            f"({worst['variant']}, seed {worst['seed']}); the other columns are what that came to.")
+
+
+def foretold(results: Results) -> str:
+    took = f"All of it took {duration(results['took_seconds'])}"
+    if not results["foretold_seconds"]:
+        return took + "."
+    off = results["took_seconds"] / results["foretold_seconds"] - 1
+    return f"{took}; {duration(results['foretold_seconds'])} had been foretold ({_minus(f'{off:+.0%}')})."
+
+
+def finished(results: Results) -> list[Mapping[str, Any]]:
+    return [cell for cell in results["cells"] if cell["state"] == "done" and cell["cost"]]
+
+
+def failures(results: Results) -> Sequence[str]:
+    return [f"{cell['variant']}, seed {cell['seed']}: {cell['why']}" for cell in results["cells"]
+            if cell["state"] != "done"]
+
+
+def _minus(text: str) -> str:
+    """A number's hyphen as the sign that it stands for."""
+    return text.replace("-", "\u2212")

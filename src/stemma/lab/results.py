@@ -1,0 +1,271 @@
+"""What an experiment found, as plain data: `results.json`, from which both reports are drawn."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from importlib.metadata import version
+from itertools import combinations
+from statistics import fmean
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from stemma.errors import UserError
+from stemma.files import write_atomically
+from stemma.lab.cells import Cell, restored_scores
+from stemma.lab.experiment import Experiment, Measure, Score
+from stemma.lab.intrinsic import MEASURES
+from stemma.lab.run_report import command
+from stemma.lab.statistics import Difference, difference, spread
+from stemma.lineage import diff, family
+from stemma.tasks.data.datasets import kind_of
+from stemma.tasks.metrics import METRICS
+from stemma.training.run import read_result, read_run
+
+if TYPE_CHECKING:
+    from stemma.lab.work import Lab
+
+FILE = "results.json"
+VERSION = 1
+LOSS = Measure("validation_loss", "held-out loss of its own task", "nats a guess", False,
+               "What the recipe's own objective loses on text held out from training; recipes with other objectives or "
+               "tokenizers answer other questions.", per_token=True)
+COSTS = ("tokens", "steps", "flops", "seconds", "tokens_per_second", "parameters", "cell_seconds")
+
+
+def conclude(lab: Lab) -> dict[str, Any]:
+    """Read all cells, compare them, and write results.json and the two reports."""
+    from stemma.lab.lab_report import write_lab_report
+    from stemma.lab.lab_summary import write_lab_summary
+
+    results = gather(lab)
+    write_atomically(lab.folder / FILE, json.dumps(results, indent=1))
+    write_lab_report(results, lab.folder)
+    write_lab_summary(results, lab.folder)
+    return results
+
+
+def gather(lab: Lab) -> dict[str, Any]:
+    experiment = lab.experiment
+    told = [_cell(experiment, cell) for cell in lab.cells]
+    scores = {(cell.variant.name, cell.seed): _scores(experiment, cell) for cell in lab.cells}
+    measures = measures_of(experiment, [key for one in scores.values() for key in one])
+    table = [_row(one.name, experiment, measures, told) for one in experiment.variants]
+    compared = Compared(experiment, measures, scores, {(one["variant"], one["seed"]): one["digest"] for one in told})
+    found: dict[str, Any] = {
+        "version": VERSION, "kind": experiment.kind, "title": experiment.title, "command": experiment.command,
+        "commands": {cell.variant.name: command(*read_run(cell.run), cell.run) for cell in lab.cells
+                     if cell.seed == experiment.seeds[0] and (cell.run / "run.json").is_file()},
+        "made": _made(), "budget": asdict(experiment.allowance), "seeds": list(experiment.seeds),
+        "foretold_seconds": experiment.details.get("foretold_seconds"),
+        "took_seconds": sum({one["hash"]: one["cost"].get("cell_seconds", 0.0) for one in told}.values()),
+        "data": lab.shared.facts, "variants": [_variant(lab, name) for name in range(len(experiment.variants))],
+        "measures": [asdict(one) for one in measures], "cells": told, "table": table,
+        "differences": [asdict(one) | {"measure": key, "a": a, "b": b} for key, a, b, one in compared.all()],
+        "contributions": None, "remainder": None, "hidden": experiment.details.get("hidden", []),
+        "impossible": experiment.details.get("impossible", []), "diffs": _diffs(experiment), "tree": _tree(experiment),
+        "scaling": None, "claim": None}
+    if experiment.kind == "ablate" and measures:
+        found |= _contributions(experiment, measures[0], compared)
+    if experiment.details.get("sizes"):
+        found["scaling"] = _scaling(experiment, measures, told)
+    if experiment.kind == "claim":
+        from stemma.lab.claims import judge
+
+        found["claim"] = judge(experiment.details["claim"], found)
+    return found
+
+
+# --- cells ------------------------------------------------------------------------------------------------------------
+
+
+def _scores(experiment: Experiment, cell: Cell) -> dict[str, Score]:
+    """All that was measured in a cell, by the measure's key."""
+    stored, result = cell.scores(), read_result(cell.run)
+    if stored is None or result is None:
+        return {}
+    found = restored_scores(stored["scores"])
+    for number, task in enumerate(experiment.tasks):
+        told = cell.task_scores(task)
+        found |= {f"{task_key(experiment, number)}.{key}": score
+                  for key, score in restored_scores(told["scores"] if told else {}).items()}
+    if result.get("validation_loss") is not None:
+        found[LOSS.key] = Score(result["validation_loss"])
+    return found
+
+
+def task_key(experiment: Experiment, number: int) -> str:
+    """A task's name; where it comes twice, with its number."""
+    name = experiment.tasks[number].name
+    alike = [place for place, task in enumerate(experiment.tasks) if task.name == name]
+    return name if len(alike) == 1 else f"{name}-{alike.index(number) + 1}"
+
+
+def _cell(experiment: Experiment, cell: Cell) -> dict[str, Any]:
+    stored, result = cell.scores(), read_result(cell.run)
+    told = {"variant": cell.variant.name, "seed": cell.seed, "hash": cell.number, "why": cell.failure(),
+            "state": "failed" if cell.failure() is not None else "done", "scores": {}, "cost": {}, "curve": [],
+            "digest": None}
+    if stored is None or result is None:
+        return told
+    tasks = [cell.task_scores(task) for task in experiment.tasks]
+    flops = stored["flops_a_step"]
+    curve = [json.loads(line) for line in (cell.run / "log.jsonl").read_text(encoding="utf-8").splitlines()]
+    return told | {
+        "scores": {key: score.value for key, score in _scores(experiment, cell).items()},
+        "cost": {"tokens": result["tokens"], "steps": result["steps"], "flops": result["steps"] * flops,
+                 "seconds": result["elapsed"], "tokens_per_second": result["tokens_per_second"],
+                 "parameters": result["parameters"], "cell_seconds":
+                 max(stored["training_seconds"], result["elapsed"]) + stored["seconds"]
+                 + sum(one["seconds"] for one in tasks if one)},
+        "curve": [[one["tokens"], one["step"] * flops, one["tokens"] / result["tokens_per_second"],
+                   one["validation_loss"]] for one in curve if one.get("validation_loss") is not None],
+        "digest": stored["digest"]}
+
+
+# --- measures ---------------------------------------------------------------------------------------------------------
+
+
+def measures_of(experiment: Experiment, found: Sequence[str]) -> list[Measure]:
+    """What was measured, the one that decides first: what was asked for, or a task's, or what suits most recipes."""
+    known = dict(MEASURES) | {LOSS.key: LOSS}
+    for number, task in enumerate(experiment.tasks):
+        for name, metric in METRICS[kind_of(task.name)].items():
+            key = f"{task_key(experiment, number)}.{name}"
+            known[key] = Measure(key, f"{task_key(experiment, number)}: {name}", "", metric.higher_is_better,
+                                 metric.about)
+    counts = {key: found.count(key) for key in dict.fromkeys(found)}
+    tasks = [key for key in counts if "." in key]
+    order = sorted(counts, key=lambda key: (key != experiment.measure, key not in tasks, key == LOSS.key, -counts[key]))
+    return [known[key] for key in order if not (known[key].per_token and not same_tokens(experiment))
+            or key == experiment.measure]
+
+
+def same_tokens(experiment: Experiment) -> bool:
+    """Whether all variants cut the text alike and are asked the same question, so that losses can be compared."""
+    return experiment.corpus is not None or len({json.dumps(one.recipe.values["tokenizer"], sort_keys=True)
+                                                 for one in experiment.variants}) == 1
+
+
+def check_measure(experiment: Experiment) -> None:
+    """A measure that cannot decide is refused before anything is trained."""
+    if experiment.measure is None:
+        return
+    tasks = {f"{task_key(experiment, number)}.{name}" for number, task in enumerate(experiment.tasks)
+             for name in METRICS[kind_of(task.name)]}
+    known = {*MEASURES, LOSS.key, *tasks}
+    if experiment.measure not in known:
+        raise UserError(f'there is no measure "{experiment.measure}"; there are {", ".join(sorted(known))}.')
+    if experiment.measure == LOSS.key and not same_tokens(experiment):
+        raise UserError("validation_loss is counted by the token, and these recipes cut the text into different "
+                        "tokens: whoever has longer ones seems to lose more on each. Bits per byte spread the loss "
+                        "over the bytes of the text, which are the same for all: leave --measure out, or give all "
+                        "recipes one corpus.")
+
+
+def _row(name: str, experiment: Experiment, measures: Sequence[Measure],
+         told: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    cells = [one for one in told if one["variant"] == name and one["state"] == "done" and one["cost"]]
+    scores = {}
+    for measure in measures:
+        values = [one["scores"][measure.key] for one in cells if measure.key in one["scores"]]
+        if values:
+            scores[measure.key] = {"mean": fmean(values), "spread": spread(values), "values": values}
+    cost = {key: fmean(one["cost"][key] for one in cells) for key in COSTS} if cells else {}
+    return {"variant": name, "scores": scores, "cost": cost}
+
+
+class Compared:
+    """Differences between variants, paired by the seeds that both have."""
+
+    def __init__(self, experiment: Experiment, measures: Sequence[Measure],
+                 scores: Mapping[tuple[str, int], Mapping[str, Score]], digests: Mapping[tuple[str, int], str | None]):
+        self.experiment, self.measures, self.scores, self.digests = experiment, measures, scores, digests
+
+    def pairs(self) -> list[tuple[str, str]]:
+        names = {role: [one.name for one in self.experiment.variants if one.role == role]
+                 for role in ("parent", "child", "plus", "minus")}
+        if self.experiment.kind != "ablate":
+            return list(combinations([one.name for one in self.experiment.variants], 2))
+        (parent,), (child,) = names["parent"], names["child"]
+        return [(parent, child), *((parent, name) for name in names["plus"]),
+                *((name, child) for name in names["minus"])]
+
+    def between(self, measure: Measure, a: str, b: str) -> Difference | None:
+        seeds = [seed for seed in self.experiment.seeds
+                 if all(measure.key in self.scores.get((name, seed), {}) for name in (a, b))]
+        if not seeds:
+            return None
+        same = all(self.digests[a, seed] == self.digests[b, seed] for seed in seeds)
+        return difference([self.scores[a, seed][measure.key] for seed in seeds],
+                          [self.scores[b, seed][measure.key] for seed in seeds], measure.higher, same=same)
+
+    def all(self) -> list[tuple[str, str, str, Difference]]:
+        return [(measure.key, a, b, found) for measure in self.measures for a, b in self.pairs()
+                if (found := self.between(measure, a, b)) is not None]
+
+
+def _contributions(experiment: Experiment, measure: Measure, compared: Compared) -> dict[str, Any]:
+    """What each change is worth, added to the parent and taken from the child; what is left over, the changes do to
+    each other."""
+    by_role = {(one.role, one.change): one.name for one in experiment.variants}
+    parent, child = by_role["parent", None], by_role["child", None]
+    rows: list[dict[str, Any]] = []
+    for group in experiment.details["groups"]:
+        plus, minus = by_role.get(("plus", group["name"])), by_role.get(("minus", group["name"]))
+        added = compared.between(measure, parent, plus) if plus else None
+        undone = compared.between(measure, minus, child) if minus else None
+        there = [one.mean for one in (added, undone) if one is not None]
+        rows.append({"change": group["name"], "keys": group["keys"], "added": asdict(added) if added else None,
+                     "undone": asdict(undone) if undone else None, "mean": fmean(there) if there else None})
+    whole = compared.between(measure, parent, child)
+    left = None if whole is None else whole.mean - sum(row["mean"] or 0.0 for row in rows)
+    return {"contributions": rows, "remainder": left}
+
+
+# --- about ------------------------------------------------------------------------------------------------------------
+
+
+def _variant(lab: Lab, number: int) -> dict[str, Any]:
+    one = lab.experiment.variants[number]
+    tokenizer = one.recipe.settings.tokenizer
+    return {"name": one.name, "recipe": one.recipe.name, "size": one.recipe.size, "role": one.role,
+            "change": one.change, "tokenizer": f"{tokenizer.kind} {lab.costs.corpus(one).tokenizer.vocab_size:,}",
+            "parameters": lab.costs.of(one).parameters}
+
+
+def _diffs(experiment: Experiment) -> list[dict[str, Any]]:
+    """From the first recipe to each of the others; of an ablation, from the parent to the child."""
+    whole = [one for one in experiment.variants if one.role in ("recipe", "parent", "child")]
+    return [{"a": whole[0].name, "b": other.name, "changes": [
+        {"key": change.key, "from": change.before, "to": change.after}
+        for change in diff(whole[0].recipe, other.recipe)]} for other in whole[1:]]
+
+
+def _tree(experiment: Experiment) -> list[dict[str, Any]]:
+    lit = {one.recipe.name for one in experiment.variants}
+    return [info._asdict() | {"lit": info.name in lit} for info in family()]
+
+
+def _scaling(experiment: Experiment, measures: Sequence[Measure],
+             told: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    from stemma.lab.scaling import fits
+
+    recipes = {one.name: one.recipe for one in experiment.variants}
+    rows = [{"recipe": recipes[one["variant"]].name, "size": recipes[one["variant"]].size, "seed": one["seed"],
+             **{key: one["cost"][key] for key in ("parameters", "tokens", "flops")}, "y": one["scores"][measure.key],
+             "curve": one["curve"], "warmup_tokens": recipes[one["variant"]].settings.training.warmup_steps
+             * one["cost"]["tokens"] / one["cost"]["steps"]}
+            for measure in measures[:1] for one in told if measure.key in one["scores"]]
+    return fits(rows, measures[0].key) if rows else []
+
+
+def _made() -> dict[str, Any]:
+    return {"stemma": version("stemma-lm"), "python": platform.python_version(), "torch": torch.__version__,
+            "machine": f"{platform.machine()}, {os.cpu_count()} cores, {platform.system()}",
+            "date": time.strftime("%Y-%m-%d")}

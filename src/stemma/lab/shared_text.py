@@ -1,0 +1,173 @@
+"""The same text for all: what is trained on and what is held out is decided once, before any tokenizer sees it.
+
+Raw text is parted by whole documents, or where there are only long ones by the end of the longest, and written as JSON
+lines below the lab's folder. A finished corpus holds out by its own rule, which is the same for all that read it. What
+is held out is asked in stretches of a few sentences: many small questions tell more about noise than few large ones.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from stemma.corpus.shards import Corpus
+from stemma.corpus.view import LARGEST, split
+from stemma.errors import UserError
+from stemma.files import folder_atomically, sha256
+from stemma.lab.experiment import Experiment
+from stemma.tasks.pipeline.texts import numbered_texts, write_documents
+from stemma.training.run import Reading
+
+FOLDER, TRAIN, HELD_OUT = "text", "train.jsonl", "held_out.jsonl"
+SHARE = 0.05  # of the characters are held out
+MOST = 400_000  # characters are enough, however long the text
+ASKED = 48_000  # characters of them that every model is asked about
+STRETCH = 1200  # characters of a question: a few windows of a small model
+SEED = 20_260_713
+
+
+@dataclass(frozen=True)
+class SharedText:
+    """What every variant learns from and is asked about."""
+
+    corpus: str | None
+    text: tuple[str, ...]
+    reading: Reading
+    stretches: tuple[str, ...]
+    digest: str  # of all of it
+    facts: dict[str, object]
+
+
+def share_text(experiment: Experiment, folder: Path) -> SharedText:
+    """The text of an experiment, parted at the first call and the same ever after."""
+    if experiment.corpus is not None:
+        return _of_corpus(experiment)
+    place = folder / FOLDER
+    if not (place / HELD_OUT).is_file():
+        _part(experiment, place)
+    documents = _read(place / HELD_OUT)
+    facts = {"text": list(experiment.text), "documents": sum(1 for _ in _lines(place / TRAIN)),
+             "held_out_documents": len(documents), "held_out_bytes": sum(len(text.encode()) for text in documents)}
+    digest = f"{sha256(place / TRAIN)} {sha256(place / HELD_OUT)}"
+    return SharedText(None, (str((place / TRAIN).resolve()),), Reading(), stretches(documents), digest, facts)
+
+
+def _of_corpus(experiment: Experiment) -> SharedText:
+    assert experiment.corpus is not None
+    corpus = Corpus.open(experiment.corpus)
+    shares = {one.recipe.settings.corpus.validation for one in experiment.variants}
+    if len(shares) > 1:
+        told = ", ".join(map(str, sorted(shares)))
+        raise UserError(f"the recipes hold out different shares of the text ({told}), so there is nothing that none of "
+                        "them has read; add corpus.validation=0.02.")
+    view = split(corpus, shares.pop())[1].read_by("full_sentences")
+    documents = [view.text(number) for number in range(len(view.documents))]
+    if not documents:
+        raise UserError(f"the corpus {experiment.corpus} holds nothing out, so the models cannot be asked about text "
+                        "they have not read; set corpus.validation above 0.")
+    marks = {name: corpus.mark(name) for name in corpus.sides()}
+    facts = {"text": [experiment.corpus], "documents": len(corpus.documents) - 1 - len(documents),
+             "held_out_documents": len(documents), "held_out_bytes": sum(len(text.encode()) for text in documents)}
+    return SharedText(experiment.corpus, (), experiment.reading, stretches(documents),
+                      json.dumps([corpus.fingerprint, marks], sort_keys=True), facts)
+
+
+def _part(experiment: Experiment, place: Path) -> None:
+    sizes: dict[int, int] = {}
+    for number, text in numbered_texts(experiment.text, experiment.reading):
+        sizes[number] = sizes.get(number, 0) + len(text)
+    total = sum(sizes.values())
+    if not total:
+        raise UserError(f"{', '.join(experiment.text)} holds no text; give a file with sentences in it.")
+    wanted = min(round(SHARE * total), MOST)
+    held, cut = _chosen(sizes, wanted), None
+    if not held:  # a few long documents: the end of the longest
+        cut = max(sizes, key=lambda number: sizes[number])
+    with folder_atomically(place, overwrite=True, checksums=False) as folder:
+        kept: list[str] = []
+        write_documents(folder / TRAIN, _training(experiment, held, cut, wanted, kept), "text")
+        if not kept:
+            raise UserError(f"{', '.join(experiment.text)} is too little text to hold some of it out; give more.")
+        write_documents(folder / HELD_OUT, kept, "text")
+
+
+def _chosen(sizes: dict[int, int], wanted: int) -> set[int]:
+    """Whole documents in random order until there is enough, none of them a large part of the text."""
+    most = max(wanted, sum(sizes.values()) // LARGEST)
+    held: set[int] = set()
+    so_far = 0
+    for number in np.random.default_rng(SEED).permutation(sorted(sizes)).tolist():
+        if so_far >= wanted:
+            break
+        if 0 < sizes[number] <= most - so_far:
+            held.add(number)
+            so_far += sizes[number]
+    return held if so_far >= wanted / 2 and len(held) < len(sizes) else set()
+
+
+def _training(experiment: Experiment, held: set[int], cut: int | None, wanted: int, kept: list[str]) -> Iterator[str]:
+    """The documents to train on; those held out go into `kept`."""
+    for number, text in _documents(experiment):
+        if number in held:
+            kept.append(text)
+            continue
+        if number == cut:
+            lines = text.splitlines(keepends=True)
+            ends = np.cumsum([len(line) for line in reversed(lines)])
+            last = min(len(lines) - 1, int(np.searchsorted(ends, wanted)) + 1) if len(lines) > 1 else 0
+            middle = sum(map(len, lines[:-last])) if last else len(text) - wanted
+            kept.append(text[middle:])
+            text = text[:middle]
+        if text.strip():
+            yield text
+
+
+def _documents(experiment: Experiment) -> Iterator[tuple[int, str]]:
+    """Whole ones: a long document comes in passages."""
+    current = -1
+    parts: list[str] = []
+    for number, text in numbered_texts(experiment.text, experiment.reading):
+        if number != current and parts:
+            yield current, "".join(parts)
+            parts = []
+        current = number
+        parts.append(text)
+    if parts:
+        yield current, "".join(parts)
+
+
+def stretches(documents: Sequence[str]) -> tuple[str, ...]:
+    """Neighbouring lines of at least STRETCH characters each, drawn over all that is held out; long lines are cut."""
+    found: list[str] = []
+    for text in documents:
+        current = ""
+        for line in text.splitlines(keepends=True):
+            for start in range(0, len(line), STRETCH):
+                current += line[start:start + STRETCH]
+                if len(current) >= STRETCH:
+                    found.append(current)
+                    current = ""
+        if current.strip():
+            found.append(current)
+    found = [text for text in found if text.strip()]
+    order = np.random.default_rng(SEED).permutation(len(found))
+    total, chosen = 0, []
+    for number in order:
+        if total >= ASKED:
+            break
+        chosen.append(int(number))
+        total += len(found[number])
+    return tuple(found[number] for number in sorted(chosen))
+
+
+def _lines(file: Path) -> Iterator[str]:
+    with file.open(encoding="ascii") as lines:
+        yield from lines
+
+
+def _read(file: Path) -> list[str]:
+    return [json.loads(line)["text"] for line in _lines(file)]

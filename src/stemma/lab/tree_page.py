@@ -1,0 +1,37 @@
+"""The family of recipes as one page: each below its parent, with its idea, and what it changed to be unfolded."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Collection
+from pathlib import Path
+
+from stemma import lineage
+from stemma.lab.lab_words import counted, setting
+from stemma.lab.page import Page, table
+
+
+def write_tree(path: Path, lit: Collection[str] = ()) -> Path:
+    """Needs no script: unfolding is the browser's own."""
+    family = lineage.family()
+    years = [info.year for info in family if info.year]
+    page = Page("The family of recipes").lead(
+        f"{len(family)} recipes, {min(years)} to {max(years)}. A recipe is what it changed from its parent: each "
+        "stands below the one that it changes. Open one to see what it changed.")
+    page.tree([info._asdict() | {"lit": info.name in lit} for info in family],
+              {info.name: _unfolded(info) for info in family})
+    page.section("In the terminal").code("stemma tree\nstemma show bert\nstemma diff bert roberta")
+    return page.write(path)
+
+
+def _unfolded(info: lineage.Info) -> str:
+    """Title and paper, then the changes."""
+    found = lineage.recipe(info.name)
+    about = html.escape(", ".join(filter(None, [info.title, found.paper])))
+    if info.parent is None:
+        return f"<p>{about}. A root: it has no parent. <code>stemma show {info.name}</code> prints it in full.</p>"
+    changes = lineage.diff(info.parent, found)
+    rows = [[f"`{change.key}`", "\u2013" if change.before is None else setting(change.before),
+             "removed" if change.after is None else setting(change.after)] for change in changes]
+    return (f"<p>{about}. {counted(len(changes), 'change')} from {html.escape(info.parent)}:</p>"
+            + table(["key", info.parent, info.name], rows))

@@ -1,0 +1,183 @@
+"""Running an experiment: whoever opens its folder takes cells that nobody works on, until none is left.
+
+There is no server and no list of who does what. A cell is held by a lock on its folder, which the system lets go of
+when the process ends, however it ends; what is complete lies on disk. So a killed lab is taken up by `stemma resume`,
+and several processes, or machines that share the folder, work on one lab by starting the same command.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from stemma.errors import Interrupted, UserError
+from stemma.files import Busy, make_folder, only_here, refuse_non_empty
+from stemma.lab.cell_work import Work
+from stemma.lab.cells import Cell, cells_of
+from stemma.lab.costs import Costs
+from stemma.lab.experiment import FILE, Experiment
+from stemma.lab.shared_text import SharedText, share_text
+from stemma.lab.slices import train_in_turns
+from stemma.training.progress import clock
+
+Notice = Callable[[str], None]
+PARENT = "STEMMA_LAB_PARENT"  # tells a process who started it to help; without that one, it ends
+WAIT = 2.0  # seconds between looks, while others finish their cells
+BUSY = "another process works on this cell."
+
+
+@dataclass(frozen=True)
+class Lab:
+    """An experiment in its folder."""
+
+    folder: Path
+    experiment: Experiment
+    shared: SharedText
+    costs: Costs
+    cells: list[Cell]
+
+    @classmethod
+    def open(cls, folder: Path, experiment: Experiment, notice: Notice) -> Lab:
+        with only_here(folder):  # whoever comes second waits until the text is parted
+            shared = share_text(experiment, folder)
+        costs = Costs(shared, experiment.allowance, folder, notice)
+        return cls(folder, experiment, shared, costs, cells_of(experiment, shared, folder))
+
+    def open_cells(self) -> list[Cell]:
+        distinct = {cell.number: cell for cell in self.cells}
+        return [cell for cell in distinct.values() if not cell.is_done(self.experiment)]
+
+
+def run_experiment(experiment: Experiment, out: Path, *, processes: int = 1, dry_run: bool = False, show: bool = False,
+                   notice: Notice = lambda text: None) -> dict[str, Any]:
+    """Carry an experiment out in `out`, with what is there already; returns its results, or how long it would take."""
+    if dry_run:
+        from stemma.lab.calibration import foretell
+
+        return foretell(experiment, notice)
+    if (out / FILE).is_file():
+        Experiment.read(out)  # refuses another version
+    else:
+        refuse_non_empty(out)
+    make_folder(out)
+    try:
+        lab = Lab.open(out, experiment, notice)
+        lab.costs.check(experiment.variants)
+    except UserError:
+        _leave_nothing(out)
+        raise
+    experiment.write(out)
+    return _work(lab, processes, show, notice)
+
+
+def resume_lab(out: Path, *, show: bool = False, notice: Notice = lambda text: None) -> dict[str, Any]:
+    """Go on with an experiment, or help with one that others work on."""
+    return _work(Lab.open(out, Experiment.read(out), notice), 1, show, notice)
+
+
+def _leave_nothing(out: Path) -> None:
+    """Of a lab that was refused before it began."""
+    if not (out / FILE).is_file():
+        shutil.rmtree(out)
+
+
+def _work(lab: Lab, processes: int, show: bool, notice: Notice) -> dict[str, Any]:
+    from stemma.lab.results import conclude
+
+    total = len({cell.number for cell in lab.cells})
+    waiting = lab.open_cells()
+    if len(waiting) < total:
+        notice(f"{total - len(waiting)} of {total} cells are there already.")
+    try:
+        with _others(lab.folder, min(processes, len(waiting))):
+            (_in_turns if lab.experiment.allowance.unit == "minutes" else _one_by_one)(lab, show, notice, total)
+    except (Interrupted, KeyboardInterrupt) as error:
+        raise Interrupted(f"stopped; `stemma resume {lab.folder}` goes on from there.") from error
+    return conclude(lab)
+
+
+def _one_by_one(lab: Lab, show: bool, notice: Notice, total: int) -> None:
+    work = Work(lab.experiment, lab.shared, lab.costs, show, notice)
+    began, done, parent = time.perf_counter(), 0, str(os.getppid())
+    while waiting := lab.open_cells():
+        worked = False
+        for cell in waiting:
+            if os.environ.get(PARENT, parent) != parent:
+                raise Interrupted("the process that asked for help is gone.")
+            make_folder(cell.folder)
+            try:
+                with only_here(cell.folder, BUSY):
+                    if cell.is_done(lab.experiment):  # by somebody else, meanwhile
+                        continue
+                    left = len(lab.open_cells())
+                    pace = f", about {clock((time.perf_counter() - began) / done * left)} left" if done else ""
+                    notice(f"cell {total - left + 1} of {total}: {cell.variant.name}, seed {cell.seed}{pace}")
+                    work.carry_out(cell)
+                    worked, done = True, done + 1
+            except Busy:
+                continue
+        if not worked:
+            time.sleep(WAIT)
+
+
+def _in_turns(lab: Lab, show: bool, notice: Notice, total: int) -> None:
+    """All variants of a seed share one process and its clock; another machine may take another seed."""
+    work = Work(lab.experiment, lab.shared, lab.costs, show, notice)
+    while waiting := lab.open_cells():
+        worked = False
+        for seed in dict.fromkeys(cell.seed for cell in waiting):
+            cells = [cell for cell in waiting if cell.seed == seed]
+            try:
+                with _all_of(cells):
+                    notice(f"seed {seed}: {len(cells)} cells take turns, {lab.experiment.allowance.describe()} each")
+                    train_in_turns(work, cells)
+                    for cell in cells:
+                        if cell.failure() is None:
+                            work.carry_out(cell)
+                    worked = True
+            except Busy:
+                continue
+        if not worked:
+            time.sleep(WAIT)
+
+
+@contextmanager
+def _all_of(cells: Sequence[Cell]) -> Iterator[None]:
+    with ExitStack() as held:
+        for cell in cells:
+            make_folder(cell.folder)
+            held.enter_context(only_here(cell.folder, BUSY))
+        yield
+
+
+@contextmanager
+def _others(folder: Path, processes: int) -> Iterator[None]:
+    """So many processes in all, each with its share of the cores; the others end when there is nothing left to do."""
+    if processes <= 1:
+        yield
+        return
+    import torch
+
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    share = max(1, cores // processes)
+    torch.set_num_threads(share)
+    command = [sys.executable, "-m", "stemma", "resume", str(folder), "--json"]
+    with (folder / "workers.log").open("ab") as log:
+        started = [subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                                    env={**os.environ, "OMP_NUM_THREADS": str(share), PARENT: str(os.getpid())})
+                   for _ in range(processes - 1)]
+        try:
+            yield
+        finally:
+            for process in started:
+                process.terminate()  # a finished lab has no work left for them; an interrupted one is saved
+            for process in started:
+                process.wait()

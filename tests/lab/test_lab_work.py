@@ -1,0 +1,239 @@
+"""An experiment from its first cell to its results: equal budgets, nothing done twice, killed and taken up again."""
+
+from __future__ import annotations
+
+import json
+import random
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from stemma.errors import UserError
+from stemma.lab import work
+from stemma.lab.comparison import allowance_of, compared_variants, tasks_of
+from stemma.lab.experiment import Allowance, Experiment, Variant
+from stemma.lab.results import check_measure
+from stemma.lineage import recipe
+
+SMALL = ["network.width=32", "network.heads=2", "network.layers=1", "network.feedforward=64",
+         "corpus.sequence_length=32", "training.batch_size=8", "training.warmup_steps=5", "tokenizer.vocab_size=400",
+         "training.learning_rate=3e-3", "training.checkpoint_every=20", "training.threads=1"]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def cache(tmp_path_factory):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("STEMMA_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory):
+    """Words of which some are far more frequent than others."""
+    rng = random.Random(0)
+    words = [a + b for a in ("ba", "de", "mi", "ko", "lu", "ra", "ti", "so") for b in ("n", "r", "s", "l", "ta", "mo")]
+    weights = [1 / rank for rank in range(1, len(words) + 1)]
+    file = tmp_path_factory.mktemp("text") / "toy.txt"
+    file.write_text("\n\n".join("\n".join(" ".join(rng.choices(words, weights, k=9)) + "." for _ in range(8))
+                               for _ in range(160)))
+    return file
+
+
+def experiment(text, names, allowance, seeds=2, changes=(), **more):
+    return Experiment("compare", "toy", compared_variants(names, [*SMALL, *changes], []), allowance,
+                      tuple(range(seeds)), None, (str(text),), **more)
+
+
+def costs(found, key):
+    return [cell["cost"][key] for cell in found["cells"]]
+
+
+@pytest.mark.parametrize(("unit", "amount", "key", "within"), [
+    ("tokens", 26_000, "tokens", 0.01), ("flops", 2e9, "flops", 0.01), ("minutes", 0.05, "seconds", 0.03)])
+def test_the_budget_is_the_same_for_all(tmp_path, text, unit, amount, key, within):
+    found = work.run_experiment(experiment(text, ["bert@tiny", "gpt2@tiny", "electra@tiny"], Allowance(unit, amount),
+                                           seeds=1), tmp_path / "lab")
+    wanted = 60 * amount if unit == "minutes" else amount
+    assert len(found["cells"]) == 3 and found["budget"] == {"unit": unit, "amount": amount}
+    assert all(abs(spent / wanted - 1) <= within for spent in costs(found, key)), costs(found, key)
+    for other in ("tokens", "flops", "seconds"):  # the other two are told beside it
+        assert all(spent > 0 for spent in costs(found, other))
+    if unit != "tokens":
+        assert max(costs(found, "tokens")) > 1.2 * min(costs(found, "tokens"))  # equal in one measure, not in all
+
+
+def test_a_recipe_and_a_seed_more_use_what_is_there(tmp_path, text):
+    told: list[str] = []
+    allowance = Allowance("tokens", 6000)
+    first = work.run_experiment(experiment(text, ["bert@tiny", "gpt2@tiny"], allowance), tmp_path / "lab")
+    second = work.run_experiment(experiment(text, ["bert@tiny", "gpt2@tiny", "electra@tiny"], allowance, 3),
+                                 tmp_path / "lab", notice=told.append)
+    assert "4 of 9 cells are there already." in told
+    before = {(cell["variant"], cell["seed"]): cell for cell in first["cells"]}
+    after = {(cell["variant"], cell["seed"]): cell for cell in second["cells"]}
+    assert len(after) == 9 and all(after[key] == cell for key, cell in before.items())
+    assert after["bert@tiny", 0]["digest"] != after["bert@tiny", 2]["digest"]
+    assert json.loads((tmp_path / "lab/results.json").read_text())["seeds"] == [0, 1, 2]
+
+
+def test_equal_recipes_share_their_cells(tmp_path, text):
+    asked = experiment(text, ["bert@tiny", "gpt2@tiny"], Allowance("tokens", 6000), 1)
+    twin = Variant("the same under another name", recipe("bert@tiny", SMALL))
+    found = work.run_experiment(Experiment(**{**vars(asked), "variants": (asked.variants[0], twin)}), tmp_path / "lab")
+    assert len(list((tmp_path / "lab/cells").iterdir())) == 1
+    assert [one["verdict"] for one in found["differences"]] == ["same bytes"] * len(found["measures"])
+
+
+def command(text, out, *more, seeds=2):
+    return [sys.executable, "-m", "stemma", "compare", "bert@tiny", "gpt2@tiny", "--corpus", str(text), "--tokens",
+            "12000", "--seeds", str(seeds), "--out", str(out), *SMALL, *more]
+
+
+def test_killed_at_any_moment_it_ends_in_the_same_numbers(tmp_path, text):
+    whole = subprocess.run(command(text, tmp_path / "whole", "--json"), capture_output=True, text=True, timeout=240)
+    assert whole.returncode == 0, whole.stderr
+    wanted = {cell["hash"]: cell["digest"] for cell in json.loads(whole.stdout)["cells"]}
+    out = tmp_path / "killed"
+    process = subprocess.Popen(command(text, out), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    deadline = time.time() + 120
+    while time.time() < deadline and not list(out.glob("cells/*/run/checkpoints/step-*")):
+        time.sleep(0.02)
+    process.send_signal(signal.SIGKILL)
+    process.wait(timeout=60)
+    assert not (out / "results.json").exists()
+    for _ in range(2):  # the second time there is nothing to do, and it says the same
+        again = subprocess.run([sys.executable, "-m", "stemma", "resume", str(out), "--json"], capture_output=True,
+                               text=True, timeout=240)
+        assert again.returncode == 0, again.stderr
+        assert {cell["hash"]: cell["digest"] for cell in json.loads(again.stdout)["cells"]} == wanted
+    assert (out / "report.html").is_file() and (out / "report.md").is_file()
+    assert not list(out.glob("cells/*/run/checkpoints/step-*"))  # nobody goes on from them
+
+
+def test_two_processes_share_the_cells(tmp_path, text):
+    done = subprocess.run(command(text, tmp_path / "lab", "--processes", "2", "--json", seeds=8), capture_output=True,
+                          text=True, timeout=240)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert len(found["cells"]) == 16 and all(cell["state"] == "done" for cell in found["cells"])
+    helped = (tmp_path / "lab/workers.log").read_text()
+    taken = [line for line in (helped + done.stderr).splitlines() if "cell " in line]
+    assert len(taken) == 16 and "cell " in helped  # each cell once, some of them by the other process
+
+
+def test_what_breaks_down_is_noted_and_not_tried_again(tmp_path, text):
+    allowance = Allowance("tokens", 6000)
+    told: list[str] = []
+    asked = experiment(text, ["bert@tiny", "gpt2@tiny"], allowance, 1)
+    broken = Variant("broken", recipe("bert@tiny", [*SMALL, "training.learning_rate=1e30", "training.warmup_steps=0"]))
+    asked = Experiment(**{**vars(asked), "variants": (*asked.variants, broken)})
+    found = work.run_experiment(asked, tmp_path / "lab", notice=told.append)
+    cell = found["cells"][-1]
+    assert cell["state"] == "failed" and "loss" in cell["why"] and found["cells"][0]["state"] == "done"
+    told.clear()
+    work.resume_lab(tmp_path / "lab", notice=told.append)
+    assert not any(line.startswith("cell ") for line in told)
+
+
+def test_a_planted_effect_is_found_and_a_planted_null_is_not(tmp_path, text):
+    """Words here are whole tokens, so hiding words is hiding tokens: the null. At a rate of next to nothing a model
+    does not even learn which words are frequent: the effect."""
+    base = recipe("bert@tiny", [*SMALL, "remove=objective.next_sentence", "corpus.packing=full_sentences",
+                                "objective.masked_lm.dynamic=true"])
+    variants = (Variant("tokens", base), Variant("words", base.typed(["objective.masked_lm.unit=word"])),
+                Variant("asleep", base.typed(["training.learning_rate=1e-6"])))
+    asked = experiment(text, ["bert@tiny", "gpt2@tiny"], Allowance("tokens", 12_000), 4)
+    found = work.run_experiment(Experiment(**{**vars(asked), "variants": variants}), tmp_path / "lab")
+    verdicts = {(one["a"], one["b"]): one for one in found["differences"] if one["measure"] == "pseudo_bits_per_byte"}
+    assert verdicts["tokens", "words"]["verdict"] in ("noise", "same bytes"), verdicts
+    assert found["cells"][0]["digest"] != found["cells"][1]["digest"]  # two models, and not one asked twice
+    effect = verdicts["tokens", "asleep"]
+    assert effect["verdict"] == "worse" and effect["low"] > 0, verdicts
+
+
+# --- bad input --------------------------------------------------------------------------------------------------------
+
+
+def test_a_budget_too_small_for_the_warm_up_is_refused(tmp_path, text):
+    asked = experiment(text, ["bert@tiny", "gpt2@tiny"], Allowance("tokens", 2000),
+                       changes=["training.warmup_steps=50"])
+    with pytest.raises(UserError) as refusal:
+        work.run_experiment(asked, tmp_path / "lab")
+    assert len(refusal.value.problems) == 2 and all("warm-up" in why for _, why in refusal.value.problems)
+    assert not (tmp_path / "lab").exists()
+
+
+def test_a_recipe_that_does_not_fit_is_refused_with_all_others(tmp_path, text):
+    asked = experiment(text, ["bert@tiny", "gpt2@tiny"], Allowance("tokens", 6000))
+    tiny = Variant("no room", recipe("roberta@tiny", [*SMALL, "tokenizer.vocab_size=100"]))
+    pairs = Variant("pairs", recipe("transformer@tiny", SMALL))
+    with pytest.raises(UserError) as refusal:
+        work.run_experiment(Experiment(**{**vars(asked), "variants": (*asked.variants, tiny, pairs)}), tmp_path / "lab")
+    assert [where for where, _ in refusal.value.problems] == ["no room", "pairs"]
+
+
+def test_a_per_token_measure_across_tokenizers_is_refused(text):
+    mixed = experiment(text, ["bert@tiny", "gpt2@tiny"], Allowance("tokens", 6000), measure="validation_loss")
+    with pytest.raises(UserError, match="Bits per byte"):
+        check_measure(mixed)
+    alike = experiment(text, ["bert@tiny", "electra@tiny"], Allowance("tokens", 6000), measure="validation_loss")
+    check_measure(alike)
+    with pytest.raises(UserError, match="no measure"):
+        check_measure(experiment(text, ["bert@tiny", "gpt2@tiny"], Allowance("tokens", 6000), measure="losss"))
+
+
+def test_one_seed_claims_no_interval(tmp_path, text):
+    found = work.run_experiment(experiment(text, ["bert@tiny", "structbert@tiny"], Allowance("tokens", 6000), 1),
+                                tmp_path / "lab")
+    assert found["differences"] and all(one["verdict"] == "one seed" and one["low"] is None
+                                        for one in found["differences"])
+
+
+def test_results_of_another_version_are_refused(tmp_path, text):
+    asked = experiment(text, ["bert@tiny", "gpt2@tiny"], Allowance("tokens", 6000), 1)
+    (tmp_path / "lab").mkdir()
+    asked.write(tmp_path / "lab")
+    stored = json.loads((tmp_path / "lab/lab.json").read_text())
+    (tmp_path / "lab/lab.json").write_text(json.dumps(stored | {"version": 0}))
+    with pytest.raises(UserError, match="another version"):
+        work.run_experiment(asked, tmp_path / "lab")
+    with pytest.raises(UserError, match="another version"):
+        work.resume_lab(tmp_path / "lab")
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full/precious.txt").write_text("mine")
+    with pytest.raises(UserError, match="not empty"):
+        work.run_experiment(asked, tmp_path / "full")
+
+
+@pytest.mark.parametrize(("call", "told"), [
+    (lambda: allowance_of(None, None, None), "fair comparison"),
+    (lambda: allowance_of(5, None, 1.0), "exclude each other"),
+    (lambda: allowance_of(-1, None, None), "greater than 0"),
+    (lambda: compared_variants(["bert@tiny"], [], []), "at least two"),
+    (lambda: compared_variants(["bert@tiny", "bert@tiny"], [], []), "given twice"),
+    (lambda: compared_variants(["bert@tiny", "gpt"], [], ["mini"]), "says its size"),
+    (lambda: tasks_of(["sst2"], [], [], 3), "every task has one of each"),
+    (lambda: tasks_of(["sst2"], ["nowhere.tsv"], ["nowhere.tsv"], 3), "no file"),
+    (lambda: tasks_of(["sstt2"], ["a"], ["b"], 3), "sst2")])
+def test_what_cannot_be_asked(call, told):
+    with pytest.raises(UserError, match=told):
+        call()
+
+
+def test_an_experiment_is_read_as_it_was_written(tmp_path, text):
+    asked = experiment(text, ["bert@tiny", "gpt2@tiny"], Allowance("flops", 1e9), 3, details={"sizes": ["tiny"]})
+    asked.write(tmp_path)
+    again = Experiment.read(tmp_path)
+    assert [(one.name, one.recipe.values) for one in again.variants] == [(one.name, one.recipe.values)
+                                                                        for one in asked.variants]
+    assert {**vars(again), "variants": ()} == {**vars(asked), "variants": ()}
+
+
+def test_a_dry_run_foretells_and_leaves_nothing(tmp_path, text):
+    asked = experiment(text, ["bert@tiny", "gpt2@tiny"], Allowance("tokens", 6000))
+    plan = work.run_experiment(asked, tmp_path / "lab", dry_run=True)
+    assert plan["cells"] == 4 and len(plan["variants"]) == 2 and plan["seconds"] > 0
+    assert abs(plan["variants"][0]["tokens"] / 6000 - 1) < 0.1 and not list(tmp_path.iterdir())

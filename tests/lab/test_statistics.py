@@ -1,0 +1,149 @@
+"""Differences between recipes: intervals that hold what they promise, in many worlds where the truth is known."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from stemma.lab.experiment import Score
+from stemma.lab.statistics import Difference, difference, spread, student, widening
+
+
+def plain(values) -> list[Score]:
+    return [Score(float(value)) for value in values]
+
+
+def texts(seed: int, seeds: int, units: int, effect: float = 0.0, by_seed: float = 0.1, by_text: float = 0.3):
+    """Two sides' bits per byte on documents of unequal length. Documents are far more unequal than the sides; each is
+    easier for one side than for the other by chance, and so is each seed."""
+    rng = np.random.default_rng(seed)
+    size = rng.integers(200, 2000, units)
+    hard, favours = rng.normal(5, 2, units), by_text * rng.normal(size=units)
+    sides = []
+    for side in (0.0, 1.0):
+        sides.append([])
+        for _ in range(seeds):
+            bits = size * (hard + side * (favours + effect) + by_seed * rng.normal() + 0.02 * rng.normal(size=units))
+            sides[-1].append(Score(bits.sum() / size.sum(), tuple(zip(bits.tolist(), size.tolist(), strict=True))))
+    return sides
+
+
+def test_spread_is_the_sample_deviation_and_one_value_has_none():
+    assert spread([1.0, 3.0]) == pytest.approx(2**0.5)
+    assert spread([4.0]) is None
+
+
+def test_quantiles_of_t():
+    # from the tables that every textbook prints
+    for freedom, expected in {1: 12.706, 2: 4.303, 4: 2.776, 9: 2.262, 10: 2.228, 20: 2.086, 120: 1.980}.items():
+        assert student(freedom) == pytest.approx(expected, abs=6e-4)
+    assert widening(3) == pytest.approx((3 / 2) ** 0.5 * 4.3027 / 1.95996, rel=1e-4)
+    assert widening(10**6) == pytest.approx(1, abs=1e-4)
+
+
+@pytest.mark.parametrize("seeds", [3, 5])
+def test_of_equal_recipes_the_interval_holds_nought(seeds):
+    rng = np.random.default_rng(seeds)
+    found = [difference(plain(rng.normal(size=seeds)), plain(rng.normal(size=seeds)), True, draws=400, seed=trial)
+             for trial in range(800)]
+    held = np.mean([one.verdict == "noise" for one in found])
+    assert 0.93 <= held <= 0.98
+    assert all(one.low <= one.mean <= one.high for one in found)
+
+
+@pytest.mark.parametrize("seeds,units,by_seed,by_text", [(3, 5, 0.1, 0.3), (3, 40, 0.0, 0.5), (5, 80, 0.1, 0.05),
+                                                         (5, 60, 0.1, 0.3)])
+def test_of_equal_recipes_on_drawn_texts_too(seeds, units, by_seed, by_text):
+    held = [difference(*texts(trial, seeds, units, 0.0, by_seed, by_text), False, draws=300).verdict == "noise"
+            for trial in range(150)]
+    assert np.mean(held) >= 0.92
+
+
+@pytest.mark.parametrize("seeds,deviations", [(3, 8), (5, 5)])
+def test_a_real_effect_is_found(seeds, deviations):
+    rng = np.random.default_rng(0)
+    found = [difference(plain(rng.normal(size=seeds)), plain(deviations + rng.normal(size=seeds)), True, draws=400)
+             for _ in range(200)]
+    assert np.mean([one.verdict == "better" for one in found]) > 0.95
+    on_texts = [difference(*texts(trial, seeds, 60, effect=-1.0), False, draws=300).verdict for trial in range(50)]
+    assert on_texts.count("better") >= 48
+
+
+@pytest.mark.parametrize("higher,verdicts", [(True, ("better", "worse")), (False, ("worse", "better"))])
+def test_which_side_is_better_depends_on_the_measure(higher, verdicts):
+    low, high = plain([1.0, 1.1, 0.9]), plain([2.0, 2.2, 1.9])
+    assert (difference(low, high, higher).verdict, difference(high, low, higher).verdict) == verdicts
+    assert difference(low, high, higher).mean == pytest.approx(-difference(high, low, higher).mean)
+
+
+def test_what_seeds_do_to_both_sides_cancels():
+    common = np.array([-30.0, 4.0, 25.0])  # far larger than the difference
+    a, b = plain(common), plain(common + [0.9, 1.0, 1.1])
+    assert difference(a, b, True).verdict == "better"
+    assert difference(a, b[::-1], True).verdict == "noise"  # the same numbers, paired with the wrong ones
+
+
+def test_what_texts_do_to_both_sides_cancels():
+    a, b = texts(0, 3, 40, effect=0.2, by_seed=0.01, by_text=0.02)
+    found = difference(a, b, False)
+    assert found.verdict == "worse" and found.high - found.low < 0.1  # documents differ by 2 bits per byte
+    other = [Score(score.value, score.parts[::-1]) for score in b]  # as good, on other documents
+    assert difference(a, other, False).verdict == "noise"
+
+
+def test_texts_make_an_interval_wider_than_seeds_alone():
+    a, b = texts(3, 3, 12, by_seed=0.001, by_text=0.5)
+    seeds_alone = difference([Score(one.value) for one in a], [Score(one.value) for one in b], False)
+    found = difference(a, b, False)
+    assert found.high - found.low > 5 * (seeds_alone.high - seeds_alone.low)
+    assert found.mean == pytest.approx(seeds_alone.mean)
+
+
+def test_parts_missing_anywhere_leave_the_seeds_alone():
+    a, b = texts(3, 3, 12, by_text=0.5)
+    alone = difference([Score(one.value) for one in a], [Score(one.value) for one in b], False)
+    assert difference(a, [*b[:2], Score(b[2].value)], False) == alone
+    assert difference(a, [*b[:2], Score(b[2].value, b[2].parts[1:])], False) == alone
+    empty = ((0.0, 0.0),) * 4
+    assert difference([Score(one.value, empty) for one in a], [Score(one.value, empty) for one in b], False) == alone
+
+
+def test_a_value_may_be_its_parts_times_anything():
+    """Accuracy in percent, say: the interval is in the value's own unit."""
+    a, b = texts(5, 3, 20, effect=0.4)
+    hundred = [[Score(100 * one.value, one.parts) for one in side] for side in (a, b)]
+    small, large = difference(a, b, False), difference(*hundred, False)
+    assert [large.low, large.mean, large.high] == pytest.approx([100 * small.low, 100 * small.mean, 100 * small.high])
+
+
+def test_what_no_example_got_right_stays_nought():
+    right = [Score(0.5, ((1, 1), (0, 1), (1, 1), (0, 1)))] * 3
+    wrong = [Score(0.0, ((0, 1),) * 4)] * 3
+    found = difference(right, wrong, True)
+    assert found.mean == -0.5 and found.low < -0.5 < found.high
+
+
+def test_texts_without_anything_change_nothing():
+    a, b = texts(5, 3, 20)
+    padded = [[Score(one.value, (*one.parts, (0.0, 0.0))) for one in side] for side in (a, b)]
+    assert difference(*padded, False) == difference(a, b, False)
+
+
+def test_many_draws_of_many_units_come_in_chunks(monkeypatch):
+    a, b = texts(5, 3, 20)
+    whole = difference(a, b, False)
+    monkeypatch.setattr("stemma.lab.statistics.CHUNK", 20 * 300)
+    assert difference(a, b, False) == whole
+
+
+def test_one_seed_claims_no_interval():
+    assert difference(plain([1.0]), plain([3.0]), True) == Difference(2.0, None, None, "one seed", 1)
+    a, b = texts(0, 1, 40, effect=5.0)
+    assert difference(a, b, True).verdict == "one seed"
+
+
+def test_the_same_model_twice():
+    a, _ = texts(0, 3, 10)
+    assert difference(a, a, False, same=True) == Difference(0.0, 0.0, 0.0, "same bytes", 3)
+    assert difference(a[:1], a[:1], False, same=True).verdict == "same bytes"
+    assert difference(a, a, False) == Difference(0.0, 0.0, 0.0, "noise", 3)

@@ -1,0 +1,73 @@
+"""`stemma tree --html`: the family as one page."""
+
+import html
+import re
+from pathlib import Path
+
+import pytest
+from commands import stemma
+
+from stemma import lineage
+from stemma.lab.tree_page import write_tree
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return write_tree(tmp_path_factory.mktemp("tree") / "tree.html", {"roberta"}).read_text(encoding="utf-8")
+
+
+def entry(page: str, name: str) -> str:
+    """From a recipe's own line to the end of what it unfolds."""
+    return re.search(rf'<details class="[a-z]*"><summary><span class="name">{name}</span>.*?</details>', page, re.S)[0]
+
+
+def test_every_recipe_stands_below_its_parent(page: str):
+    stack: list[str] = []
+    found: dict[str, str | None] = {}
+    for mark in re.finditer(r'<ul[^>]*>|</ul>|<span class="name">([^<]+)', page):
+        if mark[0].startswith("<ul"):
+            stack.append("")
+        elif mark[0] == "</ul>":
+            stack.pop()
+        else:
+            stack[-1] = mark[1]
+            found[mark[1]] = stack[-2] if len(stack) > 1 else None
+    assert found == {info.name: info.parent for info in lineage.family()}
+
+
+def test_a_recipe_unfolds_to_what_it_changed(page: str):
+    roberta = lineage.recipe("roberta")
+    told = html.unescape(re.sub(r"<wbr>", "", entry(page, "roberta")))
+    assert roberta.summary in told and "2019" in told and roberta.paper in told
+    changes = lineage.diff("bert", "roberta")
+    assert f"{len(changes)} changes from bert" in told and told.count("<tr>") == len(changes) + 1
+    assert "<code>objective.masked_lm.dynamic</code></td><td>false</td><td>true</td>" in told
+    assert "A root" in entry(page, "transformer") and "<table" not in entry(page, "transformer")
+
+
+def test_what_is_lit_is_said_in_words_too(page: str):
+    assert page.count("compared here") == 1 and "compared here" in entry(page, "roberta")
+    assert entry(page, "roberta").startswith('<details class="lit">')
+
+
+def test_the_page_needs_neither_a_script_nor_the_network(page: str):
+    assert "<script" not in page and "script-src" not in page and "default-src 'none'" in page.replace("&#x27;", "'")
+    assert not re.search(r"\b(?:href|src)=|url\(|@import", page)             # papers are named, not linked
+
+
+def test_the_verb_writes_it_and_overwrites_nothing_unasked(tmp_path: Path):
+    file = tmp_path / "family.html"
+    done = stemma("tree", "--html", file)
+    assert done.code == 0 and str(file) in done.out and "<title>The family of recipes" in file.read_text()
+    file.write_text("mine")
+    refused = stemma("tree", "--html", file)
+    assert refused.code == 2
+    assert refused.err == f"error: {file} exists; choose another file for --html, or add --overwrite.\n"
+    assert file.read_text() == "mine"
+    done = stemma("tree", "--html", file, "--overwrite", "--json")
+    assert done.json["html"] == str(file) and len(done.json["recipes"]) == len(lineage.family())
+    assert "family" in file.read_text()
+    folder = stemma("tree", "--html", tmp_path, "--overwrite")
+    assert folder.code == 2 and "is a folder" in folder.err
+    nowhere = stemma("tree", "--html", tmp_path / "no" / "family.html")
+    assert nowhere.code == 2 and "cannot write" in nowhere.err and not (tmp_path / "no").exists()
