@@ -5,7 +5,7 @@
 
 CHECKPOINT is a Hugging Face folder (of BERT's family, without the pooled head's weights or with them). FOLDER holds
 glue/{SST-2,MRPC,CoLA,STS-B}, ner/bc5cdr and squad2 in their official files, which are not part of this project. 2,000
-training examples (500 questions at 256 tokens), 2 epochs, batch 32; the whole dev set, or its first 1,000 examples.
+training examples (500 questions at 256 tokens), 2 epochs, batch 32; the dev set, of which 1,000 examples or 400 questions at most.
 
 Quality: each side learns once a seed, and the same code reads both sides' answers from their logits and scores them.
 Speed: sides take turns of 10 steps, as `side.py` has it. The peer is `Trainer` as its documentation shows, with filling
@@ -31,7 +31,7 @@ from side import Side, compare, report, serve
 TASKS = {"sst2": "glue/SST-2/{}.tsv", "mrpc": "glue/MRPC/{}.tsv", "cola": "glue/CoLA/{}.tsv",
          "stsb": "glue/STS-B/{}.tsv", "bc5cdr": "ner/bc5cdr/{}.txt", "squad2": "squad2/{}.json"}
 KINDS = {"bc5cdr": "tag"}  # others go by their own names
-EXAMPLES, QUESTIONS, DEV = 2000, 500, 1000
+EXAMPLES, QUESTIONS, DEV, DEV_QUESTIONS = 2000, 500, 1000, 400
 BATCH, EPOCHS, WARMUP, DECAY = 32, 2, 0.1, 0.01
 CLASSES = {"classify": "SequenceClassification", "pair": "SequenceClassification", "regress": "SequenceClassification",
            "tag": "TokenClassification", "qa": "QuestionAnswering"}
@@ -55,7 +55,8 @@ class Contest:
         read = {part: read_examples(name, file) for part, file in files.items()}
         limit = QUESTIONS if options.task == "squad2" else EXAMPLES
         chosen = random.Random(0).sample(read["train"], min(limit, len(read["train"])))
-        self.examples = {"train": chosen, "dev": read["dev"][:DEV], "test": []}
+        held = DEV_QUESTIONS if options.task == "squad2" else DEV
+        self.examples = {"train": chosen, "dev": read["dev"][:held], "test": []}
         self.model = load(options.model)
         length = 256 if options.task == "squad2" else 128
         self.changes = [f"training.batch_size={BATCH}", f"training.learning_rate={options.rate}",

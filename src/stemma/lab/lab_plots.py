@@ -167,7 +167,8 @@ def _named_rows(names: Sequence[str], x_label: str, title: str) -> tuple[Figure,
     """Axes with a line for each name, the first one on top."""
     wrapped = [_wrapped(name) for name in names]
     lines = sum(max(1.0, 0.75 * (name.count("\n") + 1)) for name in wrapped)
-    figure, axes = canvas(x_label, title, height=1.0 + _ROW * lines)
+    figure, axes = canvas(x_label, "", height=1.0 + _ROW * lines)
+    figure.suptitle(title, x=0.01, ha="left", fontsize=11, color=INK)  # over the names too: it is longer than the axes
     axes.spines["left"].set_visible(False)
     axes.set_yticks(range(len(names)), wrapped, color=INK, fontsize=10)
     axes.tick_params(axis="y", length=0)
