@@ -233,7 +233,20 @@ def test_an_experiment_is_read_as_it_was_written(tmp_path, text):
 
 
 def test_a_dry_run_foretells_and_leaves_nothing(tmp_path, text):
-    asked = experiment(text, ["bert@tiny", "gpt2@tiny"], Allowance("tokens", 6000))
+    asked = experiment(text, ["bert@tiny", "gpt2@tiny"], Allowance("tokens", 6500))
     plan = work.run_experiment(asked, tmp_path / "lab", dry_run=True)
     assert plan["cells"] == 4 and len(plan["variants"]) == 2 and plan["seconds"] > 0
-    assert abs(plan["variants"][0]["tokens"] / 6000 - 1) < 0.1 and not list(tmp_path.iterdir())
+    assert abs(plan["variants"][0]["tokens"] / 6500 - 1) < 0.1 and not list(tmp_path.iterdir())
+    found = work.run_experiment(asked, tmp_path / "lab")
+    assert found["foretold_seconds"] == plan["seconds"] and found["took_seconds"] > 0
+    spent = sum(cell["cost"]["cell_seconds"] for cell in found["cells"])
+    assert found["took_seconds"] == pytest.approx(spent, rel=0.2)  # one after another
+
+
+def test_another_text_in_the_same_folder_is_refused(tmp_path, text):
+    allowance = Allowance("tokens", 6000)
+    work.run_experiment(experiment(text, ["bert@tiny", "gpt2@tiny"], allowance, 1), tmp_path / "lab")
+    other = tmp_path / "other.txt"
+    other.write_text(text.read_text().replace("ban", "nab"))
+    with pytest.raises(UserError, match="another text"):
+        work.run_experiment(experiment(other, ["bert@tiny", "gpt2@tiny"], allowance, 1), tmp_path / "lab")

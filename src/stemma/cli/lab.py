@@ -157,7 +157,7 @@ def show_plan(found: dict[str, Any], processes: int) -> None:
                          ("impossible", found["details"].get("impossible", []))):
         for one in listed:
             print(f"  {name}: {one.get('key') or one.get('variant')}: {one['why']}")
-    print(f"about {clock(found['seconds'])} one after another")
+    print(f"about {clock(found['seconds'])} with {processes} process{'' if processes == 1 else 'es'}")
 
 
 def show_results(found: dict[str, Any], out: Path) -> None:

@@ -7,20 +7,27 @@ the cache, where the experiment itself finds them.
 
 from __future__ import annotations
 
+import json
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from stemma.exchange.load import load
+from stemma.files import make_folder, write_atomically
 from stemma.lab.cell_work import LOOKS, Work
-from stemma.lab.cells import Cell, digest
+from stemma.lab.cells import Cell, digest, read_json
 from stemma.lab.experiment import Experiment, LabTask
 from stemma.lab.intrinsic import held_out_score
 from stemma.tasks.prepare import Task, finetune
 from stemma.training.pretrain import open_training
 from stemma.training.run import create_run, read_run
+from stemma.training.source import cache_folder
+
+if TYPE_CHECKING:
+    from stemma.lab.work import Lab
 
 WARM, TIMED = 3, 12  # steps before the clock starts, and steps that it counts
 TRIED = 8  # steps of a fine-tune
@@ -28,10 +35,12 @@ ONE_STEP = 1e-9  # seconds: a loop that goes on so long takes one step
 Notice = Callable[[str], None]
 
 
-def foretell(experiment: Experiment, notice: Notice = lambda text: None) -> dict[str, Any]:
-    """The cells, what each costs, and how long all of them take one after another on this machine."""
-    from stemma.lab.work import Lab
+def foretell(experiment: Experiment, processes: int = 1, notice: Notice = lambda text: None) -> dict[str, Any]:
+    """The cells, what each costs, and how long all of them take on this machine with so many processes. The forecast is
+    remembered, so that the report can hold it against what came."""
+    from stemma.lab.work import Lab, share_cores
 
+    share_cores(processes)
     with tempfile.TemporaryDirectory() as temporary:
         lab = Lab.open(Path(temporary), experiment, notice)
         lab.costs.check(experiment.variants)
@@ -41,13 +50,26 @@ def foretell(experiment: Experiment, notice: Notice = lambda text: None) -> dict
         for place, (number, cell) in enumerate(distinct.items(), 1):
             notice(f"trying {cell.variant.name} ({place} of {len(distinct)})")
             rows[number] = trial.row(cell)
+    seconds = sum(row["seconds"] for row in rows.values()) * len(experiment.seeds) / processes
+    make_folder(_memory(lab).parent)
+    write_atomically(_memory(lab), json.dumps({"seconds": seconds}))
     listed = [{"variant": cell.variant.name, **rows[cell.number]} for cell in lab.cells
               if cell.seed == experiment.seeds[0]]
     return {"kind": experiment.kind, "title": experiment.title, "cells": len(rows) * len(experiment.seeds),
-            "seeds": list(experiment.seeds), "seconds": sum(row["seconds"] for row in rows.values())
-            * len(experiment.seeds), "variants": listed,
+            "seeds": list(experiment.seeds), "seconds": seconds, "processes": processes, "variants": listed,
             "budget": {"unit": experiment.allowance.unit, "amount": experiment.allowance.amount},
             "details": dict(experiment.details)}
+
+
+def foretold_before(lab: Lab) -> float | None:
+    """What a dry run said of these very cells; None: there was none here."""
+    stored = read_json(_memory(lab))
+    return None if stored is None else float(stored["seconds"])
+
+
+def _memory(lab: Lab) -> Path:
+    number = digest(sorted({cell.number for cell in lab.cells}), [asdict(task) for task in lab.experiment.tasks])
+    return cache_folder() / "forecasts" / f"{number}.json"
 
 
 class Trial:

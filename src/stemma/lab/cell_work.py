@@ -43,16 +43,17 @@ class Work:
     def __init__(self, experiment: Experiment, shared: SharedText, costs: Costs, show: bool, notice: Notice):
         self.experiment, self.shared, self.costs, self.show, self.notice = experiment, shared, costs, show, notice
 
-    def carry_out(self, cell: Cell) -> None:
-        """From wherever the cell stands to its end; a training that breaks down is noted, with the reason."""
+    def carry_out(self, cell: Cell, began: float | None = None) -> None:
+        """From wherever the cell stands to its end; a training that breaks down is noted, with the reason. It is worked
+        on since `began`, or since now."""
         remove_leftovers(cell.folder)
-        began = time.perf_counter()
+        began = time.time() if began is None else began
         try:
             self.train(cell)
         except Diverged as error:
             write_atomically(cell.folder / FAILED, json.dumps({"why": error.message}))
             return
-        self.measure(cell, time.perf_counter() - began)
+        self.measure(cell, began)
         for task in self.experiment.tasks:
             self.learn(cell, task)
 
@@ -80,15 +81,14 @@ class Work:
             changes["training.validate_every"] = max(1, steps // LOOKS)
         return recipe.with_changes(changes, "lab")
 
-    def measure(self, cell: Cell, trained: float) -> None:
-        """Ask the model about the text that none of them has read, after so many seconds of training."""
+    def measure(self, cell: Cell, began: float) -> None:
+        """Ask the model about the text that none of them has read; it was worked on since this moment."""
         if cell.scores() is not None:
             return
-        began = time.perf_counter()
         scores = held_out_score(load(cell.run), self.shared.stretches)
         cost = self.costs.of(cell.variant)
         found = {"scores": stored_scores(scores), "digest": sha256(cell.run / MODEL / SAFE),
-                 "flops_a_step": cost.flops, "training_seconds": trained, "seconds": time.perf_counter() - began}
+                 "flops_a_step": cost.flops, "span": [began, time.time()]}
         write_atomically(cell.folder / SCORES, json.dumps(found))
         shutil.rmtree(cell.run / CHECKPOINTS, ignore_errors=True)  # the model is there: nobody goes on from them
 
@@ -96,7 +96,7 @@ class Work:
         """Fine-tune the model and keep what it answered; the fine-tuned weights are not kept."""
         if cell.task_scores(task) is not None:
             return
-        began = time.perf_counter()
+        began = time.time()
         folder = cell.task_folder(task)
         make_folder(folder)
         remove_leftovers(folder)
@@ -108,7 +108,7 @@ class Work:
             result = finetune(asked, cell.run, run, epochs=task.epochs, seed=cell.seed, show=self.show,
                               notice=self.notice)
         found = {"task": task.name, "scores": stored_scores(task_scores(run, result)),
-                 "seconds": time.perf_counter() - began}
+                 "span": [began, time.time()]}
         write_atomically(folder / SCORES, json.dumps(found))
         shutil.rmtree(run, ignore_errors=True)
 

@@ -17,6 +17,7 @@ import torch
 
 from stemma.errors import UserError
 from stemma.files import write_atomically
+from stemma.lab.calibration import foretold_before
 from stemma.lab.cells import Cell, restored_scores
 from stemma.lab.experiment import Experiment, Measure, Score
 from stemma.lab.intrinsic import MEASURES
@@ -62,8 +63,9 @@ def gather(lab: Lab) -> dict[str, Any]:
         "commands": {cell.variant.name: command(*read_run(cell.run), cell.run) for cell in lab.cells
                      if cell.seed == experiment.seeds[0] and (cell.run / "run.json").is_file()},
         "made": _made(), "budget": asdict(experiment.allowance), "seeds": list(experiment.seeds),
-        "foretold_seconds": experiment.details.get("foretold_seconds"),
-        "took_seconds": sum({one["hash"]: one["cost"].get("cell_seconds", 0.0) for one in told}.values()),
+        "foretold_seconds": foretold_before(lab),
+        "took_seconds": _union([span for cell in lab.cells for span in _spans(
+            cell, [cell.task_scores(task) for task in experiment.tasks])]),
         "data": lab.shared.facts, "variants": [_variant(lab, name) for name in range(len(experiment.variants))],
         "measures": [asdict(one) for one in measures], "cells": told, "table": table,
         "differences": [asdict(one) | {"measure": key, "a": a, "b": b} for key, a, b, one in compared.all()],
@@ -120,12 +122,25 @@ def _cell(experiment: Experiment, cell: Cell) -> dict[str, Any]:
         "scores": {key: score.value for key, score in _scores(experiment, cell).items()},
         "cost": {"tokens": result["tokens"], "steps": result["steps"], "flops": result["steps"] * flops,
                  "seconds": result["elapsed"], "tokens_per_second": result["tokens_per_second"],
-                 "parameters": result["parameters"], "cell_seconds":
-                 max(stored["training_seconds"], result["elapsed"]) + stored["seconds"]
-                 + sum(one["seconds"] for one in tasks if one)},
+                 "parameters": result["parameters"],
+                 "cell_seconds": sum(end - start for start, end in _spans(cell, tasks))},
         "curve": [[one["tokens"], one["step"] * flops, one["tokens"] / result["tokens_per_second"],
                    one["validation_loss"]] for one in curve if one.get("validation_loss") is not None],
         "digest": stored["digest"]}
+
+
+def _spans(cell: Cell, tasks: Sequence[Mapping[str, Any] | None]) -> list[tuple[float, float]]:
+    """When a cell was worked on."""
+    return [(one["span"][0], one["span"][1]) for one in (cell.scores(), *tasks) if one]
+
+
+def _union(spans: Sequence[tuple[float, float]]) -> float:
+    """How long anything was worked on, however many worked at once."""
+    total, last = 0.0, 0.0
+    for start, end in sorted(spans):
+        total += max(0.0, end - max(start, last))
+        last = max(last, end)
+    return total
 
 
 # --- measures ---------------------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
@@ -20,9 +20,10 @@ from stemma.errors import UserError
 from stemma.files import folder_atomically, sha256
 from stemma.lab.experiment import Experiment
 from stemma.tasks.pipeline.texts import numbered_texts, write_documents
+from stemma.text.readers import list_files
 from stemma.training.run import Reading
 
-FOLDER, TRAIN, HELD_OUT = "text", "train.jsonl", "held_out.jsonl"
+FOLDER, TRAIN, HELD_OUT, SOURCE = "text", "train.jsonl", "held_out.jsonl", "source.json"
 SHARE = 0.05  # of the characters are held out
 MOST = 400_000  # characters are enough, however long the text
 ASKED = 48_000  # characters of them that every model is asked about
@@ -47,8 +48,12 @@ def share_text(experiment: Experiment, folder: Path) -> SharedText:
     if experiment.corpus is not None:
         return _of_corpus(experiment)
     place = folder / FOLDER
-    if not (place / HELD_OUT).is_file():
-        _part(experiment, place)
+    source = json.dumps([[sha256(file) for file in list_files(experiment.text)], asdict(experiment.reading)])
+    if not (place / SOURCE).is_file():
+        _part(experiment, place, source)
+    elif (place / SOURCE).read_text(encoding="utf-8") != source:
+        raise UserError(f"{folder} was begun with another text, or it was read in another way; its cells cannot be "
+                        "compared with new ones: choose another --out.")
     documents = _read(place / HELD_OUT)
     facts = {"text": list(experiment.text), "documents": sum(1 for _ in _lines(place / TRAIN)),
              "held_out_documents": len(documents), "held_out_bytes": sum(len(text.encode()) for text in documents)}
@@ -76,7 +81,7 @@ def _of_corpus(experiment: Experiment) -> SharedText:
                       json.dumps([corpus.fingerprint, marks], sort_keys=True), facts)
 
 
-def _part(experiment: Experiment, place: Path) -> None:
+def _part(experiment: Experiment, place: Path, source: str) -> None:
     sizes: dict[int, int] = {}
     for number, text in numbered_texts(experiment.text, experiment.reading):
         sizes[number] = sizes.get(number, 0) + len(text)
@@ -93,6 +98,7 @@ def _part(experiment: Experiment, place: Path) -> None:
         if not kept:
             raise UserError(f"{', '.join(experiment.text)} is too little text to hold some of it out; give more.")
         write_documents(folder / HELD_OUT, kept, "text")
+        (folder / SOURCE).write_text(source, encoding="utf-8")
 
 
 def _chosen(sizes: dict[int, int], wanted: int) -> set[int]:

@@ -62,7 +62,7 @@ def run_experiment(experiment: Experiment, out: Path, *, processes: int = 1, dry
     if dry_run:
         from stemma.lab.calibration import foretell
 
-        return foretell(experiment, notice)
+        return foretell(experiment, processes, notice)
     if (out / FILE).is_file():
         Experiment.read(out)  # refuses another version
     else:
@@ -138,10 +138,11 @@ def _in_turns(lab: Lab, show: bool, notice: Notice, total: int) -> None:
             try:
                 with _all_of(cells):
                     notice(f"seed {seed}: {len(cells)} cells take turns, {lab.experiment.allowance.describe()} each")
+                    began = time.time()
                     train_in_turns(work, cells)
                     for cell in cells:
                         if cell.failure() is None:
-                            work.carry_out(cell)
+                            work.carry_out(cell, began)
                     worked = True
             except Busy:
                 continue
@@ -164,11 +165,7 @@ def _others(folder: Path, processes: int) -> Iterator[None]:
     if processes <= 1:
         yield
         return
-    import torch
-
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    share = max(1, cores // processes)
-    torch.set_num_threads(share)
+    share = share_cores(processes)
     command = [sys.executable, "-m", "stemma", "resume", str(folder), "--json"]
     with (folder / "workers.log").open("ab") as log:
         started = [subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
@@ -181,3 +178,13 @@ def _others(folder: Path, processes: int) -> Iterator[None]:
                 process.terminate()  # a finished lab has no work left for them; an interrupted one is saved
             for process in started:
                 process.wait()
+
+
+def share_cores(processes: int) -> int:
+    """The threads of this process, where it is one of several; alone, it has all."""
+    import torch
+
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if processes > 1:
+        torch.set_num_threads(max(1, cores // processes))
+    return torch.get_num_threads()
