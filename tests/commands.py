@@ -20,7 +20,7 @@ from pathlib import Path
 WARM = """
 import json, os, sys
 import torch._dynamo, stemma.exchange.save, stemma.training.loop, stemma.training.pretrain  # everything slow
-import stemma.lab.run_report
+import stemma.lab.report.run_report
 from stemma.cli import main
 
 for line in sys.stdin:

@@ -48,7 +48,7 @@ def test_people_get_a_line_for_each_task_and_stage(toy, tmp_path):
 
 
 def test_the_command_in_the_report_repeats_the_run(toy, tmp_path):
-    from stemma.lab.run_report import command
+    from stemma.lab.report.run_report import command
     from stemma.training.run import read_run
 
     stemma("multitask", toy / "plan.toml", "--model", toy / "bert", "--out", tmp_path / "one", "--epochs", 0.5,

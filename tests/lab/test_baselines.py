@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from stemma.errors import UserError
-from stemma.lab.baselines import Bigram, TwoSided, Unigram
+from stemma.lab.quickstart.baselines import Bigram, TwoSided, Unigram
 
 VOCABULARY = 12
 

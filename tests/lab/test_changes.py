@@ -10,7 +10,7 @@ from stemma.errors import UserError
 from stemma.lab import changes
 from stemma.lab.ablation import ablation, without_effect
 from stemma.lab.changes import Group, added, atomic, differences, regroup, undone
-from stemma.lab.run_report import typed_changes
+from stemma.lab.report.run_report import typed_changes
 from stemma.lineage import Change, family, recipe
 
 CHILDREN = [(info.parent, info.name) for info in family() if info.parent]

@@ -4,9 +4,9 @@ from textwrap import dedent
 import pytest
 
 from stemma.errors import UserError
-from stemma.lab import harvest as module
-from stemma.lab.harvest import Page, harvest, split, write
-from stemma.lab.prose import paragraphs
+from stemma.lab.quickstart import harvest as module
+from stemma.lab.quickstart.harvest import Page, harvest, split, write
+from stemma.lab.quickstart.prose import paragraphs
 
 
 def prose(text: str, **options) -> list[str]:

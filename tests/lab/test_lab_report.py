@@ -23,10 +23,10 @@ from lab_results import (
     scaling_results,
 )
 
-from stemma.lab import lab_words as words
-from stemma.lab.lab_plots import Row, Step, draw_curves, draw_forest, draw_scaling, draw_waterfall
-from stemma.lab.lab_report import write_lab_report
-from stemma.lab.lab_summary import write_lab_summary
+from stemma.lab.report import lab_words as words
+from stemma.lab.report.lab_plots import Row, Step, draw_curves, draw_forest, draw_scaling, draw_waterfall
+from stemma.lab.report.lab_report import write_lab_report
+from stemma.lab.report.lab_summary import write_lab_summary
 
 ALL = [compare_results, one_seed_results, ablate_results, scaling_results, claim_results]
 MINUS = "\u2212"

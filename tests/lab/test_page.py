@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from stemma.errors import UserError
-from stemma.lab.page import Page
-from stemma.lab.plots import _spread, bars, learning_curve
+from stemma.lab.report.page import Page
+from stemma.lab.report.plots import _spread, bars, learning_curve
 
 CURVE = {"bert@tiny": [(0, 7.0), (1000, 5.0), (2000, 4.5)], "a & b <c>": [(0, 7.0), (2000, 6.0)]}
 BASELINES = {"unigram": 6.0, "bigram": 5.4}

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from stemma.errors import UserError
-from stemma.lab.probe import Vocabulary, count_words, make, replaced_words, swapped_words
+from stemma.lab.quickstart.probe import Vocabulary, count_words, make, replaced_words, swapped_words
 
 NOUNS = ["file", "socket", "parser", "module", "string", "thread", "buffer", "header", "table", "reader", "queue"]
 VERBS = ["opens", "closes", "reads", "writes", "checks", "returns", "keeps", "drops"]

@@ -17,10 +17,10 @@ import pytest
 from stemma import lineage
 from stemma.cli import main
 from stemma.errors import Interrupted, UserError
-from stemma.lab import quickstart as story
-from stemma.lab.measure import spread
-from stemma.lab.quickstart import quickstart
-from stemma.lab.run_report import typed_changes, write_report
+from stemma.lab.quickstart import quickstart as story
+from stemma.lab.quickstart.measure import spread
+from stemma.lab.quickstart.quickstart import quickstart
+from stemma.lab.report.run_report import typed_changes, write_report
 from stemma.training.run import read_run
 
 SHORT = {"minutes": 0.05, "seeds": 2, "labels": 40, "tests": 60}

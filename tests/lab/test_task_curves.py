@@ -3,8 +3,8 @@
 import json
 from xml.etree import ElementTree
 
-from stemma.lab.plots import small_curves
-from stemma.lab.run_report import task_losses, write_report
+from stemma.lab.report.plots import small_curves
+from stemma.lab.report.run_report import task_losses, write_report
 from stemma.training.pretrain import pretrain
 
 SMALL = ["network.width=32", "network.heads=2", "network.feedforward=64", "corpus.sequence_length=32",

@@ -8,7 +8,7 @@ import pytest
 from commands import stemma
 
 from stemma import lineage
-from stemma.lab.tree_page import write_tree
+from stemma.lab.report.tree_page import write_tree
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ from commands import stemma as command
 
 import stemma
 from stemma.errors import UserError
-from stemma.lab.run_report import write_report
+from stemma.lab.report.run_report import write_report
 from stemma.tasks import learning
 from stemma.tasks.finetune import resume
 from stemma.tasks.prepare import Task, finetune

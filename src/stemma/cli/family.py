@@ -31,7 +31,7 @@ def tree(html: Annotated[Path | None, typer.Option("--html", metavar="FILE", hel
 
     if html is not None:
         from stemma.errors import UserError
-        from stemma.lab.tree_page import write_tree
+        from stemma.lab.report.tree_page import write_tree
 
         if html.is_dir() or (html.exists() and not overwrite):
             raise UserError(f"{html} {'is a folder' if html.is_dir() else 'exists'}; choose another file for --html"

@@ -161,7 +161,7 @@ def show_plan(found: dict[str, Any], processes: int) -> None:
 
 
 def show_results(found: dict[str, Any], out: Path) -> None:
-    from stemma.lab.lab_words import chance, differences, failures, headline, verdict
+    from stemma.lab.report.lab_words import chance, differences, failures, headline, verdict
 
     print(headline(found))
     measures = found["measures"]

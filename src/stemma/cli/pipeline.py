@@ -37,7 +37,7 @@ def pipeline(
 
 def finish(result: dict[str, Any], as_json: bool) -> None:
     """What is printed at the end; each run below gets its report."""
-    from stemma.lab.run_report import REPORT, try_report
+    from stemma.lab.report.run_report import REPORT, try_report
 
     for stage in result["stages"]:
         if stage["run"] is not None and not (Path(stage["run"]) / REPORT).is_file():

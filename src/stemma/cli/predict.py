@@ -106,7 +106,7 @@ def evaluate(
     import json as spelling
 
     from stemma.files import folder_atomically, refuse_non_empty
-    from stemma.lab.evaluation import write_evaluation
+    from stemma.lab.report.evaluation import write_evaluation
     from stemma.tasks.evaluating import Data
     from stemma.tasks.evaluating import evaluate as judge
 
@@ -149,7 +149,7 @@ def _place(model: Path, data: str, task: str | None) -> Path:
 
 
 def _show(result: dict[str, Any]) -> None:
-    from stemma.lab.evaluation import described, written
+    from stemma.lab.report.evaluation import described, written
 
     kind = result["kind"]
     print("\n".join(columns([["metric", "score", "95%"], *(

@@ -27,7 +27,7 @@ def quickstart(out: Annotated[Path, typer.Option(metavar="DIR", help="Where ever
 
     Example: stemma quickstart --minutes 10
     """
-    from stemma.lab.quickstart import quickstart as run_it
+    from stemma.lab.quickstart.quickstart import quickstart as run_it
 
     result = run_it(out, minutes=minutes, seed=seed, overwrite=overwrite, show=sys.stderr.isatty(),
                     say=lambda text: print(f"· {text}", file=sys.stderr, flush=True), notice=notice)
@@ -38,8 +38,8 @@ def _tell(result: dict[str, Any]) -> None:
     """The story in numbers, each beside what it has to be compared with."""
     from statistics import mean
 
-    from stemma.lab.measure import spread
-    from stemma.lab.quickstart_page import READERS, guesses, question, threads
+    from stemma.lab.quickstart.measure import spread
+    from stemma.lab.quickstart.quickstart_page import READERS, guesses, question, threads
 
     text, corpus, run, masked, probe = (result[key] for key in ("text", "corpus", "pretraining", "masked", "probe"))
     print(f"\nThe text: {text['words']:,} words of your Python's documentation to learn from, "

@@ -84,7 +84,7 @@ def resume(run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder o
 
 
 def finish(result: dict[str, Any], run: Path, as_json: bool) -> None:
-    from stemma.lab.run_report import try_report  # only now: it costs time, and training may fail
+    from stemma.lab.report.run_report import try_report  # only now: it costs time, and training may fail
 
     try_report(run, notice)
 

@@ -22,8 +22,8 @@ import numpy as np
 
 from stemma.errors import UserError
 from stemma.files import folder_atomically, verify_checksums
-from stemma.lab import harvest, probe
-from stemma.lab.harvest import Page
+from stemma.lab.quickstart import harvest, probe
+from stemma.lab.quickstart.harvest import Page
 
 VERSION = 1
 MANIFEST, TEXT = "own_text.json", "train.txt"

@@ -21,7 +21,7 @@ from stemma.lab.calibration import foretold_before
 from stemma.lab.cells import Cell, restored_scores
 from stemma.lab.experiment import Experiment, Measure, Score
 from stemma.lab.intrinsic import MEASURES
-from stemma.lab.run_report import command
+from stemma.lab.report.run_report import command
 from stemma.lab.statistics import Difference, difference, spread
 from stemma.lineage import diff, family
 from stemma.tasks.data.datasets import kind_of
@@ -41,8 +41,8 @@ COSTS = ("tokens", "steps", "flops", "seconds", "tokens_per_second", "parameters
 
 def conclude(lab: Lab) -> dict[str, Any]:
     """Read all cells, compare them, and write results.json and the two reports."""
-    from stemma.lab.lab_report import write_lab_report
-    from stemma.lab.lab_summary import write_lab_summary
+    from stemma.lab.report.lab_report import write_lab_report
+    from stemma.lab.report.lab_summary import write_lab_summary
 
     results = gather(lab)
     write_atomically(lab.folder / FILE, json.dumps(results, indent=1))

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from stemma.files import make_folder, write_atomically
-from stemma.lab.lab_report import tell
-from stemma.lab.lab_words import Results
-from stemma.lab.page import PALETTE, Cell, is_number, shown
+from stemma.lab.report.lab_report import tell
+from stemma.lab.report.lab_words import Results
+from stemma.lab.report.page import PALETTE, Cell, is_number, shown
 
 SUMMARY, PICTURES = "report.md", "pictures"
 
@@ -29,7 +29,7 @@ def write_lab_summary(results: Results, folder: Path) -> Path:
 
 
 class Markdown:
-    """A sheet as `stemma.lab.lab_report` wants it. Text may hold `code` between backticks, as on a page."""
+    """A sheet as `stemma.lab.report.lab_report` wants it. Text may hold `code` between backticks, as on a page."""
 
     def __init__(self, title: str):
         self.blocks = [f"# {_text(title)}"]

@@ -94,7 +94,7 @@ class Page:
         return self
 
     def figure(self, svg: str, caption: str, name: str = "") -> Self:
-        """An `<svg>` element as `stemma.lab.plots` draws it; the caption is also what a screen reader says."""
+        """An `<svg>` element as `stemma.lab.report.plots` draws it; the caption is also what a screen reader says."""
         self._figures += 1
         name = f"plot-{name or self._figures}"
         # drawings name their marks alike; two of them on one page must not borrow each other's

@@ -21,7 +21,7 @@ from stemma.corpus.build import build_corpus
 from stemma.corpus.shards import Corpus
 from stemma.errors import Interrupted, UserError
 from stemma.files import folder_atomically, refuse_non_empty, write_atomically
-from stemma.lab import harvest, probe
+from stemma.lab.quickstart import harvest, probe
 from stemma.lineage import recipe, roles_needed
 from stemma.text.tokenizer import Tokenizer
 from stemma.text.train import train_tokenizer
@@ -124,7 +124,7 @@ def quickstart(out: str | Path = "quickstart", *, minutes: float = 4.0, seed: in
         raise Interrupted(f"{reached}; `{again}` goes on from there.") from error
     result = stages.result() | {"out": str(out), "report": str(folder / REPORT), "recipe": RECIPE,
                                 "changes": list(CHANGES), "commands": commands(folder, wishes)}
-    from stemma.lab.quickstart_page import write_page
+    from stemma.lab.quickstart.quickstart_page import write_page
 
     write_page(result, folder, REASONS)
     write_atomically(folder / RESULT, json.dumps(result, indent=1))
@@ -220,7 +220,7 @@ def _pretrain(folder: Path, wishes: Wishes, show: bool, notice: Callable[[str], 
 
 def _measure(folder: Path, wishes: Wishes, say: Callable[[str], None]) -> dict[str, Any]:
     from stemma.exchange.load import load
-    from stemma.lab import measure
+    from stemma.lab.quickstart import measure
     from stemma.tasks.classify import Settings
 
     model, corpus = load(folder / RUN), Corpus.open(folder / CORPUS)

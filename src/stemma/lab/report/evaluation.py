@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from stemma.lab.page import Cell, Page
+from stemma.lab.report.page import Cell, Page
 from stemma.tasks.metrics import METRICS
 
 REPORT = "report.html"

@@ -19,7 +19,7 @@ import numpy as np
 
 from stemma.errors import UserError
 from stemma.files import write_atomically
-from stemma.lab.prose import paragraphs
+from stemma.lab.quickstart.prose import paragraphs
 
 # Not documentation of the library: tests, an editor, a converter's grammars, generated tables, foreign packages.
 EXCLUDED = {"test", "tests", "idlelib", "lib2to3", "encodings", "pydoc_data", "site-packages", "dist-packages"}

@@ -6,15 +6,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from stemma.lab import lab_words as words
-from stemma.lab.lab_words import Results
-from stemma.lab.page import NOTHING, Cell, Sheet, Value
+from stemma.lab.report import lab_words as words
+from stemma.lab.report.lab_words import Results
+from stemma.lab.report.page import NOTHING, Cell, Sheet, Value
 
 AXES = {"tokens": ("tokens read", 0), "flops": ("training FLOPs", 1), "minutes": ("seconds of training", 2)}
 
 
 def tell_curves(results: Results, sheet: Sheet) -> None:
-    from stemma.lab.lab_plots import draw_curve_panels, draw_curves
+    from stemma.lab.report.lab_plots import draw_curve_panels, draw_curves
 
     label, column = AXES[results["budget"]["unit"]]
     runs: dict[str, list[list[tuple[float, float]]]] = {}
@@ -81,7 +81,7 @@ def _amount(cost: Mapping[str, float], key: str) -> Cell:
 
 
 def tell_scaling(results: Results, sheet: Sheet) -> None:
-    from stemma.lab.lab_plots import draw_scaling
+    from stemma.lab.report.lab_plots import draw_scaling
 
     sheet.panel("Scaling", "Loss = floor + factor \u00d7 x^\u2212exponent, fitted to the points. A law holds where it "
                 "was measured; beyond the last point it is a guess.")

@@ -20,8 +20,8 @@ from stemma.corpus.shards import Corpus
 from stemma.corpus.view import split
 from stemma.exchange.model import Model
 from stemma.generation.fill import fill
-from stemma.lab.baselines import Bigram, TwoSided, Unigram
-from stemma.lab.probe import Probe
+from stemma.lab.quickstart.baselines import Bigram, TwoSided, Unigram
+from stemma.lab.quickstart.probe import Probe
 from stemma.lineage import Recipe
 from stemma.objectives import build_network, build_objectives
 from stemma.objectives.masked_lm import HEAD

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from stemma.errors import UserError
-from stemma.lab.page import Page
+from stemma.lab.report.page import Page
 from stemma.lineage import COMMAND_LINE, Recipe, diff, recipe
 from stemma.objectives.absent import ORIGIN as ABSENT
 from stemma.schema.layers import at, flatten, spell
@@ -54,7 +54,7 @@ def try_report(run: str | Path, notice: Callable[[str], None]) -> None:
 
 def draw_curve(run: Path, baselines: Mapping[str, float]) -> str:
     """Held-out and training loss by million tokens, against constant baselines."""
-    from stemma.lab.plots import learning_curve
+    from stemma.lab.report.plots import learning_curve
 
     log = [json.loads(line) for line in (run / "log.jsonl").read_text(encoding="utf-8").splitlines()]
     held_out = {entry["tokens"] / 1e6: entry["validation_loss"] for entry in log
@@ -80,7 +80,7 @@ def task_losses(run: Path) -> dict[str, dict[str, list[tuple[float, float]]]]:
 
 def draw_tasks(tasks: Mapping[str, Mapping[str, Sequence[tuple[float, float]]]],
                baselines: Mapping[str, float]) -> str:
-    from stemma.lab.plots import small_curves
+    from stemma.lab.report.plots import small_curves
 
     panels = {name: ({"held-out": series.get("held-out", []), "training": _thinned(series.get("training", []))},
                      baselines.get(name)) for name, series in tasks.items()}

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from stemma.lab.measure import spread
-from stemma.lab.page import Page
-from stemma.lab.run_report import add_changes, draw_curve
+from stemma.lab.quickstart.measure import spread
+from stemma.lab.report.page import Page
+from stemma.lab.report.run_report import add_changes, draw_curve
 from stemma.training.run import read_run
 
 READERS = {"unigram": "always the most frequent token", "bigram": "counts what follows the left neighbour",
@@ -18,7 +18,7 @@ READERS = {"unigram": "always the most frequent token", "bigram": "counts what f
 
 
 def write_page(result: Mapping[str, Any], folder: Path, reasons: Mapping[str, str]) -> Path:
-    from stemma.lab.plots import bars
+    from stemma.lab.report.plots import bars
 
     masked, probe, run = result["masked"], result["probe"], result["pretraining"]
     chosen, _ = read_run(Path(run["run"]))

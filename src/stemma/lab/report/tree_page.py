@@ -7,8 +7,8 @@ from collections.abc import Collection
 from pathlib import Path
 
 from stemma import lineage
-from stemma.lab.lab_words import counted, setting
-from stemma.lab.page import Page, table
+from stemma.lab.report.lab_words import counted, setting
+from stemma.lab.report.page import Page, table
 
 
 def write_tree(path: Path, lit: Collection[str] = ()) -> Path:

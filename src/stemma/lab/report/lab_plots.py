@@ -17,8 +17,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, MaxNLocator, NullLocator
 
-from stemma.lab.lab_words import number, short, signed
-from stemma.lab.plots import ACCENT, FAINT, INK, MUTED, PAPER, SERIES, STYLE, canvas, label_ends, to_svg
+from stemma.lab.report.lab_words import number, short, signed
+from stemma.lab.report.plots import ACCENT, FAINT, INK, MUTED, PAPER, SERIES, STYLE, canvas, label_ends, to_svg
 
 Points = Sequence[Sequence[float]]  # (x, y) pairs
 _ROW = 0.34  # inches for a line of a chart that has names on its left

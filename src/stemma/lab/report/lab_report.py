@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from stemma.lab import lab_words as words
-from stemma.lab.lab_details import tell_cost, tell_curves, tell_recipes, tell_reproduction, tell_scaling
-from stemma.lab.lab_words import Results
-from stemma.lab.page import NOTHING, Cell, Page, Sheet, Value
+from stemma.lab.report import lab_words as words
+from stemma.lab.report.lab_details import tell_cost, tell_curves, tell_recipes, tell_reproduction, tell_scaling
+from stemma.lab.report.lab_words import Results
+from stemma.lab.report.page import NOTHING, Cell, Page, Sheet, Value
 
 REPORT = "report.html"
 BEST, EVEN = "\u2605", "\u2248"  # star; almost equal
@@ -105,7 +105,7 @@ def _score(row: Mapping[str, Any], key: str, marks: Mapping[str, str]) -> Cell:
 
 
 def _differences(results: Results, measure: Mapping[str, Any], sheet: Sheet, drawn: bool) -> None:
-    from stemma.lab.lab_plots import Row, draw_forest
+    from stemma.lab.report.lab_plots import Row, draw_forest
 
     found = words.differences(results, measure["key"])
     if not found:
@@ -130,7 +130,7 @@ def _differences(results: Results, measure: Mapping[str, Any], sheet: Sheet, dra
 
 
 def _which_change(results: Results, sheet: Sheet) -> None:
-    from stemma.lab.lab_plots import Step, draw_waterfall
+    from stemma.lab.report.lab_plots import Step, draw_waterfall
 
     measure, (parent, child) = results["measures"][0], words.ends(results)
     scores = words.means(results, measure["key"])
