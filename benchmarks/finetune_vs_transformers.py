@@ -5,7 +5,8 @@
 
 CHECKPOINT is a Hugging Face folder (of BERT's family, without the pooled head's weights or with them). FOLDER holds
 glue/{SST-2,MRPC,CoLA,STS-B}, ner/bc5cdr and squad2 in their official files, which are not part of this project. 2,000
-training examples (500 questions at 256 tokens), 2 epochs, batch 32; the dev set, of which 1,000 examples or 400 questions at most.
+training examples (500 questions at 256 tokens), 2 epochs, batch 32; of the dev set 1,000 examples at most, or 400
+questions.
 
 Quality: each side learns once a seed, and the same code reads both sides' answers from their logits and scores them.
 Speed: sides take turns of 10 steps, as `side.py` has it. The peer is `Trainer` as its documentation shows, with filling

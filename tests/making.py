@@ -9,8 +9,9 @@ import numpy as np
 from conftest import small_text
 
 from stemma.corpus.build import build_corpus
-from stemma.corpus.draft import Draft, Layout
+from stemma.corpus.draft import Draft
 from stemma.corpus.feed import Feed
+from stemma.corpus.layout import Layout
 from stemma.corpus.packers import Packing
 from stemma.corpus.shards import Corpus
 from stemma.corpus.view import View

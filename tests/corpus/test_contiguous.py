@@ -5,8 +5,9 @@ import pytest
 from making import PAIR, SINGLE, corpus_of, draft_of, packing_of, pieced_corpus, whole
 
 from stemma.corpus.contiguous import ContiguousFeed, RunningText
-from stemma.corpus.draft import Draft, Layout
+from stemma.corpus.draft import Draft
 from stemma.corpus.feed import Position
+from stemma.corpus.layout import Layout
 from stemma.corpus.packers import Packing
 from stemma.corpus.pieces import Pieces
 from stemma.corpus.shards import Corpus

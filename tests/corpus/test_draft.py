@@ -2,8 +2,9 @@ import numpy as np
 import pytest
 from making import PACKINGS, PAIR, SINGLE, corpus_of, draft_of, packing_of, pieced_corpus, whole
 
-from stemma.corpus.draft import Draft, Layout
+from stemma.corpus.draft import Draft
 from stemma.corpus.feed import Feed
+from stemma.corpus.layout import Layout
 from stemma.corpus.pieces import Pieces
 from stemma.corpus.shards import Corpus
 from stemma.text.train import train_tokenizer

@@ -5,8 +5,9 @@ from __future__ import annotations
 from conftest import small_text
 from making import PAIR, corpus_of
 
-from stemma.corpus.draft import Draft, Layout
+from stemma.corpus.draft import Draft
 from stemma.corpus.feed import Feed
+from stemma.corpus.layout import Layout
 from stemma.corpus.packers import Packing
 from stemma.corpus.shards import Corpus
 from stemma.corpus.sides import Side

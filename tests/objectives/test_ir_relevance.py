@@ -8,7 +8,8 @@ from making import PAIR, SINGLE
 from talking import judged, mixed_corpus
 
 from stemma.corpus.buckets import BucketFeed
-from stemma.corpus.draft import Draft, Layout
+from stemma.corpus.draft import Draft
+from stemma.corpus.layout import Layout
 from stemma.corpus.packers import Packing
 from stemma.corpus.shards import Corpus
 from stemma.corpus.view import View

@@ -8,7 +8,8 @@ from making import draft_of, pieced_corpus, whole
 
 from stemma import lineage
 from stemma.corpus.contiguous import ContiguousFeed
-from stemma.corpus.draft import Draft, Layout
+from stemma.corpus.draft import Draft
+from stemma.corpus.layout import Layout
 from stemma.corpus.packers import Packing
 from stemma.corpus.pieces import Pieces
 from stemma.corpus.shards import Corpus

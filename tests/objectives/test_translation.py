@@ -9,7 +9,8 @@ from sided import labels_of, rows_of
 from stemma import lineage
 from stemma.corpus.buckets import BucketFeed
 from stemma.corpus.build import build_corpus
-from stemma.corpus.draft import Draft, Layout
+from stemma.corpus.draft import Draft
+from stemma.corpus.layout import Layout
 from stemma.corpus.packers import Packing
 from stemma.corpus.shards import Corpus
 from stemma.errors import UserError

@@ -9,7 +9,8 @@ from stemma.corpus.shards import Corpus
 from stemma.objectives import Batch, Objective, build_objectives
 from stemma.text.parallel import PairSource
 from stemma.training import supply as supply_module
-from stemma.training.supply import Prepared, Supply
+from stemma.training.batches import Prepared
+from stemma.training.supply import Supply
 
 DYNAMIC = "objective.masked_lm.dynamic=true"
 

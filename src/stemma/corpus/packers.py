@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from stemma.corpus.draft import Layout
+from stemma.corpus.layout import Layout
 from stemma.corpus.pieces import Pieces
 from stemma.errors import UserError
 from stemma.schema.corpus import PAIR_PACKINGS

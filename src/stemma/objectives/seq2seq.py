@@ -6,7 +6,8 @@ from __future__ import annotations
 import numpy as np
 from torch import Tensor
 
-from stemma.corpus.draft import DECODER_START, Draft
+from stemma.corpus.draft import Draft
+from stemma.corpus.layout import DECODER_START
 from stemma.corpus.sides import DECODER, ENCODER, Side
 from stemma.network.heads import TokenHead
 from stemma.network.network import Network

@@ -16,7 +16,7 @@ import numpy as np
 from stemma.exchange.model import Model
 from stemma.objectives.batch import Batch, Target
 from stemma.tasks.learner import Item, Learner
-from stemma.training.supply import Prepared
+from stemma.training.batches import Prepared
 
 POOL = 50  # batches whose examples are sorted by length among each other: shuffled enough, and hardly any filling
 READING = 8192  # places at once where nothing is learnt

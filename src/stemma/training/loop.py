@@ -22,6 +22,7 @@ from stemma.network.network import Network
 from stemma.network.state import Memory, State
 from stemma.objectives import Batch
 from stemma.objectives.base import Scoring
+from stemma.training.batches import Prepared, Source
 from stemma.training.budget import Budget
 from stemma.training.checkpoints import Standing, load_latest, save_checkpoint
 from stemma.training.course import Course
@@ -35,7 +36,6 @@ from stemma.training.schedules import factor
 from stemma.training.selection import Best, Judge, Selection
 from stemma.training.signals import noted_signals
 from stemma.training.stages import has_begun
-from stemma.training.supply import Prepared, Source
 
 SMOOTHING = 0.98  # of the running mean that a spike is measured against
 

@@ -15,8 +15,8 @@ from stemma.network.streams import Hidden
 from stemma.objectives import Batch
 from stemma.objectives.base import Scoring
 from stemma.schema.training import TrainingSettings
+from stemma.training.batches import Prepared
 from stemma.training.precision import autocast
-from stemma.training.supply import Prepared
 
 CPU_SLICE_TOKENS = 4096  # tokens computed at once on a CPU: the activations stay near the cache
 

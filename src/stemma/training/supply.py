@@ -6,17 +6,18 @@ again exactly; the only state is each feed's position, which every batch carries
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 
 from stemma.corpus.buckets import BucketFeed, mixture_rates
 from stemma.corpus.contiguous import ContiguousFeed
-from stemma.corpus.draft import Draft, Layout
+from stemma.corpus.draft import Draft
 from stemma.corpus.feed import Feed, Position
+from stemma.corpus.layout import Layout
 from stemma.corpus.packers import Packing
 from stemma.corpus.pieces import Pieces
 from stemma.corpus.randomness import Randomness, RowRandomness
@@ -25,8 +26,8 @@ from stemma.corpus.view import View, split
 from stemma.errors import UserError
 from stemma.lineage import Recipe
 from stemma.objectives import Batch, Group, Objective, finish, group_objectives
-from stemma.objectives.base import Scoring
 from stemma.schema.corpus import BUCKETED_PACKINGS, CONTIGUOUS_PACKINGS
+from stemma.training.batches import Prepared
 from stemma.training.stages import going_on
 
 VALIDATION_TOKENS = 65_536  # enough for two digits of the loss, little enough for a laptop
@@ -48,48 +49,11 @@ class Moment(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Prepared:
-    """One step's batch, the objectives to score it, where the feeds stood after it was taken, and the feed it is from,
-    whose memory it goes on from."""
-
-    objectives: tuple[Scoring, ...]
-    batch: Batch
-    positions: dict[str, list[int]]
-    feed: str
-
-
-@dataclass(frozen=True)
 class Epoch:
     steps: int
     pairs: int
     left_out: int  # pairs that are too long for the window
     longest: int  # places of the longest pair that is not
-
-
-class Source(Protocol):
-    """Where the loop's batches come from: a corpus, or the examples of a task."""
-
-    @property
-    def objectives(self) -> Sequence[Scoring]:
-        """All that are ever scored."""
-
-    def take(self, step: int, length: int, used: float) -> Prepared:
-        """The batch of this step, when this share of the budget is used."""
-
-    def restore(self, positions: dict[str, list[int]]) -> None:
-        """Go on where a batch's `positions` say."""
-
-    def length_at(self, used: float) -> int:
-        """How long rows are when this share of the budget is used."""
-
-    def validation_batches(self, length: int) -> Sequence[tuple[tuple[Scoring, ...], Batch]]:
-        """The same held-out batches each time."""
-
-    def unigram(self) -> np.ndarray:
-        """What is known of the answers beforehand: log-probabilities, for baselines."""
-
-    def close(self) -> None:
-        """Stop what runs beside."""
 
 
 class Supply:

@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from stemma.corpus.draft import Draft, Layout
+from stemma.corpus.draft import Draft
 from stemma.corpus.feed import Feed
+from stemma.corpus.layout import Layout
 from stemma.corpus.packers import Packing
 from stemma.corpus.shards import Corpus
 from stemma.corpus.view import split
