@@ -219,20 +219,24 @@ def serve_theirs(contest: Contest, folder: Path, steps: int, bf16: bool) -> None
 # --- both -------------------------------------------------------------------------------------------------------------
 
 
-def quality(contest: Contest, folder: Path, seeds: int) -> dict[str, Any]:
-    scores: dict[str, list[float]] = {"stemma": [], "Trainer": []}
+def quality(contest: Contest, folder: Path, seeds: int, only: str | None) -> dict[str, Any]:
+    learn = {"stemma": learn_ours, "Trainer": learn_theirs}
+    scores: dict[str, list[float]] = {name: [] for name in learn if only in (None, name)}
     for seed in range(seeds):
-        scores["stemma"].append(learn_ours(contest, folder / f"ours-{seed}", seed))
-        scores["Trainer"].append(learn_theirs(contest, folder / f"theirs-{seed}", seed))
-        print(f"seed {seed}: stemma {scores['stemma'][-1]:.4f}, Trainer {scores['Trainer'][-1]:.4f}", flush=True)
-    told = {name: {"mean": statistics.mean(found), "spread": statistics.stdev(found) if seeds > 1 else 0.0,
-                   "scores": found} for name, found in scores.items()}
-    theirs = told["Trainer"]
-    enough = told["stemma"]["mean"] >= theirs["mean"] - theirs["spread"] if seeds > 1 else None  # one has no spread
-    print(f"{contest.options.task}, {contest.card.metrics[0]} on {len(contest.examples['dev']):,} dev examples: "
-          + ", ".join(f"{name} {one['mean']:.4f} ± {one['spread']:.4f}" for name, one in told.items())
-          + f"; not lower than Trainer's mean less one deviation: {VERDICTS[enough]}", flush=True)
-    return {"metric": contest.card.metrics[0], **told, "enough": enough}
+        for name, found in scores.items():
+            found.append(learn[name](contest, folder / f"{name}-{seed}", seed))
+        print(f"seed {seed}: " + ", ".join(f"{name} {found[-1]:.4f}" for name, found in scores.items()), flush=True)
+    told: dict[str, Any] = {
+        name: {"mean": statistics.mean(found), "spread": statistics.stdev(found) if seeds > 1 else 0.0,
+               "scores": found} for name, found in scores.items()}
+    line = f"{contest.options.task}, {contest.card.metrics[0]} on {len(contest.examples['dev']):,} dev examples: " \
+        + ", ".join(f"{name} {one['mean']:.4f} ± {one['spread']:.4f}" for name, one in told.items())
+    if only is None:
+        enough = told["stemma"]["mean"] >= told["Trainer"]["mean"] - told["Trainer"]["spread"] if seeds > 1 else None
+        told["enough"] = enough  # one seed has no spread
+        line += f"; not lower than Trainer's mean less one deviation: {VERDICTS[enough]}"
+    print(line, flush=True)
+    return {"metric": contest.card.metrics[0], **told}
 
 
 def speed(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
@@ -256,6 +260,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=20, help="slices of each side; 0 leaves the speed out")
     parser.add_argument("--steps", type=int, default=10, help="optimizer steps a slice")
     parser.add_argument("--threads", type=int, default=os.cpu_count())
+    parser.add_argument("--only", choices=["stemma", "Trainer"], help="the scores of one side alone")
     parser.add_argument("--no-bf16", action="store_true", help="leave the slow bf16 peer out")
     parser.add_argument("--out", type=Path, help="write the numbers here, as JSON")
     parser.add_argument("--task", help=argparse.SUPPRESS)
@@ -277,7 +282,7 @@ def main() -> None:
             options.task, folder = name, Path(temporary) / name
             print(f"\n{name}, {what}", flush=True)
             found[name][what] = speed(options, folder) if what == "speed" else \
-                quality(Contest(options), folder, options.seeds)
+                quality(Contest(options), folder, options.seeds, options.only)
             if options.out is not None:
                 options.out.write_text(json.dumps(found, indent=1))
     print("wanted: scores not lower than Trainer's mean less one deviation, and 2x its examples a second")

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
+import torch
 import toy_tasks
 
 import stemma
@@ -19,12 +22,19 @@ def item(length: int, number: int, rows: int = 1, answer: int | None = 0) -> Ite
 
 
 class Reader:
-    """A learner that only notes which items it was given."""
+    """A learner whose batches only note which items it was given."""
 
     name, weight = "task", 1.0
 
     def batch(self, model, items):
-        return [one.number for one in items]
+        return Batch({}, {}, {}, 1, len(items), lengths=torch.tensor([one.number for one in items]))
+
+
+HERE = SimpleNamespace(device=torch.device("cpu"))
+
+
+def numbers_in(batch: Batch) -> list[int]:
+    return [int(number) for part in batch.parts or (batch,) for number in part.lengths]
 
 
 def items_of(count: int, seed: int = 0) -> list[Item]:
@@ -32,16 +42,29 @@ def items_of(count: int, seed: int = 0) -> list[Item]:
     return [item(int(rng.integers(3, 200)), number, rows=int(rng.choice([1, 1, 1, 3]))) for number in range(count)]
 
 
-def test_an_epoch_has_every_example_once_beside_others_of_its_length():
+def test_an_epoch_has_every_example_once_in_slices_of_its_length():
     items = items_of(3000)
     made = batches_of(items, 16, np.random.default_rng(0))
-    assert sorted(np.concatenate(made).tolist()) == list(range(3000))
-    assert all(len({len(items[number].rows) for number in batch}) == 1 for batch in made)
-    assert sum(len(batch) < 16 for batch in made) <= 2  # one for each number of rows
-    filling = np.mean([1 - np.mean([items[n].length for n in batch]) / max(items[n].length for n in batch)
-                       for batch in made if len(batch) == 16])
-    assert filling < 0.05
-    assert len(made) == len(batches_of(items, 16, None))
+    batches = [np.concatenate(batch) for batch in made]
+    assert sorted(np.concatenate(batches).tolist()) == list(range(3000))
+    assert all(len({len(items[number].rows) for number in batch}) == 1 for batch in batches)
+    assert max(map(len, batches)) == 16 and np.mean([len(batch) for batch in batches]) > 15.5
+    lengths = [[[items[number].length for number in part] for part in batch] for batch in made]
+    filling = np.mean([1 - np.mean(part) / max(part) for batch in lengths for part in batch])
+    assert filling < 0.06
+    assert len(made) == len(batches_of(items, 16, None)) == sum(
+        -(-count // 16) for count in np.unique([len(one.rows) for one in items], return_counts=True)[1])
+
+
+def test_every_batch_has_short_and_long_ones():
+    """Where the answer goes with the length, a batch of like rows would have one answer only."""
+    items = items_of(3000)
+    made = [np.concatenate(batch) for batch in batches_of(items, 32, np.random.default_rng(0))]
+    means = [np.mean([items[number].length for number in batch]) for batch in made if len(batch) >= 28]
+    chance = np.std([one.length for one in items]) / np.sqrt(32)
+    assert len(means) > 60 and np.std(means) < chance  # nearer to each other than random batches would be
+    small = batches_of(items[:10], 3, np.random.default_rng(0))
+    assert all(len(batch) == 1 for batch in small)  # too few for slices
 
 
 def test_orders_differ_by_epoch_and_seed_and_by_nothing_else():
@@ -49,26 +72,26 @@ def test_orders_differ_by_epoch_and_seed_and_by_nothing_else():
     lesson = Lesson(Reader(), items, [], 8)
 
     def taken(seed: int, steps: int, source: Lessons | None = None) -> list[list[int]]:
-        source = source or Lessons(None, [lesson], seed, 200)
-        return [source.take(step, 0, 0.0).batch for step in range(steps)]
+        source = source or Lessons(HERE, [lesson], seed, 200)
+        return [numbers_in(source.take(step, 0, 0.0).batch) for step in range(steps)]
 
-    steps = Lessons(None, [lesson], 0, 200).steps_in_epoch()
+    steps = Lessons(HERE, [lesson], 0, 200).steps_in_epoch()
     first = taken(0, 2 * steps)
     assert first == taken(0, 2 * steps) != taken(1, 2 * steps)
     assert sorted(sum(first[:steps], [])) == sorted(sum(first[steps:], [])) == list(range(200))
     assert first[:steps] != first[steps:]
     for stop in (1, steps - 1, steps, steps + 3):
-        before = Lessons(None, [lesson], 0, 200)
+        before = Lessons(HERE, [lesson], 0, 200)
         for step in range(stop):
             positions = before.take(step, 0, 0.0).positions
-        after = Lessons(None, [lesson], 0, 200)
+        after = Lessons(HERE, [lesson], 0, 200)
         after.restore(positions)
         assert taken(0, 2 * steps - stop, after) == first[stop:]
 
 
 def test_batches_of_several_tasks_come_mixed():
     lessons = [Lesson(Reader(), items_of(count, count), [], 4) for count in (40, 80)]
-    source = Lessons(None, lessons, 0, 200)
+    source = Lessons(HERE, lessons, 0, 200)
     order = [source.take(step, 0, 0.0).objectives[0] for step in range(source.steps_in_epoch())]
     places = [place for place, learner in enumerate(order) if learner is lessons[0].learner]
     assert 8 <= len(places) <= 14 and max(places) - min(places) > len(order) / 2
@@ -78,13 +101,25 @@ def test_reading_takes_everything_in_bounded_batches():
     items = items_of(500, 3)
     seen = []
     for numbers, given in reading_batches(None, Reader(), items):
-        assert given == numbers
+        assert numbers_in(given) == numbers
         chosen = [items[number] for number in numbers]
         assert len({len(one.rows) for one in chosen}) == 1
         places = max(one.length for one in chosen) * sum(len(one.rows) for one in chosen)
         assert places <= 8192
         seen += numbers
     assert sorted(seen) == list(range(500))
+
+
+def test_a_step_in_parts_has_the_gradient_of_the_whole():
+    """Sums over parts are divided by the count of all."""
+    values = torch.arange(1.0, 8.0)
+    parts = [Batch({}, {}, {"task": Target(torch.arange(len(some)), some, float(len(some)))}, len(some), len(some))
+             for some in (values[:2], values[2:])]
+    step = Batch.of(parts)
+    assert (step.rows, step.tokens, len(step.parts)) == (7, 7, 2)
+    losses = [piece.labels["task"].labels.sum() / piece.labels["task"].total for piece in step.slices(100)]
+    assert float(sum(losses)) == pytest.approx(float(values.mean()))
+    assert Batch.of(parts[:1]).parts == ()
 
 
 def test_the_mean_over_uneven_batches_is_that_over_examples():

@@ -44,7 +44,8 @@ MEASURES = {measure.key: measure for measure in (
             about="What every token of the held-out text costs, guessed from those before it, over the text's bytes."),
     Measure(PSEUDO, "pseudo-likelihood of held-out text", "bits per byte", higher=False,
             about="What every word of the held-out text costs, one in seven hidden at a time and guessed from the "
-                  "rest, over the text's bytes; not to be compared with bits of guessing from one side."))}
+                  "rest, over the text's bytes. Not to be compared with bits of guessing from one side; a vocabulary "
+                  "without capitals is asked for a simpler text than one that has them."))}
 PASSES = 7  # one word in so many is hidden at once: 14%
 # Pieces of a word that are guessed one by one; whatever is left is guessed together with the last of them, which costs
 # it something: a bound, because every round reads again all rows that have so long a word.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -49,6 +50,21 @@ class Batch:
     continues: bool = False  # every row goes on where the same row of its feed's batch before ended
     lengths: Tensor | None = None  # (rows,) places in use, where a head must know (fine-tuning)
     together: int = 1  # so many neighbouring rows are one example, and are never computed apart
+    parts: tuple[Batch, ...] = ()  # what a step is made of, where rows differ in length: each part has its own width
+
+    @classmethod
+    def of(cls, parts: Sequence[Batch]) -> Batch:
+        """One step from several batches: a sum of losses is divided by the count of all of them. It is computed part by
+        part; asked for streams or targets, it has those of the first."""
+        def total(found: Sequence[dict[str, Target]]) -> list[dict[str, Target]]:
+            sums = {name: sum(targets[name].total for targets in found) for name in found[0]}
+            return [{name: replace(target, total=sums[name]) for name, target in targets.items()} for targets in found]
+
+        tokens, rows = sum(part.tokens for part in parts), sum(part.rows for part in parts)
+        scores, labels = total([part.scores for part in parts]), total([part.labels for part in parts])
+        made = tuple(replace(part, scores=places, labels=answers, tokens=tokens)
+                     for part, places, answers in zip(parts, scores, labels, strict=True))
+        return made[0] if len(made) == 1 else replace(made[0], rows=rows, parts=made)
 
     def to(self, device: torch.device | str) -> Batch:
         return replace(self, streams={name: stream.to(device) for name, stream in self.streams.items()},
@@ -58,6 +74,8 @@ class Batch:
 
     def slices(self, rows: int) -> list[Batch]:
         """The same step in pieces of at most `rows` examples."""
+        if self.parts:
+            return [piece for part in self.parts for piece in part.slices(rows)]
         rows = max(self.together, rows - rows % self.together)
         if rows >= self.rows:
             return [self]
