@@ -25,7 +25,7 @@ def tuned(tmp_path_factory):
         if kind not in made:
             made[kind] = folder / kind
             sets = toy_tasks.write_sets(folder, kind, 160, 32)
-            finetune(Task(kind, sets), start, made[kind], epochs=4, changes=toy_tasks.FAST)
+            finetune(Task(kind, sets), start, made[kind], epochs=6, changes=toy_tasks.FAST)
         return made[kind]
 
     return run

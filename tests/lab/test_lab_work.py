@@ -5,11 +5,9 @@ from __future__ import annotations
 import json
 import random
 import signal
-import subprocess
-import sys
-import time
 
 import pytest
+from commands import start, stemma
 
 from stemma.errors import UserError
 from stemma.lab import work
@@ -87,40 +85,37 @@ def test_equal_recipes_share_their_cells(tmp_path, text):
     assert [one["verdict"] for one in found["differences"]] == ["same bytes"] * len(found["measures"])
 
 
-def command(text, out, *more, seeds=2):
-    return [sys.executable, "-m", "stemma", "compare", "bert@tiny", "gpt2@tiny", "--corpus", str(text), "--tokens",
-            "12000", "--seeds", str(seeds), "--out", str(out), *SMALL, *more]
+def words(text, out, *more, seeds=2):
+    return ["compare", "bert@tiny", "gpt2@tiny", "--corpus", str(text), "--tokens", "12000", "--seeds", str(seeds),
+            "--out", str(out), "--json", *SMALL, *more]
 
 
 def test_killed_at_any_moment_it_ends_in_the_same_numbers(tmp_path, text):
-    whole = subprocess.run(command(text, tmp_path / "whole", "--json"), capture_output=True, text=True, timeout=240)
-    assert whole.returncode == 0, whole.stderr
-    wanted = {cell["hash"]: cell["digest"] for cell in json.loads(whole.stdout)["cells"]}
+    whole = stemma(*words(text, tmp_path / "whole"))
+    assert whole.code == 0, whole.err
+    wanted = {cell["hash"]: cell["digest"] for cell in whole.json["cells"]}
     out = tmp_path / "killed"
-    process = subprocess.Popen(command(text, out), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    deadline = time.time() + 120
-    while time.time() < deadline and not list(out.glob("cells/*/run/checkpoints/step-*")):
-        time.sleep(0.02)
-    process.send_signal(signal.SIGKILL)
-    process.wait(timeout=60)
+    for number, again in enumerate((words(text, out), ["resume", out])):  # twice, each time in another cell
+        ended = start(*again).kill_when(
+            lambda number=number: len(list(out.glob("cells/*/scores.json"))) >= number
+            and list(out.glob("cells/*/run/checkpoints/step-*")))
+        assert ended.code == -signal.SIGKILL, ended.err
     assert not (out / "results.json").exists()
     for _ in range(2):  # the second time there is nothing to do, and it says the same
-        again = subprocess.run([sys.executable, "-m", "stemma", "resume", str(out), "--json"], capture_output=True,
-                               text=True, timeout=240)
-        assert again.returncode == 0, again.stderr
-        assert {cell["hash"]: cell["digest"] for cell in json.loads(again.stdout)["cells"]} == wanted
+        done = stemma("resume", out, "--json")
+        assert done.code == 0, done.err
+        assert {cell["hash"]: cell["digest"] for cell in done.json["cells"]} == wanted
     assert (out / "report.html").is_file() and (out / "report.md").is_file()
     assert not list(out.glob("cells/*/run/checkpoints/step-*"))  # nobody goes on from them
 
 
+@pytest.mark.slow
 def test_two_processes_share_the_cells(tmp_path, text):
-    done = subprocess.run(command(text, tmp_path / "lab", "--processes", "2", "--json", seeds=8), capture_output=True,
-                          text=True, timeout=240)
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
-    assert len(found["cells"]) == 16 and all(cell["state"] == "done" for cell in found["cells"])
+    done = stemma(*words(text, tmp_path / "lab", "--processes", "2", seeds=8))
+    assert done.code == 0, done.err
+    assert len(done.json["cells"]) == 16 and all(cell["state"] == "done" for cell in done.json["cells"])
     helped = (tmp_path / "lab/workers.log").read_text()
-    taken = [line for line in (helped + done.stderr).splitlines() if "cell " in line]
+    taken = [line for line in (helped + done.err).splitlines() if "cell " in line]
     assert len(taken) == 16 and "cell " in helped  # each cell once, some of them by the other process
 
 

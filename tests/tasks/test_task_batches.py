@@ -133,8 +133,6 @@ def test_the_mean_over_uneven_batches_is_that_over_examples():
 
 def test_held_out_loss_is_that_of_each_example_alone(tmp_path):
     """Through the loop: long and short texts in batches of very different sizes."""
-    import torch
-
     from stemma.tasks import batches
     from stemma.tasks.learners import build_learner
     from stemma.tasks.learning import layout_of, read_lines
@@ -159,3 +157,19 @@ def test_held_out_loss_is_that_of_each_example_alone(tmp_path):
         with torch.no_grad():
             losses.append(float(learner.loss(model.network, model.network(batch.streams), batch)["task"]))
     assert result["validation_loss"] == pytest.approx(np.mean(losses), abs=1e-3)
+
+
+@pytest.mark.parametrize("name", ["xlnet@tiny", "gpt2@tiny"])
+def test_slices_of_different_lengths_suit_networks_that_remember(tmp_path, name):
+    """A memory is for text that goes on; examples do not, and their slices have no common width."""
+    from stemma.tasks.prepare import Task, finetune
+
+    train = toy_tasks.rows("classify", 32)
+    for number, row in enumerate(train):
+        row["text"] += " and the old clerk reads" * (number % 4)
+    files = {"train": toy_tasks.write_rows(tmp_path / "train.jsonl", train),
+             "dev": toy_tasks.write_rows(tmp_path / "dev.jsonl", train[:4])}
+    folder = toy_tasks.save_model(tmp_path / "model", name)
+    result = finetune(Task("classify", files), folder, tmp_path / "run", steps=2,
+                      changes=["training.batch_size=16", "training.threads=1"])
+    assert result["steps"] == 2 and np.isfinite(result["loss"])

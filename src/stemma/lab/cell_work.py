@@ -41,7 +41,14 @@ class Work:
     """Everything that the cells of one experiment share."""
 
     def __init__(self, experiment: Experiment, shared: SharedText, costs: Costs, show: bool, notice: Notice):
-        self.experiment, self.shared, self.costs, self.show, self.notice = experiment, shared, costs, show, notice
+        self.experiment, self.shared, self.costs, self.show = experiment, shared, costs, show
+        self._notice, self._told = notice, set[str]()
+
+    def notice(self, text: str) -> None:
+        """Cells are much alike: what was told of one is not told again."""
+        if text not in self._told:
+            self._told.add(text)
+            self._notice(text)
 
     def carry_out(self, cell: Cell, began: float | None = None) -> None:
         """From wherever the cell stands to its end; a training that breaks down is noted, with the reason. It is worked
@@ -89,8 +96,8 @@ class Work:
         cost = self.costs.of(cell.variant)
         found = {"scores": stored_scores(scores), "digest": sha256(cell.run / MODEL / SAFE),
                  "flops_a_step": cost.flops, "span": [began, time.time()]}
-        write_atomically(cell.folder / SCORES, json.dumps(found))
         shutil.rmtree(cell.run / CHECKPOINTS, ignore_errors=True)  # the model is there: nobody goes on from them
+        write_atomically(cell.folder / SCORES, json.dumps(found))
 
     def learn(self, cell: Cell, task: LabTask) -> None:
         """Fine-tune the model and keep what it answered; the fine-tuned weights are not kept."""
@@ -109,8 +116,8 @@ class Work:
                               notice=self.notice)
         found = {"task": task.name, "scores": stored_scores(task_scores(run, result)),
                  "span": [began, time.time()]}
+        shutil.rmtree(run, ignore_errors=True)  # first: whoever is killed in between learns again and leaves nothing
         write_atomically(folder / SCORES, json.dumps(found))
-        shutil.rmtree(run, ignore_errors=True)
 
 
 def task_scores(run: Path, result: dict[str, Any]) -> dict[str, Score]:

@@ -121,7 +121,7 @@ def _cell(experiment: Experiment, cell: Cell) -> dict[str, Any]:
     return told | {
         "scores": {key: score.value for key, score in _scores(experiment, cell).items()},
         "cost": {"tokens": result["tokens"], "steps": result["steps"], "flops": result["steps"] * flops,
-                 "seconds": result["elapsed"], "tokens_per_second": result["tokens_per_second"],
+                 "seconds": result["elapsed_seconds"], "tokens_per_second": result["tokens_per_second"],
                  "parameters": result["parameters"],
                  "cell_seconds": sum(end - start for start, end in _spans(cell, tasks))},
         "curve": [[one["tokens"], one["step"] * flops, one["tokens"] / result["tokens_per_second"],

@@ -298,7 +298,7 @@ class Loop:
         return {"recipe": self.recipe.label, "steps": course.step, "tokens": course.tokens, "loss": course.loss,
                 "losses": course.losses, "measures": course.measures, **held_out, **chosen,
                 "tokens_per_second": course.tokens / max(course.seconds, 1e-9), "seconds": course.seconds,
-                "elapsed": course.lasted, "parameters": self.network.parameter_count(),
+                "elapsed_seconds": course.lasted, "parameters": self.network.parameter_count(),
                 "precision": str(self.precision).removeprefix("torch."), "device": self.device.type,
                 "threads": self.threads}
 
