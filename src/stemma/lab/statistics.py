@@ -19,10 +19,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from stemma.lab.experiment import Score
+from stemma.tasks.metrics.student import NORMAL, student
 
-NORMAL = 1.959963985  # 97.5% of a normal distribution lie below; an interval leaves out as much on either side
-# The same of Student's t with 1, 2, 3... degrees of freedom (Abramowitz and Stegun 1964, table 26.10).
-STUDENT = (12.7062, 4.3027, 3.1824, 2.7764, 2.5706, 2.4469, 2.3646, 2.3060, 2.2622)
 CHUNK = 1 << 21  # numbers drawn at a time
 
 
@@ -71,15 +69,6 @@ def difference(a: Sequence[Score], b: Sequence[Score], higher: bool, draws: int 
 def widening(count: int) -> float:
     """By how much the deviations of a bootstrap of so many are too small; one cannot be drawn in another way."""
     return math.sqrt(count / (count - 1)) * student(count - 1) / NORMAL if count > 1 else 1.0
-
-
-def student(freedom: int) -> float:
-    """97.5% of Student's t lie below."""
-    if freedom <= len(STUDENT):
-        return STUDENT[freedom - 1]
-    z = NORMAL  # from ten on a series is right to three digits behind the point (Abramowitz and Stegun 1964, 26.7.5)
-    return (z + (z**3 + z) / (4 * freedom) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * freedom**2)
-            + (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / (384 * freedom**3))
 
 
 def _sides(a: Sequence[Score], b: Sequence[Score]) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:

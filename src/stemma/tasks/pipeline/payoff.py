@@ -1,7 +1,8 @@
 """Which stage paid off: the same task learnt from the model of every stage, by the same seeds, and compared.
 
-Differences are taken seed by seed, so that what a seed does to both sides cancels out. A stage paid off where the mean
-difference is more than twice its standard error; with a single seed nothing is claimed.
+Differences are taken seed by seed, so that what a seed does to both sides cancels out. A stage paid off where the 95%
+interval of the mean difference (by Student's t: with three seeds 4.3 standard errors) leaves out 0; with a single seed
+nothing is claimed.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean, stdev
 from typing import Any
 
-TWICE = 2.0  # standard errors: about nineteen times in twenty
+from stemma.tasks.metrics.student import student
 
 
 def payoff(scores: Mapping[str, Sequence[float]], higher: bool = True) -> list[dict[str, Any]]:
@@ -32,7 +33,7 @@ def verdict(gains: Sequence[float]) -> str:
     if len(gains) < 2:
         return "one seed: no saying"
     gain, error = fmean(gains), _error(gains) or 0.0
-    if abs(gain) <= TWICE * error or gain == 0:
+    if abs(gain) <= student(len(gains) - 1) * error or gain == 0:
         return "within the noise"
     return "paid off" if gain > 0 else "did harm"
 
