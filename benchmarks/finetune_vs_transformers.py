@@ -20,14 +20,12 @@ import json
 import os
 import random
 import statistics
-import sys
 import tempfile
-import time
 from itertools import product
 from pathlib import Path
 from typing import Any
 
-from side import Side, compare, report, serve
+from side import Side, compare, report, serve, tell_peak, trainer_slices
 
 TASKS = {"sst2": "glue/SST-2/{}.tsv", "mrpc": "glue/MRPC/{}.tsv", "cola": "glue/CoLA/{}.tsv",
          "stsb": "glue/STS-B/{}.tsv", "bc5cdr": "ner/bc5cdr/{}.txt", "squad2": "squad2/{}.json"}
@@ -190,29 +188,8 @@ def learn_theirs(contest: Contest, folder: Path, seed: int) -> float:
 
 
 def serve_theirs(contest: Contest, folder: Path, steps: int, bf16: bool) -> None:
-    import resource
-
-    from transformers import TrainerCallback
-
-    class Slices(TrainerCallback):
-        """Stops after every `steps` steps to wait for the word to go on, so that slices alternate."""
-
-        def on_step_end(self, args, state, control, **kwargs):
-            self.done = getattr(self, "done", 0) + 1
-            if self.done % steps == 0:
-                print(json.dumps({"seconds": time.perf_counter() - self.began, "result": None}), flush=True)
-                self.wait(control)
-
-        def on_train_begin(self, args, state, control, **kwargs):
-            self.wait(control)
-
-        def wait(self, control):
-            if sys.stdin.readline().strip() != "go":
-                control.should_training_stop = True
-            self.began = time.perf_counter()
-
-    trainer(contest, folder, 100_000, 0, bf16, [Slices()]).train()
-    print(json.dumps({"peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}), flush=True)
+    trainer(contest, folder, 100_000, 0, bf16, [trainer_slices(steps)]).train()
+    tell_peak()
     os._exit(0)
 
 

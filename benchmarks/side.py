@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 
 def serve(slice_of_work: Callable[[], object]) -> None:
@@ -24,8 +25,35 @@ def serve(slice_of_work: Callable[[], object]) -> None:
         began = time.perf_counter()
         result = slice_of_work()
         print(json.dumps({"seconds": time.perf_counter() - began, "result": result}), flush=True)
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    print(json.dumps({"peak_mib": peak}), flush=True)
+    tell_peak()
+
+
+def tell_peak() -> None:
+    print(json.dumps({"peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}), flush=True)
+
+
+def trainer_slices(steps: int) -> Any:
+    """The same part for transformers' Trainer, as a callback: it stops after every `steps` steps and waits for the word
+    to go on."""
+    from transformers import TrainerCallback
+
+    class Slices(TrainerCallback):
+        def on_step_end(self, args, state, control, **kwargs):
+            self.done = getattr(self, "done", 0) + 1
+            if self.done % steps == 0:
+                print(json.dumps({"seconds": time.perf_counter() - self.began, "result": None}), flush=True)
+                self.wait(control)
+
+        def on_train_begin(self, args, state, control, **kwargs):
+            self.wait(control)
+
+        def wait(self, control):
+            if sys.stdin.readline().strip() != "go":
+                control.should_training_stop = True
+            self.began = time.perf_counter()
+
+    return Slices()
+
 
 
 class Side:

@@ -8,16 +8,14 @@ chooses here. One slice is a few optimizer steps.
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import sys
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from side import Side, compare, report, serve
+from side import Side, compare, report, serve, tell_peak, trainer_slices
 
 LENGTH, LAYERS, WIDTH, HEADS = 128, 4, 256, 4
 ROWS = 2048
@@ -89,42 +87,23 @@ def ours(contest: Contest, folder: Path, steps: int, threads: int) -> None:
 
 def theirs(contest: Contest, folder: Path, steps: int, threads: int, bf16: bool) -> None:
     import logging
-    import resource
-    import time
     import warnings
 
     import numpy as np
     import torch
-    from transformers import Trainer, TrainerCallback, TrainingArguments
+    from transformers import Trainer, TrainingArguments
 
     warnings.filterwarnings("ignore")
     logging.disable(logging.WARNING)
     torch.set_num_threads(threads)
     network, collator = contest.peer(folder)
     data = [{"input_ids": row.tolist(), "attention_mask": [1] * LENGTH} for row in np.load(folder / "blocks.npy")]
-
-    class Slices(TrainerCallback):
-        """Stops after every `steps` steps to wait for the word to go on, so that slices alternate."""
-
-        def on_step_end(self, args, state, control, **kwargs):
-            self.done = getattr(self, "done", 0) + 1
-            if self.done % steps == 0:
-                print(json.dumps({"seconds": time.perf_counter() - self.began, "result": None}), flush=True)
-                self.wait(control)
-
-        def on_train_begin(self, args, state, control, **kwargs):
-            self.wait(control)
-
-        def wait(self, control):
-            if sys.stdin.readline().strip() != "go":
-                control.should_training_stop = True
-            self.began = time.perf_counter()
-
     arguments = TrainingArguments(output_dir=str(folder / "trainer"), per_device_train_batch_size=contest.batch,
                                   max_steps=100_000, learning_rate=1e-4, weight_decay=0.01, logging_steps=10**9,
                                   save_strategy="no", report_to=[], use_cpu=True, bf16=bf16, disable_tqdm=True)
-    Trainer(model=network, args=arguments, train_dataset=data, data_collator=collator, callbacks=[Slices()]).train()
-    print(json.dumps({"peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}), flush=True)
+    Trainer(model=network, args=arguments, train_dataset=data, data_collator=collator,
+            callbacks=[trainer_slices(steps)]).train()
+    tell_peak()
     os._exit(0)
 
 
