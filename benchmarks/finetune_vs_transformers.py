@@ -25,7 +25,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from side import Side, compare, report, serve, tell_peak, trainer_slices
+from side import Side, compare, report, serve_loop, tell_peak, trainer_slices
 
 TASKS = {"sst2": "glue/SST-2/{}.tsv", "mrpc": "glue/MRPC/{}.tsv", "cola": "glue/CoLA/{}.tsv",
          "stsb": "glue/STS-B/{}.tsv", "bc5cdr": "ner/bc5cdr/{}.txt", "squad2": "squad2/{}.json"}
@@ -114,17 +114,8 @@ def learn_ours(contest: Contest, folder: Path, seed: int) -> float:
 
 
 def serve_ours(contest: Contest, folder: Path, steps: int) -> None:
-    from stemma.training.progress import Progress
-
     loop, _ = our_loop(contest, folder, 100_000, 0)
-
-    def work() -> float | None:
-        with Progress("", "", enabled=False) as progress:
-            for _ in range(steps):
-                loop._step(progress)
-        return loop.course.loss
-
-    serve(work)
+    serve_loop(loop, steps)
     os._exit(0)
 
 

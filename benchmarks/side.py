@@ -32,6 +32,19 @@ def tell_peak() -> None:
     print(json.dumps({"peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}), flush=True)
 
 
+def serve_loop(loop: Any, steps: int) -> None:
+    """The same part for a loop of ours: a slice is so many of its steps."""
+    from stemma.training.progress import Progress
+
+    def work() -> float | None:
+        with Progress("", "", enabled=False) as progress:
+            for _ in range(steps):
+                loop._step(progress)
+        return loop.course.loss
+
+    serve(work)
+
+
 def trainer_slices(steps: int) -> Any:
     """The same part for transformers' Trainer, as a callback: it stops after every `steps` steps and waits for the word
     to go on."""

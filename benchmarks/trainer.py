@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from side import Side, compare, report, serve, tell_peak, trainer_slices
+from side import Side, compare, report, serve_loop, tell_peak, trainer_slices
 
 LENGTH, LAYERS, WIDTH, HEADS = 128, 4, 256, 4
 ROWS = 2048
@@ -59,7 +59,6 @@ def ours(contest: Contest, folder: Path, steps: int, threads: int) -> None:
     from stemma.objectives import build_network, build_objectives
     from stemma.training.budget import Budget
     from stemma.training.loop import Loop
-    from stemma.training.progress import Progress
     from stemma.training.source import adopt_tokenizer
     from stemma.training.supply import Supply
 
@@ -74,14 +73,7 @@ def ours(contest: Contest, folder: Path, steps: int, threads: int) -> None:
     run.mkdir()
     supply = Supply(chosen, corpus, build_objectives(chosen), 0)
     loop = Loop(run, chosen, supply, network, Budget("steps", 100_000), 0, print)
-
-    def work() -> float | None:
-        with Progress("", "", enabled=False) as progress:
-            for _ in range(steps):
-                loop._step(progress)
-        return loop.course.loss
-
-    serve(work)
+    serve_loop(loop, steps)
     os._exit(0)
 
 

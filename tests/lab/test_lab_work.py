@@ -234,6 +234,7 @@ def test_a_dry_run_foretells_and_leaves_nothing(tmp_path, text):
     assert abs(plan["variants"][0]["tokens"] / 6500 - 1) < 0.1 and not list(tmp_path.iterdir())
     found = work.run_experiment(asked, tmp_path / "lab")
     assert found["foretold_seconds"] == plan["seconds"] and found["took_seconds"] > 0
+    assert found["differences"] == [] and "No two of these models" in (tmp_path / "lab/report.md").read_text()
     spent = sum(cell["cost"]["cell_seconds"] for cell in found["cells"])
     assert found["took_seconds"] == pytest.approx(spent, rel=0.2)  # one after another
 

@@ -171,7 +171,7 @@ def show_results(found: dict[str, Any], out: Path) -> None:
         rows.append((row["variant"], *("" if one is None else f"{one['mean']:.4g}" + (
             f" ± {one['spread']:.2g}" if one["spread"] is not None else "") for one in told)))
     print("\n".join(f"  {line}" for line in columns(rows)))
-    for measure in measures[:1]:
+    for measure in measures[:1] if found["differences"] else []:
         print(f"{measure['title']}, {'higher' if measure['higher'] else 'lower'} is better:")
         pairs = [(f"{one['a']} -> {one['b']}", verdict(one)) for one in differences(found, measure["key"])]
         print("\n".join(f"  {line}" for line in columns(pairs)))

@@ -171,6 +171,9 @@ def headline(results: Results) -> str:
         said = [results["claim"]["title"], CLAIMED[results["claim"]["verdict"]]]
     elif results["contributions"] is not None:
         said = _ablated(results)
+    elif not results["differences"]:
+        said = ["No two of these models answer the same question: one that writes and one that fills gaps have no "
+                "measure in common. A task (`--task`) would compare them."]
     else:
         said = _compared(results)
     return " ".join([*said, setup(results)])
