@@ -18,6 +18,7 @@ ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 SHORTER = [(re.compile(r"--minutes \S+"), "--steps 4"), (re.compile(r"--steps [\d_]{2,}"), "--steps 4")]
 LONG = ("stemma quickstart",)  # has tests of its own
+SLOW = ("seq2seq.md", "encoders.md", "recurrence.md")  # a minute each, and what they show has tests of its own
 
 
 def blocks(page: Path) -> list[tuple[str, str]]:
@@ -25,7 +26,8 @@ def blocks(page: Path) -> list[tuple[str, str]]:
     return re.findall(r"^```(sh|python)\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", [pytest.param(page, id=page.name, marks=[pytest.mark.slow] * (page.name in SLOW))
+                                  for page in PAGES])
 def test_the_commands_of_the_page_work(page: Path, tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text(small_text())
     write_pairs(tmp_path)

@@ -103,8 +103,7 @@ def test_the_weights_are_those_of_a_plain_loop(tmp_path, kind, monkeypatch):
     optimizer = torch.optim.AdamW(groups, betas=(0.9, 0.999), eps=1e-6)
     for step, rate in enumerate(rates):
         order = supply._order(step // supply.steps_in_epoch())
-        _, slices = order[step % supply.steps_in_epoch()]  # ours are computed one by one, and theirs as one batch
-        numbers = [number for some in slices for number in some]
+        _, numbers = order[step % supply.steps_in_epoch()]
         loss = loss_of(theirs, given(kind, [supply.lessons[0].train[number] for number in numbers]))
         optimizer.zero_grad()
         loss.backward()

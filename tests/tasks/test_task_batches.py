@@ -1,4 +1,4 @@
-"""Batches of examples: every one once an epoch, alike in length, the same whenever the run is taken up again."""
+"""Batches of examples: every one once an epoch, of any length, the same whenever the run is taken up again."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ HERE = SimpleNamespace(device=torch.device("cpu"))
 
 
 def numbers_in(batch: Batch) -> list[int]:
-    return [int(number) for part in batch.parts or (batch,) for number in part.lengths]
+    return batch.lengths.tolist()
 
 
 def items_of(count: int, seed: int = 0) -> list[Item]:
@@ -42,29 +42,23 @@ def items_of(count: int, seed: int = 0) -> list[Item]:
     return [item(int(rng.integers(3, 200)), number, rows=int(rng.choice([1, 1, 1, 3]))) for number in range(count)]
 
 
-def test_an_epoch_has_every_example_once_in_slices_of_its_length():
+def test_an_epoch_has_every_example_once():
     items = items_of(3000)
-    made = batches_of(items, 16, np.random.default_rng(0))
-    batches = [np.concatenate(batch) for batch in made]
+    batches = batches_of(items, 16, np.random.default_rng(0))
     assert sorted(np.concatenate(batches).tolist()) == list(range(3000))
     assert all(len({len(items[number].rows) for number in batch}) == 1 for batch in batches)
     assert max(map(len, batches)) == 16 and np.mean([len(batch) for batch in batches]) > 15.5
-    lengths = [[[items[number].length for number in part] for part in batch] for batch in made]
-    filling = np.mean([1 - np.mean(part) / max(part) for batch in lengths for part in batch])
-    assert filling < 0.06
-    assert len(made) == len(batches_of(items, 16, None)) == sum(
+    assert len(batches) == len(batches_of(items, 16, None)) == sum(
         -(-count // 16) for count in np.unique([len(one.rows) for one in items], return_counts=True)[1])
 
 
-def test_every_batch_has_short_and_long_ones():
+def test_batches_are_not_chosen_by_length():
     """Where the answer goes with the length, a batch of like rows would have one answer only."""
     items = items_of(3000)
-    made = [np.concatenate(batch) for batch in batches_of(items, 32, np.random.default_rng(0))]
-    means = [np.mean([items[number].length for number in batch]) for batch in made if len(batch) >= 28]
+    means = [np.mean([items[number].length for number in batch])
+             for batch in batches_of(items, 32, np.random.default_rng(0))]
     chance = np.std([one.length for one in items]) / np.sqrt(32)
-    assert len(means) > 60 and np.std(means) < chance  # nearer to each other than random batches would be
-    small = batches_of(items[:10], 3, np.random.default_rng(0))
-    assert all(len(batch) == 1 for batch in small)  # too few for slices
+    assert len(means) > 60 and np.std(means) < 1.3 * chance
 
 
 def test_orders_differ_by_epoch_and_seed_and_by_nothing_else():
@@ -110,18 +104,6 @@ def test_reading_takes_everything_in_bounded_batches():
     assert sorted(seen) == list(range(500))
 
 
-def test_a_step_in_parts_has_the_gradient_of_the_whole():
-    """Sums over parts are divided by the count of all."""
-    values = torch.arange(1.0, 8.0)
-    parts = [Batch({}, {}, {"task": Target(torch.arange(len(some)), some, float(len(some)))}, len(some), len(some))
-             for some in (values[:2], values[2:])]
-    step = Batch.of(parts)
-    assert (step.rows, step.tokens, len(step.parts)) == (7, 7, 2)
-    losses = [piece.labels["task"].labels.sum() / piece.labels["task"].total for piece in step.slices(100)]
-    assert float(sum(losses)) == pytest.approx(float(values.mean()))
-    assert Batch.of(parts[:1]).parts == ()
-
-
 def test_the_mean_over_uneven_batches_is_that_over_examples():
     values = np.random.default_rng(0).random(10)
     parts = [values[:1], values[1:8], values[8:]]
@@ -160,8 +142,8 @@ def test_held_out_loss_is_that_of_each_example_alone(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["xlnet@tiny", "gpt2@tiny"])
-def test_slices_of_different_lengths_suit_networks_that_remember(tmp_path, name):
-    """A memory is for text that goes on; examples do not, and their slices have no common width."""
+def test_rows_of_different_lengths_suit_networks_that_remember(tmp_path, name):
+    """A memory is for text that goes on; examples do not."""
     from stemma.tasks.prepare import Task, finetune
 
     train = toy_tasks.rows("classify", 32)

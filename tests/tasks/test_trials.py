@@ -30,7 +30,7 @@ def tried(tmp_path_factory, model):
     folder = tmp_path_factory.mktemp("tried")
     sets = toy_tasks.write_sets(folder, "classify", train=64, dev=32, test=24)
     told: list[str] = []
-    result = finetune(Task("classify", sets), model, folder / "run", epochs=3, seed=4, notice=told.append,
+    result = finetune(Task("classify", sets), model, folder / "run", epochs=8, seed=4, notice=told.append,
                       changes=["training.batch_size=16"], trials=Trials((1e-4, 5e-3), 2, ensemble=True))
     return folder / "run", result, told
 
@@ -68,7 +68,7 @@ def test_a_trial_is_the_same_as_the_fine_tune_alone(tmp_path, tried, model):
     sets = {part: toy_tasks.write_rows(tmp_path / f"{part}.jsonl", [
         {"text": line["texts"][0], "label": line["label"]} for line in
         map(json.loads, (run / f"{part}.jsonl").read_text().splitlines())]) for part in ("train", "dev", "test")}
-    alone = finetune(Task("classify", sets), model, tmp_path / "alone", epochs=3, seed=5,
+    alone = finetune(Task("classify", sets), model, tmp_path / "alone", epochs=8, seed=5,
                      changes=["training.batch_size=16", "training.learning_rate=5e-3"])
     assert alone["metrics"] == result["trials"][3]["metrics"]
     assert (tmp_path / "alone/model/model.safetensors").read_bytes() == \

@@ -106,7 +106,7 @@ def _work(lab: Lab, processes: int, show: bool, notice: Notice) -> dict[str, Any
 
 def _one_by_one(lab: Lab, show: bool, notice: Notice, total: int) -> None:
     work = Work(lab.experiment, lab.shared, lab.costs, show, notice)
-    began, done, parent = time.perf_counter(), 0, str(os.getppid())
+    began, before, parent = time.perf_counter(), len(lab.open_cells()), str(os.getppid())
     while waiting := lab.open_cells():
         worked = False
         for cell in waiting:
@@ -118,10 +118,11 @@ def _one_by_one(lab: Lab, show: bool, notice: Notice, total: int) -> None:
                     if cell.is_done(lab.experiment):  # by somebody else, meanwhile
                         continue
                     left = len(lab.open_cells())
+                    done = before - left  # by all who work here
                     pace = f", about {clock((time.perf_counter() - began) / done * left)} left" if done else ""
                     notice(f"cell {total - left + 1} of {total}: {cell.variant.name}, seed {cell.seed}{pace}")
                     work.carry_out(cell)
-                    worked, done = True, done + 1
+                    worked = True
             except Busy:
                 continue
         if not worked:

@@ -188,7 +188,8 @@ class Network(nn.Module):
         positions = stream.positions
         if positions is None and cache is not None and cache.length and chosen is None:
             positions = torch.arange(cache.length, cache.length + length, device=device)
-        return Pass(context, masks, length, keys, positions, stream.wanted, memory, keep, cache, blank if cache else 0)
+        return Pass(context, masks, length, keys, positions, stream.wanted, memory, keep, cache, blank if cache else 0,
+                    skips_filling=stream.skips_filling)
 
     def _windows(self, sees: Visibility) -> list[Visibility]:
         """The rules that the layers take in turn."""

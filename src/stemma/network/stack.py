@@ -17,6 +17,7 @@ from stemma.network.block import Block
 from stemma.network.buckets import BucketedDistances
 from stemma.network.dropout import Dropout
 from stemma.network.norm import build_norm
+from stemma.network.ragged import Ragged, worth_it
 from stemma.network.state import Across, Cache, Memory
 from stemma.network.streams import Context
 from stemma.schema.network import BucketedPosition, NetworkSettings
@@ -37,6 +38,7 @@ class Pass:
     keep: tuple[int, int] | None = None  # remember so many of these first places
     cache: Cache | None = None
     blank: int = 0  # zeros that stand before the first text that a cache is given
+    skips_filling: bool = False
     across: Across | None = None  # what a decoder looks at
     layers: list[Tensor] | None = None  # every layer's output, where asked for
     remembered: list[Tensor] = field(default_factory=list)
@@ -69,18 +71,22 @@ class Stack(nn.Module):
         if self.near is not None:  # who sees whom goes into it too: once for all layers
             bias = self.near(way.length, way.keys, x.dtype)
             way.context, way.masks = replace(way.context, bias=masked(bias, way.masks[0])), [Mask()]
+        narrow, ragged = self._narrow(x, way), self._ragged(x, way)
+        if ragged is not None:
+            x, way.context = ragged.squeeze(x), replace(way.context, ragged=ragged)
         for number, block in enumerate(self.blocks):
             assert isinstance(block, Block)
             context = self.context(number, x, block, way)
             last = number == len(self.blocks) - 1 and way.layers is None
-            if last and self._narrow(x, way):
+            if last and narrow:
                 return self.narrowed(x, block, context, way)
-            if last and x.shape[1] > way.length:
+            if last and ragged is None and x.shape[1] > way.length:
                 x, context = self.only_behind(x, context, way)
             x = self.apply_block(x, block, context)
             if way.layers is not None:
                 way.layers.append(x)
-        return self.final_norm(x) if self.final_norm is not None else x
+        x = self.final_norm(x) if self.final_norm is not None else x
+        return x if ragged is None else ragged.spread(x)
 
     def apply_block(self, x: Tensor, block: Block, context: Context) -> Tensor:
         for sublayer, norm in block.sublayers():
@@ -94,6 +100,8 @@ class Stack(nn.Module):
 
     def context(self, number: int, x: Tensor, block: Block, way: Pass) -> Context:
         """What one layer looks at: the text, and before it what the same layer read earlier."""
+        if way.context.ragged is not None:
+            return replace(way.context, mask=way.masks[number % len(way.masks)], layer=number)
         text = x[:, : way.length] if x.shape[1] > way.length else x
         seen = text if way.memory is None else torch.cat([way.memory.layers[number].to(x.dtype), text], 1)
         if way.keep is not None:
@@ -119,6 +127,16 @@ class Stack(nn.Module):
         apart = None if context.apart is None else context.apart[:, :, first:]
         return x[:, first:], replace(context, mask=mask, distances=distances, apart=apart)
 
+    def _ragged(self, x: Tensor, way: Pass) -> Ragged | None:
+        """The batch without its filling, where the text alone is looked at and nothing is kept of it."""
+        real = way.context.real
+        plain = self.narrows and way.cache is None and way.memory is None and way.keep is None and way.across is None \
+            and way.layers is None and x.shape[1] == way.length
+        if not way.skips_filling or not plain or real is None or not worth_it(real):
+            return None
+        # what is added to the scores is made for all rows alike; and many small products do not suit a graphics card
+        return Ragged(real, apart=way.context.bias is None and way.context.distances is None and not real.is_cuda)
+
     def _narrow(self, x: Tensor, way: Pass) -> bool:
         plain = self.narrows and way.cache is None and way.memory is None and way.context.distances is None \
             and way.context.bias is None and way.across is None
@@ -126,16 +144,17 @@ class Stack(nn.Module):
 
     def narrowed(self, x: Tensor, block: Block, context: Context, way: Pass) -> Tensor:
         """The last block for the wanted places only: they ask, all places answer."""
-        wanted = way.wanted
+        wanted, ragged = way.wanted, context.ragged
         assert wanted is not None
-        batch, length, width = x.shape
+        text = x if ragged is None else ragged.spread(x)
+        batch, length, width = text.shape
         row, place = wanted // length, wanted % length
         counts = torch.bincount(row, minlength=batch)
         order = torch.arange(len(wanted), device=x.device) - (counts.cumsum(0) - counts)[row]  # its number in the row
         places = wanted.new_zeros(batch, int(counts.max()))  # (B, Q); rows with fewer ask again at place 0
         places[row, order] = place
         (attention, attention_norm), *rest = block.sublayers()
-        asking = x.gather(1, places[:, :, None].expand(-1, -1, width))  # (B, Q, width)
+        asking = text.gather(1, places[:, :, None].expand(-1, -1, width))  # (B, Q, width)
         narrow = replace(context, mask=context.mask.at(places, length), keys=self._as_keys(block, x))
         y = self.join(asking, attention, attention_norm, narrow)[row, order]  # (N, width): from here on, only these
         for sublayer, norm in rest:

@@ -16,6 +16,7 @@ from stemma.visibility import Full, Mask, Padded, Visibility
 
 if TYPE_CHECKING:
     from stemma.network.distance import Distances
+    from stemma.network.ragged import Ragged
     from stemma.network.state import Across, LayerCache, State
 
 QUERY = "query"  # the name of the second stream's output
@@ -32,6 +33,7 @@ class Stream:
     query: Tensor | None = None  # (B, P) places to be predicted unseen: a second stream that is read and never seen
     backward: Tensor | None = None  # (B,) True where the row is read from its end; None: nowhere
     keep: int | None = None  # how many places, from the first, a memory or a cache may take up; None: all of them
+    skips_filling: bool = False  # nobody will read what stands there: it need not be computed, and may be zero
 
     def to(self, device: torch.device | str) -> Stream:
         moved: dict[str, Any] = {name: value.to(device, non_blocking=True) for name, value in self._tensors().items()}
@@ -71,6 +73,7 @@ class Context:
     keep: int | None = None  # how many of the new places the cache takes up, if not all
     causal: bool = False  # for sublayers that look at neighbours without a mask
     real: Tensor | None = None  # (B, L) False at filling; for the same
+    ragged: Ragged | None = None  # where places are computed without filling: input and output are (N, width) then
 
 
 @dataclass

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -50,21 +49,6 @@ class Batch:
     continues: bool = False  # every row goes on where the same row of its feed's batch before ended
     lengths: Tensor | None = None  # (rows,) places in use, where a head must know (fine-tuning)
     together: int = 1  # so many neighbouring rows are one example, and are never computed apart
-    parts: tuple[Batch, ...] = ()  # what a step is made of, where rows differ in length: each part has its own width
-
-    @classmethod
-    def of(cls, parts: Sequence[Batch]) -> Batch:
-        """One step from several batches: a sum of losses is divided by the count of all of them. It is computed part by
-        part; asked for streams or targets, it has those of the first."""
-        def total(found: Sequence[dict[str, Target]]) -> list[dict[str, Target]]:
-            sums = {name: sum(targets[name].total for targets in found) for name in found[0]}
-            return [{name: replace(target, total=sums[name]) for name, target in targets.items()} for targets in found]
-
-        tokens, rows = sum(part.tokens for part in parts), sum(part.rows for part in parts)
-        scores, labels = total([part.scores for part in parts]), total([part.labels for part in parts])
-        made = tuple(replace(part, scores=places, labels=answers, tokens=tokens)
-                     for part, places, answers in zip(parts, scores, labels, strict=True))
-        return made[0] if len(made) == 1 else replace(made[0], rows=rows, parts=made)
 
     def to(self, device: torch.device | str) -> Batch:
         return replace(self, streams={name: stream.to(device) for name, stream in self.streams.items()},
@@ -74,8 +58,6 @@ class Batch:
 
     def slices(self, rows: int) -> list[Batch]:
         """The same step in pieces of at most `rows` examples."""
-        if self.parts:
-            return [piece for part in self.parts for piece in part.slices(rows)]
         rows = max(self.together, rows - rows % self.together)
         if rows >= self.rows:
             return [self]
@@ -115,7 +97,8 @@ def finish(draft: Draft, visibility: Sees = "full", task: int | None = None) -> 
                     tasks=None if task is None else torch.full((draft.rows,), task),
                     wanted=torch.unique(torch.cat(read)) if read and visibility in FEW_READ else None,
                     query=None if query is None else torch.from_numpy(query),
-                    backward=torch.from_numpy(draft.backward) if backward else None, keep=draft.layout.past or None)
+                    backward=torch.from_numpy(draft.backward) if backward else None, keep=draft.layout.past or None,
+                    skips_filling=True)
     return Batch({ENCODER: stream}, scores, labels, int(draft.lengths.sum()), draft.rows, draft.continues)
 
 
@@ -131,7 +114,8 @@ def _two_sided(read: Side, written: Side) -> Batch:
     index = np.flatnonzero(written.labels >= 0)
     labels = written.labels.reshape(-1)[index].astype(np.int64)
     positions = None if written.positions is None else torch.from_numpy(written.positions)
-    streams = {ENCODER: Stream(torch.from_numpy(read.ids.astype(np.int64)), _unfilled(torch.from_numpy(read.lengths))),
+    streams = {ENCODER: Stream(torch.from_numpy(read.ids.astype(np.int64)), _unfilled(torch.from_numpy(read.lengths)),
+                               skips_filling=True),
                DECODER: Stream(torch.from_numpy(written.ids.astype(np.int64)), Causal(), positions)}
     target = Target(torch.from_numpy(index), torch.from_numpy(labels), max(1.0, float(len(index))),
                     written.ids.shape[1])

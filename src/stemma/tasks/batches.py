@@ -1,10 +1,6 @@
 """Batches of examples for the training loop, in a new order each epoch; of several tasks, the batches of all are
 shuffled together (MT-DNN, arXiv:1901.11504, algorithm 1).
 
-A batch is computed in slices of similar length, so that hardly anything is filling. But it has some from the shortest
-to the longest: answers go with length (similar sentences are short ones, in some data sets), and a batch of like rows
-would pull the network to and fro.
-
 The order of an epoch follows from the seed and its number, so the position is two numbers: epoch and batch.
 """
 
@@ -22,8 +18,6 @@ from stemma.objectives.batch import Batch, Target
 from stemma.tasks.learner import Item, Learner
 from stemma.training.batches import Prepared
 
-POOL = 16  # batches whose examples are sorted by length among each other: shuffled enough, and hardly any filling
-SLICES, LEAST = 4, 4  # slices of a batch, and the examples that one has at least
 READING = 8192  # places at once where nothing is learnt
 
 
@@ -51,12 +45,9 @@ class Lessons:
 
     def take(self, step: int, length: int, used: float) -> Prepared:
         order = self._order(self.epoch)
-        task, slices = order[self.batch]
+        task, chosen = order[self.batch]
         lesson = self.lessons[task]
-        if self.model.device.type != "cpu":  # a graphics card minds many small slices more than filling
-            slices = [np.concatenate(slices)]
-        batch = Batch.of([lesson.learner.batch(self.model, [lesson.train[number] for number in chosen])
-                          for chosen in slices])
+        batch = lesson.learner.batch(self.model, [lesson.train[number] for number in chosen])
         self.epoch, self.batch = (self.epoch, self.batch + 1) if self.batch + 1 < len(order) else (self.epoch + 1, 0)
         return Prepared((lesson.learner,), batch, {"examples": [self.epoch, self.batch]}, "examples")
 
@@ -76,8 +67,8 @@ class Lessons:
     def close(self) -> None:
         pass
 
-    def _draw(self, epoch: int) -> list[tuple[int, list[np.ndarray]]]:
-        """(task, examples slice by slice) of every batch of an epoch."""
+    def _draw(self, epoch: int) -> list[tuple[int, np.ndarray]]:
+        """(task, numbers of the examples) of every batch of an epoch."""
         rng = np.random.default_rng([self.seed, epoch, 5])
         batches = [(number, batch) for number, lesson in enumerate(self.lessons)
                    for batch in batches_of(lesson.train, lesson.batch_size, rng)]
@@ -88,29 +79,16 @@ def _known(items: Sequence[Item]) -> list[Item]:
     return [item for item in items if item.answer is not None]
 
 
-def batches_of(items: Sequence[Item], size: int, rng: np.random.Generator | None) -> list[list[np.ndarray]]:
-    """Numbers of the items of each batch, slice by slice: `size` of them at most, of equally many rows. Every batch has
-    a slice of short ones, one of longer ones, and so on. Without `rng`, nothing is shuffled."""
-    made: list[list[np.ndarray]] = []
+def batches_of(items: Sequence[Item], size: int, rng: np.random.Generator | None) -> list[np.ndarray]:
+    """Numbers of the items of each batch: `size` of them at most, of equally many rows and any length. Without `rng`,
+    nothing is shuffled."""
+    made: list[np.ndarray] = []
     order = np.arange(len(items)) if rng is None else rng.permutation(len(items))
-    lengths = np.array([item.length for item in items])
     rows = np.array([len(item.rows) for item in items])
     for count in np.unique(rows):
         alike = order[rows[order] == count]
-        for start in range(0, len(alike), POOL * size):
-            part = alike[start:start + POOL * size]
-            part = part[np.argsort(lengths[part], kind="stable")]
-            made += _in_slices(part, -(-len(part) // size), max(1, min(SLICES, size // LEAST)), rng)
+        made += np.array_split(alike, -(-len(alike) // size))
     return made
-
-
-def _in_slices(ordered: np.ndarray, batches: int, slices: int,
-               rng: np.random.Generator | None) -> list[list[np.ndarray]]:
-    """Examples in order of length, dealt out: each stretch of them is cut into as many slices as there are batches."""
-    stretches = [np.array_split(stretch, batches) for stretch in np.array_split(ordered, slices)]
-    if rng is not None:
-        stretches = [[stretch[number] for number in rng.permutation(batches)] for stretch in stretches]
-    return [[part for part in dealt if len(part)] for dealt in zip(*stretches, strict=True)]
 
 
 def evened(batches: Sequence[Batch]) -> list[Batch]:

@@ -95,6 +95,6 @@ class Learner(ABC):
         network = model.recipe.settings.network
         parted = network.embedding.segments > 1 or network.attention.segments
         stream = model.stream(ids, used, segments if parted else None)
-        stream = replace(stream, wanted=self.wanted(lengths, longest))
+        stream = replace(stream, wanted=self.wanted(lengths, longest), skips_filling=True)
         return Batch({ENCODER: stream}, *self.targets(items, longest), int(lengths.sum()), len(rows), lengths=lengths,
                      together=len(items[0].rows))

@@ -270,10 +270,8 @@ class Loop:
     def _floor_of(self, prepared: Prepared) -> float | None:
         """What knowing only the frequencies would lose on a batch: the number beside the loss in the progress line."""
         floors: dict[str, float] = {}
-        for piece in prepared.batch.parts or (prepared.batch,):
-            for objective in prepared.objectives:
-                for name, lost in objective.baseline(piece, self.unigram).items():
-                    floors[name] = floors.get(name, 0.0) + lost
+        for objective in prepared.objectives:
+            floors |= objective.baseline(prepared.batch, self.unigram)
         return _reported(floors, prepared.objectives)
 
     def save(self) -> None:

@@ -58,7 +58,7 @@ class Passes:
             _add(measures, {name: measure.float().mean() * share for name, measure in hidden.measures.items()})
             _add(shares, {name: torch.stack([part.to(self.device) for part in counts])
                           for name, counts in hidden.shares.items()})
-            if isinstance(hidden.state, Memory) and not batch.parts:  # examples of a task do not go on in the next step
+            if isinstance(hidden.state, Memory):
                 remembered.append(hidden.state)
         measures |= {name: some / whole for name, (some, whole) in shares.items()}  # of none: not a number
         numbers = torch.stack([minimised, *losses.values(), *measures.values()]).tolist()  # one wait for the device

@@ -7,6 +7,7 @@ whatever form is cheapest. On a CPU the fused kernel knows no dropout, so traini
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +15,7 @@ from torch.nn import functional
 
 from stemma.network.distance import RelativeScores
 from stemma.network.dropout import keep_mask
+from stemma.network.ragged import Ragged
 from stemma.network.streams import Context
 from stemma.visibility import Mask
 
@@ -32,11 +34,23 @@ class FullAttention(nn.Module):
         self.relative = RelativeScores(width, heads, self.head_width, segments) if relative else None
 
     def forward(self, x: Tensor, context: Context) -> Tensor:
-        if context.keys is None:
-            query, key, value = split_heads(self.input(x), 3, self.heads, copied=self.training and self.dropout > 0)
-        else:
+        if context.keys is not None:
             (query,) = self.project(x, 0, 1)
-            key, value = self.project(context.keys, 1, 3)
+            key, value = self.project(context.keys, 1, 3, context.ragged)
+            return self.output(self._mixed(query, key, value, context))
+        packed = self.input(x)
+        if context.ragged is None:
+            return self.output(self._mixed_within(packed, context))
+        mixed = [group.squeeze(self._mixed_within(part, replace(context, mask=group.mask(context.mask))))
+                 for group, part in context.ragged.parts(packed)]
+        return self.output(torch.cat(mixed))
+
+    def _mixed_within(self, packed: Tensor, context: Context) -> Tensor:
+        query, key, value = split_heads(packed, 3, self.heads, copied=self.training and self.dropout > 0)
+        return self._mixed(query, key, value, context)
+
+    def _mixed(self, query: Tensor, key: Tensor, value: Tensor, context: Context) -> Tensor:
+        """(B, heads, Q, D), keys and values -> (B, Q, heads x D)"""
         if context.cache is not None:
             key, value = context.cache.extend(key, value, context.keep)
         bias = context.bias
@@ -44,14 +58,15 @@ class FullAttention(nn.Module):
             assert context.distances is not None
             query, bias = self.relative(query, context.distances, context.apart, context.cache)
         mixed = attend(query, key, value, context.mask, self.dropout if self.training else 0.0, bias, self.scale)
-        return self.output(mixed.transpose(1, 2).flatten(2))
+        return mixed.transpose(1, 2).flatten(2)
 
-    def project(self, x: Tensor, first: int, last: int) -> tuple[Tensor, ...]:
+    def project(self, x: Tensor, first: int, last: int, ragged: Ragged | None = None) -> tuple[Tensor, ...]:
         """Only some of query (0), key (1) and value (2)."""
         inner = self.heads * self.head_width
         chosen = slice(first * inner, last * inner)
         bias = self.input.bias[chosen] if self.input.bias is not None else None
-        return split_heads(functional.linear(x, self.input.weight[chosen], bias), last - first, self.heads)
+        found = functional.linear(x, self.input.weight[chosen], bias)
+        return split_heads(found if ragged is None else ragged.spread(found), last - first, self.heads)
 
 
 def split_heads(packed: Tensor, parts: int, heads: int, copied: bool = False) -> tuple[Tensor, ...]:
