@@ -40,6 +40,17 @@ def test_the_mixture_is_elmos():
 
 
 @torch.no_grad()
+@pytest.mark.parametrize("layers, expected", [("concat4", [1, 2, 3]), ("last", [3]), ("before-last", [2]),
+                                              ("embedding", [0])])
+def test_the_other_lines_of_berts_table(layers, expected):
+    settings = recipe("bert@tiny", SMALL).settings.network
+    head = network_of(feature_head(settings, "tag", 3, layers)).heads["task"]
+    given = [torch.randn(2, 5, 16) for _ in range(4)]
+    torch.testing.assert_close(head.mixed(given), torch.cat([given[number] for number in expected], -1))
+    assert head(given, torch.tensor([5, 3])).shape == (2, 5, 3)
+
+
+@torch.no_grad()
 @pytest.mark.parametrize("each", [False, True])
 def test_rows_of_a_batch_are_read_as_if_alone(each):
     head = network_of(FeatureHead(3, layers=4, each=each)).heads["task"]
@@ -69,7 +80,7 @@ def test_which_layers_are_mixed(kind, layers, expected):
 
 
 @pytest.mark.parametrize("name, kind, layers, told", [
-    ("bert@tiny", "qa", "all", "not for qa"), ("bert@tiny", "tag", "last5", "choose all or last4"),
+    ("bert@tiny", "qa", "all", "not for qa"), ("bert@tiny", "tag", "last5", "choose all, last4, concat4"),
     ("universal-transformer@tiny", "tag", "all", "recurrent depth")])
 def test_features_that_cannot_be_are_refused(name, kind, layers, told):
     with pytest.raises(UserError, match=told):

@@ -78,7 +78,8 @@ def examples_task(
                                                               "averaged.")] = False,
     features: Annotated[bool, typer.Option("--features", help="Leave the network as it is: a BiLSTM learns to read its "
                                                               "layers.")] = False,
-    layers: Annotated[str, typer.Option(metavar="all|last4", help="Which layers --features mixes.")] = "all",
+    layers: Annotated[str, typer.Option(metavar="all|last4|...", help="Which layers --features mixes: all or last4; "
+                                        "side by side: concat4; or one: last, before-last, embedding.")] = "all",
     style: Annotated[str | None, typer.Option(metavar="gpt|plain", show_default="gpt for a GPT", help="How a language "
                                               "model is asked: with new tokens and while it goes on guessing text, or "
                                               "as it is.")] = None,

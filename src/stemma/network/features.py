@@ -1,8 +1,9 @@
 """A network used as it stands: its layers are mixed, and only what reads the mixture learns the task.
 
-The mixture is ELMo's (arXiv:1802.05365, equation 1): a scale times the layers weighed by a softmax. Two layers of a
-BiLSTM read it, as in BERT's feature-based experiments (arXiv:1810.04805, section 5.3), here as wide as the network in
-both directions together. For one answer to a whole input, the highest value of each of its outputs is taken.
+The mixture is ELMo's (arXiv:1802.05365, equation 1): a scale times the layers weighed by a softmax; or the layers
+stand side by side. Two layers of a BiLSTM read it, as in BERT's feature-based experiments (arXiv:1810.04805, section
+5.3), here as wide as the network in both directions together. For one answer to a whole input, the highest value of
+each of its outputs is taken.
 """
 
 from __future__ import annotations
@@ -32,6 +33,8 @@ class FeatureHead:
     layers: int  # so many of the highest are mixed; the embedding counts as the lowest
     each: bool = False
     dropout: float = 0.1
+    above: int = 0  # so many of the very highest are left out
+    joined: bool = False  # side by side instead of mixed
 
     def build(self, settings: NetworkSettings, embedding: Embedding) -> nn.Module:
         return FeatureReader(settings.width, self)
@@ -40,18 +43,22 @@ class FeatureHead:
 class FeatureReader(nn.Module):
     def __init__(self, width: int, spec: FeatureHead):
         super().__init__()
-        self.each = spec.each
-        self.shares = nn.Parameter(torch.zeros(spec.layers))
-        self.scale = nn.Parameter(torch.ones(1))
+        self.each, self.layers, self.above = spec.each, spec.layers, spec.above
+        self.shares = None if spec.joined else nn.Parameter(torch.zeros(spec.layers))
+        self.scale = None if spec.joined else nn.Parameter(torch.ones(1))
         self.dropout = Dropout(spec.dropout)
         half = max(1, width // 2)
-        self.reader = nn.LSTM(width, half, DEPTH, batch_first=True, bidirectional=True, dropout=spec.dropout)
+        self.reader = nn.LSTM(width * spec.layers if spec.joined else width, half, DEPTH, batch_first=True,
+                              bidirectional=True, dropout=spec.dropout)
         self.output = nn.Linear(2 * half, spec.classes)
 
     def mixed(self, layers: Sequence[Tensor]) -> Tensor:
-        """(B, L, width) of every layer, the embedding first -> (B, L, width)"""
-        chosen = torch.stack([layer.float() for layer in layers[-len(self.shares):]])
-        return self.scale * torch.einsum("n,nblw->blw", self.shares.softmax(0), chosen)
+        """(B, L, width) of every layer, the embedding first -> (B, L, width), or (B, L, layers x width)"""
+        top = len(layers) - self.above
+        chosen = [layer.float() for layer in layers[top - self.layers:top]]
+        if self.shares is None or self.scale is None:
+            return torch.cat(chosen, -1)
+        return self.scale * torch.einsum("n,nblw->blw", self.shares.softmax(0), torch.stack(chosen))
 
     def forward(self, layers: Sequence[Tensor], lengths: Tensor) -> Tensor:
         """(B, L, width) of every layer, (B,) places in use -> (B, L, classes), or (B, classes)"""

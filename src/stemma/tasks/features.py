@@ -8,7 +8,7 @@ from stemma.errors import UserError, did_you_mean
 from stemma.network.features import FeatureHead
 from stemma.schema.network import NetworkSettings
 
-LAYERS = ("all", "last4")  # the mixtures of BERT's table 7 that are learnt
+LAYERS = ("all", "last4", "concat4", "last", "before-last", "embedding")  # those of BERT's table 7
 KINDS = ("classify", "pair", "tag")
 # What reads the features starts from nothing, and bears a higher rate than a network that is only to be adapted.
 CHANGES: dict[str, Any] = {"training.frozen": "all", "training.learning_rate": 1e-3}
@@ -19,8 +19,12 @@ def feature_head(network: NetworkSettings, kind: str, classes: int, layers: str)
     if kind not in KINDS:
         raise UserError(f"--features is for {', '.join(KINDS)}, not for {kind}; leave it out.")
     if layers not in LAYERS:
-        raise UserError(f'--layers is "{layers}"; choose {" or ".join(LAYERS)}.{did_you_mean(layers, LAYERS)}')
+        raise UserError(f'--layers is "{layers}"; choose {", ".join(LAYERS[:-1])} or {LAYERS[-1]}.'
+                        f'{did_you_mean(layers, LAYERS)}')
     if network.depth.kind == "recurrent":
         raise UserError("--features mixes layers, and a network of recurrent depth has a single one; leave it out.")
-    count = network.layers + 1 if layers == "all" else min(int(layers.removeprefix("last")), network.layers)
-    return FeatureHead(classes, count, each=kind == "tag")
+    few = min(4, network.layers)
+    counts = {"all": network.layers + 1, "last4": few, "concat4": few}
+    above = {"before-last": 1, "embedding": network.layers}
+    return FeatureHead(classes, counts.get(layers, 1), each=kind == "tag", above=above.get(layers, 0),
+                       joined=layers == "concat4")
