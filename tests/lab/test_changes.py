@@ -233,6 +233,15 @@ def test_a_variant_differs_from_its_base_by_its_group_alone_and_can_be_typed(par
     assert len(told) == len(variants) + len(details["impossible"]) == 2 + 2 * len(groups)
 
 
+def test_a_vocabulary_larger_than_the_text_can_fill_is_asked_for_again():
+    """A run's recipe says how many tokens there were; without a word, its recipe's own number would be taken."""
+    asked = recipe("bert@tiny", ["tokenizer.kind=byte_bpe", "tokenizer.vocab_size=50265"])
+    assert "tokenizer.vocab_size=31755" in typed_changes(asked.with_changes({"tokenizer.vocab_size": 31755}, "corpus"))
+    usual = recipe("bert@tiny", []).with_changes({"tokenizer.vocab_size": 25639}, "corpus")
+    assert typed_changes(usual) == []
+
+
+
 def test_what_is_possible_one_way_only_stays_alone_and_the_other_way_is_told_why():
     variants, details = ablation("bert", "roberta", "tiny")
     made, why = {one.name for one in variants}, {one["variant"]: one["why"] for one in details["impossible"]}

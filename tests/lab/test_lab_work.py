@@ -105,6 +105,9 @@ def test_killed_at_any_moment_it_ends_in_the_same_numbers(tmp_path, text):
         done = stemma("resume", out, "--json")
         assert done.code == 0, done.err
         assert {cell["hash"]: cell["digest"] for cell in done.json["cells"]} == wanted
+        costs = [cell["cost"] for cell in done.json["cells"]]
+        assert all(cost["cell_seconds"] > cost["seconds"] for cost in costs)  # also what those before had done
+        assert done.json["took_seconds"] == pytest.approx(sum(cost["cell_seconds"] for cost in costs), rel=0.05)
     assert (out / "report.html").is_file() and (out / "report.md").is_file()
     assert not list(out.glob("cells/*/run/checkpoints/step-*"))  # nobody goes on from them
 

@@ -56,11 +56,13 @@ class Work:
         remove_leftovers(cell.folder)
         began = time.time() if began is None else began
         try:
-            self.train(cell)
+            trained = self.train(cell)
         except Diverged as error:
             write_atomically(cell.folder / FAILED, json.dumps({"why": error.message}))
             return
-        self.measure(cell, began)
+        # somebody who was interrupted has trained it before
+        before = max(0.0, trained["elapsed_seconds"] - (time.time() - began))
+        self.measure(cell, began, before)
         for task in self.experiment.tasks:
             self.learn(cell, task)
 
@@ -88,14 +90,15 @@ class Work:
             changes["training.validate_every"] = max(1, steps // LOOKS)
         return recipe.with_changes(changes, "lab")
 
-    def measure(self, cell: Cell, began: float) -> None:
-        """Ask the model about the text that none of them has read; it was worked on since this moment."""
+    def measure(self, cell: Cell, began: float, before: float) -> None:
+        """Ask the model about the text that none of them has read; it was worked on since this moment, and for so many
+        seconds before."""
         if cell.scores() is not None:
             return
         scores = held_out_score(load(cell.run), self.shared.stretches)
         cost = self.costs.of(cell.variant)
         found = {"scores": stored_scores(scores), "digest": sha256(cell.run / MODEL / SAFE),
-                 "flops_a_step": cost.flops, "span": [began, time.time()]}
+                 "flops_a_step": cost.flops, "span": [began, time.time()], "before": before}
         shutil.rmtree(cell.run / CHECKPOINTS, ignore_errors=True)  # the model is there: nobody goes on from them
         write_atomically(cell.folder / SCORES, json.dumps(found))
 

@@ -64,8 +64,7 @@ def gather(lab: Lab) -> dict[str, Any]:
                      if cell.seed == experiment.seeds[0] and (cell.run / "run.json").is_file()},
         "made": _made(), "budget": asdict(experiment.allowance), "seeds": list(experiment.seeds),
         "foretold_seconds": foretold_before(lab),
-        "took_seconds": _union([span for cell in lab.cells for span in _spans(
-            cell, [cell.task_scores(task) for task in experiment.tasks])]),
+        "took_seconds": _took(lab),
         "data": lab.shared.facts, "variants": [_variant(lab, name) for name in range(len(experiment.variants))],
         "measures": [asdict(one) for one in measures], "cells": told, "table": table,
         "differences": [asdict(one) | {"measure": key, "a": a, "b": b} for key, a, b, one in compared.all()],
@@ -123,10 +122,20 @@ def _cell(experiment: Experiment, cell: Cell) -> dict[str, Any]:
         "cost": {"tokens": result["tokens"], "steps": result["steps"], "flops": result["steps"] * flops,
                  "seconds": result["elapsed_seconds"], "tokens_per_second": result["tokens_per_second"],
                  "parameters": result["parameters"],
-                 "cell_seconds": sum(end - start for start, end in _spans(cell, tasks))},
+                 "cell_seconds": stored.get("before", 0.0) + sum(end - start for start, end in _spans(cell, tasks))},
         "curve": [[one["tokens"], one["step"] * flops, one["tokens"] / result["tokens_per_second"],
                    one["validation_loss"]] for one in curve if one.get("validation_loss") is not None],
         "digest": stored["digest"]}
+
+
+def _took(lab: Lab) -> float:
+    """How long anything was worked on. Of work that was interrupted only the length is known: it is counted as if as
+    many had been at it as otherwise."""
+    cells = {cell.number: cell for cell in lab.cells}.values()
+    spans = [span for cell in cells for span in _spans(cell, [cell.task_scores(t) for t in lab.experiment.tasks])]
+    before = sum((cell.scores() or {}).get("before", 0.0) for cell in cells)
+    spent = sum(end - start for start, end in spans)
+    return _union(spans) * (1 + before / spent) if spent else 0.0
 
 
 def _spans(cell: Cell, tasks: Sequence[Mapping[str, Any] | None]) -> list[tuple[float, float]]:

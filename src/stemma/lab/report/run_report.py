@@ -140,6 +140,9 @@ def typed_changes(chosen: Recipe) -> list[str]:
         base = recipe(chosen.label)
     except UserError:
         return stated
+    size = "tokenizer.vocab_size"
+    if chosen.origin[size] == "corpus" and flat[size] > at(base.values, size):  # more was asked for than the text has
+        stated.append(f"{size}={flat[size]}")
     gone = [change.key for change in diff(base, chosen) if change.after is None]
     # what went away with an old kind needs no word: whoever sets the new kind drops it
     by_kind = {key.removesuffix(".kind") for key in flat if key.endswith(".kind")
