@@ -66,12 +66,14 @@ class Stack(nn.Module):
 
         Where only some places will be read, the last block computes those alone and leaves the rest zero: of a deep
         stack's cost that is little, of a shallow one's (arXiv:1810.04805 scores 15%) about a fifth. In the same way
-        it leaves out the text where only the places behind it (a second stream) ask.
+        it leaves out the text where only the places behind it (a second stream) ask. Filling is not computed at all
+        where nobody reads it and there is much of it.
         """
         if self.near is not None:  # who sees whom goes into it too: once for all layers
             bias = self.near(way.length, way.keys, x.dtype)
             way.context, way.masks = replace(way.context, bias=masked(bias, way.masks[0])), [Mask()]
-        narrow, ragged = self._narrow(x, way), self._ragged(x, way)
+        ragged = self._ragged(x, way)
+        narrow = self._narrow(way, x.shape[:2].numel() if ragged is None else len(ragged.places))
         if ragged is not None:
             x, way.context = ragged.squeeze(x), replace(way.context, ragged=ragged)
         for number, block in enumerate(self.blocks):
@@ -137,10 +139,10 @@ class Stack(nn.Module):
         # what is added to the scores is made for all rows alike; and many small products do not suit a graphics card
         return Ragged(real, apart=way.context.bias is None and way.context.distances is None and not real.is_cuda)
 
-    def _narrow(self, x: Tensor, way: Pass) -> bool:
+    def _narrow(self, way: Pass, places: int) -> bool:
         plain = self.narrows and way.cache is None and way.memory is None and way.context.distances is None \
             and way.context.bias is None and way.across is None
-        return plain and way.wanted is not None and 2 * len(way.wanted) < x.shape[0] * x.shape[1]
+        return plain and way.wanted is not None and 2 * len(way.wanted) < places
 
     def narrowed(self, x: Tensor, block: Block, context: Context, way: Pass) -> Tensor:
         """The last block for the wanted places only: they ask, all places answer."""
