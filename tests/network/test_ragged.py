@@ -26,8 +26,6 @@ FAMILIES = {"bert@tiny": Full(), "gpt2@tiny": Causal(), "t5@tiny": Full(), "xlne
 def build(name: str) -> Network:
     settings = lineage.recipe(name, ["network.width=12", "network.heads=3", "network.feedforward=20",
                                      "network.layers=2"]).settings.network
-    if settings.memory is not None:
-        settings = settings.model_copy(update={"memory": None})
     if settings.decoder is not None:
         settings = settings.model_copy(update={"decoder": None})
     torch.manual_seed(0)
@@ -68,7 +66,7 @@ def counted(monkeypatch) -> list[Ragged]:
 def test_the_numbers_and_gradients_are_those_with_filling(name, filled, counted):
     network, real = build(name), REAL[filled]
     sees: Visibility = FAMILIES[name] & Padded(real)
-    given = Stream(ids(), sees, skips_filling=True)
+    given = Stream(ids(), sees, keep=0, skips_filling=True)
     without = network({"encoder": given})["encoder"]
     assert len(counted) == 1
     whole = network({"encoder": replace(given, skips_filling=False)})["encoder"]
@@ -83,7 +81,8 @@ def test_the_numbers_and_gradients_are_those_with_filling(name, filled, counted)
 def test_rows_computed_together_are_those_computed_alone(name, counted):
     network = build(name)
     with torch.no_grad():
-        together = network({"encoder": Stream(ids(), FAMILIES[name] & Padded(RIGHT), skips_filling=True)})["encoder"]
+        given = Stream(ids(), FAMILIES[name] & Padded(RIGHT), keep=0, skips_filling=True)
+        together = network({"encoder": given})["encoder"]
         for row, length in enumerate(LENGTHS):
             alone = network({"encoder": Stream(ids()[row:row + 1, :length], FAMILIES[name])})["encoder"]
             torch.testing.assert_close(together[row, :length], alone[0], rtol=1e-4, atol=1e-5)
@@ -95,7 +94,7 @@ def test_rows_computed_together_are_those_computed_alone(name, counted):
 def test_the_last_block_for_some_places_only(filled, each, counted):
     network, real = build("bert@tiny"), REAL[filled]
     wanted = torch.cat([row.nonzero()[:each, 0] + number * LENGTH for number, row in enumerate(real)])
-    given = Stream(ids(), Padded(real), wanted=wanted, skips_filling=True)
+    given = Stream(ids(), Padded(real), wanted=wanted, keep=0, skips_filling=True)
     some = network({"encoder": given})["encoder"].flatten(0, 1)[wanted]
     assert len(counted) == 1
     same = network({"encoder": replace(given, skips_filling=False)})["encoder"].flatten(0, 1)[wanted]
@@ -121,7 +120,7 @@ def test_a_row_that_is_filling_throughout_is_no_trouble():
     real[[2, 9]] = False
     network = build("bert@tiny")
     with torch.no_grad():
-        found = network({"encoder": Stream(ids(), Padded(real), skips_filling=True)})["encoder"]
+        found = network({"encoder": Stream(ids(), Padded(real), keep=0, skips_filling=True)})["encoder"]
         whole = network({"encoder": Stream(ids(), Padded(RIGHT))})["encoder"]
     assert not found[[2, 9]].any() and torch.isfinite(found).all()
     torch.testing.assert_close(found[real], whole[real], rtol=1e-4, atol=1e-5)
@@ -132,5 +131,5 @@ def test_little_filling_is_left_where_it_is(counted):
     nearly = torch.ones(8, 10, dtype=torch.bool)
     nearly[0, 5:] = False
     with torch.no_grad():
-        network({"encoder": Stream(torch.zeros(8, 10, dtype=torch.int64), Padded(nearly), skips_filling=True)})
+        network({"encoder": Stream(torch.zeros(8, 10, dtype=torch.int64), Padded(nearly), keep=0, skips_filling=True)})
     assert not counted

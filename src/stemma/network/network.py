@@ -100,7 +100,7 @@ class Network(nn.Module):
         text; the encoder's is given once, with the first bit."""
         keep_layers = keep_layers or any(getattr(spec, "keep_layers", False) for spec in self.specs.values())
         if self.decoder is None:
-            return self._encode(streams["encoder"], self._state(state), keep_layers)
+            return self._encode(streams["encoder"], self._state(state, streams["encoder"]), keep_layers)
         cache = state if isinstance(state, Cache) else None
         if "encoder" in streams:
             hidden = self._encode(streams["encoder"], None, keep_layers)
@@ -149,10 +149,12 @@ class Network(nn.Module):
         real = next((rule for rule in stream.sees.rules() if isinstance(rule, Padded)), Full())
         return real.compile(length, length, stream.ids.device)
 
-    def _state(self, state: State | None) -> State | None:
-        """A network with a memory always has one: inputs while it is trained, otherwise keys and values."""
+    def _state(self, state: State | None, stream: Stream) -> State | None:
+        """A network with a memory always has one, unless nothing is to be kept: inputs while it is trained, otherwise
+        keys and values."""
         memory = self.settings.memory
-        if memory is None or state is not None or self.training:
+        blank = memory is not None and memory.start == "zeros"
+        if memory is None or state is not None or self.training or (stream.keep == 0 and not blank):
             return state
         return self.new_cache()
 
@@ -173,7 +175,7 @@ class Network(nn.Module):
             if chosen.start == "zeros":
                 blank = reach
             if self.training:
-                keep = (reach, length if stream.keep is None else stream.keep)
+                keep = None if stream.keep == 0 else (reach, length if stream.keep is None else stream.keep)
                 if memory is None and blank:
                     nothing = torch.zeros(batch, blank, self.settings.width, device=device)
                     memory = Memory((nothing,) * self.settings.layers)

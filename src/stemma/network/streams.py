@@ -32,7 +32,7 @@ class Stream:
     wanted: Tensor | None = None  # flat places (of B x L, ascending) whose output will be read; None: all of them
     query: Tensor | None = None  # (B, P) places to be predicted unseen: a second stream that is read and never seen
     backward: Tensor | None = None  # (B,) True where the row is read from its end; None: nowhere
-    keep: int | None = None  # how many places, from the first, a memory or a cache may take up; None: all of them
+    keep: int | None = None  # how many places, from the first, a memory or a cache may take up; None: all, 0: none
     skips_filling: bool = False  # nobody will read what stands there: it need not be computed, and may be zero
 
     def to(self, device: torch.device | str) -> Stream:

@@ -1,7 +1,8 @@
 """What a task asks of a network: a learner lays examples out, names the heads it needs, scores them and reads answers.
 
 To the training loop a learner is an objective like any other. Rows of one example (the options of a question) stand
-together in a batch, and only the places that a head reads are computed to the end.
+together in a batch, and only the places that a head reads are computed to the end. No batch goes on where the one
+before ended, so that nothing of it is kept.
 """
 
 from __future__ import annotations
@@ -95,6 +96,6 @@ class Learner(ABC):
         network = model.recipe.settings.network
         parted = network.embedding.segments > 1 or network.attention.segments
         stream = model.stream(ids, used, segments if parted else None)
-        stream = replace(stream, wanted=self.wanted(lengths, longest), skips_filling=True)
+        stream = replace(stream, wanted=self.wanted(lengths, longest), keep=0, skips_filling=True)
         return Batch({ENCODER: stream}, *self.targets(items, longest), int(lengths.sum()), len(rows), lengths=lengths,
                      together=len(items[0].rows))
