@@ -7,7 +7,7 @@ import math
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from stemma.network.network import Network
 from stemma.network.state import Memory, State
@@ -33,6 +33,7 @@ class Passes:
     def __init__(self, network: Network, settings: TrainingSettings, device: torch.device, precision: torch.dtype):
         self.network, self.settings, self.device, self.precision = network, settings, device, precision
         self.memories: dict[str, Memory] = {}  # what each feed's rows read last, in networks that remember it
+        self.table = TableGradient(network, device)
 
     def train(self, prepared: Prepared) -> Outcome:
         """Forward and backward. Targets carry the whole step's total, so that slices add up; what parts of the network
@@ -60,6 +61,7 @@ class Passes:
                           for name, counts in hidden.shares.items()})
             if isinstance(hidden.state, Memory):
                 remembered.append(hidden.state)
+        self.table.settle()
         measures |= {name: some / whole for name, (some, whole) in shares.items()}  # of none: not a number
         numbers = torch.stack([minimised, *losses.values(), *measures.values()]).tolist()  # one wait for the device
         told = dict(zip(measures, numbers[1 + len(losses):], strict=True))
@@ -89,6 +91,33 @@ class Passes:
             return batch.rows
         length = max(stream.ids.shape[1] for stream in batch.streams.values())
         return max(1, CPU_SLICE_TOKENS // length)
+
+
+class TableGradient:
+    """The gradient of the table of tokens, of which a batch reads some rows only. torch would clear as many numbers as
+    the table has, each time it is read; here the rows that were read are told apart (a sparse gradient), and what the
+    optimizer is given is one tensor for all steps, in which only the rows of the step before are cleared."""
+
+    def __init__(self, network: Network, device: torch.device):
+        tokens = network.embedding.tokens
+        self.tokens = tokens if isinstance(tokens, nn.Embedding) and device.type == "cpu" else None
+        self.gradient: Tensor | None = None
+        self.rows: Tensor | None = None  # those that are not zero
+        if self.tokens is not None:
+            self.tokens.sparse = True
+
+    def settle(self) -> None:
+        """Where the table also scores tokens, its gradient is dense, and there is nothing to be done."""
+        if self.tokens is None or self.tokens.weight.grad is None or not self.tokens.weight.grad.is_sparse:
+            return
+        found = self.tokens.weight.grad
+        if self.gradient is None or self.rows is None:
+            self.gradient = torch.zeros_like(self.tokens.weight)
+        else:
+            self.gradient.index_fill_(0, self.rows, 0.0)
+        self.rows = found._indices()[0]
+        self.gradient.index_add_(0, self.rows, found._values())
+        self.tokens.weight.grad = self.gradient
 
 
 def _add(sums: dict[str, Tensor], values: dict[str, Tensor]) -> None:
