@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from stemma import lineage
-from stemma.network import stack
+from stemma.network import ragged, stack
 from stemma.network.heads import ClassHead, Pooler
 from stemma.network.network import Network
 from stemma.network.ragged import Ragged
@@ -45,6 +45,11 @@ def learnt(network: Network, outputs: torch.Tensor) -> list[torch.Tensor]:
     weights = torch.randn(outputs.shape, generator=torch.Generator().manual_seed(2))
     found = torch.autograd.grad((outputs * weights).sum(), list(network.parameters()), allow_unused=True)
     return [torch.zeros_like(p) if g is None else g for g, p in zip(found, network.parameters(), strict=True)]
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_too_small(monkeypatch):
+    monkeypatch.setattr(ragged, "SMALL", 0)
 
 
 @pytest.fixture
@@ -103,7 +108,7 @@ def test_the_last_block_for_some_places_only(filled, each, counted):
         torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-4)
 
 
-def test_groups_are_of_like_length_and_hold_every_place_once():
+def test_groups_are_of_like_length_and_hold_every_place_once(monkeypatch):
     made = Ragged(RIGHT, apart=True)
     assert [group.length for group in made.groups] == [3, 5, 11]
     assert sorted(made.places.tolist()) == RIGHT.flatten().nonzero()[:, 0].tolist()
@@ -113,6 +118,8 @@ def test_groups_are_of_like_length_and_hold_every_place_once():
     for group, part in made.parts(made.squeeze(x)):
         torch.testing.assert_close(part, (x * RIGHT[:, :, None])[group.rows, : group.length])
     assert len(Ragged(RIGHT, apart=False).groups) == len(Ragged(RIGHT[:5], apart=True).groups) == 1
+    monkeypatch.setattr(ragged, "SMALL", 10_000)
+    assert len(Ragged(RIGHT, apart=True).groups) == 1
 
 
 def test_a_row_that_is_filling_throughout_is_no_trouble():

@@ -18,6 +18,7 @@ from stemma.visibility import Mask
 
 WORTH = 0.9  # of all places: with more of them in use, laying them out costs more than it saves
 GROUPS, LEAST = 4, 4  # groups of rows of like length, and the rows that one has at least
+SMALL = 1 << 17  # scores (rows x length x length) so few that one group is quicker than several
 
 
 class _Squeeze(torch.autograd.Function):
@@ -87,7 +88,7 @@ class Ragged:
     def __init__(self, real: Tensor, apart: bool):
         batch, self.length = real.shape
         self.count = real.numel()
-        if not apart or batch < 2 * LEAST:
+        if not apart or batch < 2 * LEAST or self.count * self.length < SMALL:
             self.places = real.flatten().nonzero()[:, 0]
             self.groups = [Group(None, self.length, self.places, self.count)]
             return
