@@ -56,7 +56,9 @@ def build(
     queries with titles go into one corpus with running text, or stand alone.
 
     Example: stemma corpus build texts/ --tokenizer tok --out corp
+
     Example: stemma corpus build train.en --target train.de --tokenizer tok --out corp
+
     Example: stemma corpus build texts/ --dialogue chats.jsonl --relevance clicks.tsv --tokenizer tok --out corp
     """
     from stemma.corpus.build import build_corpus

@@ -50,6 +50,7 @@ def _tasks() -> None:
     format (sst2, cola, mrpc, stsb, mnli, squad2, conll2003, chnsenticorp, lcqmc, cmrc2018, ...).
 
     Example: stemma finetune classify --model run --train train.tsv --dev dev.tsv --out tuned
+
     Example: stemma finetune sst2 --model run --train SST-2/train.tsv --dev SST-2/dev.tsv --out tuned
     """
 
@@ -90,8 +91,11 @@ def examples_task(
     files. Interrupted anywhere, `stemma resume` goes on.
 
     Example: stemma finetune classify --model run --train train.tsv --dev dev.tsv --out tuned
+
     Example: stemma finetune sst2 --model run --train SST-2/train.tsv --dev SST-2/dev.tsv --out tuned --epochs 2
+
     Example: stemma finetune cola --model run --train train.tsv --dev dev.tsv --out best --rates 1e-5,3e-5 --restarts 3
+
     Example: stemma finetune tag --model run --train train.txt --dev dev.txt --out tuned training.layer_decay=0.9
     """
     from stemma.tasks.prepare import Task, finetune
@@ -160,8 +164,11 @@ def seq2seq(
     In JSON lines a source may be a list of sentences, and a target a list of texts of which any will do.
 
     Example: stemma finetune seq2seq --model run --train train.en --train-target train.de --dev dev.tsv --out tuned
+
     Example: stemma finetune seq2seq --model run --train abstracts.jsonl --dev dev.jsonl --prefix "summarize: " --out s
+
     Example: stemma finetune seq2seq --model run --train squad.tsv --dev dev.tsv --columns context,question --out asks
+
     Example: stemma finetune seq2seq --model run --tasks plan.toml --out all
     """
     from stemma.tasks.mixture import SETS, one_task, read_plan

@@ -37,6 +37,7 @@ def multitask(
     them (MT-DNN). Interrupted anywhere, `stemma resume` goes on.
 
     Example: stemma multitask plan.toml --model run --out tuned
+
     Example: stemma multitask plan.toml --model run --out tuned --epochs 5 training.batch_size=16
     """
     from stemma.tasks.multitask import multitask as run_it

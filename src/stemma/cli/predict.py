@@ -48,6 +48,7 @@ def predict(
     Two texts on a plain line have a tab between them; labels that the file has are passed over.
 
     Example: stemma predict tuned reviews.txt --out answers.jsonl
+
     Example: echo '{"question": "who reads?", "context": "The clerk reads."}' | stemma predict tuned -
     """
     import json as spelling
@@ -101,6 +102,7 @@ def evaluate(
     all of it also in report.html. The default place is written anew each time.
 
     Example: stemma evaluate tuned --data test.tsv
+
     Example: stemma evaluate tuned --data MRPC/dev.tsv --format mrpc --out judged
     """
     import json as spelling
