@@ -33,6 +33,8 @@ def test_json_is_one_object_for_pretrain_and_resume(tmp_path, capsys, corpus_fol
     assert result.keys() >= KEYS and result["steps"] == 2 and all(result[key] is not None for key in KEYS)
     assert run("resume", tmp_path / "run", "--json") == 0
     assert one_object(capsys) == result
+    assert run("resume", tmp_path / "run", "--processes", 2) == 2  # one run cannot be shared out
+    assert "is for a lab" in capsys.readouterr().err
 
 
 def test_people_are_told_what_to_do_next(tmp_path, capsys, corpus_folder):

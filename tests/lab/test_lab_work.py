@@ -113,8 +113,12 @@ def test_killed_at_any_moment_it_ends_in_the_same_numbers(tmp_path, text):
 
 
 @pytest.mark.slow
-def test_two_processes_share_the_cells(tmp_path, text):
-    done = stemma(*words(text, tmp_path / "lab", "--processes", "2", seeds=8))
+@pytest.mark.parametrize("killed", [False, True])
+def test_two_processes_share_the_cells(tmp_path, text, killed):
+    if killed:
+        start(*words(text, tmp_path / "lab", seeds=8)).kill_when((tmp_path / "lab/lab.json").is_file)
+    done = stemma("resume", tmp_path / "lab", "--processes", "2", "--json") if killed \
+        else stemma(*words(text, tmp_path / "lab", "--processes", "2", seeds=8))
     assert done.code == 0, done.err
     assert len(done.json["cells"]) == 16 and all(cell["state"] == "done" for cell in done.json["cells"])
     helped = (tmp_path / "lab/workers.log").read_text()

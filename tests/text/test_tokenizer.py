@@ -5,8 +5,12 @@ from __future__ import annotations
 import io
 import json
 import pickle
+import re
 import subprocess
 import sys
+import unicodedata
+from collections import Counter
+from pydoc_data.topics import topics
 
 import numpy as np
 import pytest
@@ -224,6 +228,25 @@ def test_gpt_vocabulary(tmp_path):
     tokenizer = Tokenizer.load(tmp_path)
     assert tokenizer.kind == "bpe" and tokenizer.lowercase and tokenizer.encode("AB a").ids == [3, 4]
     assert tokenizer.decode([3, 4]) == "ab a"
+
+
+def test_unigram_has_a_piece_for_every_frequent_word():
+    """Also for one that begins no longer word: "they", beside "the". As few pieces as SentencePiece's own trainer."""
+    sentencepiece = pytest.importorskip("sentencepiece")
+    text = [line.lower() for topic in topics.values() for line in topic.splitlines() if line.strip()]
+    text = text[:4000]
+    ours = train_tokenizer(iter(text), "unigram", 2000, lowercase=True, roles=set())
+    words = Counter(word for line in text for word in re.findall(r"(?<!\S)[a-z]{2,}(?!\S)", line))
+    frequent = [word for word, _ in words.most_common(200)]
+    assert "they" in frequent
+    assert [word for word in frequent if len(ours.encode(word, special=False).ids) > 1] == []
+    assert not any(unicodedata.category(character) == "Co" for piece in ours.backend.get_vocab() for character in piece)
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(sentence_iterator=iter(text), model_writer=model, vocab_size=2000,
+                                             minloglevel=2, num_threads=1, character_coverage=1.0)
+    theirs = sentencepiece.SentencePieceProcessor(model_proto=model.getvalue())
+    count = sum(len(one.ids) for one in ours.encode_batch(text, special=False))
+    assert count < 1.1 * sum(map(len, theirs.encode(text)))
 
 
 @pytest.mark.parametrize("fallback", [False, True])

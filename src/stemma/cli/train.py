@@ -59,6 +59,7 @@ def pretrain(recipe: RecipeArgument, corpus: CorpusOption,
 
 
 def resume(run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of an interrupted run.")],
+           processes: Annotated[int | None, typer.Option(min=1, help="Of a lab: so many cells at a time.")] = None,
            json: JsonOption = False, debug: DebugOption = False) -> None:
     """Go on with an interrupted run, to the very bytes it would have reached; or with a lab, or help with one.
 
@@ -72,8 +73,10 @@ def resume(run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder o
         from stemma.cli.lab import finish as finish_lab
         from stemma.lab.work import resume_lab
 
-        finish_lab(resume_lab(run, show=sys.stderr.isatty(), notice=notice), run, json)
+        finish_lab(resume_lab(run, processes=processes or 1, show=sys.stderr.isatty(), notice=notice), run, json)
         return
+    if processes is not None:
+        raise UserError(f"--processes is for a lab, whose cells can be shared out; {run} is none. Leave it out.")
     result = run_it(run, show=sys.stderr.isatty(), notice=notice)
     if (run / PIPELINE).is_file():
         from stemma.cli.pipeline import finish as finish_pipeline

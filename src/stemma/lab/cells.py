@@ -17,6 +17,7 @@ from stemma.files import sha256
 from stemma.lab.experiment import Allowance, Experiment, LabTask, Score, Variant
 from stemma.lab.shared_text import SharedText
 from stemma.schema.layers import flatten
+from stemma.text.train import LEARNT
 
 CELLS, RUN, TASKS = "cells", "run", "tasks"
 SCORES, FAILED = "scores.json", "failed.json"
@@ -70,7 +71,9 @@ def cells_of(experiment: Experiment, shared: SharedText, folder: Path) -> list[C
 
 def recipe_number(variant: Variant) -> str:
     """Of what the recipe says about the model: not its name, nor who set what."""
-    return digest({key: value for key, value in flatten(variant.recipe.values).items() if key not in ASIDE})
+    said = {key: value for key, value in flatten(variant.recipe.values).items() if key not in ASIDE}
+    kind = said["tokenizer.kind"]
+    return digest(said | ({"tokenizer.learnt": LEARNT[kind]} if kind in LEARNT else {}))
 
 
 def task_number(task: LabTask) -> str:

@@ -78,9 +78,10 @@ def run_experiment(experiment: Experiment, out: Path, *, processes: int = 1, dry
     return _work(lab, processes, show, notice)
 
 
-def resume_lab(out: Path, *, show: bool = False, notice: Notice = lambda text: None) -> dict[str, Any]:
+def resume_lab(out: Path, *, processes: int = 1, show: bool = False,
+               notice: Notice = lambda text: None) -> dict[str, Any]:
     """Go on with an experiment, or help with one that others work on."""
-    return _work(Lab.open(out, Experiment.read(out), notice), 1, show, notice)
+    return _work(Lab.open(out, Experiment.read(out), notice), processes, show, notice)
 
 
 def _leave_nothing(out: Path) -> None:

@@ -25,6 +25,9 @@ CONTINUATION = "##"
 WORD_START = "▁"
 LEAST_ALPHABET = 256  # rare characters beyond this many give way when they would fill half of the vocabulary
 MOST_WORDS = 50_000_000  # counts of more running words are scaled down: only their proportions matter
+LEARNT = {"unigram": 2}  # raised when a kind learns another vocabulary from the same text; caches and labs go by it
+PRIVATE = (*range(0xE000, 0xF900), *range(0xF0000, 0xFFFFE), *range(0x100000, 0x10FFFE))  # no text's own characters
+LONGEST_PIECE = 16  # characters, of Unigram
 PENALTY_STEP = 1e-4  # between the scores that the Unigram trainer gives to characters it would rather have dropped
 
 
@@ -55,12 +58,6 @@ def train_tokenizer(
         model = learn(models.BPE(), trainers.BpeTrainer(
             vocab_size=vocab_size, min_frequency=2, special_tokens=special, show_progress=progress,
             initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet())))  # fmt: skip
-    elif kind == "unigram":
-        # A few more pieces than wanted, so that it is we who choose among equals at the edge.
-        learnt = learn(models.Unigram(), trainers.UnigramTrainer(
-            vocab_size=vocab_size + vocab_size // 20, unk_token=unknown, special_tokens=special,
-            show_progress=progress))  # fmt: skip
-        model = _settle_unigram(learnt, special, unknown, vocab_size)
     elif kind in ("word", "character"):
         model = learn(models.WordLevel(unk_token=unknown), trainers.WordLevelTrainer(
             vocab_size=vocab_size, special_tokens=special, show_progress=progress))  # fmt: skip
@@ -68,7 +65,8 @@ def train_tokenizer(
         counter = trainers.WordPieceTrainer(vocab_size=1, special_tokens=[], show_progress=progress)
         learn(models.WordPiece(unk_token=unknown), counter)
         words = json.loads(counter.__getstate__())["WordPieceTrainer"]["bpe_trainer"]["words"]
-        model = _merge_words(words, kind, vocab_size, special, progress)
+        make = _prune_pieces if kind == "unigram" else _merge_words
+        model = make(words, kind, vocab_size, special, progress)
 
     backend = tokenizers.Tokenizer(model)
     if normalizer is not None:
@@ -200,9 +198,32 @@ def _repeat(words: dict[str, int]) -> Iterator[str]:
             left -= now
 
 
-def _settle_unigram(learnt: models.Model, special: list[str], unknown: str, vocab_size: int) -> models.Model:
+def _prune_pieces(words: dict[str, int], kind: str, vocab_size: int, special: list[str],
+                  progress: bool) -> models.Model:
+    """From all pieces that occur twice down to the wanted number, by what each is worth: Unigram over counted words.
+
+    The trainer looks for its first pieces among different words, each once, and finds what is followed by different
+    characters. A word that begins no longer one ("they", however frequent) would have no piece of its own. So one
+    occurrence of each frequent word is followed by a character that nothing else has.
+    """
+    used = set().union(*words)
+    marks = [mark for mark in map(chr, PRIVATE) if mark not in used]
+    whole = sorted((word for word, count in words.items() if count > 1 and 1 < len(word) <= LONGEST_PIECE),
+                   key=lambda word: (-words[word], word))
+    echoes = dict(zip(whole[:vocab_size], marks, strict=False))
+    counted = {word: count - (word in echoes) for word, count in words.items()}
+    counted |= {word + mark: 1 for word, mark in echoes.items()}
+    # A few more pieces than wanted, so that it is we who choose among equals at the edge.
+    trainer = trainers.UnigramTrainer(
+        vocab_size=vocab_size + vocab_size // 20 + len(echoes), unk_token=ROLES[kind]["unknown"],
+        special_tokens=special, max_piece_length=LONGEST_PIECE, show_progress=progress)  # fmt: skip
+    backend = _feed(models.Unigram(), trainer, _repeat(counted), None, pre_tokenizers.CharDelimiterSplit("\n"))
+    return _settle_unigram(backend, special, ROLES[kind]["unknown"], vocab_size, set(echoes.values()))
+
+
+def _settle_unigram(backend: tokenizers.Tokenizer, special: list[str], unknown: str, vocab_size: int,
+                    without: set[str]) -> models.Model:
     """The pieces by score, equals by spelling; the last digits of a score are noise from the order of summation."""
-    backend = tokenizers.Tokenizer(learnt)
     scored = {piece: score for piece, score in json.loads(backend.to_str())["model"]["vocab"] if piece not in special}
     # Characters that occur but earned no place get the lowest scores, one step apart, in an order that is chance.
     low = min(scored.values())
@@ -214,8 +235,9 @@ def _settle_unigram(learnt: models.Model, special: list[str], unknown: str, voca
     tail = [piece for step in range(last) for piece in steps[step]]
     scored.update(zip(sorted(tail), sorted((scored[piece] for piece in tail), reverse=True), strict=True))
 
-    ranked = sorted(((piece, round(score, 6)) for piece, score in scored.items()), key=lambda pair: (-pair[1], pair[0]))
-    room = vocab_size - len(special) - sum(len(piece) == 1 for piece in scored)
+    ranked = sorted(((piece, round(score, 6)) for piece, score in scored.items() if piece not in without),
+                    key=lambda pair: (-pair[1], pair[0]))
+    room = vocab_size - len(special) - sum(len(piece) == 1 for piece, _ in ranked)
     longer = {piece for piece, _ in [pair for pair in ranked if len(pair[0]) > 1][: max(0, room)]}
     pieces = [(piece, score) for piece, score in ranked if len(piece) == 1 or piece in longer]
     return models.Unigram([*((token, 0.0) for token in special), *pieces], unk_id=special.index(unknown))

@@ -27,7 +27,7 @@ from stemma.schema.tokenizer import TokenizerSettings
 from stemma.text.parallel import PairSource, pair_sources, read_pairs
 from stemma.text.readers import list_files, read_passages
 from stemma.text.tokenizer import Tokenizer
-from stemma.text.train import train_tokenizer
+from stemma.text.train import LEARNT, train_tokenizer
 from stemma.training.run import Reading, is_stream, keep_streams
 
 FORMAT = 2  # a new number leaves old cache entries aside
@@ -76,7 +76,7 @@ def corpus_from_text(paths: list[str], chosen: Recipe, reading: Reading, notice:
     _check_reading(chosen, reading, bool(pairs))
     roles = roles_needed(chosen) | {"padding", "unknown"}
     settings = chosen.settings.tokenizer
-    vocabulary = ([settings.model_dump(), sorted(roles)] if tokenizer is None else
+    vocabulary = ([settings.model_dump(), sorted(roles), LEARNT.get(settings.kind, 1)] if tokenizer is None else
                   [tokenizer.backend.to_str(), tokenizer.simplify])
     content: list[object] = [sha256(file) for file in list_files(paths)]
     if pairs:
