@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 from stemma.errors import CorruptFileError, UserError
+from stemma.text import train
 from stemma.text.roles import ROLES
 from stemma.text.tokenizer import Tokenizer
 from stemma.text.train import train_tokenizer
@@ -247,6 +248,15 @@ def test_unigram_has_a_piece_for_every_frequent_word():
     theirs = sentencepiece.SentencePieceProcessor(model_proto=model.getvalue())
     count = sum(len(one.ids) for one in ours.encode_batch(text, special=False))
     assert count < 1.1 * sum(map(len, theirs.encode(text)))
+
+
+def test_unigram_of_very_many_words_learns_from_the_frequent_ones(monkeypatch):
+    monkeypatch.setattr(train, "MOST_DIFFERENT", 20)
+    few, again = (train_tokenizer(iter([*STORY, "Once: ж."]), "unigram", 200, lowercase=False, roles=set())
+                  for _ in range(2))
+    assert few.backend.to_str() == again.backend.to_str()
+    assert few.encode("river", special=False).tokens == ["▁river"]
+    assert few.role("unknown") not in few.encode("ж Once 14 naïve", special=False).ids  # no character is forgotten
 
 
 @pytest.mark.parametrize("fallback", [False, True])

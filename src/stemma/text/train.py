@@ -11,6 +11,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
+from zlib import crc32
 
 import tokenizers
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, processors, trainers
@@ -27,7 +28,9 @@ LEAST_ALPHABET = 256  # rare characters beyond this many give way when they woul
 MOST_WORDS = 50_000_000  # counts of more running words are scaled down: only their proportions matter
 LEARNT = {"unigram": 2}  # raised when a kind learns another vocabulary from the same text; caches and labs go by it
 PRIVATE = (*range(0xE000, 0xF900), *range(0xF0000, 0xFFFFE), *range(0x100000, 0x10FFFE))  # no text's own characters
-LONGEST_PIECE = 16  # characters, of Unigram
+MOST_DIFFERENT = 500_000  # different words, the most frequent, are enough for Unigram
+FIRST_PIECES = 4_000_000  # more parts than those have, so that none is left out
+LONGEST_PIECE = 16  # characters
 PENALTY_STEP = 1e-4  # between the scores that the Unigram trainer gives to characters it would rather have dropped
 
 
@@ -206,17 +209,19 @@ def _prune_pieces(words: dict[str, int], kind: str, vocab_size: int, special: li
     characters. A word that begins no longer one ("they", however frequent) would have no piece of its own. So one
     occurrence of each frequent word is followed by a character that nothing else has.
     """
-    used = set().union(*words)
-    marks = [mark for mark in map(chr, PRIVATE) if mark not in used]
-    whole = sorted((word for word, count in words.items() if count > 1 and 1 < len(word) <= LONGEST_PIECE),
-                   key=lambda word: (-words[word], word))
-    echoes = dict(zip(whole[:vocab_size], marks, strict=False))
-    counted = {word: count - (word in echoes) for word, count in words.items()}
+    alphabet = set().union(*words)
+    ranked = sorted(words, key=lambda word: (-words[word], crc32(word.encode())))[:MOST_DIFFERENT]
+    marks = (mark for mark in map(chr, PRIVATE) if mark not in alphabet)
+    whole = [word for word in ranked if words[word] > 1 and 1 < len(word) <= LONGEST_PIECE][:vocab_size]
+    echoes = dict(zip(whole, marks, strict=False))
+    counted = dict.fromkeys(alphabet.difference(*ranked), 1)  # what only other words have
+    counted |= {word: words[word] - (word in echoes) for word in ranked}
     counted |= {word + mark: 1 for word, mark in echoes.items()}
     # A few more pieces than wanted, so that it is we who choose among equals at the edge.
     trainer = trainers.UnigramTrainer(
         vocab_size=vocab_size + vocab_size // 20 + len(echoes), unk_token=ROLES[kind]["unknown"],
-        special_tokens=special, max_piece_length=LONGEST_PIECE, show_progress=progress)  # fmt: skip
+        special_tokens=special, max_piece_length=LONGEST_PIECE, show_progress=progress,
+        seed_size=FIRST_PIECES)  # type: ignore[call-arg]  # the stub leaves it out
     backend = _feed(models.Unigram(), trainer, _repeat(counted), None, pre_tokenizers.CharDelimiterSplit("\n"))
     return _settle_unigram(backend, special, ROLES[kind]["unknown"], vocab_size, set(echoes.values()))
 
