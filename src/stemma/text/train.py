@@ -27,7 +27,7 @@ WORD_START = "▁"
 LEAST_ALPHABET = 256  # rare characters beyond this many give way when they would fill half of the vocabulary
 MOST_WORDS = 50_000_000  # counts of more running words are scaled down: only their proportions matter
 LEARNT = {"unigram": 2}  # raised when a kind learns another vocabulary from the same text; caches and labs go by it
-PRIVATE = (*range(0xE000, 0xF900), *range(0xF0000, 0xFFFFE), *range(0x100000, 0x10FFFE))  # no text's own characters
+PRIVATE = (range(0xE000, 0xF900), range(0xF0000, 0xFFFFE), range(0x100000, 0x10FFFE))  # no text's own characters
 MOST_DIFFERENT = 500_000  # different words, the most frequent, are enough for Unigram
 FIRST_PIECES = 4_000_000  # more parts than those have, so that none is left out
 LONGEST_PIECE = 16  # characters
@@ -210,8 +210,8 @@ def _prune_pieces(words: dict[str, int], kind: str, vocab_size: int, special: li
     occurrence of each frequent word is followed by a character that nothing else has.
     """
     alphabet = set().union(*words)
-    ranked = sorted(words, key=lambda word: (-words[word], crc32(word.encode())))[:MOST_DIFFERENT]
-    marks = (mark for mark in map(chr, PRIVATE) if mark not in alphabet)
+    ranked = sorted(words, key=lambda word: (-words[word], crc32(word.encode()), word))[:MOST_DIFFERENT]
+    marks = (mark for mark in map(chr, chain.from_iterable(PRIVATE)) if mark not in alphabet)
     whole = [word for word in ranked if words[word] > 1 and 1 < len(word) <= LONGEST_PIECE][:vocab_size]
     echoes = dict(zip(whole, marks, strict=False))
     counted = dict.fromkeys(alphabet.difference(*ranked), 1)  # what only other words have
