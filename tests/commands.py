@@ -18,10 +18,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 WARM = """
-import json, os, sys
-import torch._dynamo, stemma.exchange.save, stemma.training.loop, stemma.training.pretrain  # everything slow
-import stemma.lab.report.run_report
-from stemma.cli import main
+import gc, importlib, json, os, pkgutil, sys
+import torch._dynamo, stemma
+from stemma.cli import _command, main
+
+for module in pkgutil.walk_packages(stemma.__path__, "stemma."):  # everything slow, matplotlib and its fonts as well
+    if not module.name.endswith("__main__"):
+        importlib.import_module(module.name)
+_command()
+stemma.lab.report.plots.learning_curve({"loss": [(0, 0), (1, 1)]}, {}, "steps", "loss")
+gc.collect()
+gc.freeze()  # a child copies no page for looking through what it shares
+os.fsync = lambda handle: None  # a kill leaves what was written; only a power cut would not
 
 for line in sys.stdin:
     job = json.loads(line)
@@ -31,6 +39,8 @@ for line in sys.stdin:
         os.chdir(job["folder"])
         for number, name in enumerate((job["input"], job["out"], job["err"])):
             os.dup2(os.open(name, os.O_RDWR | (os.O_CREAT | os.O_TRUNC if number else 0)), number)
+        if not job["report"]:
+            stemma.lab.report.run_report.write_report = lambda run: None
         sys.stdin, sys.stdout, sys.stderr = open(0), open(1, "w"), open(2, "w", buffering=1)
         code = main(job["arguments"])
         sys.stdout.flush()
@@ -55,11 +65,12 @@ class Finished:
 
 class Running:
     def __init__(self, arguments: tuple[object, ...], environment: dict[str, str], standard_input: str,
-                 folder: str | Path | None = None):
+                 folder: str | Path | None, report: bool):
         self.folder = tempfile.TemporaryDirectory()
         self.files = [str(Path(self.folder.name) / name) for name in ("out", "err")]
         job = {"arguments": [str(word) for word in arguments], "environment": environment, "input": standard_input,
-               "out": self.files[0], "err": self.files[1], "folder": str(folder or Path.cwd())}
+               "out": self.files[0], "err": self.files[1], "folder": str(folder or Path.cwd()),
+               "report": report}
         _server().stdin.write(json.dumps(job) + "\n")
         self.process = int(_server().stdout.readline())
 
@@ -76,8 +87,10 @@ class Running:
         """Wait until something is so, then send the signal at once; the child may have ended before."""
         deadline = time.monotonic() + 60
         while not condition():
-            assert time.monotonic() < deadline, f"it never came to that: {self.wait()}"
-            time.sleep(0.0005)
+            if time.monotonic() > deadline:
+                self.send(signal.SIGKILL)  # a test that fails leaves nothing behind that goes on computing
+                raise AssertionError(f"it never came to that: {self.wait()}")
+            time.sleep(0.001)
         self.send(signal_number)
         return self.wait()
 
@@ -90,29 +103,34 @@ def _server() -> subprocess.Popen[str]:
                             bufsize=1, env={**os.environ, "OMP_WAIT_POLICY": "passive"})
 
 
-def start(*arguments: object, standard_input: str = os.devnull, folder: str | Path | None = None,
+def start(*arguments: object, standard_input: str = os.devnull, folder: str | Path | None = None, report: bool = True,
           **environment: str) -> Running:
-    return Running(arguments, environment, standard_input, folder)
+    """`report=False` leaves out the drawing of report.html, which takes as long as a dozen steps of training."""
+    return Running(arguments, environment, standard_input, folder, report)
 
 
-def stemma(*arguments: object, standard_input: str = os.devnull, folder: str | Path | None = None,
+def stemma(*arguments: object, standard_input: str = os.devnull, folder: str | Path | None = None, report: bool = True,
            **environment: str) -> Finished:
-    return start(*arguments, standard_input=standard_input, folder=folder, **environment).wait()
+    return start(*arguments, standard_input=standard_input, folder=folder, report=report, **environment).wait()
+
+
+# for tests that look at weights and scores only
+start_unreported, stemma_unreported = (functools.partial(call, report=False) for call in (start, stemma))
 
 
 def ends_alike(command: list[object], whole: Path, run: Path, moments: list[Callable[[], object]], sets: list[Path],
                files: Callable[[Path], list[bytes]]) -> Finished:
     """A fine-tune killed with -9 at each of these moments and taken up again ends in the bytes and scores of one that
     was left alone. What it learns from (`sets`) is gone after the first kill: a run needs its own folder only."""
-    reference = stemma(*command, "--out", whole)
+    reference = stemma_unreported(*command, "--out", whole)
     assert reference.code == 0, reference.err
     for number, moment in enumerate(moments):
-        ended = start(*([*command, "--out", run] if number == 0 else ["resume", run])).kill_when(moment)
+        ended = start_unreported(*([*command, "--out", run] if number == 0 else ["resume", run])).kill_when(moment)
         assert ended.code == -signal.SIGKILL, ended.err
         for file in sets if number == 0 else []:
             file.unlink()
     assert not (run / "result.json").exists()
-    resumed = stemma("resume", run, "--json")
+    resumed = stemma_unreported("resume", run, "--json")
     assert resumed.code == 0, resumed.err
     assert files(run) == files(whole)
     assert resumed.json["metrics"] == reference.json["metrics"]

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import random
 import signal
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,6 +18,7 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 sys.path.insert(0, str(Path(__file__).parent))  # for tests/literal
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # started in the background; tests and what they start obey it
     signal.signal(signal.SIGINT, signal.default_int_handler)
+os.fsync = lambda handle: None  # only a power cut needs it; with it, tests wait for the disk as long as they compute
 
 SUBJECTS = ["the old clerk", "a young reader", "our neighbour", "the printer", "every scribe", "the librarian"]
 VERBS = ["copies", "reads", "repairs", "forgets", "translates", "numbers", "collects", "compares"]
@@ -38,6 +41,25 @@ def small_text(documents: int = 40, sentences: int = 12, seed: int = 0) -> str:
 @pytest.fixture(scope="session", autouse=True)
 def own_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
     os.environ["STEMMA_CACHE"] = str(tmp_path_factory.mktemp("cache"))
+
+
+@pytest.fixture(scope="session")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, Callable[[Path], object]], Path]:
+    """`shared(name, make)`: what `make` writes at the path it is given, made once for the tests of all workers."""
+    root = tmp_path_factory.getbasetemp()
+    root = root.parent if "PYTEST_XDIST_WORKER" in os.environ else root
+
+    def get(name: str, make: Callable[[Path], object]) -> Path:
+        place = root / "shared" / name
+        place.mkdir(parents=True, exist_ok=True)
+        with (place / "lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)  # whoever comes second waits for the first
+            if not (place / "done").exists():
+                make(place / "made")
+                (place / "done").touch()
+        return place / "made"
+
+    return get
 
 
 @pytest.fixture(scope="session")

@@ -11,7 +11,8 @@ import time
 from pathlib import Path
 
 import pytest
-from commands import start, stemma
+from commands import start_unreported as start
+from commands import stemma_unreported as stemma
 from conftest import small_text
 
 from stemma import lineage
@@ -23,13 +24,13 @@ SMALL = ["network.width=32", "network.heads=2", "network.layers=2", "network.fee
          "corpus.sequence_length=32", "training.batch_size=8", "training.checkpoint_every=3", "training.warmup_steps=5",
          "training.log_every=1", "training.validate_every=10"]
 DYNAMIC = "objective.masked_lm.dynamic=true"
-STEPS = ["--steps", "30"]
+STEPS, LONGER = ["--steps", "20"], ["--steps", "30"]
 DECODER = ["network.decoder.layers=1"]
 VARIANTS = {
-    "static masks, 30 steps": [*STEPS, "objective.masked_lm.duplicates=2"],
-    "dynamic masks, 7000 tokens": ["--tokens", "7000", DYNAMIC],
+    "static masks, 20 steps": [*STEPS, "objective.masked_lm.duplicates=2"],
+    "dynamic masks, 5000 tokens": ["--tokens", "5000", DYNAMIC],
     "two lengths": [*STEPS, "corpus.first_phase.share=0.5", "corpus.first_phase.sequence_length=16"],
-    "two lengths by tokens": ["--tokens", "5000", DYNAMIC, "corpus.first_phase.share=0.3",
+    "two lengths by tokens": ["--tokens", "4200", DYNAMIC, "corpus.first_phase.share=0.3",
                               "corpus.first_phase.sequence_length=16"],
     "gradient slices": [*STEPS, DYNAMIC, "training.micro_batch_size=3"],
     # large enough that torch really splits the work
@@ -56,7 +57,7 @@ VARIANTS = {
     "ernie-2": STEPS,  # those of its tasks that plain text can serve
     "ernie-2, all data": ["--tokens", "9000"],
     "ernie, all data": STEPS,
-    "stages by tokens": ["--tokens", "7000", DYNAMIC, "objective.masked_lm.stops=0.6", "objective.words.kind=masked_lm",
+    "stages by tokens": ["--tokens", "5000", DYNAMIC, "objective.masked_lm.stops=0.6", "objective.words.kind=masked_lm",
                          "objective.words.unit=word", "objective.words.rate=0.3", "objective.words.dynamic=true",
                          "objective.words.starts=0.4", "objective.next_sentence.stops=0.5"],
     "transformer": [*STEPS, *DECODER, "training.micro_batch_size=3"],
@@ -114,11 +115,11 @@ def kill_and_resume(first: list[object], run: Path, rng: random.Random) -> int:
         return max(saved_steps(run), default=0) >= step
 
     def later() -> bool:
-        if reached(14):
-            time.sleep(rng.uniform(0, 0.05))
-        return reached(14)
+        if reached(9):
+            time.sleep(rng.uniform(0, 0.03))
+        return reached(9)
 
-    moments = [lambda: (run / "run.json").is_file(), saving, lambda: reached(8) and saving(), later]
+    moments = [lambda: (run / "run.json").is_file(), saving, lambda: reached(3) and saving(), later]
     hits = 0
     for number, moment in enumerate(moments):
         ended = start(*(first if number == 0 else ["resume", run])).kill_when(moment)
@@ -177,9 +178,19 @@ def test_real_processes_killed_at_random(tmp_path, corpus_folder, seed):
     assert kills >= 3 and model_bytes(run) == model_bytes(whole)
 
 
-def test_a_kill_before_torch_is_imported_leaves_a_run_to_resume(tmp_path, corpus_folder):
+@pytest.fixture
+def straight(shared, corpus_folder):
+    """BERT, thirty steps without a break: one run for all that are broken off."""
+    def make(run: Path) -> None:
+        done = stemma("pretrain", "bert@tiny", "--corpus", corpus_folder, *SMALL, *LONGER, "--out", run)
+        assert done.code == 0, done.err
+
+    return shared("thirty-steps", make)
+
+
+def test_a_kill_before_torch_is_imported_leaves_a_run_to_resume(tmp_path, corpus_folder, straight):
     """A real process this time, from its very start: the run folder stands before the slow import."""
-    command = [sys.executable, "-m", "stemma", "pretrain", "bert@tiny", "--corpus", str(corpus_folder), *SMALL, *STEPS]
+    command = [sys.executable, "-m", "stemma", "pretrain", "bert@tiny", "--corpus", str(corpus_folder), *SMALL, *LONGER]
     run = tmp_path / "run"
     began = time.monotonic()
     with subprocess.Popen([*command, "--out", str(run)], stderr=subprocess.PIPE) as process:
@@ -192,19 +203,19 @@ def test_a_kill_before_torch_is_imported_leaves_a_run_to_resume(tmp_path, corpus
     assert not torch_is_there
     assert sorted(path.name for path in run.iterdir()) == ["recipe.toml", "run.json"]
     assert stemma("resume", run).code == 0
-    whole = tmp_path / "whole"
-    assert stemma(*command[3:], "--out", whole).code == 0
-    assert model_bytes(run) == model_bytes(whole)
+    assert model_bytes(run) == model_bytes(straight)
 
 
 @pytest.mark.parametrize("way", ["file", "stdin"])
-def test_a_kill_while_raw_text_is_tokenised(tmp_path, way):
-    text = tmp_path / "text.txt"
-    text.write_text(small_text(3000, 12, seed=1))
-    caches = [{"STEMMA_CACHE": str(tmp_path / name)} for name in ("cache", "other cache")]
+def test_a_kill_while_raw_text_is_tokenised(tmp_path, shared, way):
+    text, cache, run = tmp_path / "text.txt", {"STEMMA_CACHE": str(tmp_path / "cache")}, tmp_path / "run"
+    text.write_text(small_text(1500, 12, seed=1))
     given = {"standard_input": str(text)} if way == "stdin" else {}
-    command = ["pretrain", "bert@tiny", "--corpus", "-" if given else text, *SMALL, "--steps", "6", "--json"]
-    run, whole = tmp_path / "run", tmp_path / "whole"
+    command = ["pretrain", "bert@tiny", "--corpus", "-" if given else text, *SMALL, "--steps", "6"]
+
+    def make(whole: Path) -> None:
+        done = stemma(*command, "--out", whole, **given, STEMMA_CACHE=str(tmp_path / "other cache"))
+        assert done.code == 0, done.err
 
     def tokenising() -> bool:
         return any((tmp_path / "cache").glob("*/.corpus.*.tmp/shard-00000/*"))
@@ -212,19 +223,18 @@ def test_a_kill_while_raw_text_is_tokenised(tmp_path, way):
     def learning_words() -> bool:
         return (run / "run.json").is_file() and any((tmp_path / "cache").glob("*"))
 
-    assert start(*command, "--out", run, **given, **caches[0]).kill_when(learning_words).code == -signal.SIGKILL
-    assert start("resume", run, **caches[0]).kill_when(tokenising).code == -signal.SIGKILL
+    assert start(*command, "--out", run, **given, **cache).kill_when(learning_words).code == -signal.SIGKILL
+    assert start("resume", run, **cache).kill_when(tokenising).code == -signal.SIGKILL
     if not given:
         text.rename(tmp_path / "moved.txt")
-        lost = stemma("resume", run, **caches[0])
+        lost = stemma("resume", run, **cache)
         assert lost.code == 2 and "text.txt" in lost.err and run.is_dir()
         (tmp_path / "moved.txt").rename(text)
-    resumed = stemma("resume", run, "--json", **caches[0])
+    resumed = stemma("resume", run, "--json", **cache)
     assert resumed.code == 0, resumed.err
     assert not list((tmp_path / "cache").rglob(".*")), "the cache is clean again"
 
-    reference = stemma(*command, "--out", whole, **given, **caches[1])
-    assert reference.code == 0, reference.err
+    whole = shared("six-steps-of-text", make)
     assert model_bytes(run) == model_bytes(whole)
     assert (run / "recipe.toml").read_text() == (whole / "recipe.toml").read_text()
 
@@ -246,9 +256,9 @@ def test_the_text_is_not_needed_once_the_corpus_is_made(tmp_path):
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_saves_and_exits_130(tmp_path, corpus_folder, number):
-    command = ["pretrain", "bert@tiny", "--corpus", corpus_folder, *SMALL, *STEPS, "training.checkpoint_every=1000"]
-    run, whole = tmp_path / "run", tmp_path / "whole"
+def test_a_signal_saves_and_exits_130(tmp_path, corpus_folder, straight, number):
+    command = ["pretrain", "bert@tiny", "--corpus", corpus_folder, *SMALL, *LONGER, "training.checkpoint_every=1000"]
+    run = tmp_path / "run"
     stopped = start(*command, "--out", run, "--json").kill_when(lambda: _lines(run) >= 5, number)
     assert stopped.code == 130
     [step] = saved_steps(run)
@@ -257,15 +267,14 @@ def test_a_signal_saves_and_exits_130(tmp_path, corpus_folder, number):
     assert 5 <= step < 30 and not (run / "model").exists()
 
     assert stemma("resume", run).code == 0
-    assert stemma(*command, "--out", whole).code == 0
-    assert model_bytes(run) == model_bytes(whole)
+    assert model_bytes(run) == model_bytes(straight)
     check_log(run, 30)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_while_text_is_tokenised(tmp_path, number):
     text = tmp_path / "text.txt"
-    text.write_text(small_text(3000))
+    text.write_text(small_text(1500))
     cache, run = {"STEMMA_CACHE": str(tmp_path / "cache")}, tmp_path / "run"
     first = start("pretrain", "bert@tiny", "--corpus", text, "--out", run, *SMALL, "--steps", 3, **cache)
     stopped = first.kill_when(lambda: any((tmp_path / "cache").glob("*/.corpus.*.tmp/*")), number)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import signal
 from pathlib import Path
 
-from commands import start, stemma
+from commands import start_unreported as start
+from commands import stemma_unreported as stemma
 from toy_tasks import save_model, write_sets
 
 PLAN = """

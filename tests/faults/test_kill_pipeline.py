@@ -6,7 +6,8 @@ import json
 import signal
 from pathlib import Path
 
-from commands import start, stemma
+from commands import start_unreported as start
+from commands import stemma_unreported as stemma
 from staged import four_stages, write_data, write_plan
 
 

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 import toy_tasks
-from commands import start, stemma
+from commands import start_unreported as start
+from commands import stemma_unreported as stemma
 
 CHANGES = [*toy_tasks.FAST, "training.checkpoint_every=3", "training.validate_every=2", "training.log_every=1"]
 VARIANTS = {

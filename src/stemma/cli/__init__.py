@@ -5,6 +5,7 @@ Verbs import what they need when they run, so that `--help` answers at once.
 
 from __future__ import annotations
 
+import functools
 import os
 import signal
 import sys
@@ -109,7 +110,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             stream.reconfigure(errors="backslashreplace")
     try:
         with _terminable():
-            code = typer.main.get_command(app).main(given, prog_name="stemma", standalone_mode=False)
+            code = _command().main(given, prog_name="stemma", standalone_mode=False)
         sys.stdout.flush()
     except BaseException as error:
         if debug and not isinstance(error, SystemExit | BrokenPipeError):
@@ -120,6 +121,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if code == 130:  # typer's answer to Ctrl-C
         return _explain(KeyboardInterrupt(), as_json)
     return code if isinstance(code, int) else 0
+
+
+@functools.cache
+def _command() -> Any:
+    """Built from the functions' signatures, which takes as long as a small verb: once for all calls of a process."""
+    return typer.main.get_command(app)
 
 
 @contextmanager
