@@ -1,6 +1,6 @@
 """Commands in children of one warm process: torch is imported once, and a child is a process that can be killed.
 
-`start("resume", run)` is `stemma resume run`, but begins in milliseconds.
+`start("resume", run)` is `stemma resume run`, but begins in milliseconds; `python(program)` is `python -c program`.
 """
 
 from __future__ import annotations
@@ -16,13 +16,18 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 WARM = """
-import gc, importlib, json, os, pkgutil, sys
+import gc, importlib, json, os, pkgutil, sys, traceback
 import torch._dynamo, stemma
 from stemma.cli import _command, main
 
-for module in pkgutil.walk_packages(stemma.__path__, "stemma."):  # everything slow, matplotlib and its fonts as well
+# everything slow, also what verbs import when they run: the libraries of metrics, matplotlib and its fonts
+for name in ("sklearn.metrics", "scipy.stats", "seqeval.metrics", "seqeval.scheme", "sacrebleu.metrics", "numpy.ma",
+             "rouge_score.rouge_scorer", "nltk.tokenize", "rich.console", "rich.progress", "rich.table", "rich.tree"):
+    importlib.import_module(name)
+for module in pkgutil.walk_packages(stemma.__path__, "stemma."):
     if not module.name.endswith("__main__"):
         importlib.import_module(module.name)
 _command()
@@ -42,7 +47,13 @@ for line in sys.stdin:
         if not job["report"]:
             stemma.lab.report.run_report.write_report = lambda run: None
         sys.stdin, sys.stdout, sys.stderr = open(0), open(1, "w"), open(2, "w", buffering=1)
-        code = main(job["arguments"])
+        code = main(job["arguments"]) if "program" not in job else 1
+        if "program" in job:
+            try:
+                exec(compile(job["program"], "<program>", "exec"), {"__name__": "__main__"})
+                code = 0
+            except BaseException:
+                traceback.print_exc()
         sys.stdout.flush()
         os._exit(code)
     print(child, flush=True)
@@ -64,13 +75,11 @@ class Finished:
 
 
 class Running:
-    def __init__(self, arguments: tuple[object, ...], environment: dict[str, str], standard_input: str,
-                 folder: str | Path | None, report: bool):
+    def __init__(self, job: dict[str, Any]):
         self.folder = tempfile.TemporaryDirectory()
         self.files = [str(Path(self.folder.name) / name) for name in ("out", "err")]
-        job = {"arguments": [str(word) for word in arguments], "environment": environment, "input": standard_input,
-               "out": self.files[0], "err": self.files[1], "folder": str(folder or Path.cwd()),
-               "report": report}
+        job = {"arguments": [], "environment": {}, "input": os.devnull, "report": True, **job,
+               "out": self.files[0], "err": self.files[1], "folder": str(job["folder"] or Path.cwd())}
         _server().stdin.write(json.dumps(job) + "\n")
         self.process = int(_server().stdout.readline())
 
@@ -106,12 +115,17 @@ def _server() -> subprocess.Popen[str]:
 def start(*arguments: object, standard_input: str = os.devnull, folder: str | Path | None = None, report: bool = True,
           **environment: str) -> Running:
     """`report=False` leaves out the drawing of report.html, which takes as long as a dozen steps of training."""
-    return Running(arguments, environment, standard_input, folder, report)
+    return Running({"arguments": [str(word) for word in arguments], "environment": environment, "input": standard_input,
+                    "folder": folder, "report": report})
 
 
 def stemma(*arguments: object, standard_input: str = os.devnull, folder: str | Path | None = None, report: bool = True,
            **environment: str) -> Finished:
     return start(*arguments, standard_input=standard_input, folder=folder, report=report, **environment).wait()
+
+
+def python(program: str, folder: str | Path | None = None) -> Finished:
+    return Running({"program": program, "folder": folder}).wait()
 
 
 # for tests that look at weights and scores only

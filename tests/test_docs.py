@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-from commands import stemma
+from commands import python
+from commands import stemma_unreported as stemma
 from conftest import small_text
 
 ROOT = Path(__file__).parent.parent
@@ -35,10 +33,10 @@ def test_the_commands_of_the_page_work(page: Path, tmp_path: Path) -> None:
     for name, content in re.findall(r"^```toml\n# (\S+\.toml)\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL):
         (tmp_path / name).write_text(content)
     targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
-    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
     for language, content in blocks(page):
         if language == "python":
-            run([sys.executable, "-c", content], tmp_path, environment)
+            done = python(content, folder=tmp_path)
+            assert done.code == 0, f"{content}\n{done.out}\n{done.err}"
             continue
         for line in content.splitlines():
             command = line.split("#")[0].strip()
@@ -75,8 +73,3 @@ def write_beside(folder: Path) -> None:
     for name, some in (("reviews", reviews[:60]), ("held-out", reviews[60:])):
         (folder / f"{name}.tsv").write_text("\n".join(["text\tlabel", *some]))
     (folder / "clicks.tsv").write_text("\n".join(["query\ttitle\tlabel", *rows]))
-
-
-def run(command: list[str], folder: Path, environment: dict[str, str]) -> None:
-    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, f"{' '.join(command)}\n{done.stdout}\n{done.stderr}"
