@@ -1,6 +1,7 @@
 # make setup       everything into .venv (all extras and test dependencies)
 # make quickstart  the whole story on the text inside Python itself, about five minutes
-# make test        the tests (under ten minutes on two cores); make test-slow: the long ones
+# make test        the tests (under eight minutes on two slow cores); make test-slow: the long ones
+# make test-fast   without faults, browser, documentation and quickstart (under three minutes)
 # make lint        ruff and mypy;  make bench: side by side with peers
 #
 # Elsewhere: PYTHON picks the interpreter, PIP_OPTIONS the package index, TORCH the build of torch, e.g.
@@ -13,7 +14,7 @@ VENV        ?= .venv
 BIN         := $(VENV)/bin
 WORKERS     ?= 2
 
-.PHONY: setup quickstart test test-slow lint bench clean
+.PHONY: setup quickstart test test-fast test-slow lint bench clean
 .DEFAULT_GOAL := test
 
 # Current when it is newer than what it was made from. torch comes first, by its pin: a bare range elsewhere would
@@ -34,6 +35,9 @@ quickstart: setup
 
 test: setup
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
+
+test-fast: setup
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal --fast
 
 test-slow: setup
 	$(BIN)/python -m pytest -m slow --timeout 1800

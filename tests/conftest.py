@@ -20,6 +20,40 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # started in the backgrou
     signal.signal(signal.SIGINT, signal.default_int_handler)
 os.fsync = lambda handle: None  # only a power cut needs it; with it, tests wait for the disk as long as they compute
 
+LONG = ("faults/test_kill.py", "test_docs.py", "lab/test_quickstart.py", "lab/test_lab_work.py",
+        "faults/test_kill_pipeline.py", "faults/test_bad_input.py", "faults/test_kill_finetune.py",
+        "faults/test_kill_strategies.py", "faults/test_kill_tasks.py", "faults/test_kill_multitask.py",
+        "lab/test_browser.py")  # the longest first
+NOT_FAST = ("faults", "test_docs.py", "lab/test_browser.py", "lab/test_quickstart.py")  # left out by make test-fast
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--fast", action="store_true", help="without faults, browser, documentation and quickstart")
+
+
+@pytest.hookimpl(trylast=True)  # when others have taken out what is not asked for
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Long files first, so that workers are busy to the end. `--dist worksteal` gives each worker one stretch of the
+    list, and takes from the end of another's: so every stretch begins with long files, dealt out in turn."""
+    workers = getattr(config, "workerinput", {}).get("workercount", 1)
+    stretches: list[list[pytest.Item]] = [[] for _ in range(workers)]
+    files: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        files.setdefault(item.nodeid.partition("::")[0].removeprefix("tests/"), []).append(item)
+    if config.getoption("--fast"):
+        files = {name: some for name, some in files.items() if not name.startswith(NOT_FAST)}
+    for number, name in enumerate(LONG):
+        stretches[number % workers] += files.pop(name, [])
+    rest = [item for some in files.values() for item in some]
+    count, begun = len(rest) + sum(map(len, stretches)), 0
+    for number, stretch in enumerate(stretches):
+        missing = max(0, count * (number + 1) // workers - begun - len(stretch))
+        stretch += rest[:missing]
+        del rest[:missing]
+        begun += len(stretch)
+    items[:] = [item for stretch in stretches for item in stretch]
+
+
 SUBJECTS = ["the old clerk", "a young reader", "our neighbour", "the printer", "every scribe", "the librarian"]
 VERBS = ["copies", "reads", "repairs", "forgets", "translates", "numbers", "collects", "compares"]
 OBJECTS = ["a letter", "the family tree", "seven pages", "an older manuscript", "the margin notes", "one missing leaf"]
