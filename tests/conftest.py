@@ -35,6 +35,11 @@ def small_text(documents: int = 40, sentences: int = 12, seed: int = 0) -> str:
     return "\n\n".join(made) + "\n"
 
 
+def pytest_runtest_teardown() -> None:
+    if started := sys.modules.get("commands"):
+        started.stop_what_is_left()
+
+
 @pytest.fixture(scope="session", autouse=True)
 def own_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
     os.environ["STEMMA_CACHE"] = str(tmp_path_factory.mktemp("cache"))
