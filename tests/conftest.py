@@ -57,6 +57,17 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup() -> None:
+    """Each test draws the same numbers whatever ran before it; STEMMA_TEST_SEED=1 tries it with others."""
+    seed = int(os.environ.get("STEMMA_TEST_SEED", "0"))
+    random.seed(seed)
+    if numpy := sys.modules.get("numpy"):
+        numpy.random.seed(seed)
+    if torch := sys.modules.get("torch"):
+        torch.manual_seed(seed)
+
+
 def pytest_runtest_teardown() -> None:
     if started := sys.modules.get("commands"):
         started.stop_what_is_left()
