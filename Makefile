@@ -2,6 +2,7 @@
 # make quickstart  the whole story on the text inside Python itself, about five minutes
 # make test        the tests (under eight minutes on two slow cores); make test-slow: the long ones
 # make test-fast   without faults, browser, documentation and quickstart (under three minutes)
+# make test-portable  the numeric tests once more, with AVX2 and fp32 only
 # make lint        ruff and mypy;  make bench: side by side with peers
 #
 # Elsewhere: PYTHON picks the interpreter, PIP_OPTIONS the package index, TORCH the build of torch, e.g.
@@ -14,7 +15,7 @@ VENV        ?= .venv
 BIN         := $(VENV)/bin
 WORKERS     ?= 2
 
-.PHONY: setup quickstart test test-fast test-slow lint bench clean
+.PHONY: setup quickstart test test-fast test-slow test-portable lint bench clean
 .DEFAULT_GOAL := test
 
 # Current when it is newer than what it was made from. torch comes first, by its pin: a bare range elsewhere would
@@ -41,6 +42,15 @@ test-fast: setup
 
 test-slow: setup
 	$(BIN)/python -m pytest -m slow --timeout 1800
+
+# What a processor without AVX-512 and bf16 computes: other kernels, other last digits, other random weights. With these
+# three, automatic precision is fp32.
+PORTABLE := ATEN_CPU_CAPABILITY=default ONEDNN_MAX_CPU_ISA=AVX2 MKL_ENABLE_INSTRUCTIONS=AVX2
+NUMERIC  := tests/parity tests/network tests/objectives tests/generation tests/exchange $(wildcard tests/faults/test_kill*.py) \
+            $(addprefix tests/training/test_,resume.py checkpoints.py loop.py precision.py)
+
+test-portable: setup
+	$(PORTABLE) $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(NUMERIC)
 
 lint: setup
 	$(BIN)/ruff check .

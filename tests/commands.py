@@ -1,6 +1,8 @@
 """Commands in children of one warm process: torch is imported once, and a child is a process that can be killed.
 
 `start("resume", run)` is `stemma resume run`, but begins in milliseconds; `python(program)` is `python -c program`.
+Whatever a test starts is stopped when the test ends, also when it fails (`stop_what_is_left`, called after every test),
+and on Linux when the tests are killed.
 """
 
 from __future__ import annotations
@@ -13,13 +15,20 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 WARM = """
-import gc, importlib, json, os, pkgutil, sys, traceback
+import contextlib, ctypes, gc, importlib, json, os, pkgutil, signal, sys, traceback
+
+def end_with_parent():
+    with contextlib.suppress(OSError, AttributeError):  # Linux alone can ask for that
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+
+end_with_parent()
 import torch._dynamo, stemma
 from stemma.cli import _command, main
 
@@ -40,6 +49,7 @@ for line in sys.stdin:
     job = json.loads(line)
     child = os.fork()
     if not child:
+        end_with_parent()
         os.environ.update(job["environment"])
         os.chdir(job["folder"])
         for number, name in enumerate((job["input"], job["out"], job["err"])):
@@ -82,12 +92,27 @@ class Running:
                "out": self.files[0], "err": self.files[1], "folder": str(job["folder"] or Path.cwd())}
         _server().stdin.write(json.dumps(job) + "\n")
         self.process = int(_server().stdout.readline())
+        self.ended = False
+        _running.append(self)
 
     def send(self, number: signal.Signals) -> None:
         os.kill(self.process, number)
 
-    def wait(self) -> Finished:
+    def stop(self) -> None:
+        """Kill it and hear of its end; nothing where it has ended."""
+        if not self.ended:
+            with suppress(ProcessLookupError):
+                self.send(signal.SIGKILL)
+            self._hear()
+
+    def _hear(self) -> int:
         code = int(_server().stdout.readline())
+        self.ended = True
+        _running.remove(self)
+        return code
+
+    def wait(self) -> Finished:
+        code = self._hear()
         out, err = (Path(file).read_text() for file in self.files)
         self.folder.cleanup()
         return Finished(code, out, err)
@@ -97,11 +122,29 @@ class Running:
         deadline = time.monotonic() + 60
         while not condition():
             if time.monotonic() > deadline:
-                self.send(signal.SIGKILL)  # a test that fails leaves nothing behind that goes on computing
+                self.send(signal.SIGKILL)
                 raise AssertionError(f"it never came to that: {self.wait()}")
-            time.sleep(0.001)
+            time.sleep(0.0005)
         self.send(signal_number)
         return self.wait()
+
+
+_running: list[Running] = []
+
+
+def stop_what_is_left() -> None:
+    for running in tuple(_running):
+        running.stop()
+
+
+@contextmanager
+def process(*command: object, **options: Any) -> Iterator[subprocess.Popen[Any]]:
+    """A process of its own, as users start one; it is over when the block is, however that ends."""
+    with subprocess.Popen([str(word) for word in command], **options) as started:
+        try:
+            yield started
+        finally:
+            started.kill()
 
 
 @functools.cache

@@ -72,6 +72,44 @@ def small_text(documents: int = 40, sentences: int = 12, seed: int = 0) -> str:
     return "\n\n".join(made) + "\n"
 
 
+def skipped(config: pytest.Config) -> dict[tuple[str, str], int]:
+    """How many tests were skipped, by file and reason. A file that cannot be imported counts as one."""
+    found: dict[tuple[str, str], set[str]] = {}
+    for report in config.pluginmanager.get_plugin("terminalreporter").stats.get("skipped", []):
+        reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+        found.setdefault((report.nodeid.partition("::")[0], reason.removeprefix("Skipped: ")), set()).add(report.nodeid)
+    return {key: len(names) for key, names in sorted(found.items())}
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """No test is skipped in silence: the last lines say which, and what it would take."""
+    for (file, reason), count in skipped(config).items():
+        terminalreporter.write_line(f"SKIPPED {count} in {file}: {reason}", yellow=True)
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """STEMMA_MUST_RUN names files (with blanks between) of which nothing may be skipped, as in .ci/run."""
+    needed = os.environ.get("STEMMA_MUST_RUN", "").split()
+    if not hasattr(session.config, "workerinput") and any(file in needed for file, _ in skipped(session.config)):
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup() -> None:
+    """Each test draws the same numbers whatever ran before it; STEMMA_TEST_SEED=1 tries it with others."""
+    seed = int(os.environ.get("STEMMA_TEST_SEED", "0"))
+    random.seed(seed)
+    if numpy := sys.modules.get("numpy"):
+        numpy.random.seed(seed)
+    if torch := sys.modules.get("torch"):
+        torch.manual_seed(seed)
+
+
+def pytest_runtest_teardown() -> None:
+    if started := sys.modules.get("commands"):
+        started.stop_what_is_left()
+
+
 @pytest.fixture(scope="session", autouse=True)
 def own_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
     os.environ["STEMMA_CACHE"] = str(tmp_path_factory.mktemp("cache"))

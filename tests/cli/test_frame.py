@@ -9,6 +9,7 @@ import time
 
 import numpy as np
 import pytest
+from commands import process
 
 from stemma import lineage
 from stemma.cli import main
@@ -68,10 +69,10 @@ def test_an_interruption_is_code_130_and_a_line(capsys, monkeypatch, error):
 @pytest.mark.parametrize("arguments", [["show", "bert", "--json"], ["show", "bert"], ["--version"]])
 def test_a_reader_who_leaves_is_no_error(arguments):
     command = [sys.executable, "-m", "stemma.cli", *arguments]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
-        process.stdout.close()
-        assert process.stderr.read() == b""
-        assert process.wait(timeout=60) == 0
+    with process(*command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as child:
+        child.stdout.close()
+        assert child.stderr.read() == b""
+        assert child.wait(timeout=60) == 0
 
 
 def test_version_and_help(capsys):

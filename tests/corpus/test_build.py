@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import psutil
 import pytest
+from commands import process
 from tokenizers import AddedToken, models, normalizers, pre_tokenizers, trainers
 from tokenizers import Tokenizer as Backend
 
@@ -284,10 +285,9 @@ def stop(done):
 build.build_corpus([{str(source)!r}], {str(bert)!r}, {str(tmp_path / "corpus")!r}, workers=2, progress=stop)
 """)
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
-    with subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE, text=True, env=environment) as process:
-        assert process.stdout is not None
-        workers = [int(number) for number in process.stdout.readline().split()]
-        process.kill()
+    with process(sys.executable, script, stdout=subprocess.PIPE, text=True, env=environment) as parent:
+        assert parent.stdout is not None
+        workers = [int(number) for number in parent.stdout.readline().split()]
     assert len(workers) == 2
     assert not (tmp_path / "corpus").exists()
     deadline = time.monotonic() + 20

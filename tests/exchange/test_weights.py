@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from closeness import assert_close
 from safetensors.torch import load_file, save_file
 
 import stemma
@@ -143,4 +144,14 @@ def test_a_whole_model_from_the_old_layouts(tmp_path):
         else:
             index = "pytorch_model.bin.index.json" if kind == "bin" else "model.safetensors.index.json"
             shard(folder, weights, kind, index)
-        assert torch.equal(stemma.load(folder).logits(ids), expected)
+        assert_close(stemma.load(folder).logits(ids), expected)
+
+
+def test_what_is_read_lies_where_torch_would_put_it(tmp_path):
+    """Some kernels round differently at other addresses, so a model trained further would not be the one saved."""
+    odd = stemma.build("bert@tiny", 51, ["network.width=20", "network.heads=2", "network.feedforward=33"])
+    stemma.save(odd, tmp_path / "m")
+    assert any(tensor.data_ptr() % 64 for tensor in read_weights(tmp_path / "m").values()), "the file is of no use here"
+    read = dict(stemma.load(tmp_path / "m").network.named_parameters())
+    assert [name for name, tensor in read.items() if tensor.data_ptr() % 64] == []
+    assert all(torch.equal(tensor, read[name]) for name, tensor in odd.network.named_parameters())

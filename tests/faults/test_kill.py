@@ -10,7 +10,9 @@ import sys
 import time
 from pathlib import Path
 
+import psutil
 import pytest
+from commands import process, stop_what_is_left
 from commands import start_unreported as start
 from commands import stemma_unreported as stemma
 from conftest import small_text
@@ -169,7 +171,7 @@ def test_real_processes_killed_at_random(tmp_path, corpus_folder, seed):
     kills = 0
     while not (run / "result.json").is_file():
         again = [*command[:3], "resume", str(run)] if run.is_dir() else [*command, "--out", str(run)]
-        with subprocess.Popen(again, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as child:
+        with process(*again, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as child:
             try:
                 child.wait(rng.uniform(0, 0.4 * length) if kills < 8 else None)
             except subprocess.TimeoutExpired:
@@ -193,13 +195,12 @@ def test_a_kill_before_torch_is_imported_leaves_a_run_to_resume(tmp_path, corpus
     command = [sys.executable, "-m", "stemma", "pretrain", "bert@tiny", "--corpus", str(corpus_folder), *SMALL, *LONGER]
     run = tmp_path / "run"
     began = time.monotonic()
-    with subprocess.Popen([*command, "--out", str(run)], stderr=subprocess.PIPE) as process:
+    with process(*command, "--out", run, stderr=subprocess.PIPE) as child:
         while not (run / "run.json").is_file():
-            assert process.poll() is None and time.monotonic() < began + 60
+            assert child.poll() is None and time.monotonic() < began + 60
             time.sleep(0.001)
-        libraries = Path(f"/proc/{process.pid}/maps")
+        libraries = Path(f"/proc/{child.pid}/maps")
         torch_is_there = libraries.exists() and "libtorch" in libraries.read_text()
-        process.kill()
     assert not torch_is_there
     assert sorted(path.name for path in run.iterdir()) == ["recipe.toml", "run.json"]
     assert stemma("resume", run).code == 0
@@ -284,20 +285,35 @@ def test_a_signal_while_text_is_tokenised(tmp_path, number):
 
 
 def test_a_second_process_is_refused_while_the_first_trains(tmp_path, corpus_folder):
-    run = tmp_path / "run"
-    command = [sys.executable, "-m", "stemma", "pretrain", "bert@tiny", "--corpus", corpus_folder, "--out", run,
-               *SMALL, "--steps", "100000"]
-    with subprocess.Popen([str(word) for word in command], stderr=subprocess.PIPE) as process:
-        try:
-            while not saved_steps(run):
-                assert process.poll() is None
-                time.sleep(0.01)
-            second = stemma("resume", run)
-            assert second.code == 2 and second.err.startswith(f"error: another process is training {run}")
-            process.send_signal(signal.SIGINT)
-            assert process.wait(60) == 130
-        finally:
-            process.kill()
+    """The first is halted meanwhile, so that it needs no more steps than a second process that is let in would take."""
+    run, deadline = tmp_path / "run", time.monotonic() + 120
+    with process(sys.executable, "-m", "stemma", "pretrain", "bert@tiny", "--corpus", corpus_folder, "--out", run,
+                 *SMALL, "--steps", "200", stderr=subprocess.PIPE) as first:
+        while not saved_steps(run):
+            assert first.poll() is None and time.monotonic() < deadline
+            time.sleep(0.001)
+        first.send_signal(signal.SIGSTOP)
+        second = stemma("resume", run)
+        first.send_signal(signal.SIGCONT)
+        assert second.code == 2 and second.err.startswith(f"error: another process is training {run}")
+        first.send_signal(signal.SIGINT)
+        assert first.wait(60) == 130
+
+
+def test_a_test_that_fails_leaves_no_process_behind(tmp_path, corpus_folder):
+    """Neither one that it was to kill at some moment nor one that it merely started."""
+    def fails() -> bool:
+        raise AssertionError
+
+    long = ["pretrain", "bert@tiny", "--corpus", corpus_folder, *SMALL, "--steps", "100000", "--out"]
+    running = start(*long, tmp_path / "run")
+    with pytest.raises(AssertionError):
+        running.kill_when(fails)
+    stop_what_is_left()  # as after every test
+    with pytest.raises(AssertionError), process("sleep", "600") as sleeping:
+        fails()
+    assert not psutil.pid_exists(running.process) and not psutil.pid_exists(sleeping.pid)
+    assert stemma("tree").code == 0, "the warm process is of use to the next test"
 
 
 def test_a_finished_run_says_so(tmp_path, corpus_folder):

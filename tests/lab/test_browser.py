@@ -12,7 +12,7 @@ from stemma.lab.report.lab_report import write_lab_report
 from stemma.lab.report.tree_page import write_tree
 
 CHROMIUM = shutil.which("chromium")
-api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+api = pytest.importorskip("playwright.sync_api", reason="no playwright (make setup installs it)")
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium on PATH (apt-get install chromium)")
 
 Open = Callable[..., Any]

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from commands import process
 
 from stemma import lineage
 from stemma.cli import main
@@ -122,15 +123,14 @@ def _interrupt(*_: object, **__: object) -> dict:
 
 
 def test_control_c_while_pretraining_exits_130_and_resumes(tmp_path):
-    command = [sys.executable, "-m", "stemma", "quickstart", "--out", str(tmp_path / "q"), "--minutes", "9"]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
-    log = tmp_path / "q/run/log.jsonl"
-    deadline = time.monotonic() + 120
-    while not (log.is_file() and log.stat().st_size) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    process.send_signal(signal.SIGINT)
-    _, said = process.communicate(timeout=60)
-    assert process.returncode == 130
+    log, deadline = tmp_path / "q/run/log.jsonl", time.monotonic() + 120
+    with process(sys.executable, "-m", "stemma", "quickstart", "--out", tmp_path / "q", "--minutes", "9",
+                 stderr=subprocess.PIPE, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"}) as child:
+        while not (log.is_file() and log.stat().st_size) and time.monotonic() < deadline:
+            time.sleep(0.1)
+        child.send_signal(signal.SIGINT)
+        _, said = child.communicate(timeout=60)
+    assert child.returncode == 130
     assert said.splitlines()[-1].startswith("stopped at step") and "stemma quickstart --out" in said.splitlines()[-1]
     assert list((tmp_path / "q/run/checkpoints").glob("step-*"))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 import transformers
+from closeness import assert_close
 from parity import reference
 from parity.reference import (
     assert_agrees_both_ways,
@@ -128,7 +129,7 @@ def test_what_is_not_bart_is_saved_under_our_own_name(tmp_path, changes):
     assert config_of(tmp_path / "m")["model_type"] == "stemma"
     again = stemma.load(tmp_path / "m")
     ids = torch.arange(40)[None]
-    assert torch.equal(model.logits(ids, decoder_input_ids=ids), again.logits(ids, decoder_input_ids=ids))
+    assert_close(model.logits(ids, decoder_input_ids=ids), again.logits(ids, decoder_input_ids=ids))
     assert again.recipe == model.recipe
 
 
@@ -189,5 +190,5 @@ def test_what_transformers_needs_to_write_is_there(tmp_path, text_file):
     given = tokens("The old clerk", return_tensors="pt")
     made = theirs.generate(**given, max_new_tokens=5, do_sample=False)
     assert made[0, 0] == end
-    ours = model.logits(given["input_ids"], decoder_input_ids=made[:, :-1]).argmax(-1)
-    assert torch.equal(ours, made[:, 1:])
+    ours = model.logits(given["input_ids"], decoder_input_ids=made[:, :-1])
+    assert_close(ours.gather(-1, made[:, 1:, None])[..., 0], ours.amax(-1))

@@ -6,6 +6,7 @@ import pytest
 import sentencepiece
 import torch
 import transformers
+from closeness import assert_close
 from parity import reference
 from parity.reference import (
     assert_agrees_both_ways,
@@ -172,7 +173,7 @@ def test_what_is_not_t5_is_saved_under_our_own_name(tmp_path, name, changes):
     again = stemma.load(tmp_path / "m")
     ids = torch.arange(40)[None]
     more = {} if name == "prefix-lm" else {"decoder_input_ids": ids[:, :9]}
-    assert torch.equal(model.logits(ids, **more), again.logits(ids, **more))
+    assert_close(model.logits(ids, **more), again.logits(ids, **more))
     assert again.recipe == model.recipe
 
 
@@ -252,5 +253,5 @@ def test_what_transformers_needs_to_write_is_there(tmp_path, text_file):
     given = tokens("the old clerk", return_tensors="pt")
     made = theirs.generate(**given, max_new_tokens=5, do_sample=False)
     assert made[0, 0] == tokenizer.role("padding")
-    ours = model.logits(given["input_ids"], decoder_input_ids=made[:, :-1]).argmax(-1)
-    assert torch.equal(ours, made[:, 1:])
+    ours = model.logits(given["input_ids"], decoder_input_ids=made[:, :-1])
+    assert_close(ours.gather(-1, made[:, 1:, None])[..., 0], ours.amax(-1))

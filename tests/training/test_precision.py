@@ -10,10 +10,12 @@ from stemma.training import precision
 from stemma.training.precision import autocast, choose_device, keep_memory, prepare_threads, resolve_precision
 
 CPU = torch.device("cpu")
+ONEDNN_USES_BF16 = precision._onednn_uses_bf16
 
 
 @pytest.fixture(autouse=True)
-def forget_what_the_cpu_has():
+def forget_what_the_cpu_has(monkeypatch):
+    monkeypatch.setattr(precision, "_onednn_uses_bf16", lambda: True)  # as long as a test says nothing else
     precision._cpu_has_bf16.cache_clear()
     yield
     precision._cpu_has_bf16.cache_clear()
@@ -52,6 +54,24 @@ def test_auto_falls_back_to_the_systems_flags(monkeypatch, tmp_path, machine, li
     monkeypatch.setattr(precision, "_cpu_flags", lambda: flags)
     monkeypatch.delattr(torch.cpu, "_is_avx512_bf16_supported", raising=False)
     assert resolve_precision("auto", CPU) == expected
+
+
+def test_auto_obeys_the_instruction_set_that_onednn_may_use(monkeypatch):
+    """As ONEDNN_MAX_CPU_ISA=AVX2 does on a processor that has bf16: it would only be imitated."""
+    monkeypatch.setattr(platform, "machine", lambda: "x86_64")
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: True, raising=False)
+    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: True, raising=False)
+    monkeypatch.setattr(precision, "_onednn_uses_bf16", ONEDNN_USES_BF16)
+    for supported, expected in ((True, torch.bfloat16), (False, torch.float32)):
+        precision._cpu_has_bf16.cache_clear()
+        monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: supported)  # noqa: B023
+        assert resolve_precision("auto", CPU) == expected
+
+
+@pytest.mark.skipif(os.environ.get("ONEDNN_MAX_CPU_ISA") != "AVX2", reason="only in make test-portable")
+def test_with_the_instruction_sets_turned_down_auto_is_fp32(monkeypatch):
+    monkeypatch.setattr(precision, "_onednn_uses_bf16", ONEDNN_USES_BF16)
+    assert resolve_precision("auto", CPU) == torch.float32
 
 
 def test_no_flags_where_there_is_no_file(tmp_path):

@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import pytest
+from commands import process
 
 from stemma.corpus.shards import Corpus
 from stemma.errors import UserError
@@ -106,10 +107,11 @@ def test_two_processes_at_once_share_the_work(cache, text_file):
             "from stemma.training.source import corpus_from_text;"
             "told = []; made = corpus_from_text([sys.argv[1]], recipe('bert@tiny'), Reading(), told.append);"
             "print(made.fingerprint, any('building' in text for text in told))")
-    processes = [subprocess.Popen([sys.executable, "-c", code, str(text_file)], stdout=subprocess.PIPE,
-                                  stderr=subprocess.PIPE, text=True) for _ in range(2)]
-    answers = [process.communicate(timeout=60) for process in processes]
-    assert [process.returncode for process in processes] == [0, 0], answers
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    command = [sys.executable, "-c", code, text_file]
+    with process(*command, **pipes) as one, process(*command, **pipes) as other:
+        answers = [child.communicate(timeout=60) for child in (one, other)]
+    assert [one.returncode, other.returncode] == [0, 0], answers
     (first, built), (second, built_too) = (out.split() for out, _ in answers)
     assert first == second and {built, built_too} == {"True", "False"}
     assert len(list(cache.glob("*/corpus"))) == 1 and not list(cache.glob("*/.*"))

@@ -20,7 +20,7 @@ from stemma.exchange.keys import to_ours, to_theirs
 from stemma.exchange.model import Model
 from stemma.exchange.save import GENERATOR, OWN_TYPE, RECIPE
 from stemma.exchange.table import Family
-from stemma.exchange.weights import read_weights
+from stemma.exchange.weights import aligned, read_weights
 from stemma.files import CHECKSUMS, verify_checksums
 from stemma.lineage import Recipe, recipe
 from stemma.network.heads import HeadSpec
@@ -245,7 +245,8 @@ def _left_aside(folder: Path, found: Iterable[str], known: Container[str]) -> li
 
 def _filled(own: Recipe, network: Network, weights: Mapping[str, Tensor], notices: list[str],
             cards: dict[str, Card]) -> Model:
-    network.load_state_dict({name: tensor.float() for name, tensor in weights.items()}, strict=True, assign=True)
+    owned = {name: aligned(tensor.float()) for name, tensor in weights.items()}
+    network.load_state_dict(owned, strict=True, assign=True)
     return Model(own, None, network.eval().requires_grad_(True), notices, cards)
 
 

@@ -15,6 +15,7 @@ from stemma.errors import CorruptFileError, UserError
 
 SAFE, SAFE_INDEX = "model.safetensors", "model.safetensors.index.json"
 OLD, OLD_INDEX = "pytorch_model.bin", "pytorch_model.bin.index.json"
+ALIGNMENT = 64  # bytes: where torch puts the tensors that it makes itself
 
 
 def write_weights(path: Path, tensors: Mapping[str, Tensor]) -> None:
@@ -31,6 +32,15 @@ def read_weights(folder: Path) -> dict[str, Tensor]:
             return {name: tensor for part in _parts(folder / index) for name, tensor in _read(part).items()}
     raise UserError(f"{folder} holds no weights ({SAFE} or {OLD}); give a run folder, its model/, or a Hugging Face "
                     "model folder.")
+
+
+def aligned(tensor: Tensor) -> Tensor:
+    """The same values at an address that is a multiple of 64 bytes.
+
+    Tensors of a safetensors file lie wherever the one before them ends, and some kernels (attention among them) round
+    differently there. What was read must compute what was saved, above all where it is trained further.
+    """
+    return tensor if tensor.data_ptr() % ALIGNMENT == 0 else tensor.clone()
 
 
 def _parts(index: Path) -> list[Path]:

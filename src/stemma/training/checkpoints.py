@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from stemma.errors import CorruptFileError, UserError
+from stemma.exchange.weights import aligned
 from stemma.files import CHECKSUMS, folder_atomically, remove_leftovers, verify_checksums
 
 WEIGHTS, OPTIMIZER, STATE = "weights.safetensors", "optimizer.safetensors", "state.json"
@@ -103,13 +104,13 @@ def _load(folder: Path, network: nn.Module, optimizer: Optimizer, advice: str) -
         _refuse_other_optimizer(folder, network, optimizer, document["optimizer"])
         for name, tensor in weights.items():
             tensor.copy_(saved.get_tensor(name))
-    _restore_optimizer(network, optimizer, load_file(folder / OPTIMIZER), document["optimizer"])
+    _restore_optimizer(network, optimizer, _read_tensors(folder / OPTIMIZER), document["optimizer"])
     return Standing(document["step"], document["tokens"], document["values"], _read_memories(folder / MEMORY))
 
 
 def _read_memories(path: Path) -> dict[str, dict[str, Tensor]]:
     memories: dict[str, dict[str, Tensor]] = {}
-    for name, tensor in (load_file(path) if path.is_file() else {}).items():
+    for name, tensor in (_read_tensors(path) if path.is_file() else {}).items():
         feed, layer = name.rsplit("/", 1)
         memories.setdefault(feed, {})[layer] = tensor
     return memories
@@ -172,6 +173,10 @@ def _is_numeric(value: Any) -> bool:
 def _write_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
     # Nothing but the format in the metadata, so that equal tensors are equal bytes.
     save_file({name: tensor.detach().contiguous() for name, tensor in tensors.items()}, path, {"format": "pt"})
+
+
+def _read_tensors(path: Path) -> dict[str, Tensor]:
+    return {name: aligned(tensor) for name, tensor in load_file(path).items()}
 
 
 def newest_first(run: Path) -> list[Path]:

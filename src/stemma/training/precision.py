@@ -41,10 +41,17 @@ def _gpu_has_bf16(device: torch.device) -> bool:
 def _cpu_has_bf16() -> bool:
     if platform.machine().lower() in ("x86_64", "amd64"):
         asked = [_ask_torch("_is_avx512_bf16_supported"), _ask_torch("_is_amx_tile_supported")]
-        if None not in asked:
-            return any(asked)
-        return bool(_cpu_flags() & {"avx512_bf16", "amx_bf16"})
+        native = any(asked) if None not in asked else bool(_cpu_flags() & {"avx512_bf16", "amx_bf16"})
+        return native and _onednn_uses_bf16()
     return "bf16" in _cpu_flags()  # ARM, as Linux reports it
+
+
+def _onednn_uses_bf16() -> bool:
+    """The products are oneDNN's. ONEDNN_MAX_CPU_ISA can forbid it an instruction set that the processor has."""
+    try:
+        return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+    except (RuntimeError, AttributeError):  # no public name either; this torch does not know it
+        return True
 
 
 def _ask_torch(name: str) -> bool | None:
