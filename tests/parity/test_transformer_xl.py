@@ -21,7 +21,8 @@ from stemma.visibility import Causal
 
 VOCABULARY, WIDTH, HEADS = 41, 12, 3
 SMALL = {"layers": 2, "width": WIDTH, "heads": HEADS, "attention.head_width": 5, "feedforward": 17, "dropout": 0.0,
-         "attention.dropout": 0.0, "memory.length": 4, "memory.evaluation": 6, "embedding.cutoffs": [9, 20],
+         "attention.dropout": 0.0, "inner_dropout": 0.0, "output_dropout": 0.0, "memory.length": 4,
+         "memory.evaluation": 6, "embedding.cutoffs": [9, 20],
          "embedding.shrink": 2}
 CASES = {
     "published": {},

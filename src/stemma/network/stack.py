@@ -59,6 +59,7 @@ class Stack(nn.Module):
         self.dropout = Dropout(settings.dropout)
         self.pre = settings.norm.place == "pre"
         self.final_norm = build_norm(settings.norm, settings.width) if self.pre else None
+        self.output_dropout = Dropout(settings.output_dropout)
         self.narrows = settings.transition == "feedforward"  # every place by itself, once attention is done
 
     def forward(self, x: Tensor, way: Pass) -> Tensor:
@@ -87,8 +88,12 @@ class Stack(nn.Module):
             x = self.apply_block(x, block, context)
             if way.layers is not None:
                 way.layers.append(x)
-        x = self.final_norm(x) if self.final_norm is not None else x
+        x = self.finish(x)
         return x if ragged is None else ragged.spread(x)
+
+    def finish(self, x: Tensor) -> Tensor:
+        """(..., width) -> (..., width): what becomes of the last block's output."""
+        return self.output_dropout(x if self.final_norm is None else self.final_norm(x))
 
     def apply_block(self, x: Tensor, block: Block, context: Context) -> Tensor:
         for sublayer, norm in block.sublayers():
@@ -161,8 +166,7 @@ class Stack(nn.Module):
         y = self.join(asking, attention, attention_norm, narrow)[row, order]  # (N, width): from here on, only these
         for sublayer, norm in rest:
             y = self.join(y, sublayer, norm, context)
-        if self.final_norm is not None:
-            y = self.final_norm(y)
+        y = self.finish(y)
         return x.new_zeros(batch * length, width).to(y.dtype).index_copy(0, wanted, y).view(batch, length, width)
 
 
