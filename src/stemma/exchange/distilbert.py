@@ -30,7 +30,8 @@ DISTILBERT = Family(
         Setting("network.position.maximum", "max_position_embeddings"),
         Setting("network.initialization.spread", "initializer_range"),
     ),
-    follows={"network.embedding.segments": lambda values: 0},
+    follows={"network.embedding.segments": lambda values: 0,
+             "network.attention.output_dropout": lambda values: 0.0},  # the feed-forward's output alone is dropped
     holds={},
     fixed={**BERT.fixed, "network.norm.epsilon": 1e-12},  # which has no name over there
     body=(

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor, nn
 
+from stemma.network.attention.cross import CrossAttention
 from stemma.network.attention.full import FullAttention, masked
 from stemma.network.block import Block
 from stemma.network.buckets import BucketedDistances
@@ -57,6 +58,8 @@ class Stack(nn.Module):
         self.near = (BucketedDistances(position, settings.heads, both_ways=not crossed)
                      if isinstance(position, BucketedPosition) else None)
         self.dropout = Dropout(settings.dropout)
+        own = settings.attention.output_dropout
+        self.attention_dropout = Dropout(settings.dropout if own is None else own)
         self.pre = settings.norm.place == "pre"
         self.final_norm = build_norm(settings.norm, settings.width) if self.pre else None
         self.output_dropout = Dropout(settings.output_dropout)
@@ -101,9 +104,10 @@ class Stack(nn.Module):
         return x
 
     def join(self, x: Tensor, sublayer: nn.Module, norm: nn.Module, context: Context) -> Tensor:
+        dropout = self.attention_dropout if isinstance(sublayer, FullAttention | CrossAttention) else self.dropout
         if self.pre:
-            return x + self.dropout(sublayer(norm(x), context))
-        return norm(x + self.dropout(sublayer(x, context)))
+            return x + dropout(sublayer(norm(x), context))
+        return norm(x + dropout(sublayer(x, context)))
 
     def context(self, number: int, x: Tensor, block: Block, way: Pass) -> Context:
         """What one layer looks at: the text, and before it what the same layer read earlier."""

@@ -82,6 +82,7 @@ PositionSettings = Annotated[LearnedPosition | SinusoidalPosition | RelativePosi
 class FullAttention(Settings):
     kind: Literal["full"]
     dropout: BelowOne
+    output_dropout: BelowOne | None = None  # of what attention adds to the residual; None = network.dropout
     head_width: Count | None = None  # None = width / heads
     bias: bool = True  # constants beside the matrices
     scale: bool = True  # divide scores by the square root of the heads' width; T5 starts with smaller queries instead
