@@ -90,8 +90,8 @@ def attention(x: Tensor, memory: Tensor, weights: Weights, layer: int, heads: in
 def segment(x: Tensor, memory: Memory, weights: Weights, heads: int, memory_length: int, clamp: int | None = None,
             same_length: bool = False, epsilon: float = 1e-5, drop: Drop = nothing) -> tuple[Tensor, Memory]:
     """The last layer's states (L, width) of one segment, given as embeddings (L, width), and the memory it leaves.
-    While training, the authors' code drops the embeddings, the sinusoids (once, for all layers), the shares of attention,
-    what both sublayers add, the feed-forward's inner states, and the last layer's output."""
+    While training, the authors' code drops the embeddings, the sinusoids (once, for all layers), the shares of
+    attention, what both sublayers add, the feed-forward's inner states, and the last layer's output."""
     left = []
     x = drop("embedding", x)
     farthest = len(x) + max(map(len, memory))

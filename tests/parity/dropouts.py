@@ -2,8 +2,8 @@
 of many draws are compared.
 
 A draw is one row of a batch that repeats the same text, so that one pass makes thousands of them. A `Site` says where
-one dropout is on both sides. A dropout that is called several times in a pass, for different sites, is told apart by the
-number of the call.
+one dropout is on both sides. A dropout that is called several times in a pass, for different sites, is told apart by
+the number of the call.
 """
 
 from __future__ import annotations
@@ -18,8 +18,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from stemma.network.attention.cross import CrossAttention
-from stemma.network.attention.full import FullAttention
 from stemma.network.dropout import Dropout
 
 DRAWS, RATE = 2000, 0.2
@@ -70,9 +68,8 @@ def switches(module: nn.Module) -> Iterator[tuple[str, nn.Module, str]]:
             if isinstance(child, nn.Dropout | Dropout):
                 yield prefix + child_name, part, child_name
         for attribute in FLOATS:
-            if isinstance(part, FullAttention | CrossAttention) or not isinstance(part, nn.Dropout | Dropout):
-                if isinstance(getattr(part, attribute, None), float):
-                    yield prefix + attribute, part, attribute
+            if isinstance(getattr(part, attribute, None), float):
+                yield prefix + attribute, part, attribute
 
 
 def rates(module: nn.Module) -> dict[str, float]:
