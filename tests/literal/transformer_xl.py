@@ -19,16 +19,23 @@ all sines before all cosines. Memory is either empty at the start of a text (the
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
 Weights = dict[str, Tensor]
 Memory = list[Tensor]  # for each layer the inputs it had at earlier places, oldest first: (places, width)
+Drop = Callable[[str, Tensor], Tensor]  # what training drops, by the name of the site
 
 
 def no_memory(layers: int, width: int, places: int = 0, dtype: torch.dtype = torch.float64) -> Memory:
     return [torch.zeros(places, width, dtype=dtype) for _ in range(layers)]
+
+
+def nothing(site: str, x: Tensor) -> Tensor:
+    """No dropout."""
+    return x
 
 
 def embedded(ids: Tensor, table: Tensor) -> Tensor:
@@ -48,7 +55,7 @@ def sinusoid(distance: float, width: int, dtype: torch.dtype) -> Tensor:
 
 
 def attention(x: Tensor, memory: Tensor, weights: Weights, layer: int, heads: int, memory_length: int,
-              clamp: int | None, same_length: bool) -> Tensor:
+              distances: list[Tensor], same_length: bool, drop: Drop) -> Tensor:
     """(L, width) -> (L, width): each place of the segment asks the memory and the segment up to itself."""
     length, width = x.shape
     seen_from = torch.cat([memory, x])  # h~ = [SG(m) o h]: keys and values see the memory, queries do not
@@ -67,36 +74,41 @@ def attention(x: Tensor, memory: Tensor, weights: Weights, layer: int, heads: in
                 distance = i - j
                 if same_length and distance >= memory_length:
                     continue
-                r = sinusoid(distance if clamp is None else min(distance, clamp), width, x.dtype)
-                k_content, k_position = key[rows] @ seen_from[j], relative[rows] @ r
+                k_content, k_position = key[rows] @ seen_from[j], relative[rows] @ distances[distance]
                 a = q @ k_content            # (a) content with content
                 b = q @ k_position           # (b) content with distance
                 c = u[head] @ k_content      # (c) global liking for a content
                 d = v[head] @ k_position     # (d) global liking for a distance
                 scores.append((a + b + c + d) / math.sqrt(size))
                 values.append(value[rows] @ seen_from[j])
-            shares = torch.softmax(torch.stack(scores), dim=0)
+            shares = drop("attention", torch.softmax(torch.stack(scores), dim=0))
             parts.append(sum(share * each for share, each in zip(shares, values, strict=True)))
-        result.append(output @ torch.cat(parts))
+        result.append(drop("attention output", output @ torch.cat(parts)))
     return torch.stack(result)
 
 
 def segment(x: Tensor, memory: Memory, weights: Weights, heads: int, memory_length: int, clamp: int | None = None,
-            same_length: bool = False, epsilon: float = 1e-5) -> tuple[Tensor, Memory]:
-    """The last layer's states (L, width) of one segment, given as embeddings (L, width), and the memory it leaves."""
+            same_length: bool = False, epsilon: float = 1e-5, drop: Drop = nothing) -> tuple[Tensor, Memory]:
+    """The last layer's states (L, width) of one segment, given as embeddings (L, width), and the memory it leaves.
+    While training, the authors' code drops the embeddings, the sinusoids (once, for all layers), the shares of
+    attention, what both sublayers add, the feed-forward's inner states, and the last layer's output."""
     left = []
+    x = drop("embedding", x)
+    farthest = len(x) + max(map(len, memory))
+    distances = [drop("positions", sinusoid(distance if clamp is None else min(distance, clamp), x.shape[1], x.dtype))
+                 for distance in range(farthest)]
     for layer, remembered in enumerate(memory):
         def norm(y: Tensor, name: str, layer: int = layer) -> Tensor:
             return layer_norm(y, weights[f"{layer}.{name}"], weights[f"{layer}.{name}_bias"], epsilon)
 
         both = torch.cat([remembered, x])
         left.append(both[max(0, len(both) - memory_length):])  # the newest places of what enters this layer
-        mixed = attention(x, remembered, weights, layer, heads, memory_length, clamp, same_length)
+        mixed = attention(x, remembered, weights, layer, heads, memory_length, distances, same_length, drop)
         rows = []
         for place in range(len(x)):
             o = norm(x[place] + mixed[place], "attention_norm")
-            inner = torch.relu(weights[f"{layer}.inner"] @ o + weights[f"{layer}.inner_bias"])
-            rows.append(norm(o + weights[f"{layer}.outer"] @ inner + weights[f"{layer}.outer_bias"],
-                             "feedforward_norm"))
+            inner = drop("inner", torch.relu(weights[f"{layer}.inner"] @ o + weights[f"{layer}.inner_bias"]))
+            outer = weights[f"{layer}.outer"] @ inner + weights[f"{layer}.outer_bias"]
+            rows.append(norm(o + drop("feed-forward output", outer), "feedforward_norm"))
         x = torch.stack(rows)
-    return x, left
+    return drop("output", x), left

@@ -31,7 +31,8 @@ from torch import Tensor
 
 
 def gelu(x: Tensor) -> Tensor:
-    return x * 0.5 * (1 + torch.erf(x / math.sqrt(2)))
+    """As the authors' modeling.py writes it: by a tanh, not by the error function."""
+    return x * 0.5 * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
 
 
 def attention(asking: Tensor, places: list[int], strict: bool, content: Tensor, memory: Tensor, weights: Weights,

@@ -18,7 +18,7 @@ VOCABULARY, WIDTH, HEADS, MEMORY, REUSE = 31, 12, 3, 6, 4
 
 def small(**changes) -> stemma.Model:
     values = {"layers": 2, "width": WIDTH, "heads": HEADS, "attention.head_width": 4, "feedforward": 17, "dropout": 0.0,
-              "attention.dropout": 0.0, "memory.length": MEMORY, **changes}
+              "attention.dropout": 0.0, "inner_dropout": 0.0, "output_dropout": 0.0, "memory.length": MEMORY, **changes}
     base = stemma.recipe("xlnet").with_changes({f"network.{key}": value for key, value in values.items()}, "test")
     model = stemma.build(base, VOCABULARY)
     perturb(model.network, 2)

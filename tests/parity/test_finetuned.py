@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 import torch
-from parity.reference import assert_loads_into, config_of, perturb, random_reference
+import transformers
+from parity.dropouts import DRAWS, Where, assert_same_draws, only
+from parity.reference import assert_loads_into, config_of, configure, perturb, random_reference
 from torch import Tensor
 
 import stemma
@@ -104,6 +106,50 @@ def test_the_dropout_before_the_answer_is_kept(tmp_path, family, dropout):
     assert model.card().heads[ALONE].dropout == 0.35
     stemma.save(model, tmp_path / "ours")
     assert config_of(tmp_path / "ours")[dropout] == 0.35
+
+
+RATES = ("hidden_dropout_prob", "dropout", "dropout_rate", "resid_pdrop", "attn_pdrop", "embd_pdrop",
+         "attention_probs_dropout_prob", "attention_dropout")  # whatever a family calls the body's
+ANSWERS = {"classifier_dropout", "classifier_dropout_prob", "seq_classif_dropout", "qa_dropout", "summary_last_dropout",
+           "summary_first_dropout"}
+
+
+NULL = ("bert", "roberta", "electra", "ernie")  # who may say null over there
+
+
+@pytest.mark.parametrize(("family", "kind", "said"), [
+    (family, kind, said) for family, kind in FAMILIES_TASKS
+    for said in ("absent", "stated", *(("null",) if family in NULL else ()))])
+def test_the_answers_dropout_is_theirs(tmp_path, family, kind, said):
+    """Where config.json does not say it, most take the body's, and some a number of their own."""
+    known = transformers.AutoConfig.for_model(family).to_dict()
+    name = FAMILIES[family].tasks[kind].name
+    random_reference(family, 0, name, **{key: 0.35 for key in RATES if key in known}).save_pretrained(tmp_path)
+    answers = {"classifier_dropout"} if said == "null" else {"classifier_dropout", *(ANSWERS & known.keys())}
+    configure(tmp_path, **dict.fromkeys(answers, {"absent": ..., "null": None, "stated": 0.45}[said]))
+    theirs = getattr(transformers, name).from_pretrained(tmp_path)
+    body = f"{theirs.base_model_prefix}."
+    expected = {part.p for key, part in theirs.named_modules()
+                if isinstance(part, torch.nn.Dropout) and not key.startswith(body)} or {0.0}
+    model = stemma.load(tmp_path)
+    assert model.network.settings.dropout == 0.35
+    assert {model.card().heads[ALONE].dropout} == expected
+
+
+@pytest.mark.parametrize(("family", "kind"), [("bert", "classify"), ("roberta", "classify"), ("electra", "choice"),
+                                              ("distilbert", "qa"), ("xlnet", "classify"), ("gpt2", "tag")])
+def test_the_answers_dropout_by_itself(tmp_path, family, kind):
+    """RoBERTa's acts twice, before and behind the layer; the bounds are those of `dropouts.py`."""
+    theirs = random_class(family, kind, 0)
+    theirs.save_pretrained(tmp_path)
+    model = stemma.load(tmp_path)
+    model.network = only(model.network, [Where(rf"heads\.{ALONE}\.dropout")])
+    body = theirs.base_model_prefix
+    dropped = only(theirs, [Where(rf"(?!{body}\.).*")])
+    inputs, lengths = inputs_of(theirs.config, 0, filling=False)
+    torch.manual_seed(3)
+    rows = {key: value[:1].expand(DRAWS, -1) for key, value in inputs.items()}
+    assert_same_draws(our_answer(model, rows, lengths[:1].expand(DRAWS)), their_answer(dropped, rows))
 
 
 def test_the_comparison_can_fail(tmp_path):

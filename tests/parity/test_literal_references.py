@@ -17,8 +17,8 @@ LENGTH, REUSE, ROWS = 7, 4, 2
 
 def theirs_and_ours(seed: int, **settings) -> tuple[transformers.XLNetLMHeadModel, xlnet.Weights]:
     torch.manual_seed(seed)
-    config = transformers.XLNetConfig(vocab_size=31, d_model=18, n_layer=2, n_head=3, d_inner=17, ff_activation="gelu",
-                                      **settings)
+    config = transformers.XLNetConfig(vocab_size=31, d_model=18, n_layer=2, n_head=3, d_inner=17,
+                                      ff_activation="gelu_new", **settings)
     model = transformers.XLNetLMHeadModel(config).eval()
     perturb(model, seed)
     state = {name: value.double() for name, value in model.state_dict().items()}

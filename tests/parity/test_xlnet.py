@@ -89,18 +89,22 @@ def test_both_streams_agree(tmp_path, segmented):
         torch.testing.assert_close(made["encoder"], expected.hidden_states[-2], atol=1e-4, rtol=0)  # text, query last
 
 
-@pytest.mark.parametrize("seed", range(2))
-def test_transformers_agrees_with_ours(tmp_path, seed):
+@pytest.mark.parametrize(("seed", "activation", "theirs_is"), [(0, "gelu_tanh", "gelu_new"), (1, "gelu", "gelu"),
+                                                               (0, "relu", "relu")])
+def test_transformers_agrees_with_ours(tmp_path, seed, activation, theirs_is):
+    """The recipe's GELU is the authors' tanh form, for which there is another name over there."""
+    assert stemma.recipe("xlnet").settings.network.activation == "gelu_tanh"
     sizes = reference.random_sizes(seed + 10)
     width, heads = sizes["even_width"], sizes["heads"]
     changes = {"layers": sizes["layers"], "width": width, "heads": heads, "feedforward": sizes["inner"],
-               "attention.head_width": width // heads, "norm.epsilon": 1e-5, "memory.length": 7, "activation": "relu"}
+               "attention.head_width": width // heads, "norm.epsilon": 1e-5, "memory.length": 7,
+               "activation": activation}
     model = stemma.build("xlnet", sizes["vocabulary"], [f"network.{key}={value}" for key, value in changes.items()])
     reference.perturb(model.network, seed)
     stemma.save(model, tmp_path / "ours")
     theirs = assert_loads_into("XLNetLMHeadModel", tmp_path / "ours")
     assert type(transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "ours")) is type(theirs)
-    assert (theirs.config.mem_len, theirs.config.layer_norm_eps) == (7, 1e-5)
+    assert (theirs.config.mem_len, theirs.config.layer_norm_eps, theirs.config.ff_activation) == (7, 1e-5, theirs_is)
     assert_same_outputs(model, theirs, seed=seed)
     assert model.parameter_count() == theirs.num_parameters()
     assert_same_outputs(stemma.load(tmp_path / "ours"), theirs, seed=seed)
@@ -115,8 +119,11 @@ def test_a_silent_config_is_as_large_as_published(tmp_path):
     """Silence means the family's defaults, which are those of the large model and not of our recipe's first size."""
     theirs = reference.random_reference("xlnet", 1, "XLNetModel", d_model=64, n_head=16, d_inner=32, n_layer=1)
     theirs.save_pretrained(tmp_path)
-    configure(tmp_path, n_head=..., d_head=..., mem_len=..., clamp_len=...)
+    configure(tmp_path, n_head=..., d_head=..., mem_len=..., clamp_len=..., ff_activation=..., dropout=0.3)
     model = stemma.load(tmp_path)
+    network = model.recipe.settings.network
+    assert network.activation == "gelu"  # the exact form: what transformers computes, not what the recipe says
+    assert network.dropout == network.inner_dropout == network.output_dropout == network.attention.dropout == 0.3
     assert (model.recipe.settings.network.heads, model.recipe.settings.network.memory.evaluation) == (16, 512)
     assert_same_outputs(model, theirs)
 

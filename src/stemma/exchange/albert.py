@@ -79,7 +79,7 @@ ALBERT = Family(
         frozenset({"pooler"}): "AlbertModel",
         frozenset(): "AlbertModel",
     },
-    tasks=pooled_answers("Albert", dropout="classifier_dropout_prob"),
+    tasks=pooled_answers("Albert", dropout="classifier_dropout_prob", otherwise=0.1),
     copies={"predictions.decoder.weight": "embeddings.word_embeddings.weight",
             "predictions.decoder.bias": "predictions.bias"},
     ignored=("position_ids",),

@@ -20,8 +20,7 @@ def answer_heads(model: Model, kind: str, classes: int, name: str) -> dict[str, 
     family = body_of(model)
     task = None if family is None else family.tasks.get(SERVED.get(kind, kind))
     if task is not None:
-        least = 0.0 if isinstance(task.head, SpanHead) else task.head.dropout
-        return task.heads(name, classes, max(least, usual))
+        return task.heads(name, classes, max(task.head.dropout, usual))
     dropout = max(LEAST_DROPOUT, usual)
     if kind == "tag":
         return {name: ClassHead(classes, dropout)}

@@ -30,7 +30,8 @@ DISTILBERT = Family(
         Setting("network.position.maximum", "max_position_embeddings"),
         Setting("network.initialization.spread", "initializer_range"),
     ),
-    follows={"network.embedding.segments": lambda values: 0},
+    follows={"network.embedding.segments": lambda values: 0,
+             "network.attention.output_dropout": lambda values: 0.0},  # the feed-forward's output alone is dropped
     holds={},
     fixed={**BERT.fixed, "network.norm.epsilon": 1e-12},  # which has no name over there
     body=(
@@ -53,10 +54,14 @@ DISTILBERT = Family(
     specs={"vocabulary": TokenHead(transform=True)},
     classes={frozenset({"vocabulary"}): "DistilBertForMaskedLM", frozenset(): "DistilBertModel"},
     tasks={
-        "classify": TaskClass("DistilBertForSequenceClassification", TEXT, TEXT_LAYERS, dropout="seq_classif_dropout"),
-        "choice": TaskClass("DistilBertForMultipleChoice", TEXT, TEXT_LAYERS, dropout="seq_classif_dropout"),
-        "tag": TaskClass("DistilBertForTokenClassification", ClassHead(1, 0.1), {"output": "classifier"}),
-        "qa": TaskClass("DistilBertForQuestionAnswering", SpanHead(), {"output": "qa_outputs"}),
+        "classify": TaskClass("DistilBertForSequenceClassification", TEXT, TEXT_LAYERS, dropout="seq_classif_dropout",
+                              otherwise=0.2),
+        "choice": TaskClass("DistilBertForMultipleChoice", TEXT, TEXT_LAYERS, dropout="seq_classif_dropout",
+                            otherwise=0.2),
+        "tag": TaskClass("DistilBertForTokenClassification", ClassHead(1, 0.1), {"output": "classifier"},
+                         otherwise="dropout"),
+        "qa": TaskClass("DistilBertForQuestionAnswering", SpanHead(0.1), {"output": "qa_outputs"},
+                        dropout="qa_dropout", otherwise=0.1),
     },
     aliases={"hidden_size": "dim", "num_attention_heads": "n_heads", "num_hidden_layers": "n_layers"},
     copies={"vocab_projector.weight": "embeddings.word_embeddings.weight"},

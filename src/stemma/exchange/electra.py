@@ -59,10 +59,10 @@ ELECTRA = Family(
         **pooled_answers("Electra"),  # but there is no pooler, so that texts are judged in other ways
         "classify": TaskClass("ElectraForSequenceClassification", SentenceHead(1, "first", "gelu", early=True),
                               {"dense": "classifier.dense", "output": "classifier.out_proj"},
-                              dropout="classifier_dropout"),
+                              dropout="classifier_dropout", otherwise="hidden_dropout_prob"),
         "choice": TaskClass("ElectraForMultipleChoice", SentenceHead(1, "first", "gelu"),
                             {"dense": "sequence_summary.summary", "output": "classifier"},
-                            dropout="summary_last_dropout",
+                            dropout="summary_last_dropout", otherwise=0.1,
                             holds={"summary_type": "first", "summary_use_proj": True, "summary_activation": "gelu"}),
     },
     copies={"generator_lm_head.weight": "embeddings.word_embeddings.weight"},

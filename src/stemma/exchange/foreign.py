@@ -12,7 +12,6 @@ from stemma.exchange.cards import ALONE, Card
 from stemma.exchange.table import Config, Family
 from stemma.exchange.task_class import TaskClass
 from stemma.lineage import Recipe, recipe
-from stemma.network.task_heads import SpanHead
 
 SEVERAL = "multi_label_classification"  # any number of labels may be right at once; no task here asks so
 
@@ -31,7 +30,7 @@ def card_of(folder: Path, config: Config, family: Family, notices: list[str]) ->
         return None
     if kind == "classify" and len(labels) == 1:
         kind, labels = "regress", []
-    heads = task.heads(ALONE, len(labels) or 1, _dropout(task, config))
+    heads = task.heads(ALONE, len(labels) or 1, _dropout(task, config, family))
     usual = recipe(family.recipe).settings.corpus
     return Card(ALONE, kind, tuple(labels), heads, usual.single, usual.pair, usual.sequence_length, (),
                 _values(kind, labels))
@@ -62,10 +61,11 @@ def _unusual(kind: str, task: TaskClass, config: Config, labels: list[str]) -> l
     return [f"{key} = {config[key]}" for key, value in needed.items() if config.get(key) not in (None, value)]
 
 
-def _dropout(task: TaskClass, config: Config) -> float:
-    usual = 0.0 if isinstance(task.head, SpanHead) else task.head.dropout
+def _dropout(task: TaskClass, config: Config, family: Family) -> float:
     stated = config.get(task.dropout) if task.dropout is not None else None
-    return usual if stated is None else float(stated)
+    if stated is None:
+        stated = family.complete(config)[task.otherwise] if isinstance(task.otherwise, str) else task.otherwise
+    return float(stated)
 
 
 def _values(kind: str, labels: list[str]) -> dict[str, Any]:

@@ -34,7 +34,7 @@ GPT2 = Family(
     tasks={
         "classify": TaskClass("GPT2ForSequenceClassification", LAST, {"output": "score"}),
         "tag": TaskClass("GPT2ForTokenClassification", ClassHead(1, 0.1), {"output": "classifier"},
-                         dropout="classifier_dropout"),
+                         dropout="classifier_dropout", otherwise=0.1),
         "qa": TaskClass("GPT2ForQuestionAnswering", SpanHead(), {"output": "qa_outputs"}),
     },
     aliases=ALIASES,

@@ -3,6 +3,8 @@ number, and a head of its own names."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from stemma.exchange.bert import BERT
 from stemma.exchange.keys import Key, linear
 from stemma.exchange.table import Family, Setting
@@ -54,7 +56,8 @@ ROBERTA = Family(
         **pooled_answers("Roberta"),
         "classify": TaskClass("RobertaForSequenceClassification", SentenceHead(1, "first", "tanh", early=True),
                               {"dense": "classifier.dense", "output": "classifier.out_proj"},
-                              dropout="classifier_dropout"),
+                              dropout="classifier_dropout", otherwise="hidden_dropout_prob"),
+        "choice": replace(pooled_answers("Roberta")["choice"], dropout=None),  # the network's own, whatever is said
     },
     copies={"lm_head.decoder.weight": "embeddings.word_embeddings.weight", "lm_head.decoder.bias": "lm_head.bias"},
     padding=PADDING,

@@ -53,6 +53,7 @@ T5 = Family(
         Setting("network.dropout", "dropout_rate"),
         Setting("network.attention.dropout", "dropout_rate"),  # the same; ours may differ, which only training notices
         Setting("network.inner_dropout", "dropout_rate"),
+        Setting("network.output_dropout", "dropout_rate"),
         Setting("network.position.buckets", "relative_attention_num_buckets"),
         Setting("network.position.distance", "relative_attention_max_distance"),
         Setting("network.norm.epsilon", "layer_norm_epsilon"),

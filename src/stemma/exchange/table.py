@@ -34,6 +34,11 @@ ORDINARY: Values = {
 }
 
 
+# Dropouts that hardly a family has: one that config.json has no name for is not there. A network of ours with such a
+# dropout is of its family all the same, since only training notices.
+UNNAMED: Values = {"network.inner_dropout": 0.0, "network.output_dropout": 0.0}
+
+
 @dataclass(frozen=True)
 class Setting:
     """One value of the recipe and its name in config.json."""
@@ -138,7 +143,7 @@ class Family:
 
     def values(self, config: Config) -> dict[str, Any]:
         told = self.complete(config)
-        values = {setting.ours: setting.read(told) for setting in self.settings}
+        values = {**UNNAMED, **{setting.ours: setting.read(told) for setting in self.settings}}
         return values | {key: _asked(value, values) for key, value in self.follows.items()}
 
     def problems(self, config: Config) -> list[tuple[str, str]]:

@@ -23,18 +23,23 @@ class TaskClass:
     tensors: Mapping[str, str]  # a layer of the head -> its name over there
     pooled: bool = False  # whether it reads the pooler's vector
     dropout: str | None = None  # what config.json calls the dropout before the answer, where that has a name
+    otherwise: str | float = 0.0  # the same where nothing is said: the name of another setting, or its value
     holds: Mapping[str, Any] = field(default_factory=dict)  # what config.json says, or leaves unsaid, of such a head
 
     def heads(self, name: str, classes: int, dropout: float) -> dict[str, HeadSpec]:
         """The heads of a task of so many classes, of which the one called `name` answers."""
-        head = self.head if isinstance(self.head, SpanHead) else replace(self.head, classes=classes, dropout=dropout)
+        head: HeadSpec = self.head
+        if not isinstance(self.head, SpanHead):
+            head = replace(self.head, classes=classes, dropout=dropout)
+        elif self.dropout is not None:
+            head = replace(self.head, dropout=dropout)
         return {POOLER: Pooler(), name: head} if self.pooled else {name: head}
 
     def answers(self, name: str, heads: Mapping[str, HeadSpec]) -> bool:
         """Are these its heads, whatever the number of classes and the dropout?"""
         spec = heads[name]
         if isinstance(spec, SpanHead):
-            return heads == self.heads(name, 0, 0.0)
+            return heads == self.heads(name, 0, spec.dropout)
         return isinstance(spec, ClassHead | SentenceHead) and heads == self.heads(name, spec.classes, spec.dropout)
 
     def keys(self, name: str) -> tuple[Key, ...]:
@@ -45,7 +50,7 @@ class TaskClass:
     def config(self, card: Card) -> dict[str, Any]:
         """What config.json says of a task, besides the class."""
         spec, told = card.heads[card.name], dict[str, Any]()
-        if self.dropout is not None and isinstance(spec, ClassHead | SentenceHead):
+        if self.dropout is not None and isinstance(spec, ClassHead | SentenceHead | SpanHead):
             told[self.dropout] = spec.dropout
         single = SERVED.get(card.kind, card.kind) == "classify"
         if single:
@@ -56,12 +61,14 @@ class TaskClass:
         return told
 
 
-def pooled_answers(family: str, dropout: str = "classifier_dropout") -> dict[str, TaskClass]:
+def pooled_answers(family: str, dropout: str = "classifier_dropout",
+                   otherwise: str | float = "hidden_dropout_prob") -> dict[str, TaskClass]:
     """BERT's classes, which others have too: texts are judged by the pooled vector, places each by its own."""
     head, answer = ClassHead(1, 0.1), {"output": "classifier"}
+    tag = TaskClass(f"{family}ForTokenClassification", head, answer, dropout=dropout, otherwise=otherwise)
     return {
-        "classify": TaskClass(f"{family}ForSequenceClassification", head, answer, pooled=True, dropout=dropout),
-        "choice": TaskClass(f"{family}ForMultipleChoice", head, answer, pooled=True, dropout=dropout),
-        "tag": TaskClass(f"{family}ForTokenClassification", head, answer, dropout=dropout),
+        "classify": replace(tag, name=f"{family}ForSequenceClassification", pooled=True),
+        "choice": replace(tag, name=f"{family}ForMultipleChoice", pooled=True),
+        "tag": tag,
         "qa": TaskClass(f"{family}ForQuestionAnswering", SpanHead(), {"output": "qa_outputs"}),
     }

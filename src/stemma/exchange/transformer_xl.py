@@ -28,6 +28,8 @@ TRANSFORMER_XL = Family(
                 writes=lambda value, values: value or values["network.width"] // values["network.heads"]),
         Setting("network.feedforward", "d_inner"),
         Setting("network.dropout", "dropout", default=0.1),
+        Setting("network.inner_dropout", "dropout", default=0.1),  # the same; ours may differ, which only training
+        Setting("network.output_dropout", "dropout", default=0.1),  # notices
         Setting("network.attention.dropout", "dropatt", default=0.0),
         # a small vocabulary has fewer parts; undivided, it is one part that ends where it ends
         Setting("network.embedding.cutoffs", "cutoffs", reads=lambda value, config: value or [config["vocab_size"]],

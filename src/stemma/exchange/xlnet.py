@@ -19,7 +19,7 @@ ONE_PLACE = Form(lambda theirs: theirs.flatten(), lambda ours, heads: ours[None,
 
 TEXT = TaskClass("XLNetForSequenceClassification", SentenceHead(1, "last", "tanh"),
                  {"dense": "sequence_summary.summary", "output": "logits_proj"}, dropout="summary_last_dropout",
-                 holds={"summary_type": "last", "summary_use_proj": True, "summary_activation": "tanh"})
+                 otherwise=0.1, holds={"summary_type": "last", "summary_use_proj": True, "summary_activation": "tanh"})
 
 XLNET = Family(
     model_type="xlnet",
@@ -32,9 +32,12 @@ XLNET = Family(
         Setting("network.width", "d_model"),
         Setting("network.heads", "n_head"),
         Setting("network.feedforward", "d_inner"),
-        Setting("network.activation", "ff_activation", ACTIVATIONS),
+        # "gelu" is the exact form over there and the tanh form in the authors' code: each model keeps what it computes
+        Setting("network.activation", "ff_activation", ACTIVATIONS, default="gelu"),
         Setting("network.dropout", "dropout"),
         Setting("network.attention.dropout", "dropout"),  # the same; ours may differ, which only training notices
+        Setting("network.inner_dropout", "dropout"),
+        Setting("network.output_dropout", "dropout"),
         Setting("network.norm.epsilon", "layer_norm_eps"),
         Setting("network.position.clamp", "clamp_len", default=-1,
                 reads=lambda value, config: value if value > 0 else None, writes=lambda value, values: value or -1),

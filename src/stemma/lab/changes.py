@@ -42,7 +42,8 @@ FAMILIES: tuple[tuple[str, ...], ...] = (
      "objective.*.single", "objective.*.pair"),  # what stands around a text, and which part of it a token belongs to
     ("network.embedding.tasks", "objective.*.task_id"),
     ("objective.*.turns",),  # shares of one whole
-    ("network.dropout", "network.attention.dropout", "network.inner_dropout"),
+    ("network.dropout", "network.attention.dropout", "network.attention.output_dropout", "network.inner_dropout",
+     "network.output_dropout"),
     ("network.bias", "network.attention.bias"),
     ("network.initialization.*", "network.embedding.scale", "network.embedding.quiet", "network.attention.scale"),
 )

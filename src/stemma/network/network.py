@@ -64,10 +64,14 @@ class Network(nn.Module):
         """Small normal weights, zero biases; a norm starts as the identity."""
         spread = self.settings.initialization.scale(self.settings.width)
 
-        def draw(weight: Tensor, by: float = spread) -> None:
-            nn.init.trunc_normal_(weight, std=by, a=-2 * by, b=2 * by)
-
         chosen = self.settings.initialization
+
+        def draw(weight: Tensor, by: float = spread) -> None:
+            if chosen.distribution == "normal":
+                nn.init.normal_(weight, std=by)
+            else:
+                nn.init.trunc_normal_(weight, std=by, a=-2 * by, b=2 * by)
+
         for module in self.modules():
             if isinstance(module, nn.Linear | nn.Embedding | nn.Conv1d):
                 by_input = chosen.by_input and isinstance(module, nn.Linear)

@@ -47,7 +47,7 @@ class RecurrentStack(Stack):
             real = torch.ones_like(course.steps) if way.context.real is None else way.context.real.to(x.dtype)
             way.auxiliary["ponder"] = self.halting.cost * (course.ponder() * real).sum() / real.sum().clamp(min=1)
             way.measures["steps"] = course.steps * real
-        return self.final_norm(x) if self.final_norm is not None else x
+        return self.finish(x)
 
     def signal(self, x: Tensor, way: Pass, step: int) -> Tensor:
         """(L, width): sinusoids of the place plus sinusoids of the step, both from 0 as in the authors' code."""

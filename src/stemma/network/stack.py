@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor, nn
 
+from stemma.network.attention.cross import CrossAttention
 from stemma.network.attention.full import FullAttention, masked
 from stemma.network.block import Block
 from stemma.network.buckets import BucketedDistances
@@ -57,8 +58,11 @@ class Stack(nn.Module):
         self.near = (BucketedDistances(position, settings.heads, both_ways=not crossed)
                      if isinstance(position, BucketedPosition) else None)
         self.dropout = Dropout(settings.dropout)
+        own = settings.attention.output_dropout
+        self.attention_dropout = Dropout(settings.dropout if own is None else own)
         self.pre = settings.norm.place == "pre"
         self.final_norm = build_norm(settings.norm, settings.width) if self.pre else None
+        self.output_dropout = Dropout(settings.output_dropout)
         self.narrows = settings.transition == "feedforward"  # every place by itself, once attention is done
 
     def forward(self, x: Tensor, way: Pass) -> Tensor:
@@ -87,8 +91,12 @@ class Stack(nn.Module):
             x = self.apply_block(x, block, context)
             if way.layers is not None:
                 way.layers.append(x)
-        x = self.final_norm(x) if self.final_norm is not None else x
+        x = self.finish(x)
         return x if ragged is None else ragged.spread(x)
+
+    def finish(self, x: Tensor) -> Tensor:
+        """(..., width) -> (..., width): what becomes of the last block's output."""
+        return self.output_dropout(x if self.final_norm is None else self.final_norm(x))
 
     def apply_block(self, x: Tensor, block: Block, context: Context) -> Tensor:
         for sublayer, norm in block.sublayers():
@@ -96,9 +104,10 @@ class Stack(nn.Module):
         return x
 
     def join(self, x: Tensor, sublayer: nn.Module, norm: nn.Module, context: Context) -> Tensor:
+        dropout = self.attention_dropout if isinstance(sublayer, FullAttention | CrossAttention) else self.dropout
         if self.pre:
-            return x + self.dropout(sublayer(norm(x), context))
-        return norm(x + self.dropout(sublayer(x, context)))
+            return x + dropout(sublayer(norm(x), context))
+        return norm(x + dropout(sublayer(x, context)))
 
     def context(self, number: int, x: Tensor, block: Block, way: Pass) -> Context:
         """What one layer looks at: the text, and before it what the same layer read earlier."""
@@ -161,8 +170,7 @@ class Stack(nn.Module):
         y = self.join(asking, attention, attention_norm, narrow)[row, order]  # (N, width): from here on, only these
         for sublayer, norm in rest:
             y = self.join(y, sublayer, norm, context)
-        if self.final_norm is not None:
-            y = self.final_norm(y)
+        y = self.finish(y)
         return x.new_zeros(batch * length, width).to(y.dtype).index_copy(0, wanted, y).view(batch, length, width)
 
 

@@ -39,8 +39,10 @@ class SentenceHead:
 class SpanHead:
     """Guess where an answer begins and where it ends: two numbers a place."""
 
+    dropout: float = 0.0  # of the hidden states (DistilBERT)
+
     def build(self, settings: NetworkSettings, embedding: Embedding) -> nn.Module:
-        return SpanReader(settings.width)
+        return SpanReader(settings.width, self.dropout)
 
 
 class SentenceReader(nn.Module):
@@ -71,10 +73,11 @@ def one_vector(hidden: Tensor, lengths: Tensor, place: Place) -> Tensor:
 
 
 class SpanReader(nn.Module):
-    def __init__(self, width: int):
+    def __init__(self, width: int, dropout: float):
         super().__init__()
+        self.dropout = Dropout(dropout)
         self.output = nn.Linear(width, 2)
 
     def forward(self, hidden: Tensor) -> Tensor:
         """(B, L, width) -> (B, L, 2)"""
-        return self.output(hidden)
+        return self.output(self.dropout(hidden))

@@ -82,6 +82,7 @@ PositionSettings = Annotated[LearnedPosition | SinusoidalPosition | RelativePosi
 class FullAttention(Settings):
     kind: Literal["full"]
     dropout: BelowOne
+    output_dropout: BelowOne | None = None  # of what attention adds to the residual; None = network.dropout
     head_width: Count | None = None  # None = width / heads
     bias: bool = True  # constants beside the matrices
     scale: bool = True  # divide scores by the square root of the heads' width; T5 starts with smaller queries instead
@@ -99,7 +100,9 @@ class NormSettings(Settings):
 
 
 class InitializationSettings(Settings):
-    spread: Positive | None = None  # standard deviation of the truncated normal; None = 1 / sqrt(width)
+    spread: Positive | None = None  # standard deviation, before anything is cut off; None = 1 / sqrt(width)
+    distribution: Literal["truncated_normal", "normal"] = "truncated_normal"  # truncated: nothing beyond two standard
+    #                                                                           deviations, as in BERT's code
     residual: bool = False  # what is added to the residual starts smaller by the root of how many are added (GPT-2)
     by_input: bool = False  # each matrix by itself: 1 / sqrt(what enters it) (T5)
     embedding: Positive | None = None  # of the embedding table; None = as everything else
@@ -167,6 +170,7 @@ class NetworkSettings(Settings):
     feedforward: Count
     dropout: BelowOne
     inner_dropout: BelowOne = 0.0  # between the two maps of the feed-forward layer
+    output_dropout: BelowOne = 0.0  # of a stack's output, behind its last norm (T5, Transformer-XL, XLNet)
     activation: Activation
     bias: bool = True  # constants beside the feed-forward matrices
     embedding: EmbeddingSettings = EmbeddingSettings()

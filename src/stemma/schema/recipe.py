@@ -18,6 +18,7 @@ SECTIONS = ("tokenizer", "corpus", "network", "objective", "training")
 # What a size may set. The list is closed so that a size stays a size: ideas belong into recipes.
 SIZE_KEYS = (
     "network.layers", "network.width", "network.heads", "network.feedforward", "network.dropout",
+    "network.inner_dropout", "network.output_dropout",
     "network.embedding.width", "network.embedding.shrink", "network.decoder.layers", "network.generator.multiplier",
     "network.position.maximum", "network.attention.head_width", "network.attention.dropout",
     "network.attention.windows", "network.memory.length", "network.memory.evaluation",

@@ -65,7 +65,9 @@ def adopt_network(wanted: Recipe, theirs: Recipe, origin: str, generator: bool =
     if built and theirs.name != wanted.name:
         raise UserError(f"{origin} is a {theirs.title} and {wanted.label} is built differently, so its weights have no "
                         f"place in it; train it further as {theirs.name}, or start from another model", built)
-    adjustable = ["dropout", "attention.dropout"]  # may differ without touching a weight
+    # may differ without touching a weight; how weights are drawn is asked only of those that are new
+    adjustable = ["dropout", "attention.dropout", "attention.output_dropout", "inner_dropout", "output_dropout",
+                  "initialization.distribution"]
     adjustable += [] if after.get("embedding.tasks") else ["embedding.tasks"]  # new vectors beside those that are there
     changed = {key: value for key, value in after.items() if before.get(key) != value and key not in adjustable}
     fought = [(f"network.{key} = {before.get(key)}", f"{origin} has {value}") for key, value in changed.items()
