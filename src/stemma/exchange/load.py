@@ -179,10 +179,22 @@ def _recipe_of(family: Family, config: Mapping[str, Any], folder: Path, tokenize
     before = flatten(base.values)
     changes = {key: value for key, value in values.items() if before.get(key) != value}
     changes |= {"remove": removed} if removed else {}
+    base = _finetuned_as_published(base, values)
     try:
         return base.with_changes(changes, origin="config.json")
     except UserError as error:
         raise UserError(f"{folder}: {error.message}", error.problems) from error
+
+
+def _finetuned_as_published(base: Recipe, values: Mapping[str, Any]) -> Recipe:
+    """The recipe with the section [finetuning] of its published size that is as deep and as wide as this folder's."""
+    for size in recipe(base.name).sizes:
+        published = recipe(base.name, size=size)
+        shape = flatten(published.values)
+        if published.values["finetuning"] != base.values["finetuning"] and all(
+                shape[key] == values.get(key) for key in ("network.layers", "network.width")):
+            return base.with_changes({"finetuning": published.values["finetuning"]}, f"{base.name}@{size}")
+    return base
 
 
 def _decoder_start(folder: Path, stated: int | None, usual: str, tokenizer: Tokenizer) -> str:
