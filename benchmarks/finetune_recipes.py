@@ -71,7 +71,8 @@ def one(name: str, options: argparse.Namespace, place: Path, texts: dict[str, Pa
     if not (start / "result.json").is_file():
         pairs = ["--target", texts[language]] if chosen.settings.corpus.packing == "parallel" else []
         stemma("pretrain", chosen.label, "--corpus", texts[language], *pairs, "--out", start, "--overwrite",
-               "--steps", str(options.steps), f"tokenizer.vocab_size={options.vocabulary}", *threads(options))
+               "--steps", str(options.steps), f"training.warmup_steps={options.steps // 6}",
+               f"tokenizer.vocab_size={options.vocabulary}", *threads(options))
     found, used = [], {}
     for seed in range(options.seeds):
         run = place / f"tuned-{name}-{seed}"
@@ -104,7 +105,7 @@ def main() -> None:
     parser.add_argument("--examples", type=int, default=2000)
     parser.add_argument("--dev", type=int, default=1000, help="examples to be judged by")
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--steps", type=int, default=300, help="of pre-training")
+    parser.add_argument("--steps", type=int, default=600, help="of pre-training")
     parser.add_argument("--characters", type=int, default=2_000_000, help="of text to pre-train on")
     parser.add_argument("--vocabulary", type=int, default=4000)
     parser.add_argument("--threads", type=int, default=1)
