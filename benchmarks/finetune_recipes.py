@@ -1,13 +1,13 @@
 """Does every recipe's own way of fine-tuning learn? Each one, small, briefly pre-trained, then fine-tuned by default.
 
-    python benchmarks/finetune_recipes.py --english TEXT --chinese TEXT --sst2 SST-2 --reviews REVIEWS --out FOLDER
+    python benchmarks/finetune_recipes.py --reviews REVIEWS --chinese TEXT --out FOLDER
+    python benchmarks/finetune_recipes.py --sst2 SST-2 --english TEXT --recipes bert,gpt2 --steps 1000 --out FOLDER
 
-Every recipe at size `tiny` reads some text once for all seeds; then `stemma finetune` is run as a user types it, with
-no setting of its own, on a random part of the examples, once a seed. Chinese recipes read Chinese text and judge
-reviews (a table with the columns label and text_a), the others SST-2. A model with a decoder writes its answer as a
-word, and counts as right if that is the word. Prints the table of docs/downstream.md: accuracy on dev, mean and
-standard deviation over the seeds, and how far that is above always giving the more frequent answer. What is in FOLDER
-is not done again.
+Every recipe at size `tiny` reads some text, once for all seeds; then it is fine-tuned as `stemma finetune` does, with
+no setting of ours, on a random part of the examples, once a seed. REVIEWS and SST-2 are folders of train.tsv and
+dev.tsv. A model with a decoder writes its answer as a word, and is right if that is the word. Prints the table of
+docs/downstream.md: accuracy on dev, mean and deviation over the seeds, and how far that is above always giving
+the more frequent answer. What is finished in FOLDER is not done again.
 """
 
 from __future__ import annotations
@@ -17,15 +17,12 @@ import csv
 import json
 import random
 import statistics
-import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
-from typing import Any
 
 from stemma.lineage import names, recipe
 
-CHINESE = ("bert-wwm", "bert-wwm-ext", "ernie")
 ENOUGH = 0.05  # above the majority class
 WORDS = {"0": "bad", "1": "good"}  # what a decoder is to write
 Rows = list[tuple[str, str]]  # text, label
@@ -38,102 +35,88 @@ def read(file: Path, text: str) -> Rows:
     return [row for row in rows if row[0]]
 
 
-def draw(rows: Rows, count: int) -> Rows:
-    return random.Random(0).sample(rows, min(count, len(rows)))
-
-
 def write(file: Path, rows: Rows) -> None:
     """For both ways to be asked: a class, and a word to be written."""
     lines = ["text\tlabel\tsource\ttarget", *(f"{text}\t{label}\t{text}\t{WORDS[label]}" for text, label in rows)]
     file.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
-def first_lines(source: Path, out: Path, characters: int) -> Path:
-    with source.open(encoding="utf-8") as text:
-        out.write_text(text.read(characters).rpartition("\n")[0] + "\n", encoding="utf-8")
-    return out
+def pretrained(name: str, options: argparse.Namespace, text: Path) -> Path:
+    from stemma.training.pretrain import pretrain
 
-
-def stemma(*words: str | Path) -> dict[str, Any]:
-    done = subprocess.run([sys.executable, "-m", "stemma", *map(str, words), "--json"], capture_output=True, text=True)
-    if done.returncode:
-        sys.exit(f"{' '.join(map(str, words))}\n{done.stderr}")
-    result: dict[str, Any] = json.loads(done.stdout)
-    return result
-
-
-def one(name: str, options: argparse.Namespace, place: Path, texts: dict[str, Path]) -> dict[str, Any]:
-    """The accuracies of a recipe, seed by seed, and what it was fine-tuned with."""
-    chosen = recipe(f"{name}@tiny")
-    language = "chinese" if name in CHINESE else "english"
-    writes = chosen.settings.network.decoder is not None
-    start = place / f"start-{name}"
+    start: Path = options.out / f"start-{name}"
     if not (start / "result.json").is_file():
-        pairs = ["--target", texts[language]] if chosen.settings.corpus.packing == "parallel" else []
-        stemma("pretrain", chosen.label, "--corpus", texts[language], *pairs, "--out", start, "--overwrite",
-               "--steps", str(options.steps), f"training.warmup_steps={options.steps // 6}",
-               f"tokenizer.vocab_size={options.vocabulary}", *threads(options))
-    found, used = [], {}
-    for seed in range(options.seeds):
-        run = place / f"tuned-{name}-{seed}"
-        if not (run / "result.json").is_file():
-            columns = [] if writes else ["--columns", "text=text,label=label"]
-            stemma("finetune", "seq2seq" if writes else "classify", "--model", start, "--train",
-                   place / f"{language}-train.tsv", "--dev", place / f"{language}-dev.tsv", *columns, "--out", run,
-                   "--overwrite", "--seed", str(seed), *threads(options), *options.changes)
-        scores = json.loads((run / "result.json").read_text())["metrics"]["dev"]
-        found.append(scores["exact_match"] / 100 if writes else scores["accuracy"])
-        training, tuning = (getattr(recipe(run / "recipe.toml").settings, part) for part in ("training", "finetuning"))
-        used = {"optimizer": training.optimizer.kind, "learning_rate": training.learning_rate, "epochs": tuning.epochs,
-                "warmup": tuning.warmup}
-    return {"recipe": name, "task": "reviews" if language == "chinese" else "SST-2", "writes": writes,
-            "accuracies": found, **used}
+        chosen = recipe(f"{name}@tiny", [f"training.warmup_steps={options.steps // 6}", *options.same,
+                                         f"tokenizer.vocab_size={options.vocabulary}"])
+        pairs = [str(text)] if chosen.settings.corpus.packing == "parallel" else []  # copies a sentence
+        pretrain(chosen, [str(text)], start, steps=options.steps, target=pairs, overwrite=True)
+    return start
 
 
-def threads(options: argparse.Namespace) -> list[str]:
-    return [f"training.threads={options.threads}"]
+def finetuned(start: Path, run: Path, seed: int, options: argparse.Namespace) -> float:
+    """The accuracy on dev."""
+    from stemma.tasks import prepare, seq2seq
+    from stemma.tasks.mixture import one_task
+
+    files = {part: options.out / f"{part}.tsv" for part in ("train", "dev")}
+    changes = [*options.same, *options.changes]
+    writes = recipe(start / "recipe.toml").settings.network.decoder is not None
+    if not (run / "result.json").is_file():
+        if writes:
+            data = one_task({part: [str(file)] for part, file in files.items()})
+            seq2seq.finetune(start, data, run, beams=1, seed=seed, changes=changes, overwrite=True)
+        else:
+            prepare.finetune(prepare.Task("classify", files), start, run, seed=seed, changes=changes, overwrite=True)
+    scores = json.loads((run / "result.json").read_text())["metrics"]["dev"]
+    return float(scores["exact_match"] / 100 if writes else scores["accuracy"])
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--english", type=Path, required=True, help="text to pre-train on")
-    parser.add_argument("--chinese", type=Path, required=True)
-    parser.add_argument("--sst2", type=Path, required=True, help="the folder of train.tsv and dev.tsv")
-    parser.add_argument("--reviews", type=Path, required=True, help="the same with the columns label and text_a")
+    parser.add_argument("--reviews", type=Path, help="Chinese reviews: columns label and text_a")
+    parser.add_argument("--sst2", type=Path, help="or SST-2: columns sentence and label")
+    parser.add_argument("--chinese", type=Path, help="text to pre-train on, with --reviews")
+    parser.add_argument("--english", type=Path, help="the same with --sst2")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--recipes", help="some of them, with commas between; all otherwise")
     parser.add_argument("--examples", type=int, default=2000)
     parser.add_argument("--dev", type=int, default=1000, help="examples to be judged by")
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--steps", type=int, default=600, help="of pre-training")
-    parser.add_argument("--characters", type=int, default=2_000_000, help="of text to pre-train on")
+    parser.add_argument("--steps", type=int, default=200, help="of pre-training")
+    parser.add_argument("--characters", type=int, default=1_000_000, help="of text to pre-train on")
     parser.add_argument("--vocabulary", type=int, default=4000)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("changes", nargs="*", help="key=value, for a look at another setting")
     options = parser.parse_args()
-    place: Path = options.out
-    place.mkdir(parents=True, exist_ok=True)
-    texts = {language: first_lines(getattr(options, language), place / f"{language}.txt", options.characters)
-             for language in ("english", "chinese")}
-    majority = {}
-    for language, folder, column, task in (("english", options.sst2, "sentence", "SST-2"),
-                                           ("chinese", options.reviews, "text_a", "reviews")):
-        for part, count in (("train", options.examples), ("dev", options.dev)):
-            rows = draw(read(folder / f"{part}.tsv", column), count)
-            write(place / f"{language}-{part}.tsv", rows)
-        majority[task] = max(Counter(label for _, label in rows).values()) / len(rows)
-    print("| recipe | task | optimizer | learning rate | epochs | accuracy | majority | points above |")
-    print("|---|---|---|---:|---:|---|---:|---:|", flush=True)
+    if (options.reviews is None) == (options.sst2 is None):
+        parser.error("give one of --reviews and --sst2")
+    options.out.mkdir(parents=True, exist_ok=True)
+    # a look at dev after each epoch would cost more than the training
+    options.same = [f"training.threads={options.threads}", "training.validate_every=1000000"]
+    folder, column, text = (options.reviews, "text_a", options.chinese) if options.reviews else \
+        (options.sst2, "sentence", options.english)
+    for part, count in (("train", options.examples), ("dev", options.dev)):
+        rows = read(folder / f"{part}.tsv", column)
+        rows = random.Random(0).sample(rows, min(count, len(rows)))
+        write(options.out / f"{part}.tsv", rows)
+    majority = max(Counter(label for _, label in rows).values()) / len(rows)
+    with text.open(encoding="utf-8") as source:
+        shortened = options.out / "text.txt"
+        shortened.write_text(source.read(options.characters).rpartition("\n")[0] + "\n", encoding="utf-8")
+    print(f"{len(rows):,} examples of dev, the more frequent class {majority:.1%}\n")
+    print("| recipe | optimizer | learning rate | warm-up | epochs | accuracy | points above |")
+    print("|---|---|---:|---:|---:|---|---:|", flush=True)
     failed = []
     for name in options.recipes.split(",") if options.recipes else names():
-        row = one(name, options, place, texts)
-        mean, least = statistics.fmean(row["accuracies"]), min(row["accuracies"])
-        spread = statistics.stdev(row["accuracies"]) if len(row["accuracies"]) > 1 else 0.0
-        above = mean - majority[row["task"]]
-        print(f"| {name} | {row['task']}{', written' if row['writes'] else ''} | {row['optimizer']} | "
-              f"{row['learning_rate']:g} | {row['epochs']:g} | {mean:.3f} ± {spread:.3f} (least {least:.3f}) | "
-              f"{majority[row['task']]:.3f} | {100 * above:+.1f} |", flush=True)
-        failed += [name] if above < ENOUGH else []
+        start = pretrained(name, options, shortened)
+        runs = [options.out / f"tuned-{name}-{seed}" for seed in range(options.seeds)]
+        found = [finetuned(start, run, seed, options) for seed, run in enumerate(runs)]
+        used = recipe(runs[0] / "recipe.toml").settings
+        mean, spread = statistics.fmean(found), statistics.stdev(found) if len(found) > 1 else 0.0
+        print(f"| {name} | {used.training.optimizer.kind} | {used.training.learning_rate:g} | "
+              f"{used.finetuning.warmup:.3g} | {used.finetuning.epochs:g} | {mean:.3f} ± {spread:.3f} | "
+              f"{100 * (mean - majority):+.1f} |", flush=True)
+        failed += [name] if mean - majority < ENOUGH else []
     if failed:
         sys.exit(f"less than {100 * ENOUGH:.0f} points above the majority class: {', '.join(failed)}")
 
