@@ -256,10 +256,24 @@ def _resolved(file: _File, size: str | None) -> Recipe:
     top = file.top
     if size is not None and size != top.size:
         raise UserError(f"{file.path} is resolved at size {top.size}; give changes as key=value, not another size.")
-    settings, problems = validate(file.sections)
+    sections, origins = _with_finetuning(file)
+    settings, problems = validate(sections)
     if settings is None or file.problems:
         _refuse(str(file.path), [*file.problems, *problems], file.text)
-    return _recipe(file, top.size, settings, top.origin or {}, (top.size,) if top.size else ())
+    return _recipe(file, top.size, settings, origins, (top.size,) if top.size else ())
+
+
+def _with_finetuning(file: _File) -> tuple[dict[str, Any], dict[str, str]]:
+    """The sections of a run's recipe and who set them. A run from before there was a section [finetuning] has that of
+    the recipe it was made from, if that is one of ours."""
+    sections, origins = file.sections, dict(file.top.origin or {})
+    if "finetuning" in sections or not (RECIPES / f"{file.name}.toml").is_file():
+        return sections, origins
+    ours = recipe(file.name)
+    if file.top.size in ours.sizes:
+        ours = recipe(file.name, size=file.top.size)
+    told = {key: origin for key, origin in ours.origin.items() if key.startswith("finetuning.") and origin != DEFAULT}
+    return {**sections, "finetuning": ours.values["finetuning"]}, origins | told
 
 
 def _recipe(file: _File, size: str | None, settings: RecipeSettings, origins: Mapping[str, str],

@@ -71,7 +71,9 @@ def test_roberta():
         "objective.next_sentence": {"objective.next_sentence"},
         "objective.masked_lm.dynamic": {"objective.masked_lm.dynamic"},
         "training.optimizer.beta2": {"training.optimizer.beta2"},
-        "training.clip_norm": {"training.clip_norm"}}
+        "training.clip_norm": {"training.clip_norm"},
+        "finetuning": {"finetuning.clip_norm", "finetuning.epochs", "finetuning.learning_rate", "finetuning.width",
+                       "finetuning.warmup", "finetuning.optimizer.beta2", "finetuning.optimizer.weight_decay"}}
     # the tokenizer is one thing, also where its kind stays
     assert contents(between("bert", "spanbert"))["tokenizer"] == {"tokenizer.vocab_size", "tokenizer.lowercase"}
 
@@ -272,14 +274,29 @@ def test_hidden_by_the_size_the_lab_the_machine_and_for_want_of_effect():
         "training.steps": "the lab's budget says how long",
         "corpus.first_phase": "rows of the first phase are no shorter than the window here",
         "network.position.offset": "it only says which rows of the table are never read",
-        "network.position.counts": "they differ only where filling stands in front of a text"}
+        "network.position.counts": "they differ only where filling stands in front of a text",
+        "finetuning": "no task is fine-tuned here, and pre-training does not read it"}
     _, large = ablation("bert", "roberta", "base")
     hidden = {one["key"] for one in large["hidden"]}
-    assert hidden == {"training.steps", "network.position.offset", "network.position.counts"}
+    assert hidden == {"training.steps", "network.position.offset", "network.position.counts", "finetuning"}
     assert {"training.batch_size", "corpus.first_phase"} <= {one["name"] for one in large["groups"]}
     _, bert = ablation("transformer", "bert", "tiny")
     assert {"key": "training.keep_checkpoints", "why": "says nothing about the model"} in bert["hidden"]
     assert "network.layers" not in {one["key"] for one in bert["hidden"]}  # a size is what was asked for
+
+
+def test_how_a_recipe_is_fine_tuned_is_a_change_where_there_is_a_task():
+    without, _ = ablation("bert", "roberta", "tiny")
+    assert not [one for one in without if one.change and one.change.startswith("finetuning")]
+    variants, details = ablation("bert", "roberta", "tiny", tasks=True)
+    hidden = {one["key"]: one["why"] for one in details["hidden"]}
+    assert hidden["finetuning.epochs"] == "the lab's --epochs says how long" and "finetuning" not in hidden
+    bert, roberta = (recipe(f"{name}@tiny").values for name in ("bert", "roberta"))
+    plus, minus = (one.recipe.values for one in variants if one.change == "finetuning")
+    for made, base, other in ((plus, bert, roberta), (minus, roberta, bert)):
+        assert {key: made[key] for key in made if key != "finetuning"} == {
+            key: base[key] for key in base if key != "finetuning"}
+        assert made["finetuning"] == {**other["finetuning"], "epochs": base["finetuning"]["epochs"]}
 
 
 def test_one_corpus_for_all_hides_the_tokenizer_and_what_is_shared_hides_changes_too():

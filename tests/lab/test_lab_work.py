@@ -5,16 +5,22 @@ from __future__ import annotations
 import json
 import random
 import signal
+from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from commands import start, stemma
 
 from stemma.errors import UserError
 from stemma.lab import work
+from stemma.lab.cell_work import own_finetuning
+from stemma.lab.cells import cells_of, distinct
 from stemma.lab.comparison import allowance_of, compared_variants, tasks_of
 from stemma.lab.experiment import Allowance, Experiment, Variant
 from stemma.lab.results import check_measure
 from stemma.lineage import recipe
+from stemma.training.budget import Budget
+from stemma.training.run import Plan, create_run
 
 SMALL = ["network.width=32", "network.heads=2", "network.layers=1", "network.feedforward=64",
          "corpus.sequence_length=32", "training.batch_size=8", "training.warmup_steps=5", "tokenizer.vocab_size=400",
@@ -83,6 +89,41 @@ def test_equal_recipes_share_their_cells(tmp_path, text):
     found = work.run_experiment(Experiment(**{**vars(asked), "variants": (asked.variants[0], twin)}), tmp_path / "lab")
     assert len(list((tmp_path / "lab/cells").iterdir())) == 1
     assert [one["verdict"] for one in found["differences"]] == ["same bytes"] * len(found["measures"])
+
+
+def test_pre_training_is_shared_where_only_the_fine_tuning_differs(tmp_path):
+    """Without a task one cell serves both, with one each is fine-tuned by itself."""
+    (tmp_path / "task.tsv").write_text("text\tlabel\ngood\t1\nbad\t0\n")
+    names = ["bert@tiny", "bert@tiny"]
+    variants = [Variant(f"{number}", recipe(name, [*SMALL, change])) for number, (name, change) in enumerate(
+        zip(names, ("finetuning.epochs=3", "finetuning.optimizer.kind=adamax"), strict=True))]
+    asked = experiment(tmp_path / "no-text", ["bert@tiny", "gpt2@tiny"], Allowance("tokens", 6000), 1)
+    task = tasks_of(["classify"], [str(tmp_path / "task.tsv")], [str(tmp_path / "task.tsv")], 1.0)
+    for tasks, count in (((), 1), (task, 2)):
+        made = replace(asked, variants=tuple(variants), tasks=tasks)
+        cells = cells_of(made, SimpleNamespace(digest="text"), tmp_path)
+        assert len({cell.number for cell in cells}) == 1 and len(distinct(cells, tasks)) == count
+    assert cells[0].task_folder(task[0]) != cells[1].task_folder(task[0])
+    create_run(cells[0].run, cells[0].variant.recipe, Plan(None, [], Budget("steps", 1), 0), overwrite=False)
+    assert own_finetuning(cells[0]) == []  # whose model it is
+    again = cells[0].variant.recipe.typed(own_finetuning(cells[1]))
+    assert again.values["finetuning"] == cells[1].finetuning != cells[0].finetuning
+
+
+@pytest.mark.slow
+def test_each_is_fine_tuned_as_it_says_from_the_shared_model(tmp_path, text):
+    rows = [f"{line}\t{'yes' if 'ban' in line else 'no'}" for line in text.read_text().split("\n") if line][:96]
+    for part, some in (("train", rows[:64]), ("dev", rows[64:])):
+        (tmp_path / f"{part}.tsv").write_text("\n".join(["text\tlabel", *some]) + "\n")
+    asked = experiment(text, ["bert@tiny", "gpt2@tiny"], Allowance("tokens", 6000), 1)
+    task = tasks_of(["classify"], [str(tmp_path / "train.tsv")], [str(tmp_path / "dev.tsv")], 1.0)
+    asked = replace(asked, tasks=task,
+                    variants=(asked.variants[0], Variant("high", recipe("bert@tiny", [
+                        *SMALL, "finetuning.learning_rate=1e-2", "finetuning.optimizer.kind=adamax"]))))
+    found = work.run_experiment(asked, tmp_path / "lab")
+    (cell,) = (tmp_path / "lab/cells").iterdir()
+    assert len(list((cell / "tasks").iterdir())) == 2
+    assert len({one["hash"] for one in found["cells"]}) == 1 and len(found["cells"]) == 2
 
 
 def words(text, out, *more, seeds=2):

@@ -22,6 +22,7 @@ from stemma.tasks.learners import build_learner
 from stemma.tasks.learning import heads_of, layout_of, predict
 from stemma.tasks.questions import Window, answer_tokens, settled, stretches
 from stemma.tasks.scoring import best_silence, measure, settle
+from stemma.tasks.windows import windows
 from stemma.text.train import train_tokenizer
 
 CONTEXT = "The old clerk reads a letter. Our neighbour, without a lamp, forgets one missing leaf at the river."
@@ -105,6 +106,46 @@ def test_an_answer_is_never_too_long():
     offsets = np.stack([np.arange(60), np.arange(60) + 1], 1)
     found = stretches(scores, Window(0, offsets, np.ones(60, bool), 0))
     assert max(end - begin for _, begin, end in found) <= questions.LONGEST_ANSWER
+
+
+@pytest.mark.parametrize(("tokens", "allowed"), [(29, True), (30, True), (31, False)])
+def test_an_answer_of_thirty_tokens_is_the_longest(tokens, allowed):
+    """max_answer_length of BERT's run_squad.py."""
+    scores = np.zeros((60, 2))
+    scores[5, 0] = scores[5 + tokens - 1, 1] = 9
+    offsets = np.stack([np.arange(60), np.arange(60) + 1], 1)
+    found = stretches(scores, Window(0, offsets, np.ones(60, bool), 0))
+    assert ((5, 5 + tokens) in {(begin, end) for _, begin, end in found}) == allowed
+
+
+def run_squad_starts(length: int, room: int, stride: int) -> list[int]:
+    """Where the windows of a document begin, line by line as BERT's convert_examples_to_features has it."""
+    starts = []
+    start_offset = 0
+    while start_offset < length:
+        rest = length - start_offset
+        if rest > room:
+            rest = room
+        starts.append(start_offset)
+        if start_offset + rest == length:
+            break
+        start_offset += min(rest, stride)
+    return starts
+
+
+def test_windows_begin_where_berts_do(model):
+    def starts(length: int, room: int, **values: int) -> list[int]:
+        return [begin for begin, _ in windows(length, room, learner_of(model, **values).step(room))]
+
+    assert starts(700, 369, stride=128) == run_squad_starts(700, 369, 128) == [0, 128, 256, 384]
+    assert starts(700, 369, overlap=128) == starts(700, 369) == [0, 241, 482]  # a card from before there was a stride
+    assert starts(700, 369, overlap=0) == [0, 369]
+    rng = np.random.default_rng(0)
+    for _ in range(200):
+        length, room, stride = int(rng.integers(1, 900)), int(rng.integers(20, 400)), int(rng.integers(1, 200))
+        if stride < room:
+            assert starts(length, room, stride=stride) == run_squad_starts(length, room, stride)
+    assert starts(100, 40, stride=128) == [0, 20, 40, 60]  # theirs would not overlap at all
 
 
 def test_long_documents_are_read_in_windows_and_answers_cut_from_the_original(model):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from literal.electra_layers import get_layer_lrs
 
 from stemma.errors import UserError
 from stemma.lineage import recipe
@@ -44,6 +45,20 @@ def test_every_parameter_belongs_to_a_layer(name, parts):
     assert set(found.values()) >= set(range(height(network.settings) + 1))
     known = {name: depth for name, depth in parts.items() if name in found}
     assert {name: found[name] for name in known} == known and len(known) >= len(parts) - 1, list(found)
+
+
+@pytest.mark.parametrize("decay", [0.8, 0.9])
+def test_electras_rates_are_those_of_its_code(decay):
+    _, network = network_of("electra@tiny", "network.layers=5", "network.embedding.width=8")
+    expected = get_layer_lrs(1.0, decay, 5)
+    found = rates(network, decay, recipe("electra").settings.finetuning.layer_decay_top)
+    keys = {"embedding": "/embeddings/", "heads": "task_specific/"}
+    body = {name: share for name, share in found.items() if not name.startswith("generator.")}
+    assert {name.split(".")[0] for name in body} == {"embedding", "encoder", "heads"}
+    for name, share in body.items():
+        part, *rest = name.split(".")
+        key = f"encoder/layer_{rest[1]}/" if part == "encoder" else keys[part]
+        assert share == pytest.approx(expected[key]), name
 
 
 def test_rates_fall_layer_by_layer_and_heads_have_the_full_one():

@@ -66,8 +66,8 @@ def examples_task(
     columns: Annotated[str | None, typer.Option(metavar="OURS=FILE'S,...", help="Columns of a table that are named "
                                                 "otherwise: text=review,label=stars.")] = None,
     metric: Annotated[list[str] | None, typer.Option(help="What to measure; the first decides.")] = None,
-    epochs: Annotated[float | None, typer.Option(metavar="N", show_default="3", help="Go through the examples so "
-                                                                                      "often.")] = None,
+    epochs: Annotated[float | None, typer.Option(metavar="N", show_default="the recipe's", help="Go through the "
+                                                 "examples so often.")] = None,
     steps: Annotated[int | None, typer.Option(metavar="N", help="Or so many steps.")] = None,
     minutes: Annotated[float | None, typer.Option(metavar="M", help="Or so many minutes.")] = None,
     class_weights: Annotated[str | None, typer.Option(metavar="balanced|A,B,...", help="How much each class counts: by "
@@ -147,8 +147,8 @@ def seq2seq(
                                                           help="Their targets.")] = None,
     tasks: Annotated[str | None, typer.Option(metavar="PLAN.toml", show_default=False, help="Instead of these: several "
                                               "tasks, and how often each is drawn.")] = None,
-    epochs: Annotated[float | None, typer.Option(metavar="N", show_default="3", help="Go through the pairs so "
-                                                                                      "often.")] = None,
+    epochs: Annotated[float | None, typer.Option(metavar="N", show_default="the recipe's", help="Go through the pairs "
+                                                 "so often.")] = None,
     steps: Annotated[int | None, typer.Option(metavar="N", help="Or so many steps.")] = None,
     minutes: Annotated[float | None, typer.Option(metavar="M", help="Or so many minutes.")] = None,
     prefix: Annotated[str, typer.Option(metavar="TEXT", help='Put this before every source, such as '

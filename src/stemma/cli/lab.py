@@ -91,7 +91,7 @@ def ablate(recipe: ChildArgument, corpus: CorpusOption, out: OutOption,
     child, _, size = names[0].partition("@") if not names[0].endswith(".toml") else (names[0], "", "")
     told = [list(filter(None, one.replace(" ", ",").split(","))) for one in group or []]
     variants, details = ablation(against, child, size or None, changes, told, apart or [],
-                                 own_corpus=locate(corpus)[0] is None)
+                                 own_corpus=locate(corpus)[0] is None, tasks=bool(task))
     title = f"{variants[1].name} against {variants[0].name}: which change was it?"
     experiment = Experiment("ablate", title, variants, **_asked(
         corpus, tokens, flops, minutes, seeds, task, train, dev, epochs, measure, documents, field, encoding, errors),

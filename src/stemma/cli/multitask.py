@@ -26,7 +26,7 @@ def multitask(
     model: ModelOption,
     out: Annotated[Path, typer.Option(metavar="RUN", show_default=False, help="The run folder to make.")],
     changes: ChangesArgument = None,
-    epochs: Annotated[float | None, typer.Option(metavar="N", show_default="the plan's, or 3", help="Go through all "
+    epochs: Annotated[float | None, typer.Option(metavar="N", show_default="the plan's, or 5", help="Go through all "
                                                  "examples so often, in each stage.")] = None,
     steps: Annotated[int | None, typer.Option(metavar="N", help="Or so many steps.")] = None,
     minutes: Annotated[float | None, typer.Option(metavar="M", help="Or so many minutes.")] = None,

@@ -12,7 +12,9 @@ from stemma.exchange.cards import ALONE, Card
 from stemma.exchange.table import Config, Family
 from stemma.exchange.task_class import TaskClass
 from stemma.lineage import Recipe, recipe
+from stemma.schema.finetuning import UNSTATED
 
+STRIDE = UNSTATED.stride  # tokens between two windows of a text, which config.json does not tell
 SEVERAL = "multi_label_classification"  # any number of labels may be right at once; no task here asks so
 
 
@@ -72,5 +74,5 @@ def _values(kind: str, labels: list[str]) -> dict[str, Any]:
     """What a learner must know: nothing is known of the examples that this model has seen."""
     if labels:
         return {"counts": [0] * len(labels)}
-    known: dict[str, dict[str, Any]] = {"regress": {"spread": 1.0}, "qa": {"silence": False}}
+    known: dict[str, dict[str, Any]] = {"regress": {"spread": 1.0}, "qa": {"silence": False, "stride": STRIDE}}
     return known.get(kind, {})

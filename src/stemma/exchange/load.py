@@ -179,10 +179,27 @@ def _recipe_of(family: Family, config: Mapping[str, Any], folder: Path, tokenize
     before = flatten(base.values)
     changes = {key: value for key, value in values.items() if before.get(key) != value}
     changes |= {"remove": removed} if removed else {}
+    base = _finetuned_as_published(base, values)
     try:
         return base.with_changes(changes, origin="config.json")
     except UserError as error:
         raise UserError(f"{folder}: {error.message}", error.problems) from error
+
+
+def _finetuned_as_published(base: Recipe, values: dict[str, Any]) -> Recipe:
+    """The recipe with its section [finetuning]: of the published size that is as deep and as wide as this folder's, or
+    else of the first one."""
+    usual, stated = recipe(base.name), flatten(base.values) | values
+    for size in usual.sizes:
+        network = recipe(base.name, size=size).settings.network
+        if (network.layers, network.width) == (stated["network.layers"], stated["network.width"]):
+            usual = recipe(base.name, size=size)
+            break
+    section = usual.values["finetuning"]
+    if section == base.values["finetuning"]:
+        return base
+    gone = [f"finetuning.{key}" for key in base.values["finetuning"] if key not in section]
+    return base.with_changes({"remove": gone, "finetuning": section}, usual.label)
 
 
 def _decoder_start(folder: Path, stated: int | None, usual: str, tokenizer: Tokenizer) -> str:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from stemma.errors import UserError
-from stemma.lab.cells import ASIDE
+from stemma.lab.cells import ASIDE, FINETUNING
 from stemma.lab.changes import SIZE, Group, added, atomic, differences, regroup, trainable, undone
 from stemma.lab.experiment import Variant
 from stemma.lineage import Change, Recipe, diff, recipe
@@ -65,18 +65,19 @@ EFFECTS = (
 
 def ablation(parent_name: str | None, child_name: str, size: str | None, shared: Sequence[str] = (),
              together: Sequence[Sequence[str]] = (), apart: Sequence[str] = (),
-             own_corpus: bool = True) -> tuple[tuple[Variant, ...], dict[str, Any]]:
+             own_corpus: bool = True, tasks: bool = False) -> tuple[tuple[Variant, ...], dict[str, Any]]:
     """The variants, and what was left out: `groups` (name, keys), `hidden` (key, why), `impossible` (variant, why).
 
     Without a parent's name it is the one that the child names; without a size of its own it has the child's, if that
     is one of its sizes. `shared` are `key=value` changes of both. Where each
-    recipe reads its own corpus (`own_corpus`), the tokenizer is a change like others.
+    recipe reads its own corpus (`own_corpus`), the tokenizer is a change like others; where models are fine-tuned
+    (`tasks`), so is how that is done.
     """
     child = recipe(child_name, shared, size)
     parent_name = parent_name or _parent_of(child, child_name)
     parent = recipe(parent_name, shared, size or _size_for(parent_name, child))
     out_of_sight = hidden(parent, child, recipe(_unsized(parent_name)), recipe(_unsized(child_name)),
-                          [word.partition("=")[0].strip() for word in shared], own_corpus)
+                          [word.partition("=")[0].strip() for word in shared], own_corpus, tasks)
     reasons = dict(out_of_sight)
     groups = regroup(atomic(parent, child, list(reasons)), together, apart, reasons)
     if not groups:
@@ -105,7 +106,7 @@ def ablation(parent_name: str | None, child_name: str, size: str | None, shared:
 
 
 def hidden(parent: Recipe, child: Recipe, published_parent: Recipe, published_child: Recipe,
-           shared: Sequence[str] = (), own_corpus: bool = True) -> list[tuple[str, str]]:
+           shared: Sequence[str] = (), own_corpus: bool = True, tasks: bool = False) -> list[tuple[str, str]]:
     """(key, why) of every change between the recipes, as published or at this size, that cannot be seen here."""
     here = differences(parent.values, child.values)
     keys = {change.key for change in here}
@@ -116,6 +117,10 @@ def hidden(parent: Recipe, child: Recipe, published_parent: Recipe, published_ch
         key = change.key
         if key == "training.steps":
             found[key] = "the lab's budget says how long"
+        elif key.startswith(f"{FINETUNING}.") and not tasks:
+            found[FINETUNING] = "no task is fine-tuned here, and pre-training does not read it"
+        elif key == f"{FINETUNING}.epochs":
+            found[key] = "the lab's --epochs says how long"
         elif key in ASIDE:
             found[key] = "says nothing about the model"
         elif key.startswith("tokenizer") and not own_corpus:

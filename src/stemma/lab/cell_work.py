@@ -14,12 +14,13 @@ from stemma.exchange.cards import Card
 from stemma.exchange.load import load
 from stemma.exchange.weights import SAFE
 from stemma.files import make_folder, remove_leftovers, sha256, write_atomically
-from stemma.lab.cells import FAILED, SCORES, Cell, budget_of, stored_scores
+from stemma.lab.cells import FAILED, FINETUNING, SCORES, Cell, budget_of, stored_scores
 from stemma.lab.costs import Costs
 from stemma.lab.experiment import Experiment, LabTask, Score
 from stemma.lab.intrinsic import held_out_score
 from stemma.lab.shared_text import SharedText
 from stemma.lineage import Recipe
+from stemma.schema.layers import flatten, spell
 from stemma.tasks.finetune import resume as resume_task
 from stemma.tasks.learning import read_lines
 from stemma.tasks.metrics import METRICS
@@ -115,12 +116,21 @@ class Work:
             result = resume_task(run, show=self.show, notice=self.notice)
         else:
             asked = Task(task.name, {"train": task.train, "dev": task.dev}, dict(task.columns) or None)
-            result = finetune(asked, cell.run, run, epochs=task.epochs, seed=cell.seed, show=self.show,
-                              notice=self.notice)
+            result = finetune(asked, cell.run, run, epochs=task.epochs, seed=cell.seed, changes=own_finetuning(cell),
+                              show=self.show, notice=self.notice)
         found = {"task": task.name, "scores": stored_scores(task_scores(run, result)),
                  "span": [began, time.time()]}
         shutil.rmtree(run, ignore_errors=True)  # first: whoever is killed in between learns again and leaves nothing
         write_atomically(folder / SCORES, json.dumps(found))
+
+
+def own_finetuning(cell: Cell) -> list[str]:
+    """What is to be typed where the model was pre-trained for another variant, which is fine-tuned otherwise."""
+    mine, found = flatten({FINETUNING: cell.finetuning}), read_run(cell.run)[0].values[FINETUNING]
+    if found == cell.finetuning:
+        return []
+    gone = [key for key in flatten({FINETUNING: found}) if key not in mine and key.count(".") == 1]
+    return [*(f"remove={key}" for key in gone), *(f"{key}={spell(value)}" for key, value in mine.items())]
 
 
 def task_scores(run: Path, result: dict[str, Any]) -> dict[str, Score]:

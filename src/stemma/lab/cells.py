@@ -2,13 +2,15 @@
 
 The number of a cell is taken from the resolved recipe, the text, the budget and the seed. So a recipe or a seed more
 reuses what is there, and two variants that come to the same recipe share their cells. Each task that the model is
-fine-tuned on has a number of its own below it.
+fine-tuned on has a number of its own below it. How a recipe is fine-tuned goes into that one: it changes nothing about
+the pre-training, which variants that differ in nothing else share.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +22,7 @@ from stemma.schema.layers import flatten
 from stemma.text.train import LEARNT
 
 CELLS, RUN, TASKS = "cells", "run", "tasks"
+FINETUNING = "finetuning"  # the section of a recipe
 SCORES, FAILED = "scores.json", "failed.json"
 FORMAT = 1  # a new number leaves old cells aside
 # What a recipe says of the machine and of looking on, and nothing of the model.
@@ -41,6 +44,11 @@ class Cell:
     def run(self) -> Path:
         return self.folder / RUN
 
+    @property
+    def finetuning(self) -> dict[str, Any]:
+        found: dict[str, Any] = self.variant.recipe.values[FINETUNING]
+        return found
+
     def scores(self) -> dict[str, Any] | None:
         """What was measured of the model itself; None: not yet."""
         return read_json(self.folder / SCORES)
@@ -51,7 +59,7 @@ class Cell:
         return None if found is None else str(found["why"])
 
     def task_folder(self, task: LabTask) -> Path:
-        return self.folder / TASKS / task_number(task)
+        return self.folder / TASKS / digest(task_number(task), self.finetuning)
 
     def task_scores(self, task: LabTask) -> dict[str, Any] | None:
         return read_json(self.task_folder(task) / SCORES)
@@ -69,9 +77,15 @@ def cells_of(experiment: Experiment, shared: SharedText, folder: Path) -> list[C
             for seed in experiment.seeds for one in experiment.variants]
 
 
+def distinct(cells: Sequence[Cell], tasks: Sequence[LabTask]) -> list[Cell]:
+    """One of those that share all work: the pre-training, and where there are tasks the fine-tuning too."""
+    return list({(cell.number, digest(cell.finetuning) if tasks else ""): cell for cell in cells}.values())
+
+
 def recipe_number(variant: Variant) -> str:
-    """Of what the recipe says about the model: not its name, nor who set what."""
-    said = {key: value for key, value in flatten(variant.recipe.values).items() if key not in ASIDE}
+    """Of what the recipe says about the pre-trained model: not its name, nor who set what."""
+    said = {key: value for key, value in flatten(variant.recipe.values).items()
+            if key not in ASIDE and not key.startswith(f"{FINETUNING}.")}
     kind = said["tokenizer.kind"]
     return digest(said | ({"tokenizer.learnt": LEARNT[kind]} if kind in LEARNT else {}))
 

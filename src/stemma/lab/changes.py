@@ -10,7 +10,7 @@ The rule, from two resolved recipes:
    - replace each other: sentence tasks of the same rows, or all tasks that guess tokens where none of them stayed;
    - came or went together and share rows that no other task reads;
    - are stages of one curriculum: `starts` and `stops` go with the tasks whose time begins or ends there.
-3. The tokenizer is one thing.
+3. The tokenizer is one thing, and so is how a recipe is fine-tuned.
 4. What can neither be made to the parent alone nor taken back in the child alone joins the fewest others with which it
    can, up to two. What is possible one way only stays alone.
 
@@ -52,6 +52,7 @@ TASK_FAMILIES: tuple[tuple[str, ...], ...] = (
     ("unit", "ngrams", "geometric", "longest", "together"), ("dynamic", "duplicates"), ("mask", "random"))
 PARTS = {"network.decoder": "needs_decoder", "network.generator": "needs_generator",
          "network.embedding.query": "needs_query"}
+WHOLE = ("tokenizer", "finetuning")  # sections of a recipe that are one decision
 STAGE_KEYS = (".starts", ".stops", ".start_step")
 MOST_PARTNERS = 2  # more would be a change that nobody calls one
 
@@ -207,7 +208,8 @@ def _belonging(changes: Sequence[Change], parent: Recipe, child: Recipe) -> Iter
     def matching(*patterns: str) -> list[Change]:
         return [change for change in changes if any(fnmatchcase(change.key, pattern) for pattern in patterns)]
 
-    yield matching("tokenizer.*")
+    for section in WHOLE:
+        yield matching(f"{section}.*")
     for change in changes:
         if change.key.endswith(".kind"):
             yield matching(change.key.removesuffix("kind") + "*")
@@ -284,10 +286,10 @@ def _group(changes: Sequence[Change]) -> Group:
         name = keys[0]
     elif tasks:
         name = max(tasks, key=lambda change: change.after is not None).key
+    elif sections := [section for section in WHOLE if all(_within(key, section) for key in keys)]:
+        name = sections[0]
     elif tables:
         name = tables[0]
-    elif all(_within(key, "tokenizer") for key in keys):
-        name = "tokenizer"
     else:
         name = [*leads, *keys][0]
     return Group(name, tuple(changes))

@@ -6,7 +6,7 @@ import json
 import os
 import platform
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict
 from importlib.metadata import version
 from itertools import combinations
@@ -18,7 +18,7 @@ import torch
 from stemma.errors import UserError
 from stemma.files import write_atomically
 from stemma.lab.calibration import foretold_before
-from stemma.lab.cells import Cell, restored_scores
+from stemma.lab.cells import Cell, distinct, restored_scores
 from stemma.lab.experiment import Experiment, Measure, Score
 from stemma.lab.intrinsic import MEASURES
 from stemma.lab.report.run_report import command
@@ -131,9 +131,8 @@ def _cell(experiment: Experiment, cell: Cell) -> dict[str, Any]:
 def _took(lab: Lab) -> float:
     """How long anything was worked on. Of work that was interrupted only the length is known: it is counted as if as
     many had been at it as otherwise."""
-    cells = {cell.number: cell for cell in lab.cells}.values()
-    spans = [span for cell in cells for span in _spans(cell, [cell.task_scores(t) for t in lab.experiment.tasks])]
-    before = sum((cell.scores() or {}).get("before", 0.0) for cell in cells)
+    spans = {span for cell in lab.cells for span in _spans(cell, [cell.task_scores(t) for t in lab.experiment.tasks])}
+    before = sum((cell.scores() or {}).get("before", 0.0) for cell in distinct(lab.cells, ()))
     spent = sum(end - start for start, end in spans)
     return _union(spans) * (1 + before / spent) if spent else 0.0
 
@@ -143,7 +142,7 @@ def _spans(cell: Cell, tasks: Sequence[Mapping[str, Any] | None]) -> list[tuple[
     return [(one["span"][0], one["span"][1]) for one in (cell.scores(), *tasks) if one]
 
 
-def _union(spans: Sequence[tuple[float, float]]) -> float:
+def _union(spans: Collection[tuple[float, float]]) -> float:
     """How long anything was worked on, however many worked at once."""
     total, last = 0.0, 0.0
     for start, end in sorted(spans):

@@ -21,7 +21,7 @@ from typing import Any
 from stemma.errors import Interrupted, UserError
 from stemma.files import Busy, make_folder, only_here, refuse_non_empty
 from stemma.lab.cell_work import Work
-from stemma.lab.cells import Cell, cells_of
+from stemma.lab.cells import Cell, cells_of, distinct
 from stemma.lab.costs import Costs
 from stemma.lab.experiment import FILE, Experiment
 from stemma.lab.shared_text import SharedText, share_text
@@ -52,8 +52,10 @@ class Lab:
         return cls(folder, experiment, shared, costs, cells_of(experiment, shared, folder))
 
     def open_cells(self) -> list[Cell]:
-        distinct = {cell.number: cell for cell in self.cells}
-        return [cell for cell in distinct.values() if not cell.is_done(self.experiment)]
+        return [cell for cell in self.distinct() if not cell.is_done(self.experiment)]
+
+    def distinct(self) -> list[Cell]:
+        return distinct(self.cells, self.experiment.tasks)
 
 
 def run_experiment(experiment: Experiment, out: Path, *, processes: int = 1, dry_run: bool = False, show: bool = False,
@@ -93,7 +95,7 @@ def _leave_nothing(out: Path) -> None:
 def _work(lab: Lab, processes: int, show: bool, notice: Notice) -> dict[str, Any]:
     from stemma.lab.results import conclude
 
-    total = len({cell.number for cell in lab.cells})
+    total = len(lab.distinct())
     waiting = lab.open_cells()
     if len(waiting) < total:
         notice(f"{total - len(waiting)} of {total} cells are there already.")
@@ -141,7 +143,7 @@ def _in_turns(lab: Lab, show: bool, notice: Notice, total: int) -> None:
                 with _all_of(cells):
                     notice(f"seed {seed}: {len(cells)} cells take turns, {lab.experiment.allowance.describe()} each")
                     began = time.time()
-                    train_in_turns(work, cells)
+                    train_in_turns(work, distinct(cells, ()))
                     for cell in cells:
                         if cell.failure() is None:
                             work.carry_out(cell, began)
@@ -155,7 +157,7 @@ def _in_turns(lab: Lab, show: bool, notice: Notice, total: int) -> None:
 @contextmanager
 def _all_of(cells: Sequence[Cell]) -> Iterator[None]:
     with ExitStack() as held:
-        for cell in cells:
+        for cell in distinct(cells, ()):
             make_folder(cell.folder)
             held.enter_context(only_here(cell.folder, BUSY))
         yield

@@ -7,13 +7,14 @@ from typing import Any
 
 from stemma.schema.base import Blame, Conflict, Settings
 from stemma.schema.corpus import PAIR_PACKINGS, TWO_TEXTS, CorpusSettings, parse_template
+from stemma.schema.finetuning import UNSTATED, FinetuningSettings
 from stemma.schema.network import NetworkSettings
 from stemma.schema.objective import ObjectiveSettings
 from stemma.schema.task import BaseObjective
 from stemma.schema.tokenizer import TokenizerSettings
 from stemma.schema.training import TrainingSettings
 
-SECTIONS = ("tokenizer", "corpus", "network", "objective", "training")
+SECTIONS = ("tokenizer", "corpus", "network", "objective", "training", "finetuning")
 
 # What a size may set. The list is closed so that a size stays a size: ideas belong into recipes.
 SIZE_KEYS = (
@@ -25,6 +26,7 @@ SIZE_KEYS = (
     "network.initialization.spread", "corpus.sequence_length",
     "training.batch_size", "training.warmup_steps", "training.learning_rate", "training.steps",
     "training.checkpoint_every", "training.validate_every",
+    "finetuning.learning_rate", "finetuning.width", "finetuning.epochs", "finetuning.warmup", "finetuning.layer_decay",
     "objective.masked_lm.rate",  # ELECTRA's largest hides more: a better generator leaves fewer of them wrong
 )
 
@@ -35,6 +37,7 @@ class RecipeSettings(Settings):
     network: NetworkSettings
     objective: dict[str, ObjectiveSettings] = {}
     training: TrainingSettings
+    finetuning: FinetuningSettings = UNSTATED
 
     def packings(self) -> dict[str, str]:
         """The packing of each objective, by its name."""
@@ -151,6 +154,8 @@ class RecipeSettings(Settings):
                  "unfreeze": training.unfreeze is not None, "fresh": training.fresh > 0}
         for key in [key for key, stated in asked.items() if stated and one]:
             yield (Blame(f"training.{key}", f"treats layers differently, and {one} makes them one"),)
+        if self.finetuning.layer_decay is not None and one:
+            yield (Blame("finetuning.layer_decay", f"treats layers differently, and {one} makes them one"),)
         if frozen > layers + 1:
             yield (Blame("training.frozen", f"there are {layers} layers and the embedding: at most {layers + 1}, or "
                                             "all"),)

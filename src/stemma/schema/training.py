@@ -139,6 +139,7 @@ class TrainingSettings(Settings):
     spike_factor: Positive | None = None  # stop at a loss this many times its running mean; None = at NaN only
     # where training goes on from a model, layers may learn differently; the embedding counts as the lowest of them
     layer_decay: Decay | None = None  # each layer's rate is this share of the one's above it; heads have the full rate
+    layer_decay_top: Count | None = None  # the highest layer's is decayed this many times (ELECTRA: 2); None = once
     frozen: Annotated[int | Literal["all"], number_or("all", 0)] = 0  # so many lowest layers stand still
     unfreeze: Annotated[int | Literal["epoch"], number_or("epoch", 1)] | None = None  # heads learn first, and after
     #                                                                     every so many steps one layer more, from above

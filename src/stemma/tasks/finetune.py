@@ -6,7 +6,7 @@ A fine-tune is a run like any other: `run.json` names its task, so that `stemma 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -22,13 +22,10 @@ from stemma.training.budget import Budget
 from stemma.training.run import read_run
 
 PIPELINE = "pipeline.toml"  # the plan of several runs below one folder
-EPOCHS = 3
 ORIGIN = "fine-tuning"  # who set the values that a fine-tune brings
-WARMUP = 0.1  # share of the steps
-RATE, WIDTH = 5e-5, 768  # BERT's for a network of this width; narrower ones bear more, and wider ones less
-RELATIVE_RATE = 1e-3  # T5's for the same width, a share of each tensor's own size
-CLIP_NORM = 1.0
-STRATEGY = ("layer_decay", "frozen", "unfreeze", "fresh", "keep_best", "patience")  # what is chosen for one task
+SECTION = "finetuning"
+# what is chosen for one task
+STRATEGY = ("layer_decay", "layer_decay_top", "frozen", "unfreeze", "fresh", "keep_best", "patience")
 Notice = Callable[[str], None]
 
 
@@ -45,14 +42,37 @@ def resume(out: str | Path, *, show: bool = False, notice: Notice = lambda text:
     return pretrain.resume(out, show=show, notice=notice, work=import_module(f"stemma.tasks.{module}").work)
 
 
-def gentle(settings: RecipeSettings) -> dict[str, Any]:
-    """How a network is trained further: at a lower rate that falls to nothing; Adafactor's stays level, as T5's did."""
-    training = settings.training
-    relative = training.optimizer.kind == "adafactor" and training.optimizer.relative
-    rate = (RELATIVE_RATE if relative else RATE) * WIDTH / settings.network.width
-    return {"training.learning_rate": float(f"{min(rate, training.learning_rate):.3g}"),
-            "training.schedule": {"kind": "constant" if relative else "linear"},
-            "training.clip_norm": training.clip_norm or CLIP_NORM}
+def with_choices(recipe: Recipe, changes: Sequence[str]) -> tuple[Recipe, list[str]]:
+    """The recipe with what was typed of its section [finetuning], and the other changes, which come after it is turned
+    into [training] and so win. Where something is wrong, all of it is left, to be told with the rest."""
+    mine = [change for change in changes if change.partition("=")[2 if change.startswith("remove=") else 0].strip()
+            .startswith(f"{SECTION}.")]
+    try:
+        return recipe.typed(mine), [change for change in changes if change not in mine]
+    except UserError:
+        return recipe, list(changes)
+
+
+def gentle(settings: RecipeSettings, gone: Sequence[str] = ()) -> dict[str, Any]:
+    """How a network is trained further, as changes of its recipe: with the optimizer and at the rate of [finetuning].
+    What the recipe says for its pre-training alone is removed, and what else is `gone`."""
+    chosen, training = settings.finetuning, settings.training
+    removed = [*gone, *outgrown(settings)]
+    changes: dict[str, Any] = {"training.optimizer": chosen.optimizer.model_dump(),
+                               "training.schedule": chosen.schedule.model_dump(),
+                               "training.learning_rate": chosen.rate(settings.network.width)}
+    if chosen.clip_norm is not None:
+        changes["training.clip_norm"] = chosen.clip_norm
+    elif training.clip_norm is not None:
+        removed.append("training.clip_norm")
+    return {"remove": removed, **changes}
+
+
+def layered(settings: RecipeSettings) -> dict[str, Any]:
+    """How much less low layers learn than high ones, as [finetuning] has it."""
+    chosen = settings.finetuning
+    stated = {"training.layer_decay": chosen.layer_decay, "training.layer_decay_top": chosen.layer_decay_top}
+    return {key: value for key, value in stated.items() if value is not None}
 
 
 def outgrown(settings: RecipeSettings) -> list[str]:
@@ -78,7 +98,7 @@ def check_places(start: str | Path, run: Path, overwrite: bool) -> str:
 
 @dataclass(frozen=True)
 class Length:
-    """How long to train, in one of three ways; in none of them: a few epochs."""
+    """How long to train, in one of three ways; in none of them: the epochs of the recipe's [finetuning]."""
 
     epochs: float | None = None
     steps: int | None = None
@@ -93,10 +113,11 @@ class Length:
         Budget.choose(self.steps, None, self.minutes, 1)
 
     def fit(self, wanted: Recipe, epoch: int, typed: Collection[str]) -> tuple[Recipe, Budget]:
-        """The recipe with its pace, by the steps of an epoch, and the budget: a warm-up over a tenth of it, a look at
+        """The recipe with its pace, by the steps of an epoch, and the budget: a warm-up over a share of it, a look at
         the dev set and a checkpoint after each epoch. What was `typed` stays as it is."""
-        steps = self.steps or max(1, math.ceil(epoch * (self.epochs or EPOCHS)))
-        pace = {"training.steps": steps, "training.warmup_steps": int(WARMUP * steps),
+        chosen = wanted.settings.finetuning
+        steps = self.steps or max(1, math.ceil(epoch * (self.epochs or chosen.epochs)))
+        pace = {"training.steps": steps, "training.warmup_steps": int(chosen.warmup * steps),
                 "training.validate_every": min(epoch, steps), "training.checkpoint_every": min(epoch, steps)}
         pace = {key: value for key, value in pace.items() if key not in typed}
         if wanted.settings.training.unfreeze == "epoch":

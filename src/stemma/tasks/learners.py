@@ -38,7 +38,8 @@ def _of_kind(card: Card, layout: RowLayout, seed: int) -> Learner:
         case "tag":
             return TagLearner(card.name, layout, specs, card.labels, values["counts"], values.get("balance"))
         case "qa":
-            return SpanLearner(card.name, layout, specs, values["silence"], values.get("threshold", 0.5))
+            cut = {key: values[key] for key in ("stride", "overlap") if key in values}
+            return SpanLearner(card.name, layout, specs, values["silence"], values.get("threshold", 0.5), **cut)
         case "rank":
             return RankLearner(card.name, layout, specs, values.get("others", 3), seed)
     raise AssertionError(card.kind)

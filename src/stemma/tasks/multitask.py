@@ -25,7 +25,7 @@ from stemma.schema.layers import flatten, parse_changes
 from stemma.tasks import learning
 from stemma.tasks.batches import Lesson, batches_of
 from stemma.tasks.data.examples import Example
-from stemma.tasks.finetune import ORIGIN, Length, check_places
+from stemma.tasks.finetune import ORIGIN, Length, check_places, with_choices
 from stemma.tasks.learners import build_learner
 from stemma.tasks.learning import SETS, SEVERAL, TOKENIZER, file_of, layout_of, lesson_of, read_lines, stored
 from stemma.tasks.plan_files import Problems, refuse
@@ -38,6 +38,9 @@ from stemma.training.run import MODEL, RECIPE, RESULT, Plan, Reading, read_resul
 
 SHARED = "shared.json"  # what the tasks reached together, while some are still learnt further
 ALONE = "tasks"  # the folder of those
+# arXiv:1901.11504, section 4.2, and the defaults of its released code
+MT_DNN: dict[str, Any] = {"optimizer": {"kind": "adamax", "epsilon": 1e-6}, "learning_rate": 5e-5, "width": 768,
+                          "epochs": 5.0, "warmup": 0.1, "schedule": {"kind": "linear"}, "clip_norm": 1.0}
 Notice = Callable[[str], None]
 Sets = dict[str, list[Example]]
 
@@ -57,7 +60,7 @@ def multitask(plan: str | Path, start: str | Path, out: str | Path, *, epochs: f
     model = load(start)
     for text in model.notices:
         notice(text)
-    wanted = _adapted(model, told).typed(changes)
+    wanted = _adapted(model, told, changes)
     stated = {*flatten(parse_changes(changes)[0]), *flatten({"training": told.training})}
     cards = _cards(told, examples, model, wanted)
     batch_size = wanted.settings.training.batch_size
@@ -116,10 +119,15 @@ def _speaker(name: str, notice: Notice) -> Notice:
     return lambda text: notice(f"{name}: {text}")
 
 
-def _adapted(model: Model, plan: TaskPlan) -> Recipe:
-    adamax = model.recipe.with_changes({"training.optimizer": {"kind": "adamax"}}, ORIGIN)
-    wanted = adapted(replace(model, recipe=adamax))
-    return wanted.with_changes({"training": plan.training}, plan.path.name) if plan.training else wanted
+def _adapted(model: Model, plan: TaskPlan, typed: Sequence[str]) -> Recipe:
+    """MT-DNN's way of fine-tuning, whatever the model's own is; then what the plan says, then what was typed."""
+    own = model.recipe.values["finetuning"]
+    removed = [f"finetuning.{key}" for key in ("layer_decay", "layer_decay_top") if key in own]
+    shared = model.recipe.with_changes({"remove": removed, "finetuning": MT_DNN}, ORIGIN)
+    chosen, rest = with_choices(shared, typed)
+    wanted = adapted(replace(model, recipe=chosen))
+    wanted = wanted.with_changes({"training": plan.training}, plan.path.name) if plan.training else wanted
+    return wanted.typed(rest)
 
 
 def _cards(plan: TaskPlan, examples: Mapping[str, Sets], model: Model, wanted: Recipe) -> dict[str, Card]:

@@ -29,7 +29,7 @@ from stemma.tasks.data.datasets import DATASETS, METRICS, kind_of, read_examples
 from stemma.tasks.data.examples import Example, balance, labels_of, overlap
 from stemma.tasks.features import CHANGES as FEATURES
 from stemma.tasks.features import feature_head
-from stemma.tasks.finetune import ORIGIN, Length, check_places, gentle, outgrown
+from stemma.tasks.finetune import ORIGIN, Length, check_places, gentle, layered, with_choices
 from stemma.tasks.gpt_style import PAIR as GPT_PAIR
 from stemma.tasks.gpt_style import SINGLE as GPT_SINGLE
 from stemma.tasks.gpt_style import card_values, is_asked, prepared
@@ -40,6 +40,7 @@ from stemma.tasks.metrics.entities import scheme_of
 from stemma.tasks.scoring import rehearse, right
 from stemma.tasks.trials import Trials
 from stemma.tasks.trials import work as try_out
+from stemma.training.depth import height
 from stemma.training.pretrain import begin
 from stemma.training.run import RECIPE, Plan, Reading
 
@@ -92,10 +93,11 @@ def finetune(task: Task, start: str | Path, out: str | Path, *, epochs: float | 
         raise UserError("--features and --style gpt exclude each other: the new tokens must be learnt.")
     like_gpt = not task.features and is_asked(model, task.kind, task.style)
     model = prepared(model) if like_gpt else model
-    wanted, typed = adapted(model), set(flatten(parse_changes(changes)[0]))
-    wanted = (wanted.with_changes(FEATURES, ORIGIN) if task.features else wanted).typed(changes)
-    if trials and trials.rates and "training.learning_rate" in typed:
-        raise UserError("--rates and training.learning_rate exclude each other; give one of them.")
+    typed = set(flatten(parse_changes(changes)[0]))
+    wanted = adapted(model, changes, FEATURES if task.features else {})
+    for key in ("training.learning_rate", "finetuning.learning_rate"):
+        if trials and trials.rates and key in typed:
+            raise UserError(f"--rates and {key} exclude each other; give one of them.")
     card = draw_card(task, examples, model, wanted, SINGLE, like_gpt)
     learner = build_learner(card, layout_of(card, model.needs_tokenizer()), seed)
     lesson = lesson_of(learner, examples, wanted.settings.training.batch_size)
@@ -122,11 +124,17 @@ def keep(place: Path, model: Model, tasks: Mapping[str, tuple[Card, Mapping[str,
                 write_lines(place / file_of(part, card), [stored(example) for example in chosen])
 
 
-def adapted(model: Model) -> Recipe:
-    """The model's recipe, to be trained gently on examples."""
-    settings = model.recipe.settings
-    changes = {"tokenizer.vocab_size": vocabulary_of(model), "training.batch_size": BATCH_SIZE, **gentle(settings)}
-    return model.recipe.with_changes({"remove": outgrown(settings), **changes}, ORIGIN)
+def adapted(model: Model, typed: Sequence[str] = (), brought: Mapping[str, Any] | None = None) -> Recipe:
+    """The model's recipe, to be trained on examples as its [finetuning] says, then with what the task brought, and last
+    with what was typed."""
+    chosen, rest = with_choices(model.recipe, typed)
+    settings = chosen.settings
+    changes = {"tokenizer.vocab_size": vocabulary_of(model), "training.batch_size": BATCH_SIZE, **gentle(settings),
+               **(brought or {})}
+    frozen = {**changes, **flatten(parse_changes(rest)[0])}.get("training.frozen")
+    if frozen not in ("all", height(settings.network) + 1):  # with no layer left to learn, there is nothing to decay
+        changes |= layered(settings)
+    return chosen.with_changes(changes, ORIGIN).typed(rest)
 
 
 def vocabulary_of(model: Model) -> int:
@@ -204,6 +212,8 @@ def draw_card(task: Task, examples: Mapping[str, Sequence[Example]], model: Mode
     if kind == "qa":
         values["style"] = DATASETS[task.name].style if task.name in DATASETS else None
         values["silence"] = any(getattr(example, "impossible", False) for example in train)
+        chosen = wanted.settings.finetuning
+        values |= {"stride": chosen.stride} if chosen.overlap is None else {"overlap": chosen.overlap}
     if labels:
         counts = balance(train)
         values["counts"] = [counts.get(label, 0) for label in labels]

@@ -26,7 +26,7 @@ from stemma.tasks.learner import Item, Learner
 from stemma.tasks.windows import owners, windows
 
 LONGEST_QUESTION = 64  # tokens, and at most half of what a row holds; the rest is for the text
-OVERLAP = 128  # tokens that two neighbouring windows share, as BERT's authors have it
+OVERLAP = 128  # tokens that two neighbouring windows share, where nothing else is said: older models were trained so
 LONGEST_ANSWER = 30  # tokens
 NOTHING: dict[str, Any] = {"text": "", "start": None, "end": None, "score": None}
 CANDIDATES = 20  # beginnings and ends that are tried, each
@@ -43,12 +43,14 @@ class Window(NamedTuple):
 
 
 class SpanLearner(Learner):
-    """`silence`: whether a question may have no answer; `threshold`: how likely that must be before it is said."""
+    """`silence`: whether a question may have no answer; `threshold`: how likely that must be before it is said.
+    Windows begin `stride` tokens apart, or share `overlap` tokens."""
 
     def __init__(self, name: str, layout: RowLayout, specs: dict[str, HeadSpec], silence: bool = False,
-                 threshold: float = 0.5, weight: float = 1.0):
+                 threshold: float = 0.5, weight: float = 1.0, stride: int | None = None, overlap: int = OVERLAP):
         super().__init__(name, layout, weight)
         self._specs, self.silence, self.threshold = specs, silence, threshold
+        self.stride, self.overlap = stride, overlap
 
     def heads(self) -> dict[str, HeadSpec]:
         return self._specs
@@ -65,7 +67,7 @@ class SpanLearner(Learner):
             question = question[:longest]
             ids, offsets = texts[example.context]
             room = self.layout.room(2) - len(question)
-            cut = windows(len(ids), room, max(1, room - min(OVERLAP, room // 2)))
+            cut = windows(len(ids), room, self.step(room))
             owner = owners(len(ids), cut)
             span = answer_tokens(example, offsets)
             for window, (begin, end) in enumerate(cut):
@@ -79,6 +81,13 @@ class SpanLearner(Learner):
                 made.append(Item((row,), answer, number,
                                  Window(first, offsets[begin:end], owner[begin:end] == window, nothing)))
         return made
+
+    def step(self, room: int) -> int:
+        """How far a window of so many tokens stands from the next. Two always overlap, by half where less is asked."""
+        if self.stride is not None and self.stride < room:
+            return self.stride
+        overlap = room // 2 if self.stride is not None else min(self.overlap, room // 2)
+        return max(1, room - overlap)
 
     def targets(self, items: Sequence[Item], length: int) -> tuple[dict[str, Target], dict[str, Target]]:
         known = [number for number, item in enumerate(items) if item.answer is not None]

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,7 @@ from stemma.lineage import Recipe
 from stemma.objectives import build_objectives, check_needs
 from stemma.schema.corpus import Mixture
 from stemma.schema.layers import flatten, parse_changes
-from stemma.tasks.finetune import ORIGIN, Length, check_places, gentle, outgrown
+from stemma.tasks.finetune import ORIGIN, Length, check_places, gentle, layered, with_choices
 from stemma.tasks.mixture import Data
 from stemma.tasks.scores import summary_scores, translation_scores
 from stemma.text.parallel import Pair, PairSource, read_pairs
@@ -59,7 +60,8 @@ def finetune(start: str | Path, data: Data, out: str | Path, *, epochs: float | 
     model = load(start)
     for found in model.notices:
         notice(found)
-    wanted = adapted(model, data.mixture).typed(changes)
+    chosen, rest = with_choices(model.recipe, changes)
+    wanted = adapted(replace(model, recipe=chosen), data.mixture).typed(rest)
     typed = set(flatten(parse_changes(changes)[0]))
     with folder_atomically(run, overwrite, checksums=False) as place:
         corpus = _build(data, model, place, reading, notice)
@@ -85,7 +87,7 @@ def adapted(model: Model, mixture: Mixture | None = None) -> Recipe:
     if mixture is not None:
         changes["corpus.mixture"] = mixture.model_dump(exclude_none=True)
     gone = [f"objective.{other}" for other in settings.objective if other != name]
-    return recipe.with_changes({"remove": [*gone, *outgrown(settings)], **changes, **gentle(settings)}, ORIGIN)
+    return recipe.with_changes({**changes, **gentle(settings, gone), **layered(settings)}, ORIGIN)
 
 
 def _objective(recipe: Recipe) -> tuple[str, dict[str, Any]]:

@@ -37,10 +37,15 @@ def depth_of(name: str, settings: NetworkSettings) -> int:
     return below + 1 if rest[0] == "near" else highest  # distances serve all layers; a norm ends the stack
 
 
-def rates(network: Network, decay: float) -> dict[str, float]:
-    """By parameter, the share of the learning rate that it learns with."""
-    top = height(network.settings) + 1
-    return {name: decay ** (top - depth_of(name, network.settings)) for name, _ in network.named_parameters()}
+def rates(network: Network, decay: float, top: int = 1) -> dict[str, float]:
+    """By parameter, the share of the learning rate that it learns with: all of it for heads, decay ** top for the
+    highest layer."""
+    highest = height(network.settings)
+
+    def share(depth: int) -> float:
+        return 1.0 if depth > highest else decay ** (highest - depth + top)
+
+    return {name: share(depth_of(name, network.settings)) for name, _ in network.named_parameters()}
 
 
 def without_top(weights: Mapping[str, Tensor], settings: NetworkSettings, fresh: int) -> dict[str, Tensor]:

@@ -8,7 +8,7 @@ from stemma.lineage import Recipe, recipe
 from stemma.objectives import build_objectives
 from stemma.objectives.classifiers import RowClassifier
 from stemma.schema.encoder_tasks import PAIRS
-from stemma.tasks.finetune import WARMUP, gentle, outgrown
+from stemma.tasks.finetune import gentle
 from stemma.tasks.pipeline.plan import PipelinePlan, Stage
 from stemma.tasks.prepare import BATCH_SIZE
 from stemma.training.source import reads_pairs
@@ -59,12 +59,12 @@ def continued(chosen: Recipe, steps: int | None = None) -> Recipe:
     left = [task for task in tasks if task.name not in asking]
     if not any(task.guesses_tokens for task in left):
         asking, left = [], tasks
-    changes = {"training.batch_size": min(BATCH_SIZE, settings.training.batch_size), **gentle(settings)}
+    changes = {"training.batch_size": min(BATCH_SIZE, settings.training.batch_size),
+               **gentle(settings, [f"objective.{name}" for name in asking])}
     packings = [task.settings.needs_packing for task in left if task.settings.packing is None]
     if asking and settings.corpus.packing in PAIRS and all(not any_of or RUNNING in any_of for any_of in packings):
         changes["corpus.packing"] = RUNNING
     if steps is not None:
-        changes |= {"training.warmup_steps": int(WARMUP * steps),
+        changes |= {"training.warmup_steps": int(settings.finetuning.warmup * steps),
                     "training.checkpoint_every": min(settings.training.checkpoint_every, max(1, steps // 10))}
-    removed = [*outgrown(settings), *(f"objective.{name}" for name in asking)]
-    return chosen.with_changes({"remove": removed, **changes}, ORIGIN)
+    return chosen.with_changes(changes, ORIGIN)

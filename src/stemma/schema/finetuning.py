@@ -1,0 +1,32 @@
+"""How a pre-trained network is fine-tuned, whatever it was pre-trained with.
+
+A fine-tune turns these values into its `[training]` section; what is typed as `training.KEY=VALUE` wins. The defaults
+are BERT's (arXiv:1810.04805, appendix A.3, and its released code).
+"""
+
+from __future__ import annotations
+
+from stemma.schema.base import BelowOne, Count, Natural, Positive, Settings
+from stemma.schema.training import AdamW, Decay, LinearSchedule, OptimizerSettings, ScheduleSettings
+
+
+class FinetuningSettings(Settings):
+    optimizer: OptimizerSettings = AdamW(kind="adamw", epsilon=1e-6)
+    learning_rate: Positive = 5e-5  # of a network of this `width`:
+    width: Count = 768  # narrower networks take more, wider ones less, in proportion
+    schedule: ScheduleSettings = LinearSchedule(kind="linear")
+    epochs: Positive = 3.0
+    warmup: BelowOne = 0.1  # share of the steps
+    clip_norm: Positive | None = None
+    layer_decay: Decay | None = None  # as in [training]
+    layer_decay_top: Count | None = None
+    # a text that is too long for a question's row is read in windows:
+    stride: Count = 128  # tokens from the start of one to the start of the next (BERT's doc_stride)
+    overlap: Natural | None = None  # or tokens that two of them share (the `stride` of Hugging Face tokenizers)
+
+    def rate(self, width: int) -> float:
+        """The learning rate of a network of this width."""
+        return float(f"{self.learning_rate * self.width / width:.3g}")
+
+
+UNSTATED = FinetuningSettings(clip_norm=1.0)  # of a recipe that has no such section

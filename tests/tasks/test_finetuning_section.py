@@ -1,0 +1,225 @@
+"""What a model is fine-tuned with: its recipe's section [finetuning], whatever it was pre-trained with."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+
+import pytest
+import toy_tasks
+from safetensors.torch import load_file
+
+import stemma
+from stemma.cli import main
+from stemma.errors import UserError
+from stemma.exchange.load import _finetuned_as_published
+from stemma.lineage import diff, names, recipe
+from stemma.tasks.finetune import ORIGIN, gentle, resume
+from stemma.tasks.pipeline.recipes import continued
+from stemma.tasks.prepare import Task, finetune
+
+# optimizer, learning rate at a width, epochs, warm-up, clipping, layer decay; the recipes say where from
+PUBLISHED = {
+    "transformer": ("adam", 7e-5, 512, 3, 0.1, 1.0, None),
+    "universal-transformer": ("adam", 7e-5, 512, 3, 0.1, 1.0, None),
+    "transformer-xl": ("adam", 7e-5, 512, 3, 0.1, 1.0, None),
+    "mass": ("adam", 1e-4, 1024, 3, 0.1, 1.0, None),
+    "bart": ("adamw", 3e-5, 1024, 3, 0.025, 0.1, None),
+    "t5": ("adafactor", 1e-3, 768, 3, 0.0, None, None),
+    "prefix-lm": ("adafactor", 1e-3, 768, 3, 0.0, None, None),
+    "gpt": ("adamw", 6.25e-5, 768, 3, 0.002, 1.0, None),
+    "gpt2": ("adamw", 6.25e-5, 768, 3, 0.002, 1.0, None),
+    "gpt3": ("adamw", 6.25e-5, 768, 3, 0.002, 1.0, None),
+    "bert": ("adamw", 5e-5, 768, 3, 0.1, 1.0, None),
+    "bert-wwm": ("adamw", 3e-5, 768, 3, 0.1, 1.0, None),
+    "bert-wwm-ext": ("adamw", 3e-5, 768, 3, 0.1, 1.0, None),
+    "roberta": ("adamw", 2e-5, 1024, 10, 0.06, None, None),
+    "albert": ("adamw", 2e-5, 768, 10, 0.06, 1.0, None),
+    "electra": ("adamw", 1e-4, 768, 3, 0.1, 1.0, 0.8),
+    "ernie": ("adamw", 5e-5, 768, 10, 0.0, 1.0, None),
+    "ernie-2": ("adamw", 3e-5, 768, 4, 0.1, 1.0, None),
+    "spanbert": ("adamw", 2e-5, 768, 10, 0.1, 1.0, None),
+    "structbert": ("adamw", 5e-5, 768, 3, 0.1, 1.0, None),
+    "unilm": ("adamw", 3e-5, 1024, 10, 0.1, 1.0, None),
+    "xlnet": ("adamw", 2e-5, 1024, 5, 0.1, 1.0, None),
+}
+QUICK = ["training.batch_size=16", "training.threads=1"]
+
+
+@pytest.fixture(scope="module")
+def sets(tmp_path_factory):
+    return toy_tasks.write_sets(tmp_path_factory.mktemp("sets"), "classify", train=32, dev=16)
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory):
+    place = tmp_path_factory.mktemp("models")
+    return {name: toy_tasks.save_model(place / name, f"{name}@tiny") for name in ("bert", "albert", "electra")}
+
+
+def tuned(model, sets, out, *changes, kind="classify", **options):
+    finetune(Task(kind, sets), model, out, changes=[*QUICK, *changes], **options)
+    return stemma.recipe(out / "recipe.toml")
+
+
+def without_section(text):
+    """A recipe as it was written before there was such a section."""
+    kept, inside = [], False
+    for line in text.split("\n"):
+        inside = line.startswith("[finetuning") or inside and not line.startswith("[")
+        if not inside and not line.startswith(('"finetuning.', "finetuning.")):
+            kept.append(line)
+    assert "finetuning" not in "\n".join(kept).replace("fine-tuning", "")
+    return "\n".join(kept)
+
+
+# --- what recipes say
+
+
+@pytest.mark.parametrize("name", names())
+def test_every_recipe_is_fine_tuned_as_its_paper_does(name):
+    kind, rate, width, epochs, warmup, clip, decay = PUBLISHED[name]
+    chosen = recipe(name)
+    said = chosen.settings.finetuning
+    assert (said.optimizer.kind, said.learning_rate, said.width, said.epochs, said.warmup, said.clip_norm,
+            said.layer_decay) == (kind, rate, width, epochs, warmup, clip, decay)
+    training = chosen.with_changes(gentle(chosen.settings), ORIGIN).settings.training
+    assert training.optimizer == said.optimizer and training.optimizer.kind != "lamb"
+    assert training.schedule == said.schedule and training.clip_norm == clip
+    assert training.learning_rate == pytest.approx(rate * width / chosen.settings.network.width, rel=1e-2)
+    assert training.spike_factor is None and training.layer_decay is None
+
+
+@pytest.mark.parametrize(("name", "rate", "decay"), [
+    ("bert@tiny", 3e-4, None), ("bert@base", 5e-5, None), ("bert@large", 3.75e-5, None), ("roberta@large", 2e-5, None),
+    ("electra@small", 3e-4, 0.8), ("electra@base", 1e-4, 0.8), ("electra@large", 5e-5, 0.9),
+    ("albert@xxlarge", 2e-5, None), ("t5@small", 1e-3, None), ("t5@11b", 1e-3, None), ("xlnet@large", 2e-5, None)])
+def test_rates_go_by_width_and_sizes_may_say_more(name, rate, decay):
+    chosen = recipe(name).settings
+    assert chosen.finetuning.rate(chosen.network.width) == rate and chosen.finetuning.layer_decay == decay
+
+
+def test_it_is_inherited_shown_and_compared(capsys):
+    assert recipe("roberta").origin["finetuning.optimizer.epsilon"] == "bert"
+    changes = {change.key: (change.before, change.after) for change in diff("bert", "roberta")}
+    assert changes["finetuning.epochs"] == (3.0, 10.0) and changes["finetuning.optimizer.beta2"] == (0.999, 0.98)
+    assert changes["finetuning.clip_norm"] == (1.0, None)
+    assert main(["show", "electra"]) == main(["diff", "bert", "electra"]) == 0
+    shown, compared = capsys.readouterr().out.split("bert -> electra")
+    assert "finetuning.layer_decay " in shown and "finetuning.layer_decay_top" in shown
+    assert "finetuning.learning_rate" in compared
+
+
+def test_what_cannot_be_is_told_with_all_else():
+    with pytest.raises(UserError) as caught:
+        recipe("albert@tiny", ["finetuning.layer_decay=0.9", "finetuning.warmup=1.5", "finetuning.rate=1"])
+    assert {place.split(" = ")[0] for place, _ in caught.value.problems} == {
+        "finetuning.layer_decay", "finetuning.warmup", "finetuning.rate"}
+
+
+# --- what a fine-tune does with it
+
+
+def test_a_model_pre_trained_with_lamb_is_not_fine_tuned_with_it(tmp_path, models, sets):
+    assert recipe("albert@tiny").settings.training.optimizer.kind == "lamb"
+    training = tuned(models["albert"], sets, tmp_path / "run", steps=1).settings.training
+    assert training.optimizer.kind == "adamw" and training.optimizer.weight_decay == 0.01
+    assert training.learning_rate == pytest.approx(2e-5 * 768 / 32)
+
+
+def test_epochs_and_warm_up_are_the_recipes_and_what_is_typed_wins(tmp_path, models, sets):
+    training = tuned(models["albert"], sets, tmp_path / "default").settings.training
+    assert (training.steps, training.warmup_steps) == (2 * 10, 1)  # 32 examples, 16 at a time; 6%
+    chosen = tuned(models["bert"], sets, tmp_path / "typed", "finetuning.learning_rate=1e-4", "finetuning.width=32",
+                   "finetuning.epochs=2", "finetuning.warmup=0.5", "finetuning.optimizer.kind=adamax",
+                   "remove=finetuning.clip_norm")
+    training = chosen.settings.training
+    assert (training.learning_rate, training.steps, training.warmup_steps) == (1e-4, 4, 2)
+    assert training.optimizer.kind == "adamax" and training.clip_norm is None
+    assert chosen.origin["finetuning.epochs"] == "command line"
+    training = tuned(models["bert"], sets, tmp_path / "both", "finetuning.learning_rate=1e-4", "finetuning.epochs=2",
+                     "training.learning_rate=7e-4", "training.optimizer.kind=adam", epochs=1).settings.training
+    assert (training.learning_rate, training.optimizer.kind, training.steps) == (7e-4, "adam", 2)
+
+
+def test_all_that_is_wrong_is_told_at_once(tmp_path, models, sets):
+    with pytest.raises(UserError) as caught:
+        tuned(models["bert"], sets, tmp_path / "run", "finetuning.epochs=0", "training.batch_size=0", "network.heads=0")
+    assert len(caught.value.problems) == 3 and not (tmp_path / "run").exists()
+
+
+def test_a_layer_decay_of_the_recipe_is_used_and_given_up_where_nothing_is_left_to_decay(tmp_path, models, sets):
+    training = tuned(models["electra"], sets, tmp_path / "decayed", steps=1).settings.training
+    assert (training.layer_decay, training.layer_decay_top) == (0.8, 2)
+    for number, change in enumerate(("training.frozen=all", "training.frozen=3", "remove=finetuning.layer_decay")):
+        training = tuned(models["electra"], sets, tmp_path / f"{number}", change, steps=1).settings.training
+        assert training.layer_decay is None
+    again = tuned(tmp_path / "2", sets, tmp_path / "again", steps=1)  # what was taken away stays so
+    assert again.settings.finetuning.layer_decay is None
+
+
+def test_rates_that_are_tried_and_a_rate_that_is_typed_exclude_each_other(tmp_path, models, sets):
+    from stemma.tasks.trials import Trials
+
+    with pytest.raises(UserError, match="--rates and finetuning.learning_rate exclude each other"):
+        tuned(models["bert"], sets, tmp_path / "run", "finetuning.learning_rate=1e-4", trials=Trials((1e-3, 1e-4)))
+
+
+def test_text_is_read_further_with_the_same_optimizer_and_no_layer_decay():
+    settings = continued(recipe("albert@tiny"), steps=100).settings.training
+    assert settings.optimizer.kind == "adamw" and settings.warmup_steps == 6
+    assert continued(recipe("electra@tiny")).settings.training.layer_decay is None
+
+
+def test_questions_are_cut_as_the_card_says(tmp_path, models):
+    sets = toy_tasks.write_sets(tmp_path / "sets", "qa", train=8, dev=4)
+    for change, found in (("finetuning.stride=9", {"stride": 9}), ("finetuning.overlap=5", {"overlap": 5})):
+        tuned(models["bert"], sets, tmp_path / change, change, kind="qa", steps=1)
+        values = json.loads((tmp_path / change / "model/tasks.json").read_text())["task"]["values"]
+        assert {key: values[key] for key in ("stride", "overlap") if key in values} == found
+
+
+# --- folders of others, and old ones
+
+
+def test_a_hugging_face_folder_has_its_familys(tmp_path, models):
+    for name, model in [(name, models[name]) for name in ("bert", "albert")]:
+        shutil.copytree(model, tmp_path / name)
+        (tmp_path / name / "recipe.toml").unlink(missing_ok=True)
+        (tmp_path / name / "checksums.json").unlink(missing_ok=True)
+        assert stemma.load(tmp_path / name).recipe.values["finetuning"] == recipe(name).values["finetuning"]
+
+
+def test_a_hugging_face_folder_of_a_published_size_has_that_ones():
+    base = recipe("electra")
+    large = _finetuned_as_published(base, {"network.layers": 24, "network.width": 1024})
+    assert large.values["finetuning"] == recipe("electra@large").values["finetuning"]
+    assert large.values["network"] == base.values["network"]
+    assert _finetuned_as_published(base, {"network.layers": 3, "network.width": 1024}) == base
+
+
+@pytest.mark.parametrize(("name", "expected"), [("electra@large", "electra@large"), ("t5@tiny", "t5@tiny")])
+def test_a_recipe_from_before_has_its_familys(tmp_path, name, expected):
+    (tmp_path / "recipe.toml").write_text(without_section(recipe(name).to_toml()))
+    assert stemma.recipe(tmp_path / "recipe.toml").values == recipe(expected).values
+
+
+def test_a_recipe_of_ones_own_from_before_has_the_defaults(tmp_path):
+    mine = replace(recipe("t5@tiny"), name="mine")
+    (tmp_path / "recipe.toml").write_text(without_section(mine.to_toml()))
+    said = stemma.recipe(tmp_path / "recipe.toml").settings.finetuning
+    assert (said.optimizer.kind, said.learning_rate, said.width, said.clip_norm) == ("adamw", 5e-5, 768, 1.0)
+
+
+def test_a_fine_tune_from_before_goes_on_to_the_same_bytes(tmp_path, models, sets):
+    run = tmp_path / "run"
+    tuned(models["bert"], sets, run, "training.checkpoint_every=2", steps=4)
+    before = load_file(run / "model/model.safetensors")
+    shutil.rmtree(run / "checkpoints/step-4")
+    shutil.rmtree(run / "model")
+    (run / "result.json").unlink()
+    (run / "recipe.toml").write_text(without_section((run / "recipe.toml").read_text()))
+    resume(run)
+    after = load_file(run / "model/model.safetensors")
+    assert before.keys() == after.keys() and all((before[key] == after[key]).all() for key in before)
