@@ -39,7 +39,7 @@ from side import Side, compare, report, serve_loop, tell_peak, trainer_slices
 TASKS = {"sst2": "glue/SST-2/{}.tsv", "mrpc": "glue/MRPC/{}.tsv", "cola": "glue/CoLA/{}.tsv",
          "stsb": "glue/STS-B/{}.tsv", "bc5cdr": "ner/bc5cdr/{}.txt", "squad2": "squad2/{}.json"}
 KINDS = {"bc5cdr": "tag"}  # others go by their own names
-BATCH, WARMUP, DECAY, CLIP, EPSILON = 32, 0.1, 0.01, 1.0, 1e-8
+WARMUP, DECAY, CLIP, EPSILON = 0.1, 0.01, 1.0, 1e-8
 CLASSES = {"classify": "SequenceClassification", "pair": "SequenceClassification", "regress": "SequenceClassification",
            "tag": "TokenClassification", "qa": "QuestionAnswering"}
 SIDES = {"ours": "stemma", "fp32": "transformers Trainer fp32", "bf16": "transformers Trainer bf16"}
@@ -64,7 +64,7 @@ class Contest:
                          for part, limit in (("train", options.examples), ("dev", options.dev))} | {"test": []}
         self.model = load(options.model)
         # everything that a default could say is said here, so that both sides have it
-        self.changes = [f"training.batch_size={BATCH}", f"training.learning_rate={options.rate}",
+        self.changes = [f"training.batch_size={options.batch}", f"training.learning_rate={options.rate}",
                         "training.schedule.kind=linear", f"training.clip_norm={CLIP}", "training.optimizer.kind=adamw",
                         "training.optimizer.beta1=0.9", "training.optimizer.beta2=0.999",
                         f"training.optimizer.epsilon={EPSILON}", f"training.optimizer.weight_decay={DECAY}",
@@ -80,14 +80,14 @@ class Contest:
                      for name, head in self.card.heads.items()}
             self.card = replace(self.card, heads=heads)
         self.learner = build_learner(self.card, layout_of(self.card, self.model.needs_tokenizer()))
-        self.lesson = lesson_of(self.learner, self.examples, BATCH)
+        self.lesson = lesson_of(self.learner, self.examples, options.batch)
 
     def setting(self) -> dict[str, Any]:
         """What a pair of scores can be compared by."""
         options = self.options
         return {"task": self.task, "metric": self.card.metrics[0], "examples": len(self.examples["train"]),
-                "dev": len(self.examples["dev"]), "steps": self.steps(), "length": options.length,
-                "rate": options.rate, "dropout": options.dropout}
+                "dev": len(self.examples["dev"]), "steps": self.steps(), "batch": options.batch,
+                "length": options.length, "rate": options.rate, "dropout": options.dropout}
 
     def batches(self, seed: int) -> list[list[int]]:
         """The numbers of the rows of every step, as our loop draws them."""
@@ -225,7 +225,8 @@ def trainer(contest: Contest, folder: Path, steps: int, seed: int, bf16: bool = 
     collator = transformers.DataCollatorForTokenClassification(tokenizer) if kind == "tag" \
         else transformers.DataCollatorWithPadding(tokenizer)
     arguments = transformers.TrainingArguments(
-        output_dir=str(folder), per_device_train_batch_size=BATCH, max_steps=steps, learning_rate=contest.options.rate,
+        output_dir=str(folder), per_device_train_batch_size=contest.options.batch, max_steps=steps,
+        learning_rate=contest.options.rate,
         warmup_steps=contest.warmup(), lr_scheduler_type="linear", weight_decay=DECAY, adam_beta1=0.9, adam_beta2=0.999,
         adam_epsilon=EPSILON, max_grad_norm=CLIP, seed=seed, logging_steps=1 if start else 10**9,
         save_strategy="no", report_to=[], use_cpu=True, bf16=bf16, disable_tqdm=True)
@@ -334,12 +335,13 @@ def speed(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     """A slice is the same number of steps, so of examples, on every side."""
     common = ["--model", str(options.model), "--data", str(options.data), "--task", options.task, "--rate",
               str(options.rate), "--threads", str(options.threads), "--steps", str(options.steps), "--examples",
-              str(options.examples), "--epochs", str(options.epochs), "--length", str(options.length), "--dev", "1"]
+              str(options.examples), "--epochs", str(options.epochs), "--length", str(options.length), "--batch",
+              str(options.batch), "--dev", "1"]
     wanted = {side: name for side, name in SIDES.items() if side != "bf16" or not options.no_bf16}
     sides = [Side(name, Path(__file__), ["--side", side, "--folder", str(folder / side), *common])
              for side, name in wanted.items()]
     compare(sides, options.rounds)
-    return report(sides, "examples", options.steps * BATCH)
+    return report(sides, "examples", options.steps * options.batch)
 
 
 def main() -> None:
@@ -351,6 +353,7 @@ def main() -> None:
     parser.add_argument("--rate", type=float, default=1e-4, help="the highest learning rate")
     parser.add_argument("--examples", type=int, default=2000, help="to train on, drawn once for all seeds")
     parser.add_argument("--epochs", type=int, default=2)
+    parser.add_argument("--batch", type=int, default=32)
     parser.add_argument("--length", type=int, default=128, help="tokens of a row at most")
     parser.add_argument("--dev", type=int, default=1000, help="dev examples at most, drawn once for all seeds")
     parser.add_argument("--dropout", type=float, help="of all kinds, on both sides; otherwise the checkpoint's")

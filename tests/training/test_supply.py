@@ -66,6 +66,30 @@ def test_the_same_seed_gives_the_same_batches_and_another_seed_others(make, chan
     assert not any(same(a.batch, b.batch) for a, b in zip(one, third, strict=True))
 
 
+@pytest.mark.parametrize(("changes", "told"), [
+    (("remove=objective.next_sentence",), "corpus.packing=full_sentences, which"),  # one sentence a row
+    ((), "corpus.sequence_length="),  # the sentence task needs its pairs
+    (("remove=objective.next_sentence", "objective.masked_lm.packing=sentence_pair"),
+     "objective.masked_lm.packing=full_sentences, which"),
+    (("remove=objective.next_sentence", "corpus.packing=full_sentences"), None)])
+def test_rows_of_mostly_padding_are_told_with_the_key_that_fills_them(make, tmp_path, tokenizer_folder, changes, told):
+    lines = [line for line in small_text(documents=20).splitlines() if line]
+    short = corpus_of(tmp_path, [[line] for line in lines], tokenizer_folder)
+    supply = make(*changes, "corpus.sequence_length=96", of=short)
+    found = supply.mostly_padding()
+    if told is None:
+        assert found is None
+        return
+    lengths = np.concatenate([supply.draft(step, 96)[0].lengths for step in range(4)])
+    assert 2 * lengths.mean() < 96
+    assert told in found and ("full_sentences" in told) == ("full_sentences" in found)
+    assert "mostly padding" in found and "corpus.sequence_length = 96" in found
+    average = int(found.split("mostly padding: ")[1].split()[0])
+    assert average == pytest.approx(lengths.mean(), rel=0.25)
+    shorter = int(found.split("corpus.sequence_length=")[1].split(".")[0])
+    assert make(*changes, f"corpus.sequence_length={shorter}", of=short).mostly_padding() is None
+
+
 @pytest.mark.parametrize("changes", [(), (DYNAMIC,), ("objective.masked_lm.packing=full_sentences",)])
 @pytest.mark.parametrize("stop", [1, 5, 40])
 def test_going_on_from_a_saved_position_gives_the_batches_that_would_have_come(make, changes, stop):

@@ -17,6 +17,7 @@ CONTIGUOUS_PACKINGS: tuple[Packing, ...] = ("contiguous", "contiguous_pair")  # 
 SHUFFLED_PACKINGS: tuple[Packing, ...] = tuple(kind for kind in get_args(Packing) if kind not in CONTIGUOUS_PACKINGS)
 BUCKETED_PACKINGS: tuple[Packing, ...] = ("sentence", "parallel")  # a batch's rows are of similar length
 RUNNING_TEXT: tuple[Packing, ...] = ("full_sentences", "doc_sentences", "stream", "sentence")  # rows of one text, no B
+FILLED_PACKINGS: tuple[Packing, ...] = ("segment_pair", "sentence_pair", "full_sentences", "doc_sentences", "stream")
 TWO_TEXTS: tuple[Packing, ...] = ("segment_pair", "sentence_pair", "parallel")  # rows of A and B that stand alone
 TEMPLATE_ROLES = ("start", "separator", "begin", "end", "mask")
 

@@ -243,7 +243,7 @@ class Loop:
         last = max(self.course.step - 1, 0)
         begun = {o.name for o in self.objectives if has_begun(o, last, self.course.used)}
         sums: dict[str, list[float]] = {}
-        floors: dict[str, list[float]] = {}
+        seen: dict[str, list[Batch]] = {}
         self.network.eval()
         torch.manual_seed(self.seed)  # a generator draws (ELECTRA): the same each time, whenever the run was resumed
         state: State | None = None
@@ -255,10 +255,11 @@ class Loop:
             state = hidden.state
             for objective in objectives:
                 sums.setdefault(objective.name, []).append(float(found[objective.name]))
-                floors.setdefault(objective.name, []).append(objective.baseline(batch, self.unigram)[objective.name])
+                seen.setdefault(objective.name, []).append(batch)
         self.layers.train()
         losses = {name: float(np.mean(values)) for name, values in sums.items()}
-        baselines = {name: float(np.mean(values)) for name, values in floors.items()}
+        baselines = {objective.name: objective.mean_baseline(seen[objective.name], self.unigram)
+                     for objective in self.objectives if objective.name in seen}
         return {"validation_loss": _reported(losses, self.objectives), "validation_losses": losses,
                 "unigram_loss": _reported(baselines, self.objectives), "baselines": baselines}
 

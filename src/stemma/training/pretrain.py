@@ -178,6 +178,8 @@ def open_training(run: Path, show: bool, notice: Notice) -> Training:
     loop = Loop(run, wanted, supply, network, plan.budget, plan.seed, notice, plan.tensorboard, show)
     if plan.task is None and (told := supply.too_long()):  # a fine-tune has said it already
         notice(told)
+    if begins and (told := supply.mostly_padding()):
+        notice(told)
     if show:
         notice(f"{wanted.label} · {network.parameter_count() / 1e6:.1f} M parameters · "
                f"{corpus.tokens / 1e6:.2f} M tokens · {str(loop.precision).removeprefix('torch.')} on "

@@ -26,7 +26,8 @@ from stemma.corpus.view import View, split
 from stemma.errors import UserError
 from stemma.lineage import Recipe
 from stemma.objectives import Batch, Group, Objective, finish, group_objectives
-from stemma.schema.corpus import BUCKETED_PACKINGS, CONTIGUOUS_PACKINGS
+from stemma.objectives.classifiers import RowClassifier
+from stemma.schema.corpus import BUCKETED_PACKINGS, CONTIGUOUS_PACKINGS, FILLED_PACKINGS
 from stemma.training.batches import Prepared
 from stemma.training.stages import going_on
 
@@ -35,6 +36,7 @@ BATCH_TOKENS = 8192  # of them at once
 COUNTED_PAIRS = 65_536  # pairs whose tokens are counted at once
 SEGMENTS = 4  # windows that a held-out column should have at least, so that a memory comes into play
 VALIDATION_SEED = 20_181_011
+SAMPLE = 64  # rows that are looked at before training
 
 
 AnyFeed = Feed | ContiguousFeed
@@ -141,6 +143,28 @@ class Supply:
                         f'{document + 1:,}, "{begins}...".')
         return None
 
+    def mostly_padding(self) -> str | None:
+        """What to tell where rows are less than half full, judged by a batch of each kind, and which key fills them."""
+        length = self.settings.sequence_length
+        for group in self.groups:
+            if group.decodes or group.packing not in FILLED_PACKINGS or not len(self._read[group.packing][0].documents):
+                continue
+            lengths = self._sample(group, length).lengths
+            if 2 * lengths.mean() >= length:
+                continue
+            own = next((objective.name for objective in group.objectives if objective.settings.packing), None)
+            paired = any(isinstance(objective, RowClassifier) for objective in group.objectives)
+            ways = [] if paired or group.packing == "full_sentences" else \
+                [f"{'corpus' if own is None else f'objective.{own}'}.packing=full_sentences, which fills rows with "
+                 "sentences of several documents"]
+            shorter = -(-int(np.quantile(lengths, 0.95)) // 8) * 8
+            ways += [f"corpus.sequence_length={shorter}"] if shorter < length else []
+            if ways:
+                return (f"rows are mostly padding: {lengths.mean():.0f} tokens on average where "
+                        f"corpus.sequence_length = {length}, about {self.batch_size * lengths.mean():,.0f} tokens a "
+                        f"step. Set {', or '.join(ways)}.")
+        return None
+
     def _held_out(self, number: int, length: int) -> Iterator[tuple[int, Draft]]:
         """Drafts of held-out text, each with a number of its own."""
         group, packing = self.groups[number], self._packing(self.groups[number], length)
@@ -198,18 +222,22 @@ class Supply:
 
     def _special_counts(self, group: Group, text: int) -> np.ndarray:
         """How often special tokens (sentinels, the end) are guessed beside so many of the text, judged by a batch."""
-        packing = self._packing(group, self.settings.sequence_length)
-        feed = self._new_feed(group, packing, VALIDATION_SEED, self.settings.sequence_length)
-        draft, _ = self._draw(feed, self._read[group.packing][0], group, min(self.batch_size, 64))
-        rng = np.random.default_rng(VALIDATION_SEED)
-        for objective in group.objectives:
-            objective.corrupt(draft, rng)
+        draft = self._sample(group, self.settings.sequence_length)
         labels = np.concatenate([target.labels.numpy() for target in finish(draft, group.visibility).scores.values()])
         found = np.bincount(labels, minlength=len(self.corpus.counts))
         special = np.zeros_like(found)
         special[self.corpus.tokenizer.special_ids] = found[self.corpus.tokenizer.special_ids]
         share = special / max(1, found.sum() - special.sum())
         return np.rint(share * text).astype(self.corpus.counts.dtype)
+
+    def _sample(self, group: Group, length: int) -> Draft:
+        """Some rows as they may come, ready to be looked at."""
+        feed = self._new_feed(group, self._packing(group, length), VALIDATION_SEED, length)
+        draft, _ = self._draw(feed, self._read[group.packing][0], group, min(self.batch_size, SAMPLE))
+        rng = np.random.default_rng(VALIDATION_SEED)
+        for objective in group.objectives:
+            objective.corrupt(draft, rng)
+        return draft
 
     def draft(self, step: int, length: int, used: float = 0.0) -> tuple[Draft, tuple[Objective, ...]]:
         """The draft of a step, corrupted and ready to be turned into tensors (or shown to people)."""
