@@ -61,7 +61,7 @@ def pretrain(chosen: Recipe | str, corpus: str | Path | Sequence[str], out: str 
     other = locate_target(wanted, folder, text, _paths(target))
     origin = None if start is None else str(Path(start).absolute()) if Path(start).exists() else str(start)
     plan = Plan(folder, text, budget, seed, origin, reading or Reading(), tensorboard=tensorboard,
-                target=other)
+                target=other, split_first=True)
     if folder:
         opened = Corpus.open(folder)
         wanted = adopt_tokenizer(wanted, opened)
@@ -214,7 +214,8 @@ def _made_before(plan: Plan) -> Corpus | None:
 def _make(wanted: Recipe, plan: Plan, notice: Notice) -> Corpus:
     """A corpus of the raw text, with the tokenizer of the model to start from, or one as the recipe says."""
     if plan.start is None:
-        return corpus_from_text(plan.text, wanted, plan.reading, notice, target=plan.target)
+        return corpus_from_text(plan.text, wanted, plan.reading, notice, target=plan.target,
+                                split_first=plan.split_first)
     from stemma.exchange.load import find_folder
 
     return corpus_from_text(plan.text, wanted, plan.reading, notice, Tokenizer.load(find_folder(plan.start)),
