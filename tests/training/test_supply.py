@@ -127,14 +127,26 @@ def test_two_phases(make):
     assert make("corpus.first_phase.sequence_length=128").length_at(0.0) == 32
 
 
+@pytest.mark.parametrize("packing", ["segment_pair", "contiguous"])
+def test_each_phase_has_its_own_batch(make, packing):
+    tasks = [] if packing == "segment_pair" else ["remove=objective.next_sentence", "remove=objective.masked_lm",
+                                                    "objective.causal_lm.weight=1.0", f"corpus.packing={packing}"]
+    supply = make(*tasks, "corpus.first_phase.share=0.5", "corpus.first_phase.sequence_length=16",
+                  "corpus.first_phase.batch_size=20")
+    assert [supply.take(step, supply.length_at(used), used).batch.rows
+            for step, used in enumerate((0.0, 0.4, 0.5, 0.9))] == [20, 20, 8, 8]
+    alone = make(*tasks, "corpus.first_phase.sequence_length=128", "corpus.first_phase.batch_size=20")
+    assert alone.take(0, alone.length_at(0.0), 0.0).batch.rows == 8  # one phase only
+
+
 def rows_by_source(supply: Supply, epochs: int) -> list[dict[int, tuple[list[int], list[int], int]]]:
     """For each epoch (all of one length): where A begins -> (input, original, label) of that row."""
     found: list[dict[int, tuple[list[int], list[int], int]]] = [{} for _ in range(epochs)]
     step, rows = 0, supply._feed(0, 32).all_rows(10**9).rows
-    while step * supply.batch_size < epochs * rows:
+    while step * supply.rows_at(32) < epochs * rows:
         draft, _ = supply.draft(step, 32)
         for row in range(draft.rows):
-            epoch = (step * supply.batch_size + row) // rows
+            epoch = (step * supply.rows_at(32) + row) // rows
             start = int(draft.pieces.start[np.searchsorted(draft.pieces.row, row)])
             if epoch < epochs:
                 found[epoch][start] = (draft.ids[row].tolist(), draft.original[row].tolist(),

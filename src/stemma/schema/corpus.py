@@ -8,7 +8,7 @@ from typing import Annotated, Literal, NamedTuple, get_args
 from pydantic import AfterValidator
 
 from stemma.errors import did_you_mean
-from stemma.schema.base import Count, Positive, Probability, Settings, Share
+from stemma.schema.base import Count, Natural, Positive, Probability, Settings, Share
 
 Packing = Literal["segment_pair", "sentence_pair", "full_sentences", "doc_sentences", "stream", "contiguous",
                   "contiguous_pair", "sentence", "parallel", "dialogue"]
@@ -62,8 +62,11 @@ PairTemplate = Annotated[str, _holding("A", "B")]
 class FirstPhase(Settings):
     """Attention costs the square of the length, so BERT sees short examples first."""
 
-    share: Share
+    share: Share  # of the budget
     sequence_length: Count
+    batch_size: Count | None = None  # sequences a step in this phase; None = training.batch_size
+    warmup_steps: Natural | None = None  # of this phase, and training.warmup_steps is that of the second: the schedule
+    #                                      then runs once in each phase; None = one schedule over the whole budget
 
 
 class Mixture(Settings):
