@@ -10,6 +10,7 @@ from stemma.objectives import Batch, Objective, build_objectives
 from stemma.text.parallel import PairSource
 from stemma.training import supply as supply_module
 from stemma.training.batches import Prepared
+from stemma.training.padding import mostly_padding
 from stemma.training.supply import Supply
 
 DYNAMIC = "objective.masked_lm.dynamic=true"
@@ -76,7 +77,7 @@ def test_rows_of_mostly_padding_are_told_with_the_key_that_fills_them(make, tmp_
     lines = [line for line in small_text(documents=20).splitlines() if line]
     short = corpus_of(tmp_path, [[line] for line in lines], tokenizer_folder)
     supply = make(*changes, "corpus.sequence_length=96", of=short)
-    found = supply.mostly_padding()
+    found = mostly_padding(supply)
     if told is None:
         assert found is None
         return
@@ -87,7 +88,7 @@ def test_rows_of_mostly_padding_are_told_with_the_key_that_fills_them(make, tmp_
     average = int(found.split("mostly padding: ")[1].split()[0])
     assert average == pytest.approx(lengths.mean(), rel=0.25)
     shorter = int(found.split("corpus.sequence_length=")[1].split(".")[0])
-    assert make(*changes, f"corpus.sequence_length={shorter}", of=short).mostly_padding() is None
+    assert mostly_padding(make(*changes, f"corpus.sequence_length={shorter}", of=short)) is None
 
 
 @pytest.mark.parametrize("changes", [(), (DYNAMIC,), ("objective.masked_lm.packing=full_sentences",)])

@@ -152,6 +152,7 @@ def open_training(run: Path, show: bool, notice: Notice) -> Training:
     from stemma.objectives import build_network, build_objectives, check_needs, without_data
     from stemma.training.checkpoints import latest_checkpoint
     from stemma.training.loop import Loop
+    from stemma.training.padding import mostly_padding
     from stemma.training.stages import check_stages
     from stemma.training.start import start_from
     from stemma.training.supply import Supply
@@ -178,7 +179,7 @@ def open_training(run: Path, show: bool, notice: Notice) -> Training:
     loop = Loop(run, wanted, supply, network, plan.budget, plan.seed, notice, plan.tensorboard, show)
     if plan.task is None and (told := supply.too_long()):  # a fine-tune has said it already
         notice(told)
-    if begins and (told := supply.mostly_padding()):
+    if begins and (told := mostly_padding(supply)):
         notice(told)
     if show:
         notice(f"{wanted.label} · {network.parameter_count() / 1e6:.1f} M parameters · "

@@ -26,8 +26,7 @@ from stemma.corpus.view import View, split
 from stemma.errors import UserError
 from stemma.lineage import Recipe
 from stemma.objectives import Batch, Group, Objective, finish, group_objectives
-from stemma.objectives.classifiers import RowClassifier
-from stemma.schema.corpus import BUCKETED_PACKINGS, CONTIGUOUS_PACKINGS, FILLED_PACKINGS
+from stemma.schema.corpus import BUCKETED_PACKINGS, CONTIGUOUS_PACKINGS
 from stemma.training.batches import Prepared
 from stemma.training.phases import first_phase, rows_of
 from stemma.training.stages import going_on
@@ -145,29 +144,6 @@ class Supply:
                         f'{document + 1:,}, "{begins}...".')
         return None
 
-    def mostly_padding(self) -> str | None:
-        """What to tell where rows are less than half full, judged by a batch of each kind, and which key fills them."""
-        length = self.settings.sequence_length
-        for group in self.groups:
-            if group.decodes or group.packing not in FILLED_PACKINGS or not len(self._read[group.packing][0].documents):
-                continue
-            lengths = self._sample(group, length).lengths
-            if 2 * lengths.mean() >= length:
-                continue
-            own = next((objective.name for objective in group.objectives if objective.settings.packing), None)
-            paired = any(isinstance(objective, RowClassifier) for objective in group.objectives)
-            ways = [] if paired or group.packing == "full_sentences" else \
-                [f"{'corpus' if own is None else f'objective.{own}'}.packing=full_sentences, which fills rows with "
-                 "sentences of several documents"]
-            shorter = -(-int(np.quantile(lengths, 0.95)) // 8) * 8
-            ways += [f"corpus.sequence_length={shorter}"] if shorter < length else []
-            if ways:
-                tokens = self.rows_at(length) * lengths.mean()
-                return (f"rows are mostly padding: {lengths.mean():.0f} tokens on average where "
-                        f"corpus.sequence_length = {length}, about {tokens:,.0f} tokens a step. Set "
-                        f"{', or '.join(ways)}.")
-        return None
-
     def _held_out(self, number: int, length: int) -> Iterator[tuple[int, Draft]]:
         """Drafts of held-out text, each with a number of its own."""
         group, packing = self.groups[number], self._packing(self.groups[number], length)
@@ -225,7 +201,7 @@ class Supply:
 
     def _special_counts(self, group: Group, text: int) -> np.ndarray:
         """How often special tokens (sentinels, the end) are guessed beside so many of the text, judged by a batch."""
-        draft = self._sample(group, self.settings.sequence_length)
+        draft = self.sample(group, self.settings.sequence_length)
         labels = np.concatenate([target.labels.numpy() for target in finish(draft, group.visibility).scores.values()])
         found = np.bincount(labels, minlength=len(self.corpus.counts))
         special = np.zeros_like(found)
@@ -233,7 +209,11 @@ class Supply:
         share = special / max(1, found.sum() - special.sum())
         return np.rint(share * text).astype(self.corpus.counts.dtype)
 
-    def _sample(self, group: Group, length: int) -> Draft:
+    def has_text(self, group: Group) -> bool:
+        """Whether there is anything to train on that its packing can lay out."""
+        return len(self._read[group.packing][0].documents) > 0
+
+    def sample(self, group: Group, length: int) -> Draft:
         """Some rows as they may come, ready to be looked at."""
         feed = self._new_feed(group, self._packing(group, length), VALIDATION_SEED, length)
         draft, _ = self._draw(feed, self._read[group.packing][0], group, min(self.rows_at(length), SAMPLE))
