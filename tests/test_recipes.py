@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 
 from stemma import lineage
 from stemma.schema.layers import flatten
+from stemma.training.phases import phases_of
 
 ALL = [f"{name}@{size}" for name in lineage.names() for size in lineage.recipe(name).sizes]
 
@@ -76,7 +79,8 @@ def test_bert_as_published():
     assert found.parent == "transformer" and settings.network.decoder is None
     assert settings.tokenizer.model_dump() == {"kind": "wordpiece", "vocab_size": 30522, "lowercase": True,
                                                "cjk_spacing": True, "simplify": False}
-    assert settings.corpus.first_phase.model_dump() == {"share": 0.9, "sequence_length": 128}
+    assert settings.corpus.first_phase.model_dump(exclude_none=True) == {"share": 0.9, "sequence_length": 128}
+    assert len(phases_of(settings)) == 1  # one schedule over both
     assert settings.corpus.sequence_length == settings.network.position.maximum == 512
     embedding = settings.network.embedding
     assert (embedding.width, embedding.segments, embedding.scale, embedding.norm) == (None, 2, False, True)
@@ -144,8 +148,25 @@ def test_whole_word_bert_as_published():
         assert settings.objective["masked_lm"].unit == "word" and "next_sentence" in settings.objective
         assert settings.training.steps == sum(phases) and settings.corpus.first_phase.sequence_length == 128
         assert settings.corpus.first_phase.share == pytest.approx(phases[0] / sum(phases), abs=1e-3)
-        assert (settings.training.batch_size, settings.training.optimizer.kind) == (2560, "lamb")
+        assert settings.training.optimizer.kind == "lamb"
+        # the authors' table: batches of 2,560 rows of 128, then 384 of 512; a tenth of each phase is its warm-up
+        first, second = phases_of(settings)
+        assert [(phase.rows, phase.length) for phase in (first, second)] == [(2560, 128), (384, 512)]
+        assert [phase.warmup_steps for phase in (first, second)] == [steps // 10 for steps in phases]
+        assert (first.starts, first.stops, second.stops) == (0, settings.corpus.first_phase.share, 1)
         assert settings.tokenizer.vocab_size == 21128 and settings.tokenizer.cjk_spacing
+
+
+def test_a_laptop_never_meets_the_published_batch_of_a_first_phase():
+    """Its window is as short as the rows of the first phase, so there is one phase; a longer one is typed."""
+    for name, size in itertools.product(("bert-wwm", "bert-wwm-ext"), ("tiny", "mini", "midi")):
+        settings = lineage.recipe(f"{name}@{size}").settings
+        (only,) = phases_of(settings)
+        assert only.rows == settings.training.batch_size <= 32
+        longer = lineage.recipe(f"{name}@{size}", ["corpus.sequence_length=512"]).settings
+        first, second = phases_of(longer)
+        assert first.rows * first.length == second.rows * second.length <= 32 * 512
+        assert first.warmup_steps == second.warmup_steps < longer.training.steps // 5
 
 
 def test_spanbert_as_published():

@@ -108,6 +108,26 @@ def test_it_agrees_with_the_transcription(halting, transition, causal, place):
         assert float(made.auxiliary["ponder"]) == pytest.approx(0.01 * sum(costs) / len(costs), abs=1e-6)
 
 
+def test_thinking_longer_costs_what_its_gradient_says():
+    """Of the ponder cost only what was left at the last step has a gradient: it is what the cost changes by where the
+    halting unit is turned up a little, and every place still takes as many steps."""
+    torch.manual_seed(0)
+    model = small(halting=True)
+    unit, stream = model.network.encoder.halting.unit, Stream(ids_of(2, 7), Causal())
+    made = model.network({"encoder": stream})
+    made.auxiliary["ponder"].backward()
+    gradient = float(unit.bias.grad)
+    costs, step = [], 3e-3
+    for change in (step, -step):
+        with torch.no_grad():
+            unit.bias += change
+            moved = model.network({"encoder": stream})
+            unit.bias -= change
+        assert torch.equal(moved.measures["steps"], made.measures["steps"]), "a place halts at another step"
+        costs.append(float(moved.auxiliary["ponder"]))
+    assert abs(gradient) > 1e-4 and gradient == pytest.approx((costs[0] - costs[1]) / (2 * step), rel=0.02)
+
+
 @HALTING
 @TRANSITION
 @CAUSAL

@@ -4,11 +4,13 @@ import json
 
 import pytest
 from commands import stemma
+from conftest import small_text
+from making import corpus_of
 
 from stemma import lineage
 from stemma.corpus.shards import Corpus
 from stemma.errors import UserError
-from stemma.objectives import without_data
+from stemma.objectives import check_needs, without_data
 from stemma.objectives.absent import switch_off
 
 STAGES = {name: {"starts": starts, "stops": stops} for name, starts, stops in
@@ -77,6 +79,34 @@ def test_ernie_on_plain_text_is_masks_alone(corpus_folder):
     assert without_data(left, corpus) == (left, [])
     bert = lineage.recipe("bert@tiny")
     assert without_data(bert, corpus) == (bert, [])
+
+
+@pytest.fixture(scope="module")
+def single_sentences(tmp_path_factory, tokenizer_folder) -> Corpus:
+    """Documents of one sentence each, and long enough that none of them fills a row."""
+    lines = [line for line in small_text(documents=12).splitlines() if line]
+    return corpus_of(tmp_path_factory.mktemp("lines"), [[line] for line in lines], tokenizer_folder)
+
+
+@pytest.mark.parametrize(("name", "gone"), [
+    ("bert@tiny", {"next_sentence"}), ("albert@tiny", {"sentence_order"}), ("structbert@tiny", {"sentence_order"}),
+    ("ernie-2@tiny", {"sentence_distance", "sentence_reordering", "discourse_relation"})])
+def test_tasks_about_neighbouring_sentences_are_switched_off_where_there_are_none(single_sentences, name, gone):
+    recipe = lineage.recipe(name)
+    assert gone <= recipe.settings.objective.keys()
+    left, told = without_data(recipe, single_sentences)
+    assert not gone & left.settings.objective.keys() and "masked_lm" in left.settings.objective
+    for task in gone:
+        (line,) = [line for line in told if line.startswith(f"objective.{task} is switched off")]
+        assert "single sentence" in line and "--documents" in line and "--sentences split" in line
+    check_needs(left, single_sentences)
+
+
+def test_a_sentence_task_alone_is_refused(single_sentences):
+    with pytest.raises(UserError) as caught:
+        without_data(lineage.recipe("bert@tiny", ["remove=objective.masked_lm"]), single_sentences)
+    [(place, why)] = caught.value.problems
+    assert place == "objective.next_sentence" and "single sentence" in why
 
 
 def test_if_nothing_is_left_every_reason_is_told(corpus_folder):

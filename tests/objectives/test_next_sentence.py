@@ -136,12 +136,22 @@ def test_a_row_with_its_own_randomness_is_the_same_in_any_batch(corpus):
         assert (own.random((1, 2))[0] == after[row]).all()  # so whatever comes next is the same, too
 
 
-@pytest.mark.parametrize("random", [0.0, 0.5, 1.0])
-def test_baseline_is_a_number_at_any_rate(corpus, random):
-    draft = draft_of(whole(corpus), "segment_pair", 24, rows=50)
-    chosen = objective(random)
-    chosen.corrupt(draft, np.random.default_rng(0))
-    found = chosen.baseline(finish(draft), np.zeros(1))["next_sentence"]
-    assert math.isfinite(found)
-    if random == 0.5:
-        assert found == pytest.approx(math.log(2))
+@pytest.mark.parametrize("random", [0.0, 0.25, 1.0])
+def test_the_baseline_is_the_class_prior_of_the_labels_that_were_drawn(corpus, random):
+    """Not of those that were wanted: a row whose document ends gets a B from elsewhere whatever was drawn. Over several
+    batches the prior is that of all of them: a batch of few rows tells its own too well."""
+    chosen, batches, labels = objective(random), [], []
+    for seed in range(3):
+        draft = draft_of(whole(corpus), "segment_pair", 24, rows=20, seed=seed)
+        chosen.corrupt(draft, np.random.default_rng(seed))
+        batches.append(finish(draft))
+        labels.append(draft.labels[HEAD])
+        assert chosen.baseline(batches[-1], np.zeros(1))[HEAD] == pytest.approx(entropy(labels[-1]))
+    found = chosen.mean_baseline(batches, np.zeros(1))
+    assert found == pytest.approx(entropy(np.concatenate(labels)))
+    assert found == 0 if random == 1.0 else 0 < found < math.log(2)
+
+
+def entropy(labels: np.ndarray) -> float:
+    shares = [share for share in (labels.mean(), 1 - labels.mean()) if share]
+    return -sum(share * math.log(share) for share in shares)

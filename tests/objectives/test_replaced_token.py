@@ -146,6 +146,31 @@ def test_only_hidden_places_are_judged_where_that_is_asked_for(batches):
     assert int(of) == len(target.index) and int(some) == int(wrong.sum())
 
 
+@pytest.mark.parametrize("judged", ["all", "hidden"])
+def test_a_token_that_the_generator_guessed_is_an_original(batches, judged):
+    """Every other hidden token is guessed; the loss and the measures take those for what they are."""
+    draft, batch, _ = batches
+    chosen = recipe("electra@tiny", [*SMALL, f"objective.replaced_token.judged={judged}"])
+    (group,) = group_objectives(chosen, build_objectives(chosen))
+    network, target = network_of(draft), batch.scores["vocabulary"]
+    wrong = torch.arange(len(target.index)) % 2 == 1
+    samples = torch.where(wrong, (target.labels + 1) % draft.corpus.tokenizer.vocab_size, target.labels)
+    scorer = network.generator.heads["vocabulary"]
+    guess = scorer.guess
+    scorer.guess = lambda *given: guess(*given)._replace(sampled=samples)
+    asked = []
+    network.heads["replaced_token"].register_forward_hook(lambda _, __, scores: asked.append(scores))
+    with torch.no_grad():
+        found, hidden = passes_of(network).losses(group.objectives, batch, None)
+    assert int(hidden.shares["replaced"][0]) == int(wrong.sum()) > 4
+    (scores,), real = asked, batch.streams["encoder"].real().flatten()
+    labels = torch.zeros(len(real))
+    labels[target.index] = wrong.float()
+    labels = labels[target.index] if judged == "hidden" else labels[real]
+    expected = torch.nn.functional.binary_cross_entropy_with_logits(scores, labels)
+    assert float(found["replaced_token"]) == pytest.approx(float(expected), rel=1e-5)
+
+
 def test_no_gradient_goes_from_the_discriminator_to_the_generator(batches):
     """Except through the embedding, which is one."""
     draft, batch, (masked, judged) = batches

@@ -37,6 +37,22 @@ def trained():
 
 
 @pytest.mark.parametrize("kind", KINDS)
+def test_lower_case_is_learnt_and_read_where_it_is_asked_for(kind):
+    """Capitals make no difference to the ids, nor to the vocabulary; otherwise they make one to both."""
+    lines = [line for word in ("river", "stone", "letter") for line in (f"{word} {word}", f"{word.upper()} a")] * 20
+    lower, kept = (train_tokenizer(iter(lines), kind, 460, lowercase=lowercase, roles=set(ROLES[kind]) - {"sentinel"})
+                   for lowercase in (True, False))
+    assert (lower.lowercase, kept.lowercase) == (True, False)
+    low, high = ([one.encode_batch([text], special=False)[0].ids for text in ("river stone", "RIVER Stone")]
+                 for one in (lower, kept))
+    assert low[0] == low[1] and high[0] != high[1]
+    pieces = set(kept.backend.get_vocab()) - set(ROLES[kind].values())
+    assert any("R" in piece for piece in pieces)
+    known = set(lower.backend.get_vocab()) - set(ROLES[kind].values())
+    assert kind == "byte_bpe" or not any("R" in piece for piece in known)  # every byte is a piece there
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_every_role_is_reserved(trained, kind):
     tokenizer = trained[kind]
     assert tokenizer.kind == kind and tokenizer.lowercase == (kind == "wordpiece")

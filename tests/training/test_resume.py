@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from itertools import pairwise
 
 import pytest
 
@@ -15,8 +16,9 @@ from stemma.training.pretrain import pretrain, resume
 
 SMALL = ["network.width=32", "network.heads=2", "network.layers=1", "network.feedforward=64",
          "corpus.sequence_length=32", "corpus.first_phase.share=0.5", "corpus.first_phase.sequence_length=16",
-         "training.batch_size=8", "training.warmup_steps=2", "training.checkpoint_every=1",
-         "training.keep_checkpoints=100", "training.log_every=1", "training.validate_every=3"]
+         "corpus.first_phase.batch_size=12", "corpus.first_phase.warmup_steps=2", "training.batch_size=8",
+         "training.warmup_steps=2", "training.checkpoint_every=1", "training.keep_checkpoints=100",
+         "training.log_every=1", "training.validate_every=3"]
 STEPS = 9
 
 
@@ -49,6 +51,22 @@ def test_from_every_step_to_the_same_bytes(whole, tmp_path, step):
     untimed = [[{key: value for key, value in line.items() if "second" not in key} for line in log]
                for log in (lines, before)]
     assert untimed[0] == untimed[1]
+
+
+def test_each_phase_has_its_batch_its_length_and_its_schedule(whole):
+    """Of 9 steps the first 5 begin before half of the budget is used. Each phase rises over its own two steps."""
+    log = [json.loads(line) for line in (whole / "log.jsonl").read_text().splitlines()]
+    steps = [line for line in log if "learning_rate" in line]
+    factors = [line["learning_rate"] / max(line["learning_rate"] for line in steps) for line in steps]
+    assert factors[:2] == factors[5:7] == pytest.approx([0.5, 1])
+    assert all(later < earlier for earlier, later in pairwise(factors[1:5])) and factors[7] > factors[8] > 0
+    # down in a straight line from the second step of the phase to where the phase ends
+    assert factors[2:5] == pytest.approx([1 - (n / 4.5 - 1 / 4.5) / (1 - 1 / 4.5) for n in (2, 3, 4)])
+    start = (6 / 9 - 0.5) / 0.5
+    assert factors[7:] == pytest.approx([1 - ((n / 9 - 0.5) / 0.5 - start) / (1 - start) for n in (7, 8)])
+    tokens = [later["tokens"] - earlier["tokens"] for earlier, later in pairwise([{"tokens": 0}, *steps])]
+    assert all(8 * 16 < count <= 12 * 16 for count in tokens[:5]) and all(count <= 8 * 32 for count in tokens[5:])
+    assert min(tokens[5:]) > 12 * 16 * 0.8
 
 
 def test_an_interruption_outside_the_steps_says_how_to_go_on(whole, tmp_path, monkeypatch):

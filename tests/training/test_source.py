@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import io
+import json
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 from commands import process
 
 from stemma.corpus.shards import Corpus
+from stemma.corpus.view import split
 from stemma.errors import UserError
 from stemma.files import only_here
 from stemma.lineage import recipe
 from stemma.text.tokenizer import Tokenizer
 from stemma.training import source
-from stemma.training.run import Reading
+from stemma.training.budget import Budget
+from stemma.training.pretrain import _open_corpus
+from stemma.training.run import Plan, Reading, read_run
 from stemma.training.source import adopt_tokenizer, cache_folder, corpus_from_text
 
 BERT = recipe("bert@tiny", ["tokenizer.vocab_size=260"])
@@ -60,6 +65,67 @@ def test_what_makes_another_corpus(cache, text_file, tokenizer_folder, tmp_path)
                place(chosen=recipe("bert@tiny", ["tokenizer.vocab_size=260", "tokenizer.lowercase=false"]))]
     assert len(set(changed)) == len(changed)
     assert place(chosen=recipe("bert@mini", ["tokenizer.vocab_size=260"])) == place()  # one for every size
+
+
+SHARE = 0.1
+OF_WORDS = ["tokenizer.kind=word", "tokenizer.vocab_size=2000", f"corpus.validation={SHARE}"]
+
+
+def written(tmp_path, shape: str) -> list[str]:
+    """Text in which every sentence has a word of its own."""
+    lines = [f"the clerk number{'abcdefghij'[n // 10]}{'abcdefghij'[n % 10]} reads a long letter." for n in range(100)]
+    between = {"documents": "\n\n", "one document": "\n", "one line": " "}.get(shape)
+    if between:
+        (tmp_path / "text.txt").write_text(between.join(line.capitalize() for line in lines))
+        return [str(tmp_path / "text.txt")]
+    (tmp_path / "text.tsv").write_text("source\ttarget\n" + "".join(f"{line}\tsome answer\n" for line in lines))
+    return [str(tmp_path / "text.tsv")]
+
+
+@pytest.mark.parametrize(("name", "shape"), [("bert@tiny", "documents"), ("bert@tiny", "one document"),
+                                             ("bert@tiny", "one line"), ("transformer@tiny", "pairs")])
+def test_the_tokenizer_does_not_see_what_is_held_out(cache, tmp_path, name, shape):
+    text, chosen = written(tmp_path, shape), recipe(name, OF_WORDS)
+    corpus = corpus_from_text(text, chosen, Reading(), lambda text: None, split_first=True)
+    training, held = split(corpus, SHARE)
+    unknown = corpus.tokenizer.roles["unknown"]
+
+    def unknown_in(view) -> list[int]:
+        return [int((corpus.slice("tokens", start, stop) == unknown).sum()) for start, stop in view.documents]
+
+    assert sum(unknown_in(training)) == 0 and len(training.documents) and len(held.documents)
+    sentences = np.asarray(corpus.sentences[:-1])
+    asked = [((sentences >= start) & (sentences < stop)).sum() for start, stop in held.documents]
+    assert sum(unknown_in(held)) == (len(held.documents) if shape == "pairs" else sum(asked))  # each has its own word
+    assert 0.7 * SHARE < held.tokens / corpus.tokens < 1.5 * SHARE
+    assert training.tokens + held.tokens == corpus.tokens
+
+
+def test_what_is_held_out_is_part_of_the_key(cache, tmp_path):
+    """Old entries, whose tokenizer saw everything, are never taken for new ones; nor those of another share."""
+    text = written(tmp_path, "documents")
+
+    def place(*changes: str, split_first: bool = True):
+        return corpus_from_text(text, recipe("bert@tiny", [*OF_WORDS, *changes]), Reading(), lambda text: None,
+                                split_first=split_first).path
+
+    assert place() == place()
+    assert len({place(), place(split_first=False), place("corpus.validation=0.2")}) == 3
+
+
+def test_a_run_that_was_started_before_goes_on_with_the_tokenizer_it_had(cache, tmp_path):
+    """Its plan says nothing of a split, so its corpus is made as it was then."""
+    text = written(tmp_path, "documents")
+    (tmp_path / "run").mkdir()
+    plan = Plan(None, text, Budget("steps", 1), 0)
+    plan.write(tmp_path / "run")
+    stored = json.loads((tmp_path / "run/run.json").read_text())
+    del stored["split_first"]
+    (tmp_path / "run/run.json").write_text(json.dumps(stored))
+    (tmp_path / "run/recipe.toml").write_text(recipe("bert@tiny", OF_WORDS).to_toml())
+    wanted, read = read_run(tmp_path / "run")
+    corpus = _open_corpus(tmp_path / "run", wanted, read, lambda text: None)
+    assert (corpus.slice("tokens", 0, corpus.tokens) != corpus.tokenizer.roles["unknown"]).all()
 
 
 def test_a_given_tokenizer_is_used(cache, text_file, tokenizer_folder):

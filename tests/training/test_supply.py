@@ -10,6 +10,7 @@ from stemma.objectives import Batch, Objective, build_objectives
 from stemma.text.parallel import PairSource
 from stemma.training import supply as supply_module
 from stemma.training.batches import Prepared
+from stemma.training.padding import mostly_padding
 from stemma.training.supply import Supply
 
 DYNAMIC = "objective.masked_lm.dynamic=true"
@@ -66,6 +67,30 @@ def test_the_same_seed_gives_the_same_batches_and_another_seed_others(make, chan
     assert not any(same(a.batch, b.batch) for a, b in zip(one, third, strict=True))
 
 
+@pytest.mark.parametrize(("changes", "told"), [
+    (("remove=objective.next_sentence",), "corpus.packing=full_sentences, which"),  # one sentence a row
+    ((), "corpus.sequence_length="),  # the sentence task needs its pairs
+    (("remove=objective.next_sentence", "objective.masked_lm.packing=sentence_pair"),
+     "objective.masked_lm.packing=full_sentences, which"),
+    (("remove=objective.next_sentence", "corpus.packing=full_sentences"), None)])
+def test_rows_of_mostly_padding_are_told_with_the_key_that_fills_them(make, tmp_path, tokenizer_folder, changes, told):
+    lines = [line for line in small_text(documents=20).splitlines() if line]
+    short = corpus_of(tmp_path, [[line] for line in lines], tokenizer_folder)
+    supply = make(*changes, "corpus.sequence_length=96", of=short)
+    found = mostly_padding(supply)
+    if told is None:
+        assert found is None
+        return
+    lengths = np.concatenate([supply.draft(step, 96)[0].lengths for step in range(4)])
+    assert 2 * lengths.mean() < 96
+    assert told in found and ("full_sentences" in told) == ("full_sentences" in found)
+    assert "mostly padding" in found and "corpus.sequence_length = 96" in found
+    average = int(found.split("mostly padding: ")[1].split()[0])
+    assert average == pytest.approx(lengths.mean(), rel=0.25)
+    shorter = int(found.split("corpus.sequence_length=")[1].split(".")[0])
+    assert mostly_padding(make(*changes, f"corpus.sequence_length={shorter}", of=short)) is None
+
+
 @pytest.mark.parametrize("changes", [(), (DYNAMIC,), ("objective.masked_lm.packing=full_sentences",)])
 @pytest.mark.parametrize("stop", [1, 5, 40])
 def test_going_on_from_a_saved_position_gives_the_batches_that_would_have_come(make, changes, stop):
@@ -103,14 +128,26 @@ def test_two_phases(make):
     assert make("corpus.first_phase.sequence_length=128").length_at(0.0) == 32
 
 
+@pytest.mark.parametrize("packing", ["segment_pair", "contiguous"])
+def test_each_phase_has_its_own_batch(make, packing):
+    tasks = [] if packing == "segment_pair" else ["remove=objective.next_sentence", "remove=objective.masked_lm",
+                                                    "objective.causal_lm.weight=1.0", f"corpus.packing={packing}"]
+    supply = make(*tasks, "corpus.first_phase.share=0.5", "corpus.first_phase.sequence_length=16",
+                  "corpus.first_phase.batch_size=20")
+    assert [supply.take(step, supply.length_at(used), used).batch.rows
+            for step, used in enumerate((0.0, 0.4, 0.5, 0.9))] == [20, 20, 8, 8]
+    alone = make(*tasks, "corpus.first_phase.sequence_length=128", "corpus.first_phase.batch_size=20")
+    assert alone.take(0, alone.length_at(0.0), 0.0).batch.rows == 8  # one phase only
+
+
 def rows_by_source(supply: Supply, epochs: int) -> list[dict[int, tuple[list[int], list[int], int]]]:
     """For each epoch (all of one length): where A begins -> (input, original, label) of that row."""
     found: list[dict[int, tuple[list[int], list[int], int]]] = [{} for _ in range(epochs)]
     step, rows = 0, supply._feed(0, 32).all_rows(10**9).rows
-    while step * supply.batch_size < epochs * rows:
+    while step * supply.rows_at(32) < epochs * rows:
         draft, _ = supply.draft(step, 32)
         for row in range(draft.rows):
-            epoch = (step * supply.batch_size + row) // rows
+            epoch = (step * supply.rows_at(32) + row) // rows
             start = int(draft.pieces.start[np.searchsorted(draft.pieces.row, row)])
             if epoch < epochs:
                 found[epoch][start] = (draft.ids[row].tolist(), draft.original[row].tolist(),

@@ -165,7 +165,8 @@ def inspect(recipe: Annotated[str, typer.Argument(metavar="RECIPE|MODEL", help="
     folder, files = locate(corpus)
     reading = Reading(documents, field, encoding, errors, columns, empty)
     other = locate_target(chosen, folder, files, target or [])
-    opened = Corpus.open(folder) if folder else corpus_from_text(files, chosen, reading, notice, target=other)
+    opened = Corpus.open(folder) if folder else corpus_from_text(files, chosen, reading, notice, target=other,
+                                                                     split_first=True)
     result = look(adopt_tokenizer(chosen, opened), opened, examples, seed, step, notice)
     emit(result, json, lambda: show_examples(result))
 

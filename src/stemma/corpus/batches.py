@@ -52,6 +52,7 @@ class Batch:
     values: list[int] = field(default_factory=list)  # of parted documents, as in `Parted`, a value a passage
     side: str | None = None
     group: Group | None = None
+    held_out: bool = False  # by a split that was made before the tokenizer was trained
 
     @property
     def parted(self) -> bool:

@@ -24,6 +24,7 @@ from stemma.corpus.writer import Block, ShardWriter
 from stemma.errors import UserError, did_you_mean
 from stemma.files import folder_atomically, refuse_non_empty, sha256
 from stemma.text.dialogue import read_dialogues
+from stemma.text.holdout import Split
 from stemma.text.parallel import PairSource, read_pairs
 from stemma.text.readers import Passage, read_passages
 from stemma.text.relevance import open_relevance
@@ -41,6 +42,7 @@ def build_corpus(
     notice: Callable[[str], None] | None = None, progress: Callable[[int], None] | None = None,
     shard_tokens: int = SHARD_TOKENS, pairs: Sequence[PairSource] = (), empty: str = "refuse",
     held_out: Collection[str] = (), dialogue: Sequence[str | Path] = (), relevance: Sequence[str | Path] = (),
+    split: Split | None = None,
 ) -> dict[str, Any]:
     """Tokenise text into a corpus folder; `progress` hears how many bytes of text are done. Returns the counts.
 
@@ -49,7 +51,9 @@ def build_corpus(
     name in `held_out` are what every run on this corpus validates on.
 
     Beside running text, or without any, a corpus may hold files of `dialogue` (documents whose sentences are the turns,
-    with the side array `roles`) and of `relevance` (query and title, with the side array of that name)."""
+    with the side array `roles`) and of `relevance` (query and title, with the side array of that name).
+
+    With `split`, what it holds out comes last, and is what every run on this corpus validates on."""
     out = Path(out)
     refuse_non_empty(out, overwrite)
     if sentences not in SENTENCES:
@@ -72,7 +76,12 @@ def build_corpus(
         parted.append(map(Parted.dialogue, read_dialogues(dialogue, **reading)))
     if judged:
         parted.append(map(Parted.judged, judged.rows()))
-    batches = _batches(running, chain.from_iterable(parted), tokenizer)
+    if split is None:
+        batches = _batches(running, chain.from_iterable(parted), tokenizer)
+    else:
+        assert not dialogue and not relevance, "only pairs or running text are split beforehand"
+        batches = _split_batches(paths, pairs, split, tokenizer, {**reading, "documents": documents, "field": field},
+                                 {**reading, "empty": empty})
     sides = [name for name, files in ((ROLES, dialogue), (RELEVANCE, relevance)) if files]
     if user_dictionary:
         load_user_dictionary(user_dictionary)  # a bad one shall fail here, not in a worker
@@ -80,11 +89,14 @@ def build_corpus(
                 tuple(sides))
     groups: list[dict[str, Any]] = []
     left_out = chinese = 0
+    held_out_from: int | None = None
     kinds: Counter[str | None] = Counter()
     with folder_atomically(out, overwrite) as folder:
         with ShardWriter(folder, tokenizer.vocab_size, shard_tokens, sides) as writer:
             with closing(_blocks(batches, work, workers or _cores())) as blocks:
                 for block in blocks:
+                    if block.held_out and held_out_from is None:
+                        held_out_from = writer.tokens
                     writer.append(block)
                     left_out += block.left_out
                     chinese += block.chinese
@@ -116,6 +128,7 @@ def build_corpus(
             "labels": judged.labels if judged else [], "chinese": chinese / writer.tokens,
             "groups": [{**group, "held_out": True} if group["name"] in held_out else group for group in groups],
             "unknown": unknown_count, "text_bytes": writer.text_bytes, **counted,
+            **({} if held_out_from is None else {"held_out_from": held_out_from}),  # the first token of them
         }
         (folder / MANIFEST).write_text(json.dumps(manifest, indent=1))
     return {"corpus": str(out), "documents": writer.documents, "sentences": writer.sentences, "tokens": writer.tokens,
@@ -134,6 +147,20 @@ def _batches(running: Iterable[Passage], parted: Iterable[Parted], tokenizer: To
         running = (replace(passage, text=tokenizer.prepare(passage.text)) for passage in running)
         parted = (replace(document, texts=list(map(tokenizer.prepare, document.texts))) for document in parted)
     return chain(running_batches(running), parted_batches(parted))
+
+
+def _split_batches(paths: Sequence[str | Path], pairs: Sequence[PairSource], split: Split, tokenizer: Tokenizer,
+                   running: dict[str, Any], paired: dict[str, Any]) -> Iterator[Batch]:
+    """What is to be trained on, and then what is held out. Text is read twice, and heard of once."""
+    for held_out in (False, True):
+        quiet = {"notice": None} if held_out else {}
+        passages: Iterator[Passage] = iter(())
+        parted: Iterator[Parted] = iter(())
+        if pairs:
+            parted = map(Parted.pair, split.pairs(read_pairs(pairs, **paired | quiet), held_out))
+        else:
+            passages = split.passages(read_passages(paths, **running | quiet), held_out)
+        yield from (replace(batch, held_out=held_out) for batch in _batches(passages, parted, tokenizer))
 
 
 def _count_group(groups: list[dict[str, Any]], block: Block) -> None:

@@ -63,7 +63,8 @@ class Worker:
         sentences = np.unique(encoded.bounds[:-1][counts > 0]) if batch.parted else self._sentences(
             texts, characters, encoded)
         return Block(arrays=arrays, sentences=sentences, bounds=encoded.bounds, begins=begins, text=b"".join(raw),
-                     text_bounds=_bounds(raw), side=batch.side, group=batch.group, chinese=chinese)
+                     text_bounds=_bounds(raw), side=batch.side, group=batch.group, chinese=chinese,
+                     held_out=batch.held_out)
 
     def _without_halves(self, batch: Batch, tokens: np.ndarray) -> Block:
         """The pairs of which both sides have tokens: the others would no longer be two sentences."""

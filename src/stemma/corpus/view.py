@@ -12,10 +12,10 @@ import numpy as np
 
 from stemma.corpus.batches import RELEVANCE, ROLES
 from stemma.corpus.shards import Corpus
+from stemma.text.holdout import LARGEST
 
 RUNNING = "running"  # text that is neither
 KINDS = (RUNNING, ROLES, RELEVANCE)
-LARGEST = 10  # a document of more than a tenth of the text (and of the share) is not held out as a whole
 
 
 @dataclass(frozen=True)
@@ -78,6 +78,8 @@ def split(corpus: Corpus, share: float, seed: int = 0) -> tuple[View, View]:
         numbers = [np.arange(group["first"], group["first"] + group["documents"]) for group in groups]
         return _hold_out(corpus, bounds, np.concatenate(numbers))
     bounds = bounds[bounds[:, 1] > bounds[:, 0]]
+    if (first := corpus.manifest.get("held_out_from")) is not None:
+        return View(corpus, bounds[bounds[:, 0] < first]), View(corpus, bounds[bounds[:, 0] >= first])
     if share <= 0:
         return View(corpus, bounds), View(corpus, bounds[:0])
     kinds = View(corpus, bounds).kinds()

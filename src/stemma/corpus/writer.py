@@ -29,6 +29,7 @@ class Block:
     group: tuple[str, str] | None = None  # of pairs: the name and prefix of where they are from
     left_out: int = 0  # pairs that are not here, since a side of theirs has no token
     chinese: int = 0  # tokens that stand in Chinese text
+    held_out: bool = False
 
     @property
     def documents(self) -> int:

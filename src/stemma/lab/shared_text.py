@@ -15,11 +15,12 @@ from pathlib import Path
 import numpy as np
 
 from stemma.corpus.shards import Corpus
-from stemma.corpus.view import LARGEST, split
+from stemma.corpus.view import split
 from stemma.errors import UserError
 from stemma.files import folder_atomically, sha256
 from stemma.lab.experiment import Experiment
 from stemma.tasks.pipeline.texts import numbered_texts, write_documents
+from stemma.text.holdout import hold_out
 from stemma.text.readers import list_files
 from stemma.training.run import Reading
 
@@ -82,16 +83,17 @@ def _of_corpus(experiment: Experiment) -> SharedText:
 
 
 def _part(experiment: Experiment, place: Path, source: str) -> None:
-    sizes: dict[int, int] = {}
+    sizes: list[int] = []
     for number, text in numbered_texts(experiment.text, experiment.reading):
-        sizes[number] = sizes.get(number, 0) + len(text)
-    total = sum(sizes.values())
+        sizes.extend([0] * (number + 1 - len(sizes)))
+        sizes[number] += len(text)
+    total = sum(sizes)
     if not total:
         raise UserError(f"{', '.join(experiment.text)} holds no text; give a file with sentences in it.")
     wanted = min(round(SHARE * total), MOST)
-    held, cut = _chosen(sizes, wanted), None
+    held, cut = hold_out(sizes, wanted, SEED), None
     if not held:  # a few long documents: the end of the longest
-        cut = max(sizes, key=lambda number: sizes[number])
+        cut = sizes.index(max(sizes))
     with folder_atomically(place, overwrite=True, checksums=False) as folder:
         kept: list[str] = []
         write_documents(folder / TRAIN, _training(experiment, held, cut, wanted, kept), "text")
@@ -99,20 +101,6 @@ def _part(experiment: Experiment, place: Path, source: str) -> None:
             raise UserError(f"{', '.join(experiment.text)} is too little text to hold some of it out; give more.")
         write_documents(folder / HELD_OUT, kept, "text")
         (folder / SOURCE).write_text(source, encoding="utf-8")
-
-
-def _chosen(sizes: dict[int, int], wanted: int) -> set[int]:
-    """Whole documents in random order until there is enough, none of them a large part of the text."""
-    most = max(wanted, sum(sizes.values()) // LARGEST)
-    held: set[int] = set()
-    so_far = 0
-    for number in np.random.default_rng(SEED).permutation(sorted(sizes)).tolist():
-        if so_far >= wanted:
-            break
-        if 0 < sizes[number] <= most - so_far:
-            held.add(number)
-            so_far += sizes[number]
-    return held if so_far >= wanted / 2 and len(held) < len(sizes) else set()
 
 
 def _training(experiment: Experiment, held: set[int], cut: int | None, wanted: int, kept: list[str]) -> Iterator[str]:

@@ -204,7 +204,6 @@ def check_needs(recipe: Recipe, corpus: Corpus) -> None:
     if problems:
         raise UserError(f"the corpus {corpus.path} cannot serve {recipe.label}; train its tokenizer with "
                         f"`stemma tokenizer train ... --for {recipe.name}` and build it again", problems)
-    _check_sentences(corpus, objectives)
 
 
 def _check_pairs(recipe: Recipe, corpus: Corpus) -> None:
@@ -214,17 +213,6 @@ def _check_pairs(recipe: Recipe, corpus: Corpus) -> None:
         raise UserError(f"the corpus {corpus.path} holds plain text, and objective.{wanting[0]} of {recipe.label} "
                         "needs pairs of source and target; build one with `stemma corpus build SOURCE --target "
                         "TARGET`, or from a table with `--pairs`.")
-
-
-def _check_sentences(corpus: Corpus, objectives: list[Objective]) -> None:
-    """How sentences hang together cannot be asked where every document is a single one."""
-    asking = [objective.name for objective in objectives if objective.needs_sentences]
-    first, last = np.searchsorted(corpus.sentences, View.whole(corpus).read_by("segment_pair").documents).T
-    if asking and (last - first <= 1).all():
-        raise UserError(f"every document of the corpus {corpus.path} is one sentence, and objective.{asking[0]} asks "
-                        "how sentences hang together; build it again with `stemma corpus build ... --sentences "
-                        "split`, or with longer --documents, or leave "
-                        f"the task out with remove=objective.{asking[0]}.")
 
 
 def _check_sentinels(recipe: Recipe, corpus: Corpus, objectives: list[Objective]) -> None:

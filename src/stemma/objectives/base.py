@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -12,6 +13,7 @@ from torch import Tensor
 from stemma.corpus.draft import Draft
 from stemma.corpus.randomness import Randomness
 from stemma.corpus.shards import Corpus
+from stemma.corpus.view import View
 from stemma.network.heads import HeadSpec
 from stemma.network.network import Network
 from stemma.network.streams import Hidden
@@ -48,13 +50,16 @@ class Scoring(Protocol):
     def baseline(self, batch: Batch, unigram: np.ndarray) -> dict[str, float]:
         """What one who knows only how often each answer occurs would lose."""
 
+    def mean_baseline(self, batches: Sequence[Batch], unigram: np.ndarray) -> float:
+        """The same over several batches."""
+
 
 class Objective(ABC):
     """One pre-training task. Stateless: what it learns stands in the network's heads."""
 
     guesses_tokens = False  # its loss is comparable with a unigram model's, and is what people watch
     guesses_next = False  # a place guesses the token after it, not the one that stands there
-    needs_sentences = False  # asks how sentences hang together, so that a document must have several
+    needs_sentences = False  # asks how sentences follow one another, so that some document must have several
 
     def __init__(self, name: str, settings: Any):
         self.name = name
@@ -86,6 +91,10 @@ class Objective(ABC):
     def lacks(self, corpus: Corpus) -> str | None:
         """What the task needs of the text and this corpus does not hold: a sentence without its full stop, for a notice
         that the task is switched off; None: it lacks nothing."""
+        if self.needs_sentences and not _has_neighbours(corpus):
+            return ("every document of the corpus is a single sentence, so that no sentence follows another; read "
+                    "longer documents (--documents blank or file), or split them with `stemma corpus build --sentences "
+                    "split`")
         missing = sorted(self.needs().fields - set(corpus.sides()))
         told = (f'the corpus has no "{name}"; {MAKERS.get(name, "`stemma corpus annotate`")} makes them'
                 for name in missing)
@@ -106,3 +115,13 @@ class Objective(ABC):
     @abstractmethod
     def baseline(self, batch: Batch, unigram: np.ndarray) -> dict[str, float]:
         """What one who knows only how often each answer occurs (log-probabilities `unigram`) would lose here."""
+
+    def mean_baseline(self, batches: Sequence[Batch], unigram: np.ndarray) -> float:
+        """The same over several batches, all of which have something to guess."""
+        return float(np.mean([self.baseline(batch, unigram)[self.name] for batch in batches]))
+
+
+def _has_neighbours(corpus: Corpus) -> bool:
+    """Whether some document of running text has more than one sentence."""
+    first, last = np.searchsorted(corpus.sentences, View.whole(corpus).read_by("segment_pair").documents).T
+    return bool((last - first > 1).any())

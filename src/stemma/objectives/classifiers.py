@@ -1,9 +1,12 @@
 """What tasks have in common that ask for one of a few answers: about a whole row, or about each of its tokens.
 
-The head is named after the task's kind, so that a model keeps it whatever the recipe calls the task.
+The head is named after the task's kind, so that a model keeps it whatever the recipe calls the task. The baseline is
+the class prior of the labels that were drawn, not of those that a recipe wants: text decides what can be asked.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import numpy as np
 from torch import Tensor
@@ -20,7 +23,6 @@ class RowClassifier(Objective):
     """One answer a row, read off the pooled first place; a row whose label is -1 is not asked."""
 
     classes: int
-    shares: np.ndarray | None = None  # how often each answer is to be expected, where that is known
 
     def needs(self) -> Needs:
         return Needs(heads={POOLER: Pooler(), self.settings.kind: ClassHead(self.classes)})
@@ -31,12 +33,10 @@ class RowClassifier(Objective):
         return {self.name: network.head(self.settings.kind).loss(pooled, target.labels, target.total)}
 
     def baseline(self, batch: Batch, unigram: np.ndarray) -> dict[str, float]:
-        target = batch.labels[self.name]
-        labels = target.labels.cpu().numpy()
-        if self.shares is None:
-            return {self.name: entropy(labels)}
-        expected = np.clip(self.shares, 1e-6, 1 - 1e-6)  # an answer may be forced on a row even where none is wanted
-        return {self.name: float(-np.log(expected[labels]).sum() / target.total)}
+        return {self.name: entropy(batch.labels[self.name].labels.cpu().numpy())}
+
+    def mean_baseline(self, batches: Sequence[Batch], unigram: np.ndarray) -> float:
+        return entropy(np.concatenate([batch.labels[self.name].labels.cpu().numpy() for batch in batches]))
 
 
 class PlaceClassifier(Objective):
@@ -56,6 +56,9 @@ class PlaceClassifier(Objective):
 
     def baseline(self, batch: Batch, unigram: np.ndarray) -> dict[str, float]:
         return {self.name: entropy(batch.scores[self.name].labels.cpu().numpy())}
+
+    def mean_baseline(self, batches: Sequence[Batch], unigram: np.ndarray) -> float:
+        return entropy(np.concatenate([batch.scores[self.name].labels.cpu().numpy() for batch in batches]))
 
 
 def entropy(labels: np.ndarray) -> float:

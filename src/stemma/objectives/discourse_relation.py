@@ -52,9 +52,11 @@ class DiscourseRelation(RowClassifier):
         self._views: list[tuple[View, Found]] = []
 
     def lacks(self, corpus: Corpus) -> str | None:
+        if missing := super().lacks(corpus):
+            return missing
         classes = len(np.unique(self._in_view(View.whole(corpus).read_by("segment_pair")).label))
         if classes >= 2:
-            return super().lacks(corpus)
+            return None
         return (f"{'only one' if classes else 'none'} of its {self.classes} connectives begins a sentence of this "
                 f"corpus that follows another; name others with objective.{self.name}.connectives")
 
@@ -90,7 +92,6 @@ class DiscourseRelation(RowClassifier):
             if known is view:
                 return found
         found = find(view.corpus, self.connectives)
-        self.shares = np.bincount(found.label, minlength=self.classes) / max(1, len(found.label))
         sentences = view.corpus.sentences
         begins, ends = view.documents.T
         document = np.searchsorted(begins, sentences[found.number], side="right") - 1

@@ -13,10 +13,8 @@ from stemma.schema.objective import NextSentenceSettings
 
 class NextSentence(RowClassifier):
     settings: NextSentenceSettings
-
-    def __init__(self, name: str, settings: NextSentenceSettings):
-        super().__init__(name, settings)
-        self.classes, self.shares = 2, np.array([1 - settings.random, settings.random])
+    classes = 2
+    needs_sentences = True
 
     def corrupt(self, draft: Draft, rng: Randomness) -> None:
         """Label 0: B follows; 1: B is from elsewhere, as long as the one whose place it takes, so that a row's length

@@ -19,7 +19,6 @@ INSTEAD = np.array([[NEAR, APART, OTHER], [APART, NEAR, OTHER], [OTHER, APART, N
 class SentenceDistance(RowClassifier):
     settings: SentenceDistanceSettings
     classes = 3
-    shares = np.full(3, 1 / 3)
     needs_sentences = True
 
     def corrupt(self, draft: Draft, rng: Randomness) -> None:

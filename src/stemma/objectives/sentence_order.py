@@ -20,7 +20,6 @@ class SentenceOrder(RowClassifier):
 
     def __init__(self, name: str, settings: SentenceOrderSettings):
         super().__init__(name, settings)
-        self.shares = np.array([1 - settings.swapped - settings.other, settings.swapped, settings.other])
         self.classes = 3 if settings.other else 2
 
     def corrupt(self, draft: Draft, rng: Randomness) -> None:

@@ -8,7 +8,7 @@ from typing import Annotated, Literal, NamedTuple, get_args
 from pydantic import AfterValidator
 
 from stemma.errors import did_you_mean
-from stemma.schema.base import Count, Positive, Probability, Settings, Share
+from stemma.schema.base import Count, Natural, Positive, Probability, Settings, Share
 
 Packing = Literal["segment_pair", "sentence_pair", "full_sentences", "doc_sentences", "stream", "contiguous",
                   "contiguous_pair", "sentence", "parallel", "dialogue"]
@@ -17,6 +17,7 @@ CONTIGUOUS_PACKINGS: tuple[Packing, ...] = ("contiguous", "contiguous_pair")  # 
 SHUFFLED_PACKINGS: tuple[Packing, ...] = tuple(kind for kind in get_args(Packing) if kind not in CONTIGUOUS_PACKINGS)
 BUCKETED_PACKINGS: tuple[Packing, ...] = ("sentence", "parallel")  # a batch's rows are of similar length
 RUNNING_TEXT: tuple[Packing, ...] = ("full_sentences", "doc_sentences", "stream", "sentence")  # rows of one text, no B
+FILLED_PACKINGS: tuple[Packing, ...] = ("segment_pair", "sentence_pair", "full_sentences", "doc_sentences", "stream")
 TWO_TEXTS: tuple[Packing, ...] = ("segment_pair", "sentence_pair", "parallel")  # rows of A and B that stand alone
 TEMPLATE_ROLES = ("start", "separator", "begin", "end", "mask")
 
@@ -61,8 +62,11 @@ PairTemplate = Annotated[str, _holding("A", "B")]
 class FirstPhase(Settings):
     """Attention costs the square of the length, so BERT sees short examples first."""
 
-    share: Share
+    share: Share  # of the budget
     sequence_length: Count
+    batch_size: Count | None = None  # sequences a step in this phase; None = training.batch_size
+    warmup_steps: Natural | None = None  # of this phase, and training.warmup_steps is that of the second: the schedule
+    #                                      then runs once in each phase; None = one schedule over the whole budget
 
 
 class Mixture(Settings):

@@ -24,6 +24,7 @@ SIZE_KEYS = (
     "network.position.maximum", "network.attention.head_width", "network.attention.dropout",
     "network.attention.windows", "network.memory.length", "network.memory.evaluation",
     "network.initialization.spread", "corpus.sequence_length",
+    "corpus.first_phase.batch_size", "corpus.first_phase.warmup_steps",
     "training.batch_size", "training.warmup_steps", "training.learning_rate", "training.steps",
     "training.checkpoint_every", "training.validate_every",
     "finetuning.learning_rate", "finetuning.width", "finetuning.epochs", "finetuning.warmup", "finetuning.layer_decay",

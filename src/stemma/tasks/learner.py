@@ -84,6 +84,9 @@ class Learner(ABC):
     def baseline(self, batch: Batch, unigram: np.ndarray) -> dict[str, float]:
         """What one who knows only how often each answer occurs would lose."""
 
+    def mean_baseline(self, batches: Sequence[Batch], unigram: np.ndarray) -> float:
+        return float(np.mean([self.baseline(batch, unigram)[self.name] for batch in batches]))
+
     def batch(self, model: Model, items: Sequence[Item]) -> Batch:
         rows = [row for item in items for row in item.rows]
         lengths = torch.tensor([len(row.ids) for row in rows])

@@ -21,8 +21,10 @@ class Course:
     loss: float | None = None
     losses: dict[str, float] | None = None
     measures: dict[str, float] | None = None  # what the network tells of itself: mean steps taken
+    phase: int = 0  # which run of the schedule it is, and how many steps came before it
+    before: int = 0
     warmup: int | None = None  # steps of it, once the time was found to be too short for the recipe's
-    warmed: float = 0.0  # share of the budget used when the warm-up ended
+    warmed: float = 0.0  # share of the phase that was over when its warm-up ended
     positions: dict[str, list[int]] | None = None
     best: dict[str, Any] | None = None  # the best look at held-out data, where one is chosen (`selection.Best`)
     threads: int | None = None  # sums are split over them: with another number the last bits differ

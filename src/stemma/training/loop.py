@@ -30,6 +30,7 @@ from stemma.training.depth import Layers, rates
 from stemma.training.log import Log
 from stemma.training.optimizers import build_optimizer, set_learning_rate
 from stemma.training.passes import Passes
+from stemma.training.phases import Phase, phases_of
 from stemma.training.precision import choose_device, keep_memory, prepare_threads, resolve_precision
 from stemma.training.progress import Progress
 from stemma.training.schedules import factor
@@ -68,7 +69,8 @@ class Loop:
         self.unigram = self.supply.unigram()
         self.log = Log(run, tensorboard)
         self.course = Course()
-        self.warmup = self._warmup_steps()
+        self.phases = phases_of(recipe.settings)
+        self.warmups = [self._warmup_steps(phase) for phase in self.phases]
         self.held_out: dict[str, Any] | None = None  # what the last look found
         self.floor: float | None = None
         self._held_out: dict[int, Sequence[tuple[tuple[Scoring, ...], Batch]]] = {}
@@ -191,24 +193,29 @@ class Loop:
         return over
 
     def _factor(self, used: float) -> float:
-        """Warm-up goes by steps; with a budget in minutes it also ends after a tenth of the time."""
-        step = self.course.step + 1
-        warmup = self.warmup if self.course.warmup is None else self.course.warmup
-        if self.budget.unit == "minutes" and step < warmup and used >= 0.1:
-            warmup = self.course.warmup = step
+        """The schedule runs once in each phase. Warm-up goes by steps; with a budget in minutes it also ends after a
+        tenth of the time."""
+        course = self.course
+        number = next((n for n, phase in enumerate(self.phases) if used < phase.stops), len(self.phases) - 1)
+        if number != course.phase:
+            course.phase, course.before, course.warmup, course.warmed = number, course.step, None, 0.0
+        step, progress = course.step + 1 - course.before, self.phases[number].progress(used)
+        warmup = self.warmups[number] if course.warmup is None else course.warmup
+        if self.budget.unit == "minutes" and step < warmup and progress >= 0.1:
+            warmup = course.warmup = step
         if step <= warmup:
-            self.course.warmed = used
-        return factor(self.settings.schedule, step, warmup, used, self.course.warmed)
+            course.warmed = progress
+        return factor(self.settings.schedule, step, warmup, progress, course.warmed)
 
-    def _warmup_steps(self) -> int:
-        """The recipe's, unless it would eat the budget: then a tenth of it, and the user is told."""
-        stated = self.settings.warmup_steps
-        per_step = self.settings.batch_size * self.supply.length_at(0)
-        steps = {"steps": self.budget.amount, "tokens": self.budget.amount / per_step}.get(self.budget.unit)
+    def _warmup_steps(self, phase: Phase) -> int:
+        """The recipe's, unless it would eat the phase: then a tenth of it, and the user is told."""
+        stated, amount = phase.warmup_steps, self.budget.amount * (phase.stops - phase.starts)
+        steps = {"steps": amount, "tokens": amount / (phase.rows * phase.length)}.get(self.budget.unit)
         if steps is None or stated <= steps / 2:
             return stated
         shorter = int(steps // 10)
-        self.notice(f"a warm-up of {stated:,} steps is most of this budget ({self.budget.describe()}); "
+        whole = "this budget" if len(self.phases) == 1 else f"its {phase.stops - phase.starts:.0%} of this budget"
+        self.notice(f"a warm-up of {stated:,} steps is most of {whole} ({self.budget.describe()}); "
                     f"{shorter:,} steps are used instead.")
         return shorter
 
@@ -244,7 +251,7 @@ class Loop:
         last = max(self.course.step - 1, 0)
         begun = {o.name for o in self.objectives if has_begun(o, last, self.course.used)}
         sums: dict[str, list[float]] = {}
-        floors: dict[str, list[float]] = {}
+        seen: dict[str, list[Batch]] = {}
         self.network.eval()
         torch.manual_seed(self.seed)  # a generator draws (ELECTRA): the same each time, whenever the run was resumed
         state: State | None = None
@@ -256,10 +263,11 @@ class Loop:
             state = hidden.state
             for objective in objectives:
                 sums.setdefault(objective.name, []).append(float(found[objective.name]))
-                floors.setdefault(objective.name, []).append(objective.baseline(batch, self.unigram)[objective.name])
+                seen.setdefault(objective.name, []).append(batch)
         self.layers.train()
         losses = {name: float(np.mean(values)) for name, values in sums.items()}
-        baselines = {name: float(np.mean(values)) for name, values in floors.items()}
+        baselines = {objective.name: objective.mean_baseline(seen[objective.name], self.unigram)
+                     for objective in self.objectives if objective.name in seen}
         return {"validation_loss": _reported(losses, self.objectives), "validation_losses": losses,
                 "unigram_loss": _reported(baselines, self.objectives), "baselines": baselines}
 

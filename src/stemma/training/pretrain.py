@@ -61,7 +61,7 @@ def pretrain(chosen: Recipe | str, corpus: str | Path | Sequence[str], out: str 
     other = locate_target(wanted, folder, text, _paths(target))
     origin = None if start is None else str(Path(start).absolute()) if Path(start).exists() else str(start)
     plan = Plan(folder, text, budget, seed, origin, reading or Reading(), tensorboard=tensorboard,
-                target=other)
+                target=other, split_first=True)
     if folder:
         opened = Corpus.open(folder)
         wanted = adopt_tokenizer(wanted, opened)
@@ -152,6 +152,7 @@ def open_training(run: Path, show: bool, notice: Notice) -> Training:
     from stemma.objectives import build_network, build_objectives, check_needs, without_data
     from stemma.training.checkpoints import latest_checkpoint
     from stemma.training.loop import Loop
+    from stemma.training.padding import mostly_padding
     from stemma.training.stages import check_stages
     from stemma.training.start import start_from
     from stemma.training.supply import Supply
@@ -177,6 +178,8 @@ def open_training(run: Path, show: bool, notice: Notice) -> Training:
     supply = Supply(wanted, corpus, build_objectives(wanted), plan.seed)
     loop = Loop(run, wanted, supply, network, plan.budget, plan.seed, notice, plan.tensorboard, show)
     if plan.task is None and (told := supply.too_long()):  # a fine-tune has said it already
+        notice(told)
+    if begins and (told := mostly_padding(supply)):
         notice(told)
     if show:
         notice(f"{wanted.label} · {network.parameter_count() / 1e6:.1f} M parameters · "
@@ -212,7 +215,8 @@ def _made_before(plan: Plan) -> Corpus | None:
 def _make(wanted: Recipe, plan: Plan, notice: Notice) -> Corpus:
     """A corpus of the raw text, with the tokenizer of the model to start from, or one as the recipe says."""
     if plan.start is None:
-        return corpus_from_text(plan.text, wanted, plan.reading, notice, target=plan.target)
+        return corpus_from_text(plan.text, wanted, plan.reading, notice, target=plan.target,
+                                split_first=plan.split_first)
     from stemma.exchange.load import find_folder
 
     return corpus_from_text(plan.text, wanted, plan.reading, notice, Tokenizer.load(find_folder(plan.start)),

@@ -56,6 +56,7 @@ class Plan:
     tensorboard: bool = False
     target: list[str] = field(default_factory=list)  # of parallel text: the files of the other side, in order
     task: dict[str, Any] | None = None  # of a fine-tune: which, and what its scoring must know
+    split_first: bool = False  # of raw text, what is held out before a tokenizer is trained; earlier runs did not
     version: int = 1
 
     def write(self, folder: Path) -> None:

@@ -24,6 +24,7 @@ from stemma.errors import UserError
 from stemma.files import folder_atomically, make_folder, only_here, remove_leftovers, sha256
 from stemma.lineage import Recipe, roles_needed
 from stemma.schema.tokenizer import TokenizerSettings
+from stemma.text.holdout import Split
 from stemma.text.parallel import PairSource, pair_sources, read_pairs
 from stemma.text.readers import list_files, read_passages
 from stemma.text.tokenizer import Tokenizer
@@ -64,20 +65,25 @@ def locate_target(chosen: Recipe, corpus: str | None, text: Sequence[str], targe
 
 
 def corpus_from_text(paths: list[str], chosen: Recipe, reading: Reading, notice: Notice,
-                     tokenizer: Tokenizer | None = None, target: Sequence[str] = ()) -> Corpus:
+                     tokenizer: Tokenizer | None = None, target: Sequence[str] = (),
+                     split_first: bool = False) -> Corpus:
     """The corpus of this text: from the cache, or made with the given tokenizer or one trained as the recipe says. A
-    recipe of pairs reads tables of pairs, or with `target` two files line by line."""
+    recipe of pairs reads tables of pairs, or with `target` two files line by line. With `split_first`, a tokenizer that
+    is trained here does not see what the recipe holds out."""
     if any(map(is_stream, (*paths, *target))):
         with tempfile.TemporaryDirectory() as folder:
             kept, other = (keep_streams(some, Path(folder), called=name)
                            for name, some in (("text", paths), ("target", target)))
-            return corpus_from_text(kept, chosen, reading, notice, tokenizer, other)
+            return corpus_from_text(kept, chosen, reading, notice, tokenizer, other, split_first)
     pairs = pair_sources(paths, target, reading.columns) if reads_pairs(chosen) else []
     _check_reading(chosen, reading, bool(pairs))
     roles = roles_needed(chosen) | {"padding", "unknown"}
     settings = chosen.settings.tokenizer
     vocabulary = ([settings.model_dump(), sorted(roles), LEARNT.get(settings.kind, 1)] if tokenizer is None else
                   [tokenizer.backend.to_str(), tokenizer.simplify])
+    share = chosen.settings.corpus.validation if split_first and tokenizer is None else 0.0
+    if share:
+        vocabulary.append({"held out": share})
     content: list[object] = [sha256(file) for file in list_files(paths)]
     if pairs:
         content = [content, [sha256(file) for file in list_files(target)] if target else "table"]
@@ -92,15 +98,17 @@ def corpus_from_text(paths: list[str], chosen: Recipe, reading: Reading, notice:
                 return found
             if tokenizer is None:
                 tokenizer = _sound(place / "tokenizer", Tokenizer.load, notice)
+            split = _split(paths, pairs, reading, share) if share else None
             if tokenizer is None:
-                tokenizer = _train(paths, pairs, settings, roles, reading, notice)
+                tokenizer = _train(paths, pairs, settings, roles, reading, notice, split)
                 with folder_atomically(place / "tokenizer") as temporary:
                     tokenizer.save(temporary)
             notice(f"building the corpus (kept in {place} for the next run)")
             if pairs:
-                build_corpus([], tokenizer, place / "corpus", **reading.paired(), pairs=pairs, notice=notice)
+                build_corpus([], tokenizer, place / "corpus", **reading.paired(), pairs=pairs, notice=notice,
+                             split=split)
             else:
-                build_corpus(paths, tokenizer, place / "corpus", **reading.running(), notice=notice)
+                build_corpus(paths, tokenizer, place / "corpus", **reading.running(), notice=notice, split=split)
             return Corpus.open(place / "corpus")
     finally:
         with suppress(OSError):
@@ -128,15 +136,23 @@ def _sound(folder: Path, read: Callable[[Path], Found], notice: Notice) -> Found
         return None
 
 
+def _split(paths: list[str], pairs: list[PairSource], reading: Reading, share: float) -> Split:
+    if pairs:
+        return Split.of_pairs(read_pairs(pairs, **reading.paired()), share)
+    return Split.of_passages(read_passages(paths, **reading.running()), share)
+
+
 def _train(paths: list[str], pairs: list[PairSource], settings: TokenizerSettings, roles: set[str], reading: Reading,
-           notice: Notice) -> Tokenizer:
+           notice: Notice, split: Split | None) -> Tokenizer:
     notice(f"training a {settings.kind} vocabulary of {settings.vocab_size:,} on the text")
+    split = split or Split(frozenset())
     texts: Iterator[str]
     if pairs:  # one vocabulary for both sides
-        texts = chain.from_iterable((pair.source, pair.target)
-                                    for pair in read_pairs(pairs, **reading.paired(), notice=notice))
+        read = read_pairs(pairs, **reading.paired(), notice=notice)
+        texts = chain.from_iterable((pair.source, pair.target) for pair in split.pairs(read, held_out=False))
     else:
-        texts = (passage.text for passage in read_passages(paths, **reading.running(), notice=notice))
+        passages = read_passages(paths, **reading.running(), notice=notice)
+        texts = (passage.text for passage in split.passages(passages, held_out=False))
     return train_tokenizer(texts, settings.kind, settings.vocab_size, lowercase=settings.lowercase, roles=roles,
                            cjk_spacing=settings.cjk_spacing, simplify=settings.simplify, notice=notice)
 

@@ -28,6 +28,7 @@ from stemma.lineage import Recipe
 from stemma.objectives import Batch, Group, Objective, finish, group_objectives
 from stemma.schema.corpus import BUCKETED_PACKINGS, CONTIGUOUS_PACKINGS
 from stemma.training.batches import Prepared
+from stemma.training.phases import first_phase, rows_of
 from stemma.training.stages import going_on
 
 VALIDATION_TOKENS = 65_536  # enough for two digits of the loss, little enough for a laptop
@@ -35,6 +36,7 @@ BATCH_TOKENS = 8192  # of them at once
 COUNTED_PAIRS = 65_536  # pairs whose tokens are counted at once
 SEGMENTS = 4  # windows that a held-out column should have at least, so that a memory comes into play
 VALIDATION_SEED = 20_181_011
+SAMPLE = 64  # rows that are looked at before training
 
 
 AnyFeed = Feed | ContiguousFeed
@@ -58,8 +60,7 @@ class Epoch:
 
 class Supply:
     def __init__(self, recipe: Recipe, corpus: Corpus, objectives: list[Objective], seed: int):
-        self.settings = recipe.settings.corpus
-        self.batch_size = recipe.settings.training.batch_size
+        self.recipe, self.settings = recipe.settings, recipe.settings.corpus
         self.corpus = corpus
         self.objectives = objectives
         self.seed = seed
@@ -105,10 +106,12 @@ class Supply:
 
     def length_at(self, used: float) -> int:
         """Two phases: short sequences for the first share of the budget, full ones after it."""
-        phase = self.settings.first_phase
-        if phase is not None and used < phase.share and phase.sequence_length < self.settings.sequence_length:
-            return phase.sequence_length
-        return self.settings.sequence_length
+        phase = first_phase(self.settings)
+        return self.settings.sequence_length if phase is None or used >= phase.share else phase.sequence_length
+
+    def rows_at(self, length: int) -> int:
+        """How many rows a step has while they are of this length."""
+        return rows_of(self.recipe, length)
 
     def validation_batches(self, length: int) -> list[tuple[tuple[Objective, ...], Batch]]:
         """The same held-out batches each time: the masks are drawn once."""
@@ -147,7 +150,8 @@ class Supply:
         _, view = self._read[group.packing]
         if not len(view.documents):
             return
-        size, most = max(1, min(self.batch_size, BATCH_TOKENS // length)), max(1, VALIDATION_TOKENS // length)
+        rows, most = self.rows_at(length), max(1, VALIDATION_TOKENS // length)
+        size = max(1, min(rows, BATCH_TOKENS // length))
         if group.packing in CONTIGUOUS_PACKINGS:
             size = max(1, min(size, view.tokens // (SEGMENTS * length)))
             running = ContiguousFeed(view, packing, VALIDATION_SEED, size, group.backward(size))
@@ -155,15 +159,14 @@ class Supply:
                 yield start, self._draw(running, view, group, size)[0]
             return
         if group.packing in BUCKETED_PACKINGS:
-            places = min(self.batch_size * length, BATCH_TOKENS)
-            bucketed = BucketFeed(view, packing, VALIDATION_SEED, places)
-            for start, rows in enumerate(bucketed.batches(VALIDATION_TOKENS)):
-                yield start, Draft(view, rows, packing.layout, group.backward(rows.rows))
+            bucketed = BucketFeed(view, packing, VALIDATION_SEED, min(rows * length, BATCH_TOKENS))
+            for start, alike in enumerate(bucketed.batches(VALIDATION_TOKENS)):
+                yield start, Draft(view, alike, packing.layout, group.backward(alike.rows))
             return
         pieces = Feed(view, packing, VALIDATION_SEED).all_rows(most)
         for start in range(0, pieces.rows, size):
-            rows = pieces.select(np.arange(start, min(start + size, pieces.rows)))
-            yield start, Draft(view, rows, packing.layout, group.backward(rows.rows))
+            some = pieces.select(np.arange(start, min(start + size, pieces.rows)))
+            yield start, Draft(view, some, packing.layout, group.backward(some.rows))
 
     def unigram(self) -> np.ndarray:
         """(vocabulary,) log-probability of each token in the training text, every token counted once more. Of pairs
@@ -198,18 +201,26 @@ class Supply:
 
     def _special_counts(self, group: Group, text: int) -> np.ndarray:
         """How often special tokens (sentinels, the end) are guessed beside so many of the text, judged by a batch."""
-        packing = self._packing(group, self.settings.sequence_length)
-        feed = self._new_feed(group, packing, VALIDATION_SEED, self.settings.sequence_length)
-        draft, _ = self._draw(feed, self._read[group.packing][0], group, min(self.batch_size, 64))
-        rng = np.random.default_rng(VALIDATION_SEED)
-        for objective in group.objectives:
-            objective.corrupt(draft, rng)
+        draft = self.sample(group, self.settings.sequence_length)
         labels = np.concatenate([target.labels.numpy() for target in finish(draft, group.visibility).scores.values()])
         found = np.bincount(labels, minlength=len(self.corpus.counts))
         special = np.zeros_like(found)
         special[self.corpus.tokenizer.special_ids] = found[self.corpus.tokenizer.special_ids]
         share = special / max(1, found.sum() - special.sum())
         return np.rint(share * text).astype(self.corpus.counts.dtype)
+
+    def has_text(self, group: Group) -> bool:
+        """Whether there is anything to train on that its packing can lay out."""
+        return len(self._read[group.packing][0].documents) > 0
+
+    def sample(self, group: Group, length: int) -> Draft:
+        """Some rows as they may come, ready to be looked at."""
+        feed = self._new_feed(group, self._packing(group, length), VALIDATION_SEED, length)
+        draft, _ = self._draw(feed, self._read[group.packing][0], group, min(self.rows_at(length), SAMPLE))
+        rng = np.random.default_rng(VALIDATION_SEED)
+        for objective in group.objectives:
+            objective.corrupt(draft, rng)
+        return draft
 
     def draft(self, step: int, length: int, used: float = 0.0) -> tuple[Draft, tuple[Objective, ...]]:
         """The draft of a step, corrupted and ready to be turned into tensors (or shown to people)."""
@@ -218,7 +229,7 @@ class Supply:
     def _drafted(self, moment: Moment) -> tuple[Draft, tuple[Objective, ...]]:
         number, active = self._choose(moment)
         group, feed = self.groups[number], self._feed(number, moment.length)
-        draft, epochs = self._draw(feed, self._read[group.packing][0], group, self.batch_size)
+        draft, epochs = self._draw(feed, self._read[group.packing][0], group, self.rows_at(moment.length))
         rng = self._randomness(moment.step, group, draft.pieces, epochs)
         for objective in active:
             objective.corrupt(draft, rng)
@@ -233,7 +244,7 @@ class Supply:
     def skip(self, step: int, length: int, used: float = 0.0) -> None:
         """Move on past the rows of a step without making its draft."""
         number, _ = self._choose(self._moment(step, length, used))
-        self._feed(number, length).take(self.batch_size)
+        self._feed(number, length).take(self.rows_at(length))
 
     def _prepare(self, moment: Moment) -> Prepared:
         draft, active = self._drafted(moment)
@@ -293,11 +304,11 @@ class Supply:
         return mixture_rates(counts, mixture.temperature, mixture.limit)
 
     def _new_feed(self, group: Group, packing: Packing, seed: int, length: int) -> AnyFeed:
-        view, _ = self._read[group.packing]
+        (view, _), rows = self._read[group.packing], self.rows_at(length)
         if group.packing in CONTIGUOUS_PACKINGS:
-            return ContiguousFeed(view, packing, seed, self.batch_size, group.backward(self.batch_size))
+            return ContiguousFeed(view, packing, seed, rows, group.backward(rows))
         if group.packing in BUCKETED_PACKINGS:
-            return BucketFeed(view, packing, seed, self.batch_size * length, group.copies, self.rates)
+            return BucketFeed(view, packing, seed, rows * length, group.copies, self.rates)
         return Feed(view, packing, seed, group.copies)
 
 

@@ -127,7 +127,7 @@ class Stages:
             folder, text = locate(paths)
             tokenizer = Tokenizer.load(find_folder(start)) if start else None
             corpus = Corpus.open(folder) if folder else corpus_from_text(text, self.recipes[stage.name], stage.reading,
-                                                                         notice, tokenizer)
+                                                                         notice, tokenizer, split_first=True)
             budget["tokens"] = max(1, round(epochs * corpus.tokens))
         return pretrain(self.recipes[stage.name], paths, place, **budget, start=start, seed=stage.seed,
                         reading=stage.reading, show=self.show, notice=notice)

@@ -1,0 +1,33 @@
+"""Whether rows are mostly padding, as they are where documents are short and each begins a row of its own; and which
+key fills them."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from stemma.objectives.classifiers import RowClassifier
+from stemma.schema.corpus import FILLED_PACKINGS
+from stemma.training.supply import Supply
+
+
+def mostly_padding(supply: Supply) -> str | None:
+    """What to tell where rows are less than half full, judged by a batch of each kind."""
+    length = supply.settings.sequence_length
+    for group in supply.groups:
+        if group.decodes or group.packing not in FILLED_PACKINGS or not supply.has_text(group):
+            continue
+        lengths = supply.sample(group, length).lengths
+        if 2 * lengths.mean() >= length:
+            continue
+        own = next((objective.name for objective in group.objectives if objective.settings.packing), None)
+        paired = any(isinstance(objective, RowClassifier) for objective in group.objectives)
+        ways = [] if paired or group.packing == "full_sentences" else \
+            [f"{'corpus' if own is None else f'objective.{own}'}.packing=full_sentences, which fills rows with "
+             "sentences of several documents"]
+        shorter = -(-int(np.quantile(lengths, 0.95)) // 8) * 8
+        ways += [f"corpus.sequence_length={shorter}"] if shorter < length else []
+        if ways:
+            return (f"rows are mostly padding: {lengths.mean():.0f} tokens on average where "
+                    f"corpus.sequence_length = {length}, about {supply.rows_at(length) * lengths.mean():,.0f} tokens a "
+                    f"step. Set {', or '.join(ways)}.")
+    return None
