@@ -367,3 +367,16 @@ def test_what_does_not_go_together_is_said_before_anything_is_built(name, change
     with pytest.raises(UserError) as refused:
         lineage.recipe(name, changes)
     assert any(said in message for _, message in refused.value.problems), refused.value
+
+
+def test_diff_tells_every_value_that_differs():
+    """Also where the new value is a default: RoBERTa's child that goes back to it has changed something."""
+    recipes = [lineage.recipe(name) for name in lineage.names()]
+    back_to_default = 0
+    for a in recipes:
+        for b in recipes:
+            before, after = flatten(a.values), flatten(b.values)
+            differ = {key for key in before if key in after and before[key] != after[key]}
+            assert differ <= {change.key for change in lineage.diff(a, b)}
+            back_to_default += any(b.origin[key] == lineage.DEFAULT for key in differ)
+    assert back_to_default > 100

@@ -116,10 +116,11 @@ def test_a_bad_claim_is_refused(tmp_path, change, said):
 
 
 def results(low: float | None, high: float | None, *, higher: bool = True, a: str = "old", b: str = "new",
-            verdict: str = "noise", seeds: int = 3) -> dict[str, Any]:
+            verdict: str = "inconclusive", seeds: int = 3) -> dict[str, Any]:
     mean = 0.5 if low is None or high is None else (low + high) / 2
     other = {"measure": "loss", "a": a, "b": b, "mean": -9.0, "low": -9.1, "high": -8.9, "verdict": "", "seeds": 3}
-    return {"measures": [{"key": "score", "title": "score", "unit": "points", "higher": higher}, {"key": "loss"}],
+    return {"measures": [{"key": "score", "title": "score", "unit": "points", "higher": higher, "margin": 0.05},
+                         {"key": "loss"}],
             "cells": [], "differences": [other, {"measure": "score", "a": a, "b": b, "mean": mean, "low": low,
                                                  "high": high, "verdict": verdict, "seeds": seeds}]}
 
@@ -130,8 +131,9 @@ EQUAL = ABOUT | {"better": None, "worse": None, "equal": ["old", "new"], "margin
 
 
 @pytest.mark.parametrize(("low", "high", "higher", "verdict"), [
-    (0.1, 0.3, True, "seen"), (-0.1, 0.3, True, "not seen at this size"), (-0.3, -0.1, True, "opposite"),
-    (-0.3, -0.1, False, "seen"), (-0.3, 0.1, False, "not seen at this size"), (0.1, 0.3, False, "opposite")])
+    (0.1, 0.3, True, "seen"), (-0.1, 0.3, True, "inconclusive"), (-0.3, -0.1, True, "opposite"),
+    (-0.3, -0.1, False, "seen"), (-0.3, 0.1, False, "inconclusive"), (0.1, 0.3, False, "opposite"),
+    (-0.01, 0.03, True, "not seen at this size"), (-0.03, 0.01, False, "not seen at this size")])
 def test_better_is_judged_by_the_whole_interval(low, high, higher, verdict):
     found = judge(BETTER, results(low, high, higher=higher))
     assert found["verdict"] == verdict and found["interval"] == [low, high]
@@ -143,7 +145,7 @@ def test_better_is_judged_by_the_whole_interval(low, high, higher, verdict):
 
 
 @pytest.mark.parametrize(("low", "high", "verdict"), [
-    (-0.2, 0.3, "seen"), (0.1, 0.3, "seen"), (-0.2, 0.9, "not seen at this size"), (0.1, 0.9, "not seen at this size"),
+    (-0.2, 0.3, "seen"), (0.1, 0.3, "seen"), (-0.2, 0.9, "inconclusive"), (0.1, 0.9, "inconclusive"),
     (0.6, 0.9, "opposite"), (-0.9, -0.6, "opposite")])
 def test_equal_means_that_the_interval_is_narrow(low, high, verdict):
     assert judge(EQUAL, results(low, high))["verdict"] == verdict
@@ -151,7 +153,7 @@ def test_equal_means_that_the_interval_is_narrow(low, high, verdict):
 
 def test_one_seed_shows_nothing():
     found = judge(BETTER, results(None, None, seeds=1))
-    assert found["verdict"] == "not seen at this size" and found["interval"] is None and "--seeds" in found["text"]
+    assert found["verdict"] == "inconclusive" and found["interval"] is None and "--seeds" in found["text"]
 
 
 def test_the_same_bytes_are_equal_and_not_better():
@@ -163,7 +165,7 @@ def test_the_same_bytes_are_equal_and_not_better():
 def test_what_failed_is_not_judged():
     without = results(0.1, 0.2) | {"differences": [], "cells": [{"variant": "old", "state": "failed"}]}
     found = judge(BETTER, without)
-    assert found["verdict"] == "not seen at this size" and "training of old failed" in found["text"]
+    assert found["verdict"] == "inconclusive" and "training of old failed" in found["text"]
     assert judge(BETTER, without | {"measures": []})["interval"] is None
 
 
@@ -319,7 +321,7 @@ def test_a_claim_of_ones_own_is_run_to_its_verdict(capsys, tmp_path):
     claim, out = written(tmp_path, SMALL), tmp_path / "lab"
     found = said(capsys, "run", claim, "--corpus", tmp_path / "text.txt", "--out", out)
     assert found["claim"]["name"] == "layers"
-    assert found["claim"]["verdict"] in ("seen", "not seen at this size", "opposite")
+    assert found["claim"]["verdict"] in ("seen", "not seen at this size", "opposite", "inconclusive")
     low, high = found["claim"]["interval"]
     assert low <= high
     assert json.loads((out / "results.json").read_text())["claim"]["verdict"] == found["claim"]["verdict"]

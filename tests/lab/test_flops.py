@@ -59,3 +59,16 @@ def test_a_few_steps_stand_for_a_run(corpus_folder, name):
     supply.close()
     # 40 steps are few where tasks take turns at random
     assert step_cost(wanted, corpus).flops == pytest.approx(sum(counted) / len(counted), rel=0.05)
+
+
+def test_each_sort_of_step_counts_as_often_as_it_comes(corpus_folder):
+    """Nine tenths of the steps read rows of a quarter of the length."""
+    corpus = Corpus.open(corpus_folder)
+
+    def cost(*changes: str) -> float:
+        return step_cost(adopt_tokenizer(recipe("bert@tiny", [*SMALL, *changes]), corpus), corpus).flops
+
+    short, long = (cost("remove=corpus.first_phase", f"corpus.sequence_length={length}") for length in (8, 32))
+    both = cost("corpus.first_phase.share=0.9", "corpus.first_phase.sequence_length=8")
+    assert long > 2 * short
+    assert both == pytest.approx(0.9 * short + 0.1 * long, rel=0.1)

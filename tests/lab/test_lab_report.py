@@ -107,21 +107,23 @@ def test_a_comparison_says_what_differs_and_what_does_not(tmp_path: Path):
     text, read = page_of(results, tmp_path)
     assert list(read.panels) == ["", "results", "curves", "recipes", "cost", "reproduce"]
     head = read.panels[""]
-    assert ("By pseudo-likelihood (bits per byte, lower is better), roberta@tiny is best with 2.310 and differs from "
-            "bert@tiny; from albert@tiny it cannot be told apart. Of electra@tiny there is no such score. Each model "
-            "was trained on 1,000,000 tokens of the same text, at size tiny, with 3 seeds.") in head
+    assert ("By pseudo-likelihood (bits per byte, lower is better), roberta@tiny has the best mean, 2.310: it "
+            "is significantly better than bert@tiny and compares inconclusively with albert@tiny. Of electra@tiny "
+            "there is no such score. Each model was trained on 1,000,000 tokens of the same text, at size tiny, with 3 "
+            "seeds.") in head
     assert "2 of 3" in head and "11 of 12" in head
 
-    assert read.row("roberta@tiny") == ["roberta@tiny", "\u2605 2.310 \u00b1 0.010", "\u2248 0.740 \u00b1 0.010", "3"]
+    assert read.row("roberta@tiny") == ["roberta@tiny", "\u2605 2.310 \u00b1 0.010", "? 0.740 \u00b1 0.010", "3"]
     assert read.row("bert@tiny")[1:3] == ["2.450 \u00b1 0.010", "0.710 \u00b1 0.010"]     # second to somebody in both
-    assert read.row("albert@tiny") == ["albert@tiny", "\u2248 2.325 \u00b1 0.010", "0.695 \u00b1 0.010", "2"]
+    assert read.row("albert@tiny") == ["albert@tiny", "? 2.325 \u00b1 0.010", "0.695 \u00b1 0.010", "2"]
     assert read.row("electra@tiny")[1:3] == ["\u2013", "\u2605 0.790 \u00b1 0.010"]
     assert 'data-sort="2.31"' in text.replace("2.3100000000000005", "2.31") and 'data-sort=""' in text
     assert read.row("bert@tiny \u2192 roberta@tiny")[1:] == [f"{MINUS}0.140", f"better: {MINUS}0.190 to {MINUS}0.090"]
-    assert read.row("roberta@tiny \u2192 albert@tiny")[2] == f"no difference seen: {MINUS}0.020 to 0.060"
+    assert read.row("roberta@tiny \u2192 albert@tiny")[2] == \
+        f"inconclusive: {MINUS}0.020 to 0.060 (about 7 seeds would decide)"
     shown = read.panels["results"]
     assert f"albert@tiny, seed 2: {WHY}" in shown and "1 cell failed" in shown
-    assert "9 intervals of 95%" in shown and "about one would still stand out by chance" in shown
+    assert "the number of comparisons (3 by pseudo-likelihood and 3 by classify: accuracy) by Holm's" in shown
 
 
 def test_what_stands_behind_the_verdict_is_there(tmp_path: Path):
@@ -142,9 +144,9 @@ def test_what_stands_behind_the_verdict_is_there(tmp_path: Path):
 def test_one_seed_claims_nothing(tmp_path: Path):
     _, read = page_of(one_seed_results(), tmp_path)
     everything = " ".join(read.panels.values())
-    assert "with one seed nobody can say whether that is noise" in everything
+    assert "one seed cannot show whether that is chance" in everything
     assert read.row("bert@tiny \u2192 roberta@tiny")[2] == "one seed: no interval, nothing is claimed"
-    assert "better:" not in everything and "stand out by chance" not in everything
+    assert "better:" not in everything and "significantly" not in everything
     assert read.row("roberta@tiny")[1] == "\u2605 2.300"                      # and no spread
 
 
@@ -153,11 +155,11 @@ def test_an_ablation_names_the_change(tmp_path: Path):
     assert list(read.panels)[2] == "which-change"
     head = read.panels[""]
     assert f"goes from 2.450 to 2.310 bits per byte (better: {MINUS}0.190 to {MINUS}0.090)" in head
-    assert ("Helps by itself: corpus.packing. Hurts by itself: tokenizer. No effect seen: objective.masked_lm.dynamic "
+    assert ("Helps by itself: corpus.packing. Hurts by itself: tokenizer. Inconclusive: objective.masked_lm.dynamic "
             "and objective.next_sentence.") in head
     assert read.row("tokenizer, in the child")[1:] == ["+0.070", "worse: 0.030 to 0.110"]
     assert read.row("objective.next_sentence", f"{MINUS}0.030")[2:] == \
-        ["not possible", f"no difference seen: {MINUS}0.070 to 0.010"]
+        ["not possible", f"inconclusive: {MINUS}0.070 to 0.010 (about 7 seeds would decide)"]
     panel = read.panels["which-change"]
     assert f"{MINUS}0.067 is left over" in panel
     assert "bert@tiny + objective.next_sentence: packing segment_pair needs it" in panel
@@ -171,7 +173,7 @@ def test_a_claim_and_a_law_have_their_words(tmp_path: Path):
     assert "(arXiv:1907.11692): New masks are as good as static ones" in read.panels["results"]
     _, read = page_of(scaling_results(), tmp_path)
     assert read.row("bert", "0.090") == ["bert", "0.090", "0.070 to 0.110", "9", "\u2013"]
-    assert "At size mini, roberta@mini is best" in read.panels[""]        # not: the largest model is best
+    assert "At size mini, roberta@mini has the best mean" in read.panels[""]        # not: the largest model is best
     assert "A point is a run." in read.panels["scaling"]
 
 
@@ -231,7 +233,17 @@ def test_the_largest_deviation_is_of_the_unit_that_was_held_equal():
 
 
 @pytest.mark.parametrize(("given", "said"), [
-    (difference("m", "a", "b", 0.005, 0.025, "noise"), f"no difference seen: {MINUS}0.020 to 0.030"),
+    (difference("m", "a", "b", 0.005, 0.025, "inconclusive"),
+     f"inconclusive: {MINUS}0.020 to 0.030 (about 7 seeds would decide)"),
+    (difference("m", "a", "b", 0.03, 0.025, "inconclusive"),
+     "inconclusive: 0.005 to 0.055, significant alone but not among 3 comparisons (about 7 seeds would decide)"),
+    (difference("m", "a", "b", 0.005, 0.025, "inconclusive", needed=None),
+     f"inconclusive: {MINUS}0.020 to 0.030 (more than 100 seeds would be needed)"),
+    (difference("m", "a", "b", 0.005, 0.025, "inconclusive", needed=None, text_error=0.1),
+     f"inconclusive: {MINUS}0.020 to 0.030 (more held-out text would be needed)"),
+    (difference("m", "a", "b", 0.002, 0.005, "equivalent"), f"equivalent within 0.01: {MINUS}0.003 to 0.007"),
+    (difference("m", "a", "b", -0.3, 0.1, "better", note="b drops capitals"),
+     f"better: {MINUS}0.400 to {MINUS}0.200; b drops capitals"),
     (difference("m", "a", "b", 0.3, 0.1, "better"), "better: 0.200 to 0.400"),
     (difference("m", "a", "b", -0.0002, 0.0001, "worse"), f"worse: {MINUS}0.0003 to {MINUS}0.0001"),
     (difference("m", "a", "b", 0.3, None, "one seed"), "one seed: no interval, nothing is claimed"),
@@ -243,7 +255,7 @@ def test_verdicts(given, said):
 
 def test_better_is_turned_round_with_the_pair():
     results = compare_results()
-    assert words.against(results, BITS["key"], "roberta@tiny") == {"albert@tiny": "noise", "bert@tiny": "worse"}
+    assert words.against(results, BITS["key"], "roberta@tiny") == {"albert@tiny": "inconclusive", "bert@tiny": "worse"}
     assert list(words.means(results, ACCURACY["key"]))[0] == "electra@tiny"        # higher is better there
     assert list(words.means(results, BITS["key"])) == ["roberta@tiny", "albert@tiny", "bert@tiny"]
 

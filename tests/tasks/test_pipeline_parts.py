@@ -200,9 +200,9 @@ def test_gains_are_taken_seed_by_seed():
     assert rows[1]["gain"] == pytest.approx(0.16 / 3)
     assert rows[1]["verdict"] == "paid off"  # though seeds differ by more
     assert rows[1]["error"] == pytest.approx(np.std([0.05, 0.06, 0.05], ddof=1) / 3**0.5)
-    assert rows[2]["verdict"] == "within the noise"
+    assert rows[2]["verdict"] == "inconclusive"
     assert payoff({"a": [0.5, 0.6], "b": [0.3, 0.41]})[1]["verdict"] == "did harm"
     assert payoff({"a": [2.0, 3.0], "b": [1.0, 2.1]}, higher=False)[1]["verdict"] == "paid off"
-    assert payoff({"a": [0.5], "b": [0.9]})[1]["verdict"] == "one seed: no saying"
-    assert payoff({"a": [0.5, 0.6], "b": [0.5, 0.6]})[1]["verdict"] == "within the noise"
+    assert payoff({"a": [0.5], "b": [0.9]})[1]["verdict"] == "one seed: no interval"
+    assert payoff({"a": [0.5, 0.6], "b": [0.5, 0.6]})[1]["verdict"] == "inconclusive"
     assert json.loads(json.dumps(rows)) == rows

@@ -94,7 +94,7 @@ def run(name: ClaimArgument, out: OutOption,
         processes: ProcessesOption = 1, dry_run: DryOption = False, documents: DocumentsOption = "blank",
         field: FieldOption = "text", encoding: EncodingOption = "utf-8", errors: ErrorsOption = "strict",
         json: JsonOption = False, debug: DebugOption = False) -> None:
-    """Run a claim through the lab: seen, not seen at this size, or the opposite.
+    """Run a claim through the lab: seen, the opposite, not seen at this size, or inconclusive.
 
     Without --corpus it needs no data: text and tasks are the documentation inside your own Python. Interrupted, the
     same command or `stemma resume` goes on.

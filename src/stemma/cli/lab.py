@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 import sys
 from collections.abc import Sequence
@@ -30,6 +31,8 @@ TrainOption = Annotated[list[str] | None, typer.Option(metavar="FILE", help="The
 DevOption = Annotated[list[str] | None, typer.Option(metavar="FILE", help="The examples it is judged by.")]
 EpochsOption = Annotated[float, typer.Option(help="Of every fine-tune.")]
 MeasureOption = Annotated[str | None, typer.Option(help="The measure that decides, such as sst2.accuracy.")]
+MarginOption = Annotated[float | None, typer.Option(help="Of that measure, the largest difference that does not "
+                                                    "matter: within it, recipes are called equivalent.")]
 ProcessesOption = Annotated[int, typer.Option(min=1, help="So many cells at a time, each with its share of the cores.")]
 DryOption = Annotated[bool, typer.Option("--dry-run", help="Print the plan and how long it takes, by a short trial.")]
 
@@ -44,9 +47,10 @@ def compare(recipes: RecipesArgument, corpus: CorpusOption, out: OutOption, toke
             train: TrainOption = None, dev: DevOption = None, epochs: EpochsOption = 3.0,
             sizes: Annotated[str | None, typer.Option(help="Every recipe at each of these sizes, such as "
                                                       "tiny,mini,midi; fits how the loss falls.")] = None,
-            measure: MeasureOption = None, processes: ProcessesOption = 1, dry_run: DryOption = False,
-            documents: DocumentsOption = "blank", field: FieldOption = "text", encoding: EncodingOption = "utf-8",
-            errors: ErrorsOption = "strict", json: JsonOption = False, debug: DebugOption = False) -> None:
+            measure: MeasureOption = None, margin: MarginOption = None, processes: ProcessesOption = 1,
+            dry_run: DryOption = False, documents: DocumentsOption = "blank", field: FieldOption = "text",
+            encoding: EncodingOption = "utf-8", errors: ErrorsOption = "strict", json: JsonOption = False,
+            debug: DebugOption = False) -> None:
     """Train recipes on the same text, seeds and budget, and say which differences are more than noise.
 
     Example: stemma compare bert@tiny roberta@tiny --corpus notes.txt --tokens 1000000 --out lab
@@ -59,8 +63,8 @@ def compare(recipes: RecipesArgument, corpus: CorpusOption, out: OutOption, toke
     variants = compared_variants(names, changes, wanted)
     experiment = Experiment(
         "compare", f"{', '.join(names)}: which learns more?", variants, **_asked(
-            corpus, tokens, flops, minutes, seeds, task, train, dev, epochs, measure, documents, field, encoding,
-            errors), details={"sizes": wanted} if wanted else {}, command=_command())
+            corpus, tokens, flops, minutes, seeds, task, train, dev, epochs, measure, margin, documents, field,
+            encoding, errors), details={"sizes": wanted} if wanted else {}, command=_command())
     _run(experiment, out, processes, dry_run, json)
 
 
@@ -73,10 +77,10 @@ def ablate(recipe: ChildArgument, corpus: CorpusOption, out: OutOption,
                                                            "itself.")] = None,
            tokens: TokensOption = None, flops: FlopsOption = None, minutes: MinutesOption = None,
            seeds: SeedsOption = 3, task: TaskOption = None, train: TrainOption = None, dev: DevOption = None,
-           epochs: EpochsOption = 3.0, measure: MeasureOption = None, processes: ProcessesOption = 1,
-           dry_run: DryOption = False, documents: DocumentsOption = "blank", field: FieldOption = "text",
-           encoding: EncodingOption = "utf-8", errors: ErrorsOption = "strict", json: JsonOption = False,
-           debug: DebugOption = False) -> None:
+           epochs: EpochsOption = 3.0, measure: MeasureOption = None, margin: MarginOption = None,
+           processes: ProcessesOption = 1, dry_run: DryOption = False, documents: DocumentsOption = "blank",
+           field: FieldOption = "text", encoding: EncodingOption = "utf-8", errors: ErrorsOption = "strict",
+           json: JsonOption = False, debug: DebugOption = False) -> None:
     """Which change was it? A recipe's changes, each added to its parent and each taken from the recipe.
 
     Example: stemma ablate roberta@tiny --corpus notes.txt --tokens 1000000 --out lab
@@ -94,7 +98,8 @@ def ablate(recipe: ChildArgument, corpus: CorpusOption, out: OutOption,
                                  own_corpus=locate(corpus)[0] is None, tasks=bool(task))
     title = f"{variants[1].name} against {variants[0].name}: which change was it?"
     experiment = Experiment("ablate", title, variants, **_asked(
-        corpus, tokens, flops, minutes, seeds, task, train, dev, epochs, measure, documents, field, encoding, errors),
+        corpus, tokens, flops, minutes, seeds, task, train, dev, epochs, measure, margin, documents, field, encoding,
+        errors),
         details=details, command=_command())
     _run(experiment, out, processes, dry_run, json)
 
@@ -114,17 +119,19 @@ def _command() -> str:
 
 def _asked(corpus: list[str], tokens: int | None, flops: float | None, minutes: float | None, seeds: int,
            task: list[str] | None, train: list[str] | None, dev: list[str] | None, epochs: float, measure: str | None,
-           documents: str, field: str, encoding: str, errors: str) -> dict[str, Any]:
+           margin: float | None, documents: str, field: str, encoding: str, errors: str) -> dict[str, Any]:
     """What compare and ablate have in common, as an experiment takes it."""
     from stemma.lab.comparison import allowance_of, tasks_of
     from stemma.training.run import Reading, locate
 
+    if margin is not None and not 0 < margin < math.inf:
+        raise UserError(f"--margin must be a number greater than 0, not {margin:g}.")
     folder, text = locate(corpus)
     if text == ["-"]:
         raise UserError("the lab reads its text more than once, which standard input does not allow; give a file.")
     return {"allowance": allowance_of(tokens, flops, minutes), "seeds": tuple(range(seeds)), "corpus": folder,
             "text": tuple(text), "reading": Reading(documents, field, encoding, errors),
-            "tasks": tasks_of(task or [], train or [], dev or [], epochs), "measure": measure}
+            "tasks": tasks_of(task or [], train or [], dev or [], epochs), "measure": measure, "margin": margin}
 
 
 def _run(experiment: Any, out: Path, processes: int, dry_run: bool, as_json: bool) -> None:
@@ -161,7 +168,7 @@ def show_plan(found: dict[str, Any], processes: int) -> None:
 
 
 def show_results(found: dict[str, Any], out: Path) -> None:
-    from stemma.lab.report.lab_words import chance, differences, failures, headline, verdict
+    from stemma.lab.report.lab_words import correction, differences, failures, headline, verdict
 
     print(headline(found))
     measures = found["measures"]
@@ -175,5 +182,5 @@ def show_results(found: dict[str, Any], out: Path) -> None:
         print(f"{measure['title']}, {'higher' if measure['higher'] else 'lower'} is better:")
         pairs = [(f"{one['a']} -> {one['b']}", verdict(one)) for one in differences(found, measure["key"])]
         print("\n".join(f"  {line}" for line in columns(pairs)))
-    print("\n".join(filter(None, [chance(found), *failures(found)])))
+    print("\n".join(filter(None, [correction(found), *failures(found)])))
     print(f"{out / 'report.html'} shows it all; report.md and results.json lie beside it.")

@@ -1,8 +1,8 @@
 """What papers found, as experiments that anyone can run: a claim is a file with a question, some recipes and an answer.
 
 A claim says which of its variants the paper found better, or that two of them do as well. The lab trains all of them
-alike, and `judge` compares its interval with what the paper said: seen, not seen at this size, or the opposite. A
-user's own claim is a TOML file of the same kind.
+alike, and `judge` compares its interval with what the paper said: seen, the opposite, not seen at this size
+(the interval is narrow and holds 0), or inconclusive. A user's own claim is a TOML file of the same kind.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from stemma.training.run import Reading, locate
 from stemma.training.source import cache_folder
 
 CLAIMS = Path(__file__).parent.parent / "claims"
-SEEN, NOT_SEEN, OPPOSITE = "seen", "not seen at this size", "opposite"
+SEEN, NOT_SEEN, OPPOSITE, OPEN = "seen", "not seen at this size", "opposite", "inconclusive"
 TASK = "task"  # the measure of a claim about fine-tuning: what the first task is judged by
 LANGUAGES = {"en": "English", "zh": "Chinese"}
 # What a budget of minutes needs to leave the plateau where a model only counts words; a claim may change it back.
@@ -207,25 +207,27 @@ def judge(claim: Mapping[str, Any], results: Mapping[str, Any]) -> dict[str, Any
     if found is None:
         failed = sorted({cell["variant"] for cell in results["cells"] if cell["state"] == "failed"} & both)
         why = f"training of {' and '.join(failed)} failed" if failed else f"there is no {measure['title']} of both"
-        return told | {"verdict": NOT_SEEN, "interval": None,
+        return told | {"verdict": OPEN, "interval": None,
                        "text": f"{second} and {first} could not be compared: {why}."}
     sign = 1 if found["b"] == second else -1
     ends = (0.0, 0.0) if found["verdict"] == "same bytes" else (found["low"], found["high"])
     interval = None if None in ends else sorted(sign * end for end in ends)
-    verdict = _verdict(interval, measure["higher"], claim["margin"] if claim["equal"] else None)
+    verdict = _verdict(interval, measure["higher"], claim["margin"] if claim["equal"] else None,
+                       measure.get("margin") or 0.0)
     return told | {"verdict": verdict, "interval": interval,
                    "text": _sentence(claim, verdict, measure, (first, second), sign * found["mean"], interval,
                                      found["seeds"])}
 
 
-def _verdict(interval: Sequence[float] | None, higher: bool, margin: float | None) -> str:
+def _verdict(interval: Sequence[float] | None, higher: bool, equal: float | None, margin: float) -> str:
+    """`equal`: the paper says that the difference is at most this; `margin`: one that would not matter."""
     if interval is None:
-        return NOT_SEEN
+        return OPEN
     low, high = interval
-    if margin is not None:  # equal: all that the difference may be is small; otherwise: none of it is
-        return SEEN if -margin <= low and high <= margin else OPPOSITE if low > margin or high < -margin else NOT_SEEN
+    if equal is not None:  # all that the difference may be is small; or none of it is
+        return SEEN if -equal <= low and high <= equal else OPPOSITE if low > equal or high < -equal else OPEN
     gained, lost = (low > 0, high < 0) if higher else (high < 0, low > 0)
-    return SEEN if gained else OPPOSITE if lost else NOT_SEEN
+    return SEEN if gained else OPPOSITE if lost else NOT_SEEN if -margin <= low and high <= margin else OPEN
 
 
 def _sentence(claim: Mapping[str, Any], verdict: str, measure: Mapping[str, Any], pair: tuple[str, str], mean: float,

@@ -64,6 +64,7 @@ class Measure:
     higher: bool  # is better
     about: str  # in one sentence
     per_token: bool = False  # means nothing across tokenizers
+    margin: float | None = None  # a difference that would not matter; None: nobody has said what that is
 
 
 @dataclass(frozen=True)
@@ -88,6 +89,7 @@ class Experiment:
     measure: str | None = None  # the one that decides; None: the first task's metric, or else what suits the recipes
     command: str = ""  # to do it again
     details: Mapping[str, Any] = field(default_factory=dict)  # of an ablation or a claim
+    margin: float | None = None  # of the deciding measure: smaller differences do not matter; None: its own
     version: int = VERSION
 
     def write(self, folder: Path) -> None:

@@ -40,9 +40,9 @@ from stemma.text.words import CJK_RUN
 
 BITS, PSEUDO = "bits_per_byte", "pseudo_bits_per_byte"
 MEASURES = {measure.key: measure for measure in (
-    Measure(BITS, "bits of held-out text", "bits per byte", higher=False,
+    Measure(BITS, "bits of held-out text", "bits per byte", higher=False, margin=0.01,
             about="What every token of the held-out text costs, guessed from those before it, over the text's bytes."),
-    Measure(PSEUDO, "pseudo-likelihood of held-out text", "bits per byte", higher=False,
+    Measure(PSEUDO, "pseudo-likelihood of held-out text", "bits per byte", higher=False, margin=0.01,
             about="What every word of the held-out text costs, one in seven hidden at a time and guessed from the "
                   "rest, over the text's bytes. Not to be compared with bits of guessing from one side; a vocabulary "
                   "without capitals is asked for a simpler text than one that has them."))}

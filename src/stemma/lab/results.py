@@ -7,7 +7,7 @@ import os
 import platform
 import time
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from importlib.metadata import version
 from itertools import combinations
 from statistics import fmean
@@ -20,9 +20,9 @@ from stemma.files import write_atomically
 from stemma.lab.calibration import foretold_before
 from stemma.lab.cells import Cell, distinct, restored_scores
 from stemma.lab.experiment import Experiment, Measure, Score
-from stemma.lab.intrinsic import MEASURES
+from stemma.lab.intrinsic import BITS, MEASURES, PSEUDO
 from stemma.lab.report.run_report import command
-from stemma.lab.statistics import Difference, difference, spread
+from stemma.lab.statistics import Difference, corrected, difference, spread
 from stemma.lineage import diff, family
 from stemma.tasks.data.datasets import kind_of
 from stemma.tasks.metrics import METRICS
@@ -32,10 +32,12 @@ if TYPE_CHECKING:
     from stemma.lab.work import Lab
 
 FILE = "results.json"
-VERSION = 1
+VERSION = 2
 LOSS = Measure("validation_loss", "held-out loss of its own task", "nats a guess", False,
                "What the recipe's own objective loses on text held out from training; recipes with other objectives or "
-               "tokenizers answer other questions.", per_token=True)
+               "tokenizers answer other questions.", per_token=True, margin=0.01)
+POINT = 0.01  # of a metric between 0 and 1: a difference that would not matter
+SIMPLER = "{} drops capitals, so it is asked for a simpler text: part of this difference is that"
 COSTS = ("tokens", "steps", "flops", "seconds", "tokens_per_second", "parameters", "cell_seconds")
 
 
@@ -161,12 +163,15 @@ def measures_of(experiment: Experiment, found: Sequence[str]) -> list[Measure]:
         for name, metric in METRICS[kind_of(task.name)].items():
             key = f"{task_key(experiment, number)}.{name}"
             known[key] = Measure(key, f"{task_key(experiment, number)}: {name}", "", metric.higher_is_better,
-                                 metric.about)
+                                 metric.about, margin=POINT * metric.scale if metric.higher_is_better else None)
     counts = {key: found.count(key) for key in dict.fromkeys(found)}
     tasks = [key for key in counts if "." in key]
     order = sorted(counts, key=lambda key: (key != experiment.measure, key not in tasks, key == LOSS.key, -counts[key]))
-    return [known[key] for key in order if not (known[key].per_token and not same_tokens(experiment))
-            or key == experiment.measure]
+    measures = [known[key] for key in order if not (known[key].per_token and not same_tokens(experiment))
+                or key == experiment.measure]
+    if experiment.margin is not None and measures:
+        measures[0] = replace(measures[0], margin=experiment.margin)
+    return measures
 
 
 def same_tokens(experiment: Experiment) -> bool:
@@ -204,11 +209,15 @@ def _row(name: str, experiment: Experiment, measures: Sequence[Measure],
 
 
 class Compared:
-    """Differences between variants, paired by the seeds that both have."""
+    """Differences between variants, paired by the seeds that both have; those by one measure are corrected together."""
 
     def __init__(self, experiment: Experiment, measures: Sequence[Measure],
                  scores: Mapping[tuple[str, int], Mapping[str, Score]], digests: Mapping[tuple[str, int], str | None]):
-        self.experiment, self.measures, self.scores, self.digests = experiment, measures, scores, digests
+        self.experiment, self.scores, self.digests = experiment, scores, digests
+        self.found: dict[tuple[str, str, str], Difference] = {}
+        for measure in measures:
+            single = {(measure.key, a, b): one for a, b in self.pairs() if (one := self._alone(measure, a, b))}
+            self.found |= zip(single, corrected(list(single.values()), measure.higher), strict=True)
 
     def pairs(self) -> list[tuple[str, str]]:
         names = {role: [one.name for one in self.experiment.variants if one.role == role]
@@ -220,17 +229,29 @@ class Compared:
                 *((name, child) for name in names["minus"])]
 
     def between(self, measure: Measure, a: str, b: str) -> Difference | None:
+        return self.found.get((measure.key, a, b))
+
+    def _alone(self, measure: Measure, a: str, b: str) -> Difference | None:
         seeds = [seed for seed in self.experiment.seeds
                  if all(measure.key in self.scores.get((name, seed), {}) for name in (a, b))]
         if not seeds:
             return None
         same = all(self.digests[a, seed] == self.digests[b, seed] for seed in seeds)
-        return difference([self.scores[a, seed][measure.key] for seed in seeds],
-                          [self.scores[b, seed][measure.key] for seed in seeds], measure.higher, same=same)
+        found = difference([self.scores[a, seed][measure.key] for seed in seeds],
+                           [self.scores[b, seed][measure.key] for seed in seeds], measure.higher, same=same,
+                           margin=measure.margin)
+        return replace(found, note=self._simpler(measure, a, b))
+
+    def _simpler(self, measure: Measure, a: str, b: str) -> str | None:
+        """A tokenizer that drops capitals makes its text cheaper, which is no merit of the model."""
+        if measure.key not in (BITS, PSEUDO) or self.experiment.corpus is not None:
+            return None
+        lower = [one.name for one in self.experiment.variants
+                 if one.name in (a, b) and one.recipe.settings.tokenizer.lowercase]
+        return SIMPLER.format(lower[0]) if len(lower) == 1 else None
 
     def all(self) -> list[tuple[str, str, str, Difference]]:
-        return [(measure.key, a, b, found) for measure in self.measures for a, b in self.pairs()
-                if (found := self.between(measure, a, b)) is not None]
+        return [(*names, found) for names, found in self.found.items()]
 
 
 def _contributions(experiment: Experiment, measure: Measure, compared: Compared) -> dict[str, Any]:

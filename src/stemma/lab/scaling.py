@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from stemma.lab.statistics import NORMAL, widening
+from stemma.tasks.metrics.student import student
 
 Point = tuple[float, float, int]  # x, y, seed
 LEAST, LEAST_FOR_FLOOR = 3, 4  # different x
@@ -155,5 +155,5 @@ def _floored(x: np.ndarray, y: np.ndarray, times: np.ndarray) -> _Law:
 def _interval(drawn: np.ndarray, middle: Any, seeds: int) -> np.ndarray:
     """(2, ...) from the draws along the first axis: their deviation times the t of so few seeds. Three seeds make ten
     different draws, too few for quantiles of something as crooked as an exponent."""
-    half = NORMAL * widening(seeds) * drawn.std(0)
+    half = math.sqrt(seeds / (seeds - 1)) * student(seeds - 1) * drawn.std(0)
     return np.stack([middle - half, middle + half])

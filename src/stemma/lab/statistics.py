@@ -1,27 +1,31 @@
-"""Whether two recipes differ, or were only lucky: differences paired by seed and by text, with a bootstrap interval.
+"""Whether two recipes differ, or were only lucky: differences paired by seed and by text, with a t interval.
 
 Both sides of a pair began with the same seed and were asked the same documents, so whatever makes a seed or a document
-hard for both cancels. Seeds are drawn with replacement, and of a measure that adds up over documents or examples those
-too: the recipe that wins must win on other seeds and on other texts.
+hard for both cancels. Two things are left to chance: the seeds, and the texts (or examples) of a measure that adds up
+over them. Each has a standard error of its own with a t of its own degrees of freedom, and the interval takes the root
+of the sum of both squares: with one of them zero that is the ordinary t interval, otherwise it is a little wide (never
+too narrow: tests simulate the error rate at two, three and five seeds).
 
-A bootstrap of a few numbers is too narrow: it divides by n where it should by n - 1, and knows nothing of the t that a
-spread estimated from so little calls for. Its deviations are widened by just that much (Hesterberg 2015, "What teachers
-should know about the bootstrap", arXiv:1411.5279: expanded intervals), those of the seeds by their number and those of
-the texts by theirs.
+Several comparisons by one measure are corrected by Holm's procedure (1979): the probability of even one false alarm
+among them is at most 5%. What is not significant is *equivalent* only if the whole interval lies within a stated
+margin; otherwise it is *inconclusive*.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from stemma.lab.experiment import Score
-from stemma.tasks.metrics.student import NORMAL, student
+from stemma.tasks.metrics.student import outside, root, student
 
-CHUNK = 1 << 21  # numbers drawn at a time
+ALPHA = 0.05  # probability of a false alarm
+POWER = 0.84  # standard errors to spare, with which four of five repetitions find what is there
+LEAST = 1e-12  # p-value that is told from 0
+MOST = 100  # seeds that anyone would train
 
 
 @dataclass(frozen=True)
@@ -31,8 +35,23 @@ class Difference:
     mean: float
     low: float | None  # the 95% interval; None: one seed says nothing about another
     high: float | None
-    verdict: str  # of the second side: better, worse; noise: 0 lies in the interval; one seed; same bytes
+    verdict: str  # of the second side: better, worse; equivalent, inconclusive; one seed; same bytes
     seeds: int
+    p: float | None = None  # of a difference at least as large by chance, after the correction
+    comparisons: int = 1  # for which it is corrected
+    margin: float | None = None  # within which both sides count as equivalent
+    seed_error: float = 0.0  # standard error of the mean over the seeds
+    text_error: float = 0.0  # and over the texts
+    texts: int = 0
+    needed: int | None = None  # seeds in all that would probably decide it; None: it is decided, or seeds do not help
+    note: str | None = None  # what else explains it
+
+    def half_width(self, share: float = ALPHA, seeds: int | None = None) -> float:
+        """Of the interval that leaves out `share`, with these seeds or with another number of like ones."""
+        count = seeds or self.seeds
+        by_seed = student(count - 1, share) * self.seed_error * math.sqrt(self.seeds / count)
+        by_text = student(self.texts - 1, share) * self.text_error if self.texts > 1 else 0.0
+        return math.hypot(by_seed, by_text)
 
 
 def spread(values: Sequence[float]) -> float | None:
@@ -40,10 +59,10 @@ def spread(values: Sequence[float]) -> float | None:
     return float(np.std(values, ddof=1)) if len(values) > 1 else None
 
 
-def difference(a: Sequence[Score], b: Sequence[Score], higher: bool, draws: int = 2000, seed: int = 0,
-               same: bool = False) -> Difference:
-    """Of b from a, paired by place: equal places are equal seeds. `higher` is better; `same`: both sides are one and
-    the same model, byte by byte, and there is nothing to find out."""
+def difference(a: Sequence[Score], b: Sequence[Score], higher: bool, *, same: bool = False,
+               margin: float | None = None) -> Difference:
+    """Of b from a, paired by position: equal positions are equal seeds. `higher` is better; `same`: both sides are one
+    and the same model, byte by byte, and there is nothing to find out."""
     assert len(a) == len(b) > 0, "a difference is paired by seed"
     seeds = len(a)
     each = np.array([second.value - first.value for first, second in zip(a, b, strict=True)])
@@ -52,59 +71,74 @@ def difference(a: Sequence[Score], b: Sequence[Score], higher: bool, draws: int 
         return Difference(mean, mean, mean, "same bytes", seeds)
     if seeds == 1:
         return Difference(mean, None, None, "one seed", 1)
-    rng = np.random.default_rng(seed)
-    chosen = _counts(rng, draws, seeds) / seeds
-    if (sides := _sides(a, b)) is None:
-        away = widening(seeds) * (chosen @ each - mean)
-    else:
-        drawn = _differences(rng, draws, *sides)  # (draws, seeds): of each seed, on texts that were drawn
-        of_texts = drawn.mean(1)
-        away = (widening(seeds) * ((chosen * drawn).sum(1) - of_texts)
-                + widening(sides[0].shape[-1]) * (of_texts - mean))
-    low, high = (mean + float(value) for value in np.quantile(away, (0.025, 0.975)))
-    verdict = "noise" if low <= 0 <= high else "better" if (mean > 0) == higher else "worse"
-    return Difference(mean, low, high, verdict, seeds)
+    text_error, texts = _error_of_texts(a, b)
+    found = Difference(mean, None, None, "", seeds, None, 1, margin, float(each.std(ddof=1)) / math.sqrt(seeds),
+                       text_error, texts)
+    half = found.half_width()
+    return corrected([replace(found, low=mean - half, high=mean + half, p=_p_value(found))], higher)[0]
 
 
-def widening(count: int) -> float:
-    """By how much the deviations of a bootstrap of so many are too small; one cannot be drawn in another way."""
-    return math.sqrt(count / (count - 1)) * student(count - 1) / NORMAL if count > 1 else 1.0
+def corrected(found: Sequence[Difference], higher: bool) -> list[Difference]:
+    """The same differences with the verdicts that all of them together allow (Holm 1979)."""
+    tested = sorted((one for one in found if one.p is not None), key=lambda one: one.p or 0.0)
+    count, largest = len(tested), 0.0
+    together: dict[int, Difference] = {}
+    for rank, one in enumerate(tested):
+        assert one.p is not None
+        largest = max(largest, min(1.0, (count - rank) * one.p))
+        together[id(one)] = _judged(replace(one, p=largest, comparisons=count), higher)
+    return [together.get(id(one), one) for one in found]
 
 
-def _sides(a: Sequence[Score], b: Sequence[Score]) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
-    """(2, seeds, units) above and below, and (2, seeds) what their ratio is multiplied by; None where some cell has no
-    parts, or other ones than the rest."""
+def _judged(one: Difference, higher: bool) -> Difference:
+    assert one.p is not None
+    if one.p <= ALPHA:
+        return replace(one, verdict="better" if (one.mean > 0) == higher else "worse")
+    if one.margin is not None and abs(one.mean) + one.half_width(ALPHA / one.comparisons) <= one.margin:
+        return replace(one, verdict="equivalent")
+    return replace(one, verdict="inconclusive", needed=_needed(one))
+
+
+def _needed(one: Difference) -> int | None:
+    """How many seeds would probably decide it, were the difference and its spread what they seem to be here."""
+    share = ALPHA / one.comparisons
+    for seeds in range(one.seeds + 1, MOST + 1):
+        half = one.half_width(share, seeds)
+        spare = POWER * math.hypot(one.seed_error * math.sqrt(one.seeds / seeds), one.text_error)
+        if abs(one.mean) > half + spare or one.margin is not None and abs(one.mean) + half + spare <= one.margin:
+            return seeds
+    return None
+
+
+def _p_value(one: Difference) -> float:
+    """The share that an interval leaves out when it just reaches 0."""
+    if not one.mean:
+        return 1.0
+    if not one.text_error:
+        return outside(one.mean / one.seed_error, one.seeds - 1) if one.seed_error else LEAST
+    return math.exp(root(lambda share: math.log(max(one.half_width(math.exp(share)), 1e-300) / abs(one.mean)),
+                         math.log(LEAST), 0.0))
+
+
+def _error_of_texts(a: Sequence[Score], b: Sequence[Score]) -> tuple[float, int]:
+    """The standard error of the mean difference over texts, and their number; none where some cell has no parts, or
+    other ones than the rest.
+
+    A value is a ratio of sums over texts, so each text moves it by what it has above the ratio, over the sum below (the
+    delta method).
+    """
     cells = (*a, *b)
     if len({len(score.parts) for score in cells}) > 1 or not cells[0].parts:
-        return None
+        return 0.0, 0
     parts = np.array([score.parts for score in cells], np.float64).reshape(2, len(a), -1, 2)
     parts = parts[:, :, parts.any((0, 1, 3))]  # an empty text is no text
-    if not parts.size:
-        return None
+    texts = parts.shape[2]
     above, below = parts[..., 0], parts[..., 1]
-    values = np.array([score.value for score in cells]).reshape(2, len(a))
-    return above, below, values / _ratio(above.sum(-1), below.sum(-1), otherwise=1.0)
-
-
-def _differences(rng: np.random.Generator, draws: int, above: np.ndarray, below: np.ndarray,
-                 scale: np.ndarray) -> np.ndarray:
-    """(draws, seeds): b - a of every seed, each time with other units, which are the same for all seeds and sides."""
-    units = above.shape[-1]
-    found = []
-    for start in range(0, draws, rows := max(1, CHUNK // units)):
-        counts = _counts(rng, min(rows, draws - start), units)
-        ratios = scale[..., None] * _ratio(above @ counts.T, below @ counts.T)  # (2, seeds, rows)
-        found.append((ratios[1] - ratios[0]).T)
-    return np.concatenate(found)
-
-
-def _counts(rng: np.random.Generator, draws: int, count: int) -> np.ndarray:
-    """(draws, count): how often each was drawn, of `count` draws with replacement."""
-    drawn = rng.integers(count, size=(draws, count)) + count * np.arange(draws)[:, None]
-    return np.bincount(drawn.ravel(), minlength=draws * count).reshape(draws, count).astype(np.float64)
-
-
-def _ratio(above: np.ndarray, below: np.ndarray, otherwise: float = 0.0) -> np.ndarray:
-    """`otherwise` where it is 0, or 0 of 0."""
-    found = np.divide(above, below, out=np.zeros_like(above), where=below != 0)
-    return np.where(found == 0, otherwise, found)
+    total = below.sum(-1, keepdims=True)  # (2, seeds, 1)
+    if texts < 2 or not total.all():
+        return 0.0, 0
+    ratio = above.sum(-1, keepdims=True) / total
+    values = np.array([score.value for score in cells]).reshape(2, len(a), 1)
+    scale = np.divide(values, ratio, out=np.ones_like(ratio), where=ratio != 0)  # accuracy in percent, say
+    moves = (scale * (above - ratio * below) / total).mean(1)  # (2, texts)
+    return float(math.sqrt(texts / (texts - 1) * ((moves[1] - moves[0]) ** 2).sum())), texts

@@ -32,7 +32,7 @@ class Row(NamedTuple):
     name: str
     mean: float
     interval: tuple[float, float] | None
-    seen: bool  # told from noise
+    seen: bool  # significant
 
 
 class Step(NamedTuple):
@@ -41,7 +41,7 @@ class Step(NamedTuple):
     name: str
     value: float
     intervals: Sequence[tuple[float, float] | None]
-    verdict: str  # better, worse, or anything else: not told from noise
+    verdict: str  # better, worse, or anything else: not significant
 
 
 def draw_curves(series: Mapping[str, Sequence[Points]], x_label: str, y_label: str) -> str:
@@ -81,7 +81,7 @@ def draw_curve_panels(panels: Mapping[str, Mapping[str, Sequence[Points]]], x_la
 
 
 def draw_forest(rows: Sequence[Row], x_label: str, title: str) -> str:
-    """Differences with their intervals against zero; filled where told from noise, hollow where not."""
+    """Differences with their intervals against zero; filled where significant, hollow where not."""
     with matplotlib.rc_context(STYLE):
         figure, axes = _named_rows([row.name for row in rows], x_label, title)
         axes.axvline(0, color=MUTED, linewidth=0.9, linestyle=(0, (4, 3)))

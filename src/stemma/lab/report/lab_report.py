@@ -16,7 +16,7 @@ from stemma.lab.report.lab_words import Results
 from stemma.lab.report.page import NOTHING, Cell, Page, Sheet, Value
 
 REPORT = "report.html"
-BEST, EVEN = "\u2605", "\u2248"  # star; almost equal
+BEST, EVEN, OPEN = "\u2605", "\u2248", "?"  # star; almost equal; inconclusive
 
 
 def write_lab_report(results: Results, folder: Path) -> Path:
@@ -47,7 +47,7 @@ def _numbers(results: Results) -> list[tuple[Cell, str]]:
         told.append((results["claim"]["verdict"], f"what {results['claim']['paper']} found"))
     if deciding:
         told.append((f"{len(seen)} of {len(deciding)}",
-                     f"differences in {results['measures'][0]['title']} stand out from noise"))
+                     f"differences in {results['measures'][0]['title']} are significant"))
     done = len(words.finished(results))
     return [*told, (f"{done} of {len(results['cells'])}", "cells (a recipe with a seed) came to their end"),
             (words.budget(results, words.short), f"for each, {words.duration(results['took_seconds'])} in all")]
@@ -70,14 +70,15 @@ def _results(results: Results, sheet: Sheet) -> None:
     sheet.table(["variant", *(f"{measure['title']} ({words.kind_of_number(measure)})" for measure in measures),
                  "seeds"], rows,
                 f"Means over the seeds \u00b1 their standard deviation. {BEST} the best mean of a column; {EVEN} "
-                "compared with the best, and no difference was seen.", sortable=True)
+                f"equivalent to the best within the margin; {OPEN} compared with the best, inconclusive.",
+                sortable=True)
     sheet.points(f"{measure['title']}: {measure['about']}" for measure in measures)
     if failed := words.failures(results):
         sheet.text(f"{words.counted(len(failed), 'cell')} failed, and the means are over the others:")
         sheet.points(failed)
     for measure in measures:
         _differences(results, measure, sheet, drawn=measure is measures[0])
-    if note := words.chance(results):
+    if note := words.correction(results):
         sheet.text(note)
 
 
@@ -88,12 +89,14 @@ def _claim(claim: Mapping[str, Any], sheet: Sheet) -> None:
 
 
 def _marks(results: Results, key: str) -> dict[str, str]:
-    """The best variant, and those that cannot be told from it. Nobody is best of one, or by one seed."""
+    """The best variant, those equivalent to it, and those of which it is not known. None is best of one, or by one
+    seed."""
     ranking = list(words.means(results, key))
     if len(ranking) < 2:
         return {}
     standing = words.against(results, key, ranking[0])
-    return {ranking[0]: BEST} | {name: EVEN for name, one in standing.items() if one in ("noise", "same bytes")}
+    marks = {**dict.fromkeys(words.EVEN, EVEN), "inconclusive": OPEN}
+    return {ranking[0]: BEST} | {name: marks[one] for name, one in standing.items() if one in marks}
 
 
 def _score(row: Mapping[str, Any], key: str, marks: Mapping[str, str]) -> Cell:
@@ -117,12 +120,14 @@ def _differences(results: Results, measure: Mapping[str, Any], sheet: Sheet, dra
                 for one in found]
         sheet.figure(draw_forest(rows, f"difference{f' in {unit}' if (unit := measure['unit']) else ''}",
                                  f"{measure['title']} ({words.direction(measure)})"),
-                     f"{what}, with the 95% interval where there are several seeds. Filled: stands out from noise; "
-                     "hollow: does not.", "differences")
+                     f"{what}, with the 95% interval where there are several seeds. Filled: significant; hollow: "
+                     "not.", "differences")
     sheet.table(["between" if results["contributions"] is None else "change", "difference", "verdict"],
                 [[words.pair(results, one), Value(words.signed(one["mean"]), one["mean"]), words.verdict(one)]
                  for one in found],
-                f"{what}: {measure['title']}, {words.kind_of_number(measure)}. Paired by seed, with 95% intervals.",
+                f"{what}: {measure['title']}, {words.kind_of_number(measure)}. Paired by seed, with 95% intervals. "
+                + (f"Equivalent: the whole interval lies within \u00b1{measure['margin']:g}, corrected for the number "
+                   "of comparisons. " if measure["margin"] else "") + "Inconclusive: neither that nor significant.",
                 sortable=True)
 
 
@@ -145,8 +150,8 @@ def _which_change(results: Results, sheet: Sheet) -> None:
         sheet.figure(draw_waterfall((parent, scores[parent]), steps, (child, scores[child]),
                                     measure["unit"] or measure["title"],
                                     f"{measure['title']} ({words.direction(measure)})"),
-                     "From the parent to the child. Solid: stands out from noise and helps; outlined: stands out and "
-                     "hurts; pale: not told from noise. Thin lines: 95% intervals of the change added (above) and "
+                     "From the parent to the child. Solid: significant, helps; outlined: significant, "
+                     "hurts; pale: not significant. Thin lines: 95% intervals of the change added (above) and "
                      "undone (below).", "waterfall")
     sheet.table(["change", "worth", "added to the parent", "undone in the child"],
                 [[one["change"], NOTHING if one["mean"] is None else Value(words.signed(one["mean"]), one["mean"]),

@@ -11,11 +11,12 @@ from typing import Any
 from stemma.schema.layers import spell
 
 Results = Mapping[str, Any]
-SEEN = ("better", "worse")
+SEEN = ("better", "worse")  # significant
+EVEN = ("equivalent", "same bytes")
 CLAIMED = {"seen": "What the paper found was seen here too.",
            "not seen at this size": "What the paper found was not seen at this size.",
-           "opposite": "The opposite of what the paper found was seen."}
-MANY = 5  # intervals, from which on some will stand out by chance
+           "opposite": "The opposite of what the paper found was seen.",
+           "inconclusive": "Whether it holds at this size is inconclusive."}
 
 
 def number(value: float) -> str:
@@ -104,8 +105,23 @@ def verdict(difference: Mapping[str, Any]) -> str:
     ends = interval(difference)
     if ends is None:
         return "one seed: no interval, nothing is claimed"
-    between = " to ".join(signed(end).removeprefix("+") for end in ends)
-    return f"{difference['verdict']}: {between}" if difference["verdict"] in SEEN else f"no difference seen: {between}"
+    kind, about = difference["verdict"], ""
+    if kind == "equivalent":
+        kind = f"equivalent within {difference['margin']:g}"
+    elif kind == "inconclusive":
+        about = _undecided(difference, ends)
+    note = f"; {difference['note']}" if difference["note"] else ""
+    return f"{kind}: {' to '.join(signed(end).removeprefix('+') for end in ends)}{about}{note}"
+
+
+def _undecided(difference: Mapping[str, Any], ends: tuple[float, float]) -> str:
+    """What stands in the way, and how many seeds would probably decide it."""
+    alone = ends[0] > 0 or ends[1] < 0
+    why = f", significant alone but not among {difference['comparisons']} comparisons" if alone else ""
+    if difference["needed"]:
+        return f"{why} (about {difference['needed']} seeds would decide)"
+    by_text = difference["text_error"] > difference["seed_error"]
+    return f"{why} ({'more held-out text' if by_text else 'more than 100 seeds'} would be needed)"
 
 
 def differences(results: Results, key: str) -> list[Mapping[str, Any]]:
@@ -123,15 +139,17 @@ def pair(results: Results, difference: Mapping[str, Any]) -> str:
     return "all changes" if second["role"] == "child" else f"{first['name']} \u2192 {second['name']}"
 
 
-def chance(results: Results) -> str:
-    """A warning to whoever reads many intervals at once; empty where there are few."""
-    intervals = [one for one in results["differences"] if interval(one)]
-    if len(intervals) < MANY:
+def correction(results: Results) -> str:
+    """How the verdicts are corrected for their number; empty where there is one comparison by each measure."""
+    counts = {measure["title"]: max((one["comparisons"] for one in differences(results, measure["key"])), default=1)
+              for measure in results["measures"]}
+    several = {title: count for title, count in counts.items() if count > 1}
+    if not several:
         return ""
-    expected = len(intervals) / 20
-    how_many = "about one" if expected < 1.5 else f"about {expected:.0f}"
-    return (f"{len(intervals)} intervals of 95% stand on this page. Had no change any effect, {how_many} would still "
-            "stand out by chance: one that only just leaves out zero deserves another run with more seeds.")
+    listing = listed(f"{count} by {title}" for title, count in several.items())
+    return (f"Verdicts are corrected for the number of comparisons ({listing}) by Holm's procedure: if nothing had an "
+            "effect, the probability of even one false alarm by a measure would be at most 5%. The intervals are 95% "
+            "each, not corrected.")
 
 
 def means(results: Results, key: str, size: str | None = None) -> dict[str, float]:
@@ -144,7 +162,7 @@ def means(results: Results, key: str, size: str | None = None) -> dict[str, floa
 
 
 def against(results: Results, key: str, best: str) -> dict[str, str]:
-    """How each other variant stands to this one: better, worse, noise, one seed, same bytes."""
+    """Each other variant's verdict against this one."""
     turned = {"better": "worse", "worse": "better"}
     found = differences(results, key)
     return {one["b"]: one["verdict"] for one in found if one["a"] == best} \
@@ -152,19 +170,23 @@ def against(results: Results, key: str, best: str) -> dict[str, str]:
 
 
 def acts(contribution: Mapping[str, Any]) -> str:
-    """What a change does by its one or two measurements: better, worse, mixed, noise, one seed, or impossible."""
+    """What a change does by its one or two measurements: a verdict, or mixed, or impossible."""
     found = {one["verdict"] for one in (contribution["added"], contribution["undone"]) if one is not None}
     seen = found.intersection(SEEN)
     if not found:
         return "impossible"
-    return "mixed" if len(seen) == 2 else seen.pop() if seen else "one seed" if found == {"one seed"} else "noise"
+    if seen:
+        return "mixed" if len(seen) == 2 else seen.pop()
+    if found == {"one seed"}:
+        return "one seed"
+    return "equivalent" if found <= set(EVEN) else "inconclusive"
 
 
 # --- the first sentences ---------------------------------------------------------------------------------------------
 
 
 def headline(results: Results) -> str:
-    """What differs, what cannot be told from noise, and under which conditions."""
+    """What differs, what is equivalent, what is inconclusive, and under which conditions."""
     if not results["measures"] or not means(results, results["measures"][0]["key"]):
         said = ["No cell came to its end with a score, so there is nothing to compare."]
     elif results["claim"]:
@@ -196,19 +218,18 @@ def _ranked(results: Results, measure: Mapping[str, Any], size: str | None, wher
         return []
     best = next(iter(ranking))
     standing = {name: one for name, one in against(results, measure["key"], best).items() if name in ranking}
-    told = [name for name, one in standing.items() if one == "worse"]
-    even = [name for name, one in standing.items() if one in ("noise", "same bytes")]
-    value = number(ranking[best])
-    if told and even:
-        said = [f"{where}, {best} is best with {value} and differs from {listed(told)}; from {listed(even)} it cannot "
-                "be told apart."]
-    elif told:
-        said = [f"{where}, {best} is best with {value}, and differs from {listed(told)} by more than noise."]
-    elif even:
-        said = [f"{where}, {best} has the best mean, {value}, but cannot be told from {listed(even)}: no difference "
-                "was seen."]
+    groups = {"is significantly better than": ("worse",), "is equivalent to": EVEN,
+              "compares inconclusively with": ("inconclusive",)}
+    parts = [f"{phrase} {listed(names)}" for phrase, kinds in groups.items()
+             if (names := [name for name, one in standing.items() if one in kinds])]
+    if parts:
+        said = [f"{where}, {best} has the best mean, {number(ranking[best])}: it {listed(parts)}."]
     else:
-        said = [f"{where}, {best} has the best score, {value}; with one seed nobody can say whether that is noise."]
+        said = [f"{where}, {best} has the best score, {number(ranking[best])}; one seed cannot show whether that is "
+                "chance."]
+    notes = [one["note"] for one in differences(results, measure["key"])
+             if one["note"] and best in (one["a"], one["b"]) and {one["a"], one["b"]} <= set(ranking)]
+    said += [f"{note[0].upper()}{note[1:]}." for note in dict.fromkeys(notes)]
     left = [variant["name"] for variant in results["variants"]
             if variant["name"] not in ranking and size in (None, variant["size"])]
     return said + ([f"Of {listed(left)} there is no such score."] if left else [])
@@ -227,8 +248,10 @@ def _ablated(results: Results) -> list[str]:
     for one in results["contributions"]:
         acting.setdefault(acts(one), []).append(one["change"])
     words = {"better": "Helps by itself: {}.", "worse": "Hurts by itself: {}.",
-             "mixed": "Helps on one side and hurts on the other: {}.", "noise": "No effect seen: {}.",
-             "one seed": "With one seed, nobody can say whether these are noise: {}.",
+             "mixed": "Helps on one side and hurts on the other: {}.",
+             "equivalent": f"Makes no difference larger than {measure['margin'] or 0:g}: {{}}.",
+             "inconclusive": "Inconclusive: {}.",
+             "one seed": "One seed cannot show whether these are chance: {}.",
              "impossible": "Could not be tried alone: {}."}
     return said + [text.format(listed(acting[kind])) for kind, text in words.items() if kind in acting]
 

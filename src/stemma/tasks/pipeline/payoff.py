@@ -31,10 +31,10 @@ def payoff(scores: Mapping[str, Sequence[float]], higher: bool = True) -> list[d
 
 def verdict(gains: Sequence[float]) -> str:
     if len(gains) < 2:
-        return "one seed: no saying"
+        return "one seed: no interval"
     gain, error = fmean(gains), _error(gains) or 0.0
     if abs(gain) <= student(len(gains) - 1) * error or gain == 0:
-        return "within the noise"
+        return "inconclusive"
     return "paid off" if gain > 0 else "did harm"
 
 
