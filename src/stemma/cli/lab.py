@@ -31,6 +31,7 @@ DevOption = Annotated[list[str] | None, typer.Option(metavar="FILE", help="The e
 EpochsOption = Annotated[float, typer.Option(help="Of every fine-tune.")]
 MeasureOption = Annotated[str | None, typer.Option(help="The measure that decides, such as sst2.accuracy.")]
 ProcessesOption = Annotated[int, typer.Option(min=1, help="So many cells at a time, each with its share of the cores.")]
+OverwriteOption = Annotated[bool, typer.Option("--overwrite", help="Begin anew: what is in --out goes.")]
 DryOption = Annotated[bool, typer.Option("--dry-run", help="Print the plan and how long it takes, by a short trial.")]
 
 
@@ -45,7 +46,8 @@ def compare(recipes: RecipesArgument, corpus: CorpusOption, out: OutOption, toke
             sizes: Annotated[str | None, typer.Option(help="Every recipe at each of these sizes, such as "
                                                       "tiny,mini,midi; fits how the loss falls.")] = None,
             measure: MeasureOption = None, processes: ProcessesOption = 1, dry_run: DryOption = False,
-            documents: DocumentsOption = "blank", field: FieldOption = "text", encoding: EncodingOption = "utf-8",
+            overwrite: OverwriteOption = False, documents: DocumentsOption = "blank", field: FieldOption = "text",
+            encoding: EncodingOption = "utf-8",
             errors: ErrorsOption = "strict", json: JsonOption = False, debug: DebugOption = False) -> None:
     """Train recipes on the same text, seeds and budget, and say which differences are more than noise.
 
@@ -61,7 +63,7 @@ def compare(recipes: RecipesArgument, corpus: CorpusOption, out: OutOption, toke
         "compare", f"{', '.join(names)}: which learns more?", variants, **_asked(
             corpus, tokens, flops, minutes, seeds, task, train, dev, epochs, measure, documents, field, encoding,
             errors), details={"sizes": wanted} if wanted else {}, command=_command())
-    _run(experiment, out, processes, dry_run, json)
+    _run(experiment, out, processes, dry_run, overwrite, json)
 
 
 def ablate(recipe: ChildArgument, corpus: CorpusOption, out: OutOption,
@@ -74,7 +76,8 @@ def ablate(recipe: ChildArgument, corpus: CorpusOption, out: OutOption,
            tokens: TokensOption = None, flops: FlopsOption = None, minutes: MinutesOption = None,
            seeds: SeedsOption = 3, task: TaskOption = None, train: TrainOption = None, dev: DevOption = None,
            epochs: EpochsOption = 3.0, measure: MeasureOption = None, processes: ProcessesOption = 1,
-           dry_run: DryOption = False, documents: DocumentsOption = "blank", field: FieldOption = "text",
+           dry_run: DryOption = False, overwrite: OverwriteOption = False, documents: DocumentsOption = "blank",
+           field: FieldOption = "text",
            encoding: EncodingOption = "utf-8", errors: ErrorsOption = "strict", json: JsonOption = False,
            debug: DebugOption = False) -> None:
     """Which change was it? A recipe's changes, each added to its parent and each taken from the recipe.
@@ -96,7 +99,7 @@ def ablate(recipe: ChildArgument, corpus: CorpusOption, out: OutOption,
     experiment = Experiment("ablate", title, variants, **_asked(
         corpus, tokens, flops, minutes, seeds, task, train, dev, epochs, measure, documents, field, encoding, errors),
         details=details, command=_command())
-    _run(experiment, out, processes, dry_run, json)
+    _run(experiment, out, processes, dry_run, overwrite, json)
 
 
 def _parted(words: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -127,7 +130,7 @@ def _asked(corpus: list[str], tokens: int | None, flops: float | None, minutes: 
             "tasks": tasks_of(task or [], train or [], dev or [], epochs), "measure": measure}
 
 
-def _run(experiment: Any, out: Path, processes: int, dry_run: bool, as_json: bool) -> None:
+def _run(experiment: Any, out: Path, processes: int, dry_run: bool, overwrite: bool, as_json: bool) -> None:
     from stemma.lab.results import check_measure
     from stemma.lab.work import run_experiment
 
@@ -137,8 +140,8 @@ def _run(experiment: Any, out: Path, processes: int, dry_run: bool, as_json: boo
     if processes > 1 and experiment.allowance.unit == "minutes":
         raise UserError("--processes and --minutes exclude each other: whoever shares the machine shares its time; "
                         "leave --processes out, or give --tokens or --flops.")
-    found = run_experiment(experiment, out, processes=processes, dry_run=dry_run, show=sys.stderr.isatty(),
-                           notice=notice)
+    found = run_experiment(experiment, out, processes=processes, dry_run=dry_run, overwrite=overwrite,
+                           show=sys.stderr.isatty(), notice=notice)
     finish(found, out, as_json, dry_run, processes)
 
 

@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Any
 
 from stemma.errors import Interrupted, UserError
-from stemma.files import Busy, make_folder, only_here, refuse_non_empty
+from stemma.files import Busy, NoSpace, folder_atomically, make_folder, only_here
 from stemma.lab.cell_work import Work
-from stemma.lab.cells import Cell, cells_of
+from stemma.lab.cells import CELLS, Cell, cells_of
 from stemma.lab.costs import Costs
 from stemma.lab.experiment import FILE, Experiment
 from stemma.lab.shared_text import SharedText, share_text
@@ -56,38 +56,66 @@ class Lab:
         return [cell for cell in distinct.values() if not cell.is_done(self.experiment)]
 
 
-def run_experiment(experiment: Experiment, out: Path, *, processes: int = 1, dry_run: bool = False, show: bool = False,
+def run_experiment(experiment: Experiment, out: Path, *, processes: int = 1, dry_run: bool = False,
+                   overwrite: bool = False, show: bool = False,
                    notice: Notice = lambda text: None) -> dict[str, Any]:
-    """Carry an experiment out in `out`, with what is there already; returns its results, or how long it would take."""
+    """Carry an experiment out in `out`, with what is there already (nothing is, if it is to `overwrite`); returns its
+    results, or how long it would take."""
     if dry_run:
         from stemma.lab.calibration import foretell
 
         return foretell(experiment, processes, notice)
-    if (out / FILE).is_file():
-        Experiment.read(out)  # refuses another version
+    known = (out / FILE).is_file() and not overwrite
+    if known:
+        Experiment.read(out)  # refuses another version, and damage
     else:
-        refuse_non_empty(out)
-    make_folder(out)
+        known = not _make(experiment, out, overwrite)
     try:
-        lab = Lab.open(out, experiment, notice)
-        lab.costs.check(experiment.variants)
+        lab = _opened(out, experiment, notice, check=True)
     except UserError:
-        _leave_nothing(out)
+        if not known and not (out / CELLS).exists():
+            shutil.rmtree(out)  # it was refused before it began
         raise
-    experiment.write(out)
+    if known:  # only now: what was refused changes nothing
+        with only_here(out):
+            experiment.write(out)
     return _work(lab, processes, show, notice)
+
+
+def _make(experiment: Experiment, out: Path, overwrite: bool) -> bool:
+    """The lab's folder in one stroke, before anything slow; whether it was made here: somebody may have been faster."""
+    try:
+        with folder_atomically(out, overwrite, checksums=False) as place:
+            experiment.write(place)
+    except UserError:
+        if overwrite or not (out / FILE).is_file():
+            raise
+        return False
+    return True
 
 
 def resume_lab(out: Path, *, processes: int = 1, show: bool = False,
                notice: Notice = lambda text: None) -> dict[str, Any]:
     """Go on with an experiment, or help with one that others work on."""
-    return _work(Lab.open(out, Experiment.read(out), notice), processes, show, notice)
+    lab = _opened(out, Experiment.read(out), notice, check=not (out / CELLS).exists())
+    return _work(lab, processes, show, notice)
 
 
-def _leave_nothing(out: Path) -> None:
-    """Of a lab that was refused before it began."""
-    if not (out / FILE).is_file():
-        shutil.rmtree(out)
+def _opened(out: Path, experiment: Experiment, notice: Notice, check: bool) -> Lab:
+    """The lab with its text parted and, unless some cell was begun, its variants checked."""
+    try:
+        lab = Lab.open(out, experiment, notice)
+        if check:
+            lab.costs.check(experiment.variants)
+    except KeyboardInterrupt:
+        raise _stopped(out) from None
+    except NoSpace as error:
+        raise error.go_on(f"`stemma resume {out}` goes on") from error
+    return lab
+
+
+def _stopped(out: Path) -> Interrupted:
+    return Interrupted(f"stopped; `stemma resume {out}` goes on from there.")
 
 
 def _work(lab: Lab, processes: int, show: bool, notice: Notice) -> dict[str, Any]:
@@ -101,7 +129,9 @@ def _work(lab: Lab, processes: int, show: bool, notice: Notice) -> dict[str, Any
         with _others(lab.folder, min(processes, len(waiting))):
             (_in_turns if lab.experiment.allowance.unit == "minutes" else _one_by_one)(lab, show, notice, total)
     except (Interrupted, KeyboardInterrupt) as error:
-        raise Interrupted(f"stopped; `stemma resume {lab.folder}` goes on from there.") from error
+        raise _stopped(lab.folder) from error
+    except NoSpace as error:
+        raise error.go_on(f"`stemma resume {lab.folder}` goes on from there") from error
     return conclude(lab)
 
 

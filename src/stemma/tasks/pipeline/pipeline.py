@@ -3,7 +3,6 @@ made again."""
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 
 from stemma.errors import Interrupted, UserError
 from stemma.files import folder_atomically, only_here, refuse_non_empty, remove_leftovers, sha256, write_atomically
+from stemma.stored import read_object, store_object
 from stemma.tasks.finetune import PIPELINE
 from stemma.tasks.metrics import METRICS
 from stemma.tasks.pipeline.blend import read_blend
@@ -64,7 +64,7 @@ def resume(out: str | Path, *, show: bool = False, notice: Notice = lambda text:
     run = Path(out)
     if (run / RESULT).is_file():
         notice(f"{run} is finished; nothing to do.")
-        return json.loads((run / RESULT).read_text())
+        return read_object(run / RESULT, f"delete it, and `stemma resume {run}` writes it again.")
     stages = _prepared(run, read_plan(run / PIPELINE), show, notice)
     before = known_hashes(run)
     changed = [place for place, number in stages.places().items() if before and before.get(place) != number]
@@ -141,7 +141,7 @@ def _finish(stages: Stages, last: str, result: dict[str, Any]) -> None:
     with folder_atomically(run / MODEL, overwrite=True) as place:
         shutil.copytree(find_folder(stages.output(last)), place, dirs_exist_ok=True)
     write_atomically(run / REPORT, write(result))
-    write_atomically(run / RESULT, json.dumps(result, indent=1))
+    store_object(run / RESULT, result)
 
 
 def _contaminated(stages: Stages) -> list[dict[str, Any]]:
@@ -149,7 +149,7 @@ def _contaminated(stages: Stages) -> list[dict[str, Any]]:
     for it takes a while where there is much text."""
     plan, file = stages.plan, stages.run / CONTAMINATION
     number = digest([[entry["after"], entry["data"]] for entry in stages.provenance.lineage()], plan.header.ngram)
-    known = json.loads(file.read_text()) if file.is_file() else {}
+    known = read_object(file, "delete it: it is counted again.") if file.is_file() else {}
     if known.get("hash") == number:
         return known["rows"]
     found: list[dict[str, Any]] = []
@@ -161,7 +161,7 @@ def _contaminated(stages: Stages) -> list[dict[str, Any]]:
                   for before in plan.line(stage.name) if before.entry.texts_of}
         sets = {part: examples[part] for part in ("dev", "test")}
         found += [{"task": stage.name, **row} for row in contamination(texts, sets, plan.header.ngram)]
-    write_atomically(file, json.dumps({"hash": number, "rows": found}, indent=1))
+    store_object(file, {"hash": number, "rows": found})
     return found
 
 
