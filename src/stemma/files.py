@@ -79,6 +79,9 @@ class Busy(UserError):  # noqa: N818  (what is the matter, not what is wrong)
     """Somebody else is at work here."""
 
 
+_held: set[tuple[int, int]] = set()  # folders that this process holds, by device and inode
+
+
 @contextmanager
 def only_here(folder: Path, busy: str | None = None) -> Iterator[None]:
     """Hold a folder for this process alone: wait for whoever has it, or refuse with the sentence `busy`.
@@ -92,6 +95,7 @@ def only_here(folder: Path, busy: str | None = None) -> Iterator[None]:
         yield
         return
     handle = os.open(folder, os.O_RDONLY)
+    held = _identity(folder)
     try:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | (fcntl.LOCK_NB if busy else 0))
@@ -99,9 +103,18 @@ def only_here(folder: Path, busy: str | None = None) -> Iterator[None]:
             raise Busy(busy or "") from error
         except OSError:
             pass
-        yield
+        _held.add(held)
+        try:
+            yield
+        finally:
+            _held.discard(held)
     finally:
         os.close(handle)
+
+
+def _identity(folder: Path) -> tuple[int, int]:
+    found = folder.stat()
+    return found.st_dev, found.st_ino
 
 
 def remove_leftovers(folder: Path) -> None:
@@ -150,6 +163,8 @@ def refuse_non_empty(path: Path, overwrite: bool = False) -> None:
 def _refuse_busy(folder: Path) -> None:
     """What somebody is at work on is not replaced: a run, or a lab one of whose cells is held."""
     for place in (folder, *(below for below in folder.rglob("*") if below.is_dir())):
+        if _identity(place) in _held:
+            continue
         with only_here(place, f"another process is at work in {place}, which --overwrite would replace; wait for it, "
                               "or stop it first."):
             pass

@@ -74,7 +74,8 @@ def verify(path: Path, advice: str) -> None:
         if sha256(path) in known:
             return
         if attempt:
-            raise CorruptFileError(f"{path} is not as it was written (its checksum differs); {advice}")
+            raise CorruptFileError(f"{path} is damaged or was edited (its checksum differs from the one written); "
+                                   f"{advice}")
 
 
 def is_listed(path: Path) -> bool:
