@@ -65,21 +65,30 @@ def run_experiment(experiment: Experiment, out: Path, *, processes: int = 1, dry
         from stemma.lab.calibration import foretell
 
         return foretell(experiment, processes, notice)
-    known = (out / FILE).is_file() and not overwrite
-    if known:
-        Experiment.read(out)  # refuses another version, and damage
-    else:
-        known = not _make(experiment, out, overwrite)
-    try:
-        lab = _opened(out, experiment, notice, check=True)
-    except UserError:
-        if not known and not (out / CELLS).exists():
-            shutil.rmtree(out)  # it was refused before it began
-        raise
-    if known:  # only now: what was refused changes nothing
-        with only_here(out):
-            experiment.write(out)
-    return _work(lab, processes, show, notice)
+    with _resumable(out):
+        known = (out / FILE).is_file() and not overwrite
+        if known:
+            Experiment.read(out)  # refuses another version, and damage
+        else:
+            known = not _make(experiment, out, overwrite)
+        try:
+            lab = _checked(Lab.open(out, experiment, notice))
+        except UserError:
+            if not known and not (out / CELLS).exists():
+                shutil.rmtree(out)  # it was refused before it began
+            raise
+        if known:  # only now: what was refused changes nothing
+            with only_here(out):
+                experiment.write(out)
+        return _work(lab, processes, show, notice)
+
+
+def resume_lab(out: Path, *, processes: int = 1, show: bool = False,
+               notice: Notice = lambda text: None) -> dict[str, Any]:
+    """Go on with an experiment, or help with one that others work on."""
+    with _resumable(out):
+        lab = Lab.open(out, Experiment.read(out), notice)
+        return _work(lab if (out / CELLS).exists() else _checked(lab), processes, show, notice)
 
 
 def _make(experiment: Experiment, out: Path, overwrite: bool) -> bool:
@@ -94,28 +103,24 @@ def _make(experiment: Experiment, out: Path, overwrite: bool) -> bool:
     return True
 
 
-def resume_lab(out: Path, *, processes: int = 1, show: bool = False,
-               notice: Notice = lambda text: None) -> dict[str, Any]:
-    """Go on with an experiment, or help with one that others work on."""
-    lab = _opened(out, Experiment.read(out), notice, check=not (out / CELLS).exists())
-    return _work(lab, processes, show, notice)
-
-
-def _opened(out: Path, experiment: Experiment, notice: Notice, check: bool) -> Lab:
-    """The lab with its text parted and, unless some cell was begun, its variants checked."""
-    try:
-        lab = Lab.open(out, experiment, notice)
-        if check:
-            lab.costs.check(experiment.variants)
-    except KeyboardInterrupt:
-        raise _stopped(out) from None
-    except NoSpace as error:
-        raise error.go_on(f"`stemma resume {out}` goes on") from error
+def _checked(lab: Lab) -> Lab:
+    lab.costs.check(lab.experiment.variants)
     return lab
 
 
-def _stopped(out: Path) -> Interrupted:
-    return Interrupted(f"stopped; `stemma resume {out}` goes on from there.")
+@contextmanager
+def _resumable(out: Path) -> Iterator[None]:
+    """Whatever stops a lab whose folder stands, it can go on."""
+    try:
+        yield
+    except (Interrupted, KeyboardInterrupt) as error:
+        if not (out / FILE).is_file():
+            raise
+        raise Interrupted(f"stopped; `stemma resume {out}` goes on from there.") from error
+    except NoSpace as error:
+        if not (out / FILE).is_file():
+            raise
+        raise error.go_on(f"`stemma resume {out}` goes on from there") from error
 
 
 def _work(lab: Lab, processes: int, show: bool, notice: Notice) -> dict[str, Any]:
@@ -125,13 +130,8 @@ def _work(lab: Lab, processes: int, show: bool, notice: Notice) -> dict[str, Any
     waiting = lab.open_cells()
     if len(waiting) < total:
         notice(f"{total - len(waiting)} of {total} cells are there already.")
-    try:
-        with _others(lab.folder, min(processes, len(waiting))):
-            (_in_turns if lab.experiment.allowance.unit == "minutes" else _one_by_one)(lab, show, notice, total)
-    except (Interrupted, KeyboardInterrupt) as error:
-        raise _stopped(lab.folder) from error
-    except NoSpace as error:
-        raise error.go_on(f"`stemma resume {lab.folder}` goes on from there") from error
+    with _others(lab.folder, min(processes, len(waiting))):
+        (_in_turns if lab.experiment.allowance.unit == "minutes" else _one_by_one)(lab, show, notice, total)
     return conclude(lab)
 
 

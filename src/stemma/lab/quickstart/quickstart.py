@@ -20,7 +20,7 @@ from typing import Any
 from stemma.corpus.build import build_corpus
 from stemma.corpus.shards import Corpus
 from stemma.errors import Interrupted, UserError
-from stemma.files import folder_atomically, write_atomically
+from stemma.files import NoSpace, folder_atomically, write_atomically
 from stemma.json_files import damage
 from stemma.lab.quickstart import harvest, probe
 from stemma.lineage import recipe, roles_needed
@@ -116,9 +116,11 @@ def quickstart(out: str | Path = "quickstart", *, minutes: float = 4.0, seed: in
             if due:
                 say("measuring what it was worth on held-out text")
                 stages.note("worth", _measure(folder, wishes, say))
-    except UserError:
+    except UserError as error:
         if not stages.found:
             shutil.rmtree(folder)  # nothing was made: leave nothing behind
+        if isinstance(error, NoSpace):  # the same command goes on, and not only with the run inside
+            raise NoSpace(error.what) from error
         raise
     except (Interrupted, KeyboardInterrupt) as error:
         reached = str(error).partition(";")[0] or "stopped"

@@ -9,7 +9,15 @@ from pathlib import Path
 from typing import Any
 
 from stemma.errors import Interrupted, UserError
-from stemma.files import folder_atomically, only_here, refuse_non_empty, remove_leftovers, sha256, write_atomically
+from stemma.files import (
+    NoSpace,
+    folder_atomically,
+    only_here,
+    refuse_non_empty,
+    remove_leftovers,
+    sha256,
+    write_atomically,
+)
 from stemma.stored import read_object, store_object
 from stemma.tasks.finetune import PIPELINE
 from stemma.tasks.metrics import METRICS
@@ -53,9 +61,12 @@ def pipeline(path: str | Path, out: str | Path, *, overwrite: bool = False, show
     try:
         with _alone(run):
             return _carry_out(stages)
-    except UserError:
-        if not any((run / "stages").glob("*")):
-            shutil.rmtree(run)  # nothing was trained: leave nothing behind
+    except UserError as error:
+        if any((run / "stages").glob("*")):
+            raise
+        shutil.rmtree(run)  # nothing was trained: leave nothing behind
+        if isinstance(error, NoSpace):  # so there is nothing to go on with either
+            raise NoSpace(error.what) from error
         raise
 
 
@@ -114,16 +125,18 @@ def _carry_out(stages: Stages) -> dict[str, Any]:
         if (state := states[place]) != "new" and place.count("/") == 1:
             said = "is unchanged and is kept" if state == "kept" else f"has changed; the old one lies in {run / 'past'}"
             notice(f"{place.partition('/')[2]} {said}.")
-    found = _contaminated(stages)
-    _tell_contamination(stages, found)
     results: dict[str, dict[str, Any] | None] = {}
     try:
+        found = _contaminated(stages)
+        _tell_contamination(stages, found)
         for name in plan.stages:
             results[name] = stages.carry_out(name)
         trials = stages.trials()
         measures = {name: stages.measure(name) for name in plan.stages}
     except (Interrupted, KeyboardInterrupt) as stop:
         raise Interrupted(f"stopped, and everything so far is saved; `stemma resume {run}` goes on.") from stop
+    except NoSpace as error:
+        raise error.go_on(f"`stemma resume {run}` goes on") from error
     rows = [_row(stages, stage, results[name], measures) for name, stage in plan.stages.items()]
     last = next((row for row in reversed(rows) if row["kind"] == "task"), rows[-1])
     result = {"run": str(run), "stages": rows, "general": plan.general()[0], "ngram": plan.header.ngram,
