@@ -108,7 +108,7 @@ def test_interrupted_early_it_goes_on_or_has_left_nothing(here, monkeypatch, cap
         assert main(words) == 130, capsys.readouterr().err
 
 
-def test_control_c_early_in_a_comparison(here, monkeypatch):
+def test_control_c_early_in_a_comparison(here):
     """Then `resume`, and then the same command again."""
     stopped = start(*COMPARE).kill_when(Path("out/lab.json").is_file, signal.SIGINT)
     assert stopped.code == 130 and "`stemma resume out` goes on" in stopped.err, stopped.err
@@ -154,7 +154,8 @@ def held(folder: str):
     (["quickstart", "--out", "out"], "out/run"),
     (["corpus", "build", "text.txt", "--tokenizer", "tok", "--out", "out"], "out")],
     ids=["pretrain", "finetune", "compare", "pipeline", "quickstart", "corpus build"])
-def test_what_somebody_is_at_work_on_is_not_replaced(here, capsys, words, busy):
+def test_what_somebody_is_at_work_on_is_not_replaced(here, monkeypatch, capsys, words, busy):
+    monkeypatch.setattr("stemma.lab.quickstart.harvest.harvest", interrupt)  # should it not be refused
     Path(busy).mkdir(parents=True)
     Path("out/quickstart.json").write_text("{}")
     with held(busy):
