@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from stemma.errors import CorruptFileError, UserError
+from stemma.json_files import read_object
 
 CHECKSUMS = "checksums.json"
 
@@ -25,6 +26,20 @@ CHECKSUMS = "checksums.json"
 def sha256(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+class NoSpace(UserError):  # noqa: N818  (what is the matter, not what is wrong)
+    """There is no room for a file; `then` says what to do when there is."""
+
+    def __init__(self, what: str, then: str = "run the same command again"):
+        super().__init__(f"{what}, and {then}. What was saved before is untouched.")
+        self.what = what
+
+    def go_on(self, then: str) -> NoSpace:
+        return NoSpace(self.what, then)
+
+    def __reduce__(self):
+        return (UserError, (self.message, self.problems))
 
 
 @contextmanager
@@ -39,11 +54,9 @@ def explain_disk_errors(where: Path) -> Iterator[None]:
         told = re.search(r"\(os error (\d+)\)", str(error))
         number = error.errno if isinstance(error, OSError) else int(told[1]) if told else None
         if number in (errno.ENOSPC, errno.EDQUOT):
-            raise UserError(f"the disk is full while writing {where}; free some space and run the same command "
-                            "again. What was saved before is untouched.") from error
+            raise NoSpace(f"the disk is full while writing {where}; free some space") from error
         if number == errno.EFBIG:
-            raise UserError(f"{where} would exceed the largest file allowed here; raise the limit (ulimit -f) and run "
-                            "the same command again. What was saved before is untouched.") from error
+            raise NoSpace(f"{where} would exceed the largest file allowed here; raise the limit (ulimit -f)") from error
         if number in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG):
             raise UserError(f"cannot write {where}: {os.strerror(number)}; choose another place with "
                             "--out.") from error
@@ -66,6 +79,9 @@ class Busy(UserError):  # noqa: N818  (what is the matter, not what is wrong)
     """Somebody else is at work here."""
 
 
+_held: set[tuple[int, int]] = set()  # folders that this process holds, by device and inode
+
+
 @contextmanager
 def only_here(folder: Path, busy: str | None = None) -> Iterator[None]:
     """Hold a folder for this process alone: wait for whoever has it, or refuse with the sentence `busy`.
@@ -79,6 +95,7 @@ def only_here(folder: Path, busy: str | None = None) -> Iterator[None]:
         yield
         return
     handle = os.open(folder, os.O_RDONLY)
+    held = _identity(folder)
     try:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | (fcntl.LOCK_NB if busy else 0))
@@ -86,9 +103,18 @@ def only_here(folder: Path, busy: str | None = None) -> Iterator[None]:
             raise Busy(busy or "") from error
         except OSError:
             pass
-        yield
+        _held.add(held)
+        try:
+            yield
+        finally:
+            _held.discard(held)
     finally:
         os.close(handle)
+
+
+def _identity(folder: Path) -> tuple[int, int]:
+    found = folder.stat()
+    return found.st_dev, found.st_ino
 
 
 def remove_leftovers(folder: Path) -> None:
@@ -130,12 +156,24 @@ def refuse_non_empty(path: Path, overwrite: bool = False) -> None:
     with explain_disk_errors(path):
         if not overwrite and (path.is_file() or (path.is_dir() and any(path.iterdir()))):
             raise UserError(f"{path} exists and is not empty; choose another --out or add --overwrite.")
+    if overwrite and path.is_dir():
+        _refuse_busy(path)
+
+
+def _refuse_busy(folder: Path) -> None:
+    """What somebody is at work on is not replaced: a run, or a lab one of whose cells is held."""
+    for place in (folder, *(below for below in folder.rglob("*") if below.is_dir())):
+        if _identity(place) in _held:
+            continue
+        with only_here(place, f"another process is at work in {place}, which --overwrite would replace; wait for it, "
+                              "or stop it first."):
+            pass
 
 
 @contextmanager
 def folder_atomically(path: Path, overwrite: bool = False, checksums: bool = True) -> Iterator[Path]:
     """A temporary folder that becomes `path` when the block ends well, and vanishes when it does not."""
-    path = Path(path)
+    path = Path(path) if Path(path).name else Path(path).resolve()  # "." has no name to put another beside
     refuse_non_empty(path, overwrite)
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.tmp")
     make_folder(temporary, known_as=path)
@@ -172,16 +210,33 @@ def write_checksums(folder: Path, files: Iterable[Path] | None = None) -> None:
     (folder / CHECKSUMS).write_text(json.dumps(sums, indent=1))
 
 
-def verify_checksums(folder: Path, what: str, advice: str) -> None:
-    """Raise CorruptFileError that names the first file which is not what was written."""
+def read_checksums(folder: Path, advice: str) -> dict[str, list[str]]:
+    """What each file of a folder may hold, by its name; names that lead out of the folder are refused."""
     listing = folder / CHECKSUMS
+    sums = read_object(listing, advice)
+    for name, listed in sums.items():
+        if Path(name).is_absolute() or ".." in Path(name).parts:
+            raise CorruptFileError(f"{listing} is damaged (it names {name}, which lies outside of it); {advice}")
+        sums[name] = [listed] if isinstance(listed, str) else listed
+        if not isinstance(sums[name], list) or not all(isinstance(one, str) for one in sums[name]):
+            raise CorruptFileError(f"{listing} is damaged (of {name} it gives no checksum); {advice}")
+    return sums
+
+
+def verify_checksums(folder: Path, what: str, advice: str, needed: Iterable[str] = ()) -> None:
+    """Raise CorruptFileError that names the first file which is not what was written, or of which that is not known
+    and `needed`."""
     try:
-        sums = json.loads(listing.read_text())
-    except (OSError, ValueError) as error:
+        sums = read_checksums(folder, advice)
+    except CorruptFileError as error:
+        if (folder / CHECKSUMS).is_file():
+            raise
         raise CorruptFileError(f"{what} {folder} has no readable {CHECKSUMS}; {advice}") from error
+    if absent := [name for name in needed if name not in sums]:
+        raise CorruptFileError(f"{folder / CHECKSUMS} is damaged (it does not list {absent[0]}); {advice}")
     for name, expected in sums.items():
         file = folder / name
         if not file.is_file():
             raise CorruptFileError(f"{what} {folder} lacks {name}; {advice}")
-        if sha256(file) != expected:
+        if sha256(file) not in expected:
             raise CorruptFileError(f"{file} is damaged (its checksum differs from the one written); {advice}")

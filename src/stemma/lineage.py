@@ -174,7 +174,7 @@ def _read(path: Path) -> _File:
         content = tomllib.loads(text)
     except OSError as error:
         raise UserError(f"cannot read the recipe {path}: {error.strerror or error}.") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise UserError(f"{path} is not valid TOML: {error}.") from error
     # a table that is none of the top's is a section, perhaps a misspelt one: it is checked with the others
     about = {key: value for key, value in content.items()

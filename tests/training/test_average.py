@@ -72,6 +72,7 @@ def test_an_unfinished_run_takes_its_vocabulary_from_the_corpus(run, tmp_path):
     assert average(tmp_path / "run", 2)["steps"] == [4, 6]
     plan = json.loads((tmp_path / "run/run.json").read_text())
     (tmp_path / "run/run.json").write_text(json.dumps({**plan, "corpus": str(tmp_path / "gone")}))
+    (tmp_path / "run/checksums.json").unlink()
     with pytest.raises(UserError, match="has no model yet and its corpus is gone"):
         average(tmp_path / "run", 2, overwrite=True)
 

@@ -33,7 +33,7 @@ def test_what_is_written_is_read_again(tmp_path):
     create_run(tmp_path / "run", chosen, plan, overwrite=False)
     again, stored = read_run(tmp_path / "run")
     assert stored == plan and again == chosen and again.origin == chosen.origin
-    assert sorted(path.name for path in tmp_path.rglob("*")) == ["recipe.toml", "run", "run.json"]
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["checksums.json", "recipe.toml", "run", "run.json"]
     assert read_result(tmp_path / "run") is None
 
 

@@ -13,6 +13,7 @@ from stemma.cli.lab import (
     DryOption,
     EpochsOption,
     OutOption,
+    OverwriteOption,
     ProcessesOption,
     TaskOption,
     TrainOption,
@@ -91,7 +92,8 @@ def run(name: ClaimArgument, out: OutOption,
         seeds: Annotated[int | None, typer.Option(min=1, help="How often everything is done.")] = None,
         size: Annotated[str | None, typer.Option(help="Of all recipes, such as mini.")] = None,
         task: TaskOption = None, train: TrainOption = None, dev: DevOption = None, epochs: EpochsOption = 3.0,
-        processes: ProcessesOption = 1, dry_run: DryOption = False, documents: DocumentsOption = "blank",
+        processes: ProcessesOption = 1, dry_run: DryOption = False, overwrite: OverwriteOption = False,
+        documents: DocumentsOption = "blank",
         field: FieldOption = "text", encoding: EncodingOption = "utf-8", errors: ErrorsOption = "strict",
         json: JsonOption = False, debug: DebugOption = False) -> None:
     """Run a claim through the lab: seen, the opposite, not seen at this size, or inconclusive.
@@ -115,8 +117,8 @@ def run(name: ClaimArgument, out: OutOption,
                                tasks=given, tokens=tokens, seeds=seeds, size=size,
                                command=shlex.join(["stemma", *sys.argv[1:]]), notice=notice)
     check_measure(experiment)
-    found = run_experiment(experiment, out, processes=processes, dry_run=dry_run, show=sys.stderr.isatty(),
-                           notice=notice)
+    found = run_experiment(experiment, out, processes=processes, dry_run=dry_run, overwrite=overwrite,
+                           show=sys.stderr.isatty(), notice=notice)
     if not (dry_run or json):
         print(f"{claim.title}\n{found['claim']['verdict']}: {found['claim']['text']}\n")
     finish(found, out, json, dry_run, processes)

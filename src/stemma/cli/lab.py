@@ -34,6 +34,7 @@ MeasureOption = Annotated[str | None, typer.Option(help="The measure that decide
 MarginOption = Annotated[float | None, typer.Option(help="Of that measure, the largest difference that does not "
                                                     "matter: within it, recipes are called equivalent.")]
 ProcessesOption = Annotated[int, typer.Option(min=1, help="So many cells at a time, each with its share of the cores.")]
+OverwriteOption = Annotated[bool, typer.Option("--overwrite", help="Begin anew: what is in --out goes.")]
 DryOption = Annotated[bool, typer.Option("--dry-run", help="Print the plan and how long it takes, by a short trial.")]
 
 
@@ -48,9 +49,9 @@ def compare(recipes: RecipesArgument, corpus: CorpusOption, out: OutOption, toke
             sizes: Annotated[str | None, typer.Option(help="Every recipe at each of these sizes, such as "
                                                       "tiny,mini,midi; fits how the loss falls.")] = None,
             measure: MeasureOption = None, margin: MarginOption = None, processes: ProcessesOption = 1,
-            dry_run: DryOption = False, documents: DocumentsOption = "blank", field: FieldOption = "text",
-            encoding: EncodingOption = "utf-8", errors: ErrorsOption = "strict", json: JsonOption = False,
-            debug: DebugOption = False) -> None:
+            dry_run: DryOption = False, overwrite: OverwriteOption = False, documents: DocumentsOption = "blank",
+            field: FieldOption = "text", encoding: EncodingOption = "utf-8", errors: ErrorsOption = "strict",
+            json: JsonOption = False, debug: DebugOption = False) -> None:
     """Train recipes on the same text, seeds and budget, and say which differences are more than noise.
 
     Example: stemma compare bert@tiny roberta@tiny --corpus notes.txt --tokens 1000000 --out lab
@@ -65,7 +66,7 @@ def compare(recipes: RecipesArgument, corpus: CorpusOption, out: OutOption, toke
         "compare", f"{', '.join(names)}: which learns more?", variants, **_asked(
             corpus, tokens, flops, minutes, seeds, task, train, dev, epochs, measure, margin, documents, field,
             encoding, errors), details={"sizes": wanted} if wanted else {}, command=_command())
-    _run(experiment, out, processes, dry_run, json)
+    _run(experiment, out, processes, dry_run, overwrite, json)
 
 
 def ablate(recipe: ChildArgument, corpus: CorpusOption, out: OutOption,
@@ -78,9 +79,9 @@ def ablate(recipe: ChildArgument, corpus: CorpusOption, out: OutOption,
            tokens: TokensOption = None, flops: FlopsOption = None, minutes: MinutesOption = None,
            seeds: SeedsOption = 3, task: TaskOption = None, train: TrainOption = None, dev: DevOption = None,
            epochs: EpochsOption = 3.0, measure: MeasureOption = None, margin: MarginOption = None,
-           processes: ProcessesOption = 1, dry_run: DryOption = False, documents: DocumentsOption = "blank",
-           field: FieldOption = "text", encoding: EncodingOption = "utf-8", errors: ErrorsOption = "strict",
-           json: JsonOption = False, debug: DebugOption = False) -> None:
+           processes: ProcessesOption = 1, dry_run: DryOption = False, overwrite: OverwriteOption = False,
+           documents: DocumentsOption = "blank", field: FieldOption = "text", encoding: EncodingOption = "utf-8",
+           errors: ErrorsOption = "strict", json: JsonOption = False, debug: DebugOption = False) -> None:
     """Which change was it? A recipe's changes, each added to its parent and each taken from the recipe.
 
     Example: stemma ablate roberta@tiny --corpus notes.txt --tokens 1000000 --out lab
@@ -101,7 +102,7 @@ def ablate(recipe: ChildArgument, corpus: CorpusOption, out: OutOption,
         corpus, tokens, flops, minutes, seeds, task, train, dev, epochs, measure, margin, documents, field, encoding,
         errors),
         details=details, command=_command())
-    _run(experiment, out, processes, dry_run, json)
+    _run(experiment, out, processes, dry_run, overwrite, json)
 
 
 def _parted(words: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -134,7 +135,7 @@ def _asked(corpus: list[str], tokens: int | None, flops: float | None, minutes: 
             "tasks": tasks_of(task or [], train or [], dev or [], epochs), "measure": measure, "margin": margin}
 
 
-def _run(experiment: Any, out: Path, processes: int, dry_run: bool, as_json: bool) -> None:
+def _run(experiment: Any, out: Path, processes: int, dry_run: bool, overwrite: bool, as_json: bool) -> None:
     from stemma.lab.results import check_measure
     from stemma.lab.work import run_experiment
 
@@ -144,8 +145,8 @@ def _run(experiment: Any, out: Path, processes: int, dry_run: bool, as_json: boo
     if processes > 1 and experiment.allowance.unit == "minutes":
         raise UserError("--processes and --minutes exclude each other: whoever shares the machine shares its time; "
                         "leave --processes out, or give --tokens or --flops.")
-    found = run_experiment(experiment, out, processes=processes, dry_run=dry_run, show=sys.stderr.isatty(),
-                           notice=notice)
+    found = run_experiment(experiment, out, processes=processes, dry_run=dry_run, overwrite=overwrite,
+                           show=sys.stderr.isatty(), notice=notice)
     finish(found, out, as_json, dry_run, processes)
 
 

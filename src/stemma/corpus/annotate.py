@@ -22,6 +22,7 @@ from stemma.corpus.shards import MANIFEST, Corpus
 from stemma.corpus.stretches import stretches
 from stemma.errors import UserError
 from stemma.files import CHECKSUMS, folder_atomically, only_here, sha256
+from stemma.json_files import parse_object
 from stemma.text.lexicon import SHOWN, Lexicon, Spans, read_marks
 
 MINE = "mine"
@@ -217,6 +218,6 @@ def _seal(corpus: Corpus, folder: Path, found: dict[str, dict[str, Any]], change
     records = {name: {key: value for key, value in side.items() if key != "top"} for name, side in found.items()}
     manifest["annotations"] = {**manifest.get("annotations", {}), **records}
     (folder / MANIFEST).write_text(json.dumps(manifest, indent=1, ensure_ascii=False), encoding="utf-8")
-    sums = json.loads((corpus.path / CHECKSUMS).read_text())
+    sums = parse_object((corpus.path / CHECKSUMS).read_bytes())
     sums |= {name: sha256(folder / name) for name in (MANIFEST, *changed)}
     (folder / CHECKSUMS).write_text(json.dumps(sums, indent=1))

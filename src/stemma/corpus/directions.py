@@ -17,6 +17,7 @@ import numpy as np
 
 from stemma.corpus.shards import Corpus
 from stemma.errors import CorruptFileError
+from stemma.json_files import parse
 
 FILE = "directions.json"
 COMMONEST = 1000  # tokens of each side
@@ -83,7 +84,7 @@ def read_directions(folder: Path) -> Directions | None:
     if not (folder / FILE).is_file():
         return None
     try:
-        table = json.loads((folder / FILE).read_text())
+        table = parse((folder / FILE).read_bytes())
         return Directions(np.array(table["tokens"], np.int64), np.array(table["source"]), np.array(table["target"]))
     except (ValueError, KeyError, TypeError) as error:
         raise CorruptFileError(f"{folder / FILE} cannot be read ({error}); copy the model again, or delete the file: "

@@ -14,7 +14,6 @@ Tokens and text are counted through, over all shards; a document never crosses f
 from __future__ import annotations
 
 import hashlib
-import json
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,7 @@ import numpy as np
 
 from stemma.errors import CorruptFileError, UserError
 from stemma.files import CHECKSUMS, verify_checksums
+from stemma.json_files import damage, parse, parse_object
 from stemma.text.tokenizer import Tokenizer
 
 FORMAT = "stemma-corpus"
@@ -60,17 +60,18 @@ class Corpus:
         if not _is_corpus(path):
             raise UserError(_what_it_is(path))
         if verify:
-            verify_checksums(path, "corpus", ADVICE)
+            verify_checksums(path, "corpus", ADVICE, (MANIFEST,))
         try:
-            manifest = json.loads((path / MANIFEST).read_text())
-            sums = json.loads((path / CHECKSUMS).read_text())
+            manifest = parse_object((path / MANIFEST).read_bytes())
+            sums = parse_object((path / CHECKSUMS).read_bytes())
             version = manifest["version"]
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise CorruptFileError(f"corpus {path} has no readable {MANIFEST} or {CHECKSUMS}; {ADVICE}") from error
         if version != VERSION:
             raise UserError(f"corpus {path} has format version {version} and this Stemma reads {VERSION}; "
                             f"update Stemma, or {ADVICE}")
-        return cls(path, manifest, sums)
+        with damage(path / MANIFEST, ADVICE):
+            return cls(path, manifest, sums)
 
     def __reduce__(self) -> tuple:  # another process maps the same files instead of receiving a copy
         return (Corpus.open, (self.path, False))
@@ -157,7 +158,7 @@ def _is_corpus(path: Path) -> bool:
     if any(path.glob("shard-*")):
         return True  # perhaps a damaged one
     try:
-        return json.loads((path / MANIFEST).read_text())["format"] == FORMAT
+        return parse((path / MANIFEST).read_bytes())["format"] == FORMAT
     except (OSError, ValueError, KeyError, TypeError):
         return False
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from stemma.errors import CorruptFileError
+from stemma.json_files import damage, read_object
 from stemma.network.features import FeatureHead
 from stemma.network.heads import ClassHead, HeadSpec, Pooler
 from stemma.network.san import SanHead
@@ -59,7 +59,6 @@ def read_cards(folder: Path) -> dict[str, Card]:
     file = folder / FILE
     if not file.is_file():
         return {}
-    try:
-        return {name: Card.from_json(card) for name, card in json.loads(file.read_text(encoding="utf-8")).items()}
-    except (ValueError, KeyError, TypeError) as error:
-        raise CorruptFileError(f"{file} is damaged ({error}); save the model again from its run.") from error
+    advice = "save the model again from its run."
+    with damage(file, advice):
+        return {name: Card.from_json(card) for name, card in read_object(file, advice).items()}

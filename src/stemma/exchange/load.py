@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import replace
@@ -22,6 +21,7 @@ from stemma.exchange.save import GENERATOR, OWN_TYPE, RECIPE
 from stemma.exchange.table import Family
 from stemma.exchange.weights import aligned, read_weights
 from stemma.files import CHECKSUMS, verify_checksums
+from stemma.json_files import parse, read_object
 from stemma.lineage import Recipe, recipe
 from stemma.network.heads import HeadSpec
 from stemma.network.network import Network
@@ -39,7 +39,7 @@ def load(where: str | Path) -> Model:
     folder = find_folder(where)
     config = _read_config(folder)
     if (folder / CHECKSUMS).is_file():
-        verify_checksums(folder, "the model", "copy it again, or save it again from its run.")
+        verify_checksums(folder, "the model", "copy it again, or save it again from its run.", ("config.json",))
     kind = config.get("model_type")
     if kind != OWN_TYPE and kind not in FAMILIES:
         raise UserError(f'{folder}/config.json says model_type "{kind}", which is not supported (supported: '
@@ -89,13 +89,7 @@ def _fetch(identifier: str) -> Path:
 
 
 def _read_config(folder: Path) -> dict[str, Any]:
-    try:
-        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise CorruptFileError(f"{folder}/config.json is not valid JSON ({error}); copy it again.") from error
-    if not isinstance(config, dict):
-        raise CorruptFileError(f"{folder}/config.json is no table of settings; copy it again.")
-    return config
+    return read_object(folder / "config.json", "copy it again.")
 
 
 def _load_own(folder: Path, config: Mapping[str, Any]) -> Model:
@@ -217,7 +211,7 @@ def _decoder_start(folder: Path, stated: int | None, usual: str, tokenizer: Toke
 def _sentence_limit(folder: Path) -> int | None:
     """Where the library sentence-transformers cuts the texts of this model: its vectors are made so."""
     try:
-        return json.loads((folder / "sentence_bert_config.json").read_text(encoding="utf-8")).get("max_seq_length")
+        return parse((folder / "sentence_bert_config.json").read_bytes()).get("max_seq_length")
     except (OSError, ValueError, AttributeError):
         return None
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -12,6 +11,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from stemma.errors import CorruptFileError, UserError
+from stemma.json_files import parse
 
 SAFE, SAFE_INDEX = "model.safetensors", "model.safetensors.index.json"
 OLD, OLD_INDEX = "pytorch_model.bin", "pytorch_model.bin.index.json"
@@ -46,7 +46,7 @@ def aligned(tensor: Tensor) -> Tensor:
 def _parts(index: Path) -> list[Path]:
     """The files that an index names."""
     try:
-        names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
+        names = sorted(set(parse(index.read_bytes())["weight_map"].values()))
         parts = [index.parent / name for name in names]
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise CorruptFileError(f"{index} is no readable index of weight files; copy it again.") from error

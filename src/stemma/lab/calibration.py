@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Any
 
 from stemma.exchange.load import load
 from stemma.files import make_folder, write_atomically
+from stemma.json_files import damage, read_object
 from stemma.lab.cell_work import LOOKS, Work
-from stemma.lab.cells import Cell, digest, read_json
+from stemma.lab.cells import Cell, digest
 from stemma.lab.experiment import Experiment, LabTask
 from stemma.lab.intrinsic import held_out_score
 from stemma.tasks.prepare import Task, finetune
@@ -63,8 +64,11 @@ def foretell(experiment: Experiment, processes: int = 1, notice: Notice = lambda
 
 def foretold_before(lab: Lab) -> float | None:
     """What a dry run said of these very cells; None: there was none here."""
-    stored = read_json(_memory(lab))
-    return None if stored is None else float(stored["seconds"])
+    file, advice = _memory(lab), "delete it: only the time that was expected is forgotten."
+    if not file.is_file():
+        return None
+    with damage(file, advice):
+        return float(read_object(file, advice)["seconds"])
 
 
 def _memory(lab: Lab) -> Path:

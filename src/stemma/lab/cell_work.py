@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import time
 from collections.abc import Callable
@@ -13,7 +12,7 @@ from typing import Any
 from stemma.exchange.cards import Card
 from stemma.exchange.load import load
 from stemma.exchange.weights import SAFE
-from stemma.files import make_folder, remove_leftovers, sha256, write_atomically
+from stemma.files import make_folder, remove_leftovers, sha256
 from stemma.lab.cells import FAILED, FINETUNING, SCORES, Cell, budget_of, stored_scores
 from stemma.lab.costs import Costs
 from stemma.lab.experiment import Experiment, LabTask, Score
@@ -21,6 +20,8 @@ from stemma.lab.intrinsic import held_out_score
 from stemma.lab.shared_text import SharedText
 from stemma.lineage import Recipe
 from stemma.schema.layers import flatten, spell
+from stemma.stored import read_lines as stored_lines
+from stemma.stored import store_object
 from stemma.tasks.finetune import resume as resume_task
 from stemma.tasks.learning import read_lines
 from stemma.tasks.metrics import METRICS
@@ -59,7 +60,7 @@ class Work:
         try:
             trained = self.train(cell)
         except Diverged as error:
-            write_atomically(cell.folder / FAILED, json.dumps({"why": error.message}))
+            store_object(cell.folder / FAILED, {"why": error.message})
             return
         # somebody who was interrupted has trained it before
         before = max(0.0, trained["elapsed_seconds"] - (time.time() - began))
@@ -101,7 +102,7 @@ class Work:
         found = {"scores": stored_scores(scores), "digest": sha256(cell.run / MODEL / SAFE),
                  "flops_a_step": cost.flops, "span": [began, time.time()], "before": before}
         shutil.rmtree(cell.run / CHECKPOINTS, ignore_errors=True)  # the model is there: nobody goes on from them
-        write_atomically(cell.folder / SCORES, json.dumps(found))
+        store_object(cell.folder / SCORES, found, indent=None)
 
     def learn(self, cell: Cell, task: LabTask) -> None:
         """Fine-tune the model and keep what it answered; the fine-tuned weights are not kept."""
@@ -121,7 +122,7 @@ class Work:
         found = {"task": task.name, "scores": stored_scores(task_scores(run, result)),
                  "span": [began, time.time()]}
         shutil.rmtree(run, ignore_errors=True)  # first: whoever is killed in between learns again and leaves nothing
-        write_atomically(folder / SCORES, json.dumps(found))
+        store_object(folder / SCORES, found, indent=None)
 
 
 def own_finetuning(cell: Cell) -> list[str]:
@@ -139,7 +140,7 @@ def task_scores(run: Path, result: dict[str, Any]) -> dict[str, Score]:
     assert plan.task is not None
     card = Card.from_json(next(iter(plan.task["cards"].values())))
     metrics = result["metrics"]["dev"]
-    lines = [json.loads(line) for line in (run / "dev.jsonl").read_text(encoding="utf-8").split("\n") if line]
+    lines = stored_lines(run / "dev.jsonl", f"delete {run}: the task is learnt again.")
     found = {}
     for name in card.metrics:
         parts: tuple[tuple[float, float], ...] = ()

@@ -19,7 +19,9 @@ from stemma.files import sha256
 from stemma.lab.experiment import Allowance, Experiment, LabTask, Score, Variant
 from stemma.lab.shared_text import SharedText
 from stemma.schema.layers import flatten
+from stemma.stored import read_object
 from stemma.text.train import LEARNT
+from stemma.training.run import read_result
 
 CELLS, RUN, TASKS = "cells", "run", "tasks"
 FINETUNING = "finetuning"  # the section of a recipe
@@ -49,20 +51,29 @@ class Cell:
         found: dict[str, Any] = self.variant.recipe.values[FINETUNING]
         return found
 
+    @property
+    def again(self) -> str:
+        """What to do where something of it is damaged."""
+        return f"delete {self.folder}, and `stemma resume {self.folder.parent.parent}` makes this cell again."
+
+    def result(self) -> dict[str, Any] | None:
+        """What its pre-training reported; None: not yet."""
+        return read_result(self.run, self.again)
+
     def scores(self) -> dict[str, Any] | None:
         """What was measured of the model itself; None: not yet."""
-        return read_json(self.folder / SCORES)
+        return read_json(self.folder / SCORES, self.again)
 
     def failure(self) -> str | None:
         """Why its training cannot come to an end, however often it is tried."""
-        found = read_json(self.folder / FAILED)
-        return None if found is None else str(found["why"])
+        found = read_json(self.folder / FAILED, self.again)
+        return None if found is None else str(found.get("why"))
 
     def task_folder(self, task: LabTask) -> Path:
         return self.folder / TASKS / digest(task_number(task), self.finetuning)
 
     def task_scores(self, task: LabTask) -> dict[str, Any] | None:
-        return read_json(self.task_folder(task) / SCORES)
+        return read_json(self.task_folder(task) / SCORES, self.again)
 
     def is_done(self, experiment: Experiment) -> bool:
         return self.failure() is not None or self.scores() is not None and all(
@@ -98,8 +109,8 @@ def digest(*parts: Any) -> str:
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def read_json(file: Path) -> dict[str, Any] | None:
-    return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else None
+def read_json(file: Path, advice: str) -> dict[str, Any] | None:
+    return read_object(file, advice) if file.is_file() else None
 
 
 def stored_scores(scores: dict[str, Score]) -> dict[str, Any]:

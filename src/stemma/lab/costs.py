@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 
 from stemma.corpus.shards import Corpus
 from stemma.errors import UserError
-from stemma.files import make_folder, write_atomically
+from stemma.files import make_folder, only_here
+from stemma.json_files import damage
 from stemma.lab.cells import digest, read_json, recipe_number
 from stemma.lab.experiment import Allowance, Variant
 from stemma.lab.flops import StepCost, step_cost
 from stemma.lab.shared_text import SharedText
 from stemma.lineage import Recipe
 from stemma.objectives import check_needs, without_data
+from stemma.stored import store_object
 from stemma.training.source import adopt_tokenizer, corpus_from_text, reads_pairs
 
 COSTS = "costs"
@@ -69,12 +70,15 @@ class Costs:
         number = digest(recipe_number(variant), self.shared.digest)
         if number not in self._known:
             file = self.folder / f"{number}.json"
-            stored = read_json(file)
+            advice = "delete it: it is counted again."
+            stored = read_json(file, advice)
             if stored is None:
                 stored = asdict(step_cost(self.fitted(variant), self.corpus(variant)))
                 make_folder(self.folder)
-                write_atomically(file, json.dumps(stored))
-            self._known[number] = StepCost(**stored)
+                with only_here(self.folder):  # others may count, too
+                    store_object(file, stored, indent=None)
+            with damage(file, advice):
+                self._known[number] = StepCost(**stored)
         return self._known[number]
 
     def steps(self, recipe: Recipe) -> int | None:

@@ -6,15 +6,16 @@ or later, here or on another machine, can work on it.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from stemma.errors import UserError
-from stemma.files import make_folder, write_atomically
+from stemma.files import make_folder
+from stemma.json_files import damage
 from stemma.lineage import Recipe, recipe
+from stemma.stored import read_object, store, store_object, verify
 from stemma.training.run import Reading
 
 FILE, RECIPES = "lab.json", "recipes"
@@ -98,25 +99,29 @@ class Experiment:
         listed = []
         for number, one in enumerate(self.variants):
             place = f"{RECIPES}/{number:03d}.toml"
-            write_atomically(folder / place, one.recipe.to_toml())
+            store(folder / place, one.recipe.to_toml())
             listed.append({"name": one.name, "role": one.role, "change": one.change, "recipe": place})
         plain = asdict(replace(self, variants=())) | {"variants": listed}
-        write_atomically(folder / FILE, json.dumps(plain, indent=1))
+        store_object(folder / FILE, plain)
 
     @classmethod
     def read(cls, folder: Path) -> Experiment:
-        try:
-            stored = json.loads((folder / FILE).read_text(encoding="utf-8"))
-            version = stored["version"]
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise UserError(f"{folder} is no folder of the lab, or its {FILE} is damaged ({error}); give the folder "
-                            "that `stemma compare` or `stemma ablate` made.") from error
-        if version != VERSION:
+        file = folder / FILE
+        if not file.is_file():
+            raise UserError(f"{folder} is no folder of the lab: it has no {FILE}; give the folder that "
+                            "`stemma compare` or `stemma ablate` made.")
+        advice = "bring it back, or delete it and give the command that made the lab again: finished cells are kept."
+        stored = read_object(file, advice)
+        if (version := stored.get("version", VERSION)) != VERSION:
             raise UserError(f"{folder} was made by another version of the lab ({version}, this one is {VERSION}), and "
                             "its numbers cannot be mixed with new ones; choose another --out.")
-        variants = tuple(Variant(one["name"], recipe(folder / one["recipe"]), one["role"], one["change"])
-                         for one in stored["variants"])
-        return cls(**stored | {
-            "variants": variants, "allowance": Allowance(**stored["allowance"]), "seeds": tuple(stored["seeds"]),
-            "text": tuple(stored["text"]), "reading": Reading(**stored["reading"]),
-            "tasks": tuple(LabTask(**one) for one in stored["tasks"])})
+        with damage(file, advice):
+            for one in stored["variants"]:
+                verify(folder / one["recipe"], f"delete {file} and give the command that made the lab again; to try "
+                                               "another recipe, give it to `stemma compare`.")
+            variants = tuple(Variant(one["name"], recipe(folder / one["recipe"]), one["role"], one["change"])
+                             for one in stored["variants"])
+            return cls(**stored | {
+                "variants": variants, "allowance": Allowance(**stored["allowance"]), "seeds": tuple(stored["seeds"]),
+                "text": tuple(stored["text"]), "reading": Reading(**stored["reading"]),
+                "tasks": tuple(LabTask(**one) for one in stored["tasks"])})

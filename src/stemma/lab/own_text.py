@@ -22,6 +22,7 @@ import numpy as np
 
 from stemma.errors import UserError
 from stemma.files import folder_atomically, verify_checksums
+from stemma.json_files import parse, read_object
 from stemma.lab.quickstart import harvest, probe
 from stemma.lab.quickstart.harvest import Page
 
@@ -56,7 +57,7 @@ def own_text(folder: str | Path, seed: int = 0, root: Path | None = None) -> dic
             labels = {name: sorted({row[-1] for row in parts["train"][1:]}) for name, parts in tasks.items()}
             about = {"made_of": made_of, "documents": len(train), "labels": labels}
             (place / MANIFEST).write_text(json.dumps(about, indent=1))
-    stored = json.loads((folder / MANIFEST).read_text())
+    stored = read_object(folder / MANIFEST, f"delete {folder}: it is made again.")
     return {"text": str(folder / TEXT), "documents": stored["documents"],
             "tasks": {name: {"task": kind, "train": str(folder / f"{name}-train.tsv"),
                              "dev": str(folder / f"{name}-dev.tsv"), "labels": stored["labels"][name]}
@@ -191,7 +192,7 @@ def _stands(folder: Path, made_of: dict[str, Any]) -> bool:
     if not folder.is_dir() or not any(folder.iterdir()):
         return False
     try:
-        stored = json.loads((folder / MANIFEST).read_text())["made_of"]
+        stored = parse((folder / MANIFEST).read_bytes())["made_of"]
         verify_checksums(folder, "the text in", "it is made again.")
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(f"{folder} holds something else than text made here; choose another folder.") from error

@@ -17,6 +17,7 @@ import torch
 
 from stemma.errors import UserError
 from stemma.files import write_atomically
+from stemma.json_files import damage
 from stemma.lab.calibration import foretold_before
 from stemma.lab.cells import Cell, distinct, restored_scores
 from stemma.lab.experiment import Experiment, Measure, Score
@@ -24,9 +25,10 @@ from stemma.lab.intrinsic import BITS, MEASURES, PSEUDO
 from stemma.lab.report.run_report import command
 from stemma.lab.statistics import Difference, corrected, difference, spread
 from stemma.lineage import diff, family
+from stemma.stored import read_lines
 from stemma.tasks.data.datasets import kind_of
 from stemma.tasks.metrics import METRICS
-from stemma.training.run import read_result, read_run
+from stemma.training.run import read_run
 
 if TYPE_CHECKING:
     from stemma.lab.work import Lab
@@ -55,7 +57,10 @@ def conclude(lab: Lab) -> dict[str, Any]:
 
 def gather(lab: Lab) -> dict[str, Any]:
     experiment = lab.experiment
-    told = [_cell(experiment, cell) for cell in lab.cells]
+    told = []
+    for cell in lab.cells:
+        with damage(cell.folder, cell.again):
+            told.append(_cell(experiment, cell))
     scores = {(cell.variant.name, cell.seed): _scores(experiment, cell) for cell in lab.cells}
     measures = measures_of(experiment, [key for one in scores.values() for key in one])
     table = [_row(one.name, experiment, measures, told) for one in experiment.variants]
@@ -89,7 +94,7 @@ def gather(lab: Lab) -> dict[str, Any]:
 
 def _scores(experiment: Experiment, cell: Cell) -> dict[str, Score]:
     """All that was measured in a cell, by the measure's key."""
-    stored, result = cell.scores(), read_result(cell.run)
+    stored, result = cell.scores(), cell.result()
     if stored is None or result is None:
         return {}
     found = restored_scores(stored["scores"])
@@ -110,7 +115,7 @@ def task_key(experiment: Experiment, number: int) -> str:
 
 
 def _cell(experiment: Experiment, cell: Cell) -> dict[str, Any]:
-    stored, result = cell.scores(), read_result(cell.run)
+    stored, result = cell.scores(), cell.result()
     told = {"variant": cell.variant.name, "seed": cell.seed, "hash": cell.number, "why": cell.failure(),
             "state": "failed" if cell.failure() is not None else "done", "scores": {}, "cost": {}, "curve": [],
             "digest": None}
@@ -118,7 +123,7 @@ def _cell(experiment: Experiment, cell: Cell) -> dict[str, Any]:
         return told
     tasks = [cell.task_scores(task) for task in experiment.tasks]
     flops = stored["flops_a_step"]
-    curve = [json.loads(line) for line in (cell.run / "log.jsonl").read_text(encoding="utf-8").splitlines()]
+    curve = read_lines(cell.run / "log.jsonl", cell.again)
     return told | {
         "scores": {key: score.value for key, score in _scores(experiment, cell).items()},
         "cost": {"tokens": result["tokens"], "steps": result["steps"], "flops": result["steps"] * flops,

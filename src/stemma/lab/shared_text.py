@@ -17,7 +17,8 @@ import numpy as np
 from stemma.corpus.shards import Corpus
 from stemma.corpus.view import split
 from stemma.errors import UserError
-from stemma.files import folder_atomically, sha256
+from stemma.files import CHECKSUMS, folder_atomically, sha256, verify_checksums
+from stemma.json_files import damage, read_lines
 from stemma.lab.experiment import Experiment
 from stemma.tasks.pipeline.texts import numbered_texts, write_documents
 from stemma.text.holdout import hold_out
@@ -55,7 +56,11 @@ def share_text(experiment: Experiment, folder: Path) -> SharedText:
     elif (place / SOURCE).read_text(encoding="utf-8") != source:
         raise UserError(f"{folder} was begun with another text, or it was read in another way; its cells cannot be "
                         "compared with new ones: choose another --out.")
-    documents = _read(place / HELD_OUT)
+    again = f"delete {place}, and `stemma resume {folder}` makes it again from {', '.join(experiment.text)}."
+    if (place / CHECKSUMS).is_file():  # labs made before there were any have none
+        verify_checksums(place, "the text of the lab", again, (TRAIN, HELD_OUT, SOURCE))
+    with damage(place / HELD_OUT, again):
+        documents = [str(line["text"]) for line in read_lines(place / HELD_OUT, again)]
     facts = {"text": list(experiment.text), "documents": sum(1 for _ in _lines(place / TRAIN)),
              "held_out_documents": len(documents), "held_out_bytes": sum(len(text.encode()) for text in documents)}
     digest = f"{sha256(place / TRAIN)} {sha256(place / HELD_OUT)}"
@@ -94,7 +99,7 @@ def _part(experiment: Experiment, place: Path, source: str) -> None:
     held, cut = hold_out(sizes, wanted, SEED), None
     if not held:  # a few long documents: the end of the longest
         cut = sizes.index(max(sizes))
-    with folder_atomically(place, overwrite=True, checksums=False) as folder:
+    with folder_atomically(place, overwrite=True) as folder:
         kept: list[str] = []
         write_documents(folder / TRAIN, _training(experiment, held, cut, wanted, kept), "text")
         if not kept:
@@ -161,7 +166,3 @@ def stretches(documents: Sequence[str]) -> tuple[str, ...]:
 def _lines(file: Path) -> Iterator[str]:
     with file.open(encoding="ascii") as lines:
         yield from lines
-
-
-def _read(file: Path) -> list[str]:
-    return [json.loads(line)["text"] for line in _lines(file)]

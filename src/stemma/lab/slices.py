@@ -6,17 +6,17 @@ ordinary run with its own checkpoints, so that a lab that was killed goes on wit
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from contextlib import ExitStack
 
 from stemma.errors import Interrupted
-from stemma.files import only_here, remove_leftovers, write_atomically
+from stemma.files import only_here, remove_leftovers
 from stemma.lab.cell_work import Work
 from stemma.lab.cells import FAILED, Cell
+from stemma.stored import store_object
 from stemma.training.loop import Diverged
 from stemma.training.pretrain import Training, open_training
-from stemma.training.run import PLAN, create_run, read_result
+from stemma.training.run import PLAN, create_run
 
 TURNS = 40  # that each variant has, at least
 LONGEST = 10.0  # seconds of a turn
@@ -28,7 +28,7 @@ def train_in_turns(work: Work, cells: Sequence[Cell]) -> None:
     with ExitStack() as held:
         open_runs: list[tuple[Cell, Training]] = []
         for cell in cells:
-            if cell.failure() is not None or read_result(cell.run) is not None:
+            if cell.failure() is not None or cell.result() is not None:
                 continue
             if not (cell.run / PLAN).is_file():
                 create_run(cell.run, *work.planned(cell), overwrite=False)
@@ -44,7 +44,7 @@ def train_in_turns(work: Work, cells: Sequence[Cell]) -> None:
                         training.finish(training.loop.conclude(), work.notice)
                         open_runs.remove((cell, training))
                 except Diverged as error:
-                    write_atomically(cell.folder / FAILED, json.dumps({"why": error.message}))
+                    store_object(cell.folder / FAILED, {"why": error.message})
                     open_runs.remove((cell, training))
                 except Interrupted:
                     for _, other in open_runs:

@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Any
 
 from stemma.errors import Interrupted, UserError
-from stemma.files import Busy, make_folder, only_here, refuse_non_empty
+from stemma.files import Busy, NoSpace, folder_atomically, make_folder, only_here
 from stemma.lab.cell_work import Work
-from stemma.lab.cells import Cell, cells_of, distinct
+from stemma.lab.cells import CELLS, Cell, cells_of, distinct
 from stemma.lab.costs import Costs
 from stemma.lab.experiment import FILE, Experiment
 from stemma.lab.shared_text import SharedText, share_text
@@ -58,38 +58,71 @@ class Lab:
         return distinct(self.cells, self.experiment.tasks)
 
 
-def run_experiment(experiment: Experiment, out: Path, *, processes: int = 1, dry_run: bool = False, show: bool = False,
+def run_experiment(experiment: Experiment, out: Path, *, processes: int = 1, dry_run: bool = False,
+                   overwrite: bool = False, show: bool = False,
                    notice: Notice = lambda text: None) -> dict[str, Any]:
-    """Carry an experiment out in `out`, with what is there already; returns its results, or how long it would take."""
+    """Carry an experiment out in `out`, with what is there already (nothing is, if it is to `overwrite`); returns its
+    results, or how long it would take."""
     if dry_run:
         from stemma.lab.calibration import foretell
 
         return foretell(experiment, processes, notice)
-    if (out / FILE).is_file():
-        Experiment.read(out)  # refuses another version
-    else:
-        refuse_non_empty(out)
-    make_folder(out)
-    try:
-        lab = Lab.open(out, experiment, notice)
-        lab.costs.check(experiment.variants)
-    except UserError:
-        _leave_nothing(out)
-        raise
-    experiment.write(out)
-    return _work(lab, processes, show, notice)
+    with _resumable(out):
+        known = (out / FILE).is_file() and not overwrite
+        if known:
+            Experiment.read(out)  # refuses another version, and damage
+        else:
+            known = not _make(experiment, out, overwrite)
+        try:
+            lab = _checked(Lab.open(out, experiment, notice))
+        except UserError:
+            if not known and not (out / CELLS).exists():
+                shutil.rmtree(out)  # it was refused before it began
+            raise
+        if known:  # only now: what was refused changes nothing
+            with only_here(out):
+                experiment.write(out)
+        return _work(lab, processes, show, notice)
 
 
 def resume_lab(out: Path, *, processes: int = 1, show: bool = False,
                notice: Notice = lambda text: None) -> dict[str, Any]:
     """Go on with an experiment, or help with one that others work on."""
-    return _work(Lab.open(out, Experiment.read(out), notice), processes, show, notice)
+    with _resumable(out):
+        lab = Lab.open(out, Experiment.read(out), notice)
+        return _work(lab if (out / CELLS).exists() else _checked(lab), processes, show, notice)
 
 
-def _leave_nothing(out: Path) -> None:
-    """Of a lab that was refused before it began."""
-    if not (out / FILE).is_file():
-        shutil.rmtree(out)
+def _make(experiment: Experiment, out: Path, overwrite: bool) -> bool:
+    """The lab's folder in one stroke, before anything slow; whether it was made here: somebody may have been faster."""
+    try:
+        with folder_atomically(out, overwrite, checksums=False) as place:
+            experiment.write(place)
+    except UserError:
+        if overwrite or not (out / FILE).is_file():
+            raise
+        return False
+    return True
+
+
+def _checked(lab: Lab) -> Lab:
+    lab.costs.check(lab.experiment.variants)
+    return lab
+
+
+@contextmanager
+def _resumable(out: Path) -> Iterator[None]:
+    """Whatever stops a lab whose folder stands, it can go on."""
+    try:
+        yield
+    except (Interrupted, KeyboardInterrupt) as error:
+        if not (out / FILE).is_file():
+            raise
+        raise Interrupted(f"stopped; `stemma resume {out}` goes on from there.") from error
+    except NoSpace as error:
+        if not (out / FILE).is_file():
+            raise
+        raise error.go_on(f"`stemma resume {out}` goes on from there") from error
 
 
 def _work(lab: Lab, processes: int, show: bool, notice: Notice) -> dict[str, Any]:
@@ -99,11 +132,8 @@ def _work(lab: Lab, processes: int, show: bool, notice: Notice) -> dict[str, Any
     waiting = lab.open_cells()
     if len(waiting) < total:
         notice(f"{total - len(waiting)} of {total} cells are there already.")
-    try:
-        with _others(lab.folder, min(processes, len(waiting))):
-            (_in_turns if lab.experiment.allowance.unit == "minutes" else _one_by_one)(lab, show, notice, total)
-    except (Interrupted, KeyboardInterrupt) as error:
-        raise Interrupted(f"stopped; `stemma resume {lab.folder}` goes on from there.") from error
+    with _others(lab.folder, min(processes, len(waiting))):
+        (_in_turns if lab.experiment.allowance.unit == "minutes" else _one_by_one)(lab, show, notice, total)
     return conclude(lab)
 
 

@@ -90,7 +90,7 @@ def _value(text: str) -> Any:
     try:
         parsed = tomllib.loads(f"value = {text}")
         return parsed["value"] if len(parsed) == 1 else text
-    except tomllib.TOMLDecodeError:
+    except (tomllib.TOMLDecodeError, RecursionError):
         pass
     if text.startswith("[") and text.endswith("]"):
         return [_value(part.strip()) for part in text[1:-1].split(",") if part.strip()]

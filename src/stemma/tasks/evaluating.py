@@ -5,7 +5,6 @@ The worst errors are those that it was surest of: a wrong label there is often a
 
 from __future__ import annotations
 
-import json
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -16,6 +15,7 @@ from typing import Any
 from stemma.errors import UserError
 from stemma.exchange.cards import Card
 from stemma.exchange.model import Model
+from stemma.json_files import parse
 from stemma.tasks.data.checks import check_grades, check_labels
 from stemma.tasks.data.columns import PAIR
 from stemma.tasks.data.datasets import METRICS, kind_of, read_examples
@@ -57,7 +57,7 @@ class Data:
             return kind
         line = reading.first_line(self.path)
         try:
-            names = set(json.loads(line)) if line.startswith("{") else set(re.split("[\t,]", line))
+            names = set(parse(line)) if line.startswith("{") else set(re.split("[\t,]", line))
         except ValueError:
             return kind  # whoever reads the file says what is wrong with it
         return "pair" if {name.strip(' "').casefold() for name in names} & set(PAIR.texts[1]) else kind

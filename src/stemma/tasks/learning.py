@@ -19,8 +19,11 @@ from stemma.exchange.cards import Card
 from stemma.exchange.load import load
 from stemma.exchange.model import Model
 from stemma.exchange.save import write_model
-from stemma.files import folder_atomically, write_atomically
+from stemma.files import folder_atomically
+from stemma.json_files import damage
 from stemma.network.network import Network
+from stemma.stored import is_listed, store, store_object
+from stemma.stored import read_lines as stored_lines
 from stemma.tasks.batches import Lesson, Lessons
 from stemma.tasks.data.examples import Answer, ChoiceExample, Example, QuestionExample, TaggedExample, TextExample
 from stemma.tasks.judging import answers_of, judge_of
@@ -45,7 +48,7 @@ Notice = Callable[[str], None]
 def work(run: Path, show: bool, notice: Notice) -> dict[str, Any]:
     """A run from its first step to its last line; what `stemma resume` calls, too."""
     result = learn(run, show, notice)
-    write_atomically(run / RESULT, json.dumps(result, indent=1))
+    store_object(run / RESULT, result)
     return result
 
 
@@ -169,13 +172,13 @@ def restored(kind: str, line: dict[str, Any]) -> Example:
 
 
 def write_lines(file: Path, lines: Sequence[dict[str, Any]]) -> None:
-    write_atomically(file, "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines))
+    store(file, "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines))
 
 
 def read_lines(run: Path, part: str, card: Card) -> list[Example]:
     file = run / file_of(part, card)
-    if not file.is_file():
+    advice = "bring it back, or start the fine-tune again in another folder."
+    if part != "train" and not file.is_file() and not is_listed(file):
         return []
-    # only LF ends a line: other line ends of Unicode occur inside sentences
-    lines = [json.loads(line) for line in file.read_text(encoding="utf-8").split("\n") if line]
-    return [restored(card.kind, line) for line in lines]
+    with damage(file, advice):
+        return [restored(card.kind, line) for line in stored_lines(file, advice)]

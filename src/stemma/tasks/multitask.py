@@ -7,7 +7,6 @@ of its own in `tasks/NAME`.
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
@@ -18,10 +17,11 @@ from stemma.errors import Interrupted, UserError
 from stemma.exchange.cards import Card
 from stemma.exchange.load import load
 from stemma.exchange.model import Model
-from stemma.files import folder_atomically, write_atomically
+from stemma.files import folder_atomically
 from stemma.lineage import Recipe
 from stemma.network.san import SanHead
 from stemma.schema.layers import flatten, parse_changes
+from stemma.stored import read_object, store, store_object
 from stemma.tasks import learning
 from stemma.tasks.batches import Lesson, batches_of
 from stemma.tasks.data.examples import Example
@@ -75,7 +75,7 @@ def multitask(plan: str | Path, start: str | Path, out: str | Path, *, epochs: f
     with folder_atomically(run, overwrite, checksums=False) as place:
         keep(place, model, {name: (card, examples[name]) for name, card in cards.items()})
         Plan(None, [], budget, seed, origin, reading, task=facts).write(place)
-        write_atomically(place / RECIPE, wanted.to_toml())
+        store(place / RECIPE, wanted.to_toml())
     return begin(run, show, notice, work=work)
 
 
@@ -86,10 +86,10 @@ def work(run: Path, show: bool, notice: Notice) -> dict[str, Any]:
     if not plan.task["finetune"]:
         return learning.work(run, show, notice)
     if not (run / SHARED).is_file():
-        write_atomically(run / SHARED, json.dumps(learning.learn(run, show, notice), indent=1))
-    result = json.loads((run / SHARED).read_text())
+        store_object(run / SHARED, learning.learn(run, show, notice))
+    result = read_object(run / SHARED, f"delete it, and `stemma resume {run}` scores the tasks again.")
     result["finetuned"] = {name: _alone(run, name, show, notice) for name in plan.task["cards"]}
-    write_atomically(run / RESULT, json.dumps(result, indent=1))
+    store_object(run / RESULT, result)
     return result
 
 
@@ -192,4 +192,4 @@ def _lay_out(run: Path, name: str, place: Path) -> None:
             if examples := read_lines(run, part, card):
                 learning.write_lines(folder / file_of(part, card), [stored(example) for example in examples])
         replace(plan, budget=budget, start=str((run / MODEL).absolute()), task=facts).write(folder)
-        write_atomically(folder / RECIPE, wanted.to_toml())
+        store(folder / RECIPE, wanted.to_toml())

@@ -18,10 +18,11 @@ from stemma.exchange.answers import answer_heads
 from stemma.exchange.cards import Card
 from stemma.exchange.load import load
 from stemma.exchange.model import Model
-from stemma.files import folder_atomically, write_atomically
+from stemma.files import folder_atomically, write_checksums
 from stemma.lineage import Recipe
 from stemma.network.heads import HeadSpec
 from stemma.schema.layers import flatten, parse_changes
+from stemma.stored import store
 from stemma.tasks.batches import Lesson, batches_of
 from stemma.tasks.class_weights import class_weights
 from stemma.tasks.data.checks import check_grades, check_labelled, check_labels
@@ -111,13 +112,14 @@ def finetune(task: Task, start: str | Path, out: str | Path, *, epochs: float | 
     with folder_atomically(run, overwrite, checksums=False) as place:
         keep(place, model, {SINGLE: (card, examples)})
         Plan(None, [], budget, seed, origin, reading, task=facts).write(place)
-        write_atomically(place / RECIPE, wanted.to_toml())
+        store(place / RECIPE, wanted.to_toml())
     return begin(run, show, notice, work=try_out if trials else work)
 
 
 def keep(place: Path, model: Model, tasks: Mapping[str, tuple[Card, Mapping[str, Sequence[Example]]]]) -> None:
     """Everything that training will need, so that the run stands on its own."""
     model.needs_tokenizer().save(place / TOKENIZER)
+    write_checksums(place / TOKENIZER)
     for card, examples in tasks.values():
         for part, chosen in examples.items():
             if chosen:

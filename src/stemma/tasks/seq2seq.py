@@ -23,7 +23,7 @@ from stemma.corpus.shards import Corpus
 from stemma.errors import UserError
 from stemma.exchange.load import load
 from stemma.exchange.model import Model
-from stemma.files import folder_atomically, write_atomically
+from stemma.files import folder_atomically
 from stemma.generation.options import TranslateOptions
 from stemma.generation.translate import translate
 from stemma.generation.ways import way_of
@@ -31,6 +31,7 @@ from stemma.lineage import Recipe
 from stemma.objectives import build_objectives, check_needs
 from stemma.schema.corpus import Mixture
 from stemma.schema.layers import flatten, parse_changes
+from stemma.stored import is_listed, read_lines, store
 from stemma.tasks.finetune import ORIGIN, Length, check_places, gentle, layered, with_choices
 from stemma.tasks.mixture import Data
 from stemma.tasks.scores import summary_scores, translation_scores
@@ -72,7 +73,7 @@ def finetune(start: str | Path, data: Data, out: str | Path, *, epochs: float | 
                 "pairs": epoch.pairs, "steps_in_epoch": epoch.steps, "longest": _longest(corpus, wanted),
                 "metrics": {task.name: task.metric for task in data.tasks}}
         Plan("corpus", [], budget, seed, origin, reading, corpus.fingerprint, task=task).write(place)
-        write_atomically(place / RECIPE, wanted.to_toml())
+        store(place / RECIPE, wanted.to_toml())
     return begin(run, show, notice, score)
 
 
@@ -185,15 +186,15 @@ def score(run: Path, plan: Plan, model: Model, result: dict[str, Any], notice: N
     task = plan.task or {}
     metrics: dict[str, Any] = {}
     for name in HELD_OUT:
-        if not (run / f"{name}.jsonl").is_file():
+        file = run / f"{name}.jsonl"
+        if not file.is_file() and not is_listed(file):
             continue
-        # only LF ends a line: other line ends of Unicode occur inside sentences
-        lines = [json.loads(line) for line in (run / f"{name}.jsonl").read_text(encoding="utf-8").split("\n") if line]
+        lines = read_lines(file, "bring it back, or start the fine-tune again in another folder.")
         notice(f"writing from {len(lines):,} sources of {name}, to be scored")
         made = translate(model, [line["source"] for line in lines], where=[line["where"] for line in lines],
                          beams=task["options"]["beams"], max_length_ratio=0, max_extra=task["longest"], crop=True,
                          notice=notice)
-        _write_lines(run / f"{name}.jsonl", [line | {"text": one.text} for line, one in zip(lines, made, strict=True)])
+        _write_lines(file, [line | {"text": one.text} for line, one in zip(lines, made, strict=True)])
         found = {called: _scored([(one.text, line["references"]) for line, one in zip(lines, made, strict=True)
                                   if line["task"] == called]) for called in dict.fromkeys(x["task"] for x in lines)}
         loss = {"loss": result["validation_loss"]} if name == "dev" else {}
@@ -231,4 +232,4 @@ def _scores(texts: Sequence[str], references: Sequence[Sequence[str]]) -> dict[s
 
 
 def _write_lines(file: Path, lines: Sequence[dict[str, Any]]) -> None:
-    write_atomically(file, "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines))
+    store(file, "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines))

@@ -171,7 +171,7 @@ def load_template(path: str | Path) -> Template:
         values = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise UserError(f"there is no template {path}; `stemma prompt --help` shows one.") from error
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"the template {path} cannot be read: {error}.") from error
     kind = KINDS.get(str(values.get("kind")))
     if kind is None:

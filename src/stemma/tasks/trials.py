@@ -7,7 +7,6 @@ beside it. Each trial is an ordinary run below `RUN/trials`; one that is finishe
 
 from __future__ import annotations
 
-import json
 import math
 import shutil
 from collections.abc import Callable, Sequence
@@ -20,8 +19,9 @@ import numpy as np
 from stemma.errors import Interrupted, UserError
 from stemma.exchange.cards import Card
 from stemma.exchange.load import load
-from stemma.files import folder_atomically, remove_leftovers, write_atomically
+from stemma.files import folder_atomically, remove_leftovers
 from stemma.lineage import COMMAND_LINE, Recipe
+from stemma.stored import store, store_object, verify
 from stemma.tasks import learning
 from stemma.tasks.judging import answers_of, worth
 from stemma.tasks.learners import build_learner
@@ -117,7 +117,7 @@ def work(run: Path, show: bool, notice: Notice) -> dict[str, Any]:
         result["ensemble"] = together(run, card, [trial.folder for trial in group if trial.result])
         notice(f"together, dev: {_scores(card, result['ensemble']['dev'])}")
     put_in_place(run, best.folder, card)
-    write_atomically(run / RESULT, json.dumps(result, indent=1))
+    store_object(run / RESULT, result)
     return result
 
 
@@ -133,7 +133,7 @@ def carry_out(run: Path, trial: Trial, wanted: Recipe, plan: Plan, show: bool, n
     """The trial with its result, from where it stands: not begun, interrupted, or finished."""
     if not trial.folder.is_dir():
         begin(run, trial, wanted, plan)
-    result = read_result(trial.folder)
+    result = read_result(trial.folder, f"delete {trial.folder}, and `stemma resume {run}` tries it again.")
     try:
         if result is None:
             result = pretrain.resume(trial.folder, show=show, notice=notice, work=learning.work)
@@ -161,7 +161,7 @@ def begin(run: Path, trial: Trial, wanted: Recipe, plan: Plan) -> None:
         replace(plan, seed=trial.seed, task=task).write(place)
         if trial.rate != wanted.settings.training.learning_rate:
             wanted = wanted.with_changes({"training.learning_rate": trial.rate}, COMMAND_LINE)
-        write_atomically(place / RECIPE, wanted.to_toml())
+        store(place / RECIPE, wanted.to_toml())
 
 
 def put_in_place(run: Path, best: Path, card: Card) -> None:
@@ -170,7 +170,8 @@ def put_in_place(run: Path, best: Path, card: Card) -> None:
         shutil.copytree(best / MODEL, place, dirs_exist_ok=True)
     for file in (RECIPE, "log.jsonl", *(file_of(part, card) for part in HELD_OUT)):
         if (best / file).is_file():
-            write_atomically(run / file, (best / file).read_bytes())
+            verify(best / file, f"delete {best}, and `stemma resume {run}` tries it again.")
+            store(run / file, (best / file).read_bytes())
 
 
 # --- what was found ---------------------------------------------------------------------------------------------------

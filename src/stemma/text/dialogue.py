@@ -9,13 +9,13 @@ yml, where turns are bare text, two speakers take turns.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from stemma.errors import UserError
+from stemma.json_files import parse
 from stemma.text.faults import Faults
 from stemma.text.readers import JSON_LINES, clean_text, list_files, read_lines
 from stemma.text.streams import COMPRESSED, Notice, check_encoding, name_of, read_text
@@ -73,8 +73,8 @@ def _json(file: Path, encoding: str, errors: str, notice: Notice) -> Iterator[Re
     for number, line in read_lines(file, encoding, errors, notice):
         if line and not line.isspace():
             try:
-                yield number, json.loads(line)
-            except (ValueError, RecursionError) as error:
+                yield number, parse(line)
+            except ValueError as error:
                 yield number, NoDialogueError(f"is not JSON ({getattr(error, 'msg', error)})")
 
 

@@ -4,7 +4,6 @@ first character and end, optionally a type) as tab-separated columns or JSON lin
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from stemma.errors import UserError
+from stemma.json_files import parse
 from stemma.text.readers import JSON_LINES
 from stemma.text.streams import check_encoding, read_bytes
 
@@ -101,7 +101,7 @@ def _spans(path: Path, rows: list[tuple[int, list[Any] | str]]) -> Spans:
 def _from_json(line: str) -> list[Any] | str:
     """The four values of a line, or what is wrong with it."""
     try:
-        row = json.loads(line) if line.strip() else None
+        row = parse(line) if line.strip() else None
     except ValueError:
         return "is no JSON"
     if row is None:

@@ -6,7 +6,6 @@ WordPiece, GPT-2's bytes, GPT's words, and SentencePiece, which carries its own 
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,11 +15,13 @@ import tokenizers
 from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, processors
 
 from stemma.errors import CorruptFileError, UserError
-from stemma.files import CHECKSUMS, sha256
-from stemma.text.roles import ANGLES, SENTINELS, find_roles, mark_special
+from stemma.files import CHECKSUMS, read_checksums, sha256
+from stemma.json_files import parse, read_object
+from stemma.text.roles import ANGLES, HUGGING_FACE, SENTINELS, find_roles, mark_special
 
 # Vocabulary file and the merges that belong to it; names may carry a prefix ("gpt2_encoder.json").
 MERGES = {"vocab.json": "merges.txt", "encoder.json": "vocab.bpe"}
+CONFIGURATION, ADDED = ("special_tokens_map.json", "tokenizer_config.json"), "added_tokens.json"
 WORD_END = "</w>"
 Loaded = tuple[tokenizers.Tokenizer, dict[str, Any]]
 
@@ -34,7 +35,7 @@ def load_backend(path: Path) -> Loaded:
     config = _config(file.parent)
     try:
         backend = _read(file, config)
-    except (OSError, UnicodeDecodeError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise UserError(f"{file} is no readable tokenizer ({_first_line(error)}); fetch or train it again.") from error
     backend.no_truncation()  # some published files cut or pad on their own; that is for the packer to do
     backend.no_padding()
@@ -53,26 +54,28 @@ def _choose(folder: Path) -> Path:
 
 
 def _verify(file: Path) -> None:
-    """Compare with the checksum written beside it, if there is one."""
-    listing = file.with_name(CHECKSUMS)
-    if not listing.is_file():
+    """Compare all that is read with the checksums written beside it, if there are any."""
+    if not file.with_name(CHECKSUMS).is_file():
         return
-    try:
-        expected = json.loads(listing.read_text()).get(file.name)
-    except ValueError as error:
-        raise CorruptFileError(f"{listing} is damaged; train or copy the tokenizer again.") from error
-    if expected is not None and sha256(file) != expected:
-        raise CorruptFileError(f"{file} is damaged (its checksum is not the one written); copy or train it again.")
+    known = read_checksums(file.parent, "train or copy the tokenizer again.")
+    for name in (file.name, *MERGES.values(), *CONFIGURATION, ADDED):
+        part = file.with_name(name)
+        if name in known and not part.is_file():
+            raise CorruptFileError(f"{part} is missing; copy or train the tokenizer again.")
+        if name in known and sha256(part) not in known[name]:
+            raise CorruptFileError(f"{part} is damaged (its checksum is not the one written); copy or train it again.")
 
 
 def _config(folder: Path) -> dict[str, Any]:
     found: dict[str, Any] = {}
-    for name in ("special_tokens_map.json", "tokenizer_config.json"):
+    for name in CONFIGURATION:
         if (folder / name).is_file():
-            try:
-                found |= json.loads((folder / name).read_text(encoding="utf-8"))
-            except (ValueError, TypeError) as error:
-                raise UserError(f"{folder / name} is not readable JSON ({_first_line(error)}); restore it.") from error
+            found |= read_object(folder / name, "copy or train the tokenizer again.")
+    for key in HUGGING_FACE.values():
+        token = found.get(key)
+        if not isinstance(token.get("content") if isinstance(token, dict) else token, str | None):
+            raise UserError(f"{folder} names a token that is no text ({key} in {' or '.join(CONFIGURATION)}); copy or "
+                            "train the tokenizer again.")
     return found
 
 
@@ -89,7 +92,7 @@ def _read(file: Path, config: Mapping[str, Any]) -> tokenizers.Tokenizer:
     elif file.suffix == ".txt":
         backend = _bert(file, config)
     elif file.suffix == ".json":
-        content = json.loads(file.read_text(encoding="utf-8"))
+        content = parse(file.read_text(encoding="utf-8"))
         if isinstance(content, dict) and isinstance(content.get("model"), dict):
             return _tokenizer_json(file)
         if not (isinstance(content, dict) and all(isinstance(number, int) for number in content.values())):
@@ -97,7 +100,7 @@ def _read(file: Path, config: Mapping[str, Any]) -> tokenizers.Tokenizer:
         backend = _with_merges(file, content, config)
     else:
         raise ValueError("known are tokenizer.json, vocab.txt, vocab.json with merges.txt, and SentencePiece .model")
-    _add_tokens(backend, file.with_name("added_tokens.json"))
+    _add_tokens(backend, file.with_name(ADDED))
     mark_special(backend, config)
     _lay_out(backend, config)
     return backend
@@ -152,7 +155,7 @@ def _with_merges(file: Path, vocabulary: dict[str, int], config: Mapping[str, An
 
 def _add_tokens(backend: tokenizers.Tokenizer, file: Path) -> None:
     if file.is_file():
-        added = json.loads(file.read_text(encoding="utf-8"))
+        added = parse(file.read_text(encoding="utf-8"))
         backend.add_tokens([AddedToken(token, normalized=False) for token in sorted(added, key=added.__getitem__)])
 
 

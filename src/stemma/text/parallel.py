@@ -7,7 +7,6 @@ that follow, so whatever is no pair is an error that names file and line, raised
 from __future__ import annotations
 
 import csv
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, zip_longest
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from stemma.errors import UserError, did_you_mean
+from stemma.json_files import parse
 from stemma.text.faults import Faults
 from stemma.text.readers import list_files
 from stemma.text.streams import COMPRESSED, STDIN, Notice, check_encoding, name_of, read_text
@@ -280,8 +280,8 @@ def _objects(lines: Numbered, columns: tuple[str, str], name: str, found: _Found
     for number, line in lines:
         where = f"{name}, line {number}"
         try:
-            row = json.loads(line)
-        except (ValueError, RecursionError) as error:
+            row = parse(line)
+        except ValueError as error:
             found.add(where, f"is not JSON ({getattr(error, 'msg', error)})")
             continue
         if not isinstance(row, dict):

@@ -7,7 +7,6 @@ text unchanged; only pieces that are nothing but white space are left out.
 from __future__ import annotations
 
 import glob
-import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from itertools import chain
 from pathlib import Path
 
 from stemma.errors import UserError, did_you_mean, nearest
+from stemma.json_files import parse
 from stemma.text.streams import COMPRESSED, STDIN, Notice, check_encoding, name_of, read_text
 
 PASSAGE_LIMIT = 200_000
@@ -185,8 +185,8 @@ def _json_lines(file: Path, field: str, encoding: str, errors: str, notice: Noti
             continue
         where = f"{source}, line {number}"
         try:
-            record = json.loads(line)
-        except (ValueError, RecursionError) as error:
+            record = parse(line)
+        except ValueError as error:
             reason = getattr(error, "msg", str(error))
             raise UserError(f"{where} is not JSON ({reason}); every line must be one JSON object.") from error
         if not isinstance(record, dict):

@@ -6,7 +6,6 @@ of the last file, so the files are read twice; neither time is more than a line 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from stemma.errors import UserError
+from stemma.json_files import parse
 from stemma.text.faults import Faults
 from stemma.text.parallel import Numbered, comma_rows
 from stemma.text.readers import clean_text, list_files, read_lines
@@ -119,8 +119,8 @@ def _objects(lines: Numbered, name: str, faults: Faults) -> Iterator[Row]:
     for number, line in lines:
         where = f"{name}, line {number}"
         try:
-            row = json.loads(line)
-        except (ValueError, RecursionError) as error:
+            row = parse(line)
+        except ValueError as error:
             faults.add(where, f"is not JSON ({getattr(error, 'msg', error)})")
             continue
         if not isinstance(row, dict):

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from stemma.errors import UserError, did_you_mean
+from stemma.json_files import parse
 from stemma.text.readers import JSON_LINES, list_files
 from stemma.text.streams import COMPRESSED, Notice, check_encoding, name_of, read_text
 
@@ -130,8 +131,8 @@ def json_table(name: str, text: str) -> Table:
         if not line.strip():
             continue
         try:
-            row = json.loads(line)
-        except (ValueError, RecursionError) as error:
+            row = parse(line)
+        except ValueError as error:
             wrong.append((f"line {number}", f"is not JSON ({getattr(error, 'msg', error)})"))
             continue
         if isinstance(row, dict):

@@ -7,7 +7,6 @@ better than any of it: the Transformer's results are means of its last 5 (base) 
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -25,6 +24,7 @@ from stemma.errors import UserError
 from stemma.exchange.model import Model
 from stemma.exchange.save import write_model
 from stemma.files import folder_atomically, refuse_non_empty, verify_checksums
+from stemma.json_files import read_object
 from stemma.objectives import build_network
 from stemma.text.tokenizer import Tokenizer
 from stemma.training.checkpoints import STATE, WEIGHTS, newest_first
@@ -48,7 +48,8 @@ def average(run: str | Path, last: int = 5, out: str | Path | None = None, overw
         raise UserError(f"{run} {there}, not {last}; {use}train with training.keep_checkpoints={last} and a smaller "
                         "training.checkpoint_every.")
     for folder in folders:
-        verify_checksums(folder, "the checkpoint", f"delete {folder}, and average those that are left.")
+        verify_checksums(folder, "the checkpoint", f"delete {folder}, and average those that are left.",
+                         (WEIGHTS, STATE))
     finished = run / MODEL
     if (finished / "config.json").is_file():
         tokenizer = Tokenizer.load(finished)
@@ -65,7 +66,7 @@ def average(run: str | Path, last: int = 5, out: str | Path | None = None, overw
             shutil.copyfile(finished / DIRECTIONS, temporary / DIRECTIONS)
         elif plan.corpus and is_corpus(plan.corpus):
             write_directions(Corpus.open(plan.corpus, verify=False), temporary)
-    steps = [json.loads((folder / STATE).read_text())["step"] for folder in reversed(folders)]
+    steps = [read_object(folder / STATE, f"delete {folder}.")["step"] for folder in reversed(folders)]
     return {"run": str(run), "out": str(place), "checkpoints": len(steps), "steps": steps}
 
 

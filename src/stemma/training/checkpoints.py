@@ -25,6 +25,7 @@ from torch.optim import Optimizer
 from stemma.errors import CorruptFileError, UserError
 from stemma.exchange.weights import aligned
 from stemma.files import CHECKSUMS, folder_atomically, remove_leftovers, verify_checksums
+from stemma.json_files import read_object
 
 WEIGHTS, OPTIMIZER, STATE = "weights.safetensors", "optimizer.safetensors", "state.json"
 MEMORY = "memory.safetensors"  # only where the network carries text from one step to the next
@@ -95,8 +96,8 @@ def load_checkpoint(folder: Path, network: nn.Module, optimizer: Optimizer) -> S
 
 
 def _load(folder: Path, network: nn.Module, optimizer: Optimizer, advice: str) -> Standing:
-    verify_checksums(folder, "the checkpoint", advice)
-    document = json.loads((folder / STATE).read_text())
+    verify_checksums(folder, "the checkpoint", advice, (WEIGHTS, OPTIMIZER, STATE))
+    document = read_object(folder / STATE, advice)
     weights = dict(_named_tensors(network))
     with safe_open(folder / WEIGHTS, framework="pt") as saved, torch.no_grad():
         shapes = {name: saved.get_slice(name).get_shape() for name in saved.keys()}  # noqa: SIM118 (not a dictionary)

@@ -27,4 +27,5 @@ class Course:
     warmed: float = 0.0  # share of the phase that was over when its warm-up ended
     positions: dict[str, list[int]] | None = None
     best: dict[str, Any] | None = None  # the best look at held-out data, where one is chosen (`selection.Best`)
+    log: dict[str, Any] | None = None  # how much of log.jsonl is known, and its checksum
     threads: int | None = None  # sums are split over them: with another number the last bits differ

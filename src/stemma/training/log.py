@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import IO, Any
 
 from stemma.errors import UserError
 from stemma.files import explain_disk_errors, write_atomically
+from stemma.json_files import parse_object
 
 
 class Log:
@@ -31,10 +33,20 @@ class Log:
                     self._board.add_scalar(name, value, entry["step"])
             self._board.flush()
 
-    def truncate_after(self, step: int) -> None:
-        """Forget what happened after `step` and a line torn by a kill: a resumed run writes those steps again."""
+    def written(self) -> dict[str, Any]:
+        """How much of the file is known, and its checksum; it only ever grows."""
+        content = self.path.read_bytes()
+        return {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+
+    def truncate_after(self, step: int, known: dict[str, Any] | None = None) -> str | None:
+        """Forget what happened after `step` and a line torn by a kill: a resumed run writes those steps again. Where
+        the lines before are not those `known` by a checkpoint, a word on it: nothing is computed from them."""
         self._file.close()
         content = self.path.read_bytes()
+        told = None
+        if known is not None and hashlib.sha256(content[:known["bytes"]]).hexdigest() != known["sha256"]:
+            told = (f"{self.path} is damaged before step {step:,}; training does not read it, but curves drawn from it "
+                    "may be wrong.")
         kept = []
         for line in content.splitlines(keepends=True):
             entry = _parse(line)
@@ -50,6 +62,7 @@ class Log:
             self._board.close()
             # TensorBoard hides the later points of older files.
             self._board = _writer_class()(str(self._folder), purge_step=step + 1)
+        return told
 
     def _open(self) -> IO[bytes]:
         # Without a buffer: what a full disk refused would come up again, as another error, when the file is closed.
@@ -80,10 +93,9 @@ def _parse(line: bytes) -> dict[str, Any] | None:
     if not line.endswith(b"\n"):
         return None
     try:
-        entry = json.loads(line)
+        return parse_object(line)
     except ValueError:
         return None
-    return entry if isinstance(entry, dict) else None
 
 
 def _without_nan(value: Any) -> Any:

@@ -22,6 +22,7 @@ from stemma.network.network import Network
 from stemma.network.state import Memory, State
 from stemma.objectives import Batch
 from stemma.objectives.base import Scoring
+from stemma.stored import list_finished
 from stemma.training.batches import Prepared, Source
 from stemma.training.budget import Budget
 from stemma.training.checkpoints import Standing, load_latest, save_checkpoint
@@ -112,7 +113,8 @@ class Loop:
             if self.selection is not None and self.course.best is not None:
                 self.selection.best = Best(**self.course.best)
         self.threads = self.course.threads = prepare_threads(self.settings.threads or self.course.threads)
-        self.log.truncate_after(self.course.step)
+        if told := self.log.truncate_after(self.course.step, self.course.log):
+            self.notice(told)
 
     def _refuse_vain(self) -> None:
         """What is asked for and could not come true."""
@@ -286,6 +288,7 @@ class Loop:
     def save(self) -> None:
         course = self.course
         course.best = None if self.selection is None else asdict(self.selection.best)
+        course.log = self.log.written()
         values = {key: value for key, value in vars(course).items() if key not in ("step", "tokens")}
         memories = {feed: memory.tensors() for feed, memory in self.passes.memories.items()}
         save_checkpoint(self.run, self.network, self.optimizer, Standing(course.step, course.tokens, values, memories),
@@ -295,6 +298,7 @@ class Loop:
 
     def conclude(self) -> dict[str, Any]:
         course = self.course
+        list_finished(self.log.path)
         chosen: dict[str, Any] = {}
         if self.selection is not None and self.selection.best.step != course.step:
             self.selection.take()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -14,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 from stemma.corpus.directions import write_directions
 from stemma.corpus.shards import Corpus
 from stemma.errors import Interrupted, UserError
-from stemma.files import folder_atomically, only_here, refuse_non_empty, remove_leftovers, write_atomically
+from stemma.files import NoSpace, folder_atomically, only_here, refuse_non_empty, remove_leftovers
 from stemma.lineage import Recipe, recipe
+from stemma.stored import store, store_object, verify
 from stemma.text.tokenizer import Tokenizer
 from stemma.training.budget import Budget
 from stemma.training.run import (
@@ -75,9 +75,12 @@ def begin(run: Path, show: bool, notice: Notice, conclude: Conclude | None = Non
     """Carry out a run that stands on disk and has not been started."""
     try:
         return _carry_out(run, show, notice, work or partial(_train, conclude=conclude))
-    except UserError:
-        if not any(run.rglob("step-*")) and not any(run.rglob(RESULT)):
-            shutil.rmtree(run)  # nothing was trained, here or in a run below: leave nothing behind
+    except UserError as error:
+        if any(run.rglob("step-*")) or any(run.rglob(RESULT)):
+            raise
+        shutil.rmtree(run)  # nothing was trained, here or in a run below: leave nothing behind
+        if isinstance(error, NoSpace):  # so there is nothing to go on with either
+            raise NoSpace(error.what) from error
         raise
 
 
@@ -104,6 +107,8 @@ def _carry_out(run: Path, show: bool, notice: Notice, work: Work) -> dict[str, A
             return work(run, show, notice)
     except KeyboardInterrupt:  # between steps; during one, the loop ends it and saves
         raise Interrupted(f"stopped; `stemma resume {run}` goes on from its last checkpoint.") from None
+    except NoSpace as error:
+        raise error.go_on(f"`stemma resume {run}` goes on from its last checkpoint") from error
 
 
 @dataclass(frozen=True)
@@ -131,7 +136,7 @@ class Training:
             write_directions(self.corpus, place)
         if conclude is not None:
             result |= conclude(self.run, self.plan, model, result, notice)
-        write_atomically(self.run / RESULT, json.dumps(result, indent=1))
+        store_object(self.run / RESULT, result)
         return result
 
 
@@ -174,7 +179,7 @@ def open_training(run: Path, show: bool, notice: Notice) -> Training:
         wanted, network = start_from(plan.start, wanted, corpus, notice)
     else:
         network = build_network(wanted)
-    write_atomically(run / RECIPE, wanted.to_toml())
+    store(run / RECIPE, wanted.to_toml())
     supply = Supply(wanted, corpus, build_objectives(wanted), plan.seed)
     loop = Loop(run, wanted, supply, network, plan.budget, plan.seed, notice, plan.tensorboard, show)
     if plan.task is None and (told := supply.too_long()):  # a fine-tune has said it already
@@ -191,7 +196,7 @@ def open_training(run: Path, show: bool, notice: Notice) -> Training:
 def _open_corpus(run: Path, wanted: Recipe, plan: Plan, notice: Notice) -> Corpus:
     """The run's corpus; made from raw text at the first start, and the same one ever after."""
     if plan.text:
-        corpus = _made_before(plan) or _make(wanted, plan, notice)
+        corpus = _made_before(plan) or _make(run, wanted, plan, notice)
     else:
         assert plan.corpus is not None
         corpus = Corpus.open(run / plan.corpus)
@@ -212,8 +217,11 @@ def _made_before(plan: Plan) -> Corpus | None:
     return None
 
 
-def _make(wanted: Recipe, plan: Plan, notice: Notice) -> Corpus:
+def _make(run: Path, wanted: Recipe, plan: Plan, notice: Notice) -> Corpus:
     """A corpus of the raw text, with the tokenizer of the model to start from, or one as the recipe says."""
+    for kept in (Path(path) for path in (*plan.text, *plan.target)):
+        if kept.parent == run.resolve():  # it came through a pipe
+            verify(kept, "start the run again in another folder.")
     if plan.start is None:
         return corpus_from_text(plan.text, wanted, plan.reading, notice, target=plan.target,
                                 split_first=plan.split_first)

@@ -6,7 +6,7 @@ has even begun.
 
 from __future__ import annotations
 
-import json
+import shlex
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -14,13 +14,16 @@ from typing import Any
 
 from stemma.corpus.shards import FORMAT, MANIFEST
 from stemma.errors import UserError
-from stemma.files import folder_atomically, write_atomically
+from stemma.files import folder_atomically
+from stemma.json_files import damage
 from stemma.lineage import Recipe, recipe
+from stemma.stored import read_object, store, store_object, verify
 from stemma.text.readers import list_files
 from stemma.text.streams import read_bytes
 from stemma.training.budget import Budget
 
 PLAN, RECIPE, RESULT, MODEL = "run.json", "recipe.toml", "result.json", "model"
+VERSION = 1
 
 
 @dataclass(frozen=True)
@@ -57,10 +60,10 @@ class Plan:
     target: list[str] = field(default_factory=list)  # of parallel text: the files of the other side, in order
     task: dict[str, Any] | None = None  # of a fine-tune: which, and what its scoring must know
     split_first: bool = False  # of raw text, what is held out before a tokenizer is trained; earlier runs did not
-    version: int = 1
+    version: int = VERSION
 
     def write(self, folder: Path) -> None:
-        write_atomically(folder / PLAN, json.dumps(asdict(self), indent=1))
+        store_object(folder / PLAN, asdict(self))
 
 
 def create_run(out: Path, chosen: Recipe, plan: Plan, overwrite: bool) -> None:
@@ -69,7 +72,7 @@ def create_run(out: Path, chosen: Recipe, plan: Plan, overwrite: bool) -> None:
         text, target = (keep_streams(paths, place, out.resolve(), name)
                         for name, paths in (("text", plan.text), ("target", plan.target)))
         replace(plan, text=text, target=target).write(place)
-        write_atomically(place / RECIPE, chosen.to_toml())
+        store(place / RECIPE, chosen.to_toml())
 
 
 def keep_streams(paths: Sequence[str], folder: Path, known_as: Path | None = None, called: str = "text") -> list[str]:
@@ -93,18 +96,35 @@ def read_run(out: Path) -> tuple[Recipe, Plan]:
     if not (out / PLAN).is_file():
         hint = "it has no run.json" if out.is_dir() else "there is no such folder"
         raise UserError(f"{out} is not a run: {hint}; give the folder that `stemma pretrain ... --out` made.")
-    try:
-        stored = json.loads((out / PLAN).read_text())
+    advice = "bring it back as it was, or start the run again in another folder."
+    stored = read_object(out / PLAN, advice)
+    if (version := stored.get("version", VERSION)) != VERSION:
+        raise UserError(f"{out} was made by another version of Stemma ({PLAN} says version {version}, this one reads "
+                        f"{VERSION}); update Stemma, or start the run again.")
+    with damage(out / PLAN, advice):
         plan = Plan(**{**stored, "budget": Budget(**stored["budget"]), "reading": Reading(**stored["reading"])})
-    except (ValueError, KeyError, TypeError) as error:
-        raise UserError(f"{out / PLAN} is damaged ({error}); start the run again with `stemma pretrain`.") from error
+    verify(out / RECIPE, _child(out, plan))
     return recipe(out / RECIPE), plan
 
 
-def read_result(out: Path) -> dict[str, Any] | None:
+def _child(out: Path, plan: Plan) -> str:
+    """What to do with a recipe that was edited: a run goes on by the one that it began with."""
+    back = "a run goes on by the recipe that it began with: bring that back, or start a new run by this one: "
+    if plan.task is not None:
+        return f"{back}give what you changed as KEY=VALUE to the command that made {out}, with another --out."
+    text = [part for path in plan.text or [str(plan.corpus)] for part in ("--corpus", path)]
+    text += [part for path in plan.target for part in ("--target", path)]
+    begin = ["--from", str(out)] if (out / MODEL / "config.json").is_file() else []
+    begin = begin or (["--from", plan.start] if plan.start else [])
+    return f"{back}`{shlex.join(['stemma', 'pretrain', str(out / RECIPE), *text, *begin, '--out', 'NEW'])}`."
+
+
+def read_result(out: Path, advice: str | None = None) -> dict[str, Any] | None:
     """What the run reported when it ended; None while it has not."""
     file = out / RESULT
-    return json.loads(file.read_text()) if file.is_file() and (out / MODEL / "config.json").is_file() else None
+    if not file.is_file() or not (out / MODEL / "config.json").is_file():
+        return None
+    return read_object(file, advice or f"delete it, and `stemma resume {out}` writes it again.")
 
 
 def is_corpus(path: str | Path) -> bool:

@@ -16,7 +16,7 @@ from typing import Any
 from stemma.errors import UserError
 from stemma.files import verify_checksums
 from stemma.network.network import Network
-from stemma.training.checkpoints import load_weights, save_weights
+from stemma.training.checkpoints import WEIGHTS, load_weights, save_weights
 
 Judge = Callable[[], float]  # how good the network is now: the higher, the better
 
@@ -68,7 +68,7 @@ class Selection:
         advice = f"delete {self.run / 'checkpoints'}, and `stemma resume {self.run}` starts again from step 0."
         if not folder.is_dir():
             raise UserError(f"{folder}, the best weights of {self.run}, is not there any more; {advice}")
-        verify_checksums(folder, "the best weights", advice)
+        verify_checksums(folder, "the best weights", advice, (WEIGHTS,))
         load_weights(folder, self.network)
 
     def _folder(self, step: int | None) -> Path:

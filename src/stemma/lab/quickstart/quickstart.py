@@ -20,9 +20,11 @@ from typing import Any
 from stemma.corpus.build import build_corpus
 from stemma.corpus.shards import Corpus
 from stemma.errors import Interrupted, UserError
-from stemma.files import folder_atomically, refuse_non_empty, write_atomically
+from stemma.files import NoSpace, folder_atomically, write_atomically
+from stemma.json_files import damage
 from stemma.lab.quickstart import harvest, probe
 from stemma.lineage import recipe, roles_needed
+from stemma.stored import list_finished, read_object, store_object, verify
 from stemma.text.tokenizer import Tokenizer
 from stemma.text.train import train_tokenizer
 from stemma.training.budget import Budget
@@ -114,9 +116,11 @@ def quickstart(out: str | Path = "quickstart", *, minutes: float = 4.0, seed: in
             if due:
                 say("measuring what it was worth on held-out text")
                 stages.note("worth", _measure(folder, wishes, say))
-    except UserError:
+    except UserError as error:
         if not stages.found:
             shutil.rmtree(folder)  # nothing was made: leave nothing behind
+        if isinstance(error, NoSpace):  # the same command goes on, and not only with the run inside
+            raise NoSpace(error.what) from error
         raise
     except (Interrupted, KeyboardInterrupt) as error:
         reached = str(error).partition(";")[0] or "stopped"
@@ -140,23 +144,22 @@ class Stages:
     @classmethod
     def begin(cls, folder: Path, wishes: Wishes, overwrite: bool) -> Stages:
         """A new folder, or one in which a quickstart was interrupted; anything else is the user's and stays."""
-        if overwrite and folder.is_dir() and (folder / STATE).is_file():
-            shutil.rmtree(folder)
-        if not (folder / STATE).is_file():
-            refuse_non_empty(folder)
-            folder.mkdir(parents=True, exist_ok=True)
-            stages = cls(folder, wishes, {})
-            stages._write()
-            return stages
+        known = (folder / STATE).is_file()
+        if overwrite or not known:
+            with folder_atomically(folder, overwrite=overwrite and known, checksums=False) as place:
+                cls(place, wishes, {})._write()
+            return cls(folder, wishes, {})
         if (folder / RESULT).is_file():
             raise UserError(f"{folder} holds a finished quickstart; look at {folder / REPORT}, choose another --out, "
                             "or add --overwrite.")
-        stored = json.loads((folder / STATE).read_text())
-        if stored["wishes"] != asdict(wishes):
-            before = f"--minutes {stored['wishes']['minutes']:g} --seed {stored['wishes']['seed']}"
-            raise UserError(f"the quickstart in {folder} was begun with other settings ({before}); go on with those, "
-                            "or add --overwrite.")
-        return cls(folder, wishes, stored["found"])
+        advice = "add --overwrite to begin anew."
+        stored = read_object(folder / STATE, advice)
+        with damage(folder / STATE, advice):
+            if stored["wishes"] != asdict(wishes):
+                before = f"--minutes {stored['wishes']['minutes']:g} --seed {stored['wishes']['seed']}"
+                raise UserError(f"the quickstart in {folder} was begun with other settings ({before}); go on with "
+                                "those, or add --overwrite.")
+            return cls(folder, wishes, dict(stored["found"]))
 
     @contextmanager
     def run(self, name: str) -> Iterator[bool]:
@@ -176,7 +179,7 @@ class Stages:
 
     def _write(self) -> None:
         state = {"wishes": asdict(self.wishes), "found": self.found}
-        write_atomically(self.folder / STATE, json.dumps(state, indent=1))
+        store_object(self.folder / STATE, state)
 
 
 def commands(folder: Path, wishes: Wishes) -> list[str]:
@@ -194,6 +197,8 @@ def _write_text(folder: Path, seed: int) -> dict[str, Any]:
     train, held_out = harvest.split(pages, seed, HELD_OUT_SHARE)
     harvest.write(train, folder / TRAIN)
     harvest.write(held_out, folder / HELD_OUT)
+    for name in (TRAIN, HELD_OUT):
+        list_finished(folder / name)
     return {"documents": len(train), "words": sum(page.words for page in train),
             "held_out_documents": len(held_out), "held_out_words": sum(page.words for page in held_out)}
 
@@ -248,4 +253,5 @@ def _pair(made: probe.Probe) -> dict[str, str]:
 
 
 def _lines(path: Path) -> Sequence[str]:
+    verify(path, "add --overwrite to begin anew.")
     return path.read_text(encoding="utf-8").splitlines()

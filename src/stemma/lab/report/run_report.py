@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
@@ -16,6 +15,7 @@ from stemma.lab.report.page import Page
 from stemma.lineage import COMMAND_LINE, Recipe, diff, recipe
 from stemma.objectives.absent import ORIGIN as ABSENT
 from stemma.schema.layers import at, flatten, spell
+from stemma.stored import read_lines
 from stemma.training.run import Plan, Reading, read_result, read_run
 
 REPORT = "report.html"
@@ -56,7 +56,7 @@ def draw_curve(run: Path, baselines: Mapping[str, float]) -> str:
     """Held-out and training loss by million tokens, against constant baselines."""
     from stemma.lab.report.plots import learning_curve
 
-    log = [json.loads(line) for line in (run / "log.jsonl").read_text(encoding="utf-8").splitlines()]
+    log = _log(run)
     held_out = {entry["tokens"] / 1e6: entry["validation_loss"] for entry in log
                 if entry.get("validation_loss") is not None}
     training = [(entry["tokens"] / 1e6, entry["loss"]) for entry in log if entry.get("loss") is not None]
@@ -69,13 +69,16 @@ def draw_curve(run: Path, baselines: Mapping[str, float]) -> str:
 def task_losses(run: Path) -> dict[str, dict[str, list[tuple[float, float]]]]:
     """Of a run of several tasks: each one's held-out and training losses by million tokens read."""
     found: dict[str, dict[str, list[tuple[float, float]]]] = {}
-    for line in (run / "log.jsonl").read_text(encoding="utf-8").splitlines():
-        entry = json.loads(line)
+    for entry in _log(run):
         for key, name in (("validation_losses", "held-out"), ("losses", "training")):
             for task, loss in (entry.get(key) or {}).items():
                 if loss is not None:
                     found.setdefault(task, {}).setdefault(name, []).append((entry["tokens"] / 1e6, loss))
     return found if len(found) > 1 else {}
+
+
+def _log(run: Path) -> list[dict[str, Any]]:
+    return read_lines(run / "log.jsonl", "there is no curve without it.")
 
 
 def draw_tasks(tasks: Mapping[str, Mapping[str, Sequence[tuple[float, float]]]],

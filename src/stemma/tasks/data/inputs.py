@@ -8,7 +8,6 @@ skipped.
 from __future__ import annotations
 
 import csv
-import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from stemma.errors import UserError
+from stemma.json_files import parse
 from stemma.tasks.data.choices import read_choices
 from stemma.tasks.data.columns import PAIR, read_plain
 from stemma.tasks.data.datasets import read_examples
@@ -121,8 +121,8 @@ class _Rows:
 
     def _object(self, number: int, line: str) -> dict[str, Any]:
         try:
-            row = json.loads(line)
-        except (ValueError, RecursionError) as error:
+            row = parse(line)
+        except ValueError as error:
             raise UserError(f"{self.name}, line {number} is not JSON ({getattr(error, 'msg', error)}); correct "
                             "it.") from error
         if not isinstance(row, dict):

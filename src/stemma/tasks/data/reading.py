@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from stemma.errors import UserError
+from stemma.json_files import parse
 from stemma.text.readers import JSON_LINES, list_files
 from stemma.text.streams import COMPRESSED, STDIN, Notice, check_encoding, name_of, read_text
 from stemma.text.tables import SHOWN, Table, read_table
@@ -56,8 +57,8 @@ class Reading:
         """(name, what the one JSON text of the file says)."""
         name, text = self.text(path)
         try:
-            return name, json.loads(text)
-        except (ValueError, RecursionError) as error:
+            return name, parse(text)
+        except ValueError as error:
             where = f", line {error.lineno}" if isinstance(error, json.JSONDecodeError) else ""
             raise UserError(f"{name}{where} is not JSON ({getattr(error, 'msg', error)}); "
                             "is it the file that was meant?") from error

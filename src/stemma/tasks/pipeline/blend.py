@@ -18,7 +18,8 @@ from torch import Tensor
 from stemma.exchange.load import load
 from stemma.exchange.model import Model
 from stemma.exchange.save import write_model
-from stemma.files import folder_atomically
+from stemma.files import folder_atomically, write_checksums
+from stemma.stored import read_object
 from stemma.tasks.learners import build_learner
 from stemma.tasks.learning import SETS, layout_of, read_lines, scored
 from stemma.tasks.metrics import METRICS
@@ -72,7 +73,9 @@ def blend_task(run: Path, start: str | Path, shares: Sequence[float]) -> dict[st
 
 def read_blend(run: Path) -> dict[str, Any] | None:
     file = run / BLENDED / FACTS
-    return json.loads(file.read_text()) if file.is_file() else None
+    if not file.is_file():
+        return None
+    return read_object(file, f"delete {file.parent}, and `stemma resume` of the pipeline mixes it again.")
 
 
 def _ends(run: Path, start: str | Path) -> tuple[Model, dict[str, Tensor], dict[str, Tensor]]:
@@ -84,4 +87,5 @@ def _ends(run: Path, start: str | Path) -> tuple[Model, dict[str, Tensor], dict[
 def _write(model: Model, place: Path, facts: dict[str, Any]) -> None:
     (place / MODEL).mkdir()
     write_model(model, place / MODEL)
+    write_checksums(place / MODEL)
     (place / FACTS).write_text(json.dumps(facts, indent=1))

@@ -7,13 +7,14 @@ so that a kill at any moment leaves no run under a number that is not its own.
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from stemma.files import make_folder, remove_leftovers, write_atomically
+from stemma.files import make_folder, remove_leftovers
+from stemma.json_files import damage
+from stemma.stored import read_object, store_object
 
 LINEAGE, PAST = "lineage.json", "past"
 
@@ -21,7 +22,11 @@ LINEAGE, PAST = "lineage.json", "past"
 def known_hashes(run: Path) -> dict[str, str]:
     """The number of each place of a pipeline, as it was written last."""
     file = run / LINEAGE
-    return json.loads(file.read_text())["places"] if file.is_file() else {}
+    if not file.is_file():
+        return {}
+    advice = f"delete it, and `stemma pipeline {run / 'pipeline.toml'} --out {run}` makes all stages anew."
+    with damage(file, advice):
+        return dict(read_object(file, advice)["places"])
 
 
 def settle(run: Path, places: Mapping[str, str], lineage: list[dict[str, Any]]) -> dict[str, str]:
@@ -31,7 +36,7 @@ def settle(run: Path, places: Mapping[str, str], lineage: list[dict[str, Any]]) 
     for place, number in sorted(before.items(), key=lambda item: -len(item[0])):  # what lies inside leaves first
         if places.get(place) != number and (run / place).exists():
             _move(run / place, _aside(run, place, number))
-    write_atomically(run / LINEAGE, json.dumps({"stages": lineage, "places": dict(places)}, indent=1) + "\n")
+    store_object(run / LINEAGE, {"stages": lineage, "places": dict(places)})
     for place, number in sorted(places.items(), key=lambda item: len(item[0])):
         inside = str(Path(place).parent) in places  # of another run, without which it is nothing
         homeless = inside and not (run / place).parent.exists()

@@ -3,14 +3,22 @@ made again."""
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from stemma.errors import Interrupted, UserError
-from stemma.files import folder_atomically, only_here, refuse_non_empty, remove_leftovers, sha256, write_atomically
+from stemma.files import (
+    NoSpace,
+    folder_atomically,
+    only_here,
+    refuse_non_empty,
+    remove_leftovers,
+    sha256,
+    write_atomically,
+)
+from stemma.stored import read_object, store_object
 from stemma.tasks.finetune import PIPELINE
 from stemma.tasks.metrics import METRICS
 from stemma.tasks.pipeline.blend import read_blend
@@ -53,9 +61,12 @@ def pipeline(path: str | Path, out: str | Path, *, overwrite: bool = False, show
     try:
         with _alone(run):
             return _carry_out(stages)
-    except UserError:
-        if not any((run / "stages").glob("*")):
-            shutil.rmtree(run)  # nothing was trained: leave nothing behind
+    except UserError as error:
+        if any((run / "stages").glob("*")):
+            raise
+        shutil.rmtree(run)  # nothing was trained: leave nothing behind
+        if isinstance(error, NoSpace):  # so there is nothing to go on with either
+            raise NoSpace(error.what) from error
         raise
 
 
@@ -64,7 +75,7 @@ def resume(out: str | Path, *, show: bool = False, notice: Notice = lambda text:
     run = Path(out)
     if (run / RESULT).is_file():
         notice(f"{run} is finished; nothing to do.")
-        return json.loads((run / RESULT).read_text())
+        return read_object(run / RESULT, f"delete it, and `stemma resume {run}` writes it again.")
     stages = _prepared(run, read_plan(run / PIPELINE), show, notice)
     before = known_hashes(run)
     changed = [place for place, number in stages.places().items() if before and before.get(place) != number]
@@ -114,16 +125,18 @@ def _carry_out(stages: Stages) -> dict[str, Any]:
         if (state := states[place]) != "new" and place.count("/") == 1:
             said = "is unchanged and is kept" if state == "kept" else f"has changed; the old one lies in {run / 'past'}"
             notice(f"{place.partition('/')[2]} {said}.")
-    found = _contaminated(stages)
-    _tell_contamination(stages, found)
     results: dict[str, dict[str, Any] | None] = {}
     try:
+        found = _contaminated(stages)
+        _tell_contamination(stages, found)
         for name in plan.stages:
             results[name] = stages.carry_out(name)
         trials = stages.trials()
         measures = {name: stages.measure(name) for name in plan.stages}
     except (Interrupted, KeyboardInterrupt) as stop:
         raise Interrupted(f"stopped, and everything so far is saved; `stemma resume {run}` goes on.") from stop
+    except NoSpace as error:
+        raise error.go_on(f"`stemma resume {run}` goes on") from error
     rows = [_row(stages, stage, results[name], measures) for name, stage in plan.stages.items()]
     last = next((row for row in reversed(rows) if row["kind"] == "task"), rows[-1])
     result = {"run": str(run), "stages": rows, "general": plan.general()[0], "ngram": plan.header.ngram,
@@ -141,7 +154,7 @@ def _finish(stages: Stages, last: str, result: dict[str, Any]) -> None:
     with folder_atomically(run / MODEL, overwrite=True) as place:
         shutil.copytree(find_folder(stages.output(last)), place, dirs_exist_ok=True)
     write_atomically(run / REPORT, write(result))
-    write_atomically(run / RESULT, json.dumps(result, indent=1))
+    store_object(run / RESULT, result)
 
 
 def _contaminated(stages: Stages) -> list[dict[str, Any]]:
@@ -149,7 +162,7 @@ def _contaminated(stages: Stages) -> list[dict[str, Any]]:
     for it takes a while where there is much text."""
     plan, file = stages.plan, stages.run / CONTAMINATION
     number = digest([[entry["after"], entry["data"]] for entry in stages.provenance.lineage()], plan.header.ngram)
-    known = json.loads(file.read_text()) if file.is_file() else {}
+    known = read_object(file, "delete it: it is counted again.") if file.is_file() else {}
     if known.get("hash") == number:
         return known["rows"]
     found: list[dict[str, Any]] = []
@@ -161,7 +174,7 @@ def _contaminated(stages: Stages) -> list[dict[str, Any]]:
                   for before in plan.line(stage.name) if before.entry.texts_of}
         sets = {part: examples[part] for part in ("dev", "test")}
         found += [{"task": stage.name, **row} for row in contamination(texts, sets, plan.header.ngram)]
-    write_atomically(file, json.dumps({"hash": number, "rows": found}, indent=1))
+    store_object(file, {"hash": number, "rows": found})
     return found
 
 

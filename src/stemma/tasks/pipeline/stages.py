@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -12,8 +11,9 @@ from typing import Any
 from stemma.corpus.shards import Corpus
 from stemma.errors import UserError
 from stemma.exchange.load import find_folder
-from stemma.files import make_folder, remove_leftovers, write_atomically
+from stemma.files import make_folder, remove_leftovers
 from stemma.lineage import Recipe
+from stemma.stored import read_object, store_object
 from stemma.tasks.data.examples import Example
 from stemma.tasks.finetune import resume
 from stemma.tasks.pipeline.blend import BLENDED, blend_task, blend_text, read_blend
@@ -203,10 +203,10 @@ class Stages:
         number = digest(self.provenance.left[name], sorted(self.provenance.general.values()),
                         [self.provenance.trained[one.name] for one in first])
         file = self.run / MEASURES
-        known = json.loads(file.read_text()) if file.is_file() else {}
+        known = read_object(file, "delete it: it is measured again.") if file.is_file() else {}
         if known.get(name, {}).get("hash") != number:
             known[name] = {"hash": number, **self._measured(stage)}
-            write_atomically(file, json.dumps(known, indent=1))
+            store_object(file, known)
         return known[name]
 
     def _measured(self, stage: Stage) -> dict[str, Any]:

@@ -54,7 +54,7 @@ def load_rules(file: Path | None = None, changes: Sequence[str] = ()) -> Rules:
             values = tomllib.loads(file.read_text(encoding="utf-8"))
         except OSError as error:
             raise UserError(f"cannot read the rules {file}: {error.strerror}.") from error
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
             raise UserError(f"{file} is no TOML file ({error}).") from error
     layer, problems = parse_changes(changes)
     values.update(layer)

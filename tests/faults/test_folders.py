@@ -1,0 +1,250 @@
+"""A verb that makes a folder makes it complete before anything slow, or leaves nothing; and only where nobody works."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from commands import start, stemma
+from staged import four_stages, write_data, write_plan
+from toy_tasks import save_model, write_sets
+
+from stemma.cli import main
+from stemma.files import NoSpace, only_here, write_atomically
+from stemma.lab.cells import cells_of
+from stemma.lab.experiment import Allowance, Experiment, Variant
+from stemma.lab.shared_text import SharedText
+from stemma.lineage import recipe
+from stemma.training.run import Reading
+
+SMALL = ["network.width=32", "network.heads=2", "network.layers=1", "network.feedforward=64",
+         "corpus.sequence_length=32", "training.batch_size=8", "training.warmup_steps=2", "tokenizer.vocab_size=300"]
+COMPARE = ["compare", "bert@tiny", "gpt2@tiny", *SMALL, "--corpus", "text.txt", "--tokens", "2000", "--seeds", "1",
+           "--out", "out"]
+ABLATE = ["ablate", "roberta@tiny", *SMALL, "--corpus", "text.txt", "--tokens", "2000", "--seeds", "1", "--out", "out"]
+CLAIM = ["claims", "run", "masks", "--corpus", "text.txt", "--tokens", "100000", "--seeds", "1", "--out", "out"]
+PRETRAIN = ["pretrain", "bert@tiny", *SMALL, "--steps", "4", "training.checkpoint_every=2", "--out", "out", "--corpus"]
+CLASSIFY = ["--model", "model", "--train", "classify-train.jsonl", "--dev", "classify-dev.jsonl", "--out", "out"]
+TASKS = '[tasks.first]\nkind = "classify"\ntrain = "classify-train.jsonl"\ndev = "classify-dev.jsonl"\n'
+# A verb, and the first slow things that it does.
+SLOW: list[tuple[list[str], str]] = [
+    (COMPARE, "stemma.lab.work.share_text"), (COMPARE, "stemma.lab.costs.corpus_from_text"),
+    (COMPARE, "stemma.lab.costs.step_cost"), (ABLATE, "stemma.lab.work.share_text"),
+    (CLAIM, "stemma.lab.work.share_text"), (CLAIM[:3] + CLAIM[5:], "stemma.lab.claims.own_text"),
+    ([*PRETRAIN, "text.txt"], "stemma.training.pretrain.corpus_from_text"),
+    ([*PRETRAIN, "corpus"], "stemma.training.pretrain.open_training"),
+    ([*PRETRAIN, "corpus"], "stemma.training.pretrain.Corpus.open"),
+    (["finetune", "classify", *CLASSIFY], "stemma.tasks.prepare.load"),
+    (["finetune", "classify", *CLASSIFY], "stemma.tasks.learning.load"),
+    (["finetune", "classify", *CLASSIFY, "--restarts", "2"], "stemma.tasks.trials.carry_out"),
+    (["finetune", "seq2seq", "--model", "writer", "--train", "pairs.tsv", "--dev", "pairs.tsv", "--out", "out"],
+     "stemma.tasks.seq2seq.build_corpus"),
+    (["multitask", "tasks.toml", "--model", "model", "--out", "out"], "stemma.tasks.multitask.load"),
+    (["multitask", "tasks.toml", "--model", "model", "--out", "out"], "stemma.tasks.learning.load"),
+    (["pipeline", "plan.toml", "--out", "out"], "stemma.tasks.pipeline.pipeline._contaminated"),
+    (["pipeline", "plan.toml", "--out", "out"], "stemma.tasks.pipeline.stages.pretrain"),
+    (["quickstart", "--out", "out", "--minutes", "0.1"], "stemma.lab.quickstart.harvest.harvest"),
+    (["corpus", "build", "text.txt", "--tokenizer", "tok", "--out", "out"], "stemma.corpus.build.read_passages"),
+    (["tokenizer", "train", "text.txt", "--for", "bert", "--out", "out"], "stemma.text.train.train_tokenizer"),
+]
+
+
+@pytest.fixture(scope="session")
+def given(tmp_path_factory, text_file, corpus_folder, tokenizer_folder) -> Path:
+    folder = tmp_path_factory.mktemp("given")
+    shutil.copy(text_file, folder / "text.txt")
+    shutil.copytree(corpus_folder, folder / "corpus")
+    shutil.copytree(tokenizer_folder, folder / "tok")
+    save_model(folder / "model")
+    save_model(folder / "writer", "bart@tiny", "network.decoder.layers=1")
+    write_sets(folder, "classify", 32, 16)
+    (folder / "pairs.tsv").write_text("source\ttarget\nthe old clerk\ta letter\nthe printer\tseven pages\n")
+    (folder / "tasks.toml").write_text(TASKS)
+    write_data(folder)
+    write_plan(folder, four_stages())
+    return folder
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch, given) -> Path:
+    for path in given.iterdir():
+        (tmp_path / path.name).symlink_to(path)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def interrupt(*_: object, **__: object) -> None:
+    raise KeyboardInterrupt
+
+
+def leftovers() -> list[str]:
+    return [path.name for path in Path().iterdir() if path.name.startswith(".")]
+
+
+@pytest.mark.parametrize(("words", "slow"), SLOW, ids=[f"{words[0]} {words[1]}, {slow.split('.')[-1]}"
+                                                       for words, slow in SLOW])
+def test_interrupted_early_it_goes_on_or_has_left_nothing(here, monkeypatch, capsys, words, slow):
+    monkeypatch.setattr(slow, interrupt)
+    assert main(words) == 130
+    said = capsys.readouterr().err
+    assert not leftovers()
+    if not Path("out").exists():
+        assert main(words) == 130, "not refused: it comes to the same place again"
+        return
+    if words[0] == "quickstart":
+        assert "`stemma quickstart --out out` goes on" in said and main(words) == 130
+        return
+    assert "`stemma resume out` goes on" in said
+    assert main(["resume", "out"]) == 130, capsys.readouterr().err
+    assert "`stemma resume out` goes on" in capsys.readouterr().err
+    if "--tokens" in words or words[0] == "pipeline":  # of a lab or a pipeline the same command goes on, too
+        assert main(words) == 130, capsys.readouterr().err
+
+
+def test_control_c_early_in_a_comparison(here):
+    """Then `resume`, and then the same command again."""
+    stopped = start(*COMPARE).kill_when(Path("out/lab.json").is_file, signal.SIGINT)
+    assert stopped.code == 130 and "`stemma resume out` goes on" in stopped.err, stopped.err
+    assert not Path("out/results.json").exists()
+    resumed = stemma("resume", "out", "--json")
+    assert resumed.code == 0 and len(resumed.json["cells"]) == 2, resumed.err
+    again = stemma(*COMPARE, "--json")
+    assert again.code == 0 and again.json["cells"] == resumed.json["cells"], again.err
+
+
+def test_a_comparison_that_is_refused_leaves_nothing(here, capsys):
+    assert main([*COMPARE, "training.warmup_steps=9000"]) == 2
+    assert "before anything is trained" in capsys.readouterr().err
+    assert not Path("out").exists() and not leftovers()
+
+
+@pytest.mark.parametrize("words", [COMPARE, ABLATE, CLAIM], ids=["compare", "ablate", "claims run"])
+def test_a_lab_begins_anew_if_it_is_to(here, monkeypatch, capsys, words):
+    monkeypatch.setattr("stemma.lab.work.share_text", interrupt)
+    Path("out/text").mkdir(parents=True)  # of a lab that was stopped before it had a lab.json
+    assert main(words) == 2 and "add --overwrite" in capsys.readouterr().err
+    assert main([*words, "--overwrite"]) == 130
+    assert Path("out/lab.json").is_file() and not Path("out/text").exists()
+
+
+# --- somebody is at work ----------------------------------------------------------------------------------------------
+
+HOLD = "import fcntl, os, sys; fcntl.flock(os.open(sys.argv[1], 0), fcntl.LOCK_EX); print(flush=True); sys.stdin.read()"
+
+
+@contextmanager
+def held(folder: str):
+    """By another process, as a run in training is."""
+    with subprocess.Popen([sys.executable, "-c", HOLD, folder], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        assert other.stdout is not None
+        other.stdout.readline()
+        yield
+
+
+@pytest.mark.parametrize(("words", "busy"), [
+    ([*PRETRAIN, "corpus"], "out"), (["finetune", "classify", *CLASSIFY], "out"), (COMPARE, "out/cells/0123"),
+    (["pipeline", "plan.toml", "--out", "out"], "out/stages/general"),
+    (["quickstart", "--out", "out"], "out/run"),
+    (["corpus", "build", "text.txt", "--tokenizer", "tok", "--out", "out"], "out")],
+    ids=["pretrain", "finetune", "compare", "pipeline", "quickstart", "corpus build"])
+def test_what_somebody_is_at_work_on_is_not_replaced(here, monkeypatch, capsys, words, busy):
+    monkeypatch.setattr("stemma.lab.quickstart.harvest.harvest", interrupt)  # should it not be refused
+    Path(busy).mkdir(parents=True)
+    Path("out/quickstart.json").write_text("{}")
+    with held(busy):
+        assert main([*words, "--overwrite"]) == 2
+    assert f"another process is at work in {busy}, which --overwrite would replace" in capsys.readouterr().err
+    assert Path(busy).is_dir() and Path("out/quickstart.json").is_file() and not leftovers()
+
+
+def test_who_holds_a_folder_may_replace_it(tmp_path):
+    from stemma.files import folder_atomically
+
+    (tmp_path / "out").mkdir()
+    with only_here(tmp_path / "out"), folder_atomically(tmp_path / "out", overwrite=True) as place:
+        (place / "new").touch()
+    assert (tmp_path / "out/new").is_file()
+
+
+# --- no space ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG])
+@pytest.mark.parametrize(("fails", "advised"), [(1, "run the same command again"), (3, "`stemma resume out` goes on")])
+def test_the_advice_of_a_full_disk_works(here, monkeypatch, capsys, fails, advised, number):
+    """Before the first checkpoint nothing is left, and after it there is something to go on from."""
+    from stemma.training import checkpoints
+
+    calls, write = [], checkpoints.save_file
+
+    def full(*arguments: object) -> None:
+        calls.append(arguments)
+        if len(calls) >= fails:
+            raise OSError(number, os.strerror(number))
+        write(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoints, "save_file", full)
+        assert main([*PRETRAIN, "corpus"]) == 2
+    said = capsys.readouterr().err
+    assert advised in said and "What was saved before is untouched." in said
+    if number == errno.ENOSPC:
+        assert main([*PRETRAIN, "corpus"] if fails == 1 else ["resume", "out"]) == 0
+
+
+def test_a_full_disk_in_a_cell_names_the_lab(here, monkeypatch, capsys):
+    def full(*_: object, **__: object) -> None:
+        raise NoSpace("the disk is full while writing somewhere; free some space")
+
+    monkeypatch.setattr("stemma.lab.cell_work.resume", full)
+    assert main(COMPARE) == 2
+    assert "free some space, and `stemma resume out` goes on from there." in capsys.readouterr().err
+
+
+# --- one file, one cell -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("failing", ["os.fsync", "stemma.files.Path.replace"])
+@pytest.mark.parametrize("error", [OSError(errno.EIO, "input/output error"), KeyboardInterrupt()])
+def test_a_write_that_fails_leaves_the_old_file(tmp_path, monkeypatch, failing, error):
+    def fail(*_: object) -> None:
+        raise error
+
+    file = tmp_path / "state.json"
+    write_atomically(file, "old")
+    with monkeypatch.context() as patch, pytest.raises(type(error)):
+        patch.setattr(failing, fail)
+        write_atomically(file, "new, and longer")
+    assert file.read_text() == "old" and list(tmp_path.iterdir()) == [file]
+
+
+def test_whoever_reads_a_file_while_it_is_written_sees_one_state(tmp_path):
+    file = tmp_path / "state.json"
+    write_atomically(file, "old" * 1000)
+    with file.open() as reader:
+        begun = reader.read(100)
+        write_atomically(file, "new")
+        assert begun + reader.read() == "old" * 1000
+    assert file.read_text() == "new"
+
+
+def test_all_that_goes_into_a_cell_makes_its_number(tmp_path):
+    """The recipe, the text, the seed, and the budget by its unit and its amount; a name does not."""
+    def number(layers: int = 2, digest: str = "text", unit: str = "tokens", amount: float = 1000, seed: int = 0,
+               name: str = "a") -> str:
+        variant = Variant(name, recipe("bert@tiny", [f"network.layers={layers}"]))
+        asked = Experiment("compare", "", (variant,), Allowance(unit, amount), (seed,), None, ("text.txt",))
+        shared = SharedText(None, ("text.txt",), Reading(), (), digest, {})
+        return cells_of(asked, shared, tmp_path)[0].number
+
+    others = [{"layers": 3}, {"digest": "other"}, {"unit": "flops"}, {"amount": 1001}, {"amount": 2000}, {"seed": 1}]
+    numbers = [number(), *(number(**other) for other in others)]
+    assert len(set(numbers)) == len(numbers)
+    assert number(name="b") == number()
