@@ -12,8 +12,10 @@ from pathlib import Path
 import pytest
 from random_models import save_random
 
+from stemma import files
 from stemma.cli import main
-from stemma.files import file_atomically, folder_atomically, write_atomically
+from stemma.errors import UserError
+from stemma.files import file_atomically, folder_atomically, refuse_special, write_atomically
 
 
 @pytest.fixture(scope="session")
@@ -91,10 +93,23 @@ def test_no_verb_replaces_a_special_file(here, capsys, verb, kind):
 
 
 @pytest.mark.parametrize("place", ["/dev/stdout", "/dev/fd/1", "/proc/self/fd/1", "/dev/not-there.txt"])
+def test_the_systems_own_names_are_special(place):
+    """Only looked at: no verb is ever tried on the machine's own."""
+    with pytest.raises(UserError, match=f"{place} is a device"):
+        refuse_special(Path(place))
+
+
+@pytest.mark.parametrize("name", ["stdout", "new.txt"])
 @pytest.mark.parametrize("verb", ["embed", "tokenizer"])
-def test_the_systems_own_names_are_refused(here, capsys, verb, place):
-    """Also where they lead to a regular file: what is written whole has to be renamed into its place."""
-    assert f"{place} is a device" in refused(capsys, *WRITERS[verb], "--out", place, "--overwrite")
+def test_a_name_of_the_system_is_refused_also_where_it_leads_to_a_file(here, monkeypatch, capsys, verb, name):
+    """As /dev/stdout does in `... --out /dev/stdout > file`; a folder of our own plays the part of /dev."""
+    Path("system").mkdir()
+    Path("file").write_text("kept")
+    Path("system/stdout").symlink_to("../file")
+    monkeypatch.setattr(files, "SYSTEM", (str(here / "system"),), raising=False)
+    assert f"system/{name} is a device" in refused(capsys, *WRITERS[verb], "--out", f"system/{name}", "--overwrite")
+    assert Path("file").read_text() == "kept" and Path("system/stdout").is_symlink()
+    assert [path.name for path in Path("system").iterdir()] == ["stdout"]
 
 
 @pytest.mark.parametrize("verb", ["tokenizer", "corpus", "pretrain", "finetune", "evaluate"])
