@@ -61,5 +61,5 @@ def read_cards(folder: Path) -> dict[str, Card]:
         return {}
     try:
         return {name: Card.from_json(card) for name, card in json.loads(file.read_text(encoding="utf-8")).items()}
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise CorruptFileError(f"{file} is damaged ({error}); save the model again from its run.") from error

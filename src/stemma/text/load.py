@@ -34,7 +34,7 @@ def load_backend(path: Path) -> Loaded:
     config = _config(file.parent)
     try:
         backend = _read(file, config)
-    except (OSError, UnicodeDecodeError, ValueError, KeyError, TypeError) as error:
+    except (OSError, UnicodeDecodeError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise UserError(f"{file} is no readable tokenizer ({_first_line(error)}); fetch or train it again.") from error
     backend.no_truncation()  # some published files cut or pad on their own; that is for the packer to do
     backend.no_padding()
@@ -71,7 +71,7 @@ def _config(folder: Path) -> dict[str, Any]:
         if (folder / name).is_file():
             try:
                 found |= json.loads((folder / name).read_text(encoding="utf-8"))
-            except (ValueError, TypeError) as error:
+            except (ValueError, TypeError, RecursionError) as error:
                 raise UserError(f"{folder / name} is not readable JSON ({_first_line(error)}); restore it.") from error
     return found
 
