@@ -130,7 +130,8 @@ def test_a_config_of_more_layers_is_told_by_what_the_weights_have(folder, theirs
     configure(folder, num_hidden_layers=layers + 1)
     with pytest.raises(CorruptFileError, match="do not fit its config.json") as told:
         stemma.load(folder)
-    assert told.value.problems == [(f"num_hidden_layers = {layers + 1}", f"the weights have {layers} layers")]
+    ((said, why),) = told.value.problems
+    assert said == f"num_hidden_layers = {layers + 1}" and why.startswith(f"the weights have {layers} layer")
 
 
 def test_a_config_of_fewer_layers_is_told_by_what_is_left(tmp_path):

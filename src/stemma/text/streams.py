@@ -66,6 +66,9 @@ def read_bytes(path: Path) -> Iterator[bytes]:
     kind = COMPRESSED.get(path.suffix.lower())
     with _explain_damage(path, kind):
         if path == STDIN:
+            if sys.stdin is None:
+                raise UserError("standard input is closed, so that - has nothing to read; name a file, or send text "
+                                "into it with a pipe.")
             yield from _blocks(sys.stdin.buffer)
         elif kind == "zstd":
             yield from _zstd_blocks(path)

@@ -75,7 +75,9 @@ def begin(run: Path, show: bool, notice: Notice, conclude: Conclude | None = Non
     """Carry out a run that stands on disk and has not been started."""
     try:
         return _carry_out(run, show, notice, work or partial(_train, conclude=conclude))
-    except UserError:
+    except Interrupted:
+        raise
+    except Exception:
         if not any(run.rglob("step-*")) and not any(run.rglob(RESULT)):
             shutil.rmtree(run)  # nothing was trained, here or in a run below: leave nothing behind
         raise
