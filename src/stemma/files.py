@@ -1,7 +1,8 @@
 """Writing so that a kill at any moment leaves either the old state or the new one, and reading only what we wrote.
 
 A folder is filled under a temporary name beside its place, flushed to disk and renamed; every file's SHA-256 stands
-in `checksums.json`, which is verified before anything in the folder is believed.
+in `checksums.json`, which is verified before anything in the folder is believed. A temporary name is locked by the
+process that made it, so that what a killed process left can be told from what another is writing.
 """
 
 from __future__ import annotations
@@ -12,15 +13,23 @@ import json
 import os
 import re
 import shutil
+import stat
 import uuid
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import IO
 
 from stemma.errors import CorruptFileError, UserError
 from stemma.json_files import read_object
 
 CHECKSUMS = "checksums.json"
+# One of these stands in every folder that a verb makes, and in a model or a tokenizer that others made.
+MARKS = (CHECKSUMS, "run.json", "recipe.toml", "lab.json", "pipeline.toml", "quickstart.json", "result.json",
+         "manifest.json", "config.json", "tokenizer.json")
+SYSTEM = ("/dev", "/dev/fd", "/proc/self/fd")  # what is written there goes to a device or to an open stream
+SPECIAL = ((stat.S_ISFIFO, "a named pipe"), (stat.S_ISSOCK, "a socket"), (stat.S_ISCHR, "a device"),
+           (stat.S_ISBLK, "a device"))
 
 
 def sha256(path: Path) -> str:
@@ -134,25 +143,64 @@ def _fsync(path: Path) -> None:
 
 def write_atomically(path: Path, content: str | bytes) -> None:
     """Replace one file; a reader sees the old content or the new, never a part."""
-    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.tmp")
-    data = content.encode() if isinstance(content, str) else content
+    with file_atomically(path) as file:
+        file.write(content.encode() if isinstance(content, str) else content)
+
+
+@contextmanager
+def file_atomically(path: Path) -> Iterator[IO[bytes]]:
+    """A file that becomes `path` when the block ends well, and vanishes when it does not; it may be read again."""
+    refuse_special(path)
+    place = _followed(path)
+    remove_dead(place)
     with explain_disk_errors(path):
+        with _explain_missing_folder(path):
+            temporary, handle = _hold(place, lambda name: name.touch(exist_ok=False))
         try:
-            with temporary.open("wb") as file:
-                file.write(data)
+            with temporary.open("r+b") as file:
+                yield file
                 file.flush()
                 os.fsync(file.fileno())
-            temporary.replace(path)
-            _fsync(path.parent)
-        except FileNotFoundError as error:  # the folder has gone since, or is one of the system's own
-            raise UserError(f"cannot write {path}: {error.strerror}; choose another place.") from error
+            with _explain_missing_folder(path):
+                temporary.replace(place)
+                _fsync(place.parent)
         except BaseException:
             temporary.unlink(missing_ok=True)
             raise
+        finally:
+            os.close(handle)
+
+
+@contextmanager
+def _explain_missing_folder(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except FileNotFoundError as error:  # the folder has gone since, or is one of the system's own
+        raise UserError(f"cannot write {path}: {error.strerror}; choose another place.") from error
+
+
+def refuse_special(path: Path) -> None:
+    """A device, a pipe or a socket is never replaced by a file, not even with --overwrite."""
+    with explain_disk_errors(path):
+        mode = path.stat().st_mode if path.exists() else 0
+    kind = "a device" if str(path.absolute().parent) in SYSTEM else \
+        next((name for holds, name in SPECIAL if holds(mode)), None)
+    if kind is not None:
+        raise UserError(f"{path} is {kind}, which cannot hold what is written whole or not at all; name a file or a "
+                        "folder instead.")
 
 
 def refuse_non_empty(path: Path, overwrite: bool = False) -> None:
-    """Nothing of the user's is overwritten unless they say so."""
+    """Nothing of the user's is overwritten unless they say so, and no folder that we did not make even then."""
+    refuse_special(path)
+    remove_dead(_followed(path))
+    _refuse_taken(path, overwrite)
+    if path.is_dir() and any(path.iterdir()) and not any((path / name).exists() for name in MARKS):
+        raise UserError(f"{path} is a folder that stemma did not make, so --overwrite does not delete it; choose "
+                        "another --out, or empty it yourself.")
+
+
+def _refuse_taken(path: Path, overwrite: bool) -> None:
     with explain_disk_errors(path):
         if not overwrite and (path.is_file() or (path.is_dir() and any(path.iterdir()))):
             raise UserError(f"{path} exists and is not empty; choose another --out or add --overwrite.")
@@ -174,10 +222,12 @@ def _refuse_busy(folder: Path) -> None:
 def folder_atomically(path: Path, overwrite: bool = False, checksums: bool = True) -> Iterator[Path]:
     """A temporary folder that becomes `path` when the block ends well, and vanishes when it does not."""
     path = Path(path) if Path(path).name else Path(path).resolve()  # "." has no name to put another beside
-    refuse_non_empty(path, overwrite)
-    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.tmp")
-    make_folder(temporary, known_as=path)
+    refuse_special(path)
+    place = _followed(path)
+    remove_dead(place)
+    _refuse_taken(path, overwrite)
     with explain_disk_errors(path):
+        temporary, handle = _hold(place, lambda name: make_folder(name, known_as=path))
         try:
             yield temporary
             if checksums:
@@ -185,22 +235,94 @@ def folder_atomically(path: Path, overwrite: bool = False, checksums: bool = Tru
             for file in temporary.rglob("*"):
                 _fsync(file)
             _fsync(temporary)
-            _put_in_place(temporary, path, overwrite)
+            _put_in_place(temporary, place, overwrite)
         except BaseException:
             shutil.rmtree(temporary, ignore_errors=True)
             raise
+        finally:
+            os.close(handle)
 
 
 def _put_in_place(temporary: Path, path: Path, overwrite: bool) -> None:
-    refuse_non_empty(path, overwrite)  # somebody may have been faster
+    _refuse_taken(path, overwrite)  # somebody may have been faster
     if path.exists():
-        aside = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.old")
-        path.rename(aside)
-        temporary.rename(path)
-        shutil.rmtree(aside, ignore_errors=True) if aside.is_dir() else aside.unlink()
+        held = os.open(path, os.O_RDONLY)  # between the two renames nobody may take it for something left behind
+        try:
+            _locked(held)
+            aside = path.with_name(_name(path, "old"))
+            path.rename(aside)
+            temporary.rename(path)
+            rubbish = aside.rename(aside.with_suffix(".tmp"))  # only from here on it may be incomplete
+            shutil.rmtree(rubbish, ignore_errors=True) if rubbish.is_dir() else rubbish.unlink()
+        finally:
+            os.close(held)
     else:
         temporary.rename(path)
     _fsync(path.parent)
+
+
+# ---- temporary names ----
+
+def _followed(path: Path) -> Path:
+    """What a link points to: that is replaced, and the link stays."""
+    return Path(os.path.realpath(path)) if path.is_symlink() else path
+
+
+def _name(path: Path, ending: str) -> str:
+    return f".{path.name}.{uuid.uuid4().hex[:8]}.{ending}"
+
+
+def _hold(path: Path, make: Callable[[Path], None]) -> tuple[Path, int]:
+    """A new temporary name beside `path`, and the handle that keeps it locked until it is closed."""
+    while True:
+        temporary = path.with_name(_name(path, "tmp"))
+        make(temporary)
+        try:
+            handle = os.open(temporary, os.O_RDONLY)
+        except FileNotFoundError:  # taken for dead in the moment before it could be locked: another name
+            continue
+        _locked(handle, wait=True)
+        if temporary.exists():
+            return temporary, handle
+        os.close(handle)
+
+
+def _locked(handle: int, wait: bool = False) -> bool:
+    """Whether the lock was to be had; never where there are none (Windows, some network disks)."""
+    try:
+        import fcntl
+
+        fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+    except (ImportError, OSError):
+        return False
+    return True
+
+
+def remove_dead(path: Path) -> None:
+    """Clear away what killed processes left beside `path` while they wrote it. What a living one is writing is locked.
+
+    A kill between two renames leaves the old folder under another name and nothing in its place: it is put back.
+    """
+    pattern = re.compile(re.escape(f".{path.name}.") + r"[0-9a-f]{8}\.(tmp|old)")
+    with suppress(OSError):  # no such folder, or one that may not be read: then nothing was left there
+        for leftover in [one for one in path.parent.iterdir() if pattern.fullmatch(one.name)]:
+            _bury(leftover, path)
+
+
+def _bury(leftover: Path, path: Path) -> None:
+    with suppress(OSError):
+        handle = os.open(leftover, os.O_RDONLY | os.O_NONBLOCK)
+        try:
+            if not _locked(handle):
+                return
+            if leftover.suffix == ".old" and not path.exists():
+                leftover.rename(path)
+            elif leftover.is_dir():
+                shutil.rmtree(leftover, ignore_errors=True)
+            else:
+                leftover.unlink()
+        finally:
+            os.close(handle)
 
 
 def write_checksums(folder: Path, files: Iterable[Path] | None = None) -> None:

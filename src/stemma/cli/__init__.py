@@ -6,7 +6,6 @@ Verbs import what they need when they run, so that `--help` answers at once.
 from __future__ import annotations
 
 import functools
-import os
 import signal
 import sys
 from collections.abc import Iterator, Sequence
@@ -34,6 +33,7 @@ from stemma.cli.claims import claims_app
 from stemma.cli.corpus import corpus_app
 from stemma.cli.finetune import Tasks, finetune_app
 from stemma.cli.output import emit
+from stemma.cli.streams import blame_surroundings, check_output, discard_output, prepared_streams
 from stemma.cli.tokenizer import tokenizer_app
 from stemma.errors import Interrupted, UserError, did_you_mean
 
@@ -105,21 +105,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = given[:given.index("--")] if "--" in given else given
     debug, as_json = "--debug" in options, "--json" in options
     given = [word for word in options if word != "--debug"] + given[len(options):]
-    for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):  # a terminal that lacks a character must not end the run
-            stream.reconfigure(errors="backslashreplace")
-    try:
-        with _terminable():
-            code = _command().main(given, prog_name="stemma", standalone_mode=False)
-        sys.stdout.flush()
-    except BaseException as error:
-        if debug and not isinstance(error, SystemExit | BrokenPipeError):
-            import traceback
+    with prepared_streams():
+        try:
+            check_output()
+            with _terminable():
+                code = _command().main(given, prog_name="stemma", standalone_mode=False)
+            sys.stdout.flush()
+        except BaseException as error:
+            if debug and not isinstance(error, SystemExit | BrokenPipeError):
+                import traceback
 
-            traceback.print_exc()
-        return _explain(error, as_json)
-    if code == 130:  # typer's answer to Ctrl-C
-        return _explain(KeyboardInterrupt(), as_json)
+                traceback.print_exc()
+            return _explained(error, as_json)
+        if code == 130:  # typer's answer to Ctrl-C
+            return _explained(KeyboardInterrupt(), as_json)
     return code if isinstance(code, int) else 0
 
 
@@ -131,25 +130,32 @@ def _command() -> Any:
 
 @contextmanager
 def _terminable() -> Iterator[None]:
-    """SIGTERM ends a verb as Ctrl-C does, so that whatever it was writing is cleared away."""
+    """SIGTERM and SIGHUP end a verb as Ctrl-C does, so that whatever it was writing is cleared away."""
+    from stemma.training.signals import ENDING, handled, leave_terminal
+
     def stop(number: int, frame: object) -> NoReturn:
+        leave_terminal()
         raise KeyboardInterrupt
 
-    try:
-        previous = signal.signal(signal.SIGTERM, stop)
-    except ValueError:  # not the main thread: whoever runs us there handles signals
+    with handled([each for each in ENDING if each != signal.SIGINT], stop):
         yield
-        return
+
+
+def _explained(error: BaseException, as_json: bool) -> int:
     try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, previous)
+        code = _explain(error, as_json)
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except (UserError, OSError):  # not even that can be written
+        discard_output()
+        return 2
+    return code
 
 
 def _explain(error: BaseException, as_json: bool) -> int:
     if isinstance(error, BrokenPipeError) or isinstance(error.__context__, BrokenPipeError):
         # `stemma tree | head -1`: the reader has what it wanted, and the interpreter must not complain at its end
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        discard_output()
         return 0
     if isinstance(error, SystemExit):
         return error.code if isinstance(error.code, int) else int(error.code is not None)
@@ -161,9 +167,11 @@ def _explain(error: BaseException, as_json: bool) -> int:
         return 130
     if hasattr(error, "format_message"):
         error = UserError(_usage(error))
+    if not isinstance(error, UserError):
+        error = blame_surroundings(error) or error
     if isinstance(error, UserError):
         print(f"error: {error}", file=sys.stderr)
-        if as_json:
+        if as_json and sys.stdout is not None:
             emit({"error": error.message, "problems": [f"{where}: {what}" if where else what
                                                        for where, what in error.problems]}, as_json=True)
         return 2

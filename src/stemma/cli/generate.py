@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from stemma.cli.output import DebugOption, JsonOption, emit, notice
+from stemma.cli.streams import plain_texts
 from stemma.cli.use import ModelArgument
 from stemma.errors import UserError
 
@@ -86,8 +87,8 @@ def generate(
             for number, one in enumerate(written):
                 prompt = asked[one.prompt] if goes_on else ""
                 if len(written) > 1:
-                    print(f"{chr(10) if number else ''}[{one.prompt + 1}] ", end="")
-                print(one.text + prompt if backward else prompt + one.text)
+                    print(f"{chr(10) if number else ''}[{one.prompt + 1}] ", end="", file=plain_texts())
+                print(one.text + prompt if backward else prompt + one.text, file=plain_texts())
 
         emit(result, json, human)
     if options.draws and seed is None and not json:

@@ -8,11 +8,12 @@ from __future__ import annotations
 import json
 import math
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import cache
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from stemma.cli.streams import visible
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -49,7 +50,8 @@ def _plain(value: Any) -> Any:
 
 def notice(text: str) -> None:
     """Something worth knowing that is not the result."""
-    print(f"note: {text}", file=sys.stderr, flush=True)
+    # spelled out here already: while a bar is drawn, rich takes over stderr and would read the sequences as its own
+    print(f"note: {visible(text)}", file=sys.stderr, flush=True)
 
 
 def shown(value: Any) -> str:
@@ -74,12 +76,27 @@ def columns(rows: Sequence[Sequence[str]], gap: int = 3) -> list[str]:
             for row in rows]
 
 
-@cache
 def console(stderr: bool = False) -> Console:
-    """Where to print for people; text in a pipe is not folded to a terminal's width."""
-    from rich.console import Console
+    """Where to print for people; text in a pipe is not folded to a terminal's width. Its own colours reach the
+    terminal, the control characters in what it is given do not."""
+    from rich.console import Console, ConsoleOptions, RenderHook
+    from rich.segment import Segment
 
-    made = Console(stderr=stderr, highlight=False)
+    class Shown:
+        def __init__(self, inner: Any):
+            self.inner = inner
+
+        def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Segment]:
+            for text, style, control in console.render(self.inner, options):
+                yield Segment(text if control else visible(text), style, control)
+
+    class Filter(RenderHook):
+        def process_renderables(self, renderables: list[Any]) -> list[Any]:
+            return [Shown(one) for one in renderables]
+
+    stream = sys.stderr if stderr else sys.stdout
+    made = Console(file=getattr(stream, "exact", stream), highlight=False)
+    made.push_render_hook(Filter())
     if not made.is_terminal:
         made.width = 240
     return made

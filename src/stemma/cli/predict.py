@@ -54,10 +54,9 @@ def predict(
     import json as spelling
 
     from stemma.errors import UserError
-    from stemma.files import refuse_non_empty
+    from stemma.files import file_atomically, make_folder, refuse_non_empty
     from stemma.tasks.data.inputs import read_inputs
     from stemma.tasks.predicting import answer
-    from stemma.text.cleaning.documents import file_atomically
 
     if out is not None:
         if out.is_dir():
@@ -70,6 +69,7 @@ def predict(
     told = {"model": model, "task": card.name, "kind": card.kind}
     if out is not None:
         count = 0
+        make_folder(out.parent)
         with counting("rows") as watch, file_atomically(out) as file:
             for one in said:
                 file.write((spelling.dumps(one, ensure_ascii=False) + "\n").encode())

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from stemma.cli.output import DebugOption, JsonOption, console, emit, notice, shown
+from stemma.cli.streams import plain_texts
 from stemma.cli.train import EncodingOption, ErrorsOption, OverwriteOption
 from stemma.cli.use import ModelArgument
 from stemma.errors import UserError
@@ -107,9 +108,9 @@ def translate(
     def human() -> None:
         if out is None:
             for one in made:
-                print(_one_line(one.text))
+                print(_one_line(one.text), file=plain_texts())
                 for other in one.alternatives:
-                    print(f"  {_one_line(other.text)}")
+                    print(f"  {_one_line(other.text)}", file=plain_texts())
         else:
             print(f"{len(made):,} lines in {out} ({seconds:.1f} s, {len(made) / seconds:,.1f} lines/s)")
         said = list(_told(scores))

@@ -19,6 +19,8 @@ from tokenizers import Tokenizer as Backend
 from tokenizers import processors
 from tokenizers.pre_tokenizers import ByteLevel
 
+from stemma.text.panics import has_foreign_regex, no_panic
+
 # Where whitespace only separates, any subset of it will do as a boundary. Not vertical tab, form feed and the like:
 # BERT's normaliser deletes those, which glues their neighbours together.
 _SPACE = r" \t\n\r"
@@ -88,6 +90,7 @@ class Encoder:
             trim = processors.ByteLevel(trim_offsets=True, add_prefix_space=splitter.add_prefix_space)
             self.backend.post_processor = trim
         self.pattern = piece_pattern(backend)
+        self.foreign = has_foreign_regex(backend)
         self.remember = remember  # characters; bounds the table's memory
         self._forget()
 
@@ -125,7 +128,8 @@ class Encoder:
             new = list(set(pieces))
         if not new:
             return
-        encodings = self.backend.encode_batch(new, add_special_tokens=False)
+        with no_panic(self.foreign):
+            encodings = self.backend.encode_batch(new, add_special_tokens=False)
         counts = np.fromiter(map(len, encodings), np.int64, len(encodings))
         total = int(counts.sum())
         tokens = np.empty((4, total), np.int32)

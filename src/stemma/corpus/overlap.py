@@ -16,8 +16,9 @@ import numpy as np
 
 from stemma.corpus.shards import MANIFEST, Corpus
 from stemma.errors import UserError
+from stemma.files import file_atomically, make_folder
 from stemma.text.bloom import Bloom
-from stemma.text.cleaning.documents import DocumentWriter, check_output, file_atomically, whole_documents
+from stemma.text.cleaning.documents import DocumentWriter, check_output, whole_documents
 from stemma.text.grams import gram_batches, gram_hashes
 from stemma.text.readers import Passage, list_files, read_passages
 from stemma.text.streams import Notice
@@ -136,6 +137,7 @@ def _look_up(texts: Numbered, n: int, bloom: Bloom, heads: list[str], file: str 
 
 
 def _write_without(passages: Iterable[Passage], dropped: set[int], out: Path, documents: str) -> None:
+    make_folder(out.parent)
     with file_atomically(out) as file:
         writer = DocumentWriter(file, out.suffix.lower(), documents)
         for number, text in enumerate(whole_documents(passages, limit=math.inf), start=1):

@@ -18,6 +18,7 @@ from stemma.exchange.foreign import card_of, laid_out
 from stemma.exchange.keys import to_ours, to_theirs
 from stemma.exchange.model import Model
 from stemma.exchange.save import GENERATOR, OWN_TYPE, RECIPE
+from stemma.exchange.soundness import agreed, agreed_in_family, check_finite, check_own_sizes, check_sizes
 from stemma.exchange.table import Family
 from stemma.exchange.weights import aligned, read_weights
 from stemma.files import CHECKSUMS, verify_checksums
@@ -39,9 +40,10 @@ def load(where: str | Path) -> Model:
     folder = find_folder(where)
     config = _read_config(folder)
     if (folder / CHECKSUMS).is_file():
-        verify_checksums(folder, "the model", "copy it again, or save it again from its run.", ("config.json",))
+        verify_checksums(folder, "the model", "copy it again, or save it again from its run; if you changed it on "
+                                              f"purpose, delete {CHECKSUMS}.", ("config.json",))
     kind = config.get("model_type")
-    if kind != OWN_TYPE and kind not in FAMILIES:
+    if kind != OWN_TYPE and (not isinstance(kind, str) or kind not in FAMILIES):
         raise UserError(f'{folder}/config.json says model_type "{kind}", which is not supported (supported: '
                         f'{", ".join([*FAMILIES, OWN_TYPE])}).{did_you_mean(str(kind), FAMILIES)}')
     tokenizer = Tokenizer.load(folder) if any((folder / name).is_file() for name in TOKENIZER_FILES) else None
@@ -93,7 +95,11 @@ def _read_config(folder: Path) -> dict[str, Any]:
 
 
 def _load_own(folder: Path, config: Mapping[str, Any]) -> Model:
-    own = recipe(folder / RECIPE)
+    own, weights = recipe(folder / RECIPE), read_weights(folder)
+    check_own_sizes(folder, own, config, weights)
+    stated = config.get("network")
+    told = flatten(stated) if isinstance(stated, dict) else {}
+    own, notices = agreed(folder, own, told, flatten(own.values["network"]), {})
     cards = read_cards(folder)
     declared = heads_of(build_objectives(own))
     declared |= {name: spec for card in cards.values() for name, spec in card.heads.items()}
@@ -102,10 +108,10 @@ def _load_own(folder: Path, config: Mapping[str, Any]) -> Model:
         raise CorruptFileError(f"{folder}/config.json lists the head {unknown[0]}, which no objective of its {RECIPE} "
                                f"and no task of a {FILE} has; save the model again from its run.")
     network = _empty_network(own, config, {name: declared[name] for name in heads})
-    expected, weights = network.state_dict(), read_weights(folder)
+    expected = network.state_dict()
     _check_tensors(folder, expected, weights)
-    return _filled(own, network, {name: weights[name] for name in expected}, _left_aside(folder, weights, expected),
-                   cards)
+    return _filled(own, network, {name: weights[name] for name in expected},
+                   notices + _left_aside(folder, weights, expected), cards)
 
 
 def _load_family(folder: Path, config: Mapping[str, Any], family: Family, tokenizer: Tokenizer | None) -> Model:
@@ -124,10 +130,14 @@ def _load_family(folder: Path, config: Mapping[str, Any], family: Family, tokeni
     if card is not None and told is not None and set(told.heads_in(config, weights)) == set(card.heads):
         family = told  # otherwise only the body is of use; who asks for the card's answers is told
     bare = not any(name.startswith(family.prefix) for name in weights)
+    check_sizes(folder, family, config, weights, "" if bare else family.prefix)
     heads = family.heads_in(config, weights)
     removed = [key for head in heads for key in family.removes.get(head, ())]
-    own = recipe(folder / RECIPE) if (folder / RECIPE).is_file() \
-        else _recipe_of(family, config, folder, tokenizer, removed)
+    if (folder / RECIPE).is_file():
+        own, told_apart = agreed_in_family(folder, family, config, recipe(folder / RECIPE))
+        notices += told_apart
+    else:
+        own = _recipe_of(family, config, folder, tokenizer, removed)
     declared = heads_of(build_objectives(own)) if family.any_classes.intersection(heads) else {}
     specs = {name: declared.get(name, family.specs[name]) if name in family.any_classes else family.specs[name]
              for name in heads}
@@ -232,6 +242,7 @@ def _check_tensors(folder: Path, expected: Mapping[str, Tensor], found: Mapping[
     if wrong:
         raise CorruptFileError(f"the weights in {folder} do not fit its config.json; one of the two is another "
                                "model's", wrong[:8])
+    check_finite(folder, expected, found)
 
 
 def _check_copies(folder: Path, copies: Mapping[str, str], weights: Mapping[str, Tensor], untied: bool) -> None:

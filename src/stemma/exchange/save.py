@@ -16,7 +16,7 @@ from stemma.exchange.model import Model
 from stemma.exchange.table import Family
 from stemma.exchange.task_class import SERVED
 from stemma.exchange.weights import SAFE, write_weights
-from stemma.files import folder_atomically, write_checksums
+from stemma.files import folder_atomically, refuse_non_empty, write_checksums
 from stemma.lineage import Recipe
 from stemma.schema.layers import flatten
 
@@ -70,6 +70,7 @@ def _reading(recipe: Recipe) -> set[str]:
 def save(model: Model, folder: str | Path, overwrite: bool = False) -> None:
     """Write a Hugging Face folder: config.json, model.safetensors, the tokenizer, and the recipe beside them. A
     network's generator lies in a folder of its own below, as a model that guesses tokens."""
+    refuse_non_empty(Path(folder), overwrite)
     with folder_atomically(Path(folder), overwrite) as place:
         write_model(model, place)
 

@@ -47,9 +47,13 @@ def _parts(index: Path) -> list[Path]:
     """The files that an index names."""
     try:
         names = sorted(set(parse(index.read_bytes())["weight_map"].values()))
-        parts = [index.parent / name for name in names]
+        outside = [name for name in names if Path(name).name != name]
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise CorruptFileError(f"{index} is no readable index of weight files; copy it again.") from error
+    if outside:
+        raise CorruptFileError(f"{index} names {outside[0]}, which is not a file beside it; weights are read from the "
+                               "model's own folder alone: copy them there, and name them so.")
+    parts = [index.parent / name for name in names]
     missing = [part.name for part in parts if not part.is_file()]
     if missing:
         raise CorruptFileError(f"{index.parent} lacks {', '.join(missing)}, which {index.name} names; copy the whole "

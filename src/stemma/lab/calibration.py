@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from stemma.exchange.load import load
-from stemma.files import make_folder, write_atomically
+from stemma.files import write_atomically
 from stemma.json_files import damage, read_object
 from stemma.lab.cell_work import LOOKS, Work
 from stemma.lab.cells import Cell, digest
@@ -25,7 +25,7 @@ from stemma.lab.intrinsic import held_out_score
 from stemma.tasks.prepare import Task, finetune
 from stemma.training.pretrain import open_training
 from stemma.training.run import create_run, read_run
-from stemma.training.source import cache_folder
+from stemma.training.source import cache_folder, make_cache
 
 if TYPE_CHECKING:
     from stemma.lab.work import Lab
@@ -52,7 +52,7 @@ def foretell(experiment: Experiment, processes: int = 1, notice: Notice = lambda
             notice(f"trying {cell.variant.name} ({place} of {len(distinct)})")
             rows[number] = trial.row(cell)
     seconds = sum(row["seconds"] for row in rows.values()) * len(experiment.seeds) / processes
-    make_folder(_memory(lab).parent)
+    make_cache(_memory(lab).parent)
     write_atomically(_memory(lab), json.dumps({"seconds": seconds}))
     listed = [{"variant": cell.variant.name, **rows[cell.number]} for cell in lab.cells
               if cell.seed == experiment.seeds[0]]

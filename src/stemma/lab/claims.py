@@ -19,7 +19,7 @@ from stemma.lineage import Recipe, recipe
 from stemma.schema.base import Count, Positive, Settings
 from stemma.tasks.plan_files import Problems, checked, read_toml, refuse
 from stemma.training.run import Reading, locate
-from stemma.training.source import cache_folder
+from stemma.training.source import cache_folder, make_cache
 
 CLAIMS = Path(__file__).parent.parent / "claims"
 SEEN, NOT_SEEN, OPPOSITE, OPEN = "seen", "not seen at this size", "opposite", "inconclusive"
@@ -183,6 +183,7 @@ def experiment_of(claim: Claim, *, corpus: Sequence[str] = (), reading: Reading 
     if not corpus or claim.tasks and not tasks:
         notice("text and tasks are the documentation inside this Python" if not corpus else
                "the tasks are about the documentation inside this Python")
+        make_cache(cache_folder())
         own = own_text(cache_folder() / f"own-text-{platform.python_version()}")
         text = text if corpus else [own["text"]]
         built_in = [own["tasks"][name] for name in claim.tasks]

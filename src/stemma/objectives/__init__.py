@@ -12,6 +12,7 @@ from stemma.corpus.view import View
 from stemma.errors import UserError
 from stemma.lineage import Recipe
 from stemma.network.heads import HeadSpec
+from stemma.network.memory_needed import check_memory
 from stemma.network.network import Network
 from stemma.objectives.absent import ORIGIN, switch_off
 from stemma.objectives.base import MAKERS, Needs, Objective
@@ -139,6 +140,7 @@ def build_network(recipe: Recipe, vocabulary: int | None = None) -> Network:
     does not judge it belongs to it."""
     settings, objectives = recipe.settings.network, build_objectives(recipe)
     size = vocabulary or recipe.settings.tokenizer.vocab_size
+    check_memory(settings, size)
     if settings.generator is None:
         return Network(settings, size, heads_of(objectives))
     judging, writing = ([one for one in objectives if one.settings.needs_generator is judges]

@@ -66,8 +66,14 @@ def number_or(word: str, least: int) -> PlainValidator:
     return PlainValidator(check)
 
 
-Count = Annotated[int, limit(lambda n: n >= 1, "must be 1 or more")]
-Natural = Annotated[int, limit(lambda n: n >= 0, "must be 0 or more")]
+MOST = 10**12  # the product of two sizes is then a number that a tensor can have
+at_most_all = limit(lambda n: n <= MOST, f"must be at most {MOST:,}")
+Count = Annotated[int, limit(lambda n: n >= 1, "must be 1 or more"), at_most_all]
+Natural = Annotated[int, limit(lambda n: n >= 0, "must be 0 or more"), at_most_all]
+Width = Annotated[int, limit(lambda n: n >= 1, "must be 1 or more"),
+                  limit(lambda n: n <= 1_000_000, "must be at most 1,000,000")]
+Depth = Annotated[int, limit(lambda n: n >= 1, "must be 1 or more"),
+                  limit(lambda n: n <= 10_000, "must be at most 10,000")]
 Positive = Annotated[float, limit(lambda x: x > 0, "must be greater than 0")]
 NonNegative = Annotated[float, limit(lambda x: x >= 0, "must be 0 or more")]
 Share = Annotated[float, limit(lambda x: 0 < x < 1, "must lie between 0 and 1")]

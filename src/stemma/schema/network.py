@@ -11,11 +11,13 @@ from stemma.schema.base import (
     Blame,
     Conflict,
     Count,
+    Depth,
     Natural,
     NonNegative,
     Positive,
     Settings,
     Share,
+    Width,
     limit,
 )
 
@@ -23,7 +25,7 @@ Activation = Literal["gelu", "gelu_tanh", "relu", "tanh", "silu"]
 
 
 class EmbeddingSettings(Settings):
-    width: Count | None = None  # narrower than the network: a factorised table (ALBERT); None = the network's width
+    width: Width | None = None  # narrower than the network: a factorised table (ALBERT); None = the network's width
     segments: Natural = 0  # how many segment vectors; 0 = none
     tasks: Natural = 0  # how many task vectors; 0 = none (ERNIE 2.0)
     scale: bool = False  # multiply by the square root of the width
@@ -83,7 +85,7 @@ class FullAttention(Settings):
     kind: Literal["full"]
     dropout: BelowOne
     output_dropout: BelowOne | None = None  # of what attention adds to the residual; None = network.dropout
-    head_width: Count | None = None  # None = width / heads
+    head_width: Width | None = None  # None = width / heads
     bias: bool = True  # constants beside the matrices
     scale: bool = True  # divide scores by the square root of the heads' width; T5 starts with smaller queries instead
     segments: bool = False  # score whether query and key belong to the same segment (XLNet)
@@ -151,7 +153,7 @@ DepthSettings = Annotated[StackedDepth | RecurrentDepth, BY_KIND]
 class DecoderSettings(Settings):
     """A second stack that writes, and looks at the first one's output. It shares the table of tokens."""
 
-    layers: Count
+    layers: Depth
 
 
 class GeneratorSettings(Settings):
@@ -160,14 +162,14 @@ class GeneratorSettings(Settings):
 
     multiplier: Annotated[float, limit(lambda x: 0 < x <= 1, "must be greater than 0 and at most 1")]  # of width,
     #                                                                                     heads and feed-forward
-    layers: Count | None = None  # None = as many as the network
+    layers: Depth | None = None  # None = as many as the network
 
 
 class NetworkSettings(Settings):
-    layers: Count
-    width: Count
-    heads: Count
-    feedforward: Count
+    layers: Depth
+    width: Width
+    heads: Width
+    feedforward: Width
     dropout: BelowOne
     inner_dropout: BelowOne = 0.0  # between the two maps of the feed-forward layer
     output_dropout: BelowOne = 0.0  # of a stack's output, behind its last norm (T5, Transformer-XL, XLNet)

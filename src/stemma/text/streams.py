@@ -6,6 +6,7 @@ Nothing here holds more than one block, so a file of any size, even one that is 
 from __future__ import annotations
 
 import codecs
+import errno
 import gzip
 import io
 import lzma
@@ -66,6 +67,9 @@ def read_bytes(path: Path) -> Iterator[bytes]:
     kind = COMPRESSED.get(path.suffix.lower())
     with _explain_damage(path, kind):
         if path == STDIN:
+            if sys.stdin is None:
+                raise UserError("standard input is closed, so that - has nothing to read; name a file, or send text "
+                                "into it with a pipe.")
             yield from _blocks(sys.stdin.buffer)
         elif kind == "zstd":
             yield from _zstd_blocks(path)
@@ -83,7 +87,8 @@ def _explain_damage(path: Path, kind: str | None) -> Iterator[None]:
     except (gzip.BadGzipFile, zlib.error, lzma.LZMAError) as error:
         raise UserError(f"{path} is no intact {kind} file ({error}); fetch it again or correct its suffix.") from error
     except OSError as error:
-        raise UserError(f"cannot read {name_of(path)}: {error.strerror or error}.") from error
+        more = "; raise the limit (ulimit -n 1024)" if error.errno == errno.EMFILE else ""
+        raise UserError(f"cannot read {name_of(path)}: {error.strerror or error}{more}.") from error
 
 
 def _open(path: Path, kind: str | None) -> IO[bytes]:

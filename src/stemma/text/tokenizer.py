@@ -21,6 +21,7 @@ from tokenizers import processors
 from stemma.errors import UserError, did_you_mean
 from stemma.files import write_atomically
 from stemma.text.load import load_backend
+from stemma.text.panics import has_foreign_regex, no_panic
 from stemma.text.roles import HUGGING_FACE, ROLES, SENTINELS, find_roles
 from stemma.text.simplify import simplified
 
@@ -46,6 +47,7 @@ class Tokenizer:
         vocabulary = backend.get_vocab()
         description = json.loads(backend.to_str())
         self.backend = backend
+        self._foreign = has_foreign_regex(backend)
         self.kind = _kind(description)
         cleaning = _parts(description, "normalizer")
         self.lowercase = any(part.get("lowercase", part["type"] == "Lowercase") for part in cleaning)
@@ -135,15 +137,17 @@ class Tokenizer:
         return simplified(text) if self.simplify else text
 
     def encode(self, text: str, pair: str | None = None, special: bool = True) -> tokenizers.Encoding:
-        return self.backend.encode(self.prepare(text), None if pair is None else self.prepare(pair),
-                                   add_special_tokens=special)
+        with no_panic(self._foreign):
+            return self.backend.encode(self.prepare(text), None if pair is None else self.prepare(pair),
+                                       add_special_tokens=special)
 
     def encode_batch(
         self, texts: Sequence[str], pairs: Sequence[str] | None = None, special: bool = True
     ) -> list[tokenizers.Encoding]:
         sides = [list(map(self.prepare, side)) for side in ([texts] if pairs is None else [texts, pairs])]
         inputs = sides[0] if pairs is None else list(zip(*sides, strict=True))
-        return self.backend.encode_batch(inputs, add_special_tokens=special)
+        with no_panic(self._foreign):
+            return self.backend.encode_batch(inputs, add_special_tokens=special)
 
     def decode(self, ids: Sequence[int] | np.ndarray, skip_special: bool = True) -> str:
         return self.backend.decode([int(number) for number in ids], skip_special_tokens=skip_special)

@@ -75,7 +75,9 @@ def begin(run: Path, show: bool, notice: Notice, conclude: Conclude | None = Non
     """Carry out a run that stands on disk and has not been started."""
     try:
         return _carry_out(run, show, notice, work or partial(_train, conclude=conclude))
-    except UserError as error:
+    except Interrupted:
+        raise
+    except Exception as error:
         if any(run.rglob("step-*")) or any(run.rglob(RESULT)):
             raise
         shutil.rmtree(run)  # nothing was trained, here or in a run below: leave nothing behind

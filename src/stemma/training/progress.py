@@ -7,6 +7,7 @@ It goes to stderr, and only when that is a terminal: a log file has no use for a
 
 from __future__ import annotations
 
+import sys
 from types import TracebackType
 
 from rich.console import Console
@@ -18,7 +19,8 @@ class Progress:
     """`with Progress("bert@mini · 11.2 M parameters", "10 minutes", enabled=True) as progress: progress.update(...)`"""
 
     def __init__(self, label: str, budget: str, enabled: bool = True, console: Console | None = None):
-        self._console = console or Console(stderr=True)
+        # what draws a bar writes to the terminal itself, past the command line's filter of control characters
+        self._console = console or Console(file=getattr(sys.stderr, "exact", sys.stderr))
         self._title = " · ".join(part for part in (label, budget) if part)
         self._bar: Bar | None = None
         if enabled and self._console.is_terminal:

@@ -41,6 +41,18 @@ def cache_folder() -> Path:
     return Path(stated) if stated else Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "stemma"
 
 
+def make_cache(place: Path) -> None:
+    """A folder of the cache; where the home cannot be written, say which variable names another place."""
+    reason = "it is read-only"
+    try:
+        make_folder(place)
+    except UserError as error:
+        reason = error.message.rpartition(": ")[2].partition(";")[0]
+    if not os.access(place, os.W_OK | os.X_OK):
+        raise UserError(f"cannot write the cache {cache_folder()}, where text is kept ready for training ({reason}); "
+                        "set STEMMA_CACHE to a folder that can be written.")
+
+
 def reads_pairs(chosen: Recipe) -> bool:
     """Whether a recipe learns from pairs, so that raw text is read as parallel text. Queries with titles are packed
     alike, but they stand beside running text, in a corpus."""
@@ -89,7 +101,7 @@ def corpus_from_text(paths: list[str], chosen: Recipe, reading: Reading, notice:
         content = [content, [sha256(file) for file in list_files(target)] if target else "table"]
     key = json.dumps([FORMAT, content, asdict(reading), vocabulary])
     place = cache_folder() / hashlib.sha256(key.encode()).hexdigest()[:24]
-    make_folder(place)
+    make_cache(place)
     try:
         with only_here(place):  # a second run on the same text waits for the first, and has nothing left to do
             remove_leftovers(place)

@@ -13,8 +13,8 @@ import numpy as np
 
 from stemma.corpus.shards import Corpus
 from stemma.corpus.view import split
+from stemma.files import file_atomically, make_folder
 from stemma.tasks.data.examples import Example, TaggedExample, content
-from stemma.text.cleaning.documents import file_atomically
 from stemma.text.readers import read_passages
 from stemma.text.words import CJK_RUN
 from stemma.training.run import Reading, is_corpus
@@ -45,6 +45,7 @@ def example_documents(examples: Iterable[Example]) -> list[str]:
 
 
 def write_documents(file: Path, documents: Iterable[str], field: str) -> None:
+    make_folder(file.parent)
     with file_atomically(file) as out:
         for text in documents:
             out.write(json.dumps({field: text}).encode("ascii") + b"\n")

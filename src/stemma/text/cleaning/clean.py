@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import IO, Any
 
 from stemma.errors import UserError, did_you_mean
-from stemma.files import make_folder
-from stemma.text.cleaning.documents import DocumentWriter, check_output, file_atomically, whole_documents
+from stemma.files import file_atomically, make_folder
+from stemma.text.cleaning.documents import DocumentWriter, check_output, whole_documents
 from stemma.text.cleaning.duplicates import NearDuplicates, Seen
 from stemma.text.cleaning.language import LANGUAGES, identify
 from stemma.text.cleaning.normalise import normalise

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import uuid
 from array import array
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
 from stemma.errors import UserError
-from stemma.files import explain_disk_errors, make_folder, refuse_non_empty
+from stemma.files import refuse_non_empty
 from stemma.text.readers import JSON_LINES, PLAIN, Passage
 from stemma.text.streams import Notice
 
@@ -65,20 +62,3 @@ def check_output(out: Path, overwrite: bool) -> None:
     if out.suffix.lower() not in (*PLAIN, *JSON_LINES):
         raise UserError(f"{out} must end in {', '.join((*PLAIN, *JSON_LINES))}: its suffix says how to write it.")
     refuse_non_empty(out, overwrite)
-
-
-@contextmanager
-def file_atomically(out: Path) -> Iterator[IO[bytes]]:
-    """A file that becomes `out` when the block ends well, and vanishes when it does not; it may be read again."""
-    make_folder(out.parent)
-    temporary = out.with_name(f".{out.name}.{uuid.uuid4().hex[:8]}.tmp")
-    with explain_disk_errors(out):
-        try:
-            with temporary.open("w+b") as file:
-                yield file
-                file.flush()
-                os.fsync(file.fileno())
-            temporary.replace(out)
-        except BaseException:
-            temporary.unlink(missing_ok=True)
-            raise

@@ -1,0 +1,128 @@
+"""What is checked of a model folder before a network is built: that its sizes, recipe and weights are of one model.
+
+A folder may be anybody's. Nothing here trusts a number in it: sizes are compared with the tensors that are there, so
+that a wrong one costs a sentence and not hours or all memory.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Container, Iterable, Mapping
+from itertools import count, takewhile
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from stemma.errors import CorruptFileError
+from stemma.exchange.table import Family
+from stemma.lineage import Recipe
+from stemma.schema.layers import flatten
+
+MISFIT = "the weights in {} do not fit its config.json; one of the two is another model's"
+TOKENS, LAYERS, DECODER = "embedding.tokens.weight", "network.layers", "network.decoder.layers"
+BLOCKS = {LAYERS: "encoder.blocks.{i}.", DECODER: "decoder.blocks.{i}."}
+TRAINING_ONLY = re.compile(r"dropout$|^initialization\.")  # values that no output of a finished model depends on
+Problems = list[tuple[str, str]]
+
+
+def check_sizes(folder: Path, family: Family, config: Mapping[str, Any], weights: Mapping[str, Tensor],
+                prefix: str) -> None:
+    """Layers, vocabulary and width of a config.json against the tensors beside it."""
+    told = family.complete(config)
+    named = {setting.ours: setting.theirs for setting in family.settings}
+    shared = family.values(config).get("network.sharing", "none") != "none"  # all layers are one in the file
+    problems: Problems = []
+    for ours, block in BLOCKS.items():
+        first = next((key.theirs[0] for key in family.body if key.ours[0].startswith(block)), "")
+        if ours in named and "{i}" in first and not shared:
+            problems += _fewer(f"{named[ours]} = {told[named[ours]]}", told[named[ours]], prefix + first, weights)
+    table = next((prefix + key.theirs[0] for key in family.body if key.ours[0] == TOKENS), "")
+    width = "network.embedding.width" if "network.embedding.width" in named else "network.width"
+    for ours, dimension in (("tokenizer.vocab_size", 0), (width, 1)):
+        if table in weights and weights[table].dim() == 2 and ours in named:
+            problems += _differs(f"{named[ours]} = {told[named[ours]]}", told[named[ours]], table, weights, dimension)
+    if problems:
+        raise CorruptFileError(MISFIT.format(folder), problems)
+
+
+def check_own_sizes(folder: Path, own: Recipe, config: Mapping[str, Any], weights: Mapping[str, Tensor]) -> None:
+    """The same for a model under our own name, whose sizes stand in its recipe."""
+    heads, vocabulary = config.get("heads", []), config.get("vocab_size") or own.settings.tokenizer.vocab_size
+    if not isinstance(heads, list) or not all(isinstance(name, str) for name in heads) or type(vocabulary) is not int:
+        raise CorruptFileError(f"{folder}/config.json is damaged: heads must be a list of names and vocab_size a whole "
+                               "number; save the model again from its run.")
+    network = own.settings.network
+    problems: Problems = []
+    if network.depth.kind == "stacked" and network.sharing == "none":
+        depths = {LAYERS: network.layers, DECODER: network.decoder.layers if network.decoder else 0}
+        for key, layers in depths.items():
+            problems += _fewer(f"{key} = {layers}", layers, BLOCKS[key], {prefix_of(name): None for name in weights})
+    if TOKENS in weights and weights[TOKENS].dim() == 2 and not network.embedding.cutoffs:
+        problems += _differs(f"vocab_size = {vocabulary}", vocabulary, TOKENS, weights, 0)
+        width = network.embedding.width or network.width
+        problems += _differs(f"network.width = {width}", width, TOKENS, weights, 1)
+    if problems:
+        raise CorruptFileError(MISFIT.format(folder), problems)
+
+
+def prefix_of(name: str) -> str:
+    """encoder.blocks.3.attention.input.weight -> encoder.blocks.3."""
+    found = re.match(r"(?:en|de)coder\.blocks\.\d+\.", name)
+    return found[0] if found else name
+
+
+def _fewer(said: str, layers: Any, pattern: str, names: Container[str]) -> Problems:
+    """A network with more layers than the weights is not even built; fewer are told later, tensor by tensor."""
+    found = len([*takewhile(lambda i: pattern.format(i=i) in names, count())])
+    wrong = type(layers) is int and found and layers > found
+    return [(said, f"the weights have {found} layer{'s' if found > 1 else ''}")] if wrong else []
+
+
+def _differs(said: str, size: Any, name: str, weights: Mapping[str, Tensor], dimension: int) -> Problems:
+    shape = weights[name].shape
+    wrong = type(size) is int and size > 0 and size != shape[dimension]  # others are told by the schema
+    return [(said, f"{name} is {'x'.join(map(str, shape))}")] if wrong else []
+
+
+def agreed(folder: Path, own: Recipe, told: Mapping[str, Any], written: Mapping[str, Any],
+           spelling: Mapping[str, str]) -> tuple[Recipe, list[str]]:
+    """The recipe, with what config.json says of training alone; anything else must be the same in both.
+
+    `told` is config.json and `written` what the recipe would have put there, both by our names; `spelling` has theirs.
+    """
+    apart = [key for key, value in told.items() if value != written.get(key)]
+    wrong = [(f"{spelling.get(key, key)} = {told[key]}", f"recipe.toml has network.{key} = {written.get(key)}")
+             for key in apart if not TRAINING_ONLY.search(key)]
+    if wrong:
+        raise CorruptFileError(f"config.json and recipe.toml in {folder} contradict each other; copy the whole folder "
+                               "again, or delete recipe.toml if config.json is right", wrong)
+    changes = {f"network.{key}": told[key] for key in apart}
+    notices = [f"{folder}: {spelling.get(key, key)} = {told[key]} of config.json is used; recipe.toml has "
+               f"{written.get(key)}." for key in apart]
+    return own.with_changes(changes, "config.json") if changes else own, notices
+
+
+def agreed_in_family(folder: Path, family: Family, config: Mapping[str, Any],
+                     own: Recipe) -> tuple[Recipe, list[str]]:
+    """Of what config.json states; what it leaves out is the recipe's."""
+    written = {**flatten(own.values), "tokenizer.vocab_size": config.get("vocab_size")}
+    stated = {family.aliases.get(key, key) for key, value in config.items() if value is not None}
+    names = {setting.ours: setting.theirs for setting in family.settings
+             if setting.theirs in stated and setting.ours.startswith("network.")}
+    sides = [family.values(side) for side in (config, {**family.complete(config), **family.config(written)})]
+    theirs, ours = ({key.removeprefix("network."): side[key] for key in names} for side in sides)
+    return agreed(folder, own, theirs, ours, {key.removeprefix("network."): name for key, name in names.items()})
+
+
+def check_finite(folder: Path, names: Iterable[str], weights: Mapping[str, Tensor]) -> None:
+    """A single NaN in the weights makes every output NaN."""
+    # a sum is one pass without memory; it may overflow where no number does, so that a suspicion is looked into
+    wrong = [name for name in names if not torch.isfinite(weights[name].sum()) and
+             not torch.isfinite(weights[name]).all()]
+    if wrong:
+        more = f" and {len(wrong) - 4} more" if len(wrong) > 4 else ""
+        raise CorruptFileError(f"the weights in {folder} hold NaN or infinite numbers: {', '.join(wrong[:4])}{more}; "
+                               "the file is damaged or its training diverged: copy it again, or take a checkpoint from "
+                               "before.")

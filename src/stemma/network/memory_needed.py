@@ -1,0 +1,44 @@
+"""Whether a network fits into this machine at all, asked before anything is allocated."""
+
+from __future__ import annotations
+
+import os
+
+import torch
+
+from stemma.errors import UserError
+from stemma.schema.network import NetworkSettings
+
+BYTES = 4  # of a parameter
+
+
+def fewest_parameters(settings: NetworkSettings, vocabulary: int) -> int:
+    """At least so many: the embedding matrices, and the two maps of the feed-forward layers with attention's output."""
+    embedding = vocabulary * min(settings.embedding.width or settings.width, settings.width)
+    if settings.embedding.cutoffs:  # rare tokens have shorter vectors
+        embedding = min(vocabulary, settings.embedding.cutoffs[0]) * settings.width
+    positions = getattr(settings.position, "maximum", 0) * settings.width if settings.position.kind == "learned" else 0
+    shared = settings.sharing in ("all", "feedforward") or settings.depth.kind == "recurrent"
+    layer = 2 * settings.width * settings.feedforward if settings.transition == "feedforward" else 0
+    layers = 1 if shared else settings.layers + (settings.decoder.layers if settings.decoder else 0)
+    return embedding + positions + layers * layer
+
+
+def check_memory(settings: NetworkSettings, vocabulary: int) -> None:
+    """Refuse a network whose parameters alone are more than the machine's memory: it would be killed, not told."""
+    if torch.empty(0).device.type != "cpu":  # a network that is only counted (meta), or one for another memory
+        return
+    needed, there = BYTES * fewest_parameters(settings, vocabulary), memory()
+    if there and needed > there:
+        raise UserError(f"the network's parameters alone take {needed / 1e9:,.0f} GB, and this machine has "
+                        f"{there / 1e9:,.0f} GB of memory; make it smaller: network.width is {settings.width:,}, "
+                        f"network.layers {settings.layers:,}, network.feedforward {settings.feedforward:,}, the "
+                        f"vocabulary {vocabulary:,}.")
+
+
+def memory() -> int:
+    """Of this machine, in bytes; 0 where it is not known."""
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (ValueError, OSError, AttributeError):
+        return 0
