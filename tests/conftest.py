@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import pickle
 import random
 import signal
 import sys
@@ -94,6 +95,14 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, Callable[
         return place / "made"
 
     return get
+
+
+@pytest.fixture(scope="session")
+def python_pages(shared: Callable[[str, Callable[[Path], object]], Path]) -> list:
+    """The documentation inside this Python, read once: it takes seconds."""
+    from stemma.lab.quickstart.harvest import harvest
+
+    return pickle.loads(shared("python-pages", lambda file: file.write_bytes(pickle.dumps(harvest()))).read_bytes())
 
 
 @pytest.fixture(scope="session")
