@@ -24,10 +24,13 @@ SHORT = {"minutes": 0.02, "seeds": 2, "labels": 40, "tests": 60}
 
 
 @pytest.fixture(scope="module")
-def told(tmp_path_factory, python_pages) -> dict:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(story.harvest, "harvest", lambda: python_pages)
-        return quickstart(tmp_path_factory.mktemp("short") / "quickstart", **SHORT)
+def told(shared, python_pages) -> dict:
+    def make(folder: Path) -> None:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(story.harvest, "harvest", lambda: python_pages)
+            quickstart(folder, **SHORT)
+
+    return json.loads((shared("quickstart", make) / "result.json").read_text())
 
 
 def test_every_number_is_there_and_possible(told):
