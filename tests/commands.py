@@ -117,9 +117,10 @@ class Running:
         self.folder.cleanup()
         return Finished(code, out, err)
 
-    def kill_when(self, condition: Callable[[], object], signal_number: signal.Signals = signal.SIGKILL) -> Finished:
+    def kill_when(self, condition: Callable[[], object], signal_number: signal.Signals = signal.SIGKILL,
+                  seconds: float = 60) -> Finished:
         """Wait until something is so, then send the signal at once; the child may have ended before."""
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + seconds
         while not condition():
             if time.monotonic() > deadline:
                 self.send(signal.SIGKILL)

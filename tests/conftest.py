@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import pickle
 import random
 import signal
 import sys
@@ -20,10 +21,11 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # started in the backgrou
     signal.signal(signal.SIGINT, signal.default_int_handler)
 os.fsync = lambda handle: None  # only a power cut needs it; with it, tests wait for the disk as long as they compute
 
-LONG = ("faults/test_kill.py", "test_docs.py", "lab/test_quickstart.py", "lab/test_lab_work.py",
-        "faults/test_kill_pipeline.py", "faults/test_bad_input.py", "faults/test_kill_finetune.py",
-        "faults/test_kill_strategies.py", "faults/test_kill_tasks.py", "faults/test_kill_multitask.py",
-        "lab/test_browser.py")  # the longest first
+LONG = (  # the longest first
+    "faults/test_kill.py", "test_docs.py", "lab/test_quickstart.py", "lab/test_lab_work.py", "training/test_loop.py",
+    "objectives/test_replaced_token.py", "faults/test_kill_pipeline.py", "faults/test_bad_input.py",
+    "faults/test_kill_finetune.py", "faults/test_kill_strategies.py", "tasks/test_seq2seq.py",
+    "faults/test_kill_tasks.py", "faults/test_kill_multitask.py", "lab/test_browser.py")
 NOT_FAST = ("faults", "test_docs.py", "lab/test_browser.py", "lab/test_quickstart.py")  # left out by make test-fast
 
 
@@ -132,6 +134,14 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, Callable[
         return place / "made"
 
     return get
+
+
+@pytest.fixture(scope="session")
+def python_pages(shared: Callable[[str, Callable[[Path], object]], Path]) -> list:
+    """The documentation inside this Python, read once: it takes seconds."""
+    from stemma.lab.quickstart.harvest import harvest
+
+    return pickle.loads(shared("python-pages", lambda file: file.write_bytes(pickle.dumps(harvest()))).read_bytes())
 
 
 @pytest.fixture(scope="session")

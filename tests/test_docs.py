@@ -15,40 +15,69 @@ from conftest import small_text
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 SHORTER = [(re.compile(r"--minutes \S+"), "--steps 4"), (re.compile(r"--steps [\d_]{2,}"), "--steps 4")]
+ANYTHING = "*"
 LONG = ("stemma quickstart",)  # has tests of its own
 SLOW = ("seq2seq.md", "encoders.md", "recurrence.md")  # a minute each, and what they show has tests of its own
 
 
-def blocks(page: Path) -> list[tuple[str, str]]:
-    """The (language, content) of each fenced block that is meant to be typed."""
-    return re.findall(r"^```(sh|python)\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
+def typed(page: Path) -> list[tuple[str, str]]:
+    """The (language, content) of each command and each program that is meant to be typed."""
+    blocks = re.findall(r"^```(sh|python)\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
+    return [(language, one) for language, content in blocks
+            for one in ([content] if language == "python" else content.splitlines())]
 
 
-@pytest.mark.parametrize("page", [pytest.param(page, id=page.name, marks=[pytest.mark.slow] * (page.name in SLOW))
-                                  for page in PAGES])
-def test_the_commands_of_the_page_work(page: Path, tmp_path: Path) -> None:
+def parts(page: Path) -> list[list[tuple[str, str]]]:
+    """The commands of a page in groups that need nothing of each other, so that workers can share them out: they go
+    together where one names what the other makes, and a program that writes files goes with all that follow."""
+    groups: list[tuple[set[str], set[str], list[int]]] = []  # what is made, what is named, and by which
+    every = typed(page)
+    for number, (language, content) in enumerate(every):
+        named = set(re.findall(r"[\w.-]+", content))
+        made = set(re.findall(r"(?:--out|--html|--exclude) +([\w.-]+)", content))
+        made |= {ANYTHING} if language == "python" and "write" in content else set()
+        joined = [group for group in groups if group[0] & (named | {ANYTHING}) or made & group[1]]
+        groups = [group for group in groups if group not in joined]
+        groups.append((made.union(*(group[0] for group in joined)), named.union(*(group[1] for group in joined)),
+                       [*(one for group in joined for one in group[2]), number]))
+    return [[every[number] for number in sorted(numbers)] for _, _, numbers in sorted(groups, key=lambda one: one[2])]
+
+
+@pytest.mark.parametrize(("page", "part"), [
+    pytest.param(page, part, id=f"{page.name}-{number}", marks=[pytest.mark.slow] * (page.name in SLOW))
+    for page in PAGES for number, part in enumerate(parts(page), 1)])
+def test_the_commands_of_the_page_work(page: Path, part: list[tuple[str, str]], tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text(small_text())
     write_pairs(tmp_path)
     write_beside(tmp_path)
     for name, content in re.findall(r"^```toml\n# (\S+\.toml)\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL):
         (tmp_path / name).write_text(content)
     targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
-    for language, content in blocks(page):
+    for language, line in part:
         if language == "python":
-            done = python(content, folder=tmp_path)
-            assert done.code == 0, f"{content}\n{done.out}\n{done.err}"
+            done = python(line, folder=tmp_path)
+            assert done.code == 0, f"{line}\n{done.out}\n{done.err}"
             continue
-        for line in content.splitlines():
-            command = line.split("#")[0].strip()
-            if command.startswith("make "):
-                assert {word for word in command.split()[1:] if "=" not in word} <= set(targets), line
-            elif command.startswith("stemma ") and not command.startswith(LONG):
-                for pattern, replacement in SHORTER:
-                    command = pattern.sub(replacement, command)
-                done = stemma(*shlex.split(command)[1:], folder=tmp_path)
-                assert done.code == 0, f"{command}\n{done.out}\n{done.err}"
-            elif command and not command.startswith(LONG):
-                pytest.fail(f"{page.name} shows a command that no test knows how to run: {line}")
+        command = line.split("#")[0].strip()
+        if command.startswith("make "):
+            assert {word for word in command.split()[1:] if "=" not in word} <= set(targets), line
+        elif command.startswith("stemma ") and not command.startswith(LONG):
+            for pattern, replacement in SHORTER:
+                command = pattern.sub(replacement, command)
+            done = stemma(*shlex.split(command)[1:], folder=tmp_path)
+            assert done.code == 0, f"{command}\n{done.out}\n{done.err}"
+        elif command and not command.startswith(LONG):
+            pytest.fail(f"{page.name} shows a command that no test knows how to run: {line}")
+
+
+def test_a_page_is_taken_apart_where_nothing_is_shared(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("```sh\nstemma a --out run\nstemma b\nstemma c run --out other # say so\n```\n"
+                    "```python\nload('other/model')\n```\n```sh\nstemma d --out lab\nstemma e lab\n```\n")
+    together = [[line.split()[1] if kind == "sh" else kind for kind, line in part] for part in parts(page)]
+    assert together == [["a", "c", "python"], ["b"], ["d", "e"]]
+    page.write_text("```sh\nstemma a\n```\n```python\nwrite()\n```\n```sh\nstemma b\nstemma c\n```\n")
+    assert [len(part) for part in parts(page)] == [1, 3]
 
 
 def write_pairs(folder: Path) -> None:

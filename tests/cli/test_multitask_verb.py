@@ -79,7 +79,8 @@ def test_what_is_wrong_is_told_before_anything_is_made(toy, tmp_path):
 
 def test_interrupted_while_a_task_is_alone_it_names_the_whole_run(toy, tmp_path):
     run = tmp_path / "run"
-    running = start("multitask", toy / "plan.toml", "--model", toy / "bert", "--out", run, "--steps", 300)
+    running = start("multitask", toy / "plan.toml", "--model", toy / "bert", "--out", run, "--steps", 80,
+                    "training.log_every=1")
     ended = running.kill_when(lambda: (run / "tasks" / "mood" / "log.jsonl").is_file(), signal.SIGINT)
     assert ended.code == 130 and f"`stemma resume {run}`" in ended.err, ended.err
 

@@ -167,12 +167,8 @@ def test_write(tmp_path):
     assert (tmp_path / "corpus.txt").read_text() == "One.\nTwo.\n\nThree.\n"
 
 
-@pytest.fixture(scope="module")
-def real():
-    return harvest()
-
-
-def test_the_running_python_has_a_corpus(real):
+def test_the_running_python_has_a_corpus(python_pages):
+    real = python_pages
     sentences = [sentence for page in real for sentence in page.sentences]
     assert len(sentences) > 15_000
     assert sum(page.words for page in real) > 200_000
@@ -184,7 +180,8 @@ def test_the_running_python_has_a_corpus(real):
     assert sum(word.strip("\"'(),.;:").isalpha() for word in words) / len(words) > 0.85
 
 
-def test_the_running_python_splits_without_leaks(real):
+def test_the_running_python_splits_without_leaks(python_pages):
+    real = python_pages
     train, held_out = split(real, seed=0)
     share = sum(page.words for page in held_out) / sum(page.words for page in real)
     assert 0.09 < share <= 0.1

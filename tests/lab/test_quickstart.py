@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import shlex
 import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import numpy as np
 import pytest
-from commands import process
+from commands import start
 
 from stemma import lineage
 from stemma.cli import main
@@ -24,12 +20,17 @@ from stemma.lab.quickstart.quickstart import quickstart
 from stemma.lab.report.run_report import typed_changes, write_report
 from stemma.training.run import read_run
 
-SHORT = {"minutes": 0.05, "seeds": 2, "labels": 40, "tests": 60}
+SHORT = {"minutes": 0.02, "seeds": 2, "labels": 40, "tests": 60}
 
 
 @pytest.fixture(scope="module")
-def told(tmp_path_factory) -> dict:
-    return quickstart(tmp_path_factory.mktemp("short") / "quickstart", **SHORT)
+def told(shared, python_pages) -> dict:
+    def make(folder: Path) -> None:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(story.harvest, "harvest", lambda: python_pages)
+            quickstart(folder, **SHORT)
+
+    return json.loads((shared("quickstart", make) / "result.json").read_text())
 
 
 def test_every_number_is_there_and_possible(told):
@@ -37,8 +38,8 @@ def test_every_number_is_there_and_possible(told):
     assert set(told["masked"]) == {"unigram", "bigram", "two-sided", "model"}
     assert all(0 <= each["accuracy"] <= 1 and each["loss"] > 0 for each in told["masked"].values())
     assert told["masked"]["two-sided"]["loss"] < told["masked"]["bigram"]["loss"] < told["masked"]["unigram"]["loss"]
-    for start in ("random", "pre-trained"):
-        assert len(told["probe"][start]["test"]) == SHORT["seeds"]
+    for beginning in ("random", "pre-trained"):
+        assert len(told["probe"][beginning]["test"]) == SHORT["seeds"]
     assert len(told["filled"]) == story.FILLED and all("[MASK]" in row["text"] for row in told["filled"])
     assert json.loads((Path(told["out"]) / "result.json").read_text())["masked"] == told["masked"]
 
@@ -105,12 +106,13 @@ def _refuse() -> list:
     raise UserError("no source")
 
 
-def test_interrupted_it_goes_on_where_it_was(tmp_path, monkeypatch):
+def test_interrupted_it_goes_on_where_it_was(tmp_path, monkeypatch, python_pages):
+    monkeypatch.setattr(story.harvest, "harvest", lambda: python_pages[::8])
     monkeypatch.setattr(story, "_measure", _interrupt)
     with pytest.raises(Interrupted, match="stemma quickstart --out .* goes on"):
         quickstart(tmp_path / "q", **SHORT)
     written = (tmp_path / "q/train.txt").stat().st_mtime_ns
-    with pytest.raises(UserError, match="--minutes 0.05 --seed 0"):
+    with pytest.raises(UserError, match="--minutes 0.02 --seed 0"):
         quickstart(tmp_path / "q", **{**SHORT, "minutes": 9})
     monkeypatch.undo()
     monkeypatch.setattr(story, "pretrain", _interrupt)  # must not be called again
@@ -123,15 +125,11 @@ def _interrupt(*_: object, **__: object) -> dict:
 
 
 def test_control_c_while_pretraining_exits_130_and_resumes(tmp_path):
-    log, deadline = tmp_path / "q/run/log.jsonl", time.monotonic() + 120
-    with process(sys.executable, "-m", "stemma", "quickstart", "--out", tmp_path / "q", "--minutes", "9",
-                 stderr=subprocess.PIPE, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"}) as child:
-        while not (log.is_file() and log.stat().st_size) and time.monotonic() < deadline:
-            time.sleep(0.1)
-        child.send_signal(signal.SIGINT)
-        _, said = child.communicate(timeout=60)
-    assert child.returncode == 130
-    assert said.splitlines()[-1].startswith("stopped at step") and "stemma quickstart --out" in said.splitlines()[-1]
+    log = tmp_path / "q/run/log.jsonl"
+    process = start("quickstart", "--out", tmp_path / "q", "--minutes", 9)
+    stopped = process.kill_when(lambda: log.is_file() and log.stat().st_size, signal.SIGINT, seconds=120)
+    last = stopped.err.splitlines()[-1]
+    assert stopped.code == 130 and last.startswith("stopped at step") and "stemma quickstart --out" in last
     assert list((tmp_path / "q/run/checkpoints").glob("step-*"))
 
 
