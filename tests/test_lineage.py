@@ -342,6 +342,18 @@ def test_a_resolved_recipe_reads_back_equal_and_runs_alone(tmp_path, monkeypatch
     assert "is resolved at size tiny" in message(path, size="mini")
 
 
+@pytest.mark.parametrize("name", ["t5@tiny", "xlnet@tiny", "transformer-xl@tiny", "gpt2@tiny"])
+def test_a_run_from_before_a_setting_existed_keeps_what_it_did(tmp_path, name):
+    """Its recipe.toml lacks the setting, and inherits nothing: the default is how things were."""
+    stored = lineage.recipe(name).to_toml().splitlines()
+    older = [line for line in stored if "output_dropout" not in line and "distribution" not in line]
+    assert len(older) < len(stored)
+    network = lineage.recipe(child(tmp_path, "\n".join(older) + "\n", "recipe.toml")).settings.network
+    assert (network.output_dropout, network.attention.output_dropout) == (0.0, None)
+    assert network.initialization.distribution == "truncated_normal"
+    assert network.dropout == lineage.recipe(name).settings.network.dropout
+
+
 def test_the_toml_writer_survives_awkward_text():
     values = {"a": 'quote " back \\ tab \t line \n del \x7f 中文', "b.c": {"d": [1, 2.5, True], "e": {"f": 1e-12}},
               "g": {}}

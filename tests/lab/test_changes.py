@@ -68,6 +68,7 @@ def test_roberta():
         "network.position.offset": {"network.position.offset"},
         "network.position.counts": {"network.position.counts"},
         "network.norm.epsilon": {"network.norm.epsilon"},
+        "network.initialization.distribution": {"network.initialization.distribution"},
         "objective.next_sentence": {"objective.next_sentence"},
         "objective.masked_lm.dynamic": {"objective.masked_lm.dynamic"},
         "training.optimizer.beta2": {"training.optimizer.beta2"},

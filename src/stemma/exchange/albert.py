@@ -1,5 +1,9 @@
 """ALBERT (arXiv:1909.11942) as Hugging Face lays it out: a narrow table, a map up to the layers' width, and groups of
-layers, of which there is one where all is shared and one a layer where nothing is."""
+layers, of which there is one where all is shared and one a layer where nothing is.
+
+Over there the feed-forward layer's output is not dropped in training. The authors' code drops it (modeling.py,
+`attention_ffn_block`), and so do we.
+"""
 
 from __future__ import annotations
 
