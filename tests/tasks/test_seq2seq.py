@@ -80,7 +80,7 @@ def test_training_is_gentler_than_before(models):
         before = load(models(name, "network.width=128"))
         after = adapted(before).settings.training
         assert after.learning_rate < before.recipe.settings.training.learning_rate
-        assert after.schedule.kind == slower and after.clip_norm
+        assert after.schedule.kind == slower and (after.clip_norm is None) == (name == "t5")  # Adafactor has its own
 
 
 @pytest.mark.parametrize("name", ["bert", "xlnet", "transformer-xl"])
@@ -109,7 +109,7 @@ def test_the_length_of_a_run(tmp_path, models, data):
     count = len((tmp_path / "train.tsv").read_text().splitlines()) - 1
     rows = 8 * 32 // 5  # places, by those of the longest pairs: three words and what stands around them
     assert result["steps"] == settings.validate_every == settings.checkpoint_every == pytest.approx(count / rows, abs=4)
-    assert settings.batch_size == 8 and settings.warmup_steps == result["steps"] // 10
+    assert settings.batch_size == 8 and settings.warmup_steps == int(0.025 * result["steps"])  # BART's
     two = run_briefly(model, data, tmp_path / "two", "training.batch_size=8", steps=None, epochs=2)
     assert two["steps"] == 2 * result["steps"] and two["tokens"] == pytest.approx(2 * result["tokens"], rel=0.1)
     three = run_briefly(model, data, tmp_path / "three", "training.steps=7", steps=None)
