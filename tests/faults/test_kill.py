@@ -33,7 +33,8 @@ VARIANTS = {
     "dynamic masks, 5000 tokens": ["--tokens", "5000", DYNAMIC],
     "two lengths": [*STEPS, "corpus.first_phase.share=0.5", "corpus.first_phase.sequence_length=16"],
     "two lengths by tokens": ["--tokens", "4200", DYNAMIC, "corpus.first_phase.share=0.3",
-                              "corpus.first_phase.sequence_length=16"],
+                              "corpus.first_phase.sequence_length=16", "corpus.first_phase.batch_size=12",
+                              "corpus.first_phase.warmup_steps=3"],
     "gradient slices": [*STEPS, DYNAMIC, "training.micro_batch_size=3"],
     # large enough that torch really splits the work
     "two threads": ["--steps", "18", "training.threads=2", "network.width=128", "network.feedforward=512",
