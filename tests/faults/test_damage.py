@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
 import shutil
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -225,6 +227,23 @@ def test_an_edited_recipe_is_answered_by_a_command_that_works(here, made, capsys
     assert command[:3] == ["stemma", "pretrain", "run/recipe.toml"] and "--from" in command
     assert main([*command[1:], "--steps", "1"]) == 0
     assert read_run(Path("NEW"))[0].settings.training.learning_rate == 0.2
+
+
+def test_text_that_came_through_a_pipe(here, monkeypatch, capsys, text_file):
+    """It is kept in the run, from which the corpus is made."""
+    def interrupt(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    os.mkfifo("pipe")
+    writer = threading.Thread(target=Path("pipe").write_bytes, args=(text_file.read_bytes(),))
+    writer.start()
+    monkeypatch.setattr("stemma.training.pretrain.corpus_from_text", interrupt)
+    assert main(["pretrain", "bert@tiny", *SMALL, "--corpus", "pipe", "--out", "piped"]) == 130
+    writer.join()
+    assert main(["resume", "piped"]) == 130
+    flipped(Path("piped/text-1.txt"))
+    Path("pipe").unlink()
+    assert f"text-1.txt {FOUND}" in refused(capsys, "resume", "piped")
 
 
 def test_what_several_tasks_reached_together(here, made, capsys):

@@ -241,6 +241,7 @@ def test_results_of_another_version_are_refused(tmp_path, text):
     asked.write(tmp_path / "lab")
     stored = json.loads((tmp_path / "lab/lab.json").read_text())
     (tmp_path / "lab/lab.json").write_text(json.dumps(stored | {"version": 0}))
+    (tmp_path / "lab/checksums.json").unlink()  # as in a lab that another version made
     with pytest.raises(UserError, match="another version"):
         work.run_experiment(asked, tmp_path / "lab")
     with pytest.raises(UserError, match="another version"):

@@ -70,7 +70,7 @@ def test_a_kill_while_room_is_made_leaves_no_run_under_a_number_that_is_not_its_
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr("stemma.tasks.pipeline.cache.write_atomically", killed)  # after the old one has left
+        patch.setattr("stemma.tasks.pipeline.cache.store_object", killed)  # after the old one has left
         settle(tmp_path, two, [])
     assert settle(tmp_path, two, []) == {"stages/a": "changed"} and content(tmp_path, "stages/a") is None
     assert settle(tmp_path, one, []) == {"stages/a": "kept"} and content(tmp_path, "stages/a") == "1"

@@ -320,7 +320,7 @@ def test_a_loaded_tokenizer_neither_cuts_nor_pads(trained, tmp_path):
     ({"vocab.txt": b"\xff\xfe"}, "no readable tokenizer"), ({"vocab.json": "{}"}, "no tokenizer in"),
     ({"vocab.json": '{"a": 0, "b": 1, "ab": 2}', "merges.txt": "a b c"}, "no pair: a b c"),
     ({"x.model": "nonsense"}, r"x\.model is no readable tokenizer"), ({"x.model": ""}, "without pieces"),
-    ({"vocab.txt": "[UNK]\na", "tokenizer_config.json": "{"}, "tokenizer_config.json is not readable"),
+    ({"vocab.txt": "[UNK]\na", "tokenizer_config.json": "{"}, "tokenizer_config.json is damaged"),
 ])  # fmt: skip
 def test_damaged_or_unknown_files(tmp_path, files, said):
     for name, content in files.items():
