@@ -52,6 +52,7 @@ def _tell(result: dict[str, Any]) -> None:
     print(f"\nGuessing {result['places']:,} hidden tokens of the held-out modules")
     _table([["", "right", "nats"], *([name, f"{masked[key]['accuracy']:.1%}", f"{masked[key]['loss']:.2f}"]
                                      for key, name in READERS.items())])
+    print(f"  {result['verdicts']['masked']['said']}")
     print("\nSome of them, drawn at random")
     for row in result["filled"]:
         print(f"  {row['text']}\n    was {row['truth']}; guesses {guesses(row)}")
@@ -60,6 +61,7 @@ def _tell(result: dict[str, Any]) -> None:
     _table([["", "test accuracy", "each seed"],
             *([f"from {name} weights", f"{mean(probe[name]['test']):.3f} ± {spread(probe[name]['test']):.3f}",
                " ".join(f"{value:.3f}" for value in probe[name]["test"])] for name in ("random", "pre-trained"))])
+    print(f"  {result['verdicts']['probe']['said']}")
     print("\nThe same by hand")
     for line in result["commands"]:
         print(f"  {line}")

@@ -125,7 +125,9 @@ def quickstart(out: str | Path = "quickstart", *, minutes: float = 4.0, seed: in
     result = stages.result() | {"out": str(out), "report": str(folder / REPORT), "recipe": RECIPE,
                                 "changes": list(CHANGES), "commands": commands(folder, wishes)}
     from stemma.lab.quickstart.quickstart_page import write_page
+    from stemma.lab.quickstart.verdict import verdicts
 
+    result["verdicts"] = verdicts(result)
     write_page(result, folder, REASONS)
     write_atomically(folder / RESULT, json.dumps(result, indent=1))
     return result
