@@ -87,12 +87,14 @@ def test_an_option_of_theirs_is_answered_with_ours(verb, typed, ours, capsys):
 @pytest.mark.parametrize(("typed", "ours"), [
     ("lr=1e-3", "training.learning_rate"), ("training.lr=1e-3", "training.learning_rate"),
     ("learning_rate=1e-3", "training.learning_rate"), ("per_device_train_batch_size=8", "training.batch_size"),
-    ("weight_decay=0.1", "training.optimizer.weight_decay"), ("training.weight_decay=1", "training.optimizer.weight_decay"),
+    ("weight_decay=0.1", "training.optimizer.weight_decay"),
+    ("training.weight_decay=1", "training.optimizer.weight_decay"),
     ("warmup_ratio=0.1", "training.warmup_steps"), ("max_seq_length=64", "corpus.sequence_length"),
     ("mlm_probability=0.2", "objective.masked_lm.rate"), ("save_steps=9", "training.checkpoint_every"),
     ("fp16=true", "training.precision"), ("hidden_size=64", "network.width"), ("n_layer=3", "network.layers"),
     ("network.num_hidden_layers=3", "network.layers"), ("heads=2", "network.heads"), ("n_head=2", "network.heads"),
-    ("gradient_accumulation_steps=2", "training.micro_batch_size"), ("network.hidden_dropout_prob=0", "network.dropout"),
+    ("gradient_accumulation_steps=2", "training.micro_batch_size"),
+    ("network.hidden_dropout_prob=0", "network.dropout"),
 ])
 def test_a_key_of_theirs_is_answered_with_ours(typed, ours):
     with pytest.raises(UserError) as told:

@@ -48,7 +48,7 @@ TABLE: dict[tuple[str, ...], tuple[Here, ...]] = {
     ("per_device_train_batch_size", "train_batch_size", "batch_size", "per_gpu_train_batch_size"):
         (Here("training.batch_size", _SEQUENCES), Here("--batch")),
     ("gradient_accumulation_steps", "accumulation_steps"):
-        (Here("training.micro_batch_size", "the sequences computed at once; training.batch_size stays the whole step"),),
+        (Here("training.micro_batch_size", "sequences computed at once; training.batch_size stays the whole step"),),
     ("max_seq_length", "seq_length", "block_size", "max_length", "max_source_length", "model_max_length"):
         (Here("corpus.sequence_length"), Here("--length")),
     ("per_device_eval_batch_size", "eval_batch_size"): (Here("", "batches of an evaluation are sized by themselves"),),
