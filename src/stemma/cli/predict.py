@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
 TaskOption = Annotated[str | None, typer.Option(metavar="NAME", help="Which task, if the model answers several.")]
 ColumnsOption = Annotated[str | None, typer.Option("--columns", metavar="OURS=FILE'S,...",
-                                                   help="Columns that are named otherwise: text=review.")]
+                                                   help="Columns that are named otherwise: text=review; or their "
+                                                        "numbers, if there is no header: text=1.")]
 LISTED = 5  # of the worst errors, for people
 MOST_CLASSES = 12  # of a confusion matrix on a terminal
 

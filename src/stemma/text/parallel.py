@@ -18,7 +18,7 @@ from stemma.errors import UserError, did_you_mean
 from stemma.text.faults import Faults
 from stemma.text.readers import list_files
 from stemma.text.streams import COMPRESSED, STDIN, Notice, check_encoding, name_of, read_text
-from stemma.text.tables import FORMATS
+from stemma.text.tables import FORMATS, header_of
 
 SIDES = ("source", "target")
 COLUMNS = ",".join(SIDES)
@@ -182,13 +182,16 @@ class _Reader:
         name = name_of(path)
         rows = ((number, line.split("\t")) for number, line in lines) if kind == "tsv" else comma_rows(name, lines)
         number, head = next(rows)
-        head = [cell.strip() for cell in head]
+        first = head
+        head, headed = header_of(first, columns)
         if set(columns) <= set(head):
             chosen = [head.index(column) for column in columns]
+            rows = rows if headed else chain([(number, first)], rows)
         elif ",".join(columns) != COLUMNS or len(head) > 2:
             missing = [column for column in columns if column not in head]
             raise UserError(f"{name} has no column {' and no column '.join(missing)} (its first line has: "
-                            f"{', '.join(cell[:20] for cell in head)}); name two of its columns with --columns."
+                            f"{', '.join(cell[:20] for cell in head)}); name two of its columns with --columns, or, if "
+                            "there is no header, count them: --columns 1,2."
                             f"{did_you_mean(missing[0], head)}")
         else:
             chosen = [0, 1]
