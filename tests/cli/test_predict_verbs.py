@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 import toy_tasks
 from commands import stemma
+from watching import noted
 
+from stemma.cli import main
 from stemma.tasks.prepare import Task, finetune
 
 KINDS = ["classify", "pair", "regress", "choice", "qa", "tag", "rank"]
@@ -176,6 +178,18 @@ def test_what_is_wrong_is_said_in_a_sentence(tmp_path, tuned):
             done = stemma(*arguments, *more)
             assert done.code == 2 and said in done.err, (arguments, done)
         assert not (tmp_path / "out").exists()
+
+
+def test_answers_say_how_far_they_are(tmp_path, tuned, capsys):
+    data = str(tuned("classify").parent / "classify-dev.jsonl")
+    for way, label in ((["predict", data], "answering"), (["predict", data, "--json"], "answering"),
+                       (["evaluate", "--data", data], "predicting")):
+        if way[-1] == data and way[0] == "predict":
+            way += ["--out", str(tmp_path / "answers.jsonl")]
+        with noted() as seen:
+            assert main([way[0], str(tuned("classify")), *way[1:]]) == 0
+        assert seen[label][0] == 32 and seen["predicting"] == (32, 32)
+    assert capsys.readouterr().err == ""
 
 
 def test_columns_of_a_file_without_a_header_are_counted(tmp_path, tuned):

@@ -35,6 +35,7 @@ from stemma.cli.finetune import Tasks, finetune_app
 from stemma.cli.output import emit
 from stemma.cli.tokenizer import tokenizer_app
 from stemma.errors import Interrupted, UserError, did_you_mean
+from stemma.progress import watched
 
 
 class Verbs(TyperGroup):
@@ -108,7 +109,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if hasattr(stream, "reconfigure"):  # a terminal that lacks a character must not end the run
             stream.reconfigure(errors="backslashreplace")
     try:
-        with _terminable():
+        with _terminable(), watched():
             code = typer.main.get_command(app).main(given, prog_name="stemma", standalone_mode=False)
         sys.stdout.flush()
     except BaseException as error:

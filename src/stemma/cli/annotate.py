@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from stemma.cli.output import DebugOption, JsonOption, columns, console, emit
+from stemma.cli.output import DebugOption, JsonOption, columns, emit
+from stemma.progress import stage
 
 SOURCES = {"mined": "phrases found", "lexicon": "entries", "spans": "different spans"}
 
@@ -39,10 +38,10 @@ def annotate(
     """
     from stemma.corpus.annotate import annotate as run_it
 
-    with _progress() as progress:
+    with stage("annotating", unit="tokens") as work:
         result = run_it(corpus, phrases=phrases, entities=entities, roles=roles, min_count=min_count,
                         threshold=threshold, longest=longest, encoding=encoding, top=top, overwrite=overwrite,
-                        progress=progress)
+                        progress=work.done)
     emit(result, json, lambda: print(_shown(result)))
 
 
@@ -60,17 +59,3 @@ def _shown(result: dict[str, Any]) -> str:
                 for one in side["top"]]
         lines += [f"    {line}" for line in columns(rows)]
     return "\n".join(lines)
-
-
-@contextmanager
-def _progress() -> Iterator[Callable[[int], None] | None]:
-    """Tokens looked at, on stderr while there is somebody to look at it."""
-    from rich.progress import Progress, SpinnerColumn, TextColumn
-
-    if not console(stderr=True).is_terminal:
-        yield None
-        return
-    parts = (SpinnerColumn(), TextColumn("annotating"), TextColumn("{task.completed:,.0f} tokens"))
-    with Progress(*parts, console=console(stderr=True), transient=True) as bar:
-        task = bar.add_task("", total=None)
-        yield lambda done: bar.update(task, completed=done)

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from stemma.cli.output import DebugOption, JsonOption, columns, console, emit, notice, shown
+from stemma.cli.output import DebugOption, JsonOption, columns, emit, notice, shown
 from stemma.cli.train import DocumentsOption, EncodingOption, ErrorsOption, FieldOption, OverwriteOption
+from stemma.progress import stage
 
 
 def register(app: typer.Typer) -> None:
@@ -41,10 +40,10 @@ def clean(
     from stemma.text.cleaning.rules import load_rules
 
     chosen = load_rules(rules, change or ())
-    with _progress("cleaning") as progress:
+    with stage("cleaning", unit="characters") as work:
         result = run_it(paths, out, rules=chosen, languages=language or (), also=also or (), documents=documents,
                         field=field, encoding=encoding, errors=errors, show=show, overwrite=overwrite, notice=notice,
-                        progress=progress)
+                        progress=work.done)
     emit(result, json, lambda: print(_cleaned(result)))
 
 
@@ -69,10 +68,10 @@ def overlap(
     """
     from stemma.corpus.overlap import overlap as measure
 
-    with _progress("reading") as progress:
+    with stage("reading", unit="characters") as work:
         result = measure(corpus, file, n=n, false_positives=false_positives, documents=documents, field=field,
                          encoding=encoding, errors=errors, limit=limit, show=show, exclude=exclude,
-                         overwrite=overwrite, notice=notice, progress=progress)
+                         overwrite=overwrite, notice=notice, progress=work.done)
     emit(result, json, lambda: print(_overlapping(result)))
 
 
@@ -108,17 +107,3 @@ def _overlapping(result: dict[str, Any]) -> str:
               f"(so at most {rate['at_most']:.1e}, at 95%); the fill implies {rate['implied']:.1e}, "
               f"wanted {rate['wanted']:.1e}"]
     return "\n".join(lines)
-
-
-@contextmanager
-def _progress(label: str) -> Iterator[Callable[[int], None] | None]:
-    """What was done so far, on stderr while there is somebody to look at it; it takes the characters that are done."""
-    from rich.progress import DownloadColumn, Progress, SpinnerColumn, TextColumn, TransferSpeedColumn
-
-    if not console(stderr=True).is_terminal:
-        yield None
-        return
-    parts = (SpinnerColumn(), TextColumn(label), DownloadColumn(), TransferSpeedColumn())
-    with Progress(*parts, console=console(stderr=True), transient=True) as bar:
-        task = bar.add_task("", total=None)
-        yield lambda done: bar.update(task, completed=done)

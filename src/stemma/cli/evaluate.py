@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from stemma.cli.output import DebugOption, JsonOption, columns, console, emit, notice, shown
+from stemma.cli.output import DebugOption, JsonOption, columns, emit, notice, shown
 from stemma.cli.train import DocumentsOption, EncodingOption, ErrorsOption, FieldOption, OverwriteOption, SeedOption
 from stemma.cli.use import ModelArgument
+from stemma.progress import stage
 
 if TYPE_CHECKING:
     from stemma.exchange.model import Model
@@ -52,8 +51,8 @@ def perplexity(model: ModelArgument,
         raise UserError(f'--by is "{by}"; the only choice is document.')
     passages = read_passages(path, documents=documents, field=field, encoding=encoding, errors=errors, notice=notice)
     loaded = _load(model)
-    with counting("tokens") as watch:
-        result = measure(loaded, passages, length, stride, memory, by is not None, notice, watch)
+    with stage("scoring", unit="tokens") as work:
+        result = measure(loaded, passages, length, stride, memory, by is not None, notice, work.advance)
 
     def human() -> None:
         for one in result.get("by_document", []):
@@ -87,8 +86,8 @@ def cloze(model: ModelArgument,
     from stemma.tasks.cloze import cloze as ask
 
     loaded = _load(model)
-    with counting("questions") as watch:
-        result = ask(loaded, path, kind, length, limit, notice, watch)
+    with stage("asking", unit="questions") as work:
+        result = ask(loaded, path, kind, length, limit, notice, work.advance)
 
     def human() -> None:
         beside = f"perplexity of the word {result['perplexity']:,.1f}" if "perplexity" in result else \
@@ -137,8 +136,8 @@ def prompt(model: ModelArgument,
                   examples_of(shape, read_table(file, shape.columns or None, **reading)) for file in (data, examples))
     assert rows is not None
     loaded = _load(model)
-    with counting("rows") as watch:
-        result, answers = ask(loaded, shape, rows, pool, shots, seed, limit, length, notice, watch)
+    with stage("asking", unit="rows") as work:
+        result, answers = ask(loaded, shape, rows, pool, shots, seed, limit, length, notice, work.advance)
     if predictions is not None:
         _write(predictions, answers)
 
@@ -177,18 +176,3 @@ def _write(path: Path, answers: list[dict[str, Any]]) -> None:
 
     make_folder(path.parent)
     write_atomically(path, "".join(json.dumps(one, ensure_ascii=False) + "\n" for one in answers))
-
-
-@contextmanager
-def counting(what: str) -> Iterator[Callable[[int], None]]:
-    """How far it is, on stderr while there is somebody to look at it."""
-    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-
-    if not console(stderr=True).is_terminal:
-        yield lambda count: None
-        return
-    row = (SpinnerColumn(), TextColumn("{task.completed:,.0f} " + what), TextColumn("{task.speed:,.0f}/s"),
-           TimeElapsedColumn())
-    with Progress(*row, console=console(stderr=True), transient=True) as bar:
-        task = bar.add_task("", total=None)
-        yield lambda count: bar.advance(task, count)

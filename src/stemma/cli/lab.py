@@ -147,7 +147,7 @@ def finish(found: dict[str, Any], out: Path, as_json: bool, dry_run: bool = Fals
 
 
 def show_plan(found: dict[str, Any], processes: int) -> None:
-    from stemma.training.progress import clock
+    from stemma.progress import clock
 
     print(f"{found['title']}\n{found['cells']} cells: {len(found['seeds'])} seeds of")
     rows = [(one["variant"], f"{one['steps']:,} steps", f"{one['tokens']:,} tokens", f"{one['flops']:.2g} FLOPs",

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from stemma.cli.evaluate import counting
 from stemma.cli.finetune import renamed
 from stemma.cli.output import DebugOption, JsonOption, columns, emit, notice
 from stemma.cli.train import EncodingOption, ErrorsOption, OverwriteOption
 from stemma.cli.use import ModelArgument
+from stemma.progress import stage
 
 if TYPE_CHECKING:
     from stemma.exchange.cards import Card
@@ -71,14 +71,18 @@ def predict(
     told = {"model": model, "task": card.name, "kind": card.kind}
     if out is not None:
         count = 0
-        with counting("rows") as watch, file_atomically(out) as file:
+        with stage("answering", unit="rows") as work, file_atomically(out) as file:
             for one in said:
                 file.write((spelling.dumps(one, ensure_ascii=False) + "\n").encode())
                 count += 1
-                watch(1)
+                work.advance()
         emit({**told, "rows": count, "out": str(out)}, json, lambda: print(f"{count:,} answers in {out}"))
     elif json:
-        kept = list(said)
+        kept = []
+        with stage("answering", unit="rows") as work:
+            for one in said:
+                kept.append(one)
+                work.advance()
         emit({**told, "rows": len(kept), "predictions": kept}, json)
     else:
         readable = "utf" in (sys.stdout.encoding or "").lower()

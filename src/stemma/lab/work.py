@@ -26,7 +26,7 @@ from stemma.lab.costs import Costs
 from stemma.lab.experiment import FILE, Experiment
 from stemma.lab.shared_text import SharedText, share_text
 from stemma.lab.slices import train_in_turns
-from stemma.training.progress import clock
+from stemma.progress import clock, stage
 
 Notice = Callable[[str], None]
 PARENT = "STEMMA_LAB_PARENT"  # tells a process who started it to help; without that one, it ends
@@ -121,8 +121,10 @@ def _one_by_one(lab: Lab, show: bool, notice: Notice, total: int) -> None:
                     left = len(lab.open_cells())
                     done = before - left  # by all who work here
                     pace = f", about {clock((time.perf_counter() - began) / done * left)} left" if done else ""
-                    notice(f"cell {total - left + 1} of {total}: {cell.variant.name}, seed {cell.seed}{pace}")
-                    work.carry_out(cell)
+                    named = f"cell {total - left + 1} of {total}: {cell.variant.name}, seed {cell.seed}"
+                    notice(f"{named}{pace}")
+                    with stage(named, bar="none"):
+                        work.carry_out(cell)
                     worked = True
             except Busy:
                 continue
@@ -141,7 +143,8 @@ def _in_turns(lab: Lab, show: bool, notice: Notice, total: int) -> None:
                 with _all_of(cells):
                     notice(f"seed {seed}: {len(cells)} cells take turns, {lab.experiment.allowance.describe()} each")
                     began = time.time()
-                    train_in_turns(work, cells)
+                    with stage(f"seed {seed}: {len(cells)} cells in turns", bar="none"):
+                        train_in_turns(work, cells)
                     for cell in cells:
                         if cell.failure() is None:
                             work.carry_out(cell, began)

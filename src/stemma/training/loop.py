@@ -22,6 +22,7 @@ from stemma.network.network import Network
 from stemma.network.state import Memory, State
 from stemma.objectives import Batch
 from stemma.objectives.base import Scoring
+from stemma.progress import stage
 from stemma.training.batches import Prepared, Source
 from stemma.training.budget import Budget
 from stemma.training.checkpoints import Standing, load_latest, save_checkpoint
@@ -247,15 +248,18 @@ class Loop:
         self.network.eval()
         torch.manual_seed(self.seed)  # a generator draws (ELECTRA): the same each time, whenever the run was resumed
         state: State | None = None
-        for group, batch in self._looks_at(length):
-            objectives = tuple(objective for objective in group if objective.name in begun)
-            if not objectives:
-                continue
-            found, hidden = self.passes.losses(objectives, batch, state if batch.continues else None)
-            state = hidden.state
-            for objective in objectives:
-                sums.setdefault(objective.name, []).append(float(found[objective.name]))
-                floors.setdefault(objective.name, []).append(objective.baseline(batch, self.unigram)[objective.name])
+        with stage("validating", len(looked_at := self._looks_at(length)), "batches") as work:
+            for group, batch in looked_at:
+                work.advance()
+                objectives = tuple(objective for objective in group if objective.name in begun)
+                if not objectives:
+                    continue
+                found, hidden = self.passes.losses(objectives, batch, state if batch.continues else None)
+                state = hidden.state
+                for objective in objectives:
+                    sums.setdefault(objective.name, []).append(float(found[objective.name]))
+                    floor = objective.baseline(batch, self.unigram)[objective.name]
+                    floors.setdefault(objective.name, []).append(floor)
         self.layers.train()
         losses = {name: float(np.mean(values)) for name, values in sums.items()}
         baselines = {name: float(np.mean(values)) for name, values in floors.items()}

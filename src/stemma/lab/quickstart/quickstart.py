@@ -23,6 +23,7 @@ from stemma.errors import Interrupted, UserError
 from stemma.files import folder_atomically, refuse_non_empty, write_atomically
 from stemma.lab.quickstart import harvest, probe
 from stemma.lineage import recipe, roles_needed
+from stemma.progress import stage
 from stemma.text.tokenizer import Tokenizer
 from stemma.text.train import train_tokenizer
 from stemma.training.budget import Budget
@@ -163,7 +164,8 @@ class Stages:
     @contextmanager
     def run(self, name: str) -> Iterator[bool]:
         began, due = time.perf_counter(), name not in self.found
-        yield due
+        with stage(f"quickstart, {name}", bar="none"):
+            yield due
         if due:
             self.found[name]["took"] = time.perf_counter() - began
             self._write()
