@@ -168,7 +168,7 @@ def test_what_is_wrong_is_said_in_a_sentence(tmp_path, tuned):
             (("predict", run.parent / "model", rows), "answers no task"),
             (("predict", run, broken), "line 2 is not JSON"),
             (("predict", run, empty), "is empty"),
-            (("predict", run, ragged), "line 3 has 1 cells where the header has 2"),
+            (("predict", run, ragged), "line 3 has 1 cell where the header has 2"),
             (("predict", run, blank), 'line 2: nothing in column "text"'),
             (("predict", run, rows, "--columns", "text=review"), "no column review"),
             (("predict", run, bare_rows), "no header? Then count the columns: --columns text=1"),

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from stemma.cli.output import DebugOption, JsonOption, columns, emit
+from stemma.errors import counted
 from stemma.progress import stage
 
 SOURCES = {"mined": "phrases found", "lexicon": "entries", "spans": "different spans"}
@@ -52,7 +53,8 @@ def _shown(result: dict[str, Any]) -> str:
         rule = (f" ({side['score']} of at least {side['threshold']:g}, {side['min_count']:,} times or more)"
                 if side["source"] == "mined" else "")
         lines.append(f"{result['corpus']}: {name}: {what}{rule}")
-        lines.append(f"  {side['units']:,} units, {side['tokens']:,} tokens ({side['share']:.2%} of all)")
+        lines.append(f"  {counted(side['units'], 'unit')}, {counted(side['tokens'], 'token')} "
+                     f"({side['share']:.2%} of all)")
         if "types" in side:
             lines.append("  " + ", ".join(f"{kind} {count:,}" for kind, count in side["types"].items()))
         rows = [[one["text"], f"{one['count']:,}", f"{one['score']:.2f}" if "score" in one else one.get("type", "")]

@@ -18,9 +18,9 @@ from stemma.cli.lab import (
     TrainOption,
     finish,
 )
-from stemma.cli.output import DebugOption, JsonOption, columns, emit, notice, shown
+from stemma.cli.output import DebugOption, JsonOption, columns, emit, notice
 from stemma.cli.train import DocumentsOption, EncodingOption, ErrorsOption, FieldOption
-from stemma.errors import UserError
+from stemma.errors import UserError, counted
 
 ClaimArgument = Annotated[str, typer.Argument(metavar="NAME", help="A claim's name, or the path of a .toml file.")]
 
@@ -46,7 +46,7 @@ def claims(context: typer.Context, json: JsonOption = False, debug: DebugOption 
         from stemma.cli.output import console
 
         for claim in found:
-            cost = f"{shown(claim.total_tokens())} tokens in {len(claim.variants) * claim.seeds} cells"
+            cost = f"{counted(claim.total_tokens(), 'token')} in {counted(len(claim.variants) * claim.seeds, 'cell')}"
             own = "" if claim.language == "en" else " · needs --corpus"
             console().print(Text.assemble((claim.name, "bold"), f"  {claim.title}"))
             console().print(Text(f"  {claim.paper}: {claim.found}"))
@@ -74,7 +74,7 @@ def show(name: ClaimArgument, json: JsonOption = False, debug: DebugOption = Fal
     def human() -> None:
         told = [("question", claim.title), ("paper", claim.paper), ("found", claim.found), ("note", claim.note or ""),
                 ("expected", claim.expects), ("decided by", " · ".join([claim.measure, *claim.tasks])),
-                ("budget", f"{shown(claim.tokens)} tokens, {claim.seeds} seeds, size {claim.size}"),
+                ("budget", f"{counted(claim.tokens, 'token')}, {counted(claim.seeds, 'seed')}, size {claim.size}"),
                 ("for all", " ".join(claim.shared_changes()))]
         told += [(one.name, " ".join([one.recipe, *one.changes])) for one in claim.members]
         print("\n".join(columns([row for row in told if row[1]])))

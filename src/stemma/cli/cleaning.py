@@ -9,6 +9,7 @@ import typer
 
 from stemma.cli.output import DebugOption, JsonOption, columns, emit, notice, shown
 from stemma.cli.train import DocumentsOption, EncodingOption, ErrorsOption, FieldOption, OverwriteOption
+from stemma.errors import counted
 from stemma.progress import stage
 
 
@@ -77,8 +78,9 @@ def overlap(
 
 def _cleaned(result: dict[str, Any]) -> str:
     kept = result["documents_out"] / result["documents_in"]
-    lines = [f"{result['out']}: {result['documents_out']:,} of {result['documents_in']:,} documents ({kept:.1%}), "
-             f"{result['characters_out']:,} of {result['characters_in']:,} characters, in {result['seconds']:.1f} s"]
+    lines = [f"{result['out']}: {result['documents_out']:,} of {counted(result['documents_in'], 'document')} "
+             f"({kept:.1%}), {result['characters_out']:,} of {counted(result['characters_in'], 'character')}, in "
+             f"{result['seconds']:.1f} s"]
     took = [step for step in result["steps"] if step["documents"] or step["characters"]]
     rows = [["step", "documents", "characters", ""]]
     for step in took:
@@ -94,7 +96,8 @@ def _overlapping(result: dict[str, Any]) -> str:
     over = len(result["overlapping_documents"])
     lines = [f"{result['share']:.2%} of the {n}-grams of {result['file']} are in the corpus "
              f"({result['overlapping_n_grams']:,} of {result['n_grams']:,})",
-             f"  {over:,} of {result['documents']:,} documents have {result['limit']:.0%} or more of theirs there"
+             f"  {over:,} of {counted(result['documents'], 'document')} have {result['limit']:.0%} or more of theirs "
+             "there"
              + (f"; {result['too_short']:,} are shorter than {n} words" if result["too_short"] else "")]
     if result["exclude"]:
         lines.append(f"  the others are in {result['exclude']}")

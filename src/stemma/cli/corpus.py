@@ -9,7 +9,7 @@ import typer
 
 from stemma.cli.annotate import annotate
 from stemma.cli.output import DebugOption, JsonOption, emit, notice
-from stemma.errors import UserError
+from stemma.errors import UserError, counted
 
 TargetOption = Annotated[list[str] | None, typer.Option(
     metavar="PATH", show_default=False, help="Parallel text: the other side, line by line; once for each PATH.")]
@@ -76,12 +76,12 @@ def build(
         encoding=encoding, errors=errors, sentences=sentences, user_dictionary=words, overwrite=overwrite,
         notice=notice, pairs=sources, empty=empty, dialogue=dialogue, relevance=relevance,
     )
-    what = (f"{result['documents']:,} pairs" if paired else
-            f"{result['sentences']:,} sentences, {result['documents']:,} documents")
+    what = (f"{counted(result['documents'], 'pair')}" if paired else
+            f"{counted(result['sentences'], 'sentence')}, {counted(result['documents'], 'document')}")
     what += f", {result['dialogues']:,} of them dialogues" if dialogue else ""
     what += f", {result['judged']:,} queries with titles" if relevance else ""
     emit(result, json, lambda: print(
-        f"{result['corpus']}: {result['tokens']:,} tokens, {what}, {result['unknown_rate']:.3%} unknown"))
+        f"{result['corpus']}: {counted(result['tokens'], 'token')}, {what}, {result['unknown_rate']:.3%} unknown"))
 
 
 def refuse_unused(paired: bool, given: dict[str, bool]) -> None:

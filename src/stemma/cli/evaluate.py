@@ -10,6 +10,7 @@ import typer
 from stemma.cli.output import DebugOption, JsonOption, columns, emit, notice, shown
 from stemma.cli.train import DocumentsOption, EncodingOption, ErrorsOption, FieldOption, OverwriteOption, SeedOption
 from stemma.cli.use import ModelArgument
+from stemma.errors import counted
 from stemma.progress import stage
 
 if TYPE_CHECKING:
@@ -57,14 +58,15 @@ def perplexity(model: ModelArgument,
     def human() -> None:
         for one in result.get("by_document", []):
             print(f"{one['perplexity']:12,.2f}  {one['tokens']:8,} tokens  {one['begins']!r}")
-        rows = [(name, f"{result[key]:,.4g}", f"{result[counted]:,} {counted}") for name, key, counted in
+        rows = [(name, f"{result[key]:,.4g}", f"{result[unit]:,} {unit}") for name, key, unit in
                 (("perplexity per token", "perplexity", "tokens"), ("perplexity per word", "word_perplexity", "words"),
                  ("bits per byte", "bits_per_byte", "bytes"),
                  ("bits per character", "bits_per_character", "characters"))]
         print("\n".join(columns(rows)))
         kept = "memory" if "memory" in result else "stride"
-        print(f"{result['documents']:,} documents, {result['length']:,} tokens at a time, {kept} {result[kept]:,}; "
-              f"{result['unknown_rate']:.2%} unknown; {result['tokens_per_second']:,.0f} tokens/s")
+        print(f"{counted(result['documents'], 'document')}, {counted(result['length'], 'token')} at a time, "
+              f"{kept} {result[kept]:,}; {result['unknown_rate']:.2%} unknown; "
+              f"{result['tokens_per_second']:,.0f} tokens/s")
 
     emit({"model": model, **result}, json, human)
 
@@ -92,7 +94,7 @@ def cloze(model: ModelArgument,
     def human() -> None:
         beside = f"perplexity of the word {result['perplexity']:,.1f}" if "perplexity" in result else \
             f"guessing {result['chance']:.1%}"
-        print(f"accuracy {_share(result, 'accuracy')} of {result['questions']:,} questions · {beside} · "
+        print(f"accuracy {_share(result, 'accuracy')} of {counted(result['questions'], 'question')} · {beside} · "
               f"{result['seconds']:.1f} s")
 
     emit({"model": model, **result}, json, human)
@@ -144,13 +146,14 @@ def prompt(model: ModelArgument,
     def human() -> None:
         print(f"the first prompt:\n{result['example']}\n")
         first = "exact_match" if shape.kind == "qa" else "accuracy"
-        print(f"{first.replace('_', ' ')} {_share(result, first)} of {result['rows']:,} rows, "
+        print(f"{first.replace('_', ' ')} {_share(result, first)} of {counted(result['rows'], 'row')}, "
               f"{result['shots']} examples each")
         for key in ("f1", "macro_f1", "majority", "chance"):
             if key in result:
                 print(f"{key.replace('_', ' ')} {shown(round(result[key], 4))}")
         for label, counts in result.get("labels", {}).items():
-            print(f"  {label}: {counts['count']:,} rows, {counts['right']:,} found; said {counts['predicted']:,} times")
+            print(f"  {label}: {counted(counts['count'], 'row')}, {counts['right']:,} found; said "
+                  f"{counted(counts['predicted'], 'time')}")
 
     emit({"model": model, "template": str(template), **result}, json, human)
 

@@ -12,7 +12,7 @@ import typer
 
 from stemma.cli.output import DebugOption, JsonOption, columns, emit, notice
 from stemma.cli.train import CorpusOption, DocumentsOption, EncodingOption, ErrorsOption, FieldOption
-from stemma.errors import UserError
+from stemma.errors import UserError, counted
 
 RecipesArgument = Annotated[list[str], typer.Argument(metavar="RECIPE... [KEY=VALUE...]", show_default=False,
                                                       help="Recipes, and changes that all of them get.")]
@@ -149,9 +149,10 @@ def finish(found: dict[str, Any], out: Path, as_json: bool, dry_run: bool = Fals
 def show_plan(found: dict[str, Any], processes: int) -> None:
     from stemma.progress import clock
 
-    print(f"{found['title']}\n{found['cells']} cells: {len(found['seeds'])} seeds of")
-    rows = [(one["variant"], f"{one['steps']:,} steps", f"{one['tokens']:,} tokens", f"{one['flops']:.2g} FLOPs",
-             f"{one['parameters'] / 1e6:.1f} M parameters", clock(one["seconds"])) for one in found["variants"]]
+    print(f"{found['title']}\n{counted(found['cells'], 'cell')}: {counted(len(found['seeds']), 'seed')} of")
+    rows = [(one["variant"], counted(one["steps"], "step"), counted(one["tokens"], "token"),
+             f"{one['flops']:.2g} FLOPs", f"{one['parameters'] / 1e6:.1f} M parameters", clock(one["seconds"]))
+            for one in found["variants"]]
     print("\n".join(f"  {line}" for line in columns(rows)))
     for name, listed in (("hidden", found["details"].get("hidden", [])),
                          ("impossible", found["details"].get("impossible", []))):

@@ -13,6 +13,7 @@ from stemma.cli.finetune import renamed
 from stemma.cli.output import DebugOption, JsonOption, columns, emit, notice
 from stemma.cli.train import EncodingOption, ErrorsOption, OverwriteOption
 from stemma.cli.use import ModelArgument
+from stemma.errors import counted
 from stemma.progress import stage
 
 if TYPE_CHECKING:
@@ -76,7 +77,7 @@ def predict(
                 file.write((spelling.dumps(one, ensure_ascii=False) + "\n").encode())
                 count += 1
                 work.advance()
-        emit({**told, "rows": count, "out": str(out)}, json, lambda: print(f"{count:,} answers in {out}"))
+        emit({**told, "rows": count, "out": str(out)}, json, lambda: print(f"{counted(count, 'answer')} in {out}"))
     elif json:
         kept = []
         with stage("answering", unit="rows") as work:
@@ -163,7 +164,7 @@ def _show(result: dict[str, Any]) -> None:
         [name, written(kind, name, result["metrics"]["test"][name]),
          f"{written(kind, name, low)} to {written(kind, name, high)}"]
         for name, (low, high) in result["intervals"].items())])))
-    print(f"{result['examples']:,} examples, {result['examples_per_second']:,.0f} a second")
+    print(f"{counted(result['examples'], 'example')}, {result['examples_per_second']:,.0f} a second")
     if "confusion" in result and len(result["confusion"]["labels"]) <= MOST_CLASSES:
         labels, counts = result["confusion"]["labels"], result["confusion"]["counts"]
         rows = [[label, *map(str, row)] for label, row in zip(labels, counts, strict=True)]

@@ -12,8 +12,8 @@ import typer
 from stemma.cli.corpus import ColumnsOption, EmptyOption, TargetOption
 from stemma.cli.examples import show_examples, show_tokens
 from stemma.cli.family import ChangesArgument, RecipeArgument
-from stemma.cli.output import DebugOption, JsonOption, emit, notice, shown
-from stemma.errors import UserError
+from stemma.cli.output import DebugOption, JsonOption, emit, notice
+from stemma.errors import UserError, counted
 
 CorpusOption = Annotated[list[str], typer.Option("--corpus", metavar="DIR|PATH", show_default=False,
                                                  help="A corpus folder, or raw text: a file, folder, glob or -.")]
@@ -94,7 +94,7 @@ def finish(result: dict[str, Any], run: Path, as_json: bool) -> None:
     def human() -> None:
         validation, unigram = result.get("validation_loss"), result.get("unigram_loss")
         against = f" · held-out loss {validation:.3f} (unigram {unigram:.3f})" if validation is not None else ""
-        print(f"{result['recipe']} · {shown(result['steps'])} steps, {shown(result['tokens'])} tokens in "
+        print(f"{result['recipe']} · {counted(result['steps'], 'step')}, {counted(result['tokens'], 'token')} in "
               f"{result['seconds']:,.0f} s ({result['tokens_per_second']:,.0f} tokens/s){against}")
         for name, metrics in result.get("metrics", {}).items():
             print("\n".join(_scores(name, metrics)))
@@ -114,8 +114,9 @@ def _scores(name: str, metrics: dict[str, Any]) -> Iterator[str]:
     for task, scores in metrics.get("tasks", {"": metrics}).items():
         told = [f"{WRITTEN.get(key, key)} {value:.2f}" if key in WRITTEN or abs(value) > 1 else f"{key} {value:.4f}"
                 for key, value in scores.items() if isinstance(value, float) and key != "loss"]
-        counted = [scores["signatures"]["bleu"]] if "signatures" in scores else []
-        yield " · ".join([f"{name}{f', {task}' if task else ''}", *told, f"{scores['examples']:,} examples", *counted])
+        signed = [scores["signatures"]["bleu"]] if "signatures" in scores else []
+        yield " · ".join([f"{name}{f', {task}' if task else ''}", *told, counted(scores["examples"], "example"),
+                          *signed])
 
 
 def _use(run: Path) -> str:

@@ -12,7 +12,7 @@ import typer
 from stemma.cli.output import DebugOption, JsonOption, emit, notice, shown
 from stemma.cli.train import EncodingOption, ErrorsOption, OverwriteOption
 from stemma.cli.use import ModelArgument
-from stemma.errors import UserError
+from stemma.errors import UserError, counted
 
 
 def register(app: typer.Typer) -> None:
@@ -108,7 +108,7 @@ def translate(
                 for other in one.alternatives:
                     print(f"  {_one_line(other.text)}")
         else:
-            print(f"{len(made):,} lines in {out} ({seconds:.1f} s, {len(made) / seconds:,.1f} lines/s)")
+            print(f"{counted(len(made), 'line')} in {out} ({seconds:.1f} s, {len(made) / seconds:,.1f} lines/s)")
         said = list(_told(scores))
         print("\n".join(said), end="\n" if said else "", file=sys.stdout if out is not None else sys.stderr)
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from stemma.errors import Interrupted, UserError
+from stemma.errors import Interrupted, UserError, counted
 from stemma.files import Busy, make_folder, only_here, refuse_non_empty
 from stemma.lab.cell_work import Work
 from stemma.lab.cells import Cell, cells_of
@@ -96,7 +96,7 @@ def _work(lab: Lab, processes: int, show: bool, notice: Notice) -> dict[str, Any
     total = len({cell.number for cell in lab.cells})
     waiting = lab.open_cells()
     if len(waiting) < total:
-        notice(f"{total - len(waiting)} of {total} cells are there already.")
+        notice(f"{total - len(waiting)} of {counted(total, 'cell')} are there already.")
     try:
         with _others(lab.folder, min(processes, len(waiting))):
             (_in_turns if lab.experiment.allowance.unit == "minutes" else _one_by_one)(lab, show, notice, total)
@@ -141,9 +141,10 @@ def _in_turns(lab: Lab, show: bool, notice: Notice, total: int) -> None:
             cells = [cell for cell in waiting if cell.seed == seed]
             try:
                 with _all_of(cells):
-                    notice(f"seed {seed}: {len(cells)} cells take turns, {lab.experiment.allowance.describe()} each")
+                    notice(f"seed {seed}: {counted(len(cells), 'cell')} in turns, "
+                           f"{lab.experiment.allowance.describe()} each")
                     began = time.time()
-                    with stage(f"seed {seed}: {len(cells)} cells in turns", bar="none"):
+                    with stage(f"seed {seed}: {counted(len(cells), 'cell')} in turns", bar="none"):
                         train_in_turns(work, cells)
                     for cell in cells:
                         if cell.failure() is None:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from stemma.errors import Interrupted, UserError
+from stemma.errors import Interrupted, UserError, counted
 from stemma.lineage import Recipe
 from stemma.network.network import Network
 from stemma.network.state import Memory, State
@@ -208,8 +208,8 @@ class Loop:
         if steps is None or stated <= steps / 2:
             return stated
         shorter = int(steps // 10)
-        self.notice(f"a warm-up of {stated:,} steps is most of this budget ({self.budget.describe()}); "
-                    f"{shorter:,} steps are used instead.")
+        self.notice(f"a warm-up of {counted(stated, 'step')} is most of this budget ({self.budget.describe()}); "
+                    f"{counted(shorter, 'step')} are used instead.")
         return shorter
 
     def _clip(self) -> float:

@@ -19,7 +19,7 @@ from typing import Any
 
 from stemma.corpus.build import build_corpus
 from stemma.corpus.shards import Corpus
-from stemma.errors import Interrupted, UserError
+from stemma.errors import Interrupted, UserError, counted
 from stemma.files import folder_atomically, refuse_non_empty, write_atomically
 from stemma.lab.quickstart import harvest, probe
 from stemma.lineage import recipe, roles_needed
@@ -109,7 +109,7 @@ def quickstart(out: str | Path = "quickstart", *, minutes: float = 4.0, seed: in
                 stages.note("corpus", _build_corpus(folder, notice))
         with stages.run("pretrain") as due:
             if due:
-                say(f"pre-training {RECIPE} with {len(CHANGES)} changes for {minutes:g} minutes")
+                say(f"pre-training {RECIPE} with {len(CHANGES)} changes for {counted(minutes, 'minute')}")
                 stages.note("pretrain", _pretrain(folder, wishes, show, notice))
         with stages.run("worth") as due:
             if due:

@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 from statistics import mean
 from typing import Any
 
+from stemma.errors import counted
+
 COUNTERS = {"unigram": "always naming the most frequent token", "bigram": "counting left neighbours",
             "two-sided": "counting both neighbours"}
 
@@ -43,7 +45,7 @@ def _probe(probe: Mapping[str, Any], labels: int) -> dict[str, str]:
     """Seed by seed: both starts of a seed share their examples, so a seed is one comparison."""
     random, trained = ([round(value, 3) for value in probe[name]["test"]] for name in ("random", "pre-trained"))
     better, worse = _wins(trained, random), _wins(random, trained)
-    figures = f"test accuracy {mean(trained):.3f} against {mean(random):.3f} after {labels} labels"
+    figures = f"test accuracy {mean(trained):.3f} against {mean(random):.3f} after {counted(labels, 'label')}"
     every = f"in {'all ' if len(random) > 1 else ''}{len(random)} seed{'' if len(random) == 1 else 's'}"
     if better == len(random):
         winner, said = "pre-trained", f"Pre-trained weights beat random weights {every}"

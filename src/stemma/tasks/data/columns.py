@@ -13,9 +13,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from stemma.errors import UserError, did_you_mean
+from stemma.errors import UserError, counted, did_you_mean
 from stemma.tasks.data.examples import TextExample
-from stemma.tasks.data.reading import Problems, Reading, counted
+from stemma.tasks.data.reading import Problems, Reading
 from stemma.text.tables import Table, spelt
 
 Names = tuple[str, ...]  # of one column, in the files of different publishers

@@ -16,7 +16,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from stemma.errors import UserError
+from stemma.errors import UserError, counted
 from stemma.tasks.data.choices import read_choices
 from stemma.tasks.data.columns import PAIR, read_plain
 from stemma.tasks.data.datasets import read_examples
@@ -180,7 +180,7 @@ class _Rows:
         for number, cells in rows:
             if len(cells) != len(columns):
                 above = "header" if headed else "first line"
-                raise UserError(f"{self.name}, line {number} has {len(cells)} cells where the {above} has "
+                raise UserError(f"{self.name}, line {number} has {counted(len(cells), 'cell')} where the {above} has "
                                 f"{len(columns)}; correct it.")
             waiting.append((number, cells))
             size += sum(map(len, cells))

@@ -82,7 +82,3 @@ class Problems:
             raise UserError(f"{where}: {what}; correct it.")
         more = [("", f"and {len(self.found) - SHOWN:,} more")] if len(self.found) > SHOWN else []
         raise UserError(f"{len(self.found):,} problems in {self.name}; correct them", [*self.found[:SHOWN], *more])
-
-
-def counted(count: int, what: str) -> str:
-    return f"{count:,} {what}{'' if count == 1 else 's'}"
