@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from stemma.cli.output import DebugOption, JsonOption, columns, emit
+from stemma.cli.output import DebugOption, JsonOption, at_least, columns, emit
 from stemma.errors import counted
 from stemma.progress import stage
 
@@ -28,7 +28,7 @@ def annotate(
                                                   "is always together, 0 is chance).")] = 0.5,
     longest: Annotated[int, typer.Option(help="Mining: the most words of a phrase.")] = 4,
     encoding: Annotated[str, typer.Option(help="Of the files.")] = "utf-8",
-    top: Annotated[int, typer.Option(min=0, help="How many of the most frequent to show.")] = 10,
+    top: Annotated[int, at_least(0, "How many of the most frequent to show.")] = 10,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace marks of the same name.")] = False,
     json: JsonOption = False,
     debug: DebugOption = False,

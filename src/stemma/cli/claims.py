@@ -18,7 +18,7 @@ from stemma.cli.lab import (
     TrainOption,
     finish,
 )
-from stemma.cli.output import DebugOption, JsonOption, columns, emit, notice
+from stemma.cli.output import DebugOption, JsonOption, at_least, columns, emit, notice
 from stemma.cli.train import DocumentsOption, EncodingOption, ErrorsOption, FieldOption
 from stemma.errors import UserError, counted
 
@@ -87,8 +87,8 @@ def run(name: ClaimArgument, out: OutOption,
         corpus: Annotated[list[str] | None, typer.Option(
             "--corpus", metavar="DIR|PATH", show_default=False,
             help="Text to learn from; by default the documentation inside your Python.")] = None,
-        tokens: Annotated[int | None, typer.Option(min=1, help="Every model reads so many tokens.")] = None,
-        seeds: Annotated[int | None, typer.Option(min=1, help="How often everything is done.")] = None,
+        tokens: Annotated[int | None, at_least(1, "Every model reads so many tokens.")] = None,
+        seeds: Annotated[int | None, at_least(1, "How often everything is done.")] = None,
         size: Annotated[str | None, typer.Option(help="Of all recipes, such as mini.")] = None,
         task: TaskOption = None, train: TrainOption = None, dev: DevOption = None, epochs: EpochsOption = 3.0,
         processes: ProcessesOption = 1, dry_run: DryOption = False, documents: DocumentsOption = "blank",

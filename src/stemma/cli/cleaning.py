@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from stemma.cli.output import DebugOption, JsonOption, columns, emit, notice, shown
+from stemma.cli.output import DebugOption, JsonOption, at_least, columns, emit, notice, shown
 from stemma.cli.train import DocumentsOption, EncodingOption, ErrorsOption, FieldOption, OverwriteOption
 from stemma.errors import counted
 from stemma.progress import stage
@@ -30,7 +30,7 @@ def clean(
                                                         "gopher-repetition, c4, fineweb.")] = None,
     documents: DocumentsOption = "blank", field: FieldOption = "text", encoding: EncodingOption = "utf-8",
     errors: ErrorsOption = "strict",
-    show: Annotated[int, typer.Option(min=0, help="Examples of what each step dropped.")] = 0,
+    show: Annotated[int, at_least(0, "Examples of what each step dropped.")] = 0,
     overwrite: OverwriteOption = False, json: JsonOption = False, debug: DebugOption = False,
 ) -> None:
     """Clean raw text: normalise it, drop duplicates and what is no prose, and say what each step took.
@@ -59,7 +59,7 @@ def overlap(
                                                                      "overlap: .txt or .jsonl.")] = None,
     documents: Annotated[str, typer.Option(help="In FILE, what ends a document: blank, line or file.")] = "blank",
     field: FieldOption = "text", encoding: EncodingOption = "utf-8", errors: ErrorsOption = "strict",
-    show: Annotated[int, typer.Option(min=0, help="How many of the worst documents to show.")] = 10,
+    show: Annotated[int, at_least(0, "How many of the worst documents to show.")] = 10,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace what stands at --exclude.")] = False,
     json: JsonOption = False, debug: DebugOption = False,
 ) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from stemma.cli.output import DebugOption, JsonOption, columns, emit, notice, shown
+from stemma.cli.output import DebugOption, JsonOption, at_least, columns, emit, notice, shown
 from stemma.cli.train import DocumentsOption, EncodingOption, ErrorsOption, FieldOption, OverwriteOption, SeedOption
 from stemma.cli.use import ModelArgument
 from stemma.errors import counted
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from stemma.exchange.model import Model
 
 LengthOption = Annotated[int | None, typer.Option(metavar="N", help="Tokens read at a time; by default as trained.")]
-LimitOption = Annotated[int | None, typer.Option(metavar="N", min=1, help="Ask only the first so many.")]
+LimitOption = Annotated[int | None, at_least(1, "Ask only the first so many.", metavar="N")]
 
 
 def register(app: typer.Typer) -> None:
@@ -104,7 +104,7 @@ def prompt(model: ModelArgument,
            template: Annotated[Path, typer.Argument(metavar="TEMPLATE.toml", help="How a row becomes a prompt.")],
            data: Annotated[str, typer.Option(metavar="FILE", show_default=False,
                                              help="The rows: tsv or csv with a header, or jsonl.")],
-           shots: Annotated[int, typer.Option(metavar="K", min=0, help="Solved examples before each row.")] = 0,
+           shots: Annotated[int, at_least(0, "Solved examples before each row.", metavar="K")] = 0,
            examples: Annotated[str | None, typer.Option(
                metavar="FILE", help="Draw the examples from here; by default from the other rows.")] = None,
            seed: SeedOption = 0, limit: LimitOption = None, length: LengthOption = None,

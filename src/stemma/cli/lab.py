@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from stemma.cli.output import DebugOption, JsonOption, columns, emit, notice
+from stemma.cli.output import DebugOption, JsonOption, at_least, columns, emit, notice
 from stemma.cli.train import CorpusOption, DocumentsOption, EncodingOption, ErrorsOption, FieldOption
 from stemma.errors import UserError, counted
 
@@ -23,14 +23,14 @@ OutOption = Annotated[Path, typer.Option(metavar="DIR", show_default=False,
 TokensOption = Annotated[int | None, typer.Option(help="Every model reads so many tokens.")]
 FlopsOption = Annotated[float | None, typer.Option(help="Every model is trained for so many FLOPs, such as 1e14.")]
 MinutesOption = Annotated[float | None, typer.Option(help="Every model is trained for so many minutes, in turns.")]
-SeedsOption = Annotated[int, typer.Option(min=1, help="How often everything is done; one seed shows no spread.")]
+SeedsOption = Annotated[int, at_least(1, "How often everything is done; one seed shows no spread.")]
 TaskOption = Annotated[list[str] | None, typer.Option("--task", metavar="TASK", help="Then fine-tune on this task; may "
                                                       "be repeated, each with its --train and --dev.")]
 TrainOption = Annotated[list[str] | None, typer.Option(metavar="FILE", help="The task's training examples.")]
 DevOption = Annotated[list[str] | None, typer.Option(metavar="FILE", help="The examples it is judged by.")]
 EpochsOption = Annotated[float, typer.Option(help="Of every fine-tune.")]
 MeasureOption = Annotated[str | None, typer.Option(help="The measure that decides, such as sst2.accuracy.")]
-ProcessesOption = Annotated[int, typer.Option(min=1, help="So many cells at a time, each with its share of the cores.")]
+ProcessesOption = Annotated[int, at_least(1, "So many cells at a time, each with its share of the cores.")]
 DryOption = Annotated[bool, typer.Option("--dry-run", help="Print the plan and how long it takes, by a short trial.")]
 
 

@@ -12,7 +12,7 @@ import typer
 from stemma.cli.corpus import ColumnsOption, EmptyOption, TargetOption
 from stemma.cli.examples import show_examples, show_tokens
 from stemma.cli.family import ChangesArgument, RecipeArgument
-from stemma.cli.output import DebugOption, JsonOption, emit, notice
+from stemma.cli.output import DebugOption, JsonOption, at_least, emit, notice
 from stemma.errors import UserError, counted
 
 CorpusOption = Annotated[list[str], typer.Option("--corpus", metavar="DIR|PATH", show_default=False,
@@ -21,7 +21,7 @@ DocumentsOption = Annotated[str, typer.Option(help="In plain text, what ends a d
 FieldOption = Annotated[str, typer.Option(help="The field of jsonl or parquet that holds the text.")]
 EncodingOption = Annotated[str, typer.Option(help="The text's encoding.")]
 ErrorsOption = Annotated[str, typer.Option(help="Bytes that do not fit the encoding: strict, replace or ignore.")]
-SeedOption = Annotated[int, typer.Option(min=0, max=2**63 - 1, help="All randomness follows from it.")]
+SeedOption = Annotated[int, at_least(0, "All randomness follows from it.")]
 OverwriteOption = Annotated[bool, typer.Option("--overwrite", help="Replace what stands at --out.")]
 
 
@@ -59,7 +59,7 @@ def pretrain(recipe: RecipeArgument, corpus: CorpusOption,
 
 
 def resume(run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of an interrupted run.")],
-           processes: Annotated[int | None, typer.Option(min=1, help="Of a lab: so many cells at a time.")] = None,
+           processes: Annotated[int | None, at_least(1, "Of a lab: so many cells at a time.")] = None,
            json: JsonOption = False, debug: DebugOption = False) -> None:
     """Go on with an interrupted run, to the very bytes it would have reached; or with a lab, or help with one.
 
@@ -140,8 +140,8 @@ def inspect(recipe: Annotated[str, typer.Argument(metavar="RECIPE|MODEL", help="
                                                              help="A corpus folder, or raw text.")] = None,
             text: Annotated[str | None, typer.Option(help="Look at how a model reads this: how well it foresaw each "
                                                      "token, and how many steps it took.")] = None,
-            examples: Annotated[int, typer.Option(min=1, help="How many examples to show.")] = 2,
-            step: Annotated[int, typer.Option(min=0, help="The batch of this step.")] = 0,
+            examples: Annotated[int, at_least(1, "How many examples to show.")] = 2,
+            step: Annotated[int, at_least(0, "The batch of this step.")] = 0,
             seed: SeedOption = 0, documents: DocumentsOption = "blank", field: FieldOption = "text",
             encoding: EncodingOption = "utf-8", errors: ErrorsOption = "strict", target: TargetOption = None,
             columns: ColumnsOption = "source,target", empty: EmptyOption = "refuse", json: JsonOption = False,
