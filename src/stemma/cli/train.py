@@ -61,7 +61,10 @@ def pretrain(recipe: RecipeArgument, corpus: CorpusOption,
 def resume(run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of an interrupted run.")],
            processes: Annotated[int | None, at_least(1, "Of a lab: so many cells at a time.")] = None,
            json: JsonOption = False, debug: DebugOption = False) -> None:
-    """Go on with an interrupted run, to the very bytes it would have reached; or with a lab, or help with one.
+    """Go on with an interrupted run, or with a lab, or help with one.
+
+    A run with a budget in steps or tokens ends in the very bytes it would have reached; one in minutes goes on for the
+    minutes that are left.
 
     Example: stemma resume run
     """
