@@ -35,6 +35,21 @@ def test_every_public_name_is_there():
         _ = stemma.lode
 
 
+def test_the_public_names_are_listed_before_they_are_used():
+    code = ("import sys, stemma; missing = set(stemma.__all__) - set(dir(stemma)); assert not missing, missing; "
+            "assert 'torch' not in sys.modules and '__version__' in dir(stemma)")
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stderr == ""
+
+
+def test_a_model_and_a_recipe_print_as_one_short_line(run):
+    model = stemma.build("bert@tiny", 320, CHANGES)
+    assert repr(model) == "<Model bert@tiny: 0.0 M parameters, 320 tokens, no tokenizer>"
+    assert repr(stemma.build("bert@tiny")) == "<Model bert@tiny: 4.4 M parameters, 30,522 tokens, no tokenizer>"
+    assert "no tokenizer" not in repr(stemma.load(run)) and repr(stemma.load(run)).startswith("<Model bert@tiny: ")
+    assert repr(stemma.recipe("bert@base")) == "<Recipe bert@base: BERT (2018), child of transformer>"
+    assert repr(model.recipe) == "<Recipe bert@tiny: BERT (2018), child of transformer, 3 changes>"
+
+
 @pytest.mark.parametrize("inner", ["", "model"])
 def test_a_run_loads(run, inner, tokenizer_folder):
     model = stemma.load(run / inner)

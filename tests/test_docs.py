@@ -48,6 +48,7 @@ def parts(page: Path) -> list[list[tuple[str, str]]]:
     for page in PAGES for number, part in enumerate(parts(page), 1)])
 def test_the_commands_of_the_page_work(page: Path, part: list[tuple[str, str]], tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text(small_text())
+    (tmp_path / "held-out.txt").write_text(small_text(seed=1))
     write_pairs(tmp_path)
     write_beside(tmp_path)
     for name, content in re.findall(r"^```toml\n# (\S+\.toml)\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL):
@@ -102,3 +103,40 @@ def write_beside(folder: Path) -> None:
     for name, some in (("reviews", reviews[:60]), ("held-out", reviews[60:])):
         (folder / f"{name}.tsv").write_text("\n".join(["text\tlabel", *some]))
     (folder / "clicks.tsv").write_text("\n".join(["query\ttitle\tlabel", *rows]))
+
+
+def shown(page: Path) -> list[list[str]]:
+    """The words of every command of ours that the page shows, in order."""
+    return [shlex.split(line, comments=True)[1:] for language, line in typed(page)
+            if language == "sh" and line.startswith("stemma ")]
+
+
+def test_the_readme_measures_on_text_that_was_not_trained_on():
+    read = {}
+    for verb, *words in shown(ROOT / "README.md"):
+        if "--out" in words and ("--corpus" in words or "--train" in words):
+            text = words.index("--corpus" if "--corpus" in words else "--train")
+            read[words[words.index("--out") + 1]] = words[text + 1]
+        if verb == "perplexity":
+            assert read[words[0]] != words[1]
+        if verb == "evaluate":
+            assert read[words[0]] != words[words.index("--data") + 1]
+    assert {"run", "writer", "tuned"} <= set(read)
+
+
+def test_the_readme_resumes_to_the_byte_only_what_is_counted_in_steps_or_tokens():
+    made: dict[str, list[str]] = {}
+    for verb, *words in shown(ROOT / "README.md"):
+        if verb == "pretrain":
+            made[words[words.index("--out") + 1]] = words
+        elif verb == "resume":
+            assert "--minutes" not in made[words[0]]
+            return
+    pytest.fail("the README shows no resume")
+
+
+def test_the_readme_names_no_verb_that_is_missing():
+    introduction = (ROOT / "README.md").read_text().partition("\n## ")[0]
+    there = {name for line in stemma("--help").out.splitlines() if (name := line.split()[0] if line.split() else "")}
+    for verb, promise in (("distill", "compressed"), ("export", "compressed"), ("serve", "served")):
+        assert verb in there or promise not in introduction

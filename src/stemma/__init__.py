@@ -37,6 +37,10 @@ if TYPE_CHECKING:
     from stemma.training.pretrain import pretrain
 
 
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'stemma' has no attribute {name!r}")

@@ -43,3 +43,8 @@ def nearest(word: str, known: Iterable[str]) -> str | None:
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     best = nearest(word, known)
     return f' Did you mean "{best}"?' if best else ""
+
+
+def counted(count: float, one: str, several: str = "") -> str:
+    """A number with what it counts: 1 step, 1,200 steps, 2 processes, 0.5 minutes."""
+    return f"{count:,.6g} {one}" if count == 1 else f"{count:,} {several or one + 's'}"

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, NoReturn
 from pydantic import ValidationError
 
 from stemma import toml
-from stemma.errors import UserError, did_you_mean
+from stemma.errors import UserError, counted, did_you_mean
 from stemma.schema.layers import at, flatten, merged, nest, parse_changes, restated
 from stemma.schema.problems import Problem, explain, validate
 from stemma.schema.recipe import SECTIONS, SIZE_KEYS, RecipeFile, RecipeSettings
@@ -39,7 +39,7 @@ class Change(NamedTuple):
     after: Any
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Recipe:
     """What can be built and run: plain values, who set each, and the same values as checked settings."""
 
@@ -54,6 +54,12 @@ class Recipe:
     origin: dict[str, str]
     settings: RecipeSettings
     sizes: tuple[str, ...] = field(default=(), compare=False)
+
+    def __repr__(self) -> str:
+        title = f"{self.title} ({self.year})" if self.year else self.title
+        typed = sum(origin == COMMAND_LINE for origin in self.origin.values())
+        parts = [title, f"child of {self.parent}" if self.parent else "", counted(typed, "change") if typed else ""]
+        return f"<Recipe {self.label}: {', '.join(filter(None, parts))}>"
 
     @property
     def label(self) -> str:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+
+import pytest
 
 from stemma import lineage
 from stemma.cli import main
+from stemma.cli.family import _row, fitted
 
 
 def answer(capsys, *arguments: str) -> dict:
@@ -67,3 +71,21 @@ def test_mistakes_are_told_once_for_people_and_once_for_programs(capsys):
     assert json.loads(said.out) == {"error": "2 problems in bert@tiny with your changes", "problems": [
         "network.heads = 7: width 128 is not divisible by 7 (try 8)",
         "objective.masked_lm.rate = 1.7: must lie between 0 and 1"]}
+
+
+@pytest.mark.parametrize("width", [60, 80])
+def test_a_difference_fits_the_terminal_and_loses_nothing(width):
+    recipes = [lineage.recipe(name) for name in ("transformer", "bert", "gpt2", "t5", "xlnet", "ernie-2", "unilm")]
+    for a, b in itertools.permutations(recipes, 2):
+        rows = [_row(change) for change in lineage.diff(a, b)]
+        for row, lines in zip(rows, fitted(rows, width), strict=True):
+            assert max(map(len, lines)) <= width
+            assert "".join("".join(lines).split()) == "".join("".join(row).split())
+
+
+def test_values_that_do_not_fit_stand_below_their_key():
+    rows = [("~  corpus.pair", "start A separator B:1 separator:1", "->  A end B"),
+            ("~  network.layers", "6", "->  12")]
+    assert fitted(rows, 50) == [["  ~  corpus.pair", "       start A separator B:1 separator:1 ->  A end B"],
+                                ["  ~  network.layers   6   ->  12"]]
+    assert fitted(rows, 240)[1] == ["  ~  network.layers   6                                   ->  12"]

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import time
 
 import numpy as np
 import pytest
+import typer
 from commands import process
 
 from stemma import lineage
-from stemma.cli import main
+from stemma.cli import app, main
 from stemma.cli.output import columns, emit, notice, shown
 from stemma.errors import Interrupted
 
@@ -121,3 +123,27 @@ def test_values_as_people_read_them():
     assert [shown(value) for value in (30522, 1e-6, True, None, "gelu", [1, 2], {"layers": 6000})] == [
         "30,522", "1e-6", "true", "none", "gelu", "1, 2", "layers 6,000"]
     assert columns([("a", "bb", ""), ("ccc", "d", "e")]) == ["a     bb", "ccc   d    e"]
+
+
+def verbs(command, path=()):
+    inner = getattr(command, "commands", None)
+    return [path] if inner is None else [one for word, below in inner.items() for one in verbs(below, (*path, word))]
+
+
+@pytest.mark.parametrize("verb", verbs(typer.main.get_command(app)), ids=" ".join)
+def test_help_has_readable_ranges_and_an_example(verb, capsys):
+    assert main([*verb, "--help"]) == 0
+    said = capsys.readouterr().out
+    assert not re.search(r"[<>]=?x|x[<>]|range>|9223372036854775807", said)
+    assert "Example: stemma" in said
+
+
+@pytest.mark.parametrize(("arguments", "said"), [
+    (["pretrain", "bert@tiny", "--corpus", "a", "--out", "b", "--seed", "-1"], "--seed must be 0 or more, not -1."),
+    (["pretrain", "bert@tiny", "--corpus", "a", "--out", "b", "--seed", str(2**63)], "--seed must be below 2^63, not "),
+    (["compare", "bert", "gpt2", "--corpus", "a", "--out", "b", "--seeds", "0"], "--seeds must be 1 or more, not 0."),
+    (["cloze", "run", "file", "--limit", "0"], "--limit must be 1 or more, not 0."),
+])
+def test_numbers_out_of_range_are_told(arguments, said, capsys):
+    assert main(arguments) == 2
+    assert capsys.readouterr().err.startswith(f"error: {said}")

@@ -9,7 +9,9 @@ import pytest
 import toy_tasks
 from closeness import assert_close
 from commands import stemma
+from watching import noted
 
+from stemma.cli import main
 from stemma.tasks.prepare import Task, finetune
 
 KINDS = ["classify", "pair", "regress", "choice", "qa", "tag", "rank"]
@@ -151,6 +153,8 @@ def test_what_is_wrong_is_said_in_a_sentence(tmp_path, tuned):
     ragged.write_text("id\ttext\n1\tnoon\n2\n")
     pairs = tmp_path / "pairs.txt"
     pairs.write_text("one text\n")
+    bare_rows = tmp_path / "bare.tsv"
+    bare_rows.write_text("noon\t7\nat night\t8\n")
     blank = toy_tasks.write_rows(tmp_path / "blank.jsonl", [{"text": "noon"}, {"text": " "}])
     for arguments, said in [
             (("evaluate", run, "--data", unseen), 'did you mean "good"'),
@@ -161,15 +165,34 @@ def test_what_is_wrong_is_said_in_a_sentence(tmp_path, tuned):
             (("predict", run.parent / "model", rows), "answers no task"),
             (("predict", run, broken), "line 2 is not JSON"),
             (("predict", run, empty), "is empty"),
-            (("predict", run, ragged), "line 3 has 1 cells where the header has 2"),
+            (("predict", run, ragged), "line 3 has 1 cell where the header has 2"),
             (("predict", run, blank), 'line 2: nothing in column "text"'),
             (("predict", run, rows, "--columns", "text=review"), "no column review"),
+            (("predict", run, bare_rows), "no header? Then count the columns: --columns text=1"),
             (("predict", tuned("pair"), pairs), "two texts with a tab"),
             (("predict", tuned("qa"), pairs), "JSON lines")]:
         for more in ((), ("--out", tmp_path / "out")):
             done = stemma(*arguments, *more)
             assert done.code == 2 and said in done.err, (arguments, done)
         assert not (tmp_path / "out").exists()
+
+
+def test_answers_say_how_far_they_are(tmp_path, tuned, capsys):
+    data = str(tuned("classify").parent / "classify-dev.jsonl")
+    for way, label in ((["predict", data], "answering"), (["predict", data, "--json"], "answering"),
+                       (["evaluate", "--data", data], "predicting")):
+        if way[-1] == data and way[0] == "predict":
+            way += ["--out", str(tmp_path / "answers.jsonl")]
+        with noted() as seen:
+            assert main([way[0], str(tuned("classify")), *way[1:]]) == 0
+        assert seen[label][0] == 32 and seen["predicting"] == (32, 32)
+    assert capsys.readouterr().err == ""
+
+
+def test_columns_of_a_file_without_a_header_are_counted(tmp_path, tuned):
+    (tmp_path / "bare.tsv").write_text("7\tnoon\n8\tat night\n")
+    said = stemma("predict", tuned("classify"), tmp_path / "bare.tsv", "--columns", "text=2", "--json").json
+    assert [(one["line"], one["text"]) for one in said["predictions"]] == [(1, "noon"), (2, "at night")]
 
 
 def test_a_long_document_and_a_long_file_are_read(tmp_path, tuned):

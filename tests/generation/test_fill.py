@@ -85,6 +85,18 @@ def test_rows_without_a_token_are_never_offered(tokenizer_folder):
     assert len(prediction["candidates"]) == tokenizer.vocab_size
 
 
+@pytest.mark.parametrize(("recipe", "learned"), [("xlnet", "guessed hidden positions from the others"),
+                                                 ("gpt2", "read text in one direction"),
+                                                 ("prefix-lm", "wrote on from a text")])
+def test_a_model_without_masks_says_what_it_can_do(recipe, learned, tokenizer_folder):
+    """Another tokenizer would not help."""
+    model = stemma.build(f"{recipe}@tiny", 320, ["network.width=16", "network.heads=2"])
+    for model.tokenizer in (Tokenizer.load(tokenizer_folder), None):
+        with pytest.raises(UserError, match=f"{recipe}@tiny cannot fill a mask: in pre-training it {learned}.*stemma "
+                                            "generate"):
+            fill(model, "the [MASK]")
+
+
 def test_what_cannot_be_filled_is_told(run, tokenizer_folder):
     model = stemma.load(run)
     with pytest.raises(UserError, match=r"no mask to fill; write \[MASK\]"):

@@ -10,8 +10,9 @@ from types import SimpleNamespace
 
 import pytest
 from commands import start, stemma
+from watching import noted
 
-from stemma.errors import UserError
+from stemma.errors import Interrupted, UserError
 from stemma.lab import work
 from stemma.lab.cell_work import own_finetuning
 from stemma.lab.cells import cells_of, distinct
@@ -81,6 +82,16 @@ def test_a_recipe_and_a_seed_more_use_what_is_there(tmp_path, text):
     assert len(after) == 9 and all(after[key] == cell for key, cell in before.items())
     assert after["bert@tiny", 0]["digest"] != after["bert@tiny", 2]["digest"]
     assert json.loads((tmp_path / "lab/results.json").read_text())["seeds"] == [0, 1, 2]
+
+
+def test_cells_say_which_of_them_is_under_way(tmp_path, text, monkeypatch):
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(work.Work, "carry_out", stop)
+    with noted() as seen, pytest.raises(Interrupted):
+        work.run_experiment(experiment(text, ["bert@tiny", "gpt2@tiny"], Allowance("tokens", 6000)), tmp_path)
+    assert "cell 1 of 4: bert@tiny, seed 0" in seen
 
 
 def test_equal_recipes_share_their_cells(tmp_path, text):

@@ -13,10 +13,13 @@ from commands import start
 
 from stemma import lineage
 from stemma.cli import main
+from stemma.cli.start import _tell
 from stemma.errors import Interrupted, UserError
 from stemma.lab.quickstart import quickstart as story
 from stemma.lab.quickstart.measure import spread
 from stemma.lab.quickstart.quickstart import quickstart
+from stemma.lab.quickstart.quickstart_page import write_page
+from stemma.lab.quickstart.verdict import verdicts
 from stemma.lab.report.run_report import typed_changes, write_report
 from stemma.training.run import read_run
 
@@ -58,6 +61,61 @@ def test_the_report_holds_the_numbers_and_asks_for_nothing(told):
         assert number in page
     assert page.count("<svg") == 2 and "http-equiv" in page and 'src="http' not in page
     assert all(reason.split("`")[0][:30] in page.replace("&#x27;", "'") for reason in story.REASONS.values())
+
+
+def measured(model: tuple[float, float], random: list[float], trained: list[float]) -> dict:
+    """What a quickstart could have found: accuracy and loss of the model, and test accuracies by seed."""
+    counted = {"unigram": (0.052, 6.35), "bigram": (0.152, 5.5), "two-sided": (0.243, 4.51)}
+    return {"labels": 400, "masked": {name: {"accuracy": right, "loss": nats}
+                                      for name, (right, nats) in {**counted, "model": model}.items()},
+            "probe": {"random": {"test": random}, "pre-trained": {"test": trained}}}
+
+
+@pytest.mark.parametrize(("model", "winner", "said"), [
+    ((0.178, 5.02), "counting", "The model is worse than counting both neighbours: 17.8% of the hidden tokens right "
+                                "against 24.3%, 5.02 nats against 4.51."),
+    ((0.311, 3.9), "model", "The model beats counting both neighbours: 31.1% of the hidden tokens right against 24.3%, "
+                            "3.90 nats against 4.51."),
+    ((0.2431, 4.38), "model", "The model beats counting both neighbours: 24.3%"),
+    ((0.243, 4.6), "counting", "The model is worse than counting both neighbours"),
+    ((0.2433, 4.512), "neither", "The model is as good as counting both neighbours, and no better"),
+    ((0.22, 4.4), "neither", "The model and counting both neighbours each win one of two measures: 22.0% of the"),
+])
+def test_the_side_that_guesses_better_is_named(model, winner, said):
+    found = verdicts(measured(model, [0.5], [0.6]))["masked"]
+    assert (found["winner"], found["against"]) == (winner, "two-sided") and found["said"].startswith(said)
+
+
+@pytest.mark.parametrize(("random", "trained", "winner", "said"), [
+    ([0.54, 0.53, 0.55], [0.66, 0.67, 0.68], "pre-trained", "Pre-trained weights beat random weights in all 3 seeds: "
+                                             "test accuracy 0.670 against 0.540 after 400 labels."),
+    ([0.54, 0.53], [0.51, 0.52], "random", "Pre-trained weights are worse than random weights in all 2 seeds: test "),
+    ([0.54, 0.53, 0.5], [0.51, 0.55, 0.5], "neither", "Neither start wins: pre-trained weights are better in 1 and "
+                                                      "worse in 1 of 3 seeds: test accuracy 0.520 against 0.523"),
+    ([0.5], [0.6], "pre-trained", "Pre-trained weights beat random weights in 1 seed: "),
+])
+def test_the_start_that_learns_better_is_named(random, trained, winner, said):
+    found = verdicts(measured((0.3, 4.0), random, trained))["probe"]
+    assert found["winner"] == winner and found["said"].startswith(said)
+
+
+@pytest.mark.parametrize("model", [(0.178, 5.02), (0.311, 3.9)])
+def test_all_summaries_say_who_won(told, model, tmp_path, capsys):
+    numbers = measured(model, [0.5, 0.5], [0.6, 0.4])
+    result = {**told, "masked": numbers["masked"],
+              "probe": {**told["probe"], **{name: {**told["probe"][name], **numbers["probe"][name]}
+                                            for name in ("random", "pre-trained")}}}
+    result["verdicts"] = verdicts(result)
+    page = write_page(result, tmp_path, story.REASONS).read_text()
+    _tell(result)
+    printed = capsys.readouterr().out
+    for verdict in result["verdicts"].values():
+        assert verdict["said"] in page and verdict["said"] in printed
+
+
+def test_who_won_is_stored(told):
+    stored = json.loads((Path(told["out"]) / "result.json").read_text())
+    assert stored["verdicts"] == told["verdicts"] == verdicts(stored)
 
 
 def test_the_run_is_a_run_like_any_other(told, capsys):

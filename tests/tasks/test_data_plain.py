@@ -48,6 +48,39 @@ def test_columns_can_be_renamed(write):
         read_examples("pair", path)
 
 
+@pytest.mark.parametrize(("kind", "content", "columns", "said"), [
+    ("classify", "a fine film\t1\na dull one\t0\n", {"text": "1", "label": "2"},
+     'has no column text. Its first line is "a fine film", "1": no header? Then count the columns: '
+     "--columns text=1,label=2."),
+    ("pair", "a\tb\tyes\nc\td\tno\n", {"text_a": "1", "text_b": "2", "label": "3"},
+     'has no column text_a and no text_b. Its first line is "a", "b", "yes": no header? Then count the columns: '
+     "--columns text_a=1,text_b=2,label=3."),
+])
+def test_a_file_without_a_header(write, kind, content, columns, said):
+    path = write(content)
+    with pytest.raises(UserError) as told:
+        read_examples(kind, path)
+    assert said in str(told.value)
+    found = read_examples(kind, path, columns=columns)
+    assert len(found) == 2 and found[0].where == f"{path}, line 1" and found[1].label in ("0", "no")
+
+
+def test_choices_need_a_header(write):
+    with pytest.raises(UserError, match='first line is "c", "x", "1": no header.*put a line with the names'):
+        read_examples("choice", write("c\tx\t1\nc\ty\t0\n"))
+
+
+def test_a_header_that_lacks_one_column_is_a_header(write):
+    with pytest.raises(UserError, match="has no column text. It has body, label."):
+        read_examples("classify", write("body\tlabel\na\t1\n"))
+    with pytest.raises(UserError, match="has no column text. It has body, class."):  # keys of JSON are no row
+        read_examples("classify", write('{"body": "a", "class": 1}\n', "a.jsonl"))
+    found = read_examples("classify", write("2\t1\na\tb\n"), columns={"text": "1", "label": "2"})
+    assert (found[0].texts, found[0].label) == (("b",), "a")  # columns that are named by numbers
+    with pytest.raises(UserError, match=r'two columns named "same".*put a header above'):
+        read_examples("classify", write("same\tsame\na\tb\n"))
+
+
 def test_choices(write):
     found = read_examples("choice", write("context\toption_a\toption_b\tlabel\nc\tx\ty\tB\nc\tx\ty\t0\n"))
     assert [(example.options, example.label, example.question) for example in found] == \

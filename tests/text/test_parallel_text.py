@@ -54,6 +54,7 @@ def test_other_line_ends_of_unicode_stay_inside_a_line(tmp_path):
     ("a.txt", "".join(f"{a}\t{b}\n" for a, b in PAIRS), {}),
     ("a.tsv", "target\tid\tsource\n" + "".join(f"{b}\t7\t{a}\n\n" for a, b in PAIRS), {}),
     ("a.csv", "en,de\n" + "".join(f'"{a}", "{b}"\n'.replace(", ", ",") for a, b in PAIRS), {"columns": "en, de"}),
+    ("a.csv", "".join(f'7,"{b}","{a}"\n' for a, b in PAIRS), {"columns": "3,2"}),
     ("a.jsonl", "".join(json.dumps({"de": b, "en": a, "n": 1}) + "\n" for a, b in PAIRS), {"columns": "en,de"}),
     ("a", "".join(json.dumps({"source": a, "target": b}) + "\n" for a, b in PAIRS), {}),
 ])  # fmt: skip

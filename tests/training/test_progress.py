@@ -3,7 +3,8 @@ import io
 import pytest
 from rich.console import Console
 
-from stemma.training.progress import Progress, clock, describe
+from stemma.progress import Lines, reporting_to
+from stemma.training.progress import Progress, describe
 
 
 def show(terminal, enabled=True):
@@ -22,7 +23,7 @@ def test_a_person_sees_share_loss_baseline_rate_and_time_left():
 
 
 @pytest.mark.parametrize(("terminal", "enabled"), [(False, True), (True, False)])
-def test_nothing_at_all_without_a_terminal_or_when_switched_off(terminal, enabled):
+def test_there_is_no_bar_without_a_terminal_or_when_switched_off(terminal, enabled):
     assert show(terminal, enabled) == ""
 
 
@@ -31,6 +32,11 @@ def test_what_is_not_known_is_left_out():
     assert describe(1, 10.0, tokens_per_second=412.4) == "step 1 · loss 10.00 · 412 tokens/s"
 
 
-def test_clock():
-    assert [clock(seconds) for seconds in (-3, 0, 59.6, 3599)] == ["0:00", "0:00", "1:00", "59:59"]
-    assert [clock(seconds) for seconds in (3600, 4000)] == ["1:00:00", "1:06:40"]
+def test_elsewhere_the_same_words_are_a_plain_line():
+    lines = Lines(io.StringIO(), lambda: 0.0)
+    with reporting_to(lines), Progress("bert@mini", "10 minutes") as progress:
+        progress.update(2310, 0.38, 4.81, 6.02, 6912.3, 370)
+        lines._due = 0
+        lines.look()
+    assert lines.stream.getvalue() == ("progress: training bert@mini · 38% · step 2,310 · loss 4.81 (unigram 6.02) · "
+                                       "6,900 tokens/s · 6:10 left\n")

@@ -36,6 +36,7 @@ from stemma.cli.output import emit
 from stemma.cli.streams import blame_surroundings, check_output, discard_output, prepared_streams
 from stemma.cli.tokenizer import tokenizer_app
 from stemma.errors import Interrupted, UserError, did_you_mean
+from stemma.progress import watched
 
 
 class Verbs(TyperGroup):
@@ -108,7 +109,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with prepared_streams():
         try:
             check_output()
-            with _terminable():
+            with _terminable(), watched():
                 code = _command().main(given, prog_name="stemma", standalone_mode=False)
             sys.stdout.flush()
         except BaseException as error:
@@ -188,7 +189,12 @@ def _usage(error: Any) -> str:
     path = context.command_path if context else "stemma"
     wrong = getattr(error, "option_name", None)
     if wrong and context and type(error).__name__ == "NoSuchOption":
-        known = [option for parameter in context.command.get_params(context) for option in parameter.opts]
-        return f'no option "{wrong}" of `{path}`.{did_you_mean(wrong, known)} `{path} --help` lists all of them.'
+        from stemma.schema.other_names import for_option
+
+        parameters = context.command.get_params(context)
+        known = [option for parameter in parameters for option in parameter.opts if option.startswith("-")]
+        arguments = [parameter.metavar or "" for parameter in parameters if not parameter.opts[0].startswith("-")]
+        hint = for_option(wrong, known, arguments) or did_you_mean(wrong, known)
+        return f'no option "{wrong}" of `{path}`.{hint} `{path} --help` lists all of them.'
     said = error.format_message().strip().rstrip(".")
     return f"{said[:1].lower()}{said[1:]}; `{path} --help` shows how it is used."

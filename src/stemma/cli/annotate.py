@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from stemma.cli.output import DebugOption, JsonOption, columns, console, emit
+from stemma.cli.output import DebugOption, JsonOption, at_least, columns, emit
+from stemma.errors import counted
+from stemma.progress import stage
 
 SOURCES = {"mined": "phrases found", "lexicon": "entries", "spans": "different spans"}
 
@@ -28,7 +28,7 @@ def annotate(
                                                   "is always together, 0 is chance).")] = 0.5,
     longest: Annotated[int, typer.Option(help="Mining: the most words of a phrase.")] = 4,
     encoding: Annotated[str, typer.Option(help="Of the files.")] = "utf-8",
-    top: Annotated[int, typer.Option(min=0, help="How many of the most frequent to show.")] = 10,
+    top: Annotated[int, at_least(0, "How many of the most frequent to show.")] = 10,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace marks of the same name.")] = False,
     json: JsonOption = False,
     debug: DebugOption = False,
@@ -39,10 +39,10 @@ def annotate(
     """
     from stemma.corpus.annotate import annotate as run_it
 
-    with _progress() as progress:
+    with stage("annotating", unit="tokens") as work:
         result = run_it(corpus, phrases=phrases, entities=entities, roles=roles, min_count=min_count,
                         threshold=threshold, longest=longest, encoding=encoding, top=top, overwrite=overwrite,
-                        progress=progress)
+                        progress=work.done)
     emit(result, json, lambda: print(_shown(result)))
 
 
@@ -53,24 +53,11 @@ def _shown(result: dict[str, Any]) -> str:
         rule = (f" ({side['score']} of at least {side['threshold']:g}, {side['min_count']:,} times or more)"
                 if side["source"] == "mined" else "")
         lines.append(f"{result['corpus']}: {name}: {what}{rule}")
-        lines.append(f"  {side['units']:,} units, {side['tokens']:,} tokens ({side['share']:.2%} of all)")
+        lines.append(f"  {counted(side['units'], 'unit')}, {counted(side['tokens'], 'token')} "
+                     f"({side['share']:.2%} of all)")
         if "types" in side:
             lines.append("  " + ", ".join(f"{kind} {count:,}" for kind, count in side["types"].items()))
         rows = [[one["text"], f"{one['count']:,}", f"{one['score']:.2f}" if "score" in one else one.get("type", "")]
                 for one in side["top"]]
         lines += [f"    {line}" for line in columns(rows)]
     return "\n".join(lines)
-
-
-@contextmanager
-def _progress() -> Iterator[Callable[[int], None] | None]:
-    """Tokens looked at, on stderr while there is somebody to look at it."""
-    from rich.progress import Progress, SpinnerColumn, TextColumn
-
-    if not console(stderr=True).is_terminal:
-        yield None
-        return
-    parts = (SpinnerColumn(), TextColumn("annotating"), TextColumn("{task.completed:,.0f} tokens"))
-    with Progress(*parts, console=console(stderr=True), transient=True) as bar:
-        task = bar.add_task("", total=None)
-        yield lambda done: bar.update(task, completed=done)

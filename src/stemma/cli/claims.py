@@ -19,9 +19,9 @@ from stemma.cli.lab import (
     TrainOption,
     finish,
 )
-from stemma.cli.output import DebugOption, JsonOption, columns, emit, notice, shown
+from stemma.cli.output import DebugOption, JsonOption, at_least, columns, emit, notice
 from stemma.cli.train import DocumentsOption, EncodingOption, ErrorsOption, FieldOption
-from stemma.errors import UserError
+from stemma.errors import UserError, counted
 
 ClaimArgument = Annotated[str, typer.Argument(metavar="NAME", help="A claim's name, or the path of a .toml file.")]
 
@@ -47,7 +47,7 @@ def claims(context: typer.Context, json: JsonOption = False, debug: DebugOption 
         from stemma.cli.output import console
 
         for claim in found:
-            cost = f"{shown(claim.total_tokens())} tokens in {len(claim.variants) * claim.seeds} cells"
+            cost = f"{counted(claim.total_tokens(), 'token')} in {counted(len(claim.variants) * claim.seeds, 'cell')}"
             own = "" if claim.language == "en" else " · needs --corpus"
             console().print(Text.assemble((claim.name, "bold"), f"  {claim.title}"))
             console().print(Text(f"  {claim.paper}: {claim.found}"))
@@ -75,7 +75,7 @@ def show(name: ClaimArgument, json: JsonOption = False, debug: DebugOption = Fal
     def human() -> None:
         told = [("question", claim.title), ("paper", claim.paper), ("found", claim.found), ("note", claim.note or ""),
                 ("expected", claim.expects), ("decided by", " · ".join([claim.measure, *claim.tasks])),
-                ("budget", f"{shown(claim.tokens)} tokens, {claim.seeds} seeds, size {claim.size}"),
+                ("budget", f"{counted(claim.tokens, 'token')}, {counted(claim.seeds, 'seed')}, size {claim.size}"),
                 ("for all", " ".join(claim.shared_changes()))]
         told += [(one.name, " ".join([one.recipe, *one.changes])) for one in claim.members]
         print("\n".join(columns([row for row in told if row[1]])))
@@ -88,8 +88,8 @@ def run(name: ClaimArgument, out: OutOption,
         corpus: Annotated[list[str] | None, typer.Option(
             "--corpus", metavar="DIR|PATH", show_default=False,
             help="Text to learn from; by default the documentation inside your Python.")] = None,
-        tokens: Annotated[int | None, typer.Option(min=1, help="Every model reads so many tokens.")] = None,
-        seeds: Annotated[int | None, typer.Option(min=1, help="How often everything is done.")] = None,
+        tokens: Annotated[int | None, at_least(1, "Every model reads so many tokens.")] = None,
+        seeds: Annotated[int | None, at_least(1, "How often everything is done.")] = None,
         size: Annotated[str | None, typer.Option(help="Of all recipes, such as mini.")] = None,
         task: TaskOption = None, train: TrainOption = None, dev: DevOption = None, epochs: EpochsOption = 3.0,
         processes: ProcessesOption = 1, dry_run: DryOption = False, overwrite: OverwriteOption = False,

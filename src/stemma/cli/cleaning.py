@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from stemma.cli.output import DebugOption, JsonOption, columns, console, emit, notice, shown
+from stemma.cli.output import DebugOption, JsonOption, at_least, columns, emit, notice, shown
 from stemma.cli.train import DocumentsOption, EncodingOption, ErrorsOption, FieldOption, OverwriteOption
+from stemma.errors import counted
+from stemma.progress import stage
 
 
 def register(app: typer.Typer) -> None:
@@ -30,7 +30,7 @@ def clean(
                                                         "gopher-repetition, c4, fineweb.")] = None,
     documents: DocumentsOption = "blank", field: FieldOption = "text", encoding: EncodingOption = "utf-8",
     errors: ErrorsOption = "strict",
-    show: Annotated[int, typer.Option(min=0, help="Examples of what each step dropped.")] = 0,
+    show: Annotated[int, at_least(0, "Examples of what each step dropped.")] = 0,
     overwrite: OverwriteOption = False, json: JsonOption = False, debug: DebugOption = False,
 ) -> None:
     """Clean raw text: normalise it, drop duplicates and what is no prose, and say what each step took.
@@ -41,10 +41,10 @@ def clean(
     from stemma.text.cleaning.rules import load_rules
 
     chosen = load_rules(rules, change or ())
-    with _progress("cleaning") as progress:
+    with stage("cleaning", unit="characters") as work:
         result = run_it(paths, out, rules=chosen, languages=language or (), also=also or (), documents=documents,
                         field=field, encoding=encoding, errors=errors, show=show, overwrite=overwrite, notice=notice,
-                        progress=progress)
+                        progress=work.done)
     emit(result, json, lambda: print(_cleaned(result)))
 
 
@@ -59,7 +59,7 @@ def overlap(
                                                                      "overlap: .txt or .jsonl.")] = None,
     documents: Annotated[str, typer.Option(help="In FILE, what ends a document: blank, line or file.")] = "blank",
     field: FieldOption = "text", encoding: EncodingOption = "utf-8", errors: ErrorsOption = "strict",
-    show: Annotated[int, typer.Option(min=0, help="How many of the worst documents to show.")] = 10,
+    show: Annotated[int, at_least(0, "How many of the worst documents to show.")] = 10,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace what stands at --exclude.")] = False,
     json: JsonOption = False, debug: DebugOption = False,
 ) -> None:
@@ -69,17 +69,18 @@ def overlap(
     """
     from stemma.corpus.overlap import overlap as measure
 
-    with _progress("reading") as progress:
+    with stage("reading", unit="characters") as work:
         result = measure(corpus, file, n=n, false_positives=false_positives, documents=documents, field=field,
                          encoding=encoding, errors=errors, limit=limit, show=show, exclude=exclude,
-                         overwrite=overwrite, notice=notice, progress=progress)
+                         overwrite=overwrite, notice=notice, progress=work.done)
     emit(result, json, lambda: print(_overlapping(result)))
 
 
 def _cleaned(result: dict[str, Any]) -> str:
     kept = result["documents_out"] / result["documents_in"]
-    lines = [f"{result['out']}: {result['documents_out']:,} of {result['documents_in']:,} documents ({kept:.1%}), "
-             f"{result['characters_out']:,} of {result['characters_in']:,} characters, in {result['seconds']:.1f} s"]
+    lines = [f"{result['out']}: {result['documents_out']:,} of {counted(result['documents_in'], 'document')} "
+             f"({kept:.1%}), {result['characters_out']:,} of {counted(result['characters_in'], 'character')}, in "
+             f"{result['seconds']:.1f} s"]
     took = [step for step in result["steps"] if step["documents"] or step["characters"]]
     rows = [["step", "documents", "characters", ""]]
     for step in took:
@@ -95,7 +96,8 @@ def _overlapping(result: dict[str, Any]) -> str:
     over = len(result["overlapping_documents"])
     lines = [f"{result['share']:.2%} of the {n}-grams of {result['file']} are in the corpus "
              f"({result['overlapping_n_grams']:,} of {result['n_grams']:,})",
-             f"  {over:,} of {result['documents']:,} documents have {result['limit']:.0%} or more of theirs there"
+             f"  {over:,} of {counted(result['documents'], 'document')} have {result['limit']:.0%} or more of theirs "
+             "there"
              + (f"; {result['too_short']:,} are shorter than {n} words" if result["too_short"] else "")]
     if result["exclude"]:
         lines.append(f"  the others are in {result['exclude']}")
@@ -108,17 +110,3 @@ def _overlapping(result: dict[str, Any]) -> str:
               f"(so at most {rate['at_most']:.1e}, at 95%); the fill implies {rate['implied']:.1e}, "
               f"wanted {rate['wanted']:.1e}"]
     return "\n".join(lines)
-
-
-@contextmanager
-def _progress(label: str) -> Iterator[Callable[[int], None] | None]:
-    """What was done so far, on stderr while there is somebody to look at it; it takes the characters that are done."""
-    from rich.progress import DownloadColumn, Progress, SpinnerColumn, TextColumn, TransferSpeedColumn
-
-    if not console(stderr=True).is_terminal:
-        yield None
-        return
-    parts = (SpinnerColumn(), TextColumn(label), DownloadColumn(), TransferSpeedColumn())
-    with Progress(*parts, console=console(stderr=True), transient=True) as bar:
-        task = bar.add_task("", total=None)
-        yield lambda done: bar.update(task, completed=done)

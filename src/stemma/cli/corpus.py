@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from stemma.cli.annotate import annotate
-from stemma.cli.output import DebugOption, JsonOption, console, emit, notice
-from stemma.errors import UserError
+from stemma.cli.output import DebugOption, JsonOption, emit, notice
+from stemma.errors import UserError, counted
 
 TargetOption = Annotated[list[str] | None, typer.Option(
     metavar="PATH", show_default=False, help="Parallel text: the other side, line by line; once for each PATH.")]
@@ -73,18 +71,17 @@ def build(
     if not paths and any(others.values()) and (unused := [name for name, stated in for_text.items() if stated]):
         raise UserError(f"{' and '.join(unused)} say how running text is read, and no PATH is given; leave them out.")
     sources = pair_sources(paths, target or [], columns) if paired else []
-    with _progress([] if any(others.values()) else [*paths, *(target or [])]) as progress:
-        result = build_corpus(
-            [] if paired else paths, tokenizer, out, workers=workers, documents=documents, field=field,
-            encoding=encoding, errors=errors, sentences=sentences, user_dictionary=words, overwrite=overwrite,
-            notice=notice, progress=progress, pairs=sources, empty=empty, dialogue=dialogue, relevance=relevance,
-        )
-    what = (f"{result['documents']:,} pairs" if paired else
-            f"{result['sentences']:,} sentences, {result['documents']:,} documents")
+    result = build_corpus(
+        [] if paired else paths, tokenizer, out, workers=workers, documents=documents, field=field,
+        encoding=encoding, errors=errors, sentences=sentences, user_dictionary=words, overwrite=overwrite,
+        notice=notice, pairs=sources, empty=empty, dialogue=dialogue, relevance=relevance,
+    )
+    what = (f"{counted(result['documents'], 'pair')}" if paired else
+            f"{counted(result['sentences'], 'sentence')}, {counted(result['documents'], 'document')}")
     what += f", {result['dialogues']:,} of them dialogues" if dialogue else ""
     what += f", {result['judged']:,} queries with titles" if relevance else ""
     emit(result, json, lambda: print(
-        f"{result['corpus']}: {result['tokens']:,} tokens, {what}, {result['unknown_rate']:.3%} unknown"))
+        f"{result['corpus']}: {counted(result['tokens'], 'token')}, {what}, {result['unknown_rate']:.3%} unknown"))
 
 
 def refuse_unused(paired: bool, given: dict[str, bool]) -> None:
@@ -113,31 +110,3 @@ def info(
 
 
 corpus_app.command()(annotate)
-
-
-@contextmanager
-def _progress(paths: list[str]) -> Iterator[Callable[[int], None] | None]:
-    """A bar on stderr while there is somebody to look at it; it takes the bytes of text that are done."""
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
-
-    if not console(stderr=True).is_terminal:
-        yield None
-        return
-    columns = (TextColumn("tokenising"), BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console(stderr=True), transient=True) as bar:
-        task = bar.add_task("", total=_text_size(paths))
-        yield lambda done: bar.update(task, completed=done)
-
-
-def _text_size(paths: list[str]) -> int | None:
-    """Bytes of text to come, where file sizes tell: not in packed files, and JSON and Parquet hold more than text. (So
-    do dialogues and tables; then no paths are given.)"""
-    from stemma.text.readers import JSON_LINES, PARQUET, list_files
-    from stemma.text.streams import COMPRESSED
-
-    if not paths:
-        return None
-    files = list_files(paths)
-    if any(not file.is_file() or file.suffix.lower() in (*COMPRESSED, *JSON_LINES, PARQUET) for file in files):
-        return None
-    return sum(file.stat().st_size for file in files)

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from stemma.cli.output import DebugOption, JsonOption, columns, console, emit, notice, shown
+from stemma.cli.output import DebugOption, JsonOption, at_least, columns, emit, notice, shown
 from stemma.cli.train import DocumentsOption, EncodingOption, ErrorsOption, FieldOption, OverwriteOption, SeedOption
 from stemma.cli.use import ModelArgument
+from stemma.errors import counted
+from stemma.progress import stage
 
 if TYPE_CHECKING:
     from stemma.exchange.model import Model
 
 LengthOption = Annotated[int | None, typer.Option(metavar="N", help="Tokens read at a time; by default as trained.")]
-LimitOption = Annotated[int | None, typer.Option(metavar="N", min=1, help="Ask only the first so many.")]
+LimitOption = Annotated[int | None, at_least(1, "Ask only the first so many.", metavar="N")]
 
 
 def register(app: typer.Typer) -> None:
@@ -52,20 +52,21 @@ def perplexity(model: ModelArgument,
         raise UserError(f'--by is "{by}"; the only choice is document.')
     passages = read_passages(path, documents=documents, field=field, encoding=encoding, errors=errors, notice=notice)
     loaded = _load(model)
-    with counting("tokens") as watch:
-        result = measure(loaded, passages, length, stride, memory, by is not None, notice, watch)
+    with stage("scoring", unit="tokens") as work:
+        result = measure(loaded, passages, length, stride, memory, by is not None, notice, work.advance)
 
     def human() -> None:
         for one in result.get("by_document", []):
             print(f"{one['perplexity']:12,.2f}  {one['tokens']:8,} tokens  {one['begins']!r}")
-        rows = [(name, f"{result[key]:,.4g}", f"{result[counted]:,} {counted}") for name, key, counted in
+        rows = [(name, f"{result[key]:,.4g}", f"{result[unit]:,} {unit}") for name, key, unit in
                 (("perplexity per token", "perplexity", "tokens"), ("perplexity per word", "word_perplexity", "words"),
                  ("bits per byte", "bits_per_byte", "bytes"),
                  ("bits per character", "bits_per_character", "characters"))]
         print("\n".join(columns(rows)))
         kept = "memory" if "memory" in result else "stride"
-        print(f"{result['documents']:,} documents, {result['length']:,} tokens at a time, {kept} {result[kept]:,}; "
-              f"{result['unknown_rate']:.2%} unknown; {result['tokens_per_second']:,.0f} tokens/s")
+        print(f"{counted(result['documents'], 'document')}, {counted(result['length'], 'token')} at a time, "
+              f"{kept} {result[kept]:,}; {result['unknown_rate']:.2%} unknown; "
+              f"{result['tokens_per_second']:,.0f} tokens/s")
 
     emit({"model": model, **result}, json, human)
 
@@ -87,13 +88,13 @@ def cloze(model: ModelArgument,
     from stemma.tasks.cloze import cloze as ask
 
     loaded = _load(model)
-    with counting("questions") as watch:
-        result = ask(loaded, path, kind, length, limit, notice, watch)
+    with stage("asking", unit="questions") as work:
+        result = ask(loaded, path, kind, length, limit, notice, work.advance)
 
     def human() -> None:
         beside = f"perplexity of the word {result['perplexity']:,.1f}" if "perplexity" in result else \
             f"guessing {result['chance']:.1%}"
-        print(f"accuracy {_share(result, 'accuracy')} of {result['questions']:,} questions · {beside} · "
+        print(f"accuracy {_share(result, 'accuracy')} of {counted(result['questions'], 'question')} · {beside} · "
               f"{result['seconds']:.1f} s")
 
     emit({"model": model, **result}, json, human)
@@ -103,7 +104,7 @@ def prompt(model: ModelArgument,
            template: Annotated[Path, typer.Argument(metavar="TEMPLATE.toml", help="How a row becomes a prompt.")],
            data: Annotated[str, typer.Option(metavar="FILE", show_default=False,
                                              help="The rows: tsv or csv with a header, or jsonl.")],
-           shots: Annotated[int, typer.Option(metavar="K", min=0, help="Solved examples before each row.")] = 0,
+           shots: Annotated[int, at_least(0, "Solved examples before each row.", metavar="K")] = 0,
            examples: Annotated[str | None, typer.Option(
                metavar="FILE", help="Draw the examples from here; by default from the other rows.")] = None,
            seed: SeedOption = 0, limit: LimitOption = None, length: LengthOption = None,
@@ -137,21 +138,22 @@ def prompt(model: ModelArgument,
                   examples_of(shape, read_table(file, shape.columns or None, **reading)) for file in (data, examples))
     assert rows is not None
     loaded = _load(model)
-    with counting("rows") as watch:
-        result, answers = ask(loaded, shape, rows, pool, shots, seed, limit, length, notice, watch)
+    with stage("asking", unit="rows") as work:
+        result, answers = ask(loaded, shape, rows, pool, shots, seed, limit, length, notice, work.advance)
     if predictions is not None:
         _write(predictions, answers)
 
     def human() -> None:
         print(f"the first prompt:\n{result['example']}\n")
         first = "exact_match" if shape.kind == "qa" else "accuracy"
-        print(f"{first.replace('_', ' ')} {_share(result, first)} of {result['rows']:,} rows, "
+        print(f"{first.replace('_', ' ')} {_share(result, first)} of {counted(result['rows'], 'row')}, "
               f"{result['shots']} examples each")
         for key in ("f1", "macro_f1", "majority", "chance"):
             if key in result:
                 print(f"{key.replace('_', ' ')} {shown(round(result[key], 4))}")
         for label, counts in result.get("labels", {}).items():
-            print(f"  {label}: {counts['count']:,} rows, {counts['right']:,} found; said {counts['predicted']:,} times")
+            print(f"  {label}: {counted(counts['count'], 'row')}, {counts['right']:,} found; said "
+                  f"{counted(counts['predicted'], 'time')}")
 
     emit({"model": model, "template": str(template), **result}, json, human)
 
@@ -177,18 +179,3 @@ def _write(path: Path, answers: list[dict[str, Any]]) -> None:
 
     make_folder(path.parent)
     write_atomically(path, "".join(json.dumps(one, ensure_ascii=False) + "\n" for one in answers))
-
-
-@contextmanager
-def counting(what: str) -> Iterator[Callable[[int], None]]:
-    """How far it is, on stderr while there is somebody to look at it."""
-    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-
-    if not console(stderr=True).is_terminal:
-        yield lambda count: None
-        return
-    row = (SpinnerColumn(), TextColumn("{task.completed:,.0f} " + what), TextColumn("{task.speed:,.0f}/s"),
-           TimeElapsedColumn())
-    with Progress(*row, console=console(stderr=True), transient=True) as bar:
-        task = bar.add_task("", total=None)
-        yield lambda count: bar.advance(task, count)

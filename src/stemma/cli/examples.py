@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from stemma.cli.output import console
+from stemma.errors import counted
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -23,7 +24,7 @@ LEGENDS = {
 
 def show_examples(result: dict[str, Any]) -> None:
     batch = result["batch"]
-    scored = ", ".join(f"{count:,} places for {head}" for head, count in batch["scored"].items())
+    scored = ", ".join(f"{counted(count, 'place')} for {head}" for head, count in batch["scored"].items())
     _print(f"{result['recipe']} · {', '.join(result['objectives'])} · {batch['rows']} x {batch['length']} "
            f"({batch['padding']:.1%} padding) · {scored}", "bold")
     told = drawn = None

@@ -108,12 +108,29 @@ def diff(a: Annotated[str, typer.Argument(metavar="A", help="a recipe")],
 
         count = f"{len(changes)} change{'' if len(changes) == 1 else 's'}" if changes else "no difference"
         console().print(Text(f"{a} -> {b} · {count}", style="bold"))
-        for change, line in zip(changes, columns([_row(change) for change in changes]), strict=True):
+        for change, lines in zip(changes, fitted([_row(change) for change in changes], console().width), strict=True):
             style = "red" if change.after is None else "green" if change.before is None else ""
-            console().print(Text(f"  {line}", style=style))
+            console().print(Text("\n".join(lines), style=style))
 
     emit({"a": a, "b": b, "changes": [{"key": change.key, "from": change.before, "to": change.after}
                                       for change in changes]}, json, human)
+
+
+def fitted(rows: list[tuple[str, str, str]], width: int) -> list[list[str]]:
+    """The lines of each row, none wider than the terminal: where the values of a row do not fit beside its key, they
+    stand below it, and the other rows are aligned without it."""
+    from textwrap import wrap
+
+    indent = " " * 7
+    short = rows
+    while short and max(map(len, columns(short))) + 2 > width:
+        widest = max(range(len(short)), key=lambda number: max(map(len, short[number][1:])))
+        short = short[:widest] + short[widest + 1:]
+    aligned = dict(zip(short, columns(short), strict=True))
+    return [[f"  {aligned[row]}"] if row in aligned else
+            [f"  {row[0]}", *wrap(" ".join(filter(None, row[1:])), width, initial_indent=indent,
+                                  subsequent_indent=indent, break_long_words=True, break_on_hyphens=False)]
+            for row in rows]
 
 
 def _row(change: Any) -> tuple[str, str, str]:

@@ -64,7 +64,8 @@ def examples_task(
     changes: ChangesArgument = None,
     test: Annotated[str | None, typer.Option(metavar="FILE", help="Examples to score at the end only.")] = None,
     columns: Annotated[str | None, typer.Option(metavar="OURS=FILE'S,...", help="Columns of a table that are named "
-                                                "otherwise: text=review,label=stars.")] = None,
+                                                "otherwise: text=review,label=stars; or their numbers, if there is no "
+                                                "header: text=1,label=2.")] = None,
     metric: Annotated[list[str] | None, typer.Option(help="What to measure; the first decides.")] = None,
     epochs: Annotated[float | None, typer.Option(metavar="N", show_default="the recipe's", help="Go through the "
                                                  "examples so often.")] = None,

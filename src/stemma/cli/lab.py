@@ -11,9 +11,9 @@ from typing import Annotated, Any
 
 import typer
 
-from stemma.cli.output import DebugOption, JsonOption, columns, emit, notice
+from stemma.cli.output import DebugOption, JsonOption, at_least, columns, emit, notice
 from stemma.cli.train import CorpusOption, DocumentsOption, EncodingOption, ErrorsOption, FieldOption
-from stemma.errors import UserError
+from stemma.errors import UserError, counted
 
 RecipesArgument = Annotated[list[str], typer.Argument(metavar="RECIPE... [KEY=VALUE...]", show_default=False,
                                                       help="Recipes, and changes that all of them get.")]
@@ -24,7 +24,7 @@ OutOption = Annotated[Path, typer.Option(metavar="DIR", show_default=False,
 TokensOption = Annotated[int | None, typer.Option(help="Every model reads so many tokens.")]
 FlopsOption = Annotated[float | None, typer.Option(help="Every model is trained for so many FLOPs, such as 1e14.")]
 MinutesOption = Annotated[float | None, typer.Option(help="Every model is trained for so many minutes, in turns.")]
-SeedsOption = Annotated[int, typer.Option(min=1, help="How often everything is done; one seed shows no spread.")]
+SeedsOption = Annotated[int, at_least(1, "How often everything is done; one seed shows no spread.")]
 TaskOption = Annotated[list[str] | None, typer.Option("--task", metavar="TASK", help="Then fine-tune on this task; may "
                                                       "be repeated, each with its --train and --dev.")]
 TrainOption = Annotated[list[str] | None, typer.Option(metavar="FILE", help="The task's training examples.")]
@@ -33,7 +33,7 @@ EpochsOption = Annotated[float, typer.Option(help="Of every fine-tune.")]
 MeasureOption = Annotated[str | None, typer.Option(help="The measure that decides, such as sst2.accuracy.")]
 MarginOption = Annotated[float | None, typer.Option(help="Of that measure, the largest difference that does not "
                                                     "matter: within it, recipes are called equivalent.")]
-ProcessesOption = Annotated[int, typer.Option(min=1, help="So many cells at a time, each with its share of the cores.")]
+ProcessesOption = Annotated[int, at_least(1, "So many cells at a time, each with its share of the cores.")]
 OverwriteOption = Annotated[bool, typer.Option("--overwrite", help="Begin anew: what is in --out goes.")]
 DryOption = Annotated[bool, typer.Option("--dry-run", help="Print the plan and how long it takes, by a short trial.")]
 
@@ -155,11 +155,12 @@ def finish(found: dict[str, Any], out: Path, as_json: bool, dry_run: bool = Fals
 
 
 def show_plan(found: dict[str, Any], processes: int) -> None:
-    from stemma.training.progress import clock
+    from stemma.progress import clock
 
-    print(f"{found['title']}\n{found['cells']} cells: {len(found['seeds'])} seeds of")
-    rows = [(one["variant"], f"{one['steps']:,} steps", f"{one['tokens']:,} tokens", f"{one['flops']:.2g} FLOPs",
-             f"{one['parameters'] / 1e6:.1f} M parameters", clock(one["seconds"])) for one in found["variants"]]
+    print(f"{found['title']}\n{counted(found['cells'], 'cell')}: {counted(len(found['seeds']), 'seed')} of")
+    rows = [(one["variant"], counted(one["steps"], "step"), counted(one["tokens"], "token"),
+             f"{one['flops']:.2g} FLOPs", f"{one['parameters'] / 1e6:.1f} M parameters", clock(one["seconds"]))
+            for one in found["variants"]]
     print("\n".join(f"  {line}" for line in columns(rows)))
     for name, listed in (("hidden", found["details"].get("hidden", [])),
                          ("impossible", found["details"].get("impossible", []))):

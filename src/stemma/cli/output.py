@@ -14,12 +14,25 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from stemma.cli.streams import visible
+from stemma.errors import UserError
 
 if TYPE_CHECKING:
     from rich.console import Console
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")]
 DebugOption = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
+
+
+def at_least(low: int, help: str, **more: Any) -> Any:
+    """An option for a whole number with a lower limit; its help and its error say "1 or more". (typer's own limits
+    read 0<=x<=9223372036854775807 in both.)"""
+    def check(parameter: typer.CallbackParam, value: int | None) -> int | None:
+        if value is not None and not low <= value < 2**63:
+            rule = f"{low} or more" if value < low else "below 2^63"
+            raise UserError(f"{parameter.opts[0]} must be {rule}, not {value}.")
+        return value
+
+    return typer.Option(callback=check, help=f"{help.removesuffix('.')}; {low} or more.", **more)
 
 
 def emit(result: Mapping[str, Any], as_json: bool, human: Callable[[], None] | None = None) -> None:

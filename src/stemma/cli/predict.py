@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from stemma.cli.evaluate import counting
 from stemma.cli.finetune import renamed
 from stemma.cli.output import DebugOption, JsonOption, columns, emit, notice
 from stemma.cli.train import EncodingOption, ErrorsOption, OverwriteOption
 from stemma.cli.use import ModelArgument
+from stemma.errors import counted
+from stemma.progress import stage
 
 if TYPE_CHECKING:
     from stemma.exchange.cards import Card
@@ -21,7 +22,8 @@ if TYPE_CHECKING:
 
 TaskOption = Annotated[str | None, typer.Option(metavar="NAME", help="Which task, if the model answers several.")]
 ColumnsOption = Annotated[str | None, typer.Option("--columns", metavar="OURS=FILE'S,...",
-                                                   help="Columns that are named otherwise: text=review.")]
+                                                   help="Columns that are named otherwise: text=review; or their "
+                                                        "numbers, if there is no header: text=1.")]
 LISTED = 5  # of the worst errors, for people
 MOST_CLASSES = 12  # of a confusion matrix on a terminal
 
@@ -70,14 +72,18 @@ def predict(
     if out is not None:
         count = 0
         make_folder(out.parent)
-        with counting("rows") as watch, file_atomically(out) as file:
+        with stage("answering", unit="rows") as work, file_atomically(out) as file:
             for one in said:
                 file.write((spelling.dumps(one, ensure_ascii=False) + "\n").encode())
                 count += 1
-                watch(1)
-        emit({**told, "rows": count, "out": str(out)}, json, lambda: print(f"{count:,} answers in {out}"))
+                work.advance()
+        emit({**told, "rows": count, "out": str(out)}, json, lambda: print(f"{counted(count, 'answer')} in {out}"))
     elif json:
-        kept = list(said)
+        kept = []
+        with stage("answering", unit="rows") as work:
+            for one in said:
+                kept.append(one)
+                work.advance()
         emit({**told, "rows": len(kept), "predictions": kept}, json)
     else:
         readable = "utf" in (sys.stdout.encoding or "").lower()
@@ -158,7 +164,7 @@ def _show(result: dict[str, Any]) -> None:
         [name, written(kind, name, result["metrics"]["test"][name]),
          f"{written(kind, name, low)} to {written(kind, name, high)}"]
         for name, (low, high) in result["intervals"].items())])))
-    print(f"{result['examples']:,} examples, {result['examples_per_second']:,.0f} a second")
+    print(f"{counted(result['examples'], 'example')}, {result['examples_per_second']:,.0f} a second")
     if "confusion" in result and len(result["confusion"]["labels"]) <= MOST_CLASSES:
         labels, counts = result["confusion"]["labels"], result["confusion"]["counts"]
         rows = [[label, *map(str, row)] for label, row in zip(labels, counts, strict=True)]

@@ -10,6 +10,7 @@ import typer
 
 from stemma.cli.output import DebugOption, JsonOption, columns, emit, notice
 from stemma.cli.train import SeedOption
+from stemma.errors import counted
 
 
 def register(app: typer.Typer) -> None:
@@ -42,24 +43,26 @@ def _tell(result: dict[str, Any]) -> None:
     from stemma.lab.quickstart.quickstart_page import READERS, guesses, question, threads
 
     text, corpus, run, masked, probe = (result[key] for key in ("text", "corpus", "pretraining", "masked", "probe"))
-    print(f"\nThe text: {text['words']:,} words of your Python's documentation to learn from, "
-          f"{text['held_out_words']:,} words of other modules held out")
-    print(f"  {corpus['tokens']:,} tokens from a vocabulary of {corpus['vocabulary']:,}")
+    print(f"\nThe text: {counted(text['words'], 'word')} of your Python's documentation to learn from, "
+          f"{counted(text['held_out_words'], 'word')} of other modules held out")
+    print(f"  {counted(corpus['tokens'], 'token')} from a vocabulary of {corpus['vocabulary']:,}")
     print(f"\nPre-training: {run['recipe']} with {len(result['changes'])} changes, "
           f"{run['parameters'] / 1e6:.1f} M parameters")
-    print(f"  {run['steps']:,} steps, {run['tokens']:,} tokens in {run['seconds']:.0f} s "
+    print(f"  {counted(run['steps'], 'step')}, {counted(run['tokens'], 'token')} in {run['seconds']:.0f} s "
           f"({run['tokens_per_second']:,.0f} tokens/s on {threads(run)})")
     print(f"\nGuessing {result['places']:,} hidden tokens of the held-out modules")
     _table([["", "right", "nats"], *([name, f"{masked[key]['accuracy']:.1%}", f"{masked[key]['loss']:.2f}"]
                                      for key, name in READERS.items())])
+    print(f"  {result['verdicts']['masked']['said']}")
     print("\nSome of them, drawn at random")
     for row in result["filled"]:
         print(f"  {row['text']}\n    was {row['truth']}; guesses {guesses(row)}")
-    print(f"\nLearning from {result['labels']} labels ({result['seeds']} seeds, {result['tests']:,} test sentences)\n"
-          f"  {question(probe)}")
+    print(f"\nLearning from {counted(result['labels'], 'label')} ({counted(result['seeds'], 'seed')}, "
+          f"{result['tests']:,} test sentences)\n  {question(probe)}")
     _table([["", "test accuracy", "each seed"],
             *([f"from {name} weights", f"{mean(probe[name]['test']):.3f} ± {spread(probe[name]['test']):.3f}",
                " ".join(f"{value:.3f}" for value in probe[name]["test"])] for name in ("random", "pre-trained"))])
+    print(f"  {result['verdicts']['probe']['said']}")
     print("\nThe same by hand")
     for line in result["commands"]:
         print(f"  {line}")

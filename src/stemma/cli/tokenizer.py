@@ -13,6 +13,7 @@ import typer
 
 from stemma.cli.corpus import ColumnsOption, EmptyOption, PairsOption, refuse_unused
 from stemma.cli.output import DebugOption, JsonOption, columns, emit, notice
+from stemma.errors import counted
 
 if TYPE_CHECKING:
     from stemma.text.tokenizer import Tokenizer
@@ -120,7 +121,7 @@ def info(
 
     def human() -> None:
         case = "capitals folded" if tokenizer.lowercase else "capitals kept"
-        print(f"{path}: {tokenizer.kind}, {tokenizer.vocab_size:,} pieces, {case}")
+        print(f"{path}: {tokenizer.kind}, {counted(tokenizer.vocab_size, 'piece')}, {case}")
         if tokenizer.simplify:
             print(f"  {OUTSIDE}")
         rows = [(f"  {role}", tokenizer.token(number), str(number)) for role, number in tokenizer.roles.items()]

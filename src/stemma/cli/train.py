@@ -12,8 +12,8 @@ import typer
 from stemma.cli.corpus import ColumnsOption, EmptyOption, TargetOption
 from stemma.cli.examples import show_examples, show_tokens
 from stemma.cli.family import ChangesArgument, RecipeArgument
-from stemma.cli.output import DebugOption, JsonOption, emit, notice, shown
-from stemma.errors import UserError
+from stemma.cli.output import DebugOption, JsonOption, at_least, emit, notice
+from stemma.errors import UserError, counted
 
 CorpusOption = Annotated[list[str], typer.Option("--corpus", metavar="DIR|PATH", show_default=False,
                                                  help="A corpus folder, or raw text: a file, folder, glob or -.")]
@@ -21,7 +21,7 @@ DocumentsOption = Annotated[str, typer.Option(help="In plain text, what ends a d
 FieldOption = Annotated[str, typer.Option(help="The field of jsonl or parquet that holds the text.")]
 EncodingOption = Annotated[str, typer.Option(help="The text's encoding.")]
 ErrorsOption = Annotated[str, typer.Option(help="Bytes that do not fit the encoding: strict, replace or ignore.")]
-SeedOption = Annotated[int, typer.Option(min=0, max=2**63 - 1, help="All randomness follows from it.")]
+SeedOption = Annotated[int, at_least(0, "All randomness follows from it.")]
 OverwriteOption = Annotated[bool, typer.Option("--overwrite", help="Replace what stands at --out.")]
 
 
@@ -59,9 +59,12 @@ def pretrain(recipe: RecipeArgument, corpus: CorpusOption,
 
 
 def resume(run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of an interrupted run.")],
-           processes: Annotated[int | None, typer.Option(min=1, help="Of a lab: so many cells at a time.")] = None,
+           processes: Annotated[int | None, at_least(1, "Of a lab: so many cells at a time.")] = None,
            json: JsonOption = False, debug: DebugOption = False) -> None:
-    """Go on with an interrupted run, to the very bytes it would have reached; or with a lab, or help with one.
+    """Go on with an interrupted run, or with a lab, or help with one.
+
+    A run with a budget in steps or tokens ends in the very bytes it would have reached; one in minutes goes on for the
+    minutes that are left.
 
     Example: stemma resume run
     """
@@ -94,7 +97,7 @@ def finish(result: dict[str, Any], run: Path, as_json: bool) -> None:
     def human() -> None:
         validation, unigram = result.get("validation_loss"), result.get("unigram_loss")
         against = f" · held-out loss {validation:.3f} (unigram {unigram:.3f})" if validation is not None else ""
-        print(f"{result['recipe']} · {shown(result['steps'])} steps, {shown(result['tokens'])} tokens in "
+        print(f"{result['recipe']} · {counted(result['steps'], 'step')}, {counted(result['tokens'], 'token')} in "
               f"{result['seconds']:,.0f} s ({result['tokens_per_second']:,.0f} tokens/s){against}")
         for name, metrics in result.get("metrics", {}).items():
             print("\n".join(_scores(name, metrics)))
@@ -114,8 +117,9 @@ def _scores(name: str, metrics: dict[str, Any]) -> Iterator[str]:
     for task, scores in metrics.get("tasks", {"": metrics}).items():
         told = [f"{WRITTEN.get(key, key)} {value:.2f}" if key in WRITTEN or abs(value) > 1 else f"{key} {value:.4f}"
                 for key, value in scores.items() if isinstance(value, float) and key != "loss"]
-        counted = [scores["signatures"]["bleu"]] if "signatures" in scores else []
-        yield " · ".join([f"{name}{f', {task}' if task else ''}", *told, f"{scores['examples']:,} examples", *counted])
+        signed = [scores["signatures"]["bleu"]] if "signatures" in scores else []
+        yield " · ".join([f"{name}{f', {task}' if task else ''}", *told, counted(scores["examples"], "example"),
+                          *signed])
 
 
 def _use(run: Path) -> str:
@@ -139,8 +143,8 @@ def inspect(recipe: Annotated[str, typer.Argument(metavar="RECIPE|MODEL", help="
                                                              help="A corpus folder, or raw text.")] = None,
             text: Annotated[str | None, typer.Option(help="Look at how a model reads this: how well it foresaw each "
                                                      "token, and how many steps it took.")] = None,
-            examples: Annotated[int, typer.Option(min=1, help="How many examples to show.")] = 2,
-            step: Annotated[int, typer.Option(min=0, help="The batch of this step.")] = 0,
+            examples: Annotated[int, at_least(1, "How many examples to show.")] = 2,
+            step: Annotated[int, at_least(0, "The batch of this step.")] = 0,
             seed: SeedOption = 0, documents: DocumentsOption = "blank", field: FieldOption = "text",
             encoding: EncodingOption = "utf-8", errors: ErrorsOption = "strict", target: TargetOption = None,
             columns: ColumnsOption = "source,target", empty: EmptyOption = "refuse", json: JsonOption = False,

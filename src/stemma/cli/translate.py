@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from stemma.cli.output import DebugOption, JsonOption, console, emit, notice, shown
+from stemma.cli.output import DebugOption, JsonOption, emit, notice, shown
 from stemma.cli.streams import plain_texts
 from stemma.cli.train import EncodingOption, ErrorsOption, OverwriteOption
 from stemma.cli.use import ModelArgument
-from stemma.errors import UserError
+from stemma.errors import UserError, counted
 
 
 def register(app: typer.Typer) -> None:
@@ -91,9 +90,7 @@ def translate(
     for found in loaded.notices:
         notice(found)
     began = time.perf_counter()
-    with _counting(len(lines)) as watch:
-        made = run_it(loaded, lines, directions=read_directions(folder), where=names, notice=notice,
-                      watch=watch, **choices)
+    made = run_it(loaded, lines, directions=read_directions(folder), where=names, notice=notice, **choices)
     seconds = time.perf_counter() - began
     scores = _score([one.text for one in made], sides, rouge, lowercase, bleu_tokenize) if sides else {}
     if out is not None:
@@ -112,7 +109,7 @@ def translate(
                 for other in one.alternatives:
                     print(f"  {_one_line(other.text)}", file=plain_texts())
         else:
-            print(f"{len(made):,} lines in {out} ({seconds:.1f} s, {len(made) / seconds:,.1f} lines/s)")
+            print(f"{counted(len(made), 'line')} in {out} ({seconds:.1f} s, {len(made) / seconds:,.1f} lines/s)")
         said = list(_told(scores))
         print("\n".join(said), end="\n" if said else "", file=sys.stdout if out is not None else sys.stderr)
 
@@ -204,17 +201,3 @@ def _write(out: Path, texts: Sequence[str]) -> None:
 
     make_folder(out.parent)
     write_atomically(out, "".join(f"{_one_line(text)}\n" for text in texts))
-
-
-@contextmanager
-def _counting(total: int) -> Iterator[Callable[[int], None]]:
-    """A bar on a terminal's stderr; otherwise nothing."""
-    if not sys.stderr.isatty():
-        yield lambda lines: None
-        return
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    with Progress(TextColumn("{task.percentage:>3.0f}%"), BarColumn(bar_width=26), MofNCompleteColumn(),
-                  TextColumn("lines"), TimeRemainingColumn(), console=console(stderr=True), transient=True) as bar:
-        task = bar.add_task("", total=total)
-        yield lambda lines: bar.advance(task, lines)

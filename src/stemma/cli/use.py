@@ -9,6 +9,7 @@ import typer
 
 from stemma.cli.output import DebugOption, JsonOption, console, emit, notice
 from stemma.cli.train import EncodingOption, ErrorsOption, FieldOption, OverwriteOption
+from stemma.errors import counted
 
 ModelArgument = Annotated[str, typer.Argument(metavar="MODEL", help="A run, its model/, or a Hugging Face folder.")]
 
@@ -88,5 +89,5 @@ def embed(model: ModelArgument,
     write_atomically(out, content.getvalue())
     result = {"out": str(out), "vectors": len(vectors), "width": vectors.shape[1], "pooling": pooling,
               "normalized": normalize, "seconds": seconds}
-    emit(result, json, lambda: print(f"{len(vectors):,} vectors of {vectors.shape[1]} numbers in {out} "
-                                     f"({seconds:.1f} s)"))
+    emit(result, json, lambda: print(f"{counted(len(vectors), 'vector')} of {counted(vectors.shape[1], 'number')} "
+                                     f"in {out} ({seconds:.1f} s)"))

@@ -23,11 +23,13 @@ from stemma.corpus.workers import WorkerDiedError, ordered_map
 from stemma.corpus.writer import Block, ShardWriter
 from stemma.errors import UserError, did_you_mean
 from stemma.files import folder_atomically, refuse_non_empty, sha256
+from stemma.progress import stage
 from stemma.text.dialogue import read_dialogues
 from stemma.text.holdout import Split
 from stemma.text.parallel import PairSource, read_pairs
-from stemma.text.readers import Passage, read_passages
+from stemma.text.readers import JSON_LINES, PARQUET, Passage, list_files, read_passages
 from stemma.text.relevance import open_relevance
+from stemma.text.streams import COMPRESSED
 from stemma.text.tokenizer import Tokenizer
 from stemma.text.words import MUCH, load_user_dictionary, segmenter_name, without_segmenter
 
@@ -93,7 +95,9 @@ def build_corpus(
     kinds: Counter[str | None] = Counter()
     with folder_atomically(out, overwrite) as folder:
         with ShardWriter(folder, tokenizer.vocab_size, shard_tokens, sides) as writer:
-            with closing(_blocks(batches, work, workers or _cores())) as blocks:
+            size = None if dialogue or relevance else text_size([*paths, *_files(pairs)])
+            with closing(_blocks(batches, work, workers or _cores())) as blocks, \
+                    stage("tokenising", size, "bytes") as reported:
                 for block in blocks:
                     if block.held_out and held_out_from is None:
                         held_out_from = writer.tokens
@@ -102,6 +106,7 @@ def build_corpus(
                     chinese += block.chinese
                     kinds[block.side] += block.documents if block.side else 0
                     _count_group(groups, block)
+                    reported.done(writer.text_bytes)
                     if progress:
                         progress(writer.text_bytes)
             if not writer.tokens:
@@ -135,6 +140,18 @@ def build_corpus(
             "tokenizer": manifest["tokenizer"], "unknown_rate": unknown_count / writer.tokens,
             "text_bytes": writer.text_bytes, "shards": len(writer.shards), "segmenter": manifest["segmenter"],
             "pairs": bool(pairs), "dialogues": kinds[ROLES], "judged": kinds[RELEVANCE]}
+
+
+def _files(pairs: Sequence[PairSource]) -> list[str | Path]:
+    return [path for pair in pairs for path in (pair.path, pair.target) if path is not None]
+
+
+def text_size(paths: Sequence[str | Path]) -> int | None:
+    """Bytes of text to come, where file sizes tell: not in packed files, and JSON and Parquet hold more than text."""
+    files = list_files(paths) if paths else []
+    if any(not file.is_file() or file.suffix.lower() in (*COMPRESSED, *JSON_LINES, PARQUET) for file in files):
+        return None
+    return sum(file.stat().st_size for file in files) or None
 
 
 def _cores() -> int:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from stemma.corpus.shards import Corpus
+from stemma.errors import counted
 
 BAR = 30
 STRIDE = 1 << 20  # boundaries looked at in one go, so that memory stays bounded
@@ -66,7 +67,8 @@ def describe(info: dict[str, Any]) -> str:
     if info["sides"]:
         rows["added"] = ", ".join(info["sides"])
     for name, side in info["annotations"].items():
-        rows[name] = f"{side['units']:,} units, {side['tokens']:,} tokens ({side['share']:.2%} of all), {_source(side)}"
+        rows[name] = (f"{counted(side['units'], 'unit')}, {counted(side['tokens'], 'token')} "
+                      f"({side['share']:.2%} of all), {_source(side)}")
     if info["pairs"]:
         rows["pairs"] = "every document is a source and its target, a sentence each"
     if info["dialogues"]:

@@ -20,13 +20,18 @@ from stemma.visibility import Causal, Full, Padded, Visibility
 JUDGE = "replaced_token"  # the head that tells originals from replacements
 
 
-@dataclass
+@dataclass(repr=False)
 class Model:
     recipe: Recipe
     tokenizer: Tokenizer | None
     network: Network
     notices: list[str] = field(default_factory=list)  # what a reader of the folder should know
     cards: dict[str, Card] = field(default_factory=dict)  # the tasks it was fine-tuned for
+
+    def __repr__(self) -> str:
+        vocabulary = f"{self.network.vocabulary:,} tokens" + ("" if self.tokenizer is not None else ", no tokenizer")
+        tasks = f", tasks {', '.join(self.cards)}" if self.cards else ""
+        return f"<Model {self.recipe.label}: {self.parameter_count() / 1e6:.1f} M parameters, {vocabulary}{tasks}>"
 
     @property
     def device(self) -> torch.device:

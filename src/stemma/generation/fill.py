@@ -8,6 +8,7 @@ import torch
 
 from stemma.errors import UserError
 from stemma.exchange.model import Model
+from stemma.generation.ways import way_of
 
 SPELLINGS = ("[MASK]", "<mask>")  # as people write it, whatever this vocabulary calls it
 
@@ -17,6 +18,8 @@ def fill(model: Model, text: str, top: int = 5) -> list[dict[str, Any]]:
     if model.decodes:
         raise UserError(f"{model.recipe.label} does not guess at a mask's place: its decoder writes; use `stemma "
                         "generate` with the text as its source.")
+    if not any(task.kind == "masked_lm" for task in model.recipe.settings.objective.values()):
+        _refuse_unmasked(model)
     tokenizer = model.needs_tokenizer()
     mask = tokenizer.role("mask")
     for spelling in SPELLINGS:
@@ -36,3 +39,14 @@ def fill(model: Model, text: str, top: int = 5) -> list[dict[str, Any]]:
     return [{"position": place, "candidates": [{"token": tokenizer.token(int(token)), "probability": float(chance)}
                                                for token, chance in zip(tokens, chances, strict=True)]}
             for place, tokens, chances in zip(places, best.indices, best.values, strict=True)]
+
+
+def _refuse_unmasked(model: Model) -> None:
+    """A model that learned without masks has no answer behind one, whatever its tokenizer knows."""
+    learned = {"permuted": "guessed hidden positions from the others, without a mask token",
+               "next": "read text in one direction, without masks", "prefix": "wrote on from a text, without masks"}
+    way = way_of(model.recipe)
+    if way in learned:
+        raise UserError(f"{model.recipe.label} cannot fill a mask: in pre-training it {learned[way]}. "
+                        "`stemma generate MODEL \"...\"` goes on from the words before the gap; to fill masks take a "
+                        "masked language model, such as bert.")

@@ -20,6 +20,7 @@ from stemma.exchange.model import Model
 from stemma.generation.generate import Completion, Job
 from stemma.generation.options import TranslateOptions
 from stemma.generation.ways import Scheme, scheme_of
+from stemma.progress import stage
 
 SHOWN = 8  # of many lines with the same trouble, so many are listed
 Notice = Callable[[str], None]
@@ -59,13 +60,16 @@ def translate(model: Model | str | Path, lines: str | Sequence[str], *, directio
     rows, numbers = list(sources.values()), list(sources)
     limits = [chosen.limit(len(row)) for row in rows]
     job = Job(model, rows, chosen.options(limits), notice, limits)
-    for batch in job.batches():
-        best: dict[int, list[Written]] = {}
-        for completion in job.complete(batch):
-            best.setdefault(numbers[completion.prompt], []).append(_written(completion))
-        for number, (first, *others) in best.items():
-            found[number] = Translation(first.text, first.tokens, first.log_probability, lines[number], tuple(others))
-        watch(len(batch))
+    with stage("translating", len(rows), "lines") as work:
+        for batch in job.batches():
+            best: dict[int, list[Written]] = {}
+            for completion in job.complete(batch):
+                best.setdefault(numbers[completion.prompt], []).append(_written(completion))
+            for number, (first, *others) in best.items():
+                found[number] = Translation(first.text, first.tokens, first.log_probability, lines[number],
+                                            tuple(others))
+            watch(len(batch))
+            work.advance(len(batch))
     return found
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from stemma.errors import UserError
+from stemma.errors import UserError, counted
 from stemma.files import write_atomically
 from stemma.json_files import damage
 from stemma.lab.calibration import foretold_before
@@ -316,5 +316,5 @@ def _scaling(experiment: Experiment, measures: Sequence[Measure],
 
 def _made() -> dict[str, Any]:
     return {"stemma": version("stemma-lm"), "python": platform.python_version(), "torch": torch.__version__,
-            "machine": f"{platform.machine()}, {os.cpu_count()} cores, {platform.system()}",
+            "machine": f"{platform.machine()}, {counted(os.cpu_count() or 1, 'core')}, {platform.system()}",
             "date": time.strftime("%Y-%m-%d")}

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from stemma.errors import Interrupted, UserError
+from stemma.errors import Interrupted, UserError, counted
 from stemma.files import Busy, NoSpace, folder_atomically, make_folder, only_here
 from stemma.lab.cell_work import Work
 from stemma.lab.cells import CELLS, Cell, cells_of, distinct
@@ -26,7 +26,7 @@ from stemma.lab.costs import Costs
 from stemma.lab.experiment import FILE, Experiment
 from stemma.lab.shared_text import SharedText, share_text
 from stemma.lab.slices import train_in_turns
-from stemma.training.progress import clock
+from stemma.progress import clock, stage
 
 Notice = Callable[[str], None]
 PARENT = "STEMMA_LAB_PARENT"  # tells a process who started it to help; without that one, it ends
@@ -131,7 +131,7 @@ def _work(lab: Lab, processes: int, show: bool, notice: Notice) -> dict[str, Any
     total = len(lab.distinct())
     waiting = lab.open_cells()
     if len(waiting) < total:
-        notice(f"{total - len(waiting)} of {total} cells are there already.")
+        notice(f"{total - len(waiting)} of {counted(total, 'cell')} are there already.")
     with _others(lab.folder, min(processes, len(waiting))):
         (_in_turns if lab.experiment.allowance.unit == "minutes" else _one_by_one)(lab, show, notice, total)
     return conclude(lab)
@@ -153,8 +153,10 @@ def _one_by_one(lab: Lab, show: bool, notice: Notice, total: int) -> None:
                     left = len(lab.open_cells())
                     done = before - left  # by all who work here
                     pace = f", about {clock((time.perf_counter() - began) / done * left)} left" if done else ""
-                    notice(f"cell {total - left + 1} of {total}: {cell.variant.name}, seed {cell.seed}{pace}")
-                    work.carry_out(cell)
+                    named = f"cell {total - left + 1} of {total}: {cell.variant.name}, seed {cell.seed}"
+                    notice(f"{named}{pace}")
+                    with stage(named, bar="none"):
+                        work.carry_out(cell)
                     worked = True
             except Busy:
                 continue
@@ -171,9 +173,11 @@ def _in_turns(lab: Lab, show: bool, notice: Notice, total: int) -> None:
             cells = [cell for cell in waiting if cell.seed == seed]
             try:
                 with _all_of(cells):
-                    notice(f"seed {seed}: {len(cells)} cells take turns, {lab.experiment.allowance.describe()} each")
+                    notice(f"seed {seed}: {counted(len(cells), 'cell')} in turns, "
+                           f"{lab.experiment.allowance.describe()} each")
                     began = time.time()
-                    train_in_turns(work, distinct(cells, ()))
+                    with stage(f"seed {seed}: {counted(len(cells), 'cell')} in turns", bar="none"):
+                        train_in_turns(work, distinct(cells, ()))
                     for cell in cells:
                         if cell.failure() is None:
                             work.carry_out(cell, began)

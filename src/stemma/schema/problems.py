@@ -12,6 +12,7 @@ from stemma.errors import did_you_mean, nearest
 from stemma.schema.base import Settings
 from stemma.schema.layers import ABSENT, Problem, flatten
 from stemma.schema.objective import OBJECTIVE_KINDS, ObjectiveSettings
+from stemma.schema.other_names import for_key
 from stemma.schema.recipe import RecipeSettings
 
 _TYPES = {"int": "a whole number", "float": "a number", "bool": "true or false", "string": "text", "list": "a list",
@@ -102,9 +103,11 @@ def _one_of(value: Any, allowed: list[str]) -> str:
 
 
 def _no_such_key(key: str, known: list[str]) -> str:
-    best = nearest(key, known)
-    if best is None:  # a word without its section: "heads", "lr"
-        best = next((k for k in known if k.rsplit(".", 1)[-1] == key.rsplit(".", 1)[-1]), None)
+    if elsewhere := for_key(key, known):
+        return elsewhere
+    without_section = [k for k in known if k.rsplit(".", 1)[-1] == key.rsplit(".", 1)[-1]]  # "heads"
+    closest = nearest(key, known)
+    best = closest if "." in key and closest else next(iter(without_section), closest)
     if best:
         return f'no such key. Did you mean "{best}"?'
     table = key.rpartition(".")[0]

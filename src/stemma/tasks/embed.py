@@ -10,6 +10,7 @@ from torch.nn import functional
 
 from stemma.errors import UserError
 from stemma.exchange.model import Model
+from stemma.progress import stage
 
 POOLINGS = ("mean", "start")
 BATCH_TOKENS = 8192
@@ -33,13 +34,15 @@ def embed(model: Model, texts: Sequence[str], pooling: str = "mean", normalize: 
     order = sorted(range(len(texts)), key=lambda i: len(encodings[i].ids))
     vectors = np.zeros((len(texts), model.recipe.settings.network.width), dtype=np.float32)
     start = 0
-    while start < len(order):
-        stop = start + 1
-        while stop < len(order) and (stop + 1 - start) * len(encodings[order[stop]].ids) <= BATCH_TOKENS:
-            stop += 1
-        chosen = order[start:stop]
-        vectors[chosen] = _pool(model, [encodings[i].ids for i in chosen], pooling, normalize)
-        start = stop
+    with stage("embedding", len(order), "texts") as work:
+        while start < len(order):
+            stop = start + 1
+            while stop < len(order) and (stop + 1 - start) * len(encodings[order[stop]].ids) <= BATCH_TOKENS:
+                stop += 1
+            chosen = order[start:stop]
+            vectors[chosen] = _pool(model, [encodings[i].ids for i in chosen], pooling, normalize)
+            start = stop
+            work.done(start)
     return vectors
 
 

@@ -11,6 +11,7 @@ import torch
 
 from stemma.exchange.cards import Card
 from stemma.exchange.model import Model
+from stemma.progress import stage
 from stemma.tasks.batches import reading_batches
 from stemma.tasks.data.examples import Example
 from stemma.tasks.learner import Item, Learner
@@ -23,11 +24,13 @@ from stemma.training.selection import Judge
 def answers_of(model: Model, learner: Learner, items: Sequence[Item]) -> list[np.ndarray]:
     """The numbers from which the answer to each item is read: logits, as a rule."""
     answers: list[np.ndarray] = [np.zeros(0)] * len(items)
-    for numbers, batch in reading_batches(model, learner, items):
-        batch = batch.to(model.device)
-        hidden = model.network(batch.streams)
-        for number, answer in zip(numbers, learner.answers(model.network, hidden, batch), strict=True):
-            answers[number] = answer
+    with stage("predicting", len(items), "rows") as work:
+        for numbers, batch in reading_batches(model, learner, items):
+            batch = batch.to(model.device)
+            hidden = model.network(batch.streams)
+            for number, answer in zip(numbers, learner.answers(model.network, hidden, batch), strict=True):
+                answers[number] = answer
+            work.advance(len(numbers))
     return answers
 
 

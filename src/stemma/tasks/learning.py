@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from stemma.errors import UserError
+from stemma.errors import UserError, counted
 from stemma.exchange.cards import Card
 from stemma.exchange.load import load
 from stemma.exchange.model import Model
@@ -71,8 +71,8 @@ def learn(run: Path, show: bool, notice: Notice) -> dict[str, Any]:
                 judge_of(model, cards, learners, examples))
     if show:
         notice(f"{wanted.label} · {network.parameter_count() / 1e6:.1f} M parameters · "
-               f"{sum(len(lesson.train) for lesson in lessons):,} examples · "
-               f"{str(loop.precision).removeprefix('torch.')} on {loop.threads} cores")
+               f"{counted(sum(len(lesson.train) for lesson in lessons), 'example')} · "
+               f"{str(loop.precision).removeprefix('torch.')} on {counted(loop.threads, 'core')}")
     result = {"run": str(run), "task": plan.task["kind"], "model": plan.start, **loop.train()}
     network.eval()
     metrics: dict[str, Any] = {}

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from stemma.errors import UserError
+from stemma.errors import UserError, counted
 from stemma.exchange.model import Model
 from stemma.generation.generate import generate
 from stemma.generation.score import score_continuations
@@ -81,7 +81,7 @@ def _draw(rows: Sequence[Example], pool: Sequence[Example] | None, shots: int, s
         raise UserError(f"--shots must be 0 or more, not {shots}.")
     source, least = (rows, shots + 1) if pool is None else (pool, shots)
     if shots and len(source) < least:
-        raise UserError(f"{shots} examples before each row need {least} rows to draw from, and there are "
+        raise UserError(f"{counted(shots, 'example')} before each row need {least} rows to draw from, and there are "
                         f"{len(source)}; ask for fewer with --shots, or name another file with --examples.")
     asked = []
     for number, row in enumerate(rows):

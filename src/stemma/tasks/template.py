@@ -27,6 +27,7 @@ from stemma.schema.problems import explain
 from stemma.text.tables import SHOWN, Table, spelt
 
 PLACE = re.compile(r"\{\{|\}\}|\{([^{}]+)\}")
+NO_HEADER = 'name the columns in the template: columns = ["text", "label"]'
 ANSWER_CONTEXT = "Answer:"
 Written = Annotated[str, limit(lambda text: bool(text), "must not be empty")]
 Normalization = Literal["none", "length", "byte", "unconditional"]
@@ -190,7 +191,7 @@ def load_template(path: str | Path) -> Template:
 
 def examples_of(template: Template, table: Table) -> list[Example]:
     """Every row as text; or all that is wrong, columns first."""
-    if problems := table.problems(template.needed()):
+    if problems := table.problems(template.needed(), NO_HEADER):
         raise UserError(f"the template does not fit {table.name}", problems)
     found, wrong = [], []
     for row, line in zip(table.rows, table.lines, strict=True):

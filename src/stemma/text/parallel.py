@@ -13,12 +13,12 @@ from itertools import chain, zip_longest
 from pathlib import Path
 from typing import Any
 
-from stemma.errors import UserError, did_you_mean
+from stemma.errors import UserError, counted, did_you_mean
 from stemma.json_files import parse
 from stemma.text.faults import Faults
 from stemma.text.readers import list_files
 from stemma.text.streams import COMPRESSED, STDIN, Notice, check_encoding, name_of, read_text
-from stemma.text.tables import FORMATS
+from stemma.text.tables import FORMATS, header_of
 
 SIDES = ("source", "target")
 COLUMNS = ",".join(SIDES)
@@ -62,7 +62,7 @@ def pair_sources(paths: Sequence[str | Path], target: Sequence[str | Path] = (),
     if columns != COLUMNS:
         raise UserError("--columns names the columns of a table and --target the other of two files; give one of them.")
     if len(files) != len(others):
-        raise UserError(f"{_counted(len(files), 'source file')} and {_counted(len(others), 'target file')}: each needs "
+        raise UserError(f"{counted(len(files), 'source file')} and {counted(len(others), 'target file')}: each needs "
                         "its counterpart; give as many of the one as of the other, in the same order.")
     if STDIN in files and STDIN in others:
         raise UserError("source and target cannot both come from stdin; give a file for one of them.")
@@ -89,10 +89,6 @@ def _named(columns: str) -> tuple[str, str]:
     if not source or not target or source == target or "," in target:
         raise UserError(f'--columns is "{columns}"; name two, the source first: --columns {COLUMNS}.')
     return source, target
-
-
-def _counted(count: int, what: str) -> str:
-    return f"{count:,} {what}{'' if count == 1 else 's'}"
 
 
 @dataclass
@@ -136,7 +132,7 @@ class _Reader:
         if found.lines:
             raise found.error(" and ".join(dict.fromkeys(names)))
         if skipped:
-            self.notice(f"{names[0]}: {_counted(skipped, 'pair')} with an empty side "
+            self.notice(f"{names[0]}: {counted(skipped, 'pair')} with an empty side "
                         f"{'is' if skipped == 1 else 'are'} left out.")
         if not made:
             raise UserError(f"there is no pair in {names[0]}, only empty lines or nothing at all.")
@@ -151,10 +147,10 @@ class _Reader:
                 yield source[0], source[1].strip(), target[1].strip(), ()
         if 0 in counts and any(counts):
             bare = counts.index(0)
-            raise UserError(f"{names[bare]} is empty and {names[1 - bare]} has {_counted(max(counts), 'line')}; each "
+            raise UserError(f"{names[bare]} is empty and {names[1 - bare]} has {counted(max(counts), 'line')}; each "
                             "line needs its counterpart.")
         if counts[0] != counts[1]:
-            raise UserError(f"{names[0]} has {_counted(counts[0], 'line')} and {names[1]} {counts[1]:,}; line by line "
+            raise UserError(f"{names[0]} has {counted(counts[0], 'line')} and {names[1]} {counts[1]:,}; line by line "
                             "they must belong together, so find where one was lost, or choose files that match.",
                             found.listed)
 
@@ -182,13 +178,16 @@ class _Reader:
         name = name_of(path)
         rows = ((number, line.split("\t")) for number, line in lines) if kind == "tsv" else comma_rows(name, lines)
         number, head = next(rows)
-        head = [cell.strip() for cell in head]
+        first = head
+        head, headed = header_of(first, columns)
         if set(columns) <= set(head):
             chosen = [head.index(column) for column in columns]
+            rows = rows if headed else chain([(number, first)], rows)
         elif ",".join(columns) != COLUMNS or len(head) > 2:
             missing = [column for column in columns if column not in head]
             raise UserError(f"{name} has no column {' and no column '.join(missing)} (its first line has: "
-                            f"{', '.join(cell[:20] for cell in head)}); name two of its columns with --columns."
+                            f"{', '.join(cell[:20] for cell in head)}); name two of its columns with --columns, or, if "
+                            "there is no header, count them: --columns 1,2."
                             f"{did_you_mean(missing[0], head)}")
         else:
             chosen = [0, 1]
@@ -202,7 +201,7 @@ class _Reader:
                 yield number, [row[column] for column in chosen]
             else:
                 what = ("has one column, not a source and a target" if len(row) == 1 else
-                        f"has {len(row)} columns instead of {width} ({hint})")
+                        f"has {counted(len(row), 'column')} instead of {width} ({hint})")
                 found.add(f"{name}, line {number}", what)
 
     def _unreadable(self, cell: Any) -> str | None:

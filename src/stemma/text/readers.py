@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 
-from stemma.errors import UserError, did_you_mean, nearest
+from stemma.errors import UserError, counted, did_you_mean, nearest
 from stemma.json_files import parse
 from stemma.text.streams import COMPRESSED, STDIN, Notice, check_encoding, name_of, read_text
 
@@ -202,7 +202,7 @@ def _json_lines(file: Path, field: str, encoding: str, errors: str, notice: Noti
                             "choose another with --field.")
         yield from _document(text, where, source, errors)
     if empty:
-        notice(f'{source}: field "{field}" is null in {empty:,} lines, which are skipped.')
+        notice(f'{source}: field "{field}" is null in ' + counted(empty, "line") + "; skipped.")
 
 
 def _parquet(file: Path, field: str, errors: str, notice: Notice) -> Iterator[Passage]:
@@ -230,7 +230,7 @@ def _parquet(file: Path, field: str, errors: str, notice: Notice) -> Iterator[Pa
         reason = str(error).splitlines()[0]
         raise UserError(f"{source} is no intact Parquet file ({reason}); fetch it again.") from error
     if empty:
-        notice(f'{source}: column "{field}" is null in {empty:,} rows, which are skipped.')
+        notice(f'{source}: column "{field}" is null in ' + counted(empty, "row") + "; skipped.")
 
 
 def _document(text: str, where: str, source: str, errors: str) -> Iterator[Passage]:

@@ -12,7 +12,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from stemma.errors import UserError
+from stemma.errors import UserError, counted
 from stemma.json_files import parse
 from stemma.text.faults import Faults
 from stemma.text.parallel import Numbered, comma_rows
@@ -112,7 +112,7 @@ def _cells(lines: Numbered, kind: str, name: str, faults: Faults, notice: Notice
         if len(row) == len(head):
             yield line, [row[column] for column in chosen]
         else:
-            faults.add(f"{name}, line {line}", f"has {len(row)} columns instead of {len(head)}")
+            faults.add(f"{name}, line {line}", f"has {counted(len(row), 'column')} instead of {len(head)}")
 
 
 def _objects(lines: Numbered, name: str, faults: Faults) -> Iterator[Row]:

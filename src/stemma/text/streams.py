@@ -10,7 +10,6 @@ import errno
 import gzip
 import io
 import lzma
-import re
 import sys
 import zlib
 from collections.abc import Callable, Iterator
@@ -19,11 +18,13 @@ from pathlib import Path
 from typing import IO, cast
 
 from stemma.errors import UserError, did_you_mean
+from stemma.text.guess_encoding import likely_encoding
 
 BLOCK = 1 << 18
 COMPRESSED = {".gz": "gzip", ".xz": "xz", ".zst": "zstd"}
 STDIN = Path("-")
-COMMON_ENCODINGS = ("utf-8", "utf-16", "utf-32", "latin-1", "cp1252", "gb18030", "gbk", "big5", "shift_jis", "euc-kr")
+COMMON_ENCODINGS = ("utf-8", "utf-16", "utf-32", "latin-1", "cp1252", "gb18030", "gbk", "big5", "shift_jis", "euc-jp",
+                    "euc-kr", "cp1251", "koi8-r")
 # Marks that some editors put before the text; longest first, since the one of UTF-32 begins with the one of UTF-16.
 BYTE_ORDER_MARKS = (
     (codecs.BOM_UTF32_LE, "utf-32-le"), (codecs.BOM_UTF32_BE, "utf-32-be"), (codecs.BOM_UTF8, "utf-8"),
@@ -179,7 +180,7 @@ def _settle(encoding: str, start: bytes) -> tuple[str, int]:
 
 def _wrongly_encoded(path: Path, encoding: str, offset: int, data: bytes, start: int) -> str:
     value = f"0x{data[start]:02x}"
-    advice = _likely_encoding(data, start, encoding)
+    advice = _announced(data) or likely_encoding(data, start, encoding)
     way_out = f"try --encoding {advice}, or" if advice else "use"
     return f"{name_of(path)} is not {encoding} at byte {offset} ({value}); {way_out} --errors replace."
 
@@ -192,15 +193,9 @@ def _binary(path: Path, offset: int, block: bytes) -> str:
     return f"{name_of(path)} has a NUL byte at byte {offset} and looks binary; {advice}."
 
 
-def _likely_encoding(data: bytes, start: int, tried: str) -> str | None:
-    """A guess from the bytes around the first bad one, good enough for a suggestion."""
+def _announced(data: bytes) -> str | None:
+    """The encoding that a byte order mark names."""
     for mark, announced in BYTE_ORDER_MARKS:
         if data.startswith(mark):
             return announced.rsplit("-", 1)[0] if announced != "utf-8" else announced
-    sample = data[start : start + 4096]
-    for encoding, usual in (("gb18030", "[一-鿿\u3000-\u303f\uff00-\uffef]"), ("shift_jis", "[\u3000-\u30ff一-鿿]")):
-        text = codecs.getincrementaldecoder(encoding)("replace").decode(sample)
-        foreign = re.sub(r"[\x00-\x7f]", "", text)
-        if encoding != tried and foreign and len(re.findall(usual, foreign)) > 0.9 * len(foreign):
-            return encoding
-    return "latin-1" if tried not in ("iso8859-1", "utf-16-le", "utf-16-be") else None
+    return None

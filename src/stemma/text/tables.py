@@ -9,7 +9,7 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from stemma.json_files import parse
 from stemma.text.readers import JSON_LINES, list_files
 from stemma.text.streams import COMPRESSED, Notice, check_encoding, name_of, read_text
 
+SHORT = 30  # characters of a cell, in an error
 SHOWN = 8  # of many lines that are wrong, so many are listed
 FORMATS = {".tsv": "tsv", ".csv": "csv", **dict.fromkeys(JSON_LINES, "jsonl")}
 
@@ -31,6 +32,7 @@ class Table:
     columns: list[str]
     rows: list[dict[str, Any]]
     lines: list[int]
+    headed: bool = False  # the columns are the cells of the first line, which may have been a row
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -38,13 +40,22 @@ class Table:
     def where(self, row: int) -> str:
         return f"{self.name}, line {self.lines[row]}"
 
-    def problems(self, needed: Iterable[str]) -> list[tuple[str, str]]:
+    def listed(self, roles: Sequence[str], way_out: str = "") -> str:
+        """What columns there are, for an error. Where none of the `roles` is there, the first line may be a row:
+        `way_out` then says how to name the columns."""
+        if not self.headed or set(roles) & set(self.columns):
+            return f"It has {', '.join(self.columns)}."
+        by_number = ",".join(f"{role}={number}" for number, role in enumerate(roles, 1))
+        first = ", ".join(json.dumps(_short(cell), ensure_ascii=False) for cell in self.columns)
+        return f"Its first line is {first}: no header? Then {way_out or f'count the columns: --columns {by_number}'}."
+
+    def problems(self, needed: Iterable[str], way_out: str = "") -> list[tuple[str, str]]:
         """Columns that are asked for and missing, from the file or from some of its rows."""
-        found = []
-        for column in dict.fromkeys(needed):
+        found, needed = [], list(dict.fromkeys(needed))
+        for column in needed:
             without = [line for line, row in zip(self.lines, self.rows, strict=True) if column not in row]
             if column not in self.columns:
-                hint = did_you_mean(column, self.columns) or f" It has {', '.join(self.columns)}."
+                hint = did_you_mean(column, self.columns) or f" {self.listed(needed, way_out)}"
                 found.append((column, f"{self.name} has no such column.{hint}"))
             elif without:
                 found.append((column, f"missing in {self.name}, line{_listed(without)}"))
@@ -52,8 +63,9 @@ class Table:
 
 
 def read_table(path: str | Path, header: Sequence[str] | None = None, *, encoding: str = "utf-8",
-               errors: str = "strict", notice: Notice = lambda text: None) -> Table:
-    """All rows of one file. `header` names the columns of a file that does not name them itself (CoLA's)."""
+               errors: str = "strict", notice: Notice = lambda text: None, chosen: Collection[str] = ()) -> Table:
+    """All rows of one file. `header` names the columns of a file that does not name them itself (CoLA's); so do
+    numbers in `chosen`, the columns that were asked for."""
     files = list_files([path])
     if len(files) != 1:
         raise UserError(f"{path} is {len(files)} files; name one table.")
@@ -66,7 +78,7 @@ def read_table(path: str | Path, header: Sequence[str] | None = None, *, encodin
         table = json_table(name, text)
     else:
         cells = _tab_separated(text) if kind == "tsv" else _comma_separated(name, text)
-        table = _with_header(name, cells, header, kind)
+        table = _with_header(name, cells, header, kind, chosen)
     if not table.rows:
         raise UserError(f"{name} has a header and no rows.")
     return table
@@ -105,14 +117,23 @@ def _comma_separated(name: str, text: str) -> list[tuple[int, list[str]]]:
     return cells
 
 
-def _with_header(name: str, cells: list[tuple[int, list[str]]], header: Sequence[str] | None, kind: str) -> Table:
-    if header is None:
-        _, first = cells.pop(0)
-        columns = [cell.strip() for cell in first]
-    else:
-        columns = list(header)
+def header_of(first: Sequence[str], chosen: Collection[str]) -> tuple[list[str], bool]:
+    """The names of the columns, and whether the first line states them. Where all are asked for by number it does not,
+    and they are counted from 1, unless the line itself is nothing but numbers."""
+    columns = [cell.strip() for cell in first]
+    if chosen and all(one.isdecimal() for one in chosen) and not all(one.isdecimal() for one in columns):
+        return [str(number) for number in range(1, len(columns) + 1)], False
+    return columns, True
+
+
+def _with_header(name: str, cells: list[tuple[int, list[str]]], header: Sequence[str] | None, kind: str,
+                 chosen: Collection[str]) -> Table:
+    columns, headed = header_of(cells[0][1], chosen) if header is None else (list(header), False)
+    if headed:
+        del cells[0]
     if twice := sorted({column for column in columns if columns.count(column) > 1}):
-        raise UserError(f'{name} has two columns named "{twice[0]}"; rename one.')
+        raise UserError(f'{name} has two columns named "{_short(twice[0])}"; rename one, or put a header above the '
+                        "rows if there is none.")
     ragged = [(line, len(row)) for line, row in cells if len(row) != len(columns)]
     if ragged:
         hint = "; are there tabs inside the text?" if kind == "tsv" else "; text with commas must stand in quotes"
@@ -121,7 +142,8 @@ def _with_header(name: str, cells: list[tuple[int, list[str]]], header: Sequence
                         f"{len(columns)} cells of the header{hint}",
                         [(f"line {line}", f"{count} cell{'s' if count > 1 else ''}") for line, count in ragged[:SHOWN]]
                         + more)
-    return Table(name, columns, [dict(zip(columns, row, strict=True)) for _, row in cells], [line for line, _ in cells])
+    return Table(name, columns, [dict(zip(columns, row, strict=True)) for _, row in cells],
+                 [line for line, _ in cells], headed)
 
 
 def json_table(name: str, text: str) -> Table:
@@ -146,6 +168,10 @@ def json_table(name: str, text: str) -> Table:
                         'every line must look like {"text": "...", "label": 1}', wrong[:SHOWN])
     columns = list(dict.fromkeys(key for row in rows for key in row))
     return Table(name, columns, rows, lines)
+
+
+def _short(cell: str) -> str:
+    return cell if len(cell) <= SHORT else f"{cell[:SHORT]}..."
 
 
 def spelt(value: Any) -> str:

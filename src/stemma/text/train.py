@@ -17,6 +17,7 @@ import tokenizers
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 from stemma.errors import UserError, did_you_mean
+from stemma.progress import stage
 from stemma.text.roles import ROLES, spellings
 from stemma.text.simplify import OUTSIDE, simplified
 from stemma.text.tokenizer import Tokenizer
@@ -117,7 +118,8 @@ def _feed(
         except Exception as error:  # on its way through Rust it would lose its type
             failures.append(error)
 
-    backend.train_from_iterator(watched(), trainer)
+    with stage("learning a vocabulary", bar="own"):  # on a terminal the trainer has a bar of its own
+        backend.train_from_iterator(watched(), trainer)
     if failures:
         raise failures[0]
     return backend

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from stemma.errors import UserError
+from stemma.errors import UserError, counted
 
 
 @dataclass(frozen=True)
@@ -29,4 +29,4 @@ class Budget:
         return {"steps": step, "tokens": tokens, "minutes": seconds / 60}[self.unit] / self.amount
 
     def describe(self) -> str:
-        return f"{self.amount:,.6g} {self.unit}" if self.unit == "minutes" else f"{int(self.amount):,} {self.unit}"
+        return counted(self.amount if self.unit == "minutes" else int(self.amount), self.unit.removesuffix("s"))

@@ -16,12 +16,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from stemma.errors import Interrupted, UserError
+from stemma.errors import Interrupted, UserError, counted
 from stemma.lineage import Recipe
 from stemma.network.network import Network
 from stemma.network.state import Memory, State
 from stemma.objectives import Batch
 from stemma.objectives.base import Scoring
+from stemma.progress import stage
 from stemma.stored import list_finished
 from stemma.training.batches import Prepared, Source
 from stemma.training.budget import Budget
@@ -217,8 +218,8 @@ class Loop:
             return stated
         shorter = int(steps // 10)
         whole = "this budget" if len(self.phases) == 1 else f"its {phase.stops - phase.starts:.0%} of this budget"
-        self.notice(f"a warm-up of {stated:,} steps is most of {whole} ({self.budget.describe()}); "
-                    f"{shorter:,} steps are used instead.")
+        self.notice(f"a warm-up of {counted(stated, 'step')} is most of {whole} ({self.budget.describe()}); "
+                    f"{counted(shorter, 'step')} are used instead.")
         return shorter
 
     def _clip(self) -> float:
@@ -257,15 +258,17 @@ class Loop:
         self.network.eval()
         torch.manual_seed(self.seed)  # a generator draws (ELECTRA): the same each time, whenever the run was resumed
         state: State | None = None
-        for group, batch in self._looks_at(length):
-            objectives = tuple(objective for objective in group if objective.name in begun)
-            if not objectives:
-                continue
-            found, hidden = self.passes.losses(objectives, batch, state if batch.continues else None)
-            state = hidden.state
-            for objective in objectives:
-                sums.setdefault(objective.name, []).append(float(found[objective.name]))
-                seen.setdefault(objective.name, []).append(batch)
+        with stage("validating", len(looked_at := self._looks_at(length)), "batches") as work:
+            for group, batch in looked_at:
+                work.advance()
+                objectives = tuple(objective for objective in group if objective.name in begun)
+                if not objectives:
+                    continue
+                found, hidden = self.passes.losses(objectives, batch, state if batch.continues else None)
+                state = hidden.state
+                for objective in objectives:
+                    sums.setdefault(objective.name, []).append(float(found[objective.name]))
+                    seen.setdefault(objective.name, []).append(batch)
         self.layers.train()
         losses = {name: float(np.mean(values)) for name, values in sums.items()}
         baselines = {objective.name: objective.mean_baseline(seen[objective.name], self.unigram)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from stemma.corpus.directions import write_directions
 from stemma.corpus.shards import Corpus
-from stemma.errors import Interrupted, UserError
+from stemma.errors import Interrupted, UserError, counted
 from stemma.files import NoSpace, folder_atomically, only_here, refuse_non_empty, remove_leftovers
 from stemma.lineage import Recipe, recipe
 from stemma.stored import store, store_object, verify
@@ -191,7 +191,7 @@ def open_training(run: Path, show: bool, notice: Notice) -> Training:
     if show:
         notice(f"{wanted.label} · {network.parameter_count() / 1e6:.1f} M parameters · "
                f"{corpus.tokens / 1e6:.2f} M tokens · {str(loop.precision).removeprefix('torch.')} on "
-               f"{loop.threads} cores")
+               f"{counted(loop.threads, 'core')}")
     return Training(run, plan, wanted, corpus, loop)
 
 

@@ -2,17 +2,20 @@
 
     38% ━━━━━━━━━━╸               step 2,310 · loss 4.81 (unigram 6.02) · 6,900 tokens/s · 6:10 left
 
-It goes to stderr, and only when that is a terminal: a log file has no use for a bar.
+It goes to stderr: the bar where that is a terminal, and otherwise the same words in a plain line now and then.
 """
 
 from __future__ import annotations
 
 import sys
+from contextlib import ExitStack
 from types import TracebackType
 
 from rich.console import Console
 from rich.progress import BarColumn, TextColumn
 from rich.progress import Progress as Bar
+
+from stemma.progress import Bars, clock, stage
 
 
 class Progress:
@@ -23,6 +26,7 @@ class Progress:
         self._console = console or Console(file=getattr(sys.stderr, "exact", sys.stderr))
         self._title = " · ".join(part for part in (label, budget) if part)
         self._bar: Bar | None = None
+        self._label, self._open = label, ExitStack()
         if enabled and self._console.is_terminal:
             self._bar = Bar(TextColumn("{task.percentage:>3.0f}%"), BarColumn(bar_width=26),
                             TextColumn("{task.description}"), console=self._console, refresh_per_second=4)
@@ -31,11 +35,14 @@ class Progress:
     def update(self, step: int, progress: float, loss: float, unigram: float | None = None,
                tokens_per_second: float | None = None, seconds_left: float | None = None) -> None:
         """Say where training stands; `progress` is the share of the budget used."""
+        text = describe(step, loss, unigram, tokens_per_second, seconds_left)
+        self._stage.tell(progress, text)
         if self._bar is not None:
-            text = describe(step, loss, unigram, tokens_per_second, seconds_left)
             self._bar.update(self._task, completed=min(progress, 1.0), description=text)
 
     def __enter__(self) -> Progress:
+        drawn: Bars = "none" if self._bar is None else "own"
+        self._stage = self._open.enter_context(stage(f"training {self._label}", bar=drawn))
         if self._bar is not None:
             self._console.print(self._title, highlight=False, markup=False)
             self._bar.start()
@@ -43,6 +50,7 @@ class Progress:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
                  trace: TracebackType | None) -> None:
+        self._open.close()
         if self._bar is not None:
             self._bar.stop()
 
@@ -57,10 +65,3 @@ def describe(step: int, loss: float, unigram: float | None = None, tokens_per_se
     if seconds_left is not None:
         parts.append(f"{clock(seconds_left)} left")
     return " · ".join(parts)
-
-
-def clock(seconds: float) -> str:
-    """6:10, or 1:06:10 from an hour on."""
-    minutes, rest = divmod(max(0, round(seconds)), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

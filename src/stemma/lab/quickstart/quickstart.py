@@ -19,11 +19,12 @@ from typing import Any
 
 from stemma.corpus.build import build_corpus
 from stemma.corpus.shards import Corpus
-from stemma.errors import Interrupted, UserError
+from stemma.errors import Interrupted, UserError, counted
 from stemma.files import NoSpace, folder_atomically, write_atomically
 from stemma.json_files import damage
 from stemma.lab.quickstart import harvest, probe
 from stemma.lineage import recipe, roles_needed
+from stemma.progress import stage
 from stemma.stored import list_finished, read_object, store_object, verify
 from stemma.text.tokenizer import Tokenizer
 from stemma.text.train import train_tokenizer
@@ -110,7 +111,7 @@ def quickstart(out: str | Path = "quickstart", *, minutes: float = 4.0, seed: in
                 stages.note("corpus", _build_corpus(folder, notice))
         with stages.run("pretrain") as due:
             if due:
-                say(f"pre-training {RECIPE} with {len(CHANGES)} changes for {minutes:g} minutes")
+                say(f"pre-training {RECIPE} with {len(CHANGES)} changes for {counted(minutes, 'minute')}")
                 stages.note("pretrain", _pretrain(folder, wishes, show, notice))
         with stages.run("worth") as due:
             if due:
@@ -129,7 +130,9 @@ def quickstart(out: str | Path = "quickstart", *, minutes: float = 4.0, seed: in
     result = stages.result() | {"out": str(out), "report": str(folder / REPORT), "recipe": RECIPE,
                                 "changes": list(CHANGES), "commands": commands(folder, wishes)}
     from stemma.lab.quickstart.quickstart_page import write_page
+    from stemma.lab.quickstart.verdict import verdicts
 
+    result["verdicts"] = verdicts(result)
     write_page(result, folder, REASONS)
     write_atomically(folder / RESULT, json.dumps(result, indent=1))
     return result
@@ -164,7 +167,8 @@ class Stages:
     @contextmanager
     def run(self, name: str) -> Iterator[bool]:
         began, due = time.perf_counter(), name not in self.found
-        yield due
+        with stage(f"quickstart, {name}", bar="none"):
+            yield due
         if due:
             self.found[name]["took"] = time.perf_counter() - began
             self._write()

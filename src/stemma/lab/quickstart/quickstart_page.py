@@ -25,6 +25,7 @@ def write_page(result: Mapping[str, Any], folder: Path, reasons: Mapping[str, st
     page = Page("A language model from your own Python").lead(
         f"{result['text']['words']:,} words of documentation, {run['seconds']:.0f} seconds of pre-training on "
         f"{threads(run)}, and then two questions about text the model never saw.", headline(result))
+    page.points(verdict["said"] for verdict in result["verdicts"].values())
 
     text, corpus = result["text"], result["corpus"]
     page.section("What it read", "The docstrings, block comments and language reference inside this Python, read "

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from stemma.errors import counted
 from stemma.schema.layers import spell
 
 Results = Mapping[str, Any]
@@ -60,10 +61,6 @@ def listed(names: Iterable[str]) -> str:
     """a, b and c."""
     names = list(names)
     return " and ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))
-
-
-def counted(amount: int, what: str) -> str:
-    return f"{amount:,} {what}{'' if amount == 1 else 's'}"
 
 
 def direction(measure: Mapping[str, Any]) -> str:

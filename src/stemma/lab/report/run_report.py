@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from stemma.errors import UserError
+from stemma.errors import UserError, counted
 from stemma.lab.report.page import Page
 from stemma.lineage import COMMAND_LINE, Recipe, diff, recipe
 from stemma.objectives.absent import ORIGIN as ABSENT
@@ -184,8 +184,8 @@ def _score_rows(metrics: Mapping[str, Any]) -> list[list[str]]:
 
 
 def _caption(result: Mapping[str, Any]) -> str:
-    return (f"Loss over {result['steps']:,} steps: on text held out from this run, and on the batches themselves "
-            "(means over stretches). Dashed: what knowing only how often each token occurs would lose.")
+    return (f"Loss over {counted(result['steps'], 'step')}: on text held out from this run, and on the batches "
+            "themselves (means over stretches). Dashed: what knowing only how often each token occurs would lose.")
 
 
 def _reason(key: str, reasons: Mapping[str, str]) -> str:

@@ -7,7 +7,8 @@ from collections.abc import Collection
 from pathlib import Path
 
 from stemma import lineage
-from stemma.lab.report.lab_words import counted, setting
+from stemma.errors import counted
+from stemma.lab.report.lab_words import setting
 from stemma.lab.report.page import Page, table
 
 

@@ -22,6 +22,7 @@ from stemma.text.readers import list_files
 from stemma.text.tables import Table, spelt
 
 LETTERS = "ABCDEFGHIJ"
+NO_HEADER = "put a line with the names of the columns above the rows"
 OPTION = re.compile(r"(?:option|ending|choice)[ _-]?\w+", re.IGNORECASE)
 Row = tuple[str, str, str, Sequence[Any], Any, Any]  # where, context, question, options, label, id
 
@@ -37,9 +38,9 @@ def read_choices(path: str | Path, columns: Mapping[str, str] | None, reading: R
         [column for column in table.columns if column == "options" or OPTION.fullmatch(column)]
     if not parts:
         raise UserError(f"{table.name} has no options: it needs columns option_a, option_b and so on, or a list named "
-                        f"options; it has {', '.join(table.columns)}.")
+                        f"options. {table.listed(('context', 'options', 'label'), NO_HEADER)}")
     needed = [names["context"][0], *parts, *(names[role][0] for role in columns or {} if role != "options")]
-    if problems := table.problems(needed):
+    if problems := table.problems(needed, NO_HEADER):
         raise UserError(f"{table.name} lacks columns", problems)
     return _examples(table.name, _tabular(table, names, parts), names["label"][0] not in table.columns, reading)
 
@@ -95,7 +96,7 @@ def read_race(path: str | Path, reading: Reading) -> list[ChoiceExample]:
 
 
 def _need(table: Table, columns: Sequence[str], what: str) -> None:
-    if problems := table.problems(columns):
+    if problems := table.problems(columns, NO_HEADER):
         raise UserError(f"{table.name} is no file of {what}", problems)
 
 

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from stemma.errors import UserError, did_you_mean
+from stemma.errors import UserError, counted, did_you_mean
 from stemma.tasks.data.examples import TextExample
-from stemma.tasks.data.reading import Problems, Reading, counted
+from stemma.tasks.data.reading import Problems, Reading
 from stemma.text.tables import Table, spelt
 
 Names = tuple[str, ...]  # of one column, in the files of different publishers
@@ -61,8 +61,10 @@ def texts_of(table: Table, layout: Layout, reading: Reading, labels: Sequence[st
         missing.append(layout.label[0])
     if missing:
         hints = "".join(did_you_mean(name, table.columns) for name in missing)
-        raise UserError(f"{table.name} has no column {' and no '.join(missing)}.{hints} It has "
-                        f"{', '.join(table.columns)}.")
+        roles = [names[0] for names in (*layout.texts, layout.label)]
+        known = any(column((name,)) for names in (*layout.texts, layout.label, layout.group) for name in names)
+        there = f"It has {', '.join(table.columns)}." if known or hints else table.listed(roles)
+        raise UserError(f"{table.name} has no column {' and no '.join(missing)}.{hints} {there}")
     if label is None or all(_empty(row.get(label)) for row in table.rows):
         if layout.label:
             reading.notice(f"{table.name} says nothing about {layout.label[0]}; its rows are read without.")
@@ -215,7 +217,7 @@ def read_plain(kind: str, path: str | Path, columns: Mapping[str, str] | None, r
     if kind != "rank":
         roles.pop("group", None)
     names = named(roles, columns)
-    table = reading.table(path)
+    table = reading.table(path, chosen=(columns or {}).values())
     there = {_plain(column) for column in table.columns}
     two = kind in ("pair", "rank") or (kind == "regress" and any(_plain(name) in there for name in names["text_b"]))
     layout = replace(PAIR, texts=(names["text_a"], names["text_b"])) if two else replace(SINGLE, texts=(names["text"],))

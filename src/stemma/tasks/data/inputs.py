@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from stemma.errors import UserError
+from stemma.errors import UserError, counted
 from stemma.json_files import parse
 from stemma.tasks.data.choices import read_choices
 from stemma.tasks.data.columns import PAIR, read_plain
@@ -26,7 +26,7 @@ from stemma.tasks.data.reading import Reading
 from stemma.tasks.data.tags import read_tagged
 from stemma.text.readers import list_files
 from stemma.text.streams import COMPRESSED, Notice, check_encoding, name_of, read_text
-from stemma.text.tables import FORMATS, Table
+from stemma.text.tables import FORMATS, Table, header_of
 
 ROWS, CHARACTERS = 256, 1_000_000  # of a chunk: whichever is reached first
 ANSWERS = {"label", "score", "gold_label", "labels", "tags", "ner_tags", "answers", "is_impossible"}
@@ -102,7 +102,7 @@ class _Chunk(Reading):
     def is_json_lines(self, path: str | Path) -> bool:
         return True
 
-    def table(self, path: str | Path, header: Sequence[str] | None = None) -> Table:
+    def table(self, path: str | Path, header: Sequence[str] | None = None, chosen: Collection[str] = ()) -> Table:
         return self.rows
 
 
@@ -172,31 +172,34 @@ class _Rows:
         return asked(TextExample(where, texts, None), line=number)
 
     def _table(self, rows: Iterator[tuple[int, list[str]]]) -> Iterator[list[Asked]]:
-        _, header = next(rows)
-        columns = [cell.strip() for cell in header]
+        first = next(rows)
+        columns, headed = header_of(first[1], (self.columns or {}).values())
+        rows = rows if headed else chain([first], rows)
         waiting: list[tuple[int, list[str]]] = []
         size = 0
         for number, cells in rows:
             if len(cells) != len(columns):
-                raise UserError(f"{self.name}, line {number} has {len(cells)} cells where the header has "
+                above = "header" if headed else "first line"
+                raise UserError(f"{self.name}, line {number} has {counted(len(cells), 'cell')} where the {above} has "
                                 f"{len(columns)}; correct it.")
             waiting.append((number, cells))
             size += sum(map(len, cells))
             if len(waiting) >= ROWS or size >= CHARACTERS:
-                yield self._cells(columns, waiting)
+                yield self._cells(columns, waiting, headed)
                 waiting, size = [], 0
         if waiting:
-            yield self._cells(columns, waiting)
+            yield self._cells(columns, waiting, headed)
 
-    def _cells(self, columns: list[str], rows: list[tuple[int, list[str]]]) -> list[Asked]:
+    def _cells(self, columns: list[str], rows: list[tuple[int, list[str]]], headed: bool) -> list[Asked]:
         return self._read(columns, [dict(zip(columns, cells, strict=True)) for _, cells in rows],
-                          [number for number, _ in rows])
+                          [number for number, _ in rows], headed)
 
-    def _read(self, columns: list[str], rows: list[dict[str, Any]], lines: list[int]) -> list[Asked]:
+    def _read(self, columns: list[str], rows: list[dict[str, Any]], lines: list[int],
+              headed: bool = False) -> list[Asked]:
         asked_for = set((self.columns or {}).values())
         passed = {column for column in columns if column.casefold() in ANSWERS and column not in asked_for}
         table = Table(self.name, [column for column in columns if column not in passed],
-                      [{key: value for key, value in row.items() if key not in passed} for row in rows], lines)
+                      [{key: value for key, value in row.items() if key not in passed} for row in rows], lines, headed)
         examples = _examples(self.kind, self.columns, _Chunk(rows=table))
         made = [asked(example, line=line) for example, line in zip(examples, lines, strict=True)]
         if self.kind == "qa" and "id" not in columns:  # numbers of our own within a chunk say nothing

@@ -13,10 +13,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from stemma.errors import UserError
+from stemma.errors import UserError, counted
 from stemma.tasks.data.columns import named
 from stemma.tasks.data.examples import Answer, QuestionExample
-from stemma.tasks.data.reading import Problems, Reading, counted
+from stemma.tasks.data.reading import Problems, Reading
 from stemma.text.tables import spelt
 
 FORM = 'a file like {"data": [{"paragraphs": [{"context": "", "qas": [{"id": "", "question": "", "answers": []}]}]}]}'

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -50,8 +50,8 @@ class Reading:
         blocks = read_text(file, check_encoding(self.encoding, self.errors), self.errors, lambda text: None)
         return next(blocks, "").lstrip("\n").split("\n", 1)[0]
 
-    def table(self, path: str | Path, header: Sequence[str] | None = None) -> Table:
-        return read_table(path, header, encoding=self.encoding, errors=self.errors, notice=self.notice)
+    def table(self, path: str | Path, header: Sequence[str] | None = None, chosen: Collection[str] = ()) -> Table:
+        return read_table(path, header, encoding=self.encoding, errors=self.errors, notice=self.notice, chosen=chosen)
 
     def json(self, path: str | Path) -> tuple[str, Any]:
         """(name, what the one JSON text of the file says)."""
@@ -83,7 +83,3 @@ class Problems:
             raise UserError(f"{where}: {what}; correct it.")
         more = [("", f"and {len(self.found) - SHOWN:,} more")] if len(self.found) > SHOWN else []
         raise UserError(f"{len(self.found):,} problems in {self.name}; correct them", [*self.found[:SHOWN], *more])
-
-
-def counted(count: int, what: str) -> str:
-    return f"{count:,} {what}{'' if count == 1 else 's'}"

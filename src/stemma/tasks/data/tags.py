@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from stemma.errors import UserError
+from stemma.errors import UserError, counted
 from stemma.tasks.data.columns import Names, named
 from stemma.tasks.data.examples import TaggedExample
 from stemma.tasks.data.reading import Problems, Reading
@@ -71,7 +71,7 @@ def _lines(name: str, text: str) -> list[TaggedExample]:
         elif cells[0].startswith("#") and not words and (len(cells) != width or cells[-1] not in tags):
             continue  # a comment; a line like "# O" is the word "#"
         elif len(cells) != width:
-            problems.add(f"{name}, line {number}", f"{len(cells)} columns where other lines have {width}")
+            problems.add(f"{name}, line {number}", f"{counted(len(cells), 'column')} where other lines have {width}")
         elif not cells[0] or not cells[-1]:
             problems.add(f"{name}, line {number}", f"no {'word' if not cells[0] else 'tag'}")
         else:

@@ -1,0 +1,62 @@
+"""Which side won the quickstart's two comparisons, whichever it was: one sentence each, from the numbers alone.
+
+The same sentences stand in the printed summary, in report.html and in result.json, so none of them can claim more
+than another. Numbers are compared as they are printed: a lead that nobody can see is no lead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from statistics import mean
+from typing import Any
+
+from stemma.errors import counted
+
+COUNTERS = {"unigram": "always naming the most frequent token", "bigram": "counting left neighbours",
+            "two-sided": "counting both neighbours"}
+
+
+def verdicts(result: Mapping[str, Any]) -> dict[str, dict[str, str]]:
+    """Of each question: `winner`, and `said`, the sentence."""
+    return {"masked": _masked(result["masked"]), "probe": _probe(result["probe"], result["labels"])}
+
+
+def _masked(masked: Mapping[str, Mapping[str, float]]) -> dict[str, str]:
+    """The model against the counter with the lowest loss."""
+    rival = min(COUNTERS, key=lambda name: masked[name]["loss"])
+    right, nats = ([round(masked[name][key], 3 if key == "accuracy" else 2) for name in ("model", rival)]
+                   for key in ("accuracy", "loss"))
+    ahead = (right[0] > right[1]) - (right[0] < right[1]), (nats[0] < nats[1]) - (nats[0] > nats[1])
+    figures = (f"{right[0]:.1%} of the hidden tokens right against {right[1]:.1%}, {nats[0]:.2f} nats against "
+               f"{nats[1]:.2f}")
+    if min(ahead) >= 0 < max(ahead):
+        winner, said = "model", f"The model beats {COUNTERS[rival]}"
+    elif max(ahead) <= 0 > min(ahead):
+        winner, said = "counting", f"The model is worse than {COUNTERS[rival]}"
+    elif ahead == (0, 0):
+        winner, said = "neither", f"The model is as good as {COUNTERS[rival]}, and no better"
+    else:
+        winner = "neither"
+        said = f"The model and {COUNTERS[rival]} each win one of two measures"
+    return {"winner": winner, "against": rival, "said": f"{said}: {figures}."}
+
+
+def _probe(probe: Mapping[str, Any], labels: int) -> dict[str, str]:
+    """Seed by seed: both starts of a seed share their examples, so a seed is one comparison."""
+    random, trained = ([round(value, 3) for value in probe[name]["test"]] for name in ("random", "pre-trained"))
+    better, worse = _wins(trained, random), _wins(random, trained)
+    figures = f"test accuracy {mean(trained):.3f} against {mean(random):.3f} after {counted(labels, 'label')}"
+    every = f"in {'all ' if len(random) > 1 else ''}{len(random)} seed{'' if len(random) == 1 else 's'}"
+    if better == len(random):
+        winner, said = "pre-trained", f"Pre-trained weights beat random weights {every}"
+    elif worse == len(random):
+        winner, said = "random", f"Pre-trained weights are worse than random weights {every}"
+    else:
+        winner = "neither"
+        said = (f"Neither start wins: pre-trained weights are better in {better} and worse in {worse} of "
+                f"{len(random)} seeds")
+    return {"winner": winner, "against": "random", "said": f"{said}: {figures}."}
+
+
+def _wins(ours: Sequence[float], theirs: Sequence[float]) -> int:
+    return sum(one > other for one, other in zip(ours, theirs, strict=True))

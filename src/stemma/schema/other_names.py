@@ -1,0 +1,182 @@
+"""What users of Hugging Face's scripts and of UER type, and what it is called here: the only table of it.
+
+A word has one or more answers, the best first: an option (`--out`), an argument (`RECIPE`), a key of a recipe
+(`training.learning_rate`), or, with an empty name, only the sentence that says why there is none. Each verb and recipe
+takes the first answer that it has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import NamedTuple
+
+
+class Here(NamedTuple):
+    name: str
+    note: str = ""
+
+    @property
+    def is_option(self) -> bool:
+        return self.name.startswith("--")
+
+    @property
+    def is_key(self) -> bool:
+        return "." in self.name
+
+
+_SEQUENCES = "it counts the sequences of a whole step, on all devices and in all slices"
+_RATIO = "it counts steps: your share times the number of steps"
+_PRECISION = "auto, bf16 or fp32; there is no fp16"
+_EPOCHS = (Here("--epochs"),
+           Here("--tokens", "one epoch is as many tokens as `stemma corpus info DIR` counts"))
+_STEPS = (Here("--steps"), Here("--tokens", "compared models read equally many tokens"))
+_MODEL = (Here("--model"), Here("MODEL"), Here("--from"))
+_RECIPE = (Here("RECIPE"), Here("RECIPE|MODEL"), Here("--model", "its config.json says the rest"))
+_TRAIN = (Here("--train"), Here("--corpus"), Here("PATH"))
+_DEV = (Here("--dev"), Here("--data"), Here("corpus.validation", "a share of the corpus is held out"))
+_TEST = (Here("--test"), Here("--data"), Here("PATH"))
+_OUT = (Here("--out"),)
+_VOCABULARY = (Here("--tokenizer", "a folder, which `stemma tokenizer train` makes"),
+               Here("--corpus", "a corpus folder brings its own tokenizer; `stemma corpus build` makes one"))
+_MASKED = (Here("objective.masked_lm.rate"), Here("objective.span_corruption.rate"))
+_DEVICES = (Here("", "a run takes the one device it finds; there is no distributed training yet"),)
+
+TABLE: dict[tuple[str, ...], tuple[Here, ...]] = {
+    # how long, how much
+    ("num_train_epochs", "epochs", "epochs_num", "num_epochs"): _EPOCHS,
+    ("max_steps", "total_steps", "num_training_steps", "train_steps"): _STEPS,
+    ("per_device_train_batch_size", "train_batch_size", "batch_size", "per_gpu_train_batch_size"):
+        (Here("training.batch_size", _SEQUENCES), Here("--batch")),
+    ("gradient_accumulation_steps", "accumulation_steps"):
+        (Here("training.micro_batch_size", "sequences computed at once; training.batch_size stays the whole step"),),
+    ("max_seq_length", "seq_length", "block_size", "max_length", "max_source_length", "model_max_length"):
+        (Here("corpus.sequence_length"), Here("--length")),
+    ("per_device_eval_batch_size", "eval_batch_size"): (Here("", "batches of an evaluation are sized by themselves"),),
+    ("instances_buffer_size", "dataloader_num_workers"):
+        (Here("", "text is read from memory-mapped files, so there is nothing to set"),),
+    # optimization
+    ("learning_rate", "lr"): (Here("training.learning_rate"),),
+    ("warmup_steps", "num_warmup_steps"): (Here("training.warmup_steps"),),
+    ("warmup_ratio", "warmup", "warmup_proportion"): (Here("training.warmup_steps", _RATIO),),
+    ("weight_decay", "decay", "wd"): (Here("training.optimizer.weight_decay"),),
+    ("adam_beta1", "beta1"): (Here("training.optimizer.beta1"),),
+    ("adam_beta2", "beta2"): (Here("training.optimizer.beta2"),),
+    ("adam_epsilon",): (Here("training.optimizer.epsilon"),),
+    ("max_grad_norm", "clip_grad", "gradient_clip_val"): (Here("training.clip_norm"),),
+    ("optim", "optimizer"): (Here("training.optimizer.kind"),),
+    ("lr_scheduler_type", "scheduler", "lr_scheduler"): (Here("training.schedule.kind"),),
+    ("label_smoothing_factor", "label_smoothing"):
+        (Here("objective.translation.smoothing"), Here("objective.span_corruption.smoothing")),
+    ("fp16", "bf16", "tf32", "mixed_precision", "fp16_opt_level"): (Here("training.precision", _PRECISION),),
+    ("load_best_model_at_end",): (Here("training.keep_best"),),
+    ("early_stopping_patience", "early_stop"): (Here("training.patience"),),
+    # saving, logging, looking
+    ("save_steps", "save_checkpoint_steps", "checkpoint_steps"): (Here("training.checkpoint_every"),),
+    ("save_total_limit",): (Here("training.keep_checkpoints"),),
+    ("logging_steps", "report_steps", "log_interval"): (Here("training.log_every"),),
+    ("eval_steps", "validation_steps"): (Here("training.validate_every"),),
+    ("eval_strategy", "evaluation_strategy"):
+        (Here("training.validate_every", "it counts steps; a run also looks at its end"),),
+    ("save_strategy",): (Here("training.checkpoint_every", "it counts steps; a run is also saved at its end"),),
+    ("report_to",): (Here("--tensorboard"),),
+    ("resume_from_checkpoint",): (Here("", "`stemma resume RUN` goes on with an interrupted run"),),
+    ("do_train", "do_eval", "do_predict"):
+        (Here("", "`stemma finetune` trains and evaluates; `stemma evaluate` and `stemma predict` do the rest"),),
+    # files
+    ("output_dir", "output_model_path", "output", "save_path"): _OUT,
+    ("prediction_path", "prediction_file", "output_file"): (Here("--predictions"), Here("--out")),
+    ("overwrite_output_dir", "overwrite_cache"): (Here("--overwrite"),),
+    ("model_name_or_path", "pretrained_model_path", "load_model_path", "pretrained_model_name_or_path", "model_path"):
+        _MODEL,
+    ("config_name", "config_path", "model_type", "data_processor", "encoder", "config_overrides"): _RECIPE,
+    ("train_file", "train_path", "dataset_path", "corpus_path", "train_data_file", "dataset_name"): _TRAIN,
+    ("validation_file", "dev_path", "eval_file", "eval_data_file", "dev_file"): _DEV,
+    ("test_file", "test_path", "predict_file"): _TEST,
+    ("validation_split_percentage",): (Here("corpus.validation", "a share: 0.05 is 5 percent"),),
+    ("tokenizer_name", "vocab_path", "vocab_file", "spm_model_path", "merges_path"): _VOCABULARY,
+    ("preprocessing_num_workers", "processes_num", "num_proc"): (Here("--workers"), Here("--processes")),
+    ("line_by_line",): (Here("--documents", "with the value line"),),
+    ("text_column_name", "text_column"): (Here("--columns"), Here("--field")),
+    ("max_train_samples", "max_eval_samples", "max_predict_samples"): (Here("--limit"),),
+    ("random_seed", "data_seed", "manual_seed"): (Here("--seed"), Here("--seeds")),
+    ("seed",): (Here("--seed"), Here("--seeds")),
+    # the network
+    ("hidden_size", "d_model", "n_embd", "dim", "embed_dim"): (Here("network.width"),),
+    ("emb_size", "embedding_size"): (Here("network.embedding.width"),),
+    ("num_hidden_layers", "num_layers", "n_layer", "n_layers", "layers_num", "encoder_layers"):
+        (Here("network.layers"),),
+    ("decoder_layers", "num_decoder_layers", "decoder_layers_num"): (Here("network.decoder.layers"),),
+    ("num_attention_heads", "num_heads", "n_head", "n_heads", "heads_num", "encoder_attention_heads"):
+        (Here("network.heads"),),
+    ("intermediate_size", "d_ff", "ffn_dim", "feedforward_size", "n_inner", "encoder_ffn_dim"):
+        (Here("network.feedforward"),),
+    ("hidden_act", "activation_function", "hidden_activation"): (Here("network.activation"),),
+    ("hidden_dropout_prob", "dropout", "resid_pdrop", "dropout_rate", "dropout_prob"): (Here("network.dropout"),),
+    ("attention_probs_dropout_prob", "attn_pdrop", "attention_dropout"): (Here("network.attention.dropout"),),
+    ("max_position_embeddings", "n_positions", "n_ctx", "max_len"): (Here("network.position.maximum"),),
+    ("layer_norm_eps", "layer_norm_epsilon"): (Here("network.norm.epsilon"),),
+    ("layernorm_positioning",): (Here("network.norm.place"),),
+    ("type_vocab_size",): (Here("network.embedding.segments"),),
+    ("initializer_range",): (Here("network.initialization.spread"),),
+    ("vocab_size",): (Here("--vocab-size"), Here("tokenizer.vocab_size")),
+    ("do_lower_case", "lowercase"): (Here("--lowercase"), Here("tokenizer.lowercase")),
+    # the pre-training task
+    ("mlm_probability", "masked_lm_prob", "mask_prob", "noise_density"): _MASKED,
+    ("whole_word_masking", "wwm"): (Here("objective.masked_lm.unit", "with the value word"),),
+    ("span_masking",): (Here("objective.masked_lm.unit", "with the value span"),),
+    ("span_geo_prob",): (Here("objective.masked_lm.geometric"),),
+    ("span_max_length",): (Here("objective.masked_lm.longest"),),
+    ("mean_noise_span_length",): (Here("objective.span_corruption.mean_span"),),
+    ("dup_factor", "dupe_factor"): (Here("objective.masked_lm.duplicates"),),
+    ("dynamic_masking",): (Here("objective.masked_lm.dynamic"),),
+    ("short_seq_prob",): (Here("corpus.short_probability"),),
+    ("mlm",): (Here("", "the recipe says what is learnt: bert hides words, gpt2 reads from left to right"),),
+    # writing
+    ("max_new_tokens", "max_target_length"): (Here("--tokens"), Here("--max-extra")),
+    ("min_new_tokens", "min_length"): (Here("--min-tokens"),),
+    ("num_beams", "beam_size", "beam_width"): (Here("--beams"),),
+    ("num_return_sequences",): (Here("--completions"), Here("--n-best")),
+    ("do_sample",): (Here("", "sampling is what `generate` does; --greedy or --beams turn it off"),),
+    ("source_prefix",): (Here("--prefix"),),
+    # machines
+    ("device", "no_cuda", "use_cpu", "gpu_ranks", "world_size", "local_rank", "deepspeed", "fsdp"): _DEVICES,
+}
+OURS = {word: answers for words, answers in TABLE.items() for word in words}
+
+
+def answers_to(word: str) -> tuple[Here, ...]:
+    """What a word of theirs is called here, the best first: of an option, or of a key by its last part."""
+    return OURS.get(word.lstrip("-").replace("-", "_").rsplit(".", 1)[-1].casefold(), ())
+
+
+def for_option(word: str, options: Collection[str], arguments: Collection[str]) -> str:
+    """A sentence for whoever typed an option that a verb lacks, if the verb has the same thing by another name."""
+    changes = any("KEY=VALUE" in argument for argument in arguments)
+    for here in answers_to(word):
+        if here.is_option and here.name in options:
+            return _sentence(here, f"`{here.name}`")
+        if here.is_key and changes:
+            return _sentence(here, f"`{here.name}=VALUE`, without dashes")
+        if here.name in arguments:
+            return _sentence(here, f"{here.name}, an argument without dashes")
+        if not here.name:
+            return f" {here.note[:1].upper()}{here.note[1:]}."
+    return ""
+
+
+def for_key(key: str, known: Collection[str]) -> str | None:
+    """What is wrong with a key of theirs: which of the `known` keys it is, or which option."""
+    answers = answers_to(key)
+    if not answers or key in known:
+        return None
+    for here in answers:
+        if here.name in known:
+            return f'no such key. Did you mean "{here.name}"?' + (f" ({here.note})" if here.note else "")
+    if spoken := [here for here in answers if here.is_option]:
+        listed = " or ".join(here.name + (f" ({here.note})" if here.note else "") for here in spoken)
+        return f"no such key; it is an option here: {listed}"
+    return next((f"no such key; {here.note}" for here in answers if not here.name), None)
+
+
+def _sentence(here: Here, name: str) -> str:
+    return f" Here it is {name}{f' ({here.note})' if here.note else ''}."

@@ -1,0 +1,117 @@
+"""What users of Hugging Face's scripts and of UER type: each word is answered by a key or an option that exists."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import typer
+
+from stemma import lineage
+from stemma.cli import app, main
+from stemma.errors import UserError
+from stemma.schema.other_names import OURS, for_key
+from stemma.schema.problems import known_keys
+
+
+def verbs(command: Any, path: tuple[str, ...] = ()) -> dict[str, Any]:
+    inner = getattr(command, "commands", None)
+    if inner is None:
+        return {" ".join(path): command}
+    return {name: verb for word, below in inner.items() for name, verb in verbs(below, (*path, word)).items()}
+
+
+VERBS = verbs(typer.main.get_command(app))
+OPTIONS = {name: {option for parameter in verb.params for option in parameter.opts if option.startswith("--")}
+           for name, verb in VERBS.items()}
+ARGUMENTS = {name: {parameter.metavar for parameter in verb.params if not parameter.opts[0].startswith("-")}
+             for name, verb in VERBS.items()}
+KEYS = {key for name in lineage.names() for key in known_keys(lineage.recipe(name).values)}
+
+
+@pytest.mark.parametrize("word", OURS)
+def test_what_is_suggested_exists(word):
+    for here in OURS[word]:
+        if here.is_option:
+            assert any(here.name in options for options in OPTIONS.values()), here
+        elif here.is_key:
+            assert here.name in KEYS, here
+        elif here.name:
+            assert any(here.name in arguments for arguments in ARGUMENTS.values()), here
+        else:
+            assert here.note
+
+
+PRETRAIN = {
+    "--lr": "training.learning_rate=VALUE", "--learning_rate": "training.learning_rate=VALUE",
+    "--per_device_train_batch_size": "training.batch_size=VALUE", "--batch-size": "training.batch_size=VALUE",
+    "--num_train_epochs": "--tokens", "--epochs": "--tokens", "--total_steps": "--steps", "--max-steps": "--steps",
+    "--warmup_steps": "training.warmup_steps=VALUE", "--warmup_ratio": "training.warmup_steps=VALUE",
+    "--weight_decay": "training.optimizer.weight_decay=VALUE", "--max_seq_length": "corpus.sequence_length=VALUE",
+    "--mlm_probability": "objective.masked_lm.rate=VALUE", "--save_steps": "training.checkpoint_every=VALUE",
+    "--output_dir": "--out", "--model_name_or_path": "--from", "--fp16": "training.precision=VALUE",
+    "--bf16": "training.precision=VALUE", "--gradient_accumulation_steps": "training.micro_batch_size=VALUE",
+    "--hidden_size": "network.width=VALUE", "--num_hidden_layers": "network.layers=VALUE",
+    "--num_attention_heads": "network.heads=VALUE", "--instances_buffer_size": "memory-mapped",
+    "--config_path": "RECIPE", "--train_file": "--corpus", "--validation_file": "corpus.validation=VALUE",
+    "--vocab_path": "--corpus", "--random_seed": "--seed", "--overwrite_output_dir": "--overwrite",
+    "--report_to": "--tensorboard",
+}
+FINETUNE = {"--lr": "training.learning_rate=VALUE", "--num_train_epochs": "--epochs", "--train_file": "--train",
+            "--validation_file": "--dev", "--test_path": "--test", "--model_name_or_path": "--model",
+            "--output_model_path": "--out", "--seq_length": "corpus.sequence_length=VALUE"}
+ELSEWHERE = {("predict", "--model_name_or_path"): "MODEL", ("predict", "--prediction_path"): "--out",
+             ("generate", "--max_new_tokens"): "--tokens", ("generate", "--num_beams"): "--beams",
+             ("corpus build", "--vocab_path"): "--tokenizer", ("compare", "--lr"): "training.learning_rate=VALUE",
+             ("tokenizer train", "--vocab_size"): "--vocab-size", ("compare", "--seed"): "--seeds"}
+
+
+@pytest.mark.parametrize(("verb", "typed", "ours"), [
+    *(("pretrain", typed, ours) for typed, ours in PRETRAIN.items()),
+    *(("finetune classify", typed, ours) for typed, ours in FINETUNE.items()),
+    *((verb, typed, ours) for (verb, typed), ours in ELSEWHERE.items()),
+])
+def test_an_option_of_theirs_is_answered_with_ours(verb, typed, ours, capsys):
+    assert main([*verb.split(), f"{typed}=3"]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f'error: no option "{typed}" of `stemma {verb}`. ') and said.count("\n") == 1
+    assert "Did you mean" not in said and ours in said
+    if ours.startswith("--"):
+        assert ours in OPTIONS[verb]
+    elif ours.isupper():
+        assert ours in ARGUMENTS[verb]
+    elif ours.endswith("=VALUE"):
+        assert ours.removesuffix("=VALUE") in KEYS and any("KEY=VALUE" in one for one in ARGUMENTS[verb])
+
+
+@pytest.mark.parametrize(("typed", "ours"), [
+    ("lr=1e-3", "training.learning_rate"), ("training.lr=1e-3", "training.learning_rate"),
+    ("learning_rate=1e-3", "training.learning_rate"), ("per_device_train_batch_size=8", "training.batch_size"),
+    ("weight_decay=0.1", "training.optimizer.weight_decay"),
+    ("training.weight_decay=1", "training.optimizer.weight_decay"),
+    ("warmup_ratio=0.1", "training.warmup_steps"), ("max_seq_length=64", "corpus.sequence_length"),
+    ("mlm_probability=0.2", "objective.masked_lm.rate"), ("save_steps=9", "training.checkpoint_every"),
+    ("fp16=true", "training.precision"), ("hidden_size=64", "network.width"), ("n_layer=3", "network.layers"),
+    ("network.num_hidden_layers=3", "network.layers"), ("heads=2", "network.heads"), ("n_head=2", "network.heads"),
+    ("gradient_accumulation_steps=2", "training.micro_batch_size"),
+    ("network.hidden_dropout_prob=0", "network.dropout"),
+])
+def test_a_key_of_theirs_is_answered_with_ours(typed, ours):
+    with pytest.raises(UserError) as told:
+        lineage.recipe("bert@tiny", [typed])
+    (_, what), = told.value.problems
+    assert what.startswith(f'no such key. Did you mean "{ours}"?')
+    assert ours in set(known_keys(lineage.recipe("bert@tiny").values))
+
+
+@pytest.mark.parametrize(("typed", "option"), [("seed=3", "--seed"), ("num_train_epochs=3", "--epochs or --tokens"),
+                                               ("output_dir=x", "--out"), ("max_steps=3", "--steps")])
+def test_a_key_that_is_an_option_is_called_one(typed, option):
+    with pytest.raises(UserError, match="no such key; it is an option here: " + option):
+        lineage.recipe("bert@tiny", [typed])
+
+
+def test_a_recipe_is_told_its_own_key():
+    keys = set(known_keys(lineage.recipe("t5@tiny").values))
+    assert '"objective.span_corruption.rate"' in for_key("mlm_probability", keys)
+    assert for_key("training.learning_rate", keys) is None and for_key("nonsense", keys) is None

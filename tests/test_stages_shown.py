@@ -1,0 +1,173 @@
+"""Progress: plain lines where stderr is no terminal, a bar where it is one; the clock is ours, so nobody waits."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import pty
+import select
+import subprocess
+import sys
+import time
+
+import pytest
+from generation.sources import sentences, source_model
+from rich.console import Console
+from watching import noted
+
+from stemma import progress
+from stemma.corpus.build import build_corpus
+from stemma.progress import Lines, clock, reporting_to, stage
+from stemma.text.train import train_tokenizer
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def lines():
+    made = Lines(io.StringIO(), Clock())
+    with reporting_to(made):
+        yield made
+
+
+def wait(lines: Lines, seconds: float) -> str:
+    """What is printed after so many seconds more."""
+    lines.stream.truncate(0)
+    lines.stream.seek(0)
+    lines.now.now += seconds
+    lines.look()
+    return lines.stream.getvalue()
+
+
+def test_the_first_line_comes_after_half_a_minute_and_the_others_ever_more_rarely(lines):
+    moments = []
+    with stage("tokenising"):
+        for second in range(24 * 3600):
+            if wait(lines, 1):
+                moments.append(second + 1)
+    gaps = [later - earlier for earlier, later in zip(moments, moments[1:], strict=False)]
+    assert moments[:4] == [30, 90, 165, 259]
+    assert gaps == sorted(gaps) and max(gaps) == 600 and 100 < len(moments) < 200
+
+
+def test_a_line_says_what_is_done_of_how_much_and_how_long_it_takes(lines):
+    with stage("tokenising", 28_400_000, "bytes") as work:
+        work.done(7_100_000)
+        assert wait(lines, 29) == ""
+        assert wait(lines, 1) == "progress: tokenising · 25% · 7.1 of 28.4 MB · 0:30 · 1:30 left\n"
+    with stage("predicting", unit="rows") as work:
+        work.advance()
+        work.advance(1_199)
+        assert wait(lines, 60) == "progress: predicting · 1,200 rows · 1:00\n"
+    with stage("learning a vocabulary"):
+        assert wait(lines, 75) == "progress: learning a vocabulary · 1:15\n"
+    assert wait(lines, 3600) == ""  # nothing is under way
+
+
+def test_stages_within_stages_are_all_named(lines):
+    with stage("cell 2 of 6: bert@tiny, seed 0"), stage("training bert@tiny") as training:
+        training.tell(0.38, "step 2,310 · loss 4.81")
+        assert wait(lines, 30) == ("progress: cell 2 of 6: bert@tiny, seed 0 · training bert@tiny · 38% · step 2,310 · "
+                                   "loss 4.81\n")
+        with stage("validating", 40, "batches") as validating:
+            validating.advance(10)
+            assert wait(lines, 60).endswith(" · loss 4.81 · validating · 25% · 10 of 40 batches · 1:00 · 3:00 left\n")
+
+
+def test_a_stage_that_fails_is_over(lines):
+    with pytest.raises(ValueError), stage("tokenising"):
+        raise ValueError
+    assert lines.stages == []
+
+
+def test_without_anybody_watching_nothing_is_said(capfd):
+    with stage("tokenising", 3) as work:
+        work.advance()
+    assert capfd.readouterr() == ("", "")
+
+
+def test_slow_work_says_that_it_is_under_way(tmp_path, text_file):
+    import stemma
+    from stemma.tasks.embed import embed
+
+    with noted() as seen:
+        tokenizer = train_tokenizer(iter([text_file.read_text()]), "wordpiece", 320, lowercase=True)
+        build_corpus([text_file], tokenizer, tmp_path / "corpus", workers=1)
+        stemma.pretrain("bert@tiny", tmp_path / "corpus", tmp_path / "run", steps=1,
+                        changes=["network.width=16", "training.batch_size=2", "training.threads=1"])
+        embed(stemma.load(tmp_path / "run"), ["a letter", "the margin"])
+        stemma.translate(source_model("transformer"), sentences(2, 3), beams=1, max_extra=1)
+    assert "learning a vocabulary" in seen
+    done, total = seen["tokenising"]
+    assert total == text_file.stat().st_size and 0.9 * total < done <= total
+    assert seen["training bert@tiny"] == (1.0, 1.0)
+    done, total = seen["validating"]
+    assert done == total > 0
+    assert seen["embedding"] == seen["translating"] == (2, 2)
+
+
+def test_a_terminal_has_one_bar(monkeypatch):
+    stream = io.StringIO()
+    console = Console(file=stream, force_terminal=True, width=100, color_system=None)
+    monkeypatch.setattr(progress._watch, "terminal", console)
+    monkeypatch.setattr(progress._watch, "lines", None)
+    with stage("tokenising", 4, "rows") as work, stage("inside", 2) as inner:
+        inner.advance()
+        work.advance()
+    assert "tokenising" in stream.getvalue() and "1 of 4 rows" in stream.getvalue()
+    assert "inside" not in stream.getvalue() and not progress._watch.drawn
+    before = len(stream.getvalue())
+    with stage("training", bar="own"), stage("validating"):
+        pass
+    assert len(stream.getvalue()) == before
+
+
+SLOW = """
+import sys, time
+from stemma import cli, lineage, progress
+progress.FIRST, progress.LOOK = 0.2, 0.05
+
+def family():
+    with progress.stage("reading recipes", 4, "files") as work:
+        work.advance()
+        time.sleep(1)  # one long call
+    return []
+
+lineage.family = family
+sys.exit(cli.main(["tree", "--json"]))
+"""
+
+
+def test_a_command_prints_lines_on_stderr_and_one_object_on_stdout():
+    done = subprocess.run([sys.executable, "-c", SLOW], capture_output=True, text=True, timeout=60)
+    assert json.loads(done.stdout) == {"recipes": []} and done.stdout.count("\n") == 1
+    assert done.stderr.splitlines()[0].startswith("progress: reading recipes · 25% · 1 of 4 files · 0:0")
+    assert done.returncode == 0
+
+
+def test_a_command_on_a_terminal_draws_and_prints_no_lines():
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen([sys.executable, "-c", SLOW], stdout=subprocess.PIPE, stderr=theirs, text=True,
+                               env={**os.environ, "TERM": "xterm", "COLUMNS": "100"})
+    os.close(theirs)
+    drawn, until = b"", time.monotonic() + 60
+    while process.poll() is None and time.monotonic() < until:
+        if select.select([ours], [], [], 0.05)[0]:
+            try:
+                drawn += os.read(ours, 65536)
+            except OSError:
+                break
+    assert json.loads(process.communicate(timeout=60)[0]) == {"recipes": []}
+    os.close(ours)
+    assert b"1 of 4 files" in drawn and b"progress:" not in drawn
+
+
+def test_clock():
+    assert [clock(seconds) for seconds in (-3, 0, 59.6, 3599)] == ["0:00", "0:00", "1:00", "59:59"]
+    assert [clock(seconds) for seconds in (3600, 4000)] == ["1:00:00", "1:06:40"]

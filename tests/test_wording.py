@@ -1,0 +1,53 @@
+"""Numbers with what they count: one of a thing is not "1 things"."""
+
+from __future__ import annotations
+
+import pytest
+
+from stemma.cli import main
+from stemma.cli.train import finish
+from stemma.errors import counted
+from stemma.lab.quickstart.verdict import verdicts
+from stemma.training.budget import Budget
+
+
+@pytest.mark.parametrize(("count", "said"), [(0, "0 steps"), (1, "1 step"), (1.0, "1 step"), (2, "2 steps"),
+                                             (0.5, "0.5 steps"), (1200, "1,200 steps")])
+def test_a_count(count, said):
+    assert counted(count, "step") == said
+
+
+def test_another_plural():
+    assert [counted(count, "process", "processes") for count in (1, 2)] == ["1 process", "2 processes"]
+
+
+@pytest.mark.parametrize(("unit", "amount", "said"), [
+    ("steps", 1, "1 step"), ("steps", 1000, "1,000 steps"), ("tokens", 1.0, "1 token"),
+    ("tokens", 3e6, "3,000,000 tokens"),
+    ("minutes", 1, "1 minute"), ("minutes", 1.0, "1 minute"), ("minutes", 2.5, "2.5 minutes"),
+    ("minutes", 10.0, "10 minutes")])
+def test_a_budget(unit, amount, said):
+    assert Budget(unit, amount).describe() == said
+
+
+def test_a_run_of_one_step(capsys, monkeypatch, tmp_path):
+    monkeypatch.setattr("stemma.lab.report.run_report.try_report", lambda run, notice: None)
+    monkeypatch.setattr("stemma.cli.train._use", lambda run: "predict run FILE")
+    finish({"recipe": "bert@tiny", "steps": 1, "tokens": 1, "seconds": 1.0, "tokens_per_second": 1.0, "run": "run",
+            "metrics": {"dev": {"accuracy": 1.0, "examples": 1}}}, tmp_path, False)
+    said = capsys.readouterr().out
+    assert "1 step, 1 token in" in said and "1 example\n" in said
+
+
+def test_a_corpus_of_one_document(capsys, tmp_path, tokenizer_folder):
+    (tmp_path / "a.txt").write_text("the old clerk reads a letter.")
+    assert main(["corpus", "build", str(tmp_path / "a.txt"), "--tokenizer", str(tokenizer_folder), "--workers", "1",
+                 "--out", str(tmp_path / "corpus")]) == 0
+    assert ", 1 sentence, 1 document, " in capsys.readouterr().out
+
+
+def test_one_label():
+    numbers = {"accuracy": 0.5, "loss": 1.0}
+    found = verdicts({"labels": 1, "masked": dict.fromkeys(("unigram", "bigram", "two-sided", "model"), numbers),
+                      "probe": {"random": {"test": [0.5]}, "pre-trained": {"test": [0.6]}}})
+    assert found["probe"]["said"].endswith("in 1 seed: test accuracy 0.600 against 0.500 after 1 label.")
