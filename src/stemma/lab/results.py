@@ -291,5 +291,5 @@ def _scaling(experiment: Experiment, measures: Sequence[Measure],
 
 def _made() -> dict[str, Any]:
     return {"stemma": version("stemma-lm"), "python": platform.python_version(), "torch": torch.__version__,
-            "machine": f"{platform.machine()}, {counted(os.cpu_count(), 'core')}, {platform.system()}",
+            "machine": f"{platform.machine()}, {counted(os.cpu_count() or 1, 'core')}, {platform.system()}",
             "date": time.strftime("%Y-%m-%d")}
