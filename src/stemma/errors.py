@@ -47,4 +47,5 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
 
 def counted(count: float, one: str, several: str = "") -> str:
     """A number with what it counts: 1 step, 1,200 steps, 2 processes, 0.5 minutes."""
-    return f"{count:,.6g} {one}" if count == 1 else f"{count:,} {several or one + 's'}"
+    number = f"{count:,.6g}" if isinstance(count, float) else f"{count:,}"
+    return f"{number} {one}" if count == 1 else f"{number} {several or one + 's'}"

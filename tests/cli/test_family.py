@@ -86,6 +86,6 @@ def test_a_difference_fits_the_terminal_and_loses_nothing(width):
 def test_values_that_do_not_fit_stand_below_their_key():
     rows = [("~  corpus.pair", "start A separator B:1 separator:1", "->  A end B"),
             ("~  network.layers", "6", "->  12")]
-    assert fitted(rows, 50) == [["  ~  corpus.pair", "       start A separator B:1 separator:1 ->  A end B"],
+    assert fitted(rows, 54) == [["  ~  corpus.pair", "       start A separator B:1 separator:1 ->  A end B"],
                                 ["  ~  network.layers   6   ->  12"]]
     assert fitted(rows, 240)[1] == ["  ~  network.layers   6                                   ->  12"]
