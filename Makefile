@@ -1,7 +1,7 @@
 # make setup       everything into .venv (all extras and test dependencies)
 # make quickstart  the whole story on the text inside Python itself, about five minutes
 # make test        the tests (under eight minutes on two slow cores); make test-slow: the long ones
-# make test-fast   without faults, browser, documentation and quickstart (under three minutes)
+# make test-fast   without faults, browser, documentation, quickstart and long training (about three minutes)
 # make test-portable  the numeric tests once more, with AVX2 and fp32 only
 # make lint        ruff and mypy;  make bench: side by side with peers
 #

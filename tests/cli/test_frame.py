@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
-import time
 
 import numpy as np
 import pytest
@@ -88,9 +88,9 @@ def test_version_and_help(capsys):
 
 def test_help_answers_at_once():
     def seconds() -> float:
-        start = time.perf_counter()
+        before = os.times()  # of the processor: how busy the machine is does not matter
         assert run("--help").returncode == 0
-        return time.perf_counter() - start
+        return sum(os.times()[2:4]) - sum(before[2:4])
 
     assert min(seconds() for _ in range(3)) < 0.5
 

@@ -39,7 +39,8 @@ def run_briefly(model, data, out, *changes, notice=lambda text: None, **options)
     return finetune(model, data, out, beams=1, changes=changes, notice=notice, **{"steps": 2, **options})
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * (name in ("mass", "bart")))
+                                  for name in FAMILIES])  # those two have the transformer's stacks and objective
 def test_every_family_learns_to_translate(tmp_path, models, data, name):
     result = finetune(models(name), data, tmp_path / "run", steps=400, beams=2,
                       changes=[rate(name), "training.batch_size=8", "training.schedule={kind='linear'}"])
