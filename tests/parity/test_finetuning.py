@@ -4,10 +4,13 @@ with filling, everything computed everywhere, torch's AdamW and clipping."""
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import toy_tasks
@@ -23,6 +26,8 @@ from stemma.tasks.batches import Lessons
 from stemma.tasks.learners import build_learner
 from stemma.tasks.learning import heads_of, layout_of, lesson_of, read_lines, start_from
 from stemma.tasks.prepare import Task, finetune
+from stemma.training.batches import Prepared
+from stemma.training.passes import Passes
 from stemma.training.run import read_run
 
 STEPS, SEED = 6, 3
@@ -79,9 +84,9 @@ def loss_of(theirs: Any, batch: dict[str, torch.Tensor]) -> torch.Tensor:
                                                  batch[f"{end}_positions"]) for end in ("start", "end")) / 2
 
 
-def without_dropout(*arguments: Any) -> dict[str, Any]:
+def without_dropout(*arguments: Any, rate: float = 0.0) -> dict[str, Any]:
     """The heads of a task, which otherwise have some of their own."""
-    return {name: replace(spec, dropout=0.0) if hasattr(spec, "dropout") else spec
+    return {name: replace(spec, dropout=rate) if hasattr(spec, "dropout") else spec
             for name, spec in answer_heads(*arguments).items()}
 
 
@@ -119,3 +124,50 @@ def test_the_weights_are_those_of_a_plain_loop(tmp_path, kind, monkeypatch):
         if kind == "choice" and name == "classifier.bias":
             continue  # it moves all options alike, so its gradient is rounding
         assert torch.allclose(ours[name], tensor, atol=3e-5, rtol=1e-3), (name, (ours[name] - tensor).abs().max())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["classify", "tag"])
+def test_dropout_moves_the_loss_and_the_gradient_as_it_does_over_there(tmp_path, kind, monkeypatch):
+    """One batch with padding, many draws on either side: mean and variance of the loss and of the gradient's norm
+    differ by no more than 4 standard errors."""
+    rate, draws = 0.3, 400
+    monkeypatch.setattr("stemma.tasks.prepare.answer_heads", lambda *given: without_dropout(*given, rate=rate))
+    sets = toy_tasks.write_sets(tmp_path, kind, 40, 8)
+    finetune(Task(kind, sets), toy_tasks.save_model(tmp_path / "start"), tmp_path / "run", steps=1, seed=SEED, changes=[
+        f"network.dropout={rate}", f"network.attention.dropout={rate}", "training.batch_size=32",
+        "training.precision=fp32"])
+    model, supply = beginning(tmp_path / "run", tmp_path / "beginning")
+    (lesson,) = supply.lessons
+    items = lesson.train[:32]
+    theirs = getattr(transformers, f"AutoModelFor{CLASSES[kind]}").from_pretrained(
+        tmp_path / "beginning", hidden_dropout_prob=rate, attention_probs_dropout_prob=rate, classifier_dropout=rate)
+    batch = given(kind, items)
+    assert batch["attention_mask"].float().mean() < 0.8
+    passes = Passes(model.network.train(), SimpleNamespace(micro_batch_size=None), torch.device("cpu"), torch.float32)
+    prepared = Prepared((lesson.learner,), lesson.learner.batch(model, items), {}, "")
+    theirs.train()
+
+    def ours() -> float:
+        return passes.train(prepared).total
+
+    def others() -> float:
+        loss = loss_of(theirs, batch)
+        loss.backward()
+        return loss.item()
+
+    found = []
+    for network, step in ((model.network, ours), (theirs, others)):
+        torch.manual_seed(1)
+        seen = []
+        for _ in range(draws):
+            network.zero_grad(set_to_none=True)
+            loss = step()
+            norm = torch.nn.utils.get_total_norm([p.grad for p in network.parameters() if p.grad is not None])
+            seen.append((loss, float(norm)))
+        found.append(np.array(seen))
+    for a, b in zip(found[0].T, found[1].T, strict=True):
+        assert abs(a.mean() - b.mean()) < 4 * math.sqrt((a.var(ddof=1) + b.var(ddof=1)) / draws)
+        assert a.std() > 0.01 * a.mean()
+        # of a normal variable the logarithm of a variance from n draws has a standard error of sqrt(2 / n)
+        assert abs(math.log(a.var(ddof=1) / b.var(ddof=1))) < 4 * math.sqrt(4 / draws) * 1.5
