@@ -90,6 +90,8 @@ class Running:
         self.files = [str(Path(self.folder.name) / name) for name in ("out", "err")]
         job = {"arguments": [], "environment": {}, "input": os.devnull, "report": True, **job,
                "out": self.files[0], "err": self.files[1], "folder": str(job["folder"] or Path.cwd())}
+        for file in self.files:  # a child may be killed before it opens them
+            Path(file).touch()
         _server().stdin.write(json.dumps(job) + "\n")
         self.process = int(_server().stdout.readline())
         self.ended = False
@@ -125,7 +127,8 @@ class Running:
                 self.send(signal.SIGKILL)
                 raise AssertionError(f"it never came to that: {self.wait()}")
             time.sleep(0.0005)
-        self.send(signal_number)
+        with suppress(ProcessLookupError):
+            self.send(signal_number)
         return self.wait()
 
 

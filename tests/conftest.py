@@ -19,6 +19,8 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 sys.path.insert(0, str(Path(__file__).parent))  # for tests/literal
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # started in the background; tests and what they start obey it
     signal.signal(signal.SIGINT, signal.default_int_handler)
+if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:  # nohup make test
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 os.fsync = lambda handle: None  # only a power cut needs it; with it, tests wait for the disk as long as they compute
 
 LONG = (  # the longest first

@@ -89,7 +89,7 @@ def test_cloze(model, tmp_path, capsys):
     assert found["format"] == "lambada" and found["questions"] == 1 and found["perplexity"] > 1
     (tmp_path / "cbt.txt").write_text("1 the old clerk .\n2 a XXXXX reader .\tyoung\t\told|young\n")
     assert run("cloze", model, tmp_path / "cbt.txt") == 0
-    assert "of 1 questions · guessing 50.0%" in capsys.readouterr().out
+    assert "of 1 question · guessing 50.0%" in capsys.readouterr().out
     assert 'Did you mean "lambada"' in failed(capsys, "cloze", model, tmp_path / "cbt.txt", "--format", "lambda")
 
 

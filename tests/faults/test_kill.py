@@ -203,7 +203,7 @@ def test_a_kill_before_torch_is_imported_leaves_a_run_to_resume(tmp_path, corpus
         libraries = Path(f"/proc/{child.pid}/maps")
         torch_is_there = libraries.exists() and "libtorch" in libraries.read_text()
     assert not torch_is_there
-    assert sorted(path.name for path in run.iterdir()) == ["recipe.toml", "run.json"]
+    assert sorted(path.name for path in run.iterdir()) == ["checksums.json", "recipe.toml", "run.json"]
     assert stemma("resume", run).code == 0
     assert model_bytes(run) == model_bytes(straight)
 

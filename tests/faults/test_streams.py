@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
@@ -96,9 +96,11 @@ def test_few_open_files(tmp_path, monkeypatch, capsys, text_file, tokenizer_fold
                "pretrain": ["pretrain", "bert@tiny", *SMALL, "--corpus", str(text_file), "--steps", "1"],
                "embed": ["embed", "model", str(text_file)]}[verb]
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with (tmp_path / "model/config.json").open() as file:  # the next handle has this number
-        lowest = file.fileno()
-    resource.setrlimit(resource.RLIMIT_NOFILE, (lowest + (0 if verb == "embed" else 5), limits[1]))
+    with ExitStack() as opened:  # so many handles are free below the limit, whichever others are in use
+        *_, last = (opened.enter_context((tmp_path / "model/config.json").open())
+                    for _ in range(1 if verb == "embed" else 6))
+        limit = last.fileno()
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limits[1]))
     try:
         code = main([*command, "--out", "made"])
     finally:

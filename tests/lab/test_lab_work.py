@@ -202,7 +202,7 @@ def test_a_planted_effect_is_found_and_a_planted_null_is_not(tmp_path, text):
     asked = experiment(text, ["bert@tiny", "gpt2@tiny"], Allowance("tokens", 12_000), 4)
     found = work.run_experiment(Experiment(**{**vars(asked), "variants": variants}), tmp_path / "lab")
     verdicts = {(one["a"], one["b"]): one for one in found["differences"] if one["measure"] == "pseudo_bits_per_byte"}
-    assert verdicts["tokens", "words"]["verdict"] in ("noise", "same bytes"), verdicts
+    assert verdicts["tokens", "words"]["verdict"] in ("inconclusive", "equivalent", "same bytes"), verdicts
     assert found["cells"][0]["digest"] != found["cells"][1]["digest"]  # two models, and not one asked twice
     effect = verdicts["tokens", "asleep"]
     assert effect["verdict"] == "worse" and effect["low"] > 0, verdicts

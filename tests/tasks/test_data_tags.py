@@ -72,7 +72,7 @@ def test_json_lines(write):
 def test_lines_with_the_wrong_number_of_columns(write):
     with pytest.raises(UserError, match="2 problems") as error:
         read_examples("tag", write("a B-X\nb\nc O\n\nd O O\ne O\n"))
-    assert "line 2" in str(error.value) and "1 columns where other lines have 2" in str(error.value)
+    assert "line 2" in str(error.value) and "1 column where other lines have 2" in str(error.value)
     assert read_examples("tag", write("only\nwords\n"))[0].tags is None
 
 

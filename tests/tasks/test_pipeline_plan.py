@@ -131,7 +131,8 @@ def test_a_causal_model_goes_on_as_it_is():
     chosen = recipe("gpt2@tiny")
     assert list(continued(chosen).settings.objective) == list(chosen.settings.objective)
     assert continued(chosen).settings.corpus.packing == chosen.settings.corpus.packing
-    assert continued(chosen, 50).settings.training.warmup_steps == 5
+    assert continued(chosen, 1000).settings.training.warmup_steps == 2  # GPT's 0.2%
+    assert continued(recipe("bert@tiny"), 50).settings.training.warmup_steps == 5
 
 
 def test_numbers_change_with_what_goes_in_and_only_from_there_on(folder):

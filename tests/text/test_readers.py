@@ -51,7 +51,7 @@ def test_parquet_in_batches(tmp_path):
     parquet.write_table(arrow.table({"body": [*many, None], "n": list(range(601))}), tmp_path / "a.parquet")
     notes = []
     read = documents([tmp_path / "a.parquet"], field="body", notice=notes.append)
-    assert read == [text.replace("\r", "") for text in many] and "null in 1 rows" in notes[0]
+    assert read == [text.replace("\r", "") for text in many] and "null in 1 row" in notes[0]
     with pytest.raises(UserError, match=r'no field "text" \(it has: body, n\)'):
         documents([tmp_path / "a.parquet"])
     with pytest.raises(UserError, match='"n" holds int64'):
@@ -177,7 +177,7 @@ def test_json_lines_replaced_or_null(tmp_path):
     (tmp_path / "a.jsonl").write_text('{"text": "a\\u0000b\\r\\nc \\ud800"}\n\n{"text": null}\n')
     notes: list[str] = []
     assert documents([tmp_path / "a.jsonl"], errors="replace", notice=notes.append) == ["ab\nc ?"]
-    assert "null in 1 lines" in notes[0]
+    assert "null in 1 line" in notes[0]
 
 
 @pytest.mark.parametrize("suffix", [".gz", ".xz", ".zst"])

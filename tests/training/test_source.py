@@ -122,6 +122,7 @@ def test_a_run_that_was_started_before_goes_on_with_the_tokenizer_it_had(cache, 
     stored = json.loads((tmp_path / "run/run.json").read_text())
     del stored["split_first"]
     (tmp_path / "run/run.json").write_text(json.dumps(stored))
+    (tmp_path / "run/checksums.json").unlink()  # which such a run did not have either
     (tmp_path / "run/recipe.toml").write_text(recipe("bert@tiny", OF_WORDS).to_toml())
     wanted, read = read_run(tmp_path / "run")
     corpus = _open_corpus(tmp_path / "run", wanted, read, lambda text: None)
