@@ -24,7 +24,7 @@ from pathlib import Path
 from stemma.lineage import names, recipe
 
 ENOUGH = 0.05  # above the majority class
-WORDS = {"0": "bad", "1": "good"}  # what a decoder is to write
+WORDS = {"sentence": {"0": "bad", "1": "good"}, "text_a": {"0": "差", "1": "好"}}  # what a decoder is to write
 Rows = list[tuple[str, str]]  # text, label
 
 
@@ -35,9 +35,9 @@ def read(file: Path, text: str) -> Rows:
     return [row for row in rows if row[0]]
 
 
-def write(file: Path, rows: Rows) -> None:
+def write(file: Path, rows: Rows, words: dict[str, str]) -> None:
     """For both ways to be asked: a class, and a word to be written."""
-    lines = ["text\tlabel\tsource\ttarget", *(f"{text}\t{label}\t{text}\t{WORDS[label]}" for text, label in rows)]
+    lines = ["text\tlabel\tsource\ttarget", *(f"{text}\t{label}\t{text}\t{words[label]}" for text, label in rows)]
     file.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
@@ -98,7 +98,7 @@ def main() -> None:
     for part, count in (("train", options.examples), ("dev", options.dev)):
         rows = read(folder / f"{part}.tsv", column)
         rows = random.Random(0).sample(rows, min(count, len(rows)))
-        write(options.out / f"{part}.tsv", rows)
+        write(options.out / f"{part}.tsv", rows, WORDS[column])
     majority = max(Counter(label for _, label in rows).values()) / len(rows)
     with text.open(encoding="utf-8") as source:
         shortened = options.out / "text.txt"
