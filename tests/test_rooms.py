@@ -13,10 +13,11 @@ import stemma
 ROOT = Path(stemma.__file__).parent
 # From the top of the house down; a room may use those below it, and its own.
 FLOORS = ["cli", "lab", "tasks", "generation", "training", "exchange", "objectives", "network", "visibility", "corpus",
-          "text", "lineage", "toml", "schema", "stored", "files", "json_files", "progress", "errors"]
+          "text", "lineage", "toml", "schema", "stored", "files", "temporary", "json_files", "progress",
+          "errors"]
 LEVEL = {room: len(FLOORS) - number for number, room in enumerate(FLOORS)}
-WITHOUT_TORCH = ["cli", "text", "corpus", "schema", "lineage", "toml", "stored", "files", "json_files", "progress",
-                 "errors"]
+WITHOUT_TORCH = ["cli", "text", "corpus", "schema", "lineage", "toml", "stored", "files", "temporary", "json_files",
+                 "progress", "errors"]
 WITHOUT_TORCH_FILES = ["training/run.py", "training/budget.py", "training/source.py", "training/pretrain.py"]
 FILES = sorted(path.relative_to(ROOT) for path in ROOT.rglob("*.py"))
 

@@ -14,14 +14,14 @@ import os
 import re
 import shutil
 import stat
-import uuid
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
 from stemma.errors import CorruptFileError, UserError
 from stemma.json_files import read_object
+from stemma.temporary import followed, hold, locked, remove_dead, temporary_name
 
 CHECKSUMS = "checksums.json"
 # One of these stands in every folder that a verb makes, and in a model or a tokenizer that others made.
@@ -151,11 +151,11 @@ def write_atomically(path: Path, content: str | bytes) -> None:
 def file_atomically(path: Path) -> Iterator[IO[bytes]]:
     """A file that becomes `path` when the block ends well, and vanishes when it does not; it may be read again."""
     refuse_special(path)
-    place = _followed(path)
+    place = followed(path)
     remove_dead(place)
     with explain_disk_errors(path):
         with _explain_missing_folder(path):
-            temporary, handle = _hold(place, lambda name: name.touch(exist_ok=False))
+            temporary, handle = hold(place, lambda name: name.touch(exist_ok=False))
         try:
             with temporary.open("r+b") as file:
                 yield file
@@ -193,7 +193,7 @@ def refuse_special(path: Path) -> None:
 def refuse_non_empty(path: Path, overwrite: bool = False) -> None:
     """Nothing of the user's is overwritten unless they say so, and no folder that we did not make even then."""
     refuse_special(path)
-    remove_dead(_followed(path))
+    remove_dead(followed(path))
     _refuse_taken(path, overwrite)
     if path.is_dir() and any(path.iterdir()) and not any((path / name).exists() for name in MARKS):
         raise UserError(f"{path} is a folder that stemma did not make, so --overwrite does not delete it; choose "
@@ -223,11 +223,11 @@ def folder_atomically(path: Path, overwrite: bool = False, checksums: bool = Tru
     """A temporary folder that becomes `path` when the block ends well, and vanishes when it does not."""
     path = Path(path) if Path(path).name else Path(path).resolve()  # "." has no name to put another beside
     refuse_special(path)
-    place = _followed(path)
+    place = followed(path)
     remove_dead(place)
     _refuse_taken(path, overwrite)
     with explain_disk_errors(path):
-        temporary, handle = _hold(place, lambda name: make_folder(name, known_as=path))
+        temporary, handle = hold(place, lambda name: make_folder(name, known_as=path))
         try:
             yield temporary
             if checksums:
@@ -248,8 +248,8 @@ def _put_in_place(temporary: Path, path: Path, overwrite: bool) -> None:
     if path.exists():
         held = os.open(path, os.O_RDONLY)  # between the two renames nobody may take it for something left behind
         try:
-            _locked(held)
-            aside = path.with_name(_name(path, "old"))
+            locked(held)
+            aside = path.with_name(temporary_name(path, "old"))
             path.rename(aside)
             temporary.rename(path)
             rubbish = aside.rename(aside.with_suffix(".tmp"))  # only from here on it may be incomplete
@@ -259,70 +259,6 @@ def _put_in_place(temporary: Path, path: Path, overwrite: bool) -> None:
     else:
         temporary.rename(path)
     _fsync(path.parent)
-
-
-# ---- temporary names ----
-
-def _followed(path: Path) -> Path:
-    """What a link points to: that is replaced, and the link stays."""
-    return Path(os.path.realpath(path)) if path.is_symlink() else path
-
-
-def _name(path: Path, ending: str) -> str:
-    return f".{path.name}.{uuid.uuid4().hex[:8]}.{ending}"
-
-
-def _hold(path: Path, make: Callable[[Path], None]) -> tuple[Path, int]:
-    """A new temporary name beside `path`, and the handle that keeps it locked until it is closed."""
-    while True:
-        temporary = path.with_name(_name(path, "tmp"))
-        make(temporary)
-        try:
-            handle = os.open(temporary, os.O_RDONLY)
-        except FileNotFoundError:  # taken for dead in the moment before it could be locked: another name
-            continue
-        _locked(handle, wait=True)
-        if temporary.exists():
-            return temporary, handle
-        os.close(handle)
-
-
-def _locked(handle: int, wait: bool = False) -> bool:
-    """Whether the lock was to be had; never where there are none (Windows, some network disks)."""
-    try:
-        import fcntl
-
-        fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-    except (ImportError, OSError):
-        return False
-    return True
-
-
-def remove_dead(path: Path) -> None:
-    """Clear away what killed processes left beside `path` while they wrote it. What a living one is writing is locked.
-
-    A kill between two renames leaves the old folder under another name and nothing in its place: it is put back.
-    """
-    pattern = re.compile(re.escape(f".{path.name}.") + r"[0-9a-f]{8}\.(tmp|old)")
-    with suppress(OSError):  # no such folder, or one that may not be read: then nothing was left there
-        for leftover in [one for one in path.parent.iterdir() if pattern.fullmatch(one.name)]:
-            _bury(leftover, path)
-
-
-def _bury(leftover: Path, path: Path) -> None:
-    with suppress(OSError):
-        handle = os.open(leftover, os.O_RDONLY | os.O_NONBLOCK)
-        try:
-            if not _locked(handle):
-                return
-            if leftover.suffix == ".old" and not path.exists():
-                leftover.rename(path)
-            elif leftover.is_dir():
-                shutil.rmtree(leftover, ignore_errors=True)
-            else:
-                leftover.unlink()
-        finally:
-            os.close(handle)
 
 
 def write_checksums(folder: Path, files: Iterable[Path] | None = None) -> None:
