@@ -43,7 +43,7 @@ def test_every_kind_is_learnt_and_kept(tmp_path, start, kind):
     for part in ("dev", "test"):
         kept = [json.loads(line)["prediction"] for line in (tmp_path / "run" / f"{part}.jsonl").open()]
         again = predict(model, learner, read_lines(tmp_path / "run", part, card))
-        assert_close(json.loads(json.dumps(again)), kept, 1e-4)  # batches need not be the same
+        assert_close(json.loads(json.dumps(again)), kept)  # batches need not be the same
     resumed = command("resume", tmp_path / "run", "--json")
     assert resumed.code == 0 and resumed.json == json.loads((tmp_path / "run" / "result.json").read_text())
 
