@@ -73,8 +73,8 @@ def test_roberta():
         "objective.masked_lm.dynamic": {"objective.masked_lm.dynamic"},
         "training.optimizer.beta2": {"training.optimizer.beta2"},
         "training.clip_norm": {"training.clip_norm"},
-        "finetuning": {"finetuning.clip_norm", "finetuning.epochs", "finetuning.learning_rate", "finetuning.width",
-                       "finetuning.warmup", "finetuning.optimizer.beta2", "finetuning.optimizer.weight_decay"}}
+        "finetuning": {"finetuning.clip_norm", "finetuning.learning_rate", "finetuning.width", "finetuning.warmup",
+                       "finetuning.optimizer.beta2", "finetuning.optimizer.weight_decay"}}
     # the tokenizer is one thing, also where its kind stays
     assert contents(between("bert", "spanbert"))["tokenizer"] == {"tokenizer.vocab_size", "tokenizer.lowercase"}
 

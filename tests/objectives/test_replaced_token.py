@@ -208,7 +208,7 @@ def test_it_learns_to_tell_what_a_poor_generator_wrote(tmp_path, corpus_folder):
     def last(kind: str, name: str) -> float:
         return float(np.mean([line[kind].get(name, 0.0) for line in told[-10:]]))
 
-    # seen with five seeds in fp32 and three in bf16: 0.69 to 0.83 of the baselines, precision 0.8 to 0.9, recall 0.2 to 0.4
+    # seen (five seeds in fp32, three in bf16): 0.69 to 0.83 of the baselines, precision 0.8 to 0.9, recall 0.2 to 0.4
     assert last("losses", "masked_lm") < 0.9 * result["baselines"]["masked_lm"]
     assert last("losses", "replaced_token") < 0.87 * result["baselines"]["replaced_token"]
     assert last("measures", "precision") > 0.5 and last("measures", "recall") > 0.1
