@@ -184,5 +184,6 @@ def show_results(found: dict[str, Any], out: Path) -> None:
         print(f"{measure['title']}, {'higher' if measure['higher'] else 'lower'} is better:")
         pairs = [(f"{one['a']} -> {one['b']}", verdict(one)) for one in differences(found, measure["key"])]
         print("\n".join(f"  {line}" for line in columns(pairs)))
-    print("\n".join(filter(None, [correction(found), *failures(found)])))
+    for line in filter(None, [correction(found), *failures(found)]):
+        print(line)
     print(f"{out / 'report.html'} shows it all; report.md and results.json lie beside it.")

@@ -226,7 +226,7 @@ def _ranked(results: Results, measure: Mapping[str, Any], size: str | None, wher
                 "chance."]
     notes = [one["note"] for one in differences(results, measure["key"])
              if one["note"] and best in (one["a"], one["b"]) and {one["a"], one["b"]} <= set(ranking)]
-    said += [f"{note[0].upper()}{note[1:]}." for note in dict.fromkeys(notes)]
+    said += [f"Note: {note}." for note in dict.fromkeys(notes)]
     left = [variant["name"] for variant in results["variants"]
             if variant["name"] not in ranking and size in (None, variant["size"])]
     return said + ([f"Of {listed(left)} there is no such score."] if left else [])
