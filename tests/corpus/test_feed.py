@@ -64,6 +64,13 @@ def test_each_epoch_has_every_token_once_in_another_order(view, kind, block, mon
     assert epochs[0] != epochs[1]
 
 
+@pytest.mark.parametrize("kind", ["full_sentences", "stream"])
+def test_other_documents_share_a_row_in_each_epoch(view, kind):
+    """Not only the rows are shuffled: their content is not the same either."""
+    feed = Feed(view, packing_of(view.corpus, kind, 24), seed=0)
+    assert set(epoch_of(feed)) != set(epoch_of(feed))
+
+
 def test_the_size_of_a_batch_does_not_change_the_order(view):
     packing = packing_of(view.corpus, "segment_pair", 24)
     one, other = Feed(view, packing, seed=1), Feed(view, packing, seed=1)
