@@ -21,13 +21,16 @@ class Mask:
 
     causal: bool = False
     dense: Tensor | None = None
-    band: int | None = None  # causal, and only the nearest so many places, the query's own among them
+    band: tuple[int, int] | None = None  # only so many places behind and so many in front
+    real: Tensor | None = None  # (B, K), with a band: False at padding
 
     def at(self, places: Tensor, keys: int) -> Mask:
         """The same mask for queries at some places only: (B, Q), of `keys` places."""
         if self.causal or self.band:
+            back, ahead = self.band or (keys, 0)
             behind = places[:, :, None] - torch.arange(keys, device=places.device)  # (B, Q, K)
-            return Mask(dense=((behind >= 0) & (behind < (self.band or keys)))[:, None])
+            seen = (behind >= -ahead) & (behind <= back)
+            return Mask(dense=(seen if self.real is None else seen & (self.real[:, None] | (behind == 0)))[:, None])
         if self.dense is None or self.dense.shape[2] == 1:  # the same line for every query
             return self
         return Mask(dense=self.dense.expand(len(places), -1, -1, -1).gather(
@@ -126,6 +129,18 @@ class Window(Visibility):
         distance = key[None, :] - query[:, None]
         return (distance >= -self.back) & (distance <= self.ahead)
 
+    def compile(self, queries: int, keys: int, device: torch.device | str = "cpu") -> Mask:
+        band = None if queries < keys else self.band(keys, causal=False)
+        return Mask() if band == (keys, keys) else Mask(band=band) if band else super().compile(queries, keys, device)
+
+    def band(self, keys: int, causal: bool) -> tuple[int, int] | None:
+        """How far a place sees on either side, where computing that in blocks pays; (keys, keys) or (keys, 0) if the
+        window is no limit for so many places."""
+        back, ahead = self.back, 0 if causal else self.ahead
+        if back >= keys - 1 and (causal or ahead >= keys - 1):
+            return keys, 0 if causal else keys
+        return (back, ahead) if back + ahead + max(back, ahead) + 1 < keys else None
+
 
 @dataclass(frozen=True, eq=False)
 class Prefix(Visibility):
@@ -220,14 +235,29 @@ class Every(Visibility):
         return seen
 
     def compile(self, queries: int, keys: int, device: torch.device | str = "cpu") -> Mask:
-        """A causal band has a kernel of its own where it is much narrower than the text."""
+        """A band has a kernel of its own where it is much narrower than the text, with padding too."""
         window = next((rule for rule in self.parts if isinstance(rule, Window)), None)
-        if len(self.parts) == 2 and window is not None and window.ahead >= 0 and self.causal and queries == keys:
-            if window.back + 1 >= keys:
-                return Mask(causal=True)
-            if 2 * (window.back + 1) < keys:
-                return Mask(band=window.back + 1)
-        return super().compile(queries, keys, device)
+        if window is None:
+            return super().compile(queries, keys, device)
+        others = [rule for rule in self.parts if rule is not window]
+        padded = next((rule for rule in others if isinstance(rule, Padded)), None)
+        if queries == keys and window.back >= 0 and window.ahead >= 0 \
+                and all(isinstance(rule, Causal | Padded) for rule in others):
+            band = window.band(keys, self.causal)
+            if band == (keys, 0 if self.causal else keys):
+                rest: Visibility = Full()
+                for rule in others:
+                    rest = rest & rule
+                return rest.compile(queries, keys, device)
+            if band is not None:
+                return Mask(band=band, real=None if padded is None else padded.real)
+        mask = super().compile(queries, keys, device)
+        if padded is not None and not any(isinstance(rule, Others) for rule in others):
+            # padding may have nothing but padding within its window: it sees itself, so that it sees something
+            own = torch.arange(queries, device=device)[:, None] + (keys - queries) == torch.arange(keys, device=device)
+            assert mask.dense is not None
+            return Mask(dense=mask.dense | own)
+        return mask
 
     def to(self, device: torch.device | str) -> Visibility:
         return Every(tuple(rule.to(device) for rule in self.parts))

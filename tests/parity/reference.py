@@ -22,6 +22,8 @@ from stemma import Model
 from stemma.network.streams import Stream
 from stemma.visibility import Causal
 
+MODERN = {"vocab_size": "vocabulary", "hidden_size": "even_width", "num_hidden_layers": "layers",
+          "num_attention_heads": "heads", "intermediate_size": "inner", "max_position_embeddings": "places"}
 # What each family calls its sizes; a new family adds a line.
 SIZES = {
     "bert": {"vocab_size": "vocabulary", "hidden_size": "width", "num_hidden_layers": "layers",
@@ -52,7 +54,13 @@ SIZES = {
     "bart": {"vocab_size": "vocabulary", "d_model": "width", "encoder_layers": "layers",
              "decoder_layers": "more_layers", "encoder_attention_heads": "heads", "decoder_attention_heads": "heads",
              "encoder_ffn_dim": "inner", "decoder_ffn_dim": "inner", "max_position_embeddings": "places"},
+    "modernbert": MODERN,
+    "modernbert-decoder": MODERN,
 }
+# A window that is smaller than the texts here, and special tokens of a small vocabulary.
+SMALL = {"local_attention": 6, **dict.fromkeys(("pad_token_id", "cls_token_id", "sep_token_id", "bos_token_id",
+                                                "eos_token_id"), 0)}
+USUAL: dict[str, dict[str, Any]] = {"modernbert": SMALL, "modernbert-decoder": SMALL}
 
 
 def random_sizes(seed: int) -> dict[str, int]:
@@ -78,7 +86,7 @@ def random_reference(model_type: str, seed: int, kind: str, arguments: dict[str,
     sizes = random_sizes(seed)
     chosen = {theirs: sizes[ours] for theirs, ours in SIZES[model_type].items()}
     torch.manual_seed(seed)
-    config = transformers.AutoConfig.for_model(model_type, **{**chosen, **settings})
+    config = transformers.AutoConfig.for_model(model_type, **{**chosen, **USUAL.get(model_type, {}), **settings})
     made = getattr(transformers, kind)(config, **(arguments or {})).eval()
     perturb(made, seed)
     return made

@@ -98,7 +98,8 @@ def test_a_foreign_class_agrees_both_ways(tmp_path, family, kind, seed):
 
 @pytest.mark.parametrize(("family", "dropout"), [("bert", "classifier_dropout"), ("albert", "classifier_dropout_prob"),
                                                  ("distilbert", "seq_classif_dropout"),
-                                                 ("xlnet", "summary_last_dropout")])
+                                                 ("xlnet", "summary_last_dropout"),
+                                                 ("modernbert", "classifier_dropout")])
 def test_the_dropout_before_the_answer_is_kept(tmp_path, family, dropout):
     name = FAMILIES[family].tasks["classify"].name
     random_reference(family, 0, name, **{dropout: 0.35}).save_pretrained(tmp_path / "theirs")
@@ -109,7 +110,7 @@ def test_the_dropout_before_the_answer_is_kept(tmp_path, family, dropout):
 
 
 RATES = ("hidden_dropout_prob", "dropout", "dropout_rate", "resid_pdrop", "attn_pdrop", "embd_pdrop",
-         "attention_probs_dropout_prob", "attention_dropout")  # whatever a family calls the body's
+         "attention_probs_dropout_prob", "attention_dropout", "embedding_dropout")  # whatever a family calls the body's
 ANSWERS = {"classifier_dropout", "classifier_dropout_prob", "seq_classif_dropout", "qa_dropout", "summary_last_dropout",
            "summary_first_dropout"}
 
@@ -132,12 +133,13 @@ def test_the_answers_dropout_is_theirs(tmp_path, family, kind, said):
     expected = {part.p for key, part in theirs.named_modules()
                 if isinstance(part, torch.nn.Dropout) and not key.startswith(body)} or {0.0}
     model = stemma.load(tmp_path)
-    assert model.network.settings.dropout == 0.35
+    assert model.network.embedding.dropout.rate == 0.35
     assert {model.card().heads[ALONE].dropout} == expected
 
 
 @pytest.mark.parametrize(("family", "kind"), [("bert", "classify"), ("roberta", "classify"), ("electra", "choice"),
-                                              ("distilbert", "qa"), ("xlnet", "classify"), ("gpt2", "tag")])
+                                              ("distilbert", "qa"), ("xlnet", "classify"), ("gpt2", "tag"),
+                                              ("modernbert", "qa"), ("modernbert-decoder", "classify")])
 def test_the_answers_dropout_by_itself(tmp_path, family, kind):
     """RoBERTa's acts twice, before and behind the layer; the bounds are those of `dropouts.py`."""
     theirs = random_class(family, kind, 0)

@@ -132,6 +132,12 @@ CASES = {
                  ("dropout", "attention_dropout", "activation_dropout"),
                  none=r"(en|de)coder\.output_dropout"),
 }
+MODERN = {"embedding": Site(EMBEDDING, r"model\.embeddings\.drop"), "attention output": Site(ADDED, r".*attn\.out_drop"),
+          "attention": Site(ATTENTION, r".*attn\.attention_dropout"), "inner": Site(INNER, r".*mlp\.drop")}
+MODERN_RATES = ("embedding_dropout", "attention_dropout", "mlp_dropout")
+CASES |= {family: Case(family, kind, MODERN, MODERN_RATES, none=r"encoder\.(output_)?dropout")
+          for family, kind in (("modernbert", "ModernBertForMaskedLM"),
+                               ("modernbert-decoder", "ModernBertDecoderForCausalLM"))}
 NAMES = pytest.mark.parametrize("name", CASES)
 TEXT, WRITTEN = torch.tensor([[7, 3, 11, 5]]), torch.tensor([[2, 9, 4]])
 ORDER, ASKED = torch.tensor([[2, 0, 3, 1]]), torch.tensor([[0, 2]])  # the last two of the order

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from stemma.errors import CorruptFileError
 from stemma.exchange.cards import ALONE, Card
 from stemma.exchange.table import Config, Family
-from stemma.exchange.task_class import TaskClass
+from stemma.exchange.task_class import POOLINGS, TaskClass
 from stemma.lineage import Recipe, recipe
+from stemma.network.task_heads import SentenceHead
 from stemma.schema.finetuning import UNSTATED
 
 STRIDE = UNSTATED.stride  # tokens between two windows of a text, which config.json does not tell
@@ -33,6 +34,8 @@ def card_of(folder: Path, config: Config, family: Family, notices: list[str]) ->
     if kind == "classify" and len(labels) == 1:
         kind, labels = "regress", []
     heads = task.heads(ALONE, len(labels) or 1, _dropout(task, config, family))
+    if task.pooling is not None and (place := POOLINGS.get(str(config.get(task.pooling)))) is not None:
+        heads[ALONE] = replace(cast(SentenceHead, heads[ALONE]), place=place)
     usual = recipe(family.recipe).settings.corpus
     return Card(ALONE, kind, tuple(labels), heads, usual.single, usual.pair, usual.sequence_length, (),
                 _values(kind, labels))

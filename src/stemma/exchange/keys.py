@@ -47,7 +47,10 @@ class Key:
         if (self.given is not None and self.given not in names) or (self.unless is not None and self.unless in names):
             return
         (ours,) = self.ours
-        layers = [] if "{i}" not in ours else [*takewhile(lambda i: ours.format(i=i) in names, count())]
+        layers = []
+        if "{i}" in ours:  # the first layer may lack it
+            start = 0 if ours.format(i=0) in names else 1
+            layers = [*takewhile(lambda i: ours.format(i=i) in names, count(start))]
         if not layers:
             yield self
         elif "{i}" not in self.theirs[0]:

@@ -36,7 +36,7 @@ ORDINARY: Values = {
 
 # Dropouts that hardly a family has: one that config.json has no name for is not there. A network of ours with such a
 # dropout is of its family all the same, since only training notices.
-UNNAMED: Values = {"network.inner_dropout": 0.0, "network.output_dropout": 0.0}
+UNNAMED: Values = {"network.dropout": 0.0, "network.inner_dropout": 0.0, "network.output_dropout": 0.0}
 
 
 @dataclass(frozen=True)
@@ -89,11 +89,15 @@ class Family:
     copies: Mapping[str, str] = field(default_factory=dict)  # a head's -> the key of theirs that it repeats
     shares: Mapping[str, str] = field(default_factory=dict)  # the same within the body
     zeros: tuple[str, ...] = ()  # (1, vocabulary) added to all scores over there, and never anything else
+    special: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # ids of special tokens that config.json must
+    #                                             state, with the roles that serve: defaults are of a large vocabulary
+    missing: int | None = None  # what it states where the tokenizer has none of these
     padding: int | None = None  # the number of the padding token, where a network's places are counted by it
     removes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # a head -> what its owner's recipe lacks:
     #                                                                       a generator has no generator of its own
     ignored: tuple[str, ...] = ()  # endings of buffers that carry no weights
     old_names: Mapping[str, str] = field(default_factory=dict)  # spellings of the first releases
+    current: Callable[[Config], Config] = lambda config: config  # a config.json of earlier releases by today's keys
 
     def answering(self, kind: str, name: str, heads: Mapping[str, HeadSpec]) -> Family | None:
         """This family's table for networks that answer such a task by these heads, and have no others; None if there
@@ -132,6 +136,7 @@ class Family:
 
     def complete(self, config: Config) -> dict[str, Any]:
         """config.json with every setting in it, by its proper name: what it leaves unsaid is this family's default."""
+        config = self.current(config)
         stated = {self.aliases.get(key, key): value for key, value in config.items() if value is not None}
         stated |= {key: value for key, value in config.items() if value is not None}
         usual = flatten(recipe(self.recipe).values)

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, cast
 
 from stemma.exchange.cards import Card
 from stemma.exchange.keys import Key, linear
 from stemma.network.heads import ClassHead, HeadSpec, Pooler
 from stemma.network.network import POOLER
-from stemma.network.task_heads import SentenceHead, SpanHead
+from stemma.network.task_heads import Place, SentenceHead, SpanHead
 
 SERVED = {"pair": "classify", "regress": "classify", "rank": "classify"}  # kinds of task that one class answers
+POOLINGS: Mapping[str, Place] = {"cls": "first", "mean": "mean"}
 NUMBER = "score"  # what a single number is called where every answer has a label
 
 
@@ -21,9 +22,11 @@ class TaskClass:
     name: str
     head: ClassHead | SentenceHead | SpanHead  # how it answers; the number of classes is each task's own
     tensors: Mapping[str, str]  # a layer of the head -> its name over there
+    unbiased: frozenset[str] = frozenset()  # of these, the layers without a bias
     pooled: bool = False  # whether it reads the pooler's vector
     dropout: str | None = None  # what config.json calls the dropout before the answer, where that has a name
     otherwise: str | float = 0.0  # the same where nothing is said: the name of another setting, or its value
+    pooling: str | None = None  # what config.json calls the place that a text is judged by, where that can be chosen
     holds: Mapping[str, Any] = field(default_factory=dict)  # what config.json says, or leaves unsaid, of such a head
 
     def heads(self, name: str, classes: int, dropout: float) -> dict[str, HeadSpec]:
@@ -40,18 +43,28 @@ class TaskClass:
         spec = heads[name]
         if isinstance(spec, SpanHead):
             return heads == self.heads(name, 0, spec.dropout)
-        return isinstance(spec, ClassHead | SentenceHead) and heads == self.heads(name, spec.classes, spec.dropout)
+        if not isinstance(spec, ClassHead | SentenceHead):
+            return False
+        own = self.heads(name, spec.classes, spec.dropout)
+        if self.pooling is not None and isinstance(spec, SentenceHead) and spec.place in POOLINGS.values():
+            own[name] = replace(cast(SentenceHead, own[name]), place=spec.place)
+        return heads == own
 
     def keys(self, name: str) -> tuple[Key, ...]:
         biased = not isinstance(self.head, SentenceHead) or self.head.bias
-        pairs = [linear(f"heads.{name}.{ours}", theirs) for ours, theirs in self.tensors.items()]
-        return tuple(key for pair in pairs for key in (pair if biased else pair[:1]))
+        keys: list[Key] = []
+        for ours, theirs in self.tensors.items():
+            pair = linear(f"heads.{name}.{ours}", theirs)
+            keys += pair if biased and ours not in self.unbiased else pair[:1]
+        return tuple(keys)
 
     def config(self, card: Card) -> dict[str, Any]:
         """What config.json says of a task, besides the class."""
         spec, told = card.heads[card.name], dict[str, Any]()
         if self.dropout is not None and isinstance(spec, ClassHead | SentenceHead | SpanHead):
             told[self.dropout] = spec.dropout
+        if self.pooling is not None and isinstance(spec, SentenceHead):
+            told[self.pooling] = next(theirs for theirs, place in POOLINGS.items() if place == spec.place)
         single = SERVED.get(card.kind, card.kind) == "classify"
         if single:
             told["problem_type"] = "single_label_classification" if card.labels else "regression"

@@ -8,7 +8,7 @@ from torch import nn
 
 from stemma.network.attention import build_attention, build_cross_attention
 from stemma.network.convolution import ConvolutionTransition
-from stemma.network.feedforward import FeedForward
+from stemma.network.feedforward import FeedForward, GatedFeedForward
 from stemma.network.norm import build_norm
 from stemma.schema.network import NetworkSettings
 
@@ -37,6 +37,8 @@ class Block(nn.Module):
             else:
                 setattr(self, name, builders[name](settings))
                 setattr(self, f"{name}_norm", build_norm(settings.norm, settings.width))
+        if first is None and not settings.norm.first:
+            self.attention_norm = nn.Identity()
 
     def sublayers(self) -> Iterator[tuple[nn.Module, nn.Module]]:
         for name in self.names:
@@ -46,4 +48,5 @@ class Block(nn.Module):
 def build_transition(settings: NetworkSettings) -> nn.Module:
     if settings.transition == "convolution":
         return ConvolutionTransition(settings.width, settings.feedforward, settings.activation)
-    return FeedForward(settings.width, settings.feedforward, settings.activation, settings.bias, settings.inner_dropout)
+    kind = GatedFeedForward if settings.transition == "gated" else FeedForward
+    return kind(settings.width, settings.feedforward, settings.activation, settings.bias, settings.inner_dropout)

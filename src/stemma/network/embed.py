@@ -36,7 +36,7 @@ class Embedding(nn.Module):
         self.position = build_position(settings, width)
         self.scale = math.sqrt(width) if chosen.scale else 1.0
         self.norm = build_norm(settings.norm, width) if chosen.norm else None
-        self.dropout = Dropout(settings.dropout)
+        self.dropout = Dropout(settings.dropout if chosen.dropout is None else chosen.dropout)
         # a narrow table and a map up to the stack's width (ALBERT's factorised embedding, arXiv:1909.11942)
         self.project = nn.Linear(width, settings.width) if width != settings.width else None
         # what stands at a place whose token must not be seen (XLNet's w, arXiv:1906.08237, section 2.3)

@@ -19,7 +19,7 @@ from stemma.network.dropout import Dropout
 from stemma.network.embed import Embedding
 from stemma.network.norm import build_norm
 from stemma.network.vocabulary_loss import Guess, vocabulary_guess, vocabulary_loss
-from stemma.schema.network import NetworkSettings
+from stemma.schema.network import Activation, NetworkSettings
 
 
 @dataclass(frozen=True)
@@ -50,9 +50,11 @@ class ClassHead:
 
     classes: int
     dropout: float = 0.0
+    transform: Activation | None = None  # a layer with a norm before the answer (ModernBERT)
 
     def build(self, settings: NetworkSettings, embedding: Embedding) -> nn.Module:
-        return Classifier(settings.width, self.classes, self.dropout)
+        transform = None if self.transform is None else Transform(settings, self.transform)
+        return Classifier(settings.width, self.classes, self.dropout, transform)
 
 
 @dataclass(frozen=True)
@@ -86,7 +88,7 @@ class TokenScorer(nn.Module):
         super().__init__()
         width = embedding.tokens.embedding_dim
         vocabulary = embedding.tokens.num_embeddings
-        self.dense = nn.Linear(settings.width, width) if spec.transform else None
+        self.dense = nn.Linear(settings.width, width, settings.bias) if spec.transform else None
         self.norm = build_norm(settings.norm, width) if spec.transform else None
         self.activation = ACTIVATIONS[settings.activation]
         self.bias = nn.Parameter(torch.zeros(vocabulary)) if spec.bias else None
@@ -141,14 +143,28 @@ class FirstPlacePooler(nn.Module):
         return torch.tanh(self.dense(hidden[:, 0]))
 
 
-class Classifier(nn.Module):
-    def __init__(self, width: int, classes: int, dropout: float):
+class Transform(nn.Module):
+    """A layer, its activation and a norm: what ModernBERT has before every answer (arXiv:2412.13663)."""
+
+    def __init__(self, settings: NetworkSettings, activation: Activation):
         super().__init__()
+        self.dense = nn.Linear(settings.width, settings.width, settings.bias)
+        self.activation = ACTIVATIONS[activation]
+        self.norm = build_norm(settings.norm, settings.width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.norm(self.activation(self.dense(x)))
+
+
+class Classifier(nn.Module):
+    def __init__(self, width: int, classes: int, dropout: float, transform: nn.Module | None = None):
+        super().__init__()
+        self.transform = transform
         self.dropout = Dropout(dropout)
         self.output = nn.Linear(width, classes)
 
     def forward(self, pooled: Tensor) -> Tensor:
-        return self.output(self.dropout(pooled))
+        return self.output(self.dropout(pooled if self.transform is None else self.transform(pooled)))
 
     def loss(self, pooled: Tensor, labels: Tensor, total: float, smoothing: float = 0.0) -> Tensor:
         scores = self(pooled).float()

@@ -19,7 +19,8 @@ def fewest_parameters(settings: NetworkSettings, vocabulary: int) -> int:
         embedding = min(vocabulary, settings.embedding.cutoffs[0]) * settings.width
     positions = getattr(settings.position, "maximum", 0) * settings.width if settings.position.kind == "learned" else 0
     shared = settings.sharing in ("all", "feedforward") or settings.depth.kind == "recurrent"
-    layer = 2 * settings.width * settings.feedforward if settings.transition == "feedforward" else 0
+    matrices = {"feedforward": 2, "gated": 3, "convolution": 0}[settings.transition]
+    layer = matrices * settings.width * settings.feedforward
     layers = 1 if shared else settings.layers + (settings.decoder.layers if settings.decoder else 0)
     return embedding + positions + layers * layer
 

@@ -16,10 +16,11 @@ from stemma.network.distance import RelativeScores, RelativeSinusoids
 from stemma.network.embed import Embedding
 from stemma.network.heads import Head, HeadSpec
 from stemma.network.recurrent import RecurrentStack
+from stemma.network.rotary import Rotation, rotation
 from stemma.network.stack import Pass, Stack
 from stemma.network.state import Across, Cache, Memory, State
 from stemma.network.streams import QUERY, Context, Hidden, Stream
-from stemma.schema.network import NetworkSettings, RelativePosition
+from stemma.schema.network import NetworkSettings, RelativePosition, RotaryPosition
 from stemma.visibility import Full, Mask, Others, Padded, Visibility, Window
 
 POOLER = "pooler"
@@ -93,10 +94,12 @@ class Network(nn.Module):
             draw(self.embedding.tokens.weight, chosen.embedding)
         if self.embedding.query is not None:
             draw(self.embedding.query)
-        if chosen.residual:
-            for name, weight in self.named_parameters():
-                if name.endswith((".attention.output.weight", ".cross.output.weight", ".feedforward.output.weight",
-                                  "output.point.weight")):
+        for name, weight in self.named_parameters():
+            if name.endswith((".attention.output.weight", ".cross.output.weight", ".feedforward.output.weight",
+                              "output.point.weight")):
+                if chosen.zero_output:
+                    nn.init.zeros_(weight)
+                elif chosen.residual:
                     draw(weight, spread / math.sqrt(2 * self.settings.layers))
 
     def forward(self, streams: Mapping[str, Stream], state: State | None = None, keep_layers: bool = False) -> Hidden:
@@ -194,13 +197,27 @@ class Network(nn.Module):
         positions = stream.positions
         if positions is None and cache is not None and cache.length and chosen is None:
             positions = torch.arange(cache.length, cache.length + length, device=device)
-        return Pass(context, masks, length, keys, positions, stream.wanted, memory, keep, cache, blank if cache else 0,
-                    skips_filling=stream.skips_filling)
+        return Pass(context, masks, length, keys, positions, self._rotations(stream, positions), stream.wanted, memory,
+                    keep, cache, blank if cache else 0, skips_filling=stream.skips_filling)
+
+    def _rotations(self, stream: Stream, positions: Tensor | None) -> list[Rotation]:
+        """What turns queries and keys in the layers, in turn; nothing where positions are not rotary."""
+        chosen, attention = self.settings.position, self.settings.attention
+        if not isinstance(chosen, RotaryPosition):
+            return []
+        width = attention.head_width or self.settings.width // self.settings.heads
+        if positions is None:
+            positions = torch.arange(stream.ids.shape[1], device=stream.ids.device)
+        made = {local: rotation(chosen, local, width, positions, stream.query)
+                for local in {bool(window) for window in attention.windows or [0]}}
+        return [made[bool(window)] for window in attention.windows or [0]]
 
     def _windows(self, sees: Visibility) -> list[Visibility]:
-        """The rules that the layers take in turn."""
-        windows = self.settings.attention.windows
-        return [sees & Window(back - 1, 0) if back else sees for back in windows] or [sees]
+        """The rules that the layers take in turn: a window lies behind a place, itself included, where text is read
+        from one end, and on both sides of it otherwise."""
+        windows = [Full() if not size else Window(size - 1, 0) if sees.causal else Window(size, size)
+                   for size in self.settings.attention.windows]
+        return [sees & window for window in windows] or [sees]
 
     def _mask(self, sees: Visibility, stream: Stream, keys: int) -> Mask:
         length, device = stream.ids.shape[1], stream.ids.device

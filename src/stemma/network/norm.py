@@ -9,5 +9,6 @@ from stemma.schema.network import NormSettings
 
 def build_norm(settings: NormSettings, width: int) -> nn.Module:
     """By mean and size (arXiv:1607.06450), or by size alone (arXiv:1910.07467)."""
-    kind = nn.RMSNorm if settings.kind == "scale" else nn.LayerNorm
-    return kind(width, eps=settings.epsilon)
+    if settings.kind == "scale":
+        return nn.RMSNorm(width, eps=settings.epsilon, elementwise_affine=settings.weight)
+    return nn.LayerNorm(width, eps=settings.epsilon, elementwise_affine=settings.weight, bias=settings.bias)

@@ -8,12 +8,13 @@ answers go with it, and batches of like rows would pull the network to and fro.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from stemma.network.rotary import Rotation
 from stemma.visibility import Mask
 
 WORTH = 0.9  # of all places: with more of them in use, laying them out costs more than it saves
@@ -74,12 +75,22 @@ class Group:
     def mask(self, whole: Mask) -> Mask:
         """What these rows see of what all rows see."""
         dense = whole.dense
+        if self.rows is not None and whole.real is not None:
+            return replace(whole, real=whole.real[self.rows, : self.length])
         if self.rows is None or dense is None:
             return whole
         if dense.shape[2] == 1 and len(self.places) == self.count:  # it hides filling, and there is none
             return Mask()
         dense = dense if dense.shape[0] == 1 else dense[self.rows]
         return Mask(dense=dense[:, :, : self.length, : self.length])
+
+
+    def rotation(self, whole: Rotation | None) -> Rotation | None:
+        """The angles of these rows."""
+        if whole is None:
+            return None
+        angles = whole.key.rows(self.rows, self.length)
+        return Rotation(angles, angles)
 
 
 class Ragged:

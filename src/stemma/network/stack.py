@@ -19,6 +19,7 @@ from stemma.network.buckets import BucketedDistances
 from stemma.network.dropout import Dropout
 from stemma.network.norm import build_norm
 from stemma.network.ragged import Ragged, worth_it
+from stemma.network.rotary import Rotation
 from stemma.network.state import Across, Cache, Memory
 from stemma.network.streams import Context
 from stemma.schema.network import BucketedPosition, NetworkSettings
@@ -34,6 +35,7 @@ class Pass:
     length: int  # of the text; places behind it ask, and are never asked
     keys: int  # how many places are looked at: the text, and before it what was kept
     positions: Tensor | None = None  # where each place stands, if not counted from 0
+    rotations: Sequence[Rotation] = ()  # taken in turn by the layers, where positions are rotary
     wanted: Tensor | None = None  # the flat places that will be read, if not all
     memory: Memory | None = None  # what each layer read before
     keep: tuple[int, int] | None = None  # remember so many of these first places
@@ -63,7 +65,7 @@ class Stack(nn.Module):
         self.pre = settings.norm.place == "pre"
         self.final_norm = build_norm(settings.norm, settings.width) if self.pre else None
         self.output_dropout = Dropout(settings.output_dropout)
-        self.narrows = settings.transition == "feedforward"  # every place by itself, once attention is done
+        self.narrows = settings.transition != "convolution"  # every place by itself, once attention is done
 
     def forward(self, x: Tensor, way: Pass) -> Tensor:
         """(B, Q, width) -> (B, Q, width).
@@ -111,8 +113,9 @@ class Stack(nn.Module):
 
     def context(self, number: int, x: Tensor, block: Block, way: Pass) -> Context:
         """What one layer looks at: the text, and before it what the same layer read earlier."""
+        turn = way.rotations[number % len(way.rotations)] if way.rotations else None
         if way.context.ragged is not None:
-            return replace(way.context, mask=way.masks[number % len(way.masks)], layer=number)
+            return replace(way.context, mask=way.masks[number % len(way.masks)], layer=number, rotation=turn)
         text = x[:, : way.length] if x.shape[1] > way.length else x
         seen = text if way.memory is None else torch.cat([way.memory.layers[number].to(x.dtype), text], 1)
         if way.keep is not None:
@@ -125,7 +128,7 @@ class Stack(nn.Module):
             cache.extend(key, value)
         keys = None if seen is x else self._as_keys(block, seen)
         return replace(way.context, mask=way.masks[number % len(way.masks)], keys=keys, cache=cache, layer=number,
-                       across=way.across)
+                       across=way.across, rotation=turn)
 
     def _as_keys(self, block: Block, seen: Tensor) -> Tensor:
         return block.attention_norm(seen) if self.pre else seen
@@ -136,7 +139,9 @@ class Stack(nn.Module):
         mask = Mask(dense=None if context.mask.dense is None else context.mask.dense[:, :, first:])
         distances = None if context.distances is None else context.distances.only_places()
         apart = None if context.apart is None else context.apart[:, :, first:]
-        return x[:, first:], replace(context, mask=mask, distances=distances, apart=apart)
+        turn = context.rotation
+        turn = None if turn is None else replace(turn, query=turn.query.behind(first))
+        return x[:, first:], replace(context, mask=mask, distances=distances, apart=apart, rotation=turn)
 
     def _ragged(self, x: Tensor, way: Pass) -> Ragged | None:
         """The batch without its filling, where the text alone is looked at and nothing is kept of it."""
@@ -166,7 +171,9 @@ class Stack(nn.Module):
         places[row, order] = place
         (attention, attention_norm), *rest = block.sublayers()
         asking = text.gather(1, places[:, :, None].expand(-1, -1, width))  # (B, Q, width)
-        narrow = replace(context, mask=context.mask.at(places, length), keys=self._as_keys(block, x))
+        turn = context.rotation
+        turn = None if turn is None else replace(turn, query=turn.key.at(places))
+        narrow = replace(context, mask=context.mask.at(places, length), keys=self._as_keys(block, x), rotation=turn)
         y = self.join(asking, attention, attention_norm, narrow)[row, order]  # (N, width): from here on, only these
         for sublayer, norm in rest:
             y = self.join(y, sublayer, norm, context)

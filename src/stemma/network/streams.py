@@ -17,6 +17,7 @@ from stemma.visibility import Full, Mask, Padded, Visibility
 if TYPE_CHECKING:
     from stemma.network.distance import Distances
     from stemma.network.ragged import Ragged
+    from stemma.network.rotary import Rotation
     from stemma.network.state import Across, LayerCache, State
 
 QUERY = "query"  # the name of the second stream's output
@@ -66,6 +67,7 @@ class Context:
     keys: Tensor | None = None  # (B, K, width) what is looked at, where it is not the input itself
     distances: Distances | None = None  # from every query to every key, where positions are relative
     bias: Tensor | None = None  # (1 or B, heads, Q, K) added to the scores, where distances are bucketed
+    rotation: Rotation | None = None  # what turns queries and keys, where positions are rotary
     apart: Tensor | None = None  # (B, 1, Q, K) True where query and key belong to different segments
     across: Across | None = None  # the other part's output, which a decoder looks at
     layer: int = 0  # which one this is

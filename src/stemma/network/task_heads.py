@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from stemma.network.activation import ACTIVATIONS
 from stemma.network.dropout import Dropout
 from stemma.network.embed import Embedding
+from stemma.network.heads import Transform
 from stemma.schema.network import Activation, NetworkSettings
 
 Place = Literal["first", "last", "mean"]
@@ -30,9 +31,10 @@ class SentenceHead:
     dropout: float = 0.1
     early: bool = False  # dropout also before that layer (RoBERTa, ELECTRA)
     bias: bool = True
+    norm: bool = False  # and a norm behind it (ModernBERT)
 
     def build(self, settings: NetworkSettings, embedding: Embedding) -> nn.Module:
-        return SentenceReader(settings.width, self)
+        return SentenceReader(settings, self)
 
 
 @dataclass(frozen=True)
@@ -40,16 +42,20 @@ class SpanHead:
     """Guess where an answer begins and where it ends: two numbers a place."""
 
     dropout: float = 0.0  # of the hidden states (DistilBERT)
+    transform: Activation | None = None  # a layer with a norm before the answer (ModernBERT)
 
     def build(self, settings: NetworkSettings, embedding: Embedding) -> nn.Module:
-        return SpanReader(settings.width, self.dropout)
+        transform = None if self.transform is None else Transform(settings, self.transform)
+        return SpanReader(settings.width, self.dropout, transform)
 
 
 class SentenceReader(nn.Module):
-    def __init__(self, width: int, spec: SentenceHead):
+    def __init__(self, settings: NetworkSettings, spec: SentenceHead):
         super().__init__()
+        width = settings.width
         self.place, self.early = spec.place, spec.early
-        self.dense = nn.Linear(width, width) if spec.dense is not None else None
+        self.transform = Transform(settings, spec.dense) if spec.dense is not None and spec.norm else None
+        self.dense = nn.Linear(width, width) if spec.dense is not None and not spec.norm else None
         self.activation = ACTIVATIONS[spec.dense] if spec.dense is not None else None
         self.dropout = Dropout(spec.dropout)
         self.output = nn.Linear(width, spec.classes, bias=spec.bias)
@@ -57,6 +63,8 @@ class SentenceReader(nn.Module):
     def forward(self, hidden: Tensor, lengths: Tensor) -> Tensor:
         """(B, L, width), (B,) places in use -> (B, classes)"""
         x = one_vector(hidden, lengths, self.place)
+        if self.transform is not None:
+            x = self.transform(x)
         if self.dense is not None and self.activation is not None:
             x = self.activation(self.dense(self.dropout(x) if self.early else x))
         return self.output(self.dropout(x))
@@ -73,11 +81,12 @@ def one_vector(hidden: Tensor, lengths: Tensor, place: Place) -> Tensor:
 
 
 class SpanReader(nn.Module):
-    def __init__(self, width: int, dropout: float):
+    def __init__(self, width: int, dropout: float, transform: nn.Module | None = None):
         super().__init__()
+        self.transform = transform
         self.dropout = Dropout(dropout)
         self.output = nn.Linear(width, 2)
 
     def forward(self, hidden: Tensor) -> Tensor:
         """(B, L, width) -> (B, L, 2)"""
-        return self.output(self.dropout(hidden))
+        return self.output(self.dropout(hidden if self.transform is None else self.transform(hidden)))

@@ -43,6 +43,9 @@ class NextToken(Objective):
 class CausalLM(NextToken):
     settings: CausalLMSettings
 
+    def needs(self) -> Needs:
+        return Needs(heads={HEAD: TokenHead(transform=self.settings.transform, bias=self.settings.transform)})
+
     def backward_rows(self, rows: int) -> np.ndarray:
         return np.full(rows, self.settings.direction == "backward")
 

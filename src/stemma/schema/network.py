@@ -18,6 +18,7 @@ from stemma.schema.base import (
     Settings,
     Share,
     Width,
+    at_most_all,
     limit,
 )
 
@@ -33,6 +34,7 @@ class EmbeddingSettings(Settings):
     query: bool = False  # one more vector: a place whose token must not be seen (XLNet's second stream)
     cutoffs: list[Count] = []  # a vocabulary sorted by frequency, parted here: rare words get narrower vectors
     shrink: Count = 4  # each part's vectors are so many times narrower than the part's before
+    dropout: BelowOne | None = None  # of the sum; None = network.dropout
     quiet: bool = False  # scores of tokens are divided by the square root of the width: a loud table (T5)
 
     def conflicts(self) -> Iterator[Conflict]:
@@ -63,6 +65,17 @@ class RelativePosition(Settings):
     clamp: Count | None = None  # distances beyond this all count as this one
 
 
+class RotaryPosition(Settings):
+    """Queries and keys are turned by an angle that grows with their position (arXiv:2104.09864)."""
+
+    kind: Literal["rotary"]
+    maximum: Count  # how long a text may be
+    base: Annotated[float, limit(lambda x: x > 1, "must be greater than 1")] = 10_000.0  # the slowest angle grows by
+    #                                                                      about 1 / base a position: larger sees farther
+    local_base: Annotated[float, limit(lambda x: x > 1, "must be greater than 1")] | None = None  # in layers that have
+    #                                                                      a window; None = the same
+
+
 class BucketedPosition(Settings):
     """One number a head for each class of distances, added to the scores: near ones alone, far ones together (T5)."""
 
@@ -77,8 +90,11 @@ class BucketedPosition(Settings):
                    Blame("buckets", f"must be fewer than twice the distance of {self.distance}"))
 
 
-PositionSettings = Annotated[LearnedPosition | SinusoidalPosition | RelativePosition | BucketedPosition | NoPosition,
-                             BY_KIND]
+PositionSettings = Annotated[LearnedPosition | SinusoidalPosition | RelativePosition | BucketedPosition | RotaryPosition
+                             | NoPosition, BY_KIND]
+
+
+Window = Annotated[int, limit(lambda n: n >= 0, "a window must be 1 or more (0 = the whole text)"), at_most_all]
 
 
 class FullAttention(Settings):
@@ -89,7 +105,8 @@ class FullAttention(Settings):
     bias: bool = True  # constants beside the matrices
     scale: bool = True  # divide scores by the square root of the heads' width; T5 starts with smaller queries instead
     segments: bool = False  # score whether query and key belong to the same segment (XLNet)
-    windows: list[Natural] = []  # taken in turn by the layers: how far back each place sees; 0 = all of it (GPT-3)
+    windows: list[Window] = []  # taken in turn by the layers: how many places each place sees, itself the last of them
+    #                             (GPT-3), or on either side of it where both sides are read (ModernBERT); 0 = all
 
 
 AttentionSettings = FullAttention  # one kind so far; the second one makes this a union, as above
@@ -99,6 +116,17 @@ class NormSettings(Settings):
     kind: Literal["layer", "scale"]  # scale: only the size is brought to 1, the mean is left alone (T5)
     place: Literal["post", "pre"]
     epsilon: Positive
+    weight: bool = True  # a factor for each number, learned
+    bias: bool = True  # and a constant; kind scale has none
+    first: bool = True  # false, with place = pre: none before the first attention, which reads the embedding's
+
+    def conflicts(self) -> Iterator[Conflict]:
+        if self.kind == "layer" and self.bias and not self.weight:
+            yield (Blame("weight", "a norm without weights has no bias either: set network.norm.bias=false too"),
+                   Blame("bias", "needs network.norm.weight=true"))
+        if not self.first and self.place == "post":
+            yield (Blame("first", "is about norms before each sublayer: set network.norm.place=pre"),
+                   Blame("place", "with post, network.norm.first=false has no meaning"))
 
 
 class InitializationSettings(Settings):
@@ -106,8 +134,14 @@ class InitializationSettings(Settings):
     distribution: Literal["truncated_normal", "normal"] = "truncated_normal"  # truncated: nothing beyond two standard
     #                                                                           deviations, as in BERT's code
     residual: bool = False  # what is added to the residual starts smaller by the root of how many are added (GPT-2)
+    zero_output: bool = False  # the same start at zero: every block begins as the identity
     by_input: bool = False  # each matrix by itself: 1 / sqrt(what enters it) (T5)
     embedding: Positive | None = None  # of the embedding table; None = as everything else
+
+    def conflicts(self) -> Iterator[Conflict]:
+        if self.residual and self.zero_output:
+            yield (Blame("zero_output", "leaves nothing to scale: set network.initialization.residual=false"),
+                   Blame("residual", "has no effect with network.initialization.zero_output"))
 
     def scale(self, width: int) -> float:
         return self.spread if self.spread is not None else width**-0.5
@@ -174,7 +208,7 @@ class NetworkSettings(Settings):
     inner_dropout: BelowOne = 0.0  # between the two maps of the feed-forward layer
     output_dropout: BelowOne = 0.0  # of a stack's output, behind its last norm (T5, Transformer-XL, XLNet)
     activation: Activation
-    bias: bool = True  # constants beside the feed-forward matrices
+    bias: bool = True  # constants beside the matrices of the feed-forward layer and of heads that have a layer of their own
     embedding: EmbeddingSettings = EmbeddingSettings()
     position: PositionSettings
     attention: AttentionSettings
@@ -182,7 +216,8 @@ class NetworkSettings(Settings):
     initialization: InitializationSettings
     memory: MemorySettings | None = None
     depth: DepthSettings = StackedDepth(kind="stacked")
-    transition: Literal["feedforward", "convolution"] = "feedforward"  # what follows attention in a block
+    transition: Literal["feedforward", "gated", "convolution"] = "feedforward"  # what follows attention in a block;
+    #                                                   gated: GeGLU or SwiGLU, by the activation (arXiv:2002.05202)
     decoder: DecoderSettings | None = None
     sharing: Literal["none", "all", "attention", "feedforward"] = "none"  # what all layers have in common (ALBERT)
     generator: GeneratorSettings | None = None
@@ -213,9 +248,14 @@ class NetworkSettings(Settings):
         if self.attention.segments and not relative:
             yield (Blame("attention.segments", "needs network.position.kind=relative_xl"),
                    Blame("position.kind", "with network.attention.segments only relative_xl will do"))
-        if recurrent and (relative or self.position.kind == "bucketed"):
+        if recurrent and self.position.kind in ("relative_xl", "bucketed", "rotary"):
             yield (Blame("depth.kind", "recurrent depth adds places at every step: it needs sinusoidal positions"),
                    Blame("position.kind", "with recurrent depth only sinusoidal will do"))
+        if self.position.kind == "rotary":
+            yield from self._unpaired()
+        if not self.norm.first and self.sharing in ("attention", "all"):
+            yield (Blame("norm.first", f"network.sharing = {self.sharing} gives all layers one norm"),
+                   Blame("sharing", "the first layer has no norm to share (network.norm.first=false)"))
         if self.decoder is not None:
             yield from self._alone()
         if self.generator is not None:
@@ -231,6 +271,19 @@ class NetworkSettings(Settings):
         if self.embedding.cutoffs and self.embedding.width is not None:
             yield (Blame("embedding.cutoffs", "already say how wide each part is; leave network.embedding.width out"),
                    Blame("embedding.width", "does not combine with network.embedding.cutoffs"))
+
+    def _unpaired(self) -> Iterator[Conflict]:
+        """Rotary positions turn pairs of numbers."""
+        networks = {"": self}
+        if self.generator is not None:
+            networks["the generator's "] = self.of_generator()
+        for whose, network in networks.items():
+            width = network.attention.head_width or network.width // network.heads
+            if width % 2:
+                what = f"rotary positions turn pairs of numbers, and {whose}heads are {width} wide: an even width is " \
+                       "needed"
+                keys = ["attention.head_width"] if self.attention.head_width else ["heads", "width"]
+                yield tuple(Blame(key, what) for key in [*keys, "position.kind", *(["generator"] if whose else [])])
 
     def _beside_generator(self) -> Iterator[Conflict]:
         """What a network with a generator cannot have: both read a row whole, once, by a table that is in one piece."""

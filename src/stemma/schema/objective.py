@@ -22,6 +22,7 @@ class CausalLMSettings(BaseObjective):
     kind: Literal["causal_lm"]
     direction: Literal["forward", "backward"] = "forward"  # backward reads every text from its end
     scored: Literal["all", "second"] = "all"  # second: A of a pair is given, and only B is guessed
+    transform: bool = False  # a layer and a norm before the scores, and a bias, as masked models have (Ettin)
 
     roles = frozenset({"end"})  # parts documents; a vocabulary without one (openai-gpt's) still serves
     sees: ClassVar[Sees] = "causal"

@@ -16,6 +16,7 @@ from torch.nn import functional
 from stemma.network.distance import RelativeScores
 from stemma.network.dropout import keep_mask
 from stemma.network.ragged import Ragged
+from stemma.network.rotary import Angles
 from stemma.network.streams import Context
 from stemma.visibility import Mask
 
@@ -34,19 +35,26 @@ class FullAttention(nn.Module):
         self.relative = RelativeScores(width, heads, self.head_width, segments) if relative else None
 
     def forward(self, x: Tensor, context: Context) -> Tensor:
+        turn = context.rotation
         if context.keys is not None:
-            (query,) = self.project(x, 0, 1)
-            key, value = self.project(context.keys, 1, 3, context.ragged)
+            (query,) = self.project(x, 0, 1, angles=None if turn is None else turn.query)
+            key, value = self.project(context.keys, 1, 3, context.ragged, None if turn is None else turn.key)
             return self.output(self._mixed(query, key, value, context))
         packed = self.input(x)
         if context.ragged is None:
             return self.output(self._mixed_within(packed, context))
-        mixed = [group.squeeze(self._mixed_within(part, replace(context, mask=group.mask(context.mask))))
+        mixed = [group.squeeze(self._mixed_within(part, replace(context, mask=group.mask(context.mask),
+                                                                rotation=group.rotation(turn))))
                  for group, part in context.ragged.parts(packed)]
         return self.output(torch.cat(mixed))
 
     def _mixed_within(self, packed: Tensor, context: Context) -> Tensor:
-        query, key, value = split_heads(packed, 3, self.heads, copied=self.training and self.dropout > 0)
+        if context.rotation is None:
+            query, key, value = split_heads(packed, 3, self.heads, copied=self.training and self.dropout > 0)
+        else:  # a text asks itself: one angle a position for query and key alike
+            inner = self.heads * self.head_width
+            query, key = turned_heads(packed[..., :2 * inner], 2, self.heads, context.rotation.query)
+            (value,) = split_heads(packed[..., 2 * inner:], 1, self.heads)
         return self._mixed(query, key, value, context)
 
     def _mixed(self, query: Tensor, key: Tensor, value: Tensor, context: Context) -> Tensor:
@@ -60,13 +68,18 @@ class FullAttention(nn.Module):
         mixed = attend(query, key, value, context.mask, self.dropout if self.training else 0.0, bias, self.scale)
         return mixed.transpose(1, 2).flatten(2)
 
-    def project(self, x: Tensor, first: int, last: int, ragged: Ragged | None = None) -> tuple[Tensor, ...]:
-        """Only some of query (0), key (1) and value (2)."""
+    def project(self, x: Tensor, first: int, last: int, ragged: Ragged | None = None,
+                angles: Angles | None = None) -> tuple[Tensor, ...]:
+        """Only some of query (0), key (1) and value (2), the first of them turned by `angles`."""
         inner = self.heads * self.head_width
         chosen = slice(first * inner, last * inner)
         bias = self.input.bias[chosen] if self.input.bias is not None else None
         found = functional.linear(x, self.input.weight[chosen], bias)
-        return split_heads(found if ragged is None else ragged.spread(found), last - first, self.heads)
+        found = found if ragged is None else ragged.spread(found)
+        if angles is None:
+            return split_heads(found, last - first, self.heads)
+        (turned,) = turned_heads(found[..., :inner], 1, self.heads, angles)
+        return turned, *(split_heads(found[..., inner:], last - first - 1, self.heads) if last - first > 1 else ())
 
 
 def split_heads(packed: Tensor, parts: int, heads: int, copied: bool = False) -> tuple[Tensor, ...]:
@@ -77,12 +90,19 @@ def split_heads(packed: Tensor, parts: int, heads: int, copied: bool = False) ->
     return (apart.contiguous() if copied else apart).unbind(0)
 
 
+def turned_heads(packed: Tensor, parts: int, heads: int, angles: Angles) -> tuple[Tensor, ...]:
+    """(B, L, parts x heads x D) -> parts of (B, heads, L, D), turned."""
+    batch, length, width = packed.shape
+    turned = angles.turn(packed.view(batch, length, parts * heads, width // (parts * heads)))
+    return turned.view(batch, length, parts, heads, -1).permute(2, 0, 3, 1, 4).unbind(0)
+
+
 def attend(query: Tensor, key: Tensor, value: Tensor, mask: Mask, dropout: float, bias: Tensor | None = None,
            scale: float | None = None) -> Tensor:
     """(B, heads, Q, D), (B, heads, K, D), (B, heads, K, D) -> (B, heads, Q, D); `bias` is added to the scores, which
     are multiplied by `scale` before (None: 1 / sqrt(D))."""
     if mask.band is not None and bias is None and scale is None:
-        return _attend_in_band(query, key, value, mask.band, dropout)
+        return _attend_in_band(query, key, value, mask, dropout)
     if dropout and query.device.type == "cpu":
         return _attend_with_dropout(query, key, value, mask, dropout, bias, scale)
     if bias is None:
@@ -112,27 +132,33 @@ def _attend_with_dropout(query: Tensor, key: Tensor, value: Tensor, mask: Mask, 
 def _hidden(mask: Mask, scores: Tensor) -> Tensor | None:
     """True where a key is not seen, broadcastable to the scores."""
     if mask.causal or mask.band is not None:
-        seen = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril_()
-        return ~(seen if mask.band is None else seen.triu_(1 - mask.band))
+        queries, keys = scores.shape[-2:]
+        return ~mask.at(torch.arange(queries, device=scores.device)[None], keys).dense
     return None if mask.dense is None else ~mask.dense
 
 
-def _attend_in_band(query: Tensor, key: Tensor, value: Tensor, band: int, dropout: float) -> Tensor:
-    """Each place sees the nearest `band` places up to itself. Cut in blocks of that size, a block looks at itself and
-    the one before it: the cost grows with the length and not with its square."""
+def _attend_in_band(query: Tensor, key: Tensor, value: Tensor, mask: Mask, dropout: float) -> Tensor:
+    """Each place sees its neighbourhood. Cut in blocks of about that size, a block looks at itself and at so many
+    places on either side of it: the cost grows with the length and not with its square."""
+    assert mask.band is not None
+    back, ahead = mask.band
+    size = max(back, ahead) + 1
     batch, heads, length, width = query.shape
-    blocks = -(-length // band)
+    blocks = -(-length // size)
+    behind = blocks * size - length
 
-    def cut(x: Tensor, before: int) -> Tensor:
-        """(B, heads, L, D) -> (B x blocks, heads, before + band, D)"""
-        padded = functional.pad(x, (0, 0, before, blocks * band - length))
-        cuts = padded.unfold(2, before + band, band)  # (B, heads, blocks, D, before + band)
-        return cuts.permute(0, 2, 1, 4, 3).flatten(0, 1)
+    def cut(x: Tensor, back: int, ahead: int) -> Tensor:
+        """(B, heads, L, D) -> (B x blocks, heads, back + size + ahead, D)"""
+        cuts = functional.pad(x, (0, 0, back, behind + ahead)).unfold(2, back + size + ahead, size)
+        return cuts.permute(0, 2, 1, 4, 3).flatten(0, 1)  # from (B, heads, blocks, D, back + size + ahead)
 
-    place = torch.arange(band, device=query.device)
-    behind = place[:, None] + band - torch.arange(2 * band, device=query.device)  # (band, 2 x band)
-    seen = ((behind >= 0) & (behind < band)).expand(blocks, band, 2 * band).clone()
-    seen[0, :, :band] = False  # nothing stands before the first block
-    dense = seen.repeat(batch, 1, 1)[:, None]
-    mixed = attend(cut(query, 0), cut(key, band), cut(value, band), Mask(dense=dense), dropout)
-    return mixed.view(batch, blocks, heads, band, width).transpose(1, 2).flatten(2, 3)[:, :, :length]
+    place = torch.arange(back + size + ahead, device=query.device)
+    away = place - place[:size, None]  # (size, back + size + ahead): from 0, the farthest seen, to the query's at back
+    near = (away >= 0) & (away <= back + ahead)
+    real = mask.real if mask.real is not None else torch.ones(1, length, dtype=torch.bool, device=query.device)
+    real = functional.pad(real, (back, behind + ahead)).unfold(1, len(place), size)  # (B, blocks, back + size + ahead)
+    # padding may have nothing but padding around it: it sees itself, so that it sees something
+    seen = near & (real[:, :, None] | (away == back))  # (B, blocks, size, back + size + ahead)
+    dense = seen.expand(batch, -1, -1, -1).flatten(0, 1)[:, None]
+    mixed = attend(cut(query, 0, 0), cut(key, back, ahead), cut(value, back, ahead), Mask(dense=dense), dropout)
+    return mixed.view(batch, blocks, heads, size, width).transpose(1, 2).flatten(2, 3)[:, :, :length]

@@ -1,0 +1,93 @@
+"""Rotary positions: queries and keys are turned by an angle that grows with their position (arXiv:2104.09864).
+
+Each pair of numbers of a head turns at its own rate, from one radian a position down to 1 / base of it. A product of a
+turned query with a turned key then depends on how far apart they stand and on nothing else; no weights, no table.
+Pairs are the first and the second half of a head, as in transformers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from stemma.schema.network import RotaryPosition
+
+
+class _Turn(torch.autograd.Function):
+    """By its own backward pass, which turns the gradient back: torch's would keep every product on the way."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        ctx.save_for_backward(cos, sin)
+        return _turned(x, cos, sin)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
+        cos, sin = ctx.saved_tensors
+        return _turned(grads[0], cos, -sin), None, None
+
+
+def _turned(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    first, second = x.chunk(2, -1)
+    out = torch.empty_like(x, memory_format=torch.contiguous_format)
+    half = x.shape[-1] // 2
+    out[..., :half] = torch.addcmul(first * cos, second, sin, value=-1)
+    out[..., half:] = torch.addcmul(second * cos, first, sin)
+    return out
+
+
+@dataclass(frozen=True)
+class Angles:
+    """(1 or B, L, 1, D / 2): the cosines and sines of every position's angles, broadcast over heads."""
+
+    cos: Tensor
+    sin: Tensor
+
+    def turn(self, x: Tensor) -> Tensor:
+        """(B, L, heads, D) -> the same, turned."""
+        return _Turn.apply(x, self.cos.to(x.dtype), self.sin.to(x.dtype))
+
+    def rows(self, rows: Tensor | None, length: int) -> Angles:
+        """Those of some rows of the batch, cut to this length."""
+        return Angles(*(table[:, :length] if rows is None or len(table) == 1 else table[rows, :length]
+                        for table in (self.cos, self.sin)))
+
+    def at(self, places: Tensor) -> Angles:
+        """Those of some places of each row: (B, Q)."""
+        if len(self.cos) == 1:
+            return Angles(self.cos[0][places], self.sin[0][places])
+        index = places[:, :, None, None].expand(-1, -1, 1, self.cos.shape[-1])
+        return Angles(self.cos.gather(1, index), self.sin.gather(1, index))
+
+    def behind(self, first: int) -> Angles:
+        return Angles(self.cos[:, first:], self.sin[:, first:])
+
+
+@dataclass(frozen=True)
+class Rotation:
+    """What turns a layer's queries and keys. Keys that a cache has kept were turned when they were read."""
+
+    query: Angles
+    key: Angles
+
+
+def rotation(settings: RotaryPosition, local: bool, head_width: int, positions: Tensor,
+             query: Tensor | None = None) -> Rotation:
+    """Of a layer that sees its neighbourhood only (`local`) or everything, for text at `positions` (L) or (B, L), and
+    at the positions of a second stream (B, P) behind it."""
+    base = settings.local_base if local and settings.local_base is not None else settings.base
+    pairs = torch.arange(0, head_width, 2, device=positions.device, dtype=torch.float32)
+    rate = 1.0 / base ** (pairs / head_width)  # to the last bit as in transformers: far positions multiply it
+
+    def angles(places: Tensor) -> Angles:
+        angle = (places if places.dim() == 2 else places[None])[:, :, None, None].float() * rate
+        return Angles(angle.cos(), angle.sin())
+
+    text = angles(positions)
+    if query is None:
+        return Rotation(text, text)
+    rows = positions.expand(len(query), -1)
+    return Rotation(angles(torch.cat([rows, rows.gather(1, query)], 1)), text)
