@@ -26,6 +26,7 @@ SIZE_KEYS = (
     "network.initialization.spread", "corpus.sequence_length",
     "corpus.first_phase.batch_size", "corpus.first_phase.warmup_steps",
     "training.batch_size", "training.warmup_steps", "training.learning_rate", "training.steps",
+    "training.optimizer.adamw_learning_rate",
     "training.checkpoint_every", "training.validate_every",
     "finetuning.learning_rate", "finetuning.width", "finetuning.epochs", "finetuning.warmup", "finetuning.layer_decay",
     "objective.masked_lm.rate",  # ELECTRA's largest hides more: a better generator leaves fewer of them wrong
