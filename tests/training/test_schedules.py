@@ -96,6 +96,15 @@ def test_warmup_stable_decay(shape, floor, decay, warmup, expected):
     assert {step: at(schedule, step, warmup=warmup) for step in expected} == pytest.approx(expected, abs=1e-12)
 
 
+@pytest.mark.parametrize(("shape", "theirs"), [("linear", "linear"), ("one_minus_sqrt", "1-sqrt")])
+def test_warmup_stable_decay_is_that_of_transformers(shape, theirs):
+    from transformers import get_wsd_schedule as build
+
+    schedule = settings("warmup_stable_decay", shape=shape, decay=0.3)
+    for step in range(1, STEPS + 1):
+        assert at(schedule, step) == pytest.approx(reference(build, step, WARMUP, 12, STEPS, decay_type=theirs))
+
+
 @pytest.mark.parametrize("shape", ["linear", "one_minus_sqrt"])
 def test_warmup_stable_decay_wastes_no_update(shape):
     """Progress is counted before an update, as the loop does."""

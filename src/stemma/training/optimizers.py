@@ -57,7 +57,7 @@ def build_optimizer(network: nn.Module, settings: schema.OptimizerSettings, lear
         case schema.Muon():
             if not any("parts" in group for group in groups):
                 raise UserError("training.optimizer.kind = muon is for the matrices of hidden layers, and none of them "
-                                "learns here; take training.optimizer.kind=adamw, or freeze fewer layers.")
+                                "learns here; take training.optimizer.kind=adamw or freeze fewer layers.")
             return Muon(groups, learning_rate, settings.momentum, settings.nesterov, settings.iterations,
                         settings.scale, (settings.beta1, settings.beta2), settings.epsilon, settings.weight_decay,
                         _fast(precision, trainable[0][1].device))
