@@ -245,7 +245,12 @@ def test_the_sentences_of_two_mistakes():
     ("network.layers", "key=value"),
     ("=3", "key=value"),
     ("remove=objective.nsp", "nothing of this name"),
-    ("training.schedule.floor=0.1", "no such key"),  # linear has none
+    ("training.schedule.floor=0.1", "no such key of this kind; it goes with training.schedule.kind=cosine or "
+                                    "warmup_stable_decay"),  # linear has none
+    ("training.schedule.decay=0.4", "no such key of this kind; it goes with "
+                                    "training.schedule.kind=warmup_stable_decay"),
+    ("training.optimizer.adamw_learning_rate=1", "no such key of this kind; it goes with "
+                                                 "training.optimizer.kind=muon"),
 ])
 def test_each_mistake_has_its_sentence(change, said):
     (what,) = problems("bert@tiny", [change]).values()

@@ -27,6 +27,8 @@ OPTIONS = {name: {option for parameter in verb.params for option in parameter.op
 ARGUMENTS = {name: {parameter.metavar for parameter in verb.params if not parameter.opts[0].startswith("-")}
              for name, verb in VERBS.items()}
 KEYS = {key for name in lineage.names() for key in known_keys(lineage.recipe(name).values)}
+KEYS |= set(known_keys(lineage.recipe("bert", ["training.optimizer.kind=muon",
+                                               "training.schedule.kind=warmup_stable_decay"]).values))
 
 
 @pytest.mark.parametrize("word", OURS)

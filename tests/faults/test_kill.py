@@ -43,6 +43,9 @@ VARIANTS = {
     "tasks in turns": [*STEPS, "objective.masked_lm.packing=full_sentences", "objective.next_sentence.start_step=5"],
     "lamb, cosine": [*STEPS, "training.optimizer={kind='lamb'}", "training.schedule={kind='cosine'}"],
     "adafactor": [*STEPS, "training.optimizer={kind='adafactor'}", "training.schedule={kind='inverse_sqrt'}"],
+    "muon, decay by share": ["--tokens", "4200", "training.optimizer={kind='muon', adamw_learning_rate=1e-3}",
+                             "training.learning_rate=0.02", "training.threads=1",
+                             "training.schedule={kind='warmup_stable_decay', shape='one_minus_sqrt', decay=0.5}"],
     "electra": [*STEPS, "training.micro_batch_size=3"],  # what the generator draws is drawn again
     "gpt2": STEPS,
     "gpt3, read backwards": [*STEPS, "objective.causal_lm.direction=backward", "network.attention.windows=[0, 8]"],

@@ -51,6 +51,19 @@ def test_frozen_layers_keep_every_bit(tmp_path, model, sets):
     assert layers_of(moved(model, tmp_path / "all")) == {"pooler"}
 
 
+@pytest.mark.parametrize("section", ["finetuning", "training"])
+def test_a_fine_tune_may_take_muon(tmp_path, model, sets, section):
+    """A step moves a hidden matrix by its layer's learning rate, as a spectral norm."""
+    tune(model, sets, tmp_path / "run", f"{section}.optimizer.kind=muon", "training.learning_rate=1e-3",
+         f"{section}.optimizer.weight_decay=0", "training.layer_decay=0.5", "training.schedule.kind=constant",
+         "training.warmup_steps=0", steps=1, epochs=None)
+    before, after = (load_file(folder / "model.safetensors") for folder in (model, tmp_path / "run" / "model"))
+    name = next(name for name in before if "layer.1.attention.self.query.weight" in name)
+    highest = torch.linalg.svdvals(after[name] - before[name]).max()
+    assert 0.7 * 0.5e-3 < highest < 1.25 * 0.5e-3
+    assert stemma.recipe(tmp_path / "run/recipe.toml").settings.training.optimizer.kind == "muon"
+
+
 def test_layers_thaw_epoch_by_epoch(tmp_path, model, sets):
     told = []
     tune(model, sets, tmp_path / "run", "training.unfreeze=epoch", epochs=2, notice=told.append)

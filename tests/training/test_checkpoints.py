@@ -12,24 +12,38 @@ from safetensors import safe_open
 from torch import nn
 
 from stemma.errors import CorruptFileError, UserError
+from stemma.network.block import Block
 from stemma.schema.training import OptimizerSettings
 from stemma.training import checkpoints
 from stemma.training.checkpoints import Standing, latest_checkpoint, load_checkpoint, load_latest, save_checkpoint
 from stemma.training.optimizers import build_optimizer, set_learning_rate
 
-KINDS = ["adamw", "adam", "lamb", "adamax", "adafactor"]
+KINDS = ["adamw", "adam", "lamb", "adamax", "adafactor", "stable_adamw", "muon"]
+
+
+class Hidden(Block):
+    """What Muon trains: a matrix inside a block, here two that are joined."""
+
+    joined = {"map": 2}
+
+    def __init__(self, width):
+        nn.Module.__init__(self)
+        self.map = nn.Linear(width, width)
+
+    def forward(self, x):
+        return self.map(x)
 
 
 class Tiny(nn.Module):
     """A tied matrix, a buffer, and a parameter that has no gradient before step 3."""
 
-    def __init__(self, width=6):
+    def __init__(self, width=6, hidden=False):
         super().__init__()
         self.embed = nn.Embedding(11, width)
         self.norm = nn.LayerNorm(width)
         self.outer = nn.Linear(width, 11)
         self.outer.weight = self.embed.weight
-        self.late = nn.Linear(width, width)
+        self.late = Hidden(width) if hidden else nn.Linear(width, width)
         self.register_buffer("seen", torch.zeros(11, dtype=torch.int64))
 
     def forward(self, ids, step):
@@ -40,7 +54,7 @@ class Tiny(nn.Module):
 
 def make(kind="adamw", seed=0, width=6):
     torch.manual_seed(seed)
-    network = Tiny(width)
+    network = Tiny(width, hidden=kind == "muon")
     return network, build_optimizer(network, TypeAdapter(OptimizerSettings).validate_python({"kind": kind}), 1.0)
 
 
@@ -78,6 +92,7 @@ def test_stop_and_go_is_bit_exact(tmp_path, kind, stop):
     assert load_checkpoint(folder, *fresh) == Standing(stop, 14 * stop, {"position": [3, 2**70]})
     assert fresh[1].param_groups[0]["lr"] == 0.01 / stop
     train(*fresh, stop + 1, 6)
+    assert kind != "muon" or "momentum" in fresh[1].state[fresh[0].late.map.weight]
     found = save_checkpoint(tmp_path / "halves", *fresh, Standing(6, 84), keep=1)
     for name in ("weights.safetensors", "optimizer.safetensors", "state.json", "checksums.json"):
         assert (found / name).read_bytes() == (expected / name).read_bytes(), name

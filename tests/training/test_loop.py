@@ -141,6 +141,17 @@ def test_a_warm_up_cut_short_by_time_stays_so_after_a_resume(tmp_path, corpus):
     assert resumed._factor(resumed._used()) == later < 0.65
 
 
+def test_a_decay_by_share_of_the_budget_goes_by_the_clock(tmp_path, corpus):
+    """However many steps there were; also after a warm-up that time has cut short."""
+    loop = make_loop(tmp_path, corpus, "training.warmup_steps=1000", "training.schedule.kind=warmup_stable_decay",
+                     "training.schedule.decay=0.4", minutes=1.0)
+    found = []
+    for step, seconds in ((40, 9.0), (50, 20.0), (90, 36.0), (91, 48.0), (500, 59.4)):
+        loop.course.step, loop.course.elapsed = step, seconds
+        found.append(loop._factor(loop._used()))
+    assert found == pytest.approx([1.0, 1.0, 1.0, 0.5, 0.025])
+
+
 def test_a_loss_that_is_no_number_stops_before_it_reaches_the_weights(tmp_path, corpus, monkeypatch):
     loop = make_loop(tmp_path, corpus, steps=10)
     real = loop.passes.losses

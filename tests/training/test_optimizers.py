@@ -16,7 +16,7 @@ sys.path.append(str(Path(__file__).parent.parent))
 from literal import adafactor as literal_adafactor  # noqa: E402
 from literal import lamb as literal_lamb  # noqa: E402
 
-KINDS = ["adamw", "adam", "lamb", "adamax", "adafactor"]
+KINDS = ["adamw", "adam", "lamb", "adamax", "adafactor", "stable_adamw"]
 
 
 def settings(kind, **keys):

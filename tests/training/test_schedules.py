@@ -83,7 +83,38 @@ def test_slanted_triangular_is_the_papers(cut, ratio):
                       0.5) == pytest.approx(paper(t))
 
 
-@pytest.mark.parametrize("kind", ["linear", "noam", "cosine", "inverse_sqrt", "constant", "slanted_triangular"])
+@pytest.mark.parametrize(("shape", "floor", "decay", "warmup", "expected"), [  # step: factor, of 40 steps
+    ("linear", 0.0, 0.4, 8, {1: 1 / 8, 4: 0.5, 8: 1, 24: 1, 28: 0.75, 32: 0.5, 40: 0}),
+    ("linear", 0.2, 0.5, 0, {1: 1, 20: 1, 30: 0.6, 40: 0.2}),
+    ("one_minus_sqrt", 0.0, 0.4, 8, {8: 1, 24: 1, 25: 0.75, 28: 0.5, 33: 0.25, 40: 0}),
+    ("one_minus_sqrt", 0.1, 0.4, 8, {24: 1, 28: 0.55, 40: 0.1}),
+    ("linear", 0.0, 1.0, 8, {4: 0.5, 8: 1, 16: 0.75, 24: 0.5, 40: 0}),  # no level: `linear`
+    ("linear", 0.0, 0.9, 20, {10: 0.5, 19: 0.95, 20: 1, 30: 0.5, 40: 0}),  # the warm-up reaches into the decay
+])
+def test_warmup_stable_decay(shape, floor, decay, warmup, expected):
+    schedule = settings("warmup_stable_decay", shape=shape, floor=floor, decay=decay)
+    assert {step: at(schedule, step, warmup=warmup) for step in expected} == pytest.approx(expected, abs=1e-12)
+
+
+@pytest.mark.parametrize(("shape", "theirs"), [("linear", "linear"), ("one_minus_sqrt", "1-sqrt")])
+def test_warmup_stable_decay_is_that_of_transformers(shape, theirs):
+    from transformers import get_wsd_schedule as build
+
+    schedule = settings("warmup_stable_decay", shape=shape, decay=0.3)
+    for step in range(1, STEPS + 1):
+        assert at(schedule, step) == pytest.approx(reference(build, step, WARMUP, 12, STEPS, decay_type=theirs))
+
+
+@pytest.mark.parametrize("shape", ["linear", "one_minus_sqrt"])
+def test_warmup_stable_decay_wastes_no_update(shape):
+    """Progress is counted before an update, as the loop does."""
+    schedule = settings("warmup_stable_decay", shape=shape, decay=0.25)
+    found = [factor(schedule, s, WARMUP, (s - 1) / STEPS, WARMUP / STEPS) for s in range(1, STEPS + 1)]
+    assert min(found) > 0 and found[WARMUP - 1:31] == [1.0] * 24 and found[30:] == sorted(set(found[30:]), reverse=True)
+
+
+@pytest.mark.parametrize("kind", ["linear", "noam", "cosine", "inverse_sqrt", "constant", "slanted_triangular",
+                                  "warmup_stable_decay"])
 def test_every_factor_lies_between_0_and_1_and_the_peak_is_1(kind):
     """Also where progress runs ahead of the steps or behind them, as with a budget in minutes."""
     for warmup in (0, 1, 8, 50):

@@ -62,9 +62,17 @@ TABLE: dict[tuple[str, ...], tuple[Here, ...]] = {
     ("adam_beta1", "beta1"): (Here("training.optimizer.beta1"),),
     ("adam_beta2", "beta2"): (Here("training.optimizer.beta2"),),
     ("adam_epsilon",): (Here("training.optimizer.epsilon"),),
+    ("muon_lr", "matrix_lr"): (Here("training.learning_rate", "with training.optimizer.kind=muon, that of Muon"),),
+    ("adam_lr", "adamw_lr", "embed_lr", "embedding_lr", "scalar_lr"):
+        (Here("training.optimizer.adamw_learning_rate", "of all that Muon does not train"),),
+    ("ns_steps",): (Here("training.optimizer.iterations"),),
+    ("adjust_lr_fn",): (Here("training.optimizer.scale"),),
     ("max_grad_norm", "clip_grad", "gradient_clip_val"): (Here("training.clip_norm"),),
     ("optim", "optimizer"): (Here("training.optimizer.kind"),),
     ("lr_scheduler_type", "scheduler", "lr_scheduler"): (Here("training.schedule.kind"),),
+    ("num_decay_steps", "decay_steps", "cooldown_steps", "cooldown_frac", "cooldown"):
+        (Here("training.schedule.decay", "a share of the budget; with training.schedule.kind=warmup_stable_decay"),),
+    ("min_lr_ratio",): (Here("training.schedule.floor"),),
     ("label_smoothing_factor", "label_smoothing"):
         (Here("objective.translation.smoothing"), Here("objective.span_corruption.smoothing")),
     ("fp16", "bf16", "tf32", "mixed_precision", "fp16_opt_level"): (Here("training.precision", _PRECISION),),

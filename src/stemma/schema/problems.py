@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Any, get_args
 
 from pydantic import ValidationError
+from pydantic.fields import FieldInfo
 
 from stemma.errors import did_you_mean, nearest
 from stemma.schema.base import Settings
@@ -30,14 +31,19 @@ def known_keys(values: Mapping[str, Any], model: type[Settings] = RecipeSettings
                 if kind in list(OBJECTIVE_KINDS):
                     yield from known_keys(table, OBJECTIVE_KINDS[kind], f"{prefix}{name}.{task}.")
             continue
-        choices = [member for member in (field.annotation, *get_args(field.annotation))
-                   if isinstance(member, type) and issubclass(member, Settings)]
+        choices = _choices(field)
         chosen = [member for member in choices if "kind" in member.model_fields
                   and inner.get("kind") in get_args(member.model_fields["kind"].annotation)]
         if choices:
             yield from known_keys(inner, (chosen or choices)[0], f"{prefix}{name}.")
         else:
             yield prefix + name
+
+
+def _choices(field: FieldInfo) -> list[type[Settings]]:
+    """The tables that may stand in a field: one, or one for each kind."""
+    return [member for member in (field.annotation, *get_args(field.annotation))
+            if isinstance(member, type) and issubclass(member, Settings)]
 
 
 def validate(values: dict[str, Any], changed: Collection[str] = (),
@@ -76,7 +82,7 @@ def explain(error: ValidationError, values: Mapping[str, Any],
         context = found.get("ctx", {})
         if kind == "extra_forbidden":
             for leaf, inner in (flatten({key: value}) or {key: ABSENT}).items():
-                yield Problem(leaf, inner, _no_such_key(leaf, known))
+                yield Problem(leaf, inner, _no_such_key(leaf, known, model))
         elif kind in ("union_tag_invalid", "union_tag_not_found"):
             allowed = [word.strip(" '") for word in context.get("expected_tags", "").split(",")] or []
             allowed = [word for word in allowed if word] or list(OBJECTIVE_KINDS)
@@ -102,7 +108,10 @@ def _one_of(value: Any, allowed: list[str]) -> str:
     return listed + (f".{did_you_mean(value, allowed)}" if isinstance(value, str) and nearest(value, allowed) else "")
 
 
-def _no_such_key(key: str, known: list[str]) -> str:
+def _no_such_key(key: str, known: list[str], model: type[Settings]) -> str:
+    table = key.rpartition(".")[0]
+    if owners := _kinds_with(key, model):
+        return f"no such key of this kind; it goes with {table}.kind={' or '.join(owners)}"
     if elsewhere := for_key(key, known):
         return elsewhere
     without_section = [k for k in known if k.rsplit(".", 1)[-1] == key.rsplit(".", 1)[-1]]  # "heads"
@@ -110,9 +119,19 @@ def _no_such_key(key: str, known: list[str]) -> str:
     best = closest if "." in key and closest else next(iter(without_section), closest)
     if best:
         return f'no such key. Did you mean "{best}"?'
-    table = key.rpartition(".")[0]
     inside = [k.removeprefix(f"{table}.") for k in known if k.startswith(f"{table}.")]
     return f"no such key; {table} has {', '.join(inside)}" if inside else "no such key; `stemma show` lists them"
+
+
+def _kinds_with(key: str, model: type[Settings]) -> list[str]:
+    """The kinds of its table that have such a key."""
+    *tables, last = key.split(".")
+    members = [model]
+    for table in tables:
+        members = [choice for member in members if table in member.model_fields
+                   for choice in _choices(member.model_fields[table])]
+    return [get_args(member.model_fields["kind"].annotation)[0] for member in members
+            if {"kind", last} <= member.model_fields.keys()]
 
 
 def _path(location: tuple[int | str, ...], values: Mapping[str, Any]) -> list[str]:

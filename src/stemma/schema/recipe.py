@@ -27,6 +27,7 @@ SIZE_KEYS = (
     "corpus.first_phase.batch_size", "corpus.first_phase.warmup_steps",
     "training.batch_size", "training.warmup_steps", "training.learning_rate", "training.steps",
     "training.checkpoint_every", "training.validate_every", "training.optimizer.weight_decay",
+    "training.optimizer.adamw_learning_rate",
     "finetuning.learning_rate", "finetuning.width", "finetuning.epochs", "finetuning.warmup", "finetuning.layer_decay",
     "objective.masked_lm.rate",  # ELECTRA's largest hides more: a better generator leaves fewer of them wrong
 )
@@ -169,6 +170,12 @@ class RecipeSettings(Settings):
             if frozen == layers + 1 and asked[key]:
                 yield (Blame(f"training.{key}", f"has no effect: with training.frozen = {training.frozen} no layer "
                                                 "learns"),)
+        if frozen == layers + 1 and training.optimizer.kind == "muon" and network.generator is None:
+            what = "Muon is for the matrices of the layers, and"
+            yield (Blame("training.frozen", f"{what} none of them would learn: freeze fewer, or take "
+                                            "training.optimizer.kind=adamw"),
+                   Blame("training.optimizer.kind", f"{what} with training.frozen = {training.frozen} none of them "
+                                                    "learns: take adamw"))
 
 
 def _serves(masked: BaseObjective, judging: BaseObjective) -> bool:

@@ -70,7 +70,33 @@ class Adafactor(Settings):
     relative: bool = True  # the rate is a share of each tensor's own size
 
 
-OptimizerSettings = Annotated[AdamW | Adam | Lamb | Adamax | Adafactor, BY_KIND]
+class StableAdamW(Settings):
+    """AdamW whose update is clipped tensor by tensor, in place of the gradient (arXiv:2304.13013; ModernBERT)."""
+
+    kind: Literal["stable_adamw"]
+    beta1: BelowOne = 0.9
+    beta2: BelowOne = 0.98
+    epsilon: Positive = 1e-6
+    weight_decay: NonNegative = 0.01
+
+
+class Muon(Settings):
+    """Orthogonalised updates for the hidden matrices, by training.learning_rate; AdamW for everything else."""
+
+    kind: Literal["muon"]
+    momentum: BelowOne = 0.95
+    nesterov: bool = True
+    iterations: Annotated[int, limit(lambda n: 1 <= n <= 99, "must lie between 1 and 99")] = 5  # of Newton-Schulz
+    scale: Literal["original", "match_rms_adamw"] = "original"  # sqrt(max(1, rows / columns)), with rates about 0.02;
+    #                                                  or 0.2 sqrt(max(rows, columns)), with those of AdamW
+    adamw_learning_rate: Positive = 3e-4  # the highest; the schedule is that of training.learning_rate
+    beta1: BelowOne = 0.9
+    beta2: BelowOne = 0.95
+    epsilon: Positive = 1e-8
+    weight_decay: NonNegative = 0.01  # of all matrices
+
+
+OptimizerSettings = Annotated[AdamW | Adam | Lamb | Adamax | Adafactor | StableAdamW | Muon, BY_KIND]
 
 
 class LinearSchedule(Settings):
@@ -112,13 +138,24 @@ class SlantedTriangularSchedule(Settings):
     ratio: Positive = 32.0
 
 
+Decay = Annotated[float, limit(lambda x: 0 < x <= 1, "must be greater than 0 and at most 1")]
+
+
+class WarmupStableDecaySchedule(Settings):
+    """Up over the warm-up, level, and down to `floor` times the highest rate over the last share `decay` of the budget
+    (arXiv:2404.06395); with 1 - sqrt of the way in place of a straight line as in arXiv:2405.18392 and ModernBERT."""
+
+    kind: Literal["warmup_stable_decay"]
+    decay: Decay = 0.2
+    shape: Literal["linear", "one_minus_sqrt"] = "linear"
+    floor: BelowOne = 0.0
+
+
 ScheduleSettings = Annotated[
-    LinearSchedule | NoamSchedule | CosineSchedule | InverseSqrtSchedule | ConstantSchedule | SlantedTriangularSchedule,
+    LinearSchedule | NoamSchedule | CosineSchedule | InverseSqrtSchedule | ConstantSchedule | SlantedTriangularSchedule
+    | WarmupStableDecaySchedule,
     BY_KIND,
 ]
-
-
-Decay = Annotated[float, limit(lambda x: 0 < x <= 1, "must be greater than 0 and at most 1")]
 
 
 class TrainingSettings(Settings):

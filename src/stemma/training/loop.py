@@ -64,7 +64,7 @@ class Loop:
         self.passes = Passes(self.network, settings, self.device, self.precision)
         self.optimizer = build_optimizer(self.network, settings.optimizer, settings.learning_rate,
                                          rates(network, settings.layer_decay, settings.layer_decay_top or 1)
-                                         if settings.layer_decay else None)
+                                         if settings.layer_decay else None, self.precision)
         chooses = settings.keep_best or settings.patience is not None
         self.selection = Selection(run, network, settings.patience, judge) if chooses else None
         self.supply, self.objectives = supply, supply.objectives

@@ -38,6 +38,11 @@ def factor(settings: schema.ScheduleSettings, step: int, warmup_steps: int, prog
             # The paper's cut is a share of the whole budget; training.warmup_steps plays no part.
             height = progress / settings.cut if progress < settings.cut else 1 - share(progress, settings.cut)
             return (1 + height * (settings.ratio - 1)) / settings.ratio
+        case schema.WarmupStableDecaySchedule():
+            # in a budget so short that the warm-up reaches into the decay, what is left of it
+            way = share(progress, max(1 - settings.decay, warmup_progress))
+            fall = way if settings.shape == "linear" else math.sqrt(way)
+            return rise if rise < 1 else settings.floor + (1 - settings.floor) * (1 - fall)
 
 
 def share(progress: float, start: float) -> float:

@@ -13,6 +13,8 @@ from stemma.network.streams import Context
 
 
 class CrossAttention(nn.Module):
+    joined = {"input": 2}
+
     def __init__(self, width: int, heads: int, head_width: int | None = None, dropout: float = 0.0, bias: bool = True,
                  scale: bool = True):
         super().__init__()

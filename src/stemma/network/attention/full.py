@@ -22,6 +22,8 @@ from stemma.visibility import Mask
 
 
 class FullAttention(nn.Module):
+    joined = {"input": 3}  # matrices in one: an optimizer that treats matrices as such takes them apart
+
     def __init__(self, width: int, heads: int, head_width: int | None = None, dropout: float = 0.0, bias: bool = True,
                  relative: bool = False, segments: bool = False, scale: bool = True):
         super().__init__()

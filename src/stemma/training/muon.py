@@ -1,0 +1,161 @@
+"""Muon: momentum whose matrices are orthogonalised before each update (Jordan et al. 2024, kellerjordan.github.io).
+
+All singular values of an update become about equal, so that rare directions are learnt as fast as common ones. It is
+made for the hidden matrices of a network; embeddings, heads, norms and biases take AdamW's steps in the same optimizer.
+torch.optim.Muon is not used: it takes one matrix at a time and computes in bf16, which a processor without bf16
+only imitates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+from torch.optim.adamw import adamw
+
+COEFFICIENTS = (3.4445, -4.7750, 2.0315)  # of the authors: steep at 0, and not quite 1 where it ends
+SMALLEST = 1e-7  # norm that a matrix is divided by
+AT_ONCE = 1 << 22  # numbers in one batch of matrices: batches of large ones cost memory and save no time
+STRETCH = 5  # iterations on Gram matrices alone, whose rounding errors grow by 12 in each
+
+
+class Muon(Optimizer):
+    """A group with `parts` takes Muon's steps: so many matrices are joined, row upon row, in each of its parameters,
+    and each is orthogonalised by itself. The other groups take AdamW's.
+
+    `scale` is how an update's size depends on its shape: "original" keeps its spectral norm by sqrt(rows / columns),
+    "match_rms_adamw" gives it the usual root mean square of AdamW's, 0.2 (arXiv:2502.16982, section 2.2).
+    """
+
+    def __init__(self, groups: Iterable[dict[str, Any]], lr: float, momentum: float = 0.95, nesterov: bool = True,
+                 iterations: int = 5, scale: str = "original", betas: tuple[float, float] = (0.9, 0.95),
+                 eps: float = 1e-8, weight_decay: float = 0.0, dtype: torch.dtype = torch.float32):
+        defaults = {"lr": lr, "momentum": momentum, "nesterov": nesterov, "iterations": iterations, "scale": scale,
+                    "betas": betas, "eps": eps, "weight_decay": weight_decay, "parts": None, "fused": True}
+        super().__init__(groups, defaults)
+        self.dtype = dtype  # of the products; a matter of this machine
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        updates: list[Update] = []
+        for group in self.param_groups:
+            if group["parts"] is None:
+                self._step_adamw(group)
+            else:
+                updates += self._updates(group)
+        for batch in _batches(updates):
+            _apply(batch, self.dtype)
+        return loss
+
+    def _updates(self, group: dict[str, Any]) -> list[Update]:
+        chosen = [(p, parts) for p, parts in zip(group["params"], group["parts"], strict=True) if p.grad is not None]
+        if not chosen:
+            return []
+        parameters: list[Tensor] = [p for p, _ in chosen]
+        for parameter in parameters:
+            if not self.state[parameter]:
+                self.state[parameter]["momentum"] = torch.zeros_like(parameter)
+        gradients: list[Tensor] = [p.grad for p, _ in chosen]
+        momenta = [self.state[p]["momentum"] for p in parameters]
+        torch._foreach_lerp_(momenta, gradients, 1 - group["momentum"])
+        found = torch._foreach_lerp(gradients, momenta, group["momentum"]) if group["nesterov"] else momenta
+        if group["weight_decay"]:
+            torch._foreach_mul_(parameters, 1 - group["lr"] * group["weight_decay"])
+        updates = []
+        for (parameter, parts), direction in zip(chosen, found, strict=True):
+            rows, columns = parameter.shape[0] // parts, parameter.shape[1]
+            updates.append(Update(parameter.view(parts, rows, columns), direction.view(parts, rows, columns),
+                                  group["lr"] * _factor(group["scale"], rows, columns), group["iterations"]))
+        return updates
+
+    def _step_adamw(self, group: dict[str, Any]) -> None:
+        parameters = [p for p in group["params"] if p.grad is not None]
+        if not parameters:
+            return
+        for parameter in parameters:
+            if not (state := self.state[parameter]):
+                state["step"] = torch.zeros((), device=parameter.device)  # where the fused kernel reads it
+                state["exp_avg"] = torch.zeros_like(parameter)
+                state["exp_avg_sq"] = torch.zeros_like(parameter)
+        states = [self.state[p] for p in parameters]
+        beta1, beta2 = group["betas"]
+        adamw(parameters, [p.grad for p in parameters], [s["exp_avg"] for s in states],
+              [s["exp_avg_sq"] for s in states], [], [s["step"] for s in states], fused=True, amsgrad=False,
+              beta1=beta1, beta2=beta2, lr=group["lr"], weight_decay=group["weight_decay"], eps=group["eps"],
+              maximize=False)
+
+
+class Update(NamedTuple):
+    """What one parameter is changed by, before it is orthogonalised."""
+
+    weight: Tensor  # (parts, rows, columns)
+    direction: Tensor  # the same shape
+    rate: float
+    iterations: int
+
+    @property
+    def tall(self) -> bool:
+        return self.weight.shape[1] > self.weight.shape[2]
+
+
+def _factor(scale: str, rows: int, columns: int) -> float:
+    return float(max(1.0, rows / columns) ** 0.5 if scale == "original" else 0.2 * max(rows, columns) ** 0.5)
+
+
+def _batches(updates: Sequence[Update]) -> list[list[Update]]:
+    """Those of one shape together, whether they stand or lie."""
+    batches: dict[tuple[int, ...], list[list[Update]]] = {}
+    for update in updates:
+        rows, columns = sorted(update.weight.shape[1:])
+        alike = batches.setdefault((rows, columns, update.iterations), [[]])
+        if alike[-1] and sum(other.weight.numel() for other in alike[-1]) + update.weight.numel() > AT_ONCE:
+            alike.append([])
+        alike[-1].append(update)
+    return [batch for alike in batches.values() for batch in alike]
+
+
+def _apply(batch: Sequence[Update], dtype: torch.dtype) -> None:
+    lying = torch.cat([u.direction.mT if u.tall else u.direction for u in batch])
+    found = orthogonalize(lying.to(dtype), batch[0].iterations).to(lying.dtype)
+    for update, change in zip(batch, found.split([len(u.weight) for u in batch]), strict=True):
+        update.weight.add_(change.mT if update.tall else change, alpha=-update.rate)
+
+
+def orthogonalize(matrices: Tensor, iterations: int = 5) -> Tensor:
+    """Newton-Schulz: about U V^T for each U S V^T, with singular values between 0.7 and 1.2.
+
+    (N, rows, columns), rows <= columns: the Gram matrix of the rows is then the small one.
+    """
+    a, b, c = COEFFICIENTS
+    rows, columns = matrices.shape[1:]
+    x = matrices / torch.linalg.matrix_norm(matrices, keepdim=True).clamp_(min=SMALLEST)
+    if columns >= 2 * rows and x.dtype == torch.float32:
+        for done in range(0, iterations, STRETCH):
+            x = _by_gram_matrices(x, min(STRETCH, iterations - done))
+        return x
+    for _ in range(iterations):
+        gram = torch.bmm(x, x.mT)
+        x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
+    return x
+
+
+def _by_gram_matrices(x: Tensor, iterations: int) -> Tensor:
+    """The same iterations as products of small square matrices: x_k = P_k x, whose Gram matrix is P_k G P_k."""
+    a, b, c = COEFFICIENTS
+    gram = torch.bmm(x, x.mT)
+    product: Tensor | None = None
+    for left in reversed(range(iterations)):
+        factor = torch.baddbmm(gram, gram, gram, beta=b, alpha=c)
+        factor.diagonal(dim1=1, dim2=2).add_(a)
+        product = factor if product is None else torch.bmm(factor, product)
+        if left:
+            gram = torch.bmm(torch.bmm(factor, gram), factor)
+    assert product is not None
+    return torch.bmm(product, x)

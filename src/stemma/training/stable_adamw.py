@@ -1,0 +1,72 @@
+"""StableAdamW: AdamW whose update is clipped where the second moments lag behind (arXiv:2304.13013, algorithm 2).
+
+A tensor whose squared gradients are on average larger than their running mean takes a step smaller by the root of that
+ratio, as in Adafactor; gradients need no clipping. Like `optimi`, with which ModernBERT and Ettin were trained, it
+corrects the bias in the betas, and the weight decay is clipped with the update.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+
+class StableAdamW(Optimizer):
+    def __init__(self, parameters: Iterable[Any], lr: float, betas: tuple[float, float] = (0.9, 0.98),
+                 eps: float = 1e-6, weight_decay: float = 0.01):
+        super().__init__(parameters, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay})
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for group in self.param_groups:
+            self._step_group(group)
+        return loss
+
+    def _step_group(self, group: dict[str, Any]) -> None:
+        parameters = [p for p in group["params"] if p.grad is not None]
+        if not parameters:
+            return
+        states = [self._state_of(p) for p in parameters]
+        gradients: list[Tensor] = [p.grad for p in parameters]
+        means = [s["mean"] for s in states]
+        squares = [s["square"] for s in states]
+        torch._foreach_add_([s["step"] for s in states], 1.0)
+        steps = [s["step"].item() for s in states]  # a tensor that had no gradient for a while counts its own steps
+        beta1, beta2 = group["betas"]
+        keep1, keep2 = ([_debiased(beta, step) for step in steps] for beta in (beta1, beta2))
+
+        torch._foreach_mul_(means, keep1)
+        torch._foreach_add_(means, torch._foreach_mul(gradients, [1 - keep for keep in keep1]))
+        squared = torch._foreach_mul(gradients, gradients)
+        torch._foreach_mul_(squares, keep2)
+        torch._foreach_add_(squares, torch._foreach_mul(squared, [1 - keep for keep in keep2]))
+
+        torch._foreach_div_(squared, torch._foreach_clamp_min(squares, group["eps"] ** 2))
+        excess = torch.stack([ratio.mean() for ratio in squared]).sqrt_().clamp_(min=1.0).tolist()
+        rates = [group["lr"] / times for times in excess]
+        if group["weight_decay"]:
+            torch._foreach_mul_(parameters, [1 - rate * group["weight_decay"] for rate in rates])
+        roots = torch._foreach_sqrt(squares)
+        torch._foreach_add_(roots, group["eps"])
+        torch._foreach_addcdiv_(parameters, means, roots, [-rate for rate in rates])
+
+    def _state_of(self, parameter: Tensor) -> dict[str, Tensor]:
+        state = self.state[parameter]
+        if not state:
+            state["step"] = torch.tensor(0.0)  # kept on the CPU: it is read as a number at every step
+            state["mean"] = torch.zeros_like(parameter)
+            state["square"] = torch.zeros_like(parameter)
+        return state
+
+
+def _debiased(beta: float, step: float) -> float:
+    """The share of a running mean that is kept, so that it needs no correction: 0 at the first step."""
+    return float((beta - beta**step) / (1 - beta**step))

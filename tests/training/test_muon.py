@@ -1,0 +1,240 @@
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from pydantic import TypeAdapter
+from torch import nn
+
+from stemma.errors import UserError
+from stemma.lineage import recipe
+from stemma.network.attention.cross import CrossAttention
+from stemma.network.attention.full import FullAttention
+from stemma.network.block import Block
+from stemma.objectives import build_network
+from stemma.schema.training import OptimizerSettings
+from stemma.training import muon as module
+from stemma.training.depth import rates
+from stemma.training.muon import Muon, orthogonalize
+from stemma.training.optimizers import build_optimizer, hidden_matrices, set_learning_rate
+from stemma.training.stable_adamw import StableAdamW
+
+sys.path.append(str(Path(__file__).parent.parent))
+from literal import muon as literal  # noqa: E402
+from literal import stable_adamw as literal_stable  # noqa: E402
+
+SMALL = ["network.width=16", "network.heads=2", "network.feedforward=32", "network.layers=2"]
+
+
+def settings(**keys):
+    return TypeAdapter(OptimizerSettings).validate_python({"kind": "muon", **keys})
+
+
+def drawn(*shape, seed=0, scale=1.0):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed)) * scale
+
+
+def network_of(name="bert", *changes):
+    torch.manual_seed(0)
+    return build_network(recipe(f"{name}@tiny", [*SMALL, *changes]), 50)
+
+
+def steps_of(optimizer, parameter, gradients):
+    for gradient in gradients:
+        parameter.grad = gradient.clone()
+        optimizer.step()
+    return parameter.detach().numpy()
+
+
+# ---- Newton-Schulz ----
+
+@pytest.mark.parametrize(("rows", "columns"), [(24, 24), (24, 30), (24, 48), (8, 60)])
+def test_orthogonalize_against_a_singular_value_decomposition(rows, columns):
+    """The singular vectors stay, and the singular values come near 1: from 0.003 of their root mean square upwards."""
+    left, right = (torch.linalg.qr(drawn(size, rows, seed=size))[0] for size in (rows, columns))
+    values = torch.logspace(0, -2.5, rows) if rows > 8 else torch.logspace(0, -2, rows)
+    found = orthogonalize((left * values @ right.T)[None])[0]
+    core = left.T @ found @ right
+    assert (core - core.diag().diag()).abs().max() < 1e-3 and (found - left @ core @ right.T).abs().max() < 1e-3
+    assert core.diag().min() > 0.65 and core.diag().max() < 1.25
+
+
+@pytest.mark.parametrize("iterations", [1, 3, 5, 7])
+@pytest.mark.parametrize(("rows", "columns"), [(6, 6), (6, 11), (6, 12), (5, 40)])
+def test_orthogonalize_is_the_authors_iteration(rows, columns, iterations):
+    """Also where rows depend on each other and for a matrix of zeros: rounding does not grow into the result."""
+    matrices = drawn(4, rows, columns, seed=rows + columns)
+    matrices[1, 1:] = matrices[1, :1]
+    matrices[2] = 0
+    matrices[3] *= 1e4
+    found = orthogonalize(matrices.clone(), iterations)
+    for one, matrix in zip(found, matrices, strict=True):
+        np.testing.assert_allclose(one, literal.newton_schulz(matrix.numpy(), iterations), atol=1e-3)
+
+
+# ---- the update ----
+
+@pytest.mark.parametrize(("shape", "parts"), [((12, 6), 1), ((6, 12), 1), ((6, 6), 1), ((18, 6), 3), ((24, 5), 2)])
+@pytest.mark.parametrize("keys", [{}, {"nesterov": False, "iterations": 3}, {"scale": "match_rms_adamw",
+                                                                            "momentum": 0.5}])
+def test_muon_is_the_authors(shape, parts, keys):
+    parameter, gradients = nn.Parameter(drawn(*shape)), [drawn(*shape, seed=n, scale=0.1) for n in range(1, 6)]
+    theirs = {"steps" if key == "iterations" else key: value for key, value in keys.items()}
+    expected = literal.muon(parameter.detach(), gradients, 0.05, decay=0.3, parts=parts, **theirs)
+    optimizer = Muon([{"params": [parameter], "parts": [parts]}], 0.05, weight_decay=0.3, **keys)
+    np.testing.assert_allclose(steps_of(optimizer, parameter, gradients), expected, atol=5e-5)
+
+
+@pytest.mark.parametrize("scale", ["original", "match_rms_adamw"])
+@pytest.mark.parametrize("shape", [(40, 16), (16, 40), (16, 16)])
+def test_muon_agrees_with_torchs(shape, scale):
+    """torch's products are bf16: the way walked in five steps differs by a few percent of its length."""
+    start, gradients = drawn(*shape), [drawn(*shape, seed=n) for n in range(1, 6)]
+    ours, theirs = nn.Parameter(start.clone()), nn.Parameter(start.clone())
+    expected = steps_of(torch.optim.Muon([theirs], 0.02, 0.1, adjust_lr_fn=scale), theirs, gradients)
+    found = steps_of(Muon([{"params": [ours], "parts": [1]}], 0.02, scale=scale, weight_decay=0.1), ours, gradients)
+    walked = np.linalg.norm(expected - start.numpy())
+    assert walked > 0.1 and np.linalg.norm(found - expected) < 0.03 * walked
+
+
+def test_batches_change_nothing(monkeypatch):
+    """Matrices of one shape, standing or lying, many at once or one by one."""
+    shapes = {"a": (6, 9), "b": (9, 6), "c": (27, 6), "d": (6, 6), "e": (6, 6), "f": (6, 9)}
+    found, sizes = [], []
+    spied = orthogonalize
+    monkeypatch.setattr(module, "orthogonalize", lambda x, n: sizes.append(tuple(x.shape)) or spied(x, n))
+    for limit in (module.AT_ONCE, 1):
+        monkeypatch.setattr(module, "AT_ONCE", limit)
+        weights = [nn.Parameter(drawn(*shape, seed=n)) for n, shape in enumerate(shapes.values())]
+        optimizer = Muon([{"params": weights, "parts": [1, 1, 3, 1, 1, 1]}], 0.1)
+        for step in range(3):
+            for n, weight in enumerate(weights):
+                weight.grad = drawn(*weight.shape, seed=10 * step + n) if (n, step) != (4, 1) else None
+            optimizer.step()
+        found.append([weight.detach() for weight in weights])
+    assert sizes[:2] == [(6, 6, 9), (2, 6, 6)] and (3, 6, 9) in sizes
+    for together, alone in zip(*found, strict=True):
+        torch.testing.assert_close(together, alone, atol=1e-5, rtol=1e-5)
+
+
+# ---- which parameter goes where ----
+
+EXPECTED = {  # by parts: how many matrices
+    "bert": {3: 2, 1: 6},
+    "albert": {3: 1, 1: 3},  # one layer for all
+    "bart": {3: 4, 2: 2, 1: 16},  # two layers in either stack; cross-attention has a query, key and value, an output
+    "electra": {3: 4, 1: 12},  # and the generator's
+    "transformer-xl": {3: 2, 1: 8},  # and the map of distances
+    "universal-transformer": {3: 1, 1: 3},
+}
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_hidden_matrices_are_those_of_the_blocks(name):
+    found = list(hidden_matrices(network_of(name)).values())
+    assert {parts: found.count(parts) for parts in found} == EXPECTED[name]
+
+
+def test_query_key_and_value_are_orthogonalised_apart():
+    """Each third of the joint matrix moves by a matrix of its own with equal singular values; the whole does not."""
+    network = network_of()
+    optimizer = build_optimizer(network, settings(weight_decay=0.0), 1.0)
+    attention = network.encoder.blocks[0].attention
+    before = attention.input.weight.detach().clone()
+    for parameter in network.parameters():
+        parameter.grad = drawn(*parameter.shape, seed=parameter.numel())
+    attention.input.weight.grad[:16] *= 1e-3  # queries would drown in the whole
+    optimizer.step()
+    moved = attention.input.weight.detach() - before
+    for part in moved.chunk(3):
+        values = torch.linalg.svdvals(part)
+        assert values.min() > 0.3 and values.max() < 1.3
+    assert attention.joined == FullAttention.joined == {"input": 3} and CrossAttention.joined == {"input": 2}
+
+
+def test_groups_rates_and_shares():
+    network = network_of()
+    optimizer = build_optimizer(network, settings(adamw_learning_rate=0.003, weight_decay=0.1), 0.02,
+                                rates(network, 0.5))
+    set_learning_rate(optimizer, 0.01)  # half of the highest
+    names = {parameter: name for name, parameter in network.named_parameters()}
+    found = {names[p]: (group["parts"] is not None, group["lr"], group["weight_decay"])
+             for group in optimizer.param_groups for p in group["params"]}
+    assert found.keys() == set(names.values())
+    share = rates(network, 0.5)
+    for parameter, name in names.items():
+        hidden = ".blocks." in name and parameter.ndim == 2
+        wanted = (0.01 if hidden else 0.0015) * share[name]
+        assert found[name] == (hidden, pytest.approx(wanted), 0.1 if parameter.ndim == 2 else 0.0), name
+    assert len({lr for _, lr, _ in found.values()}) == 6  # two layers of each; the embedding and the heads
+
+
+def test_everything_else_takes_adamws_steps_to_the_bit():
+    network, twin = network_of(), network_of()
+    ours = build_optimizer(network, settings(beta1=0.8, beta2=0.9, epsilon=1e-5, adamw_learning_rate=0.02), 0.02)
+    plain = TypeAdapter(OptimizerSettings).validate_python({"kind": "adamw", "beta1": 0.8, "beta2": 0.9,
+                                                            "epsilon": 1e-5})
+    theirs = build_optimizer(twin, plain, 0.02)
+    for step in range(3):
+        for mine, other in zip(network.parameters(), twin.parameters(), strict=True):
+            mine.grad = drawn(*mine.shape, seed=step * 10_000 + mine.numel())
+            other.grad = mine.grad.clone()
+        ours.step()
+        theirs.step()
+    hidden = hidden_matrices(network)
+    same = [torch.equal(a, b) for a, b in zip(network.parameters(), twin.parameters(), strict=True)]
+    assert same == [parameter not in hidden for parameter in network.parameters()] and any(same) and not all(same)
+
+
+def test_settings_and_rate_reach_the_update():
+    def train(rate=0.01, **keys):
+        network = network_of()
+        optimizer = build_optimizer(network, settings(**keys), 0.5)
+        set_learning_rate(optimizer, rate)
+        for step in range(2):
+            for parameter in network.parameters():
+                parameter.grad = drawn(*parameter.shape, seed=step * 10_000 + parameter.numel())
+            optimizer.step()
+        return torch.cat([p.detach().flatten() for p in network.parameters()])
+
+    assert torch.equal(train(0.0), torch.cat([p.detach().flatten() for p in network_of().parameters()]))
+    base = train()
+    changes = {"momentum": 0.5, "nesterov": False, "iterations": 3, "scale": "match_rms_adamw", "beta1": 0.5,
+               "adamw_learning_rate": 1e-2, "beta2": 0.7, "epsilon": 0.1, "weight_decay": 0.5}
+    assert changes.keys() == type(settings()).model_fields.keys() - {"kind"}
+    for key, value in changes.items():
+        assert not torch.equal(train(**{key: value}), base), key
+
+
+@pytest.mark.parametrize("asked", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("native", [torch.float32, torch.bfloat16])
+def test_products_are_bf16_only_where_asked_for_and_native(monkeypatch, asked, native):
+    from stemma.training import optimizers
+    monkeypatch.setattr(optimizers, "resolve_precision", lambda setting, device: native)
+    built = build_optimizer(network_of(), settings(), 0.02, precision=asked)
+    assert built.dtype == (torch.bfloat16 if asked == native == torch.bfloat16 else torch.float32)
+
+
+def test_a_network_without_hidden_matrices_is_refused():
+    network = network_of()
+    for module_ in network.modules():
+        if isinstance(module_, Block):
+            module_.requires_grad_(False)
+    with pytest.raises(UserError, match=r"training.optimizer.kind = muon is for the matrices of hidden layers"):
+        build_optimizer(network, settings(), 0.02)
+
+
+# ---- StableAdamW ----
+
+@pytest.mark.parametrize("shape", [(5, 7), (6,)])
+@pytest.mark.parametrize("decay", [0.0, 0.3])
+def test_stable_adamw_is_the_papers(shape, decay):
+    """With gradients that jump, so that the clipping is at work, and one that is zero throughout."""
+    parameter = nn.Parameter(drawn(*shape))
+    gradients = [drawn(*shape, seed=n, scale=scale) for n, scale in enumerate((0.1, 0.1, 3.0, 0.01, 0.1))]
+    for gradient in gradients:
+        gradient[0] = 0
+    expected = literal_stable.stable_adamw(parameter.detach(), gradients, 0.02, 0.8, 0.95, 1e-6, decay)
+    found = steps_of(StableAdamW([parameter], 0.02, (0.8, 0.95), 1e-6, decay), parameter, gradients)
+    np.testing.assert_allclose(found, expected, rtol=2e-5, atol=1e-6)
