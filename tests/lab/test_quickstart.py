@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 import signal
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -41,8 +42,8 @@ def test_every_number_is_there_and_possible(told):
     assert set(told["masked"]) == {"unigram", "bigram", "two-sided", "model"}
     assert all(0 <= each["accuracy"] <= 1 and each["loss"] > 0 for each in told["masked"].values())
     assert told["masked"]["two-sided"]["loss"] < told["masked"]["bigram"]["loss"] < told["masked"]["unigram"]["loss"]
-    for beginning in ("random", "pre-trained"):
-        assert len(told["probe"][beginning]["test"]) == SHORT["seeds"]
+    for learner in ("random", "n-grams", "pre-trained"):
+        assert len(told["probe"][learner]["test"]) == len(told["probe"][learner]["train"]) == SHORT["seeds"]
     assert len(told["filled"]) == story.FILLED and all("[MASK]" in row["text"] for row in told["filled"])
     assert json.loads((Path(told["out"]) / "result.json").read_text())["masked"] == told["masked"]
 
@@ -63,12 +64,14 @@ def test_the_report_holds_the_numbers_and_asks_for_nothing(told):
     assert all(reason.split("`")[0][:30] in page.replace("&#x27;", "'") for reason in story.REASONS.values())
 
 
-def measured(model: tuple[float, float], random: list[float], trained: list[float]) -> dict:
+def measured(model: tuple[float, float], random: list[float], trained: list[float],
+             ngrams: Sequence[float] = ()) -> dict:
     """What a quickstart could have found: accuracy and loss of the model, and test accuracies by seed."""
     counted = {"unigram": (0.052, 6.35), "bigram": (0.152, 5.5), "two-sided": (0.243, 4.51)}
     return {"labels": 400, "masked": {name: {"accuracy": right, "loss": nats}
                                       for name, (right, nats) in {**counted, "model": model}.items()},
-            "probe": {"random": {"test": random}, "pre-trained": {"test": trained}}}
+            "probe": {"random": {"test": random}, "n-grams": {"test": ngrams or random},
+                      "pre-trained": {"test": trained}}}
 
 
 @pytest.mark.parametrize(("model", "winner", "said"), [
@@ -86,29 +89,34 @@ def test_the_side_that_guesses_better_is_named(model, winner, said):
     assert (found["winner"], found["against"]) == (winner, "two-sided") and found["said"].startswith(said)
 
 
-@pytest.mark.parametrize(("random", "trained", "winner", "said"), [
-    ([0.54, 0.53, 0.55], [0.66, 0.67, 0.68], "pre-trained", "Pre-trained weights beat random weights in all 3 seeds: "
-                                             "test accuracy 0.670 against 0.540 after 400 labels."),
-    ([0.54, 0.53], [0.51, 0.52], "random", "Pre-trained weights are worse than random weights in all 2 seeds: test "),
-    ([0.54, 0.53, 0.5], [0.51, 0.55, 0.5], "neither", "Neither start wins: pre-trained weights are better in 1 and "
-                                                      "worse in 1 of 3 seeds: test accuracy 0.520 against 0.523"),
-    ([0.5], [0.6], "pre-trained", "Pre-trained weights beat random weights in 1 seed: "),
+@pytest.mark.parametrize(("theirs", "trained", "winner", "said"), [
+    ([0.54, 0.53, 0.55], [0.66, 0.67, 0.68], "pre-trained", "Pre-trained weights beat {} in all 3 seeds: test accuracy "
+                                             "0.670 against 0.540 after 400 labels."),
+    ([0.54, 0.53], [0.51, 0.52], None, "Pre-trained weights are worse than {} in all 2 seeds: test "),
+    ([0.54, 0.53, 0.5], [0.51, 0.55, 0.5], "neither", "Neither pre-trained weights nor {} win: pre-trained weights are "
+                                                      "better in 1 and worse in 1 of 3 seeds: test accuracy 0.520"),
+    ([0.5], [0.6], "pre-trained", "Pre-trained weights beat {} in 1 seed: "),
 ])
-def test_the_start_that_learns_better_is_named(random, trained, winner, said):
-    found = verdicts(measured((0.3, 4.0), random, trained))["probe"]
-    assert found["winner"] == winner and found["said"].startswith(said)
+@pytest.mark.parametrize(("rival", "key", "called"), [("random", "probe", "random weights"),
+                                                      ("n-grams", "n-grams", "a linear classifier of n-grams")])
+def test_who_learns_better_is_named_against_each_baseline(rival, key, called, theirs, trained, winner, said):
+    ends = [1.0] * len(theirs)  # of the other baseline: they do not enter
+    found = verdicts(measured((0.3, 4.0), *((theirs, trained, ends) if rival == "random" else (ends, trained, theirs))))
+    assert found[key]["winner"] == (winner or rival) and found[key]["against"] == rival
+    assert found[key]["said"].startswith(said.format(called))
 
 
 @pytest.mark.parametrize("model", [(0.178, 5.02), (0.311, 3.9)])
 def test_all_summaries_say_who_won(told, model, tmp_path, capsys):
-    numbers = measured(model, [0.5, 0.5], [0.6, 0.4])
+    numbers = measured(model, [0.5, 0.5], [0.6, 0.4], [0.7, 0.7])
     result = {**told, "masked": numbers["masked"],
               "probe": {**told["probe"], **{name: {**told["probe"][name], **numbers["probe"][name]}
-                                            for name in ("random", "pre-trained")}}}
+                                            for name in numbers["probe"]}}}
     result["verdicts"] = verdicts(result)
     page = write_page(result, tmp_path, story.REASONS).read_text()
     _tell(result)
     printed = capsys.readouterr().out
+    assert len(result["verdicts"]) == 3
     for verdict in result["verdicts"].values():
         assert verdict["said"] in page and verdict["said"] in printed
 
@@ -208,4 +216,5 @@ def test_pretraining_pays(tmp_path):
     gain = np.mean(probe["pre-trained"]["test"]) - np.mean(probe["random"]["test"])
     assert gain > 2 * max(spread(probe["random"]["test"]), spread(probe["pre-trained"]["test"]))
     assert min(probe["pre-trained"]["test"]) > max(probe["random"]["test"])
+    assert result["verdicts"]["n-grams"]["winner"] == "pre-trained"
     assert np.mean(probe["random"]["train"]) > 0.95  # it had the time to learn what it was given

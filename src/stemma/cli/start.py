@@ -39,7 +39,7 @@ def _tell(result: dict[str, Any]) -> None:
     """The story in numbers, each beside what it has to be compared with."""
     from statistics import mean
 
-    from stemma.lab.quickstart.measure import spread
+    from stemma.lab.quickstart.measure import LEARNERS, spread
     from stemma.lab.quickstart.quickstart_page import READERS, guesses, question, threads
 
     text, corpus, run, masked, probe = (result[key] for key in ("text", "corpus", "pretraining", "masked", "probe"))
@@ -60,9 +60,10 @@ def _tell(result: dict[str, Any]) -> None:
     print(f"\nLearning from {counted(result['labels'], 'label')} ({counted(result['seeds'], 'seed')}, "
           f"{result['tests']:,} test sentences)\n  {question(probe)}")
     _table([["", "test accuracy", "each seed"],
-            *([f"from {name} weights", f"{mean(probe[name]['test']):.3f} ± {spread(probe[name]['test']):.3f}",
-               " ".join(f"{value:.3f}" for value in probe[name]["test"])] for name in ("random", "pre-trained"))])
-    print(f"  {result['verdicts']['probe']['said']}")
+            *([title, f"{mean(probe[name]['test']):.3f} ± {spread(probe[name]['test']):.3f}",
+               " ".join(f"{value:.3f}" for value in probe[name]["test"])] for name, title in LEARNERS.items())])
+    for key in ("probe", "n-grams"):
+        print(f"  {result['verdicts'][key]['said']}")
     print("\nThe same by hand")
     for line in result["commands"]:
         print(f"  {line}")
