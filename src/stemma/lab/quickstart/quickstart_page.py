@@ -8,16 +8,19 @@ from typing import Any
 
 import numpy as np
 
+from stemma.errors import counted
+from stemma.lab.quickstart.explained import ANCESTOR
 from stemma.lab.quickstart.measure import LEARNERS, spread
+from stemma.lab.quickstart.usage import TITLES
 from stemma.lab.report.page import Page
-from stemma.lab.report.run_report import add_changes, draw_curve
+from stemma.lab.report.run_report import draw_curve, value_text
 from stemma.training.run import read_run
 
 READERS = {"unigram": "always the most frequent token", "bigram": "counts what follows the left neighbour",
            "two-sided": "counts what stands between both neighbours", "model": "the pre-trained model"}
 
 
-def write_page(result: Mapping[str, Any], folder: Path, reasons: Mapping[str, str]) -> Path:
+def write_page(result: Mapping[str, Any], folder: Path) -> Path:
     from stemma.lab.report.plots import bars
 
     masked, probe, run = result["masked"], result["probe"], result["pretraining"]
@@ -34,7 +37,7 @@ def write_page(result: Mapping[str, Any], folder: Path, reasons: Mapping[str, st
                  f"A vocabulary of {corpus['vocabulary']:,} pieces turns the training text into "
                  f"{corpus['tokens']:,} tokens, a sentence a line.")
 
-    page.section("How it learned").figure(
+    page.section("How it learned", f"{result['speed']['said'].capitalize()}.").figure(
         draw_curve(Path(run["run"]), result["curve_baselines"]),
         f"Loss over {run['steps']:,} steps ({run['tokens']:,} tokens). Held-out: documents that the run itself put "
         "aside. Dashed: what counting loses at the very same hidden places.")
@@ -66,9 +69,18 @@ def write_page(result: Mapping[str, Any], folder: Path, reasons: Mapping[str, st
                f"{probe['settings']['learning_rate']:g}. The last column says whether the training sentences "
                "themselves were learnt.")
 
-    page.section("The recipe", f"`{chosen.label}` is {chosen.title} ({chosen.paper}) at the size of a laptop. A few "
-                 "minutes are not four days, so this run changed some of it:")
-    add_changes(page, chosen, reasons)
+    changed = f" with {counted(len(result['changes']), 'change')} for this run" if result["changes"] else ""
+    page.section("The recipe", f"`{chosen.label}` is {chosen.title} ({chosen.paper}) at the size of a laptop{changed}. "
+                 f"What it changes from `{ANCESTOR}`, and why:")
+    page.table(["key", ANCESTOR, "this run", "why"],
+               [[f"`{change['key']}`", value_text(change["from"]),
+                 "removed" if change["to"] is None else value_text(change["to"]), change["why"]]
+                for change in result["diff"]],
+               f"As `stemma diff {ANCESTOR} {chosen.label}` lists it, with the vocabulary of this text. The reasons "
+               "are why each change was made; `stemma ablate` measures what one is worth.")
+    page.section("Use it")
+    for place, lines in result["usage"].items():
+        page.text(f"{TITLES[place]}:".capitalize()).code("\n".join(lines))
     page.section("Do it yourself", "The same by hand, on this text or on yours:").code("\n".join(result["commands"]))
     return page.write(folder / "report.html")
 
