@@ -26,7 +26,7 @@ from stemma.json_files import damage
 from stemma.lab.quickstart import harvest, probe, speed
 from stemma.lineage import recipe, roles_needed
 from stemma.progress import stage
-from stemma.stored import list_finished, read_object, store, store_object, verify
+from stemma.stored import list_finished, read_object, store_object, verify
 from stemma.text.tokenizer import Tokenizer
 from stemma.text.train import train_tokenizer
 from stemma.training.budget import Budget
@@ -158,7 +158,10 @@ class Stages:
                 before = f"{'' if asked is None else f'--minutes {asked:g} '}--seed {stored['wishes']['seed']}"
                 raise UserError(f"the quickstart in {folder} was begun with other settings ({before}); go on with "
                                 "those, or add --overwrite.")
-            return cls(folder, wishes, dict(stored["found"]))
+            found = dict(stored["found"])
+            if "pretrain" in found:
+                float(found["speed"]["minutes"])  # every report says how long it took, and why
+            return cls(folder, wishes, found)
 
     @contextmanager
     def run(self, name: str) -> Iterator[bool]:
@@ -257,7 +260,7 @@ def _measure(folder: Path, wishes: Wishes, say: Callable[[str], None]) -> dict[s
     with folder_atomically(folder / TASK, overwrite=True) as place:
         for name, examples in (("train", probes[0].train), ("test", probes[0].test)):
             rows = (json.dumps({"text": text, "label": probe.LABELS[label]}) for text, label in examples)
-            store(place / f"{name}.jsonl", "\n".join(rows) + "\n")
+            (place / f"{name}.jsonl").write_text("\n".join(rows) + "\n", encoding="utf-8")
     settings = Settings()
     starts = measure.compare_starts(model, probes, settings, wishes.seed, say)
     return {"places": int(hidden.scored.sum()), "masked": masked,
