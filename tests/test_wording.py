@@ -49,5 +49,5 @@ def test_a_corpus_of_one_document(capsys, tmp_path, tokenizer_folder):
 def test_one_label():
     numbers = {"accuracy": 0.5, "loss": 1.0}
     found = verdicts({"labels": 1, "masked": dict.fromkeys(("unigram", "bigram", "two-sided", "model"), numbers),
-                      "probe": {"random": {"test": [0.5]}, "pre-trained": {"test": [0.6]}}})
+                      "probe": {"random": {"test": [0.5]}, "n-grams": {"test": [0.5]}, "pre-trained": {"test": [0.6]}}})
     assert found["probe"]["said"].endswith("in 1 seed: test accuracy 0.600 against 0.500 after 1 label.")

@@ -15,14 +15,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
-__all__ = ["Model", "Recipe", "UserError", "build", "generate", "load", "pretrain", "recipe", "resume", "save",
+__all__ = ["Model", "Recipe", "UserError", "build", "fill", "generate", "load", "pretrain", "recipe", "resume", "save",
            "stream", "translate"]
 
 _HOMES = {"Model": "stemma.exchange.model", "load": "stemma.exchange.load", "save": "stemma.exchange.save",
           "build": "stemma.exchange.build", "Recipe": "stemma.lineage", "recipe": "stemma.lineage",
           "UserError": "stemma.errors", "pretrain": "stemma.training.pretrain", "resume": "stemma.tasks.finetune",
-          "generate": "stemma.generation.generate", "stream": "stemma.generation.generate",
-          "translate": "stemma.generation.translate"}
+          "fill": "stemma.generation.fill", "generate": "stemma.generation.generate",
+          "stream": "stemma.generation.generate", "translate": "stemma.generation.translate"}
 
 if TYPE_CHECKING:
     from stemma.errors import UserError
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from stemma.exchange.load import load
     from stemma.exchange.model import Model
     from stemma.exchange.save import save
+    from stemma.generation.fill import fill
     from stemma.generation.generate import generate, stream
     from stemma.generation.translate import translate
     from stemma.lineage import Recipe, recipe

@@ -9,7 +9,7 @@ import shlex
 import shutil
 import threading
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -257,7 +257,10 @@ def test_what_several_tasks_reached_together(here, made, capsys):
     assert "shared.json is damaged (an object is expected" in refused(capsys, "resume", "tuned")
 
 
-@pytest.mark.parametrize("content", ["[]", "{}", DEEP, "{"])
+WITHOUT_SPEED = json.dumps({"wishes": asdict(Wishes(1.0, 0, 1, 1, 1)), "found": {"pretrain": {}}})
+
+
+@pytest.mark.parametrize("content", ["[]", "{}", DEEP, "{", WITHOUT_SPEED])
 def test_the_numbers_of_a_pipeline_and_the_state_of_a_quickstart(tmp_path, content):
     (tmp_path / "lineage.json").write_text(content)
     with pytest.raises(UserError, match="lineage.json is damaged"):

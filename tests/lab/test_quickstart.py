@@ -2,25 +2,35 @@
 
 from __future__ import annotations
 
+import html
 import json
 import shlex
 import signal
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from commands import start
 
+import stemma
 from stemma import lineage
 from stemma.cli import main
 from stemma.cli.start import _tell
 from stemma.errors import Interrupted, UserError
+from stemma.exchange import FAMILIES
 from stemma.lab.quickstart import quickstart as story
+from stemma.lab.quickstart import speed
+from stemma.lab.quickstart.explained import NO_EFFECT
 from stemma.lab.quickstart.measure import spread
 from stemma.lab.quickstart.quickstart import quickstart
 from stemma.lab.quickstart.quickstart_page import write_page
+from stemma.lab.quickstart.usage import usage
 from stemma.lab.quickstart.verdict import verdicts
 from stemma.lab.report.run_report import typed_changes, write_report
+from stemma.text.tokenizer import Tokenizer
+from stemma.training.budget import Budget
 from stemma.training.run import read_run
 
 SHORT = {"minutes": 0.02, "seeds": 2, "labels": 40, "tests": 60}
@@ -41,8 +51,8 @@ def test_every_number_is_there_and_possible(told):
     assert set(told["masked"]) == {"unigram", "bigram", "two-sided", "model"}
     assert all(0 <= each["accuracy"] <= 1 and each["loss"] > 0 for each in told["masked"].values())
     assert told["masked"]["two-sided"]["loss"] < told["masked"]["bigram"]["loss"] < told["masked"]["unigram"]["loss"]
-    for beginning in ("random", "pre-trained"):
-        assert len(told["probe"][beginning]["test"]) == SHORT["seeds"]
+    for learner in ("random", "n-grams", "pre-trained"):
+        assert len(told["probe"][learner]["test"]) == len(told["probe"][learner]["train"]) == SHORT["seeds"]
     assert len(told["filled"]) == story.FILLED and all("[MASK]" in row["text"] for row in told["filled"])
     assert json.loads((Path(told["out"]) / "result.json").read_text())["masked"] == told["masked"]
 
@@ -60,15 +70,16 @@ def test_the_report_holds_the_numbers_and_asks_for_nothing(told):
                    f"{told['pretraining']['steps']:,}"):
         assert number in page
     assert page.count("<svg") == 2 and "http-equiv" in page and 'src="http' not in page
-    assert all(reason.split("`")[0][:30] in page.replace("&#x27;", "'") for reason in story.REASONS.values())
 
 
-def measured(model: tuple[float, float], random: list[float], trained: list[float]) -> dict:
+def measured(model: tuple[float, float], random: list[float], trained: list[float],
+             ngrams: Sequence[float] = ()) -> dict:
     """What a quickstart could have found: accuracy and loss of the model, and test accuracies by seed."""
     counted = {"unigram": (0.052, 6.35), "bigram": (0.152, 5.5), "two-sided": (0.243, 4.51)}
     return {"labels": 400, "masked": {name: {"accuracy": right, "loss": nats}
                                       for name, (right, nats) in {**counted, "model": model}.items()},
-            "probe": {"random": {"test": random}, "pre-trained": {"test": trained}}}
+            "probe": {"random": {"test": random}, "n-grams": {"test": ngrams or random},
+                      "pre-trained": {"test": trained}}}
 
 
 @pytest.mark.parametrize(("model", "winner", "said"), [
@@ -86,29 +97,34 @@ def test_the_side_that_guesses_better_is_named(model, winner, said):
     assert (found["winner"], found["against"]) == (winner, "two-sided") and found["said"].startswith(said)
 
 
-@pytest.mark.parametrize(("random", "trained", "winner", "said"), [
-    ([0.54, 0.53, 0.55], [0.66, 0.67, 0.68], "pre-trained", "Pre-trained weights beat random weights in all 3 seeds: "
-                                             "test accuracy 0.670 against 0.540 after 400 labels."),
-    ([0.54, 0.53], [0.51, 0.52], "random", "Pre-trained weights are worse than random weights in all 2 seeds: test "),
-    ([0.54, 0.53, 0.5], [0.51, 0.55, 0.5], "neither", "Neither start wins: pre-trained weights are better in 1 and "
-                                                      "worse in 1 of 3 seeds: test accuracy 0.520 against 0.523"),
-    ([0.5], [0.6], "pre-trained", "Pre-trained weights beat random weights in 1 seed: "),
+@pytest.mark.parametrize(("theirs", "trained", "winner", "said"), [
+    ([0.54, 0.53, 0.55], [0.66, 0.67, 0.68], "pre-trained", "Pre-trained weights beat {} in all 3 seeds: test accuracy "
+                                             "0.670 against 0.540 after 400 labels."),
+    ([0.54, 0.53], [0.51, 0.52], None, "Pre-trained weights are worse than {} in all 2 seeds: test "),
+    ([0.54, 0.53, 0.5], [0.51, 0.55, 0.5], "neither", "Neither pre-trained weights nor {} win: pre-trained weights are "
+                                                      "better in 1 and worse in 1 of 3 seeds: test accuracy 0.520"),
+    ([0.5], [0.6], "pre-trained", "Pre-trained weights beat {} in 1 seed: "),
 ])
-def test_the_start_that_learns_better_is_named(random, trained, winner, said):
-    found = verdicts(measured((0.3, 4.0), random, trained))["probe"]
-    assert found["winner"] == winner and found["said"].startswith(said)
+@pytest.mark.parametrize(("rival", "key", "called"), [("random", "probe", "random weights"),
+                                                      ("n-grams", "n-grams", "a linear classifier of n-grams")])
+def test_who_learns_better_is_named_against_each_baseline(rival, key, called, theirs, trained, winner, said):
+    ends = [1.0] * len(theirs)  # of the other baseline: they do not enter
+    found = verdicts(measured((0.3, 4.0), *((theirs, trained, ends) if rival == "random" else (ends, trained, theirs))))
+    assert found[key]["winner"] == (winner or rival) and found[key]["against"] == rival
+    assert found[key]["said"].startswith(said.format(called))
 
 
 @pytest.mark.parametrize("model", [(0.178, 5.02), (0.311, 3.9)])
 def test_all_summaries_say_who_won(told, model, tmp_path, capsys):
-    numbers = measured(model, [0.5, 0.5], [0.6, 0.4])
+    numbers = measured(model, [0.5, 0.5], [0.6, 0.4], [0.7, 0.7])
     result = {**told, "masked": numbers["masked"],
               "probe": {**told["probe"], **{name: {**told["probe"][name], **numbers["probe"][name]}
-                                            for name in ("random", "pre-trained")}}}
+                                            for name in numbers["probe"]}}}
     result["verdicts"] = verdicts(result)
-    page = write_page(result, tmp_path, story.REASONS).read_text()
+    page = write_page(result, tmp_path).read_text()
     _tell(result)
     printed = capsys.readouterr().out
+    assert len(result["verdicts"]) == 3
     for verdict in result["verdicts"].values():
         assert verdict["said"] in page and verdict["said"] in printed
 
@@ -134,6 +150,83 @@ def test_the_commands_by_hand_mean_the_same(told):
     assert {key: by_hand.values[key] for key in ("corpus", "network", "objective", "training")} == \
            {key: chosen.values[key] for key in ("corpus", "network", "objective", "training")}
     assert lineage.recipe(chosen.label, typed_changes(chosen)).values["network"] == chosen.values["network"]
+
+
+@pytest.mark.parametrize(("tokens_per_second", "asked", "minutes", "said"), [
+    (20_000, None, 4, "this machine reads about 20,000 tokens a second: 4.8 million tokens in 4 minutes"),
+    (7_000, None, 6, "this machine reads about 7,000 tokens a second: 1.7 million tokens in 4 minutes, fewer than the "
+                     "2.5 million that it takes to be better than counting neighbours; so it trains for 6 minutes "
+                     "instead"),
+    (4_000, None, 8, "; it trains for 8 minutes instead, still only 1.9 million tokens: expect the model to be worse "
+                     "than counting (--minutes 10.5 would be enough)"),
+    (7_000, 1.0, 1, "0.4 million tokens in 1 minute, fewer than the 2.5 million that it takes to be better than "
+                    "counting neighbours; --minutes 6 would be enough"),
+    (4_000, 12.0, 12, "2.9 million tokens in 12 minutes"),
+])
+def test_a_slow_machine_is_given_more_time_and_says_so(monkeypatch, tokens_per_second, asked, minutes, said):
+    for name, value in {"MINUTES": 4.0, "ENOUGH": 2_500_000, "MOST": 2.0}.items():
+        monkeypatch.setattr(speed, name, value)
+    found = speed.Speed.of(tokens_per_second, asked)
+    assert found.minutes == minutes and found.said.endswith(said)
+
+
+def test_the_speed_is_measured_and_said_everywhere(told, capsys):
+    assert told["minutes"] == SHORT["minutes"]  # what was asked for
+    run = told["pretraining"]
+    assert told["speed"]["tokens_per_second"] == pytest.approx(run["tokens_per_second"], rel=0.01)  # it was all of it
+    _tell(told)
+    said = told["speed"]["said"]
+    assert "would be enough" in said and said in capsys.readouterr().out
+    assert said[1:] in Path(told["report"]).read_text()
+    assert set(told["stages"]) == {"text", "corpus", "pretrain", "worth"}
+    assert all(stage["cpu"] > 0 and stage["took"] > 0 for stage in told["stages"].values())
+
+
+def test_what_is_changed_from_bert_is_listed_with_reasons(told, capsys):
+    chosen, _ = read_run(Path(told["out"]) / "run")
+    changes = lineage.diff("bert", chosen)
+    assert [change["key"] for change in told["diff"]] == [change.key for change in changes]
+    assert {"network.layers", "tokenizer.vocab_size"} < {change.key for change in changes}
+    assert not [change["key"] for change in told["diff"] if not change["why"]], "say why in explained.py"
+    page = Path(told["report"]).read_text().replace("<wbr>", "").replace("&#x27;", "'")
+    _tell(told)
+    printed = " ".join(capsys.readouterr().out.split())
+    for change in told["diff"]:
+        assert f"<code>{change['key']}</code>" in page and change["why"] in page
+        assert (change["key"] in printed and change["why"] in printed) == (NO_EFFECT not in change["why"])
+
+
+def test_the_last_lines_show_how_to_use_the_model(told, capsys):
+    model = Path(told["out"]) / "run/model"
+    known = json.loads((model / "config.json").read_text())["model_type"] in FAMILIES
+    assert set(told["usage"]) == {"command line", "python", *(["transformers"] if known else [])}
+    _tell(told)
+    *_, last = told["usage"].values()
+    printed = [line.strip() for line in capsys.readouterr().out.splitlines()]
+    assert printed[-len(last):] == last
+    page = html.unescape(Path(told["report"]).read_text())
+    assert all(line in page and line in printed for lines in told["usage"].values() for line in lines)
+
+
+def test_the_lines_in_python_run(told, capsys):
+    exec("\n".join(told["usage"]["python"]), {})
+    assert "probability" in capsys.readouterr().out
+
+
+def test_the_lines_for_the_command_line_run(told, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    fill, finetune = (shlex.split(line) for line in told["usage"]["command line"])
+    assert main([*fill[1:], "--json"]) == 0 and json.loads(capsys.readouterr().out)["predictions"]
+    assert main([*finetune[1:], "--json", "--epochs", "1"]) == 0
+    assert json.loads(capsys.readouterr().out)["metrics"]["dev"]["examples"] == SHORT["tests"]
+
+
+def test_the_lines_for_transformers_run_where_the_model_opens_there(told, tmp_path, capsys):
+    tokenizer = Tokenizer.load(Path(told["out"]) / "tokenizer")
+    model = stemma.build("bert@tiny", vocab_size=tokenizer.vocab_size)
+    stemma.save(replace(model, tokenizer=tokenizer), tmp_path / "run/model")
+    exec("\n".join(usage(tmp_path / "run", tmp_path)["transformers"]), {})
+    assert "token_str" in capsys.readouterr().out
 
 
 def test_a_finished_folder_is_not_overwritten(told):
@@ -165,17 +258,33 @@ def _refuse() -> list:
 
 
 def test_interrupted_it_goes_on_where_it_was(tmp_path, monkeypatch, python_pages):
+    """Three times: when the speed of the machine is known, before measuring, and at last to the end."""
+    asked = {**SHORT, "minutes": None}
     monkeypatch.setattr(story.harvest, "harvest", lambda: python_pages[::8])
-    monkeypatch.setattr(story, "_measure", _interrupt)
+    for name, value in {"MINUTES": 0.01, "FIRST": 0.05, "LOOK": 0.05, "rate": lambda tokens, seconds: 100.0}.items():
+        monkeypatch.setattr(speed, name, value)
     with pytest.raises(Interrupted, match="stemma quickstart --out .* goes on"):
-        quickstart(tmp_path / "q", **SHORT)
+        quickstart(tmp_path / "q", **asked, say=lambda text: _interrupt() if "100 tokens a second" in text else None)
+    assert read_run(tmp_path / "q/run")[1].budget == Budget("minutes", 0.02)
     written = (tmp_path / "q/train.txt").stat().st_mtime_ns
-    with pytest.raises(UserError, match="--minutes 0.02 --seed 0"):
+    monkeypatch.setattr(speed, "train_and_look", _fail)
+    monkeypatch.setattr(story, "begin", _fail)
+    monkeypatch.setattr(story, "_measure", _interrupt)
+    with pytest.raises(Interrupted):
+        quickstart(tmp_path / "q", **asked)
+    with pytest.raises(UserError, match=r"other settings \(--seed 0\)"):
         quickstart(tmp_path / "q", **{**SHORT, "minutes": 9})
     monkeypatch.undo()
-    monkeypatch.setattr(story, "pretrain", _interrupt)  # must not be called again
-    assert quickstart(tmp_path / "q", **SHORT)["masked"]
+    monkeypatch.setattr(story, "resume", _fail)
+    result = quickstart(tmp_path / "q", **asked)
+    assert result["minutes"] == 0.02 and result["speed"]["tokens_per_second"] == 100 and result["masked"]
+    assert "--minutes 0.02 " in result["commands"][2]
+    assert result["pretraining"]["elapsed_seconds"] >= 1.2
     assert (tmp_path / "q/train.txt").stat().st_mtime_ns == written
+
+
+def _fail(*_: object, **__: object) -> dict:
+    raise AssertionError("must not be called again")
 
 
 def _interrupt(*_: object, **__: object) -> dict:
@@ -194,7 +303,8 @@ def test_control_c_while_pretraining_exits_130_and_resumes(tmp_path):
 def test_any_run_gets_a_report(told, tmp_path):
     run = Path(told["out"]) / "run"
     page = write_report(run).read_text()
-    assert f"{told['pretraining']['validation_loss']:.3f}" in page and "stemma pretrain bert@tiny --corpus" in page
+    assert f"{told['pretraining']['validation_loss']:.3f}" in page
+    assert f"stemma pretrain {story.RECIPE} --corpus" in page
     with pytest.raises(UserError, match="not a run"):
         write_report(tmp_path)
 
@@ -208,4 +318,5 @@ def test_pretraining_pays(tmp_path):
     gain = np.mean(probe["pre-trained"]["test"]) - np.mean(probe["random"]["test"])
     assert gain > 2 * max(spread(probe["random"]["test"]), spread(probe["pre-trained"]["test"]))
     assert min(probe["pre-trained"]["test"]) > max(probe["random"]["test"])
+    assert result["verdicts"]["n-grams"]["winner"] == "pre-trained"
     assert np.mean(probe["random"]["train"]) > 0.95  # it had the time to learn what it was given

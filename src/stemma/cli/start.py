@@ -18,7 +18,8 @@ def register(app: typer.Typer) -> None:
 
 
 def quickstart(out: Annotated[Path, typer.Option(metavar="DIR", help="Where everything goes.")] = Path("quickstart"),
-               minutes: Annotated[float, typer.Option(help="How long to pre-train.")] = 4.0,
+               minutes: Annotated[float | None, typer.Option(
+                   help="How long to pre-train; by default 4, and up to 8 on a slow machine.")] = None,
                seed: SeedOption = 0,
                overwrite: Annotated[bool, typer.Option("--overwrite", help="Begin anew in --out.")] = False,
                json: JsonOption = False, debug: DebugOption = False) -> None:
@@ -38,16 +39,23 @@ def quickstart(out: Annotated[Path, typer.Option(metavar="DIR", help="Where ever
 def _tell(result: dict[str, Any]) -> None:
     """The story in numbers, each beside what it has to be compared with."""
     from statistics import mean
+    from textwrap import fill
 
-    from stemma.lab.quickstart.measure import spread
+    from stemma.lab.quickstart.explained import ANCESTOR, in_short
+    from stemma.lab.quickstart.measure import LEARNERS, spread
     from stemma.lab.quickstart.quickstart_page import READERS, guesses, question, threads
+    from stemma.lab.quickstart.usage import TITLES
 
     text, corpus, run, masked, probe = (result[key] for key in ("text", "corpus", "pretraining", "masked", "probe"))
     print(f"\nThe text: {counted(text['words'], 'word')} of your Python's documentation to learn from, "
           f"{counted(text['held_out_words'], 'word')} of other modules held out")
     print(f"  {counted(corpus['tokens'], 'token')} from a vocabulary of {corpus['vocabulary']:,}")
-    print(f"\nPre-training: {run['recipe']} with {len(result['changes'])} changes, "
-          f"{run['parameters'] / 1e6:.1f} M parameters")
+    changed = f" with {counted(len(result['changes']), 'change')}" if result["changes"] else ""
+    print(f"\nThe recipe: {run['recipe']}{changed}. What it changes from {ANCESTOR}, and why")
+    for why, changes in in_short(result["diff"]):
+        print(fill(f"{why}: {changes}", 100, initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False))
+    print(f"\nPre-training: {run['parameters'] / 1e6:.1f} M parameters")
+    print(f"  {result['speed']['said']}")
     print(f"  {counted(run['steps'], 'step')}, {counted(run['tokens'], 'token')} in {run['seconds']:.0f} s "
           f"({run['tokens_per_second']:,.0f} tokens/s on {threads(run)})")
     print(f"\nGuessing {result['places']:,} hidden tokens of the held-out modules")
@@ -60,13 +68,18 @@ def _tell(result: dict[str, Any]) -> None:
     print(f"\nLearning from {counted(result['labels'], 'label')} ({counted(result['seeds'], 'seed')}, "
           f"{result['tests']:,} test sentences)\n  {question(probe)}")
     _table([["", "test accuracy", "each seed"],
-            *([f"from {name} weights", f"{mean(probe[name]['test']):.3f} ± {spread(probe[name]['test']):.3f}",
-               " ".join(f"{value:.3f}" for value in probe[name]["test"])] for name in ("random", "pre-trained"))])
-    print(f"  {result['verdicts']['probe']['said']}")
+            *([title, f"{mean(probe[name]['test']):.3f} ± {spread(probe[name]['test']):.3f}",
+               " ".join(f"{value:.3f}" for value in probe[name]["test"])] for name, title in LEARNERS.items())])
+    for key in ("probe", "n-grams"):
+        print(f"  {result['verdicts'][key]['said']}")
     print("\nThe same by hand")
     for line in result["commands"]:
         print(f"  {line}")
     print(f"\nThe report is in {result['report']} ({result['took']:.0f} s in all)")
+    for place, lines in result["usage"].items():
+        print(f"\nUse the model {TITLES[place]}")
+        for line in lines:
+            print(f"  {line}")
 
 
 def _table(rows: list[list[str]]) -> None:

@@ -104,8 +104,7 @@ def _damage(pages: Sequence[Page], known: set[str], counts: dict[str, int], seed
                  if probe.replaced_words(sentence, REPLACED, vocabulary, rng) is not None]
     train, dev = _sizes(len(sentences), 2)
     made = probe.make("replaced_words", sentences, counts, seed, train, dev, REPLACED)
-    names = {probe.INTACT: "as written", probe.DAMAGED: "damaged"}
-    return {which: [("text", "label"), *((text, names[label]) for text, label in examples)]
+    return {which: [("text", "label"), *((text, probe.LABELS[label]) for text, label in examples)]
             for which, examples in (("train", made.train), ("dev", made.test))}
 
 

@@ -7,6 +7,7 @@ nothing is executed; the `pydoc` topics (the language reference behind `help()`)
 from __future__ import annotations
 
 import ast
+import os
 import re
 import sysconfig
 import warnings
@@ -94,10 +95,13 @@ def _page(name: str, kind: Literal["module", "topic"], documents: Iterable[str],
 
 def _sources(root: Path) -> Iterator[tuple[str, Literal["module", "topic"], list[str]]]:
     modules = {}
-    for path in root.rglob("*.py"):
-        parts = path.relative_to(root).with_suffix("").parts
-        if all(part.isidentifier() and part not in EXCLUDED for part in parts) and not parts[-1].startswith(GENERATED):
-            modules[".".join(parts[:-1] if parts[-1] == "__init__" and len(parts) > 1 else parts)] = path
+    for place, folders, names in os.walk(root):
+        folders[:] = filter(_is_documented, folders)  # the others are not entered: foreign packages can be many
+        package = Path(place).relative_to(root).parts
+        for stem in (name.removesuffix(".py") for name in names if name.endswith(".py")):
+            if _is_documented(stem) and not stem.startswith(GENERATED):
+                parts = package if stem == "__init__" and package else (*package, stem)
+                modules[".".join(parts)] = Path(place) / f"{stem}.py"
     for name, path in sorted(modules.items()):
         tree, source = _parse(path)
         if tree is not None:
@@ -105,6 +109,10 @@ def _sources(root: Path) -> Iterator[tuple[str, Literal["module", "topic"], list
     tree, _ = _parse(root / "pydoc_data" / "topics.py")
     for name, text in sorted(_topics(tree).items() if tree is not None else ()):
         yield name, "topic", [text]
+
+
+def _is_documented(name: str) -> bool:
+    return name.isidentifier() and name not in EXCLUDED
 
 
 def _parse(path: Path) -> tuple[ast.Module | None, str]:

@@ -17,6 +17,7 @@ from stemma.errors import UserError, did_you_mean
 
 SHORTEST, LONGEST = 8, 30                       # words of a sentence that is used
 INTACT, DAMAGED = 0, 1
+LABELS = {INTACT: "as written", DAMAGED: "damaged"}
 _MARKS = string.punctuation.replace("_", "")   # what may stand around a word; underscores belong to names
 
 Example = tuple[str, int]

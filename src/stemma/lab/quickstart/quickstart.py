@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,22 +23,23 @@ from stemma.corpus.shards import Corpus
 from stemma.errors import Interrupted, UserError, counted
 from stemma.files import NoSpace, folder_atomically, write_atomically
 from stemma.json_files import damage
-from stemma.lab.quickstart import harvest, probe
+from stemma.lab.quickstart import harvest, probe, speed
 from stemma.lineage import recipe, roles_needed
 from stemma.progress import stage
 from stemma.stored import list_finished, read_object, store_object, verify
 from stemma.text.tokenizer import Tokenizer
 from stemma.text.train import train_tokenizer
 from stemma.training.budget import Budget
-from stemma.training.pretrain import pretrain, resume
-from stemma.training.run import PLAN
+from stemma.training.pretrain import begin, resume
+from stemma.training.run import PLAN, Plan, create_run, read_run
+from stemma.training.source import adopt_tokenizer
 
 STATE, RESULT, REPORT = "quickstart.json", "result.json", "report.html"
-TRAIN, HELD_OUT, TOKENIZER, CORPUS, RUN = "train.txt", "held-out.txt", "tokenizer", "corpus", "run"
+TRAIN, HELD_OUT, TOKENIZER, CORPUS, RUN, TASK = "train.txt", "held-out.txt", "tokenizer", "corpus", "run", "task"
 HELD_OUT_SHARE = 0.1
 VOCABULARY = 4000
 RECIPE = "bert@tiny"
-# What a few minutes need that BERT's four days did not, and why.
+# What a few minutes need that BERT's four days did not; `explained.py` says why.
 CHANGES = (
     "remove=objective.next_sentence",
     "objective.masked_lm.rate=0.3",
@@ -62,21 +64,6 @@ CHANGES = (
     "training.optimizer.epsilon=1e-9",
     "training.checkpoint_every=1000",
 )
-REASONS = {
-    "objective.next_sentence": "a few minutes are enough for one question",
-    "objective.masked_lm.dynamic": "new masks at every pass: the text is read many times",
-    "objective.masked_lm": "more hidden words a step, each of them a real question",
-    "corpus": "no padding, and attention that has little to look through",
-    "network.heads": "more heads, more chances that one finds the neighbours early",
-    "network.norm": "gradients reach every layer from the first step",
-    "network.embedding": "words and places enter at the same strength",
-    "network.position": "the step to a neighbour is the same everywhere, so it is learnt once",
-    "network.initialization": "scores of attention differ from the start, where 0.02 leaves them all alike",
-    "network.dropout": "far from memorising in a few minutes",
-    "network.attention": "far from memorising in a few minutes",
-    "tokenizer": "the corpus brings its own vocabulary; a small one is seen often enough to be learnt",
-    "training": "many small steps",
-}
 PROBE, STRENGTH = "replaced_words", 6
 FILLED = 6
 
@@ -85,18 +72,21 @@ FILLED = 6
 class Wishes:
     """What was asked for; an interrupted quickstart can only go on under the same wishes."""
 
-    minutes: float
+    minutes: float | None  # None: as many as this machine needs
     seed: int
     seeds: int
     labels: int
     tests: int
 
 
-def quickstart(out: str | Path = "quickstart", *, minutes: float = 4.0, seed: int = 0, seeds: int = 3,
+def quickstart(out: str | Path = "quickstart", *, minutes: float | None = None, seed: int = 0, seeds: int = 3,
                labels: int = 400, tests: int = 1000, overwrite: bool = False, show: bool = False,
                say: Callable[[str], None] = lambda text: None,
                notice: Callable[[str], None] = lambda text: None) -> dict[str, Any]:
-    """Run what is not yet done of the story and return its numbers; `say` hears the beginning of each stage."""
+    """Run what is not yet done of the story and return its numbers; `say` hears the beginning of each stage.
+
+    Without `minutes` a slow machine pre-trains for longer than the usual.
+    """
     folder, wishes = Path(out), Wishes(minutes, seed, seeds, labels, tests)
     Budget.choose(None, None, minutes, 1)  # refuses what is no budget before anything is written
     stages = Stages.begin(folder, wishes, overwrite)
@@ -111,8 +101,10 @@ def quickstart(out: str | Path = "quickstart", *, minutes: float = 4.0, seed: in
                 stages.note("corpus", _build_corpus(folder, notice))
         with stages.run("pretrain") as due:
             if due:
-                say(f"pre-training {RECIPE} with {len(CHANGES)} changes for {counted(minutes, 'minute')}")
-                stages.note("pretrain", _pretrain(folder, wishes, show, notice))
+                changed = f" with {counted(len(CHANGES), 'change')}" if CHANGES else ""
+                usual = speed.MINUTES if minutes is None else minutes
+                say(f"pre-training {RECIPE}{changed} for {counted(usual, 'minute')}")
+                stages.note("pretrain", _pretrain(folder, stages, show, say, notice))
         with stages.run("worth") as due:
             if due:
                 say("measuring what it was worth on held-out text")
@@ -128,12 +120,15 @@ def quickstart(out: str | Path = "quickstart", *, minutes: float = 4.0, seed: in
         again = f"stemma quickstart --out {shlex.quote(str(out))}"
         raise Interrupted(f"{reached}; `{again}` goes on from there.") from error
     result = stages.result() | {"out": str(out), "report": str(folder / REPORT), "recipe": RECIPE,
-                                "changes": list(CHANGES), "commands": commands(folder, wishes)}
+                                "changes": list(CHANGES)}
+    from stemma.lab.quickstart.explained import explained
     from stemma.lab.quickstart.quickstart_page import write_page
+    from stemma.lab.quickstart.usage import usage
     from stemma.lab.quickstart.verdict import verdicts
 
-    result["verdicts"] = verdicts(result)
-    write_page(result, folder, REASONS)
+    result |= {"commands": commands(folder, result["minutes"], seed), "usage": usage(folder / RUN, folder / TASK),
+               "diff": explained(read_run(folder / RUN)[0]), "verdicts": verdicts(result)}
+    write_page(result, folder)
     write_atomically(folder / RESULT, json.dumps(result, indent=1))
     return result
 
@@ -150,7 +145,7 @@ class Stages:
         known = (folder / STATE).is_file()
         if overwrite or not known:
             with folder_atomically(folder, overwrite=overwrite and known, checksums=False) as place:
-                cls(place, wishes, {})._write()
+                cls(place, wishes, {}).write()
             return cls(folder, wishes, {})
         if (folder / RESULT).is_file():
             raise UserError(f"{folder} holds a finished quickstart; look at {folder / REPORT}, choose another --out, "
@@ -159,41 +154,49 @@ class Stages:
         stored = read_object(folder / STATE, advice)
         with damage(folder / STATE, advice):
             if stored["wishes"] != asdict(wishes):
-                before = f"--minutes {stored['wishes']['minutes']:g} --seed {stored['wishes']['seed']}"
+                asked = stored["wishes"]["minutes"]
+                before = f"{'' if asked is None else f'--minutes {asked:g} '}--seed {stored['wishes']['seed']}"
                 raise UserError(f"the quickstart in {folder} was begun with other settings ({before}); go on with "
                                 "those, or add --overwrite.")
-            return cls(folder, wishes, dict(stored["found"]))
+            found = dict(stored["found"])
+            if "pretrain" in found:
+                float(found["speed"]["minutes"])  # every report says how long it took, and why
+            return cls(folder, wishes, found)
 
     @contextmanager
     def run(self, name: str) -> Iterator[bool]:
-        began, due = time.perf_counter(), name not in self.found
+        began, worked, due = time.perf_counter(), time.process_time(), name not in self.found
         with stage(f"quickstart, {name}", bar="none"):
             yield due
         if due:
-            self.found[name]["took"] = time.perf_counter() - began
-            self._write()
+            self.found[name] |= {"took": time.perf_counter() - began, "cpu": time.process_time() - worked}
+            self.write()
 
     def note(self, name: str, found: dict[str, Any]) -> None:
         self.found[name] = found
 
     def result(self) -> dict[str, Any]:
-        found = {name: self.found[name] for name in ("text", "corpus")} | {"pretraining": self.found["pretrain"]}
-        return {**asdict(self.wishes), **found, **self.found["worth"],
-                "took": sum(stage["took"] for stage in self.found.values())}
+        stages = {name: self.found[name] for name in ("text", "corpus", "pretrain", "worth")}
+        told = {name: stages[name] for name in ("text", "corpus")} | {"pretraining": stages["pretrain"]}
+        return {**asdict(self.wishes), **told, **stages["worth"], "speed": self.found["speed"],
+                "minutes": self.found["speed"]["minutes"], "took": sum(stage["took"] for stage in stages.values()),
+                "stages": {name: {key: found[key] for key in ("took", "cpu")} for name, found in stages.items()}}
 
-    def _write(self) -> None:
+    def write(self) -> None:
         state = {"wishes": asdict(self.wishes), "found": self.found}
         store_object(self.folder / STATE, state)
 
 
-def commands(folder: Path, wishes: Wishes) -> list[str]:
+def commands(folder: Path, minutes: float, seed: int) -> list[str]:
     """The same by hand."""
     text, tokenizer, corpus, run = (shlex.quote(str(folder / name)) for name in (TRAIN, TOKENIZER, CORPUS, RUN))
-    return [f"stemma tokenizer train {text} --for {RECIPE} --vocab-size {VOCABULARY} --out {tokenizer}",
+    ours, theirs = (chosen.settings.tokenizer for chosen in (recipe(RECIPE, CHANGES), recipe(RECIPE)))
+    kind = f" --kind {ours.kind}" if ours.kind != theirs.kind else ""
+    case = f" --{'' if ours.lowercase else 'no-'}lowercase" if ours.lowercase != theirs.lowercase else ""
+    return [f"stemma tokenizer train {text} --for {RECIPE}{kind}{case} --vocab-size {VOCABULARY} --out {tokenizer}",
             f"stemma corpus build {text} --tokenizer {tokenizer} --sentences line --out {corpus}",
-            f"stemma pretrain {RECIPE} --corpus {corpus} --out {run} --minutes {wishes.minutes:g} --seed {wishes.seed} "
-            + " ".join(CHANGES),
-            f'stemma fill {run} "return the [MASK] of the list."']
+            " ".join(["stemma pretrain", RECIPE, "--corpus", corpus, "--out", run, f"--minutes {minutes:g}",
+                      f"--seed {seed}", *map(shlex.quote, CHANGES)])]
 
 
 def _write_text(folder: Path, seed: int) -> dict[str, Any]:
@@ -208,7 +211,7 @@ def _write_text(folder: Path, seed: int) -> dict[str, Any]:
 
 
 def _build_corpus(folder: Path, notice: Callable[[str], None]) -> dict[str, Any]:
-    chosen = recipe(RECIPE)
+    chosen = recipe(RECIPE, CHANGES)
     settings = chosen.settings.tokenizer
     tokenizer = train_tokenizer(_lines(folder / TRAIN), settings.kind, VOCABULARY, lowercase=settings.lowercase,
                                 roles=roles_needed(chosen), cjk_spacing=settings.cjk_spacing, notice=notice)
@@ -219,12 +222,25 @@ def _build_corpus(folder: Path, notice: Callable[[str], None]) -> dict[str, Any]
             "unknown_rate": built["unknown_rate"]}
 
 
-def _pretrain(folder: Path, wishes: Wishes, show: bool, notice: Callable[[str], None]) -> dict[str, Any]:
-    run = folder / RUN
+def _pretrain(folder: Path, stages: Stages, show: bool, say: Callable[[str], None],
+              notice: Callable[[str], None]) -> dict[str, Any]:
+    run, wishes = folder / RUN, stages.wishes
+
+    def found(told: dict[str, Any]) -> None:
+        """How long it takes is decided once, so that an interrupted run ends where it would have ended."""
+        stages.note("speed", told)
+        stages.write()
+        say(told["said"])
+
+    work = None if "speed" in stages.found else partial(speed.train_and_look, asked=wishes.minutes, note=found)
     if (run / PLAN).is_file():
-        return resume(run, show=show, notice=notice)
-    return pretrain(RECIPE, folder / CORPUS, run, minutes=wishes.minutes, seed=wishes.seed, changes=CHANGES, show=show,
-                    notice=notice)
+        return resume(run, show=show, notice=notice, work=work)
+    minutes = stages.found["speed"]["minutes"] if work is None else wishes.minutes or speed.MINUTES
+    corpus = Corpus.open(folder / CORPUS)
+    plan = Plan(str(corpus.path.resolve()), [], Budget("minutes", minutes), wishes.seed,
+                fingerprint=corpus.fingerprint, split_first=True)
+    create_run(run, adopt_tokenizer(recipe(RECIPE, CHANGES), corpus), plan, overwrite=False)
+    return begin(run, show, notice, work=work)
 
 
 def _measure(folder: Path, wishes: Wishes, say: Callable[[str], None]) -> dict[str, Any]:
@@ -241,6 +257,10 @@ def _measure(folder: Path, wishes: Wishes, say: Callable[[str], None]) -> dict[s
     counts = probe.count_words(_lines(folder / TRAIN))
     probes = [probe.make(PROBE, held_out, counts, wishes.seed + number, wishes.labels, wishes.tests, STRENGTH)
               for number in range(wishes.seeds)]
+    with folder_atomically(folder / TASK, overwrite=True) as place:
+        for name, examples in (("train", probes[0].train), ("test", probes[0].test)):
+            rows = (json.dumps({"text": text, "label": probe.LABELS[label]}) for text, label in examples)
+            (place / f"{name}.jsonl").write_text("\n".join(rows) + "\n", encoding="utf-8")
     settings = Settings()
     starts = measure.compare_starts(model, probes, settings, wishes.seed, say)
     return {"places": int(hidden.scored.sum()), "masked": masked,

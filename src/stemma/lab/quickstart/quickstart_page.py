@@ -8,16 +8,19 @@ from typing import Any
 
 import numpy as np
 
-from stemma.lab.quickstart.measure import spread
+from stemma.errors import counted
+from stemma.lab.quickstart.explained import ANCESTOR
+from stemma.lab.quickstart.measure import LEARNERS, spread
+from stemma.lab.quickstart.usage import TITLES
 from stemma.lab.report.page import Page
-from stemma.lab.report.run_report import add_changes, draw_curve
+from stemma.lab.report.run_report import draw_curve, value_text
 from stemma.training.run import read_run
 
 READERS = {"unigram": "always the most frequent token", "bigram": "counts what follows the left neighbour",
            "two-sided": "counts what stands between both neighbours", "model": "the pre-trained model"}
 
 
-def write_page(result: Mapping[str, Any], folder: Path, reasons: Mapping[str, str]) -> Path:
+def write_page(result: Mapping[str, Any], folder: Path) -> Path:
     from stemma.lab.report.plots import bars
 
     masked, probe, run = result["masked"], result["probe"], result["pretraining"]
@@ -34,7 +37,7 @@ def write_page(result: Mapping[str, Any], folder: Path, reasons: Mapping[str, st
                  f"A vocabulary of {corpus['vocabulary']:,} pieces turns the training text into "
                  f"{corpus['tokens']:,} tokens, a sentence a line.")
 
-    page.section("How it learned").figure(
+    page.section("How it learned", f"{result['speed']['said'].capitalize()}.").figure(
         draw_curve(Path(run["run"]), result["curve_baselines"]),
         f"Loss over {run['steps']:,} steps ({run['tokens']:,} tokens). Held-out: documents that the run itself put "
         "aside. Dashed: what counting loses at the very same hidden places.")
@@ -49,34 +52,47 @@ def write_page(result: Mapping[str, Any], folder: Path, reasons: Mapping[str, st
                "Drawn at random from the held-out text, not chosen.")
 
     page.section("Learning from few labels", f"{question(probe)} {result['labels']} labelled sentences to learn from, "
-                 f"{result['tests']:,} to be tested on, all from held-out modules. Both starts are the same network, "
-                 "fine-tuned by the same code with the same settings, all weights of it; every seed draws its own "
-                 "sentences, its own random weights and its own order.")
+                 f"{result['tests']:,} to be tested on, all from held-out modules. Random and pre-trained weights are "
+                 "two starts of the same network, fine-tuned by the same code with the same settings. The third "
+                 "learner is logistic regression over word and character n-grams, its penalty chosen by "
+                 "cross-validation on the same labels. Every seed draws its own sentences, its own random weights and "
+                 "its own order.")
     page.code(f"as written  {probe['example']['intact']}\ndamaged     {probe['example']['damaged']}")
-    starts = [(f"{name} weights", probe[name]["test"]) for name in ("random", "pre-trained")]
-    page.figure(bars(starts, "test accuracy", ("guessing", 0.5)),
+    learners = [(title, probe[name]["test"]) for name, title in LEARNERS.items()]
+    page.figure(bars(learners, "test accuracy", ("guessing", 0.5)),
                 f"Bars: means of {result['seeds']} seeds; points: the seeds.")
-    page.table(["start", "test accuracy", "spread", "on its own training sentences"],
-               [[f"{name} weights", f"{np.mean(probe[name]['test']):.3f}", f"{spread(probe[name]['test']):.3f}",
-                 f"{np.mean(probe[name]['train']):.3f}"] for name in ("random", "pre-trained")],
-               f"Means over the seeds and their standard deviation, after {probe['settings']['epochs']} epochs at a "
-               f"highest rate of {probe['settings']['learning_rate']:g}. The last column says whether a start had the "
-               "time to learn what it was given.")
+    page.table(["learner", "test accuracy", "spread", "on its own training sentences"],
+               [[title, f"{np.mean(probe[name]['test']):.3f}", f"{spread(probe[name]['test']):.3f}",
+                 f"{np.mean(probe[name]['train']):.3f}"] for name, title in LEARNERS.items()],
+               "Means over the seeds and their standard deviation. Fine-tuning takes "
+               f"{probe['settings']['epochs']} epochs at a peak learning rate of "
+               f"{probe['settings']['learning_rate']:g}. The last column says whether the training sentences "
+               "themselves were learnt.")
 
-    page.section("The recipe", f"`{chosen.label}` is {chosen.title} ({chosen.paper}) at the size of a laptop. A few "
-                 "minutes are not four days, so this run changed some of it:")
-    add_changes(page, chosen, reasons)
+    changed = f" with {counted(len(result['changes']), 'change')} for this run" if result["changes"] else ""
+    page.section("The recipe", f"`{chosen.label}` is {chosen.title} ({chosen.paper}) at the size of a laptop{changed}. "
+                 f"What it changes from `{ANCESTOR}`, and why:")
+    page.table(["key", ANCESTOR, "this run", "why"],
+               [[f"`{change['key']}`", value_text(change["from"]),
+                 "removed" if change["to"] is None else value_text(change["to"]), change["why"]]
+                for change in result["diff"]],
+               f"As `stemma diff {ANCESTOR} {chosen.label}` lists it, with the vocabulary of this text. The reasons "
+               "are why each change was made; `stemma ablate` measures what one is worth.")
+    page.section("Use it")
+    for place, lines in result["usage"].items():
+        page.text(f"{TITLES[place]}:".capitalize()).code("\n".join(lines))
     page.section("Do it yourself", "The same by hand, on this text or on yours:").code("\n".join(result["commands"]))
     return page.write(folder / "report.html")
 
 
 def headline(result: Mapping[str, Any]) -> list[tuple[str, str]]:
     masked, probe = result["masked"], result["probe"]
-    before, after = np.mean(probe["random"]["test"]), np.mean(probe["pre-trained"]["test"])
+    before, linear, after = (np.mean(probe[name]["test"]) for name in LEARNERS)
     return [(f"{masked['model']['accuracy']:.1%}", "of hidden tokens guessed; always naming the most frequent one gets "
              f"{masked['unigram']['accuracy']:.1%}, the left neighbour {masked['bigram']['accuracy']:.1%}, both "
              f"{masked['two-sided']['accuracy']:.1%}"),
-            (f"{after:.1%}", f"right after {result['labels']} labels; random weights reach {before:.1%}"),
+            (f"{after:.1%}", f"right after {result['labels']} labels; random weights reach {before:.1%}, "
+             f"n-grams {linear:.1%}"),
             (f"{masked['model']['loss']:.2f}", f"nats a hidden token; unigram {masked['unigram']['loss']:.2f}, "
              f"two-sided counts {masked['two-sided']['loss']:.2f}")]
 

@@ -1,4 +1,4 @@
-"""Which side won the quickstart's two comparisons, whichever it was: one sentence each, from the numbers alone.
+"""Which side won the quickstart's comparisons, whichever it was: one sentence each, from the numbers alone.
 
 The same sentences stand in the printed summary, in report.html and in result.json, so none of them can claim more
 than another. Numbers are compared as they are printed: a lead that nobody can see is no lead.
@@ -14,11 +14,14 @@ from stemma.errors import counted
 
 COUNTERS = {"unigram": "always naming the most frequent token", "bigram": "counting left neighbours",
             "two-sided": "counting both neighbours"}
+RIVALS = {"random": "random weights", "n-grams": "a linear classifier of n-grams"}
 
 
 def verdicts(result: Mapping[str, Any]) -> dict[str, dict[str, str]]:
     """Of each question: `winner`, and `said`, the sentence."""
-    return {"masked": _masked(result["masked"]), "probe": _probe(result["probe"], result["labels"])}
+    return {"masked": _masked(result["masked"]),
+            **{key: _probe(result["probe"], rival, result["labels"])
+               for key, rival in (("probe", "random"), ("n-grams", "n-grams"))}}
 
 
 def _masked(masked: Mapping[str, Mapping[str, float]]) -> dict[str, str]:
@@ -41,21 +44,21 @@ def _masked(masked: Mapping[str, Mapping[str, float]]) -> dict[str, str]:
     return {"winner": winner, "against": rival, "said": f"{said}: {figures}."}
 
 
-def _probe(probe: Mapping[str, Any], labels: int) -> dict[str, str]:
-    """Seed by seed: both starts of a seed share their examples, so a seed is one comparison."""
-    random, trained = ([round(value, 3) for value in probe[name]["test"]] for name in ("random", "pre-trained"))
-    better, worse = _wins(trained, random), _wins(random, trained)
-    figures = f"test accuracy {mean(trained):.3f} against {mean(random):.3f} after {counted(labels, 'label')}"
-    every = f"in {'all ' if len(random) > 1 else ''}{len(random)} seed{'' if len(random) == 1 else 's'}"
-    if better == len(random):
-        winner, said = "pre-trained", f"Pre-trained weights beat random weights {every}"
-    elif worse == len(random):
-        winner, said = "random", f"Pre-trained weights are worse than random weights {every}"
+def _probe(probe: Mapping[str, Any], rival: str, labels: int) -> dict[str, str]:
+    """Seed by seed: all who learn in one seed share its examples, so a seed is one comparison."""
+    theirs, ours = ([round(value, 3) for value in probe[name]["test"]] for name in (rival, "pre-trained"))
+    better, worse = _wins(ours, theirs), _wins(theirs, ours)
+    figures = f"test accuracy {mean(ours):.3f} against {mean(theirs):.3f} after {counted(labels, 'label')}"
+    every = f"in {'all ' if len(ours) > 1 else ''}{len(ours)} seed{'' if len(ours) == 1 else 's'}"
+    if better == len(ours):
+        winner, said = "pre-trained", f"Pre-trained weights beat {RIVALS[rival]} {every}"
+    elif worse == len(ours):
+        winner, said = rival, f"Pre-trained weights are worse than {RIVALS[rival]} {every}"
     else:
         winner = "neither"
-        said = (f"Neither start wins: pre-trained weights are better in {better} and worse in {worse} of "
-                f"{len(random)} seeds")
-    return {"winner": winner, "against": "random", "said": f"{said}: {figures}."}
+        said = (f"Neither pre-trained weights nor {RIVALS[rival]} win: pre-trained weights are better in {better} and "
+                f"worse in {worse} of {counted(len(ours), 'seed')}")
+    return {"winner": winner, "against": rival, "said": f"{said}: {figures}."}
 
 
 def _wins(ours: Sequence[float], theirs: Sequence[float]) -> int:

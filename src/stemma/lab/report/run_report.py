@@ -92,8 +92,8 @@ def draw_tasks(tasks: Mapping[str, Mapping[str, Sequence[tuple[float, float]]]],
     return small_curves(drawn, "million tokens read", "loss in nats, task by task (lower is better)")
 
 
-def add_changes(page: Page, chosen: Recipe, reasons: Mapping[str, str] | None = None) -> None:
-    """What the run changed from the recipe of its name, and why, where somebody knows."""
+def add_changes(page: Page, chosen: Recipe) -> None:
+    """What the run changed from the recipe of its name."""
     try:
         changes = diff(recipe(chosen.label), chosen)
     except UserError:  # a recipe of the user's own: nothing to compare it with
@@ -102,12 +102,10 @@ def add_changes(page: Page, chosen: Recipe, reasons: Mapping[str, str] | None = 
     if not changes:
         page.text(f"Nothing was changed from `{chosen.label}`.")
         return
-    rows = [[f"`{change.key}`", _shown(change.before), "removed" if change.after is None else _shown(change.after),
-             *([_reason(change.key, reasons)] if reasons else [])] for change in changes]
-    caution = " The reasons are why each was tried; they were not measured one by one." if reasons else ""
-    page.table(["key", chosen.label, "this run", *(["why"] if reasons else [])], rows,
-               f"What this run changed from `{chosen.label}`; all else is as `stemma show {chosen.label}` says."
-               f"{caution}")
+    page.table(["key", chosen.label, "this run"],
+               [[f"`{change.key}`", value_text(change.before),
+                 "removed" if change.after is None else value_text(change.after)] for change in changes],
+               f"What this run changed from `{chosen.label}`; all else is as `stemma show {chosen.label}` says.")
 
 
 def command(chosen: Recipe, plan: Plan, run: Path) -> str:
@@ -174,12 +172,12 @@ def _rows(result: Mapping[str, Any]) -> list[list[str]]:
              "validation_loss": "held-out loss (nats)", "unigram_loss": "held-out loss of the unigram baseline (nats)",
              "tokens_per_second": "tokens a second", "seconds": "seconds", "parameters": "parameters",
              "precision": "number format", "threads": "threads"}
-    return [[name, _shown(result[key])] for key, name in named.items() if result.get(key) is not None]
+    return [[name, value_text(result[key])] for key, name in named.items() if result.get(key) is not None]
 
 
 def _score_rows(metrics: Mapping[str, Any]) -> list[list[str]]:
     """Every number that a fine-tune was scored by, with what it was counted on."""
-    return [[f"{name}: {key.replace('tasks.', '')}", _shown(value)] for name, scores in metrics.items()
+    return [[f"{name}: {key.replace('tasks.', '')}", value_text(value)] for name, scores in metrics.items()
             for key, value in flatten(scores).items()]
 
 
@@ -188,11 +186,8 @@ def _caption(result: Mapping[str, Any]) -> str:
             "themselves (means over stretches). Dashed: what knowing only how often each token occurs would lose.")
 
 
-def _reason(key: str, reasons: Mapping[str, str]) -> str:
-    return next((why for start, why in reasons.items() if key.startswith(start)), "")
-
-
-def _shown(value: Any) -> str:
+def value_text(value: Any) -> str:
+    """A value of a recipe or a result as a person reads it."""
     if value is None:
         return "none"
     if isinstance(value, Mapping):

@@ -1,0 +1,82 @@
+"""How fast this machine reads, and for how long the quickstart trains because of it.
+
+The first seconds of the run itself are the measurement, so nothing is spent on it. A machine on which the usual
+minutes are too few tokens to get past counting neighbours trains for longer, up to MOST times the usual; whoever asks
+for a number of minutes gets that number, and is told what to expect of it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from stemma.errors import counted
+from stemma.training.budget import Budget
+from stemma.training.pretrain import Notice, open_training
+from stemma.training.run import read_run
+
+MINUTES = 4.0         # of pre-training, unless asked for
+ENOUGH = 2_500_000    # tokens: with fewer, the model is not better than counting neighbours
+MOST = 2.0            # times MINUTES is the longest that a slow machine is given
+FIRST, LOOK = 2.0, 6.0   # seconds: steps that are slow because they are the first ones, and those that are measured
+
+
+@dataclass(frozen=True)
+class Speed:
+    """What was measured and what follows from it."""
+
+    tokens_per_second: float
+    minutes: float        # for which is trained
+    said: str
+
+    @classmethod
+    def of(cls, tokens_per_second: float, asked: float | None) -> Speed:
+        minutes = MINUTES if asked is None else asked
+        needed = ENOUGH / tokens_per_second / 60
+        rate = f"this machine reads about {tokens_per_second:,.0f} tokens a second"
+        within = f"{rate}: {_millions(tokens_per_second * 60 * minutes)} in {counted(minutes, 'minute')}"
+        if needed <= minutes:
+            return cls(tokens_per_second, minutes, within)
+        short = f"{within}, fewer than the {ENOUGH / 1e6:g} million that it takes to be better than counting neighbours"
+        rounded = math.ceil(needed * 4) / 4
+        if asked is not None:
+            return cls(tokens_per_second, minutes, f"{short}; --minutes {rounded:g} would be enough")
+        longer = min(rounded, MOST * MINUTES)
+        if longer == rounded:
+            return cls(tokens_per_second, longer, f"{short}; so it trains for {counted(longer, 'minute')} instead")
+        return cls(tokens_per_second, longer, f"{short}; it trains for {counted(longer, 'minute')} instead, still only "
+                   f"{_millions(tokens_per_second * 60 * longer)}: expect the model to be worse than counting "
+                   f"(--minutes {rounded:g} would be enough)")
+
+
+def train_and_look(run: Path, show: bool, notice: Notice, asked: float | None,
+                   note: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
+    """The run's training; after its first seconds the speed is noted and, if need be, the budget made longer."""
+    training = open_training(run, show, notice)
+    loop = training.loop
+    with loop:
+        loop.show = False  # one bar is enough
+        loop.advance(FIRST)
+        before = loop.course.tokens, loop.course.seconds
+        if loop.advance(LOOK):
+            before = 0, 0.0  # it is over already
+        speed = Speed.of(rate(loop.course.tokens - before[0], loop.course.seconds - before[1]), asked)
+        loop.budget = Budget("minutes", speed.minutes)
+        replace(read_run(run)[1], budget=loop.budget).write(run)
+        note(asdict(speed))
+        loop.show = show
+        loop.advance()
+        told = loop.conclude()
+    return training.finish(told, notice)
+
+
+def rate(tokens: int, seconds: float) -> float:
+    """Tokens a second."""
+    return tokens / max(seconds, 1e-9)
+
+
+def _millions(tokens: float) -> str:
+    return f"{tokens / 1e6:.1f} million tokens"
