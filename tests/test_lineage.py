@@ -239,7 +239,7 @@ def test_the_sentences_of_two_mistakes():
     ("objective.maskd_lm.rate=0.2", 'no objective "maskd_lm"'),
     ("training.optimizer.kind=adamx", 'Did you mean "adamax"?'),
     ("training.precision=fp23", "must be one of auto, fp32, bf16"),
-    ("network.position.kind=[1]", "must be one of learned, sinusoidal, relative_xl, bucketed, none"),
+    ("network.position.kind=[1]", "must be one of learned, sinusoidal, relative_xl, bucketed, rotary, none"),
     ("corpus.pair=start A separator", "must hold A and then B"),
     ("corpus.single=start A sepparator", 'Did you mean "separator"?'),
     ("network.layers", "key=value"),

@@ -44,7 +44,8 @@ def spelled(mask: Mask, queries: int, keys: int) -> torch.Tensor:
     assert [mask.causal, mask.dense is not None, mask.band is not None].count(True) <= 1
     if mask.band is not None:
         assert queries == keys
-        return torch.ones(queries, keys).tril().triu(1 - mask.band).bool().expand(BATCH, queries, keys)
+        seen = torch.ones(queries, keys).triu(-mask.band[0]).tril(mask.band[1]).bool().expand(BATCH, queries, keys)
+        return seen if mask.real is None else seen & (mask.real[:, None] | torch.eye(queries).bool())
     if mask.causal:  # torch's flag: a triangle from the first key on
         return torch.ones(queries, keys).tril().bool().expand(BATCH, queries, keys)
     if mask.dense is None:
@@ -57,7 +58,10 @@ def spelled(mask: Mask, queries: int, keys: int) -> torch.Tensor:
 @pytest.mark.parametrize("memory", [0, 1, 4])
 def test_compiled_and_asked_agree_with_plain_words(names, memory):
     rule, expected = combined(names), plain(names, LENGTH, LENGTH + memory)
-    assert torch.equal(spelled(rule.compile(LENGTH, LENGTH + memory), LENGTH, LENGTH + memory), expected)
+    compiled = expected
+    if {"window", "padded"} <= set(names) and "others" not in names:  # padding may have nothing else within its window
+        compiled = expected | torch.ones(LENGTH, LENGTH + memory).triu(memory).tril(memory).bool()
+    assert torch.equal(spelled(rule.compile(LENGTH, LENGTH + memory), LENGTH, LENGTH + memory), compiled)
     places = torch.arange(-memory, LENGTH)
     asked = rule.allows(places[memory:], places)
     assert torch.equal(asked.expand(BATCH, LENGTH, LENGTH + memory), expected)
@@ -114,19 +118,40 @@ def test_moving_to_a_device_keeps_the_rule(names):
     assert away.dense is None or away.dense.device.type == "meta"
 
 
-@pytest.mark.parametrize(("back", "kind"), [(0, "band"), (1, "band"), (2, "dense"), (4, "dense"), (5, "causal"),
-                                            (9, "causal")])
+@pytest.mark.parametrize(("back", "kind"), [(0, "band"), (1, "band"), (2, "band"), (3, "dense"), (4, "dense"),
+                                            (5, "causal"), (9, "causal")])
 def test_a_causal_band_compiles_to_the_cheapest_form(back, kind):
-    """Blocks pay only where the band is less than half of the text; a band as wide as the text is none."""
+    """Blocks pay only where one sees less than the whole text; a band as wide as the text is none."""
     mask = (Causal() & Window(back, 0)).compile(LENGTH, LENGTH)
     found = "band" if mask.band else "causal" if mask.causal else "dense"
     assert found == kind
     assert torch.equal(spelled(mask, LENGTH, LENGTH)[0], (Causal() & Window(back, 3)).grid(LENGTH))
 
 
-def test_a_band_behind_a_cache_or_with_padding_is_spelled_out():
+@pytest.mark.parametrize(("back", "ahead", "kind"), [(0, 0, "band"), (1, 1, "band"), (2, 0, "band"), (0, 2, "band"),
+                                                     (2, 1, "dense"), (5, 4, "dense"), (5, 5, "none"), (9, 9, "none")])
+@pytest.mark.parametrize("padded", [False, True])
+def test_a_band_on_both_sides_compiles_to_the_cheapest_form(back, ahead, kind, padded):
+    rule = Window(back, ahead) & Padded(REAL) if padded else Window(back, ahead)
+    mask = rule.compile(LENGTH, LENGTH)
+    line = mask.dense is not None and mask.dense.shape[2] == 1  # only says which keys are padding
+    assert ("band" if mask.band else "none" if mask.dense is None or line else "dense") == kind
+    expected = rule.grid(LENGTH) if not padded else torch.stack([rule.grid(LENGTH, row) for row in range(BATCH)])
+    if padded and kind != "none":
+        expected = expected | torch.eye(LENGTH).bool()
+    assert torch.equal(spelled(mask, LENGTH, LENGTH), expected.expand(BATCH, -1, -1))
+
+
+def test_no_band_with_padding_makes_a_mask_of_all_pairs():
+    """Memory grows with the length alone."""
+    length = 1 << 14
+    mask = (Window(64, 64) & Padded(torch.ones(2, length).bool())).compile(length, length)
+    assert mask.dense is None and mask.real.shape == (2, length)
+
+
+def test_a_band_behind_a_cache_is_spelled_out():
     assert (Causal() & Window(1, 0)).compile(LENGTH, LENGTH + 2).dense is not None
-    assert (Causal() & Window(1, 0) & Padded(REAL)).compile(LENGTH, LENGTH).dense is not None
+    assert Window(1, 1).compile(LENGTH, LENGTH + 2).dense is not None
     assert (Causal() & Window(1, -1)).compile(LENGTH, LENGTH).dense is not None  # does not see itself: no band
 
 

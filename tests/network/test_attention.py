@@ -85,11 +85,33 @@ def test_a_band_in_blocks_equals_the_same_band_as_a_mask(length, band, dropout):
     query, key, value = (torch.randn(BATCH, HEADS, length, WIDTH, generator=rng) for _ in range(3))
     seen = (Causal() & Window(band - 1, 0)).grid(length)
     expected = attend(query, key, value, Mask(dense=seen[None, None]), 0.0)
-    torch.testing.assert_close(attend(query, key, value, Mask(band=band), dropout), expected)
+    torch.testing.assert_close(attend(query, key, value, Mask(band=(band - 1, 0)), dropout), expected)
 
 
 @pytest.mark.parametrize("dropout", [0.0, NEARLY_NOTHING])
-@pytest.mark.parametrize("mask", [Mask(), Mask(causal=True), Mask(band=2), Mask(dense=REAL[:, None, None])],
+@pytest.mark.parametrize("length", [1, 7, 16, 23])
+@pytest.mark.parametrize("band", [(1, 1), (3, 3), (0, 2), (2, 5)])
+@pytest.mark.parametrize("padded", [False, True])
+def test_a_band_on_both_sides_equals_the_same_as_a_mask(length, band, dropout, padded):
+    """With padding too, whose places have nobody around them but themselves; and gradients are equal."""
+    rng = torch.Generator().manual_seed(length)
+    tensors = [torch.randn(BATCH, HEADS, length, WIDTH, generator=rng, requires_grad=True) for _ in range(3)]
+    place = torch.arange(length)
+    real = torch.stack([place < max(1, length - 9 * row) for row in range(BATCH)]) if padded else None
+    seen = Window(*band).grid(length)[None]
+    if real is not None:
+        seen = seen & (real[:, None] | torch.eye(length).bool())
+    results = [attend(*tensors, mask, drop) for mask, drop in ((Mask(dense=seen[:, None]), 0.0),
+                                                               (Mask(band=band, real=real), dropout))]
+    assert results[1].isfinite().all()
+    torch.testing.assert_close(*results)
+    grads = [torch.autograd.grad(result.square().sum(), tensors) for result in results]
+    for one, other in zip(*grads, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("dropout", [0.0, NEARLY_NOTHING])
+@pytest.mark.parametrize("mask", [Mask(), Mask(causal=True), Mask(band=(1, 0)), Mask(dense=REAL[:, None, None])],
                          ids=["none", "causal", "band", "dense"])
 def test_a_bias_is_added_to_the_scores(mask, dropout):
     query, key, value = tensors(LENGTH)
@@ -99,6 +121,6 @@ def test_a_bias_is_added_to_the_scores(mask, dropout):
     behind = place[:, None] - place
     seen = torch.ones(BATCH, 1, LENGTH, LENGTH).bool() if mask.dense is None else mask.dense
     seen = seen & (behind >= 0) if mask.causal or mask.band else seen
-    seen = seen & (behind < mask.band) if mask.band else seen
+    seen = seen & (behind <= mask.band[0]) if mask.band else seen
     expected = scores.masked_fill(~seen, -torch.inf).softmax(-1) @ value
     torch.testing.assert_close(attend(query, key, value, mask, dropout, bias), expected)
