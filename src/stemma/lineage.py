@@ -18,7 +18,7 @@ from stemma import toml
 from stemma.errors import UserError, counted, did_you_mean
 from stemma.schema.layers import at, flatten, merged, nest, parse_changes, restated
 from stemma.schema.problems import Problem, explain, validate
-from stemma.schema.recipe import SECTIONS, SIZE_KEYS, RecipeFile, RecipeSettings
+from stemma.schema.recipe import SECTIONS, SIZE_KEYS, RecipeFile, RecipeSettings, for_size
 
 RECIPES = Path(__file__).parent / "recipes"
 DEFAULT = "default"
@@ -194,7 +194,8 @@ def _read(path: Path) -> _File:
         top = RecipeFile.model_validate({key: value for key, value in about.items() if key not in wrong})
     problems += [Problem(f"sizes.{size}.{key}", value, f"is not for a size to set.{did_you_mean(key, SIZE_KEYS)}")
                  for size, overlay in top.sizes.items() for key, value in flatten(overlay).items()
-                 if key not in SIZE_KEYS and not (key == "laptop" and isinstance(value, bool))]
+                 if not for_size(key, overlay.get("laptop") is True) and not (key == "laptop" and
+                                                                              isinstance(value, bool))]
     sections = {key: value for key, value in content.items() if key not in about}
     return _File(path, text, top, sections, problems)
 
@@ -308,8 +309,9 @@ def _sized(found: Recipe, chain: Sequence[_File], size: str | None) -> Recipe:
         listed = f"it has {', '.join(found.sizes)}" if found.sizes else "it has none"
         raise UserError(f'no size "{size}" of {found.name}.{did_you_mean(size, found.sizes)} As sizes {listed}.')
     stated = chain if size in laptop else chain[-1:]
-    overlay = {key: value for file in stated for key, value in flatten(file.top.sizes.get(size, {})).items()
-               if key != "laptop" and _has_owner(found.settings, key)}
+    overlay = {key: value for file in stated for key, value in flatten(file.top.sizes.get(size, {})).items()}
+    overlay = {key: value for key, value in overlay.items() if key != "laptop" and
+               (f"{key.rpartition('.')[0]}.kind" in overlay or _has_owner(found.settings, key))}
     found = replace(found, size=size)
     return found._layered(nest(overlay), found.label, [])
 

@@ -26,6 +26,7 @@ from stemma.visibility import Causal
 BOTH = [("modernbert", "ModernBertForMaskedLM"), ("modernbert", "ModernBertModel"),
         ("modernbert-decoder", "ModernBertDecoderForCausalLM"), ("modernbert-decoder", "ModernBertDecoderModel")]
 HEADED = BOTH[::2]
+SMALL = ["network.width=24", "network.heads=2", "corpus.sequence_length=40", "network.position.maximum=40"]
 COUNTS = {"modernbert@base": 149_655_232, "modernbert@large": 395_881_664, "ettin@17m": 16_913_600,
           "ettin@32m": 32_081_344, "ettin@68m": 68_457_664, "ettin@150m": 149_655_232, "ettin@400m": 395_881_664,
           "ettin@1b": 1_031_314_112}
@@ -127,8 +128,7 @@ def test_stated_positions_agree(tmp_path, family, kind):
 def test_what_is_trained_here_opens_over_there(tmp_path, text_file, name, kind):
     tokenizer = train_tokenizer(iter([text_file.read_text()]), "byte_bpe", 300, lowercase=False,
                                 roles={"start", "separator", "mask", "end"})
-    model = stemma.build(name, tokenizer.vocab_size, ["network.width=24", "network.heads=2", "corpus.sequence_length=40",
-                                                         "network.position.maximum=40"])
+    model = stemma.build(name, tokenizer.vocab_size, SMALL)
     model.tokenizer = tokenizer
     reference.perturb(model.network, 0)
     stemma.save(model, tmp_path / "m")
@@ -142,7 +142,8 @@ def test_what_is_trained_here_opens_over_there(tmp_path, text_file, name, kind):
 
 @pytest.mark.parametrize("change", ["network.attention.bias=true", "network.norm.first=true", "network.norm.bias=true",
                                     "network.transition=feedforward", "network.attention.windows=[0,3,5]",
-                                    "network.embedding.norm=false", "network.embedding.segments=1", "network.bias=true"])
+                                    "network.embedding.norm=false", "network.embedding.segments=1",
+                                    "network.bias=true"])
 def test_what_is_no_modernbert_is_saved_under_our_own_name(tmp_path, change):
     model = stemma.build("modernbert@tiny", 50, [change, "network.width=24", "network.heads=2"])
     stemma.save(model, tmp_path / "m")

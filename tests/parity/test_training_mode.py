@@ -132,8 +132,9 @@ CASES = {
                  ("dropout", "attention_dropout", "activation_dropout"),
                  none=r"(en|de)coder\.output_dropout"),
 }
-MODERN = {"embedding": Site(EMBEDDING, r"model\.embeddings\.drop"), "attention output": Site(ADDED, r".*attn\.out_drop"),
-          "attention": Site(ATTENTION, r".*attn\.attention_dropout"), "inner": Site(INNER, r".*mlp\.drop")}
+MODERN = {"embedding": Site(EMBEDDING, r"model\.embeddings\.drop"), "inner": Site(INNER, r".*mlp\.drop"),
+          "attention": Site(ATTENTION, r".*attn\.attention_dropout"),
+          "attention output": Site(ADDED, r".*attn\.out_drop")}
 MODERN_RATES = ("embedding_dropout", "attention_dropout", "mlp_dropout")
 CASES |= {family: Case(family, kind, MODERN, MODERN_RATES, none=r"encoder\.(output_)?dropout")
           for family, kind in (("modernbert", "ModernBertForMaskedLM"),

@@ -65,15 +65,16 @@ class RelativePosition(Settings):
     clamp: Count | None = None  # distances beyond this all count as this one
 
 
+Base = Annotated[float, limit(lambda x: x > 1, "must be greater than 1")]
+
+
 class RotaryPosition(Settings):
     """Queries and keys are turned by an angle that grows with their position (arXiv:2104.09864)."""
 
     kind: Literal["rotary"]
     maximum: Count  # how long a text may be
-    base: Annotated[float, limit(lambda x: x > 1, "must be greater than 1")] = 10_000.0  # the slowest angle grows by
-    #                                                                      about 1 / base a position: larger sees farther
-    local_base: Annotated[float, limit(lambda x: x > 1, "must be greater than 1")] | None = None  # in layers that have
-    #                                                                      a window; None = the same
+    base: Base = 10_000.0  # the slowest angle grows by about 1 / base a position: a larger one tells farther distances
+    local_base: Base | None = None  # the same in layers that have a window; None = base
 
 
 class BucketedPosition(Settings):
@@ -208,7 +209,7 @@ class NetworkSettings(Settings):
     inner_dropout: BelowOne = 0.0  # between the two maps of the feed-forward layer
     output_dropout: BelowOne = 0.0  # of a stack's output, behind its last norm (T5, Transformer-XL, XLNet)
     activation: Activation
-    bias: bool = True  # constants beside the matrices of the feed-forward layer and of heads that have a layer of their own
+    bias: bool = True  # constants beside the feed-forward matrices, and in a head's own layer
     embedding: EmbeddingSettings = EmbeddingSettings()
     position: PositionSettings
     attention: AttentionSettings

@@ -32,6 +32,14 @@ SIZE_KEYS = (
     "objective.masked_lm.rate",  # ELECTRA's largest hides more: a better generator leaves fewer of them wrong
 )
 
+# What the sizes of a laptop may set besides, with all keys below: they are ours, no paper's, and must learn in minutes.
+LAPTOP_KEYS = ("network.attention.output_dropout", "network.initialization", "training.optimizer", "training.schedule")
+
+
+def for_size(key: str, laptop: bool) -> bool:
+    """Whether a size may set this key."""
+    return key in SIZE_KEYS or laptop and any(f"{key}.".startswith(f"{own}.") for own in LAPTOP_KEYS)
+
 
 class RecipeSettings(Settings):
     tokenizer: TokenizerSettings

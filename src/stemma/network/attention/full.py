@@ -135,7 +135,7 @@ def _hidden(mask: Mask, scores: Tensor) -> Tensor | None:
     """True where a key is not seen, broadcastable to the scores."""
     if mask.causal or mask.band is not None:
         queries, keys = scores.shape[-2:]
-        return ~mask.at(torch.arange(queries, device=scores.device)[None], keys).dense
+        mask = mask.at(torch.arange(queries, device=scores.device)[None], keys)
     return None if mask.dense is None else ~mask.dense
 
 
