@@ -32,7 +32,10 @@ def start_from(where: str, wanted: Recipe, corpus: Corpus, notice: Notice) -> tu
         raise UserError(f"{where} and the corpus have different vocabularies ({theirs.vocab_size:,} and "
                         f"{corpus.tokenizer.vocab_size:,} tokens); build the corpus with `--tokenizer "
                         f"{find_folder(where)}`.")
-    if model.network.vocabulary != wanted.settings.tokenizer.vocab_size:
+    rows = model.network.vocabulary
+    if theirs is not None and rows > theirs.vocab_size:  # a table with more rows than tokens, as many releases have
+        wanted = wanted.with_changes({"tokenizer.vocab_size": rows}, Path(where).name)
+    if rows != wanted.settings.tokenizer.vocab_size:
         raise UserError(f"{where} has {model.network.vocabulary:,} tokens and the corpus "
                         f"{corpus.tokenizer.vocab_size:,}; build the corpus with that model's tokenizer.")
     beside = None if wanted.settings.network.generator is None else generator_beside(where)
