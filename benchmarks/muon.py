@@ -94,6 +94,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--steps", type=int, default=5, help="of each side in a round")
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--no-torch", action="store_true", help="leave torch's Muon out: without bf16 it is very slow")
     parser.add_argument("--wall", action="store_true", help="clock time in place of process time")
     options = parser.parse_args()
     from stemma.training.progress import Progress
@@ -105,9 +106,10 @@ def main() -> None:
         folder = Path(temporary)
         zipf_text(folder, VOCABULARY, ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"], length - 2)
         loops = {"AdamW": make_loop(folder, "adamw", rows, length, [*common, *ADAMW]),
-                 "Muon, ours": make_loop(folder, "ours", rows, length, [*common, *MUON]),
-                 "Muon, torch's": make_loop(folder, "theirs", rows, length, [*common, *MUON])}
-        loops["Muon, torch's"].optimizer = Peer(loops["Muon, torch's"].optimizer)
+                 "Muon, ours": make_loop(folder, "ours", rows, length, [*common, *MUON])}
+        if not options.no_torch:
+            peer = loops["Muon, torch's"] = make_loop(folder, "theirs", rows, length, [*common, *MUON])
+            peer.optimizer = Peer(peer.optimizer)
         spent = {name: timed(loop.optimizer, clock) for name, loop in loops.items()}
         whole: dict[str, list[float]] = {name: [] for name in loops}
         part: dict[str, list[float]] = {name: [] for name in loops}
