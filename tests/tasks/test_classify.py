@@ -99,3 +99,12 @@ def test_bad_wishes_are_named(model):
         finetune(model, [])
     with pytest.raises(UserError, match="choose mean or start"):
         finetune(model, examples(4, 0), Settings(pooling="max"))
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+def test_the_embedding_can_stand_still(model, frozen):
+    fitted = finetune(model, examples(16, seed=1), Settings(epochs=1, learning_rate=3e-3, frozen_embedding=frozen))
+    same = torch.equal(fitted.network.embedding.tokens.weight, model.network.embedding.tokens.weight)
+    assert same == frozen
+    assert not torch.equal(fitted.network.encoder.blocks[0].attention.input.weight,
+                           model.network.encoder.blocks[0].attention.input.weight)

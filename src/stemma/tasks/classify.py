@@ -39,6 +39,7 @@ class Settings:
     batch_size: int = 16
     pooling: str = "mean"
     weight_decay: float = 0.01
+    frozen_embedding: bool = False  # with few labels, words that none of them has keep their place among the others
 
 
 class Classifier(nn.Module):
@@ -102,6 +103,7 @@ def finetune(model: Model, train: Sequence[Example], settings: Settings = Settin
     classifier = Classifier(model, 1 + max(label for _, label in train), settings.pooling).to(model.device).train()
     rows = classifier.encode([text for text, _ in train])
     labels = torch.tensor([label for _, label in train], device=model.device)
+    classifier.network.embedding.tokens.requires_grad_(not settings.frozen_embedding)
     optimizer = build_optimizer(classifier, AdamW(kind="adamw", weight_decay=settings.weight_decay),
                                 settings.learning_rate)
     steps = settings.epochs * math.ceil(len(rows) / settings.batch_size)

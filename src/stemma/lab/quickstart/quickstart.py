@@ -178,7 +178,8 @@ def commands(folder: Path, minutes: float, seed: int) -> list[str]:
     ours, theirs = (chosen.settings.tokenizer for chosen in (recipe(RECIPE, CHANGES), recipe(RECIPE)))
     kind = f" --kind {ours.kind}" if ours.kind != theirs.kind else ""
     case = f" --{'' if ours.lowercase else 'no-'}lowercase" if ours.lowercase != theirs.lowercase else ""
-    return [f"stemma tokenizer train {text} --for {RECIPE}{kind}{case} --vocab-size {ours.vocab_size} --out {tokenizer}",
+    return [f"stemma tokenizer train {text} --for {RECIPE}{kind}{case} --vocab-size {ours.vocab_size} --out "
+            f"{tokenizer}",
             f"stemma corpus build {text} --tokenizer {tokenizer} --sentences line --out {corpus}",
             " ".join(["stemma pretrain", RECIPE, "--corpus", corpus, "--out", run, f"--minutes {minutes:g}",
                       f"--seed {seed}", *map(shlex.quote, CHANGES)])]
@@ -198,8 +199,9 @@ def _write_text(folder: Path, seed: int) -> dict[str, Any]:
 def _build_corpus(folder: Path, notice: Callable[[str], None]) -> dict[str, Any]:
     chosen = recipe(RECIPE, CHANGES)
     settings = chosen.settings.tokenizer
-    tokenizer = train_tokenizer(_lines(folder / TRAIN), settings.kind, settings.vocab_size, lowercase=settings.lowercase,
-                                roles=roles_needed(chosen), cjk_spacing=settings.cjk_spacing, notice=notice)
+    tokenizer = train_tokenizer(_lines(folder / TRAIN), settings.kind, settings.vocab_size,
+                                lowercase=settings.lowercase, roles=roles_needed(chosen),
+                                cjk_spacing=settings.cjk_spacing, notice=notice)
     with folder_atomically(folder / TOKENIZER, overwrite=True) as place:
         tokenizer.save(place)
     built = build_corpus([folder / TRAIN], tokenizer, folder / CORPUS, sentences="line", overwrite=True, notice=notice)
@@ -246,7 +248,7 @@ def _measure(folder: Path, wishes: Wishes, say: Callable[[str], None]) -> dict[s
         for name, examples in (("train", probes[0].train), ("test", probes[0].test)):
             rows = (json.dumps({"text": text, "label": probe.LABELS[label]}) for text, label in examples)
             (place / f"{name}.jsonl").write_text("\n".join(rows) + "\n", encoding="utf-8")
-    settings = Settings()
+    settings = Settings(frozen_embedding=True)
     starts = measure.compare_starts(model, probes, settings, wishes.seed, say)
     return {"places": int(hidden.scored.sum()), "masked": masked,
             "curve_baselines": measure.validation_baselines(model.recipe, corpus, wishes.seed),
