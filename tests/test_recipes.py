@@ -64,7 +64,8 @@ def test_published_shapes(label, expected):
 def test_the_transformer_as_published():
     settings = lineage.recipe("transformer").settings
     assert settings.network.decoder.layers == 6
-    assert settings.network.norm.model_dump() == {"kind": "layer", "place": "post", "epsilon": 1e-6}
+    assert settings.network.norm.model_dump() == {
+        "kind": "layer", "place": "post", "epsilon": 1e-6, "weight": True, "bias": True, "first": True}
     optimizer = settings.training.optimizer
     assert (optimizer.kind, optimizer.beta1, optimizer.beta2, optimizer.epsilon) == ("adam", 0.9, 0.98, 1e-9)
     assert settings.training.schedule.kind == "noam" and settings.training.warmup_steps == 4000

@@ -35,6 +35,8 @@ def small(family=BERT, changes: tuple[str, ...] = ()) -> stemma.Model:
     sizes = ["network.width=12", "network.feedforward=48", "network.layers=3"]
     if family.model_type in ("xlnet", "transfo-xl"):
         sizes.append("network.attention.head_width=6")
+    if family.model_type.startswith("modernbert"):
+        sizes.append("network.heads=2")
     return stemma.build(f"{name}@tiny", 40, [*sizes, *CHANGES.get(family.model_type, []), *changes])
 
 
@@ -179,7 +181,9 @@ def test_config_and_values_are_inverse(family):
     assert family.notices(config) == []
     back = family.values(config)
     assert family.config({**values, **back}) == config
-    assert all(values[key] == value for key, value in back.items() if key in values)
+    # ModernBERT was trained with a dropout that has no name over there
+    unnamed = {"network.attention.output_dropout"} if family.model_type.startswith("modernbert") else set()
+    assert all(values[key] == value for key, value in back.items() if key in values and key not in unnamed)
 
 
 @FAMILY

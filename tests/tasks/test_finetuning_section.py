@@ -43,6 +43,9 @@ PUBLISHED = {
     "structbert": ("adamw", 5e-5, 768, 3, 0.1, 1.0, None),
     "unilm": ("adamw", 3e-5, 1024, 10, 0.1, 1.0, None),
     "xlnet": ("adamw", 2e-5, 1024, 5, 0.1, 1.0, None),
+    "modernbert": ("stable_adamw", 5e-5, 768, 3, 0.06, None, None),
+    "ettin": ("stable_adamw", 5e-5, 768, 3, 0.06, None, None),
+    "ettin-decoder": ("stable_adamw", 5e-5, 768, 3, 0.06, None, None),
 }
 QUICK = ["training.batch_size=16", "training.threads=1"]
 

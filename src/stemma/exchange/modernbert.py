@@ -65,7 +65,8 @@ def local_attention(value: Any, values: Values) -> int:
 
 def expressible(values: Values) -> list[int]:
     """The windows as stated, if each layer has the same one over there, where all windows are of one size."""
-    stated = values["network.attention.windows"] or []
+    stated = values["network.attention.windows"]
+    stated = stated if isinstance(stated, list) else []
     kinds, size = layer_types(stated, values), local_attention(stated, values) // 2
     alike = all(stated[number % len(stated)] == (size if kind == LOCAL else 0)
                 for number, kind in enumerate(kinds) if stated)
