@@ -234,6 +234,9 @@ def test_the_sentences_of_two_mistakes():
     ("network=3", "must be a table"),
     ("network.haeds=3", 'Did you mean "network.heads"?'),
     ("netwrok.heads=3", 'Did you mean "network.heads"?'),
+    ("network.attention.windows=[-1]", "a window must be 1 or more"),
+    ("network.norm.weight=false", "a norm without weights has no bias either"),
+    ("network.norm.first=false", "is about norms before each sublayer"),
     ("batch_size=3", 'Did you mean "training.batch_size"?'),
     ("objective.masked_lm.rat=0.2", 'Did you mean "objective.masked_lm.rate"?'),
     ("objective.maskd_lm.rate=0.2", 'no objective "maskd_lm"'),
@@ -397,3 +400,11 @@ def test_diff_tells_every_value_that_differs():
             assert differ <= {change.key for change in lineage.diff(a, b)}
             back_to_default += any(b.origin[key] == lineage.DEFAULT for key in differ)
     assert back_to_default > 100
+
+
+@pytest.mark.parametrize("changes", [["network.heads=128"], ["network.width=130", "network.heads=26"],
+                                     ["network.attention.head_width=5"]])
+def test_rotary_positions_need_heads_of_even_width(changes):
+    with pytest.raises(UserError) as caught:
+        lineage.recipe("modernbert@tiny", changes)
+    assert "rotary positions turn pairs of numbers" in str(caught.value.problems)

@@ -1,0 +1,121 @@
+"""Rotary positions, gated feed-forward layers, windows on both sides, and norms without parameters, in any network."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+from closeness import assert_close
+from torch.nn import functional
+
+from stemma.lineage import recipe
+from stemma.network.network import Network
+from stemma.network.rotary import rotation
+from stemma.network.streams import Context, Stream
+from stemma.objectives import build_network
+from stemma.schema.network import RotaryPosition
+from stemma.visibility import Causal, Mask, Padded
+
+SIZES = ["network.width=24", "network.heads=2", "network.feedforward=20", "network.layers=3",
+         "corpus.sequence_length=64"]
+ROTARY = ["network.position.kind=rotary", "network.position.maximum=128", "network.position.base=50.0"]
+LOCAL = [*ROTARY, "network.position.local_base=7.0", "network.attention.windows=[0,3]"]
+PLAIN = ["network.dropout=0", "network.attention.dropout=0"]
+
+
+def network(name: str, *changes: str, seed: int = 0) -> Network:
+    torch.manual_seed(seed)
+    made = build_network(recipe(f"{name}@tiny", [*SIZES, *PLAIN, *changes]), 31).eval()
+    with torch.no_grad():
+        for parameter in made.parameters():
+            parameter.add_(0.2 * torch.randn_like(parameter))
+    return made
+
+
+def ids(rows: int, length: int) -> torch.Tensor:
+    return torch.randint(31, (rows, length), generator=torch.Generator().manual_seed(1))
+
+
+def test_a_pair_of_numbers_is_one_complex_number_that_turns():
+    settings = RotaryPosition(kind="rotary", maximum=99, base=50.0)
+    positions = torch.tensor([[0, 3, 17], [5, 5, 90]])
+    x = torch.randn(2, 3, 2, 6, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    rate = torch.tensor([50.0 ** (-2 * pair / 6) for pair in range(3)], dtype=torch.float64)
+    turned = torch.complex(x[..., :3], x[..., 3:]) * torch.exp(1j * positions[:, :, None, None] * rate)
+    angles = rotation(settings, False, 6, positions).key
+    assert_close(angles.turn(x), torch.cat([turned.real, turned.imag], -1))
+    assert torch.autograd.gradcheck(lambda given: angles.turn(given), x.clone().requires_grad_(), atol=1e-4)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", ["bert", "gpt2"])
+def test_only_distances_matter(name):
+    made, text = network(name, *LOCAL), ids(2, 20)
+    sees = Causal() if name == "gpt2" else Padded(torch.ones(2, 20).bool())
+    place = torch.arange(20).expand(2, -1)
+    near, far, stretched = (made({"encoder": Stream(text, sees, positions=positions)})["encoder"]
+                            for positions in (place, place + 40, 2 * place))
+    assert_close(near, far)
+    assert (near - stretched).abs().max() > 1e-2
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("changes", [ROTARY, LOCAL], ids=["global", "local"])
+@pytest.mark.parametrize("length", [11, 60])
+def test_leaving_out_padding_and_unread_places_changes_nothing(monkeypatch, changes, length):
+    """The last block for some places only; rows without their padding, in groups of like length; both."""
+    monkeypatch.setattr("stemma.network.ragged.SMALL", 0)
+    made, text = network("bert", *changes), ids(12, length)
+    lengths = torch.tensor([length, 2, 5, 3, 9, length - 1, 4, 4, 7, 2, 3, 6])
+    sees = Padded(torch.arange(length) < lengths[:, None])
+    real = sees.real.flatten()
+    wanted = real.nonzero()[::5, 0]
+    stretched = torch.arange(length) * (1 + torch.arange(12) % 3)[:, None]
+    for positions in (None, stretched):
+        expected = made({"encoder": Stream(text, sees, positions=positions)})["encoder"].flatten(0, 1)
+        for skips, some in itertools.product((False, True), (None, wanted)):
+            stream = Stream(text, sees, positions=positions, wanted=some, skips_filling=skips)
+            found = made({"encoder": stream})["encoder"].flatten(0, 1)
+            read = real.nonzero()[:, 0] if some is None else some
+            assert_close(found[read], expected[read])
+
+
+@torch.no_grad()
+def test_a_window_of_an_encoder_lies_on_both_sides():
+    made, text = network("bert", *ROTARY, "network.attention.windows=[3]", "network.layers=1"), ids(1, 12)
+    other = text.clone()
+    other[0, 6] = (other[0, 6] + 1) % 31
+    changed = [(made({"encoder": Stream(one)})["encoder"]) for one in (text, other)]
+    differ = (changed[0] - changed[1]).abs().amax(-1)[0] > 1e-6
+    assert differ.tolist() == [3 <= place <= 9 for place in range(12)]
+
+
+@pytest.mark.parametrize(("activation", "function"), [("gelu", functional.gelu), ("silu", functional.silu)])
+def test_a_gated_layer_scales_one_half_by_the_other(activation, function):
+    made = network("gpt2", "network.transition=gated", f"network.activation={activation}")
+    layer = made.encoder.blocks[0].feedforward
+    x = torch.randn(5, 24)
+    first, second = layer.input.weight[:20], layer.input.weight[20:]
+    expected = (function(x @ first.T + layer.input.bias[:20]) * (x @ second.T + layer.input.bias[20:])) \
+        @ layer.output.weight.T + layer.output.bias
+    assert_close(layer(x, Context(Mask())), expected)
+    assert layer.joined == {"input": 2} and layer.output.weight.shape == (24, 20)
+
+
+@pytest.mark.parametrize("kind", ["layer", "scale"])
+def test_norms_without_parameters(kind):
+    norm = ["network.norm.weight=false", "network.norm.bias=false"]
+    if kind == "scale":
+        norm += ["network.norm.kind=scale", "network.norm.place=pre", "network.norm.epsilon=1e-6"]
+    made = network("bert", *norm)
+    assert not [name for name, _ in made.named_parameters() if "norm" in name]
+    assert made({"encoder": Stream(ids(2, 7))})["encoder"].isfinite().all()
+
+
+def test_blocks_that_start_as_the_identity():
+    made = build_network(recipe("gpt2@tiny", [*SIZES, *PLAIN, "network.initialization.zero_output=true",
+                                              "network.initialization.residual=false"]), 31).eval()
+    hidden = made({"encoder": Stream(ids(2, 9), Causal())}, keep_layers=True)
+    first, *_, last = hidden.layers["encoder"]
+    assert torch.equal(first, last) and first.abs().max() > 0
