@@ -8,6 +8,7 @@ import time
 
 import pytest
 import torch
+import transformers
 
 import stemma
 from stemma.corpus.shards import Corpus
@@ -124,6 +125,26 @@ def test_raw_text_meets_the_tokenizer_of_the_model_tostart_from(finished, tmp_pa
     text.write_text(text_file.read_text() + "Quite new words appear here.\n")
     pretrain("bert@tiny", text, tmp_path / "on", steps=1, start=run, changes=["corpus.sequence_length=32"])
     assert stemma.load(tmp_path / "on").tokenizer.fingerprint == stemma.load(run).tokenizer.fingerprint
+
+
+@pytest.mark.parametrize("name", ["modernbert", "ettin-decoder"])
+def test_a_published_checkpoint_with_more_rows_than_tokens_is_trained_further(name, tmp_path, corpus_folder):
+    """In the form in which releases come: a config.json without a recipe, and a table with a few rows to spare."""
+    corpus = Corpus.open(corpus_folder)
+    rows = corpus.tokenizer.vocab_size + 24
+    model = stemma.build(f"{name}@tiny", rows, ["network.width=32", "network.heads=2"])
+    model.tokenizer = corpus.tokenizer
+    stemma.save(model, tmp_path / "published")
+    for file in ("recipe.toml", "checksums.json"):
+        (tmp_path / "published" / file).unlink()
+    pretrain(name, corpus_folder, tmp_path / "on", steps=2, start=tmp_path / "published", changes=[
+        "corpus.sequence_length=32", "training.batch_size=8", "training.threads=1", "training.learning_rate=1e-3"])
+    further = stemma.load(tmp_path / "on")
+    assert further.network.vocabulary == rows
+    before, after = (one.network.state_dict()["encoder.blocks.0.attention.input.weight"] for one in (model, further))
+    assert not torch.equal(before, after) and (before - after).abs().max() < 0.01
+    opened = getattr(transformers, {"modernbert": "AutoModelForMaskedLM"}.get(name, "AutoModelForCausalLM"))
+    assert opened.from_pretrained(tmp_path / "on/model").config.vocab_size == rows
 
 
 def test_no_checkpoint_no_folder(tmp_path, corpus_folder, monkeypatch):
