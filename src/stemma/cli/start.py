@@ -23,7 +23,7 @@ def quickstart(out: Annotated[Path, typer.Option(metavar="DIR", help="Where ever
                seed: SeedOption = 0,
                overwrite: Annotated[bool, typer.Option("--overwrite", help="Begin anew in --out.")] = False,
                json: JsonOption = False, debug: DebugOption = False) -> None:
-    """Pre-train a small BERT on the text that ships with Python itself, and see what it was worth. No download.
+    """Pre-train a small ModernBERT on the text that ships with Python itself, and see what it was worth. No download.
 
     Interrupted, the same command goes on where it was.
 
