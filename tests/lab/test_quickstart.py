@@ -162,6 +162,8 @@ def test_the_commands_by_hand_mean_the_same(told):
     (7_000, 1.0, 1, "0.4 million tokens in 1 minute, fewer than the 2.5 million that it takes to be better than "
                     "counting neighbours; --minutes 6 would be enough"),
     (4_000, 12.0, 12, "2.9 million tokens in 12 minutes"),
+    (400, 1.0, 1, "24,000 tokens in 1 minute, fewer than the 2.5 million that it takes to be better than counting "
+                  "neighbours; --minutes 104.25 would be enough"),
 ])
 def test_a_slow_machine_is_given_more_time_and_says_so(monkeypatch, tokens_per_second, asked, minutes, said):
     for name, value in {"MINUTES": 4.0, "ENOUGH": 2_500_000, "MOST": 2.0}.items():

@@ -53,7 +53,8 @@ def _tell(result: dict[str, Any]) -> None:
     changed = f" with {counted(len(result['changes']), 'change')}" if result["changes"] else ""
     print(f"\nThe recipe: {run['recipe']}{changed}. What it changes from {ANCESTOR}, and why")
     for why, changes in in_short(result["diff"]):
-        print(fill(f"{why}: {changes}", 100, initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False))
+        print(fill(changes, 100, initial_indent="  ", subsequent_indent="  ", break_on_hyphens=False))
+        print(f"      {why}")
     print(f"\nPre-training: {run['parameters'] / 1e6:.1f} M parameters")
     print(f"  {result['speed']['said']}")
     print(f"  {counted(run['steps'], 'step')}, {counted(run['tokens'], 'token')} in {run['seconds']:.0f} s "

@@ -79,4 +79,4 @@ def rate(tokens: int, seconds: float) -> float:
 
 
 def _millions(tokens: float) -> str:
-    return f"{tokens / 1e6:.1f} million tokens"
+    return f"{tokens / 1e6:.1f} million tokens" if tokens >= 1e5 else f"{tokens:,.0f} tokens"
