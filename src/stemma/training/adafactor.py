@@ -7,15 +7,16 @@ the rate at 1 / sqrt(step), whatever the schedule says, and clamps where the pap
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.optim import Optimizer
+
+from stemma.training.own_optimizer import OwnOptimizer
 
 
-class Adafactor(Optimizer):
+class Adafactor(OwnOptimizer):
     """`eps` is the paper's pair: what is added to squared gradients, and the least size a tensor is taken to have.
 
     With `relative = False` the rate is absolute, as in the other optimizers.
@@ -27,17 +28,11 @@ class Adafactor(Optimizer):
                     "relative": relative}
         super().__init__(parameters, defaults)
 
-    @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
+    def update(self) -> None:
         for group in self.param_groups:
             for parameter in group["params"]:
                 if parameter.grad is not None:
                     self._step_tensor(parameter, parameter.grad, group)
-        return loss
 
     # One tensor at a time: temporaries are as large as the tensor, and memory is what this optimizer is chosen for.
     def _step_tensor(self, parameter: Tensor, gradient: Tensor, group: dict[str, Any]) -> None:

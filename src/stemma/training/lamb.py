@@ -5,15 +5,16 @@ Adam's direction plus weight decay is rescaled per tensor by the trust ratio: th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.optim import Optimizer
+
+from stemma.training.own_optimizer import OwnOptimizer
 
 
-class Lamb(Optimizer):
+class Lamb(OwnOptimizer):
     """Algorithm 2 of the paper's final version (bias correction included; the paper's phi is the identity).
 
     A group with `adapt = False` takes plain AdamW steps.
@@ -24,21 +25,15 @@ class Lamb(Optimizer):
         defaults = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "adapt": adapt}
         super().__init__(parameters, defaults)
 
-    @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
+    def update(self) -> None:
         for group in self.param_groups:
             self._step_group(group)
-        return loss
 
     def _step_group(self, group: dict[str, Any]) -> None:
         parameters = [p for p in group["params"] if p.grad is not None]
         if not parameters:
             return
-        states = [self._state_of(p) for p in parameters]
+        states = [self.moments_of(p) for p in parameters]
         gradients: list[Tensor] = [p.grad for p in parameters]
         means = [s["mean"] for s in states]
         squares = [s["square"] for s in states]
@@ -60,14 +55,6 @@ class Lamb(Optimizer):
         if group["adapt"]:
             torch._foreach_mul_(directions, _trust_ratios(parameters, directions))
         torch._foreach_add_(parameters, directions, alpha=-group["lr"])
-
-    def _state_of(self, parameter: Tensor) -> dict[str, Tensor]:
-        state = self.state[parameter]
-        if not state:
-            state["step"] = torch.tensor(0.0)  # kept on the CPU: it is read as a number at every step
-            state["mean"] = torch.zeros_like(parameter)
-            state["square"] = torch.zeros_like(parameter)
-        return state
 
 
 def _trust_ratios(parameters: list[Tensor], directions: tuple[Tensor, ...]) -> tuple[Tensor, ...]:

@@ -8,13 +8,14 @@ only imitates.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.optim import Optimizer
 from torch.optim.adamw import adamw
+
+from stemma.training.own_optimizer import OwnOptimizer
 
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)  # of the authors: steep at 0, and not quite 1 where it ends
 SMALLEST = 1e-7  # norm that a matrix is divided by
@@ -22,7 +23,7 @@ AT_ONCE = 1 << 22  # numbers in one batch of matrices: batches of large ones cos
 STRETCH = 5  # iterations on Gram matrices alone, whose rounding errors grow by 12 in each
 
 
-class Muon(Optimizer):
+class Muon(OwnOptimizer):
     """A group with `parts` takes Muon's steps: so many matrices are joined, row upon row, in each of its parameters,
     and each is orthogonalised by itself. The other groups take AdamW's.
 
@@ -38,12 +39,7 @@ class Muon(Optimizer):
         super().__init__(groups, defaults)
         self.dtype = dtype  # of the products; a matter of this machine
 
-    @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
+    def update(self) -> None:
         updates: list[Update] = []
         for group in self.param_groups:
             if group["parts"] is None:
@@ -52,7 +48,6 @@ class Muon(Optimizer):
                 updates += self._updates(group)
         for batch in _batches(updates):
             _apply(batch, self.dtype)
-        return loss
 
     def _updates(self, group: dict[str, Any]) -> list[Update]:
         chosen = [(p, parts) for p, parts in zip(group["params"], group["parts"], strict=True) if p.grad is not None]

@@ -7,34 +7,29 @@ corrects the bias in the betas, and the weight decay is clipped with the update.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.optim import Optimizer
+
+from stemma.training.own_optimizer import OwnOptimizer
 
 
-class StableAdamW(Optimizer):
+class StableAdamW(OwnOptimizer):
     def __init__(self, parameters: Iterable[Any], lr: float, betas: tuple[float, float] = (0.9, 0.98),
                  eps: float = 1e-6, weight_decay: float = 0.01):
         super().__init__(parameters, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay})
 
-    @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
+    def update(self) -> None:
         for group in self.param_groups:
             self._step_group(group)
-        return loss
 
     def _step_group(self, group: dict[str, Any]) -> None:
         parameters = [p for p in group["params"] if p.grad is not None]
         if not parameters:
             return
-        states = [self._state_of(p) for p in parameters]
+        states = [self.moments_of(p) for p in parameters]
         gradients: list[Tensor] = [p.grad for p in parameters]
         means = [s["mean"] for s in states]
         squares = [s["square"] for s in states]
@@ -57,14 +52,6 @@ class StableAdamW(Optimizer):
         roots = torch._foreach_sqrt(squares)
         torch._foreach_add_(roots, group["eps"])
         torch._foreach_addcdiv_(parameters, means, roots, [-rate for rate in rates])
-
-    def _state_of(self, parameter: Tensor) -> dict[str, Tensor]:
-        state = self.state[parameter]
-        if not state:
-            state["step"] = torch.tensor(0.0)  # kept on the CPU: it is read as a number at every step
-            state["mean"] = torch.zeros_like(parameter)
-            state["square"] = torch.zeros_like(parameter)
-        return state
 
 
 def _debiased(beta: float, step: float) -> float:
