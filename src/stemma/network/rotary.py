@@ -55,11 +55,11 @@ class Angles:
         return Angles(*(table[:, :length] if rows is None or len(table) == 1 else table[rows, :length]
                         for table in (self.cos, self.sin)))
 
-    def at(self, places: Tensor) -> Angles:
-        """Those of some places of each row: (B, Q)."""
+    def at(self, positions: Tensor) -> Angles:
+        """Those of some positions of each row: (B, Q)."""
         if len(self.cos) == 1:
-            return Angles(self.cos[0][places], self.sin[0][places])
-        index = places[:, :, None, None].expand(-1, -1, 1, self.cos.shape[-1])
+            return Angles(self.cos[0][positions], self.sin[0][positions])
+        index = positions[:, :, None, None].expand(-1, -1, 1, self.cos.shape[-1])
         return Angles(self.cos.gather(1, index), self.sin.gather(1, index))
 
     def behind(self, first: int) -> Angles:
@@ -82,8 +82,8 @@ def rotation(settings: RotaryPosition, local: bool, head_width: int, positions: 
     pairs = torch.arange(0, head_width, 2, device=positions.device, dtype=torch.float32)
     rate = 1.0 / base ** (pairs / head_width)  # to the last bit as in transformers: far positions multiply it
 
-    def angles(places: Tensor) -> Angles:
-        angle = (places if places.dim() == 2 else places[None])[:, :, None, None].float() * rate
+    def angles(at: Tensor) -> Angles:
+        angle = (at if at.dim() == 2 else at[None])[:, :, None, None].float() * rate
         return Angles(angle.cos(), angle.sin())
 
     text = angles(positions)

@@ -106,7 +106,7 @@ class FullAttention(Settings):
     bias: bool = True  # constants beside the matrices
     scale: bool = True  # divide scores by the square root of the heads' width; T5 starts with smaller queries instead
     segments: bool = False  # score whether query and key belong to the same segment (XLNet)
-    windows: list[Window] = []  # taken in turn by the layers: how many places each place sees, itself the last of them
+    windows: list[Window] = []  # taken in turn by the layers: how many tokens each token sees, itself the last of them
     #                             (GPT-3), or on either side of it where both sides are read (ModernBERT); 0 = all
 
 

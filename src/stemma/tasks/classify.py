@@ -39,7 +39,7 @@ class Settings:
     batch_size: int = 16
     pooling: str = "mean"
     weight_decay: float = 0.01
-    frozen_embedding: bool = False  # with few labels, words that none of them has keep their place among the others
+    frozen_embedding: bool = False  # with few labels: words in none of the examples keep their relation to the rest
 
 
 class Classifier(nn.Module):

@@ -54,7 +54,7 @@ def write_page(result: Mapping[str, Any], folder: Path) -> Path:
     page.section("Learning from few labels", f"{question(probe)} {result['labels']} labelled sentences to learn from, "
                  f"{result['tests']:,} to be tested on, all from held-out modules. Random and pre-trained weights are "
                  "two starts of the same network, fine-tuned by the same code with the same settings: all weights but "
-                 "those of the embedding, so that words without a label keep their place among the others. The third "
+                 "the embedding, so that words in none of the examples keep their relation to the rest. The third "
                  "learner is logistic regression over word and character n-grams, its penalty chosen by "
                  "cross-validation on the same labels. Every seed draws its own sentences, its own random weights and "
                  "its own order.")
