@@ -13,7 +13,7 @@ from torch import nn
 
 from stemma.errors import CorruptFileError, UserError
 from stemma.network.block import Block
-from stemma.schema.training import OptimizerSettings
+from stemma.schema.training import AnyOptimizer
 from stemma.training import checkpoints
 from stemma.training.checkpoints import Standing, latest_checkpoint, load_checkpoint, load_latest, save_checkpoint
 from stemma.training.optimizers import build_optimizer, set_learning_rate
@@ -55,7 +55,7 @@ class Tiny(nn.Module):
 def make(kind="adamw", seed=0, width=6):
     torch.manual_seed(seed)
     network = Tiny(width, hidden=kind == "muon")
-    return network, build_optimizer(network, TypeAdapter(OptimizerSettings).validate_python({"kind": kind}), 1.0)
+    return network, build_optimizer(network, TypeAdapter(AnyOptimizer).validate_python({"kind": kind}), 1.0)
 
 
 def train(network, optimizer, first, last):

@@ -9,9 +9,8 @@ from literal.electra_layers import get_layer_lrs
 from stemma.errors import UserError
 from stemma.lineage import recipe
 from stemma.objectives import build_network
-from stemma.schema.training import AdamW
 from stemma.training.depth import Layers, depth_of, height, rates, without_top
-from stemma.training.optimizers import build_optimizer, set_learning_rate
+from stemma.training.optimizers import AdamW, build_optimizer, set_learning_rate
 
 SMALL = ["network.width=16", "network.heads=2", "network.layers=3", "network.feedforward=32",
          "tokenizer.vocab_size=50"]

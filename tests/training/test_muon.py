@@ -13,7 +13,7 @@ from stemma.network.attention.cross import CrossAttention
 from stemma.network.attention.full import FullAttention
 from stemma.network.block import Block
 from stemma.objectives import build_network
-from stemma.schema.training import OptimizerSettings
+from stemma.schema.training import AnyOptimizer
 from stemma.training import muon as module
 from stemma.training.depth import rates
 from stemma.training.muon import Muon, orthogonalize
@@ -28,7 +28,7 @@ SMALL = ["network.width=16", "network.heads=2", "network.feedforward=32", "netwo
 
 
 def settings(**keys):
-    return TypeAdapter(OptimizerSettings).validate_python({"kind": "muon", **keys})
+    return TypeAdapter(AnyOptimizer).validate_python({"kind": "muon", **keys})
 
 
 def drawn(*shape, seed=0, scale=1.0):
@@ -181,7 +181,7 @@ def test_groups_rates_and_shares():
 def test_everything_else_takes_adamws_steps_to_the_bit():
     network, twin = network_of(), network_of()
     ours = build_optimizer(network, settings(beta1=0.8, beta2=0.9, epsilon=1e-5, adamw_learning_rate=0.02), 0.02)
-    plain = TypeAdapter(OptimizerSettings).validate_python({"kind": "adamw", "beta1": 0.8, "beta2": 0.9,
+    plain = TypeAdapter(AnyOptimizer).validate_python({"kind": "adamw", "beta1": 0.8, "beta2": 0.9,
                                                             "epsilon": 1e-5})
     theirs = build_optimizer(twin, plain, 0.02)
     for step in range(3):
@@ -218,8 +218,8 @@ def test_settings_and_rate_reach_the_update():
 @pytest.mark.parametrize("asked", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("native", [torch.float32, torch.bfloat16])
 def test_products_are_bf16_only_where_asked_for_and_native(monkeypatch, asked, native):
-    from stemma.training import optimizers
-    monkeypatch.setattr(optimizers, "resolve_precision", lambda setting, device: native)
+    from stemma.training import precision
+    monkeypatch.setattr(precision, "resolve_precision", lambda setting, device: native)
     built = build_optimizer(network_of(), settings(), 0.02, precision=asked)
     assert built.dtype == (torch.bfloat16 if asked == native == torch.bfloat16 else torch.float32)
 

@@ -7,7 +7,7 @@ import torch
 from pydantic import TypeAdapter
 from torch import nn
 
-from stemma.schema.training import OptimizerSettings
+from stemma.schema.training import AnyOptimizer
 from stemma.training.adafactor import Adafactor
 from stemma.training.lamb import Lamb
 from stemma.training.optimizers import build_optimizer, set_learning_rate
@@ -20,7 +20,7 @@ KINDS = ["adamw", "adam", "lamb", "adamax", "adafactor", "stable_adamw"]
 
 
 def settings(kind, **keys):
-    return TypeAdapter(OptimizerSettings).validate_python({"kind": kind, **keys})
+    return TypeAdapter(AnyOptimizer).validate_python({"kind": kind, **keys})
 
 
 def steps_of(optimizer, parameter, gradients):

@@ -4,14 +4,14 @@ import pytest
 import torch
 from pydantic import TypeAdapter
 
-from stemma.schema.training import ScheduleSettings
+from stemma.schema.training import AnySchedule
 from stemma.training.schedules import factor
 
 STEPS, WARMUP = 40, 8
 
 
 def settings(kind, **keys):
-    return TypeAdapter(ScheduleSettings).validate_python({"kind": kind, **keys})
+    return TypeAdapter(AnySchedule).validate_python({"kind": kind, **keys})
 
 
 def at(schedule, step, steps=STEPS, warmup=WARMUP):

@@ -13,9 +13,9 @@ from stemma.exchange.table import Config, Family
 from stemma.exchange.task_class import POOLINGS, TaskClass
 from stemma.lineage import Recipe, recipe
 from stemma.network.task_heads import SentenceHead
-from stemma.schema.finetuning import UNSTATED
+from stemma.schema.finetuning import unstated
 
-STRIDE = UNSTATED.stride  # tokens between two windows of a text, which config.json does not tell
+STRIDE = unstated().stride  # tokens between two windows of a text, which config.json does not tell
 SEVERAL = "multi_label_classification"  # any number of labels may be right at once; no task here asks so
 
 

@@ -1,16 +1,27 @@
 """What every table of a recipe has in common: closed keys, strict types, and
 conflicts that only two keys together show.
 
-A slot that several kinds can fill (position, optimizer, an objective...) is a union of classes told apart by their
-`kind`. A new kind is a new class, named in its union; nothing else has to know of it.
+A slot that several kinds can fill (position, optimizer, an objective...) is open: what may stand there is what is
+registered (`registry.py`), looked up by its `kind` when a recipe is checked.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Annotated, Any, NamedTuple, get_args, get_origin
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Discriminator, PlainValidator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Discriminator,
+    GetCoreSchemaHandler,
+    PlainValidator,
+    SerializationInfo,
+)
+from pydantic_core import CoreSchema, PydanticKnownError, core_schema
+
+from stemma import registry
 
 
 class Blame(NamedTuple):
@@ -45,6 +56,36 @@ class Settings(BaseModel):
 
 
 BY_KIND = Discriminator("kind")
+
+
+class Slot:
+    """Marks a field that holds the settings of one of the kinds registered under this name."""
+
+    def __init__(self, name: str):
+        self.name = name
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        dump = core_schema.plain_serializer_function_ser_schema(_dumped, info_arg=True)
+        return core_schema.no_info_plain_validator_function(self.check, serialization=dump)
+
+    def check(self, value: Any) -> Settings:
+        base = registry.base_of(self.name)
+        assert base is not None
+        if isinstance(value, base):
+            return value
+        if not isinstance(value, Mapping):
+            raise PydanticKnownError("dict_type")
+        kind = value.get("kind")
+        found = registry.find(self.name, kind) if isinstance(kind, str) else None
+        if found is None:
+            raise PydanticKnownError("union_tag_invalid", {"discriminator": "kind", "tag": str(kind),
+                                                           "expected_tags": ", ".join(registry.kinds(self.name))})
+        assert found.settings is not None
+        return found.settings.model_validate(value)
+
+
+def _dumped(value: Settings, info: SerializationInfo) -> dict[str, Any]:
+    return value.model_dump(mode=info.mode, exclude_none=bool(info.exclude_none))
 
 
 def limit(holds: Callable[[Any], bool], message: str) -> AfterValidator:

@@ -6,15 +6,25 @@ are BERT's (arXiv:1810.04805, appendix A.3, and its released code).
 
 from __future__ import annotations
 
+from typing import Any
+
+from pydantic import Field
+
+from stemma import registry
 from stemma.schema.base import BelowOne, Count, Natural, Positive, Settings
-from stemma.schema.training import AdamW, Decay, LinearSchedule, OptimizerSettings, ScheduleSettings
+from stemma.schema.training import AnyOptimizer, AnySchedule, Decay
+
+
+def _usual(slot: str, **keys: Any) -> Any:
+    """A default of a slot: looked up when it is needed."""
+    return Field(default_factory=lambda: registry.settings_of(slot, keys))
 
 
 class FinetuningSettings(Settings):
-    optimizer: OptimizerSettings = AdamW(kind="adamw", epsilon=1e-6)
+    optimizer: AnyOptimizer = _usual("optimizer", kind="adamw", epsilon=1e-6)
     learning_rate: Positive = 5e-5  # of a network of this `width`:
     width: Count = 768  # narrower networks take more, wider ones less, in proportion
-    schedule: ScheduleSettings = LinearSchedule(kind="linear")
+    schedule: AnySchedule = _usual("schedule", kind="linear")
     epochs: Positive = 3.0
     warmup: BelowOne = 0.1  # share of the steps
     clip_norm: Positive | None = None
@@ -29,4 +39,6 @@ class FinetuningSettings(Settings):
         return float(f"{self.learning_rate * self.width / width:.3g}")
 
 
-UNSTATED = FinetuningSettings(clip_norm=1.0)  # of a recipe that has no such section
+def unstated() -> FinetuningSettings:
+    """Of a recipe that has no such section."""
+    return FinetuningSettings(clip_norm=1.0)

@@ -9,8 +9,9 @@ from typing import Any, get_args
 from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 
+from stemma import registry
 from stemma.errors import did_you_mean, nearest
-from stemma.schema.base import Settings
+from stemma.schema.base import Settings, Slot
 from stemma.schema.layers import ABSENT, Problem, flatten
 from stemma.schema.objective import OBJECTIVE_KINDS, ObjectiveSettings
 from stemma.schema.other_names import for_key
@@ -41,7 +42,10 @@ def known_keys(values: Mapping[str, Any], model: type[Settings] = RecipeSettings
 
 
 def _choices(field: FieldInfo) -> list[type[Settings]]:
-    """The tables that may stand in a field: one, or one for each kind."""
+    """The tables that may stand in a field: one, or one for each registered kind."""
+    slot = next((mark for mark in field.metadata if isinstance(mark, Slot)), None)
+    if slot is not None:
+        return [entry.settings for entry in registry.entries(slot.name) if entry.settings is not None]
     return [member for member in (field.annotation, *get_args(field.annotation))
             if isinstance(member, type) and issubclass(member, Settings)]
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from pydantic import Field
+
 from stemma.schema.base import Blame, Conflict, Settings
 from stemma.schema.corpus import PAIR_PACKINGS, TWO_TEXTS, CorpusSettings, parse_template
-from stemma.schema.finetuning import UNSTATED, FinetuningSettings
+from stemma.schema.finetuning import FinetuningSettings, unstated
 from stemma.schema.network import NetworkSettings
 from stemma.schema.objective import ObjectiveSettings
 from stemma.schema.task import BaseObjective
@@ -47,7 +49,7 @@ class RecipeSettings(Settings):
     network: NetworkSettings
     objective: dict[str, ObjectiveSettings] = {}
     training: TrainingSettings
-    finetuning: FinetuningSettings = UNSTATED
+    finetuning: FinetuningSettings = Field(default_factory=unstated)
 
     def packings(self) -> dict[str, str]:
         """The packing of each objective, by its name."""
@@ -178,7 +180,7 @@ class RecipeSettings(Settings):
             if frozen == layers + 1 and asked[key]:
                 yield (Blame(f"training.{key}", f"has no effect: with training.frozen = {training.frozen} no layer "
                                                 "learns"),)
-        if frozen == layers + 1 and training.optimizer.kind == "muon" and network.generator is None:
+        if frozen == layers + 1 and training.optimizer.hidden_matrices and network.generator is None:
             what = "Muon is for the matrices of the layers, and"
             yield (Blame("training.frozen", f"{what} none of them would learn: freeze fewer, or take "
                                             "training.optimizer.kind=adamw"),

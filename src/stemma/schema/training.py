@@ -5,157 +5,36 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal
 
-from stemma.schema.base import (
-    BY_KIND,
-    BelowOne,
-    Count,
-    Natural,
-    NonNegative,
-    Positive,
-    Settings,
-    Share,
-    limit,
-    number_or,
-)
+from stemma.schema.base import Count, Natural, Positive, Settings, Slot, limit, number_or
 
 
-class AdamW(Settings):
-    """Adam with decay outside the moments (arXiv:1711.05101)."""
+class OptimizerSettings(Settings):
+    """What optimizers of every kind say of themselves (`training/optimizers.py`)."""
 
-    kind: Literal["adamw"]
-    beta1: BelowOne = 0.9
-    beta2: BelowOne = 0.999
-    epsilon: Positive = 1e-8
-    weight_decay: NonNegative = 0.01
+    kind: str
 
+    hidden_matrices: ClassVar[bool] = False  # the matrices of the layers are a group of their own, each with `parts`
+    vector_options: ClassVar[Mapping[str, Any]] = {}  # of the group of biases and norms, besides no weight decay
+    size_keys: ClassVar[tuple[str, ...]] = ("weight_decay",)  # a size may set these
 
-class Adam(Settings):
-    kind: Literal["adam"]
-    beta1: BelowOne = 0.9
-    beta2: BelowOne = 0.999
-    epsilon: Positive = 1e-8
+    @property
+    def other_learning_rate(self) -> float | None:
+        """The highest of all but the hidden matrices, where it is another one."""
+        return None
 
 
-class Lamb(Settings):
-    """Each layer moves in proportion to the size of its weights, for very large batches (arXiv:1904.00962)."""
+class ScheduleSettings(Settings):
+    """What schedules of every kind say of themselves (`training/schedules.py`)."""
 
-    kind: Literal["lamb"]
-    beta1: BelowOne = 0.9
-    beta2: BelowOne = 0.999
-    epsilon: Positive = 1e-6
-    weight_decay: NonNegative = 0.01
+    kind: str
 
 
-class Adamax(Settings):
-    """Adam with the largest recent gradient in place of the second moment (arXiv:1412.6980, section 7)."""
-
-    kind: Literal["adamax"]
-    beta1: BelowOne = 0.9
-    beta2: BelowOne = 0.999
-    epsilon: Positive = 1e-8
-    weight_decay: NonNegative = 0.0
-
-
-class Adafactor(Settings):
-    """Second moments as a row and a column (arXiv:1804.04235)."""
-
-    kind: Literal["adafactor"]
-    beta2_decay: Positive = 0.8
-    epsilon: Positive = 1e-30  # added to squared gradients
-    least_scale: Positive = 1e-3  # the smallest size a tensor is taken to have
-    clip: Positive = 1.0
-    weight_decay: NonNegative = 0.0
-    relative: bool = True  # the rate is a share of each tensor's own size
-
-
-class StableAdamW(Settings):
-    """AdamW whose update is clipped tensor by tensor, in place of the gradient (arXiv:2304.13013; ModernBERT)."""
-
-    kind: Literal["stable_adamw"]
-    beta1: BelowOne = 0.9
-    beta2: BelowOne = 0.98
-    epsilon: Positive = 1e-6
-    weight_decay: NonNegative = 0.01
-
-
-class Muon(Settings):
-    """Orthogonalised updates for the hidden matrices, by training.learning_rate; AdamW for everything else."""
-
-    kind: Literal["muon"]
-    momentum: BelowOne = 0.95
-    nesterov: bool = True
-    iterations: Annotated[int, limit(lambda n: 1 <= n <= 99, "must lie between 1 and 99")] = 5  # of Newton-Schulz
-    scale: Literal["original", "match_rms_adamw"] = "original"  # sqrt(max(1, rows / columns)), with rates about 0.02;
-    #                                                  or 0.2 sqrt(max(rows, columns)), with those of AdamW
-    adamw_learning_rate: Positive = 3e-4  # the highest; the schedule is that of training.learning_rate
-    beta1: BelowOne = 0.9
-    beta2: BelowOne = 0.95
-    epsilon: Positive = 1e-8
-    weight_decay: NonNegative = 0.01  # of all matrices
-
-
-OptimizerSettings = Annotated[AdamW | Adam | Lamb | Adamax | Adafactor | StableAdamW | Muon, BY_KIND]
-
-
-class LinearSchedule(Settings):
-    """Up in a straight line over the warm-up, down in a straight line to nothing at the last step (BERT)."""
-
-    kind: Literal["linear"]
-
-
-class NoamSchedule(Settings):
-    """Up in a straight line over the warm-up, then down as 1 / sqrt(step) (arXiv:1706.03762, section 5.3)."""
-
-    kind: Literal["noam"]
-
-
-class CosineSchedule(Settings):
-    """Up in a straight line over the warm-up, then down half a cosine to `floor` times the highest rate (GPT)."""
-
-    kind: Literal["cosine"]
-    floor: NonNegative = 0.0
-
-
-class InverseSqrtSchedule(Settings):
-    """At the highest rate over the warm-up, then down as 1 / sqrt(step) (T5)."""
-
-    kind: Literal["inverse_sqrt"]
-
-
-class ConstantSchedule(Settings):
-    """Up in a straight line over the warm-up, then level."""
-
-    kind: Literal["constant"]
-
-
-class SlantedTriangularSchedule(Settings):
-    """A short steep rise over the share `cut` of all steps, a long fall to 1 / `ratio` (arXiv:1801.06146)."""
-
-    kind: Literal["slanted_triangular"]
-    cut: Share = 0.1
-    ratio: Positive = 32.0
-
-
+AnyOptimizer = Annotated[OptimizerSettings, Slot("optimizer")]
+AnySchedule = Annotated[ScheduleSettings, Slot("schedule")]
 Decay = Annotated[float, limit(lambda x: 0 < x <= 1, "must be greater than 0 and at most 1")]
-
-
-class WarmupStableDecaySchedule(Settings):
-    """Up over the warm-up, level, and down to `floor` times the highest rate over the last share `decay` of the budget
-    (arXiv:2404.06395); with 1 - sqrt of the way in place of a straight line as in arXiv:2405.18392 and ModernBERT."""
-
-    kind: Literal["warmup_stable_decay"]
-    decay: Decay = 0.2
-    shape: Literal["linear", "one_minus_sqrt"] = "linear"
-    floor: BelowOne = 0.0
-
-
-ScheduleSettings = Annotated[
-    LinearSchedule | NoamSchedule | CosineSchedule | InverseSqrtSchedule | ConstantSchedule | SlantedTriangularSchedule
-    | WarmupStableDecaySchedule,
-    BY_KIND,
-]
 
 
 class TrainingSettings(Settings):
@@ -164,8 +43,8 @@ class TrainingSettings(Settings):
     learning_rate: Positive
     warmup_steps: Natural
     steps: Count  # the budget where none is given
-    optimizer: OptimizerSettings
-    schedule: ScheduleSettings
+    optimizer: AnyOptimizer
+    schedule: AnySchedule
     clip_norm: Positive | None = None
     checkpoint_every: Count
     keep_checkpoints: Count = 2

@@ -19,10 +19,9 @@ from torch.nn import functional
 from stemma.errors import UserError
 from stemma.exchange.model import Model
 from stemma.network.network import Network
-from stemma.schema.training import AdamW, LinearSchedule
 from stemma.tasks.embed import POOLINGS
-from stemma.training.optimizers import build_optimizer, set_learning_rate
-from stemma.training.schedules import factor
+from stemma.training.optimizers import AdamW, build_optimizer, set_learning_rate
+from stemma.training.schedules import Linear, factor
 
 Example = tuple[str, int]
 WARMUP = 0.1  # of all steps
@@ -114,7 +113,7 @@ def finetune(model: Model, train: Sequence[Example], settings: Settings = Settin
             step += 1
             used = (step - 1) / steps
             set_learning_rate(optimizer, settings.learning_rate
-                              * factor(LinearSchedule(kind="linear"), step, warmup, used, warmup / steps))
+                              * factor(Linear(kind="linear"), step, warmup, used, warmup / steps))
             loss = functional.cross_entropy(classifier([rows[i] for i in chosen]), labels[chosen])
             loss.backward()
             nn.utils.clip_grad_norm_(classifier.parameters(), CLIP_NORM)

@@ -1,48 +1,146 @@
 """How high the learning rate is at each update, as a factor of `training.learning_rate`, the peak of every schedule.
 
-Warm-up and the 1 / sqrt schedules go by steps; falls that end with the budget go by `progress`, its used share, so that
-they work for budgets in steps, tokens and minutes alike.
+Warm-up and the 1 / sqrt schedules go by steps; decays that end with the budget go by `progress`, its used share, so
+that they work for budgets in steps, tokens and minutes alike. A schedule is a function of its settings and a `Point`.
 """
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
+from typing import Literal
 
-from stemma.schema import training as schema
+from stemma import registry
+from stemma.registry import register
+from stemma.schema.base import BelowOne, NonNegative, Positive, Share
+from stemma.schema.training import Decay, ScheduleSettings
 
 
-def factor(settings: schema.ScheduleSettings, step: int, warmup_steps: int, progress: float,
-           warmup_progress: float) -> float:
-    """The factor for update number `step` (the first is 1), when `progress` of the budget is used.
+@dataclass(frozen=True)
+class Point:
+    """Where training stands: update number `step` (the first is 1), when `progress` of the budget is used.
 
     `warmup_progress` is the progress at which the warm-up ends: warmup_steps / steps for a budget in steps.
     With progress = step / steps, the linear schedule is that of transformers; with (step - 1) / steps, the share used
-    before this update, no update is wasted on a rate of zero.
+    before this update, no update is wasted on a learning rate of zero.
     """
-    left = 1 - share(progress, warmup_progress)
-    rise = step / warmup_steps if step < warmup_steps else 1.0
-    match settings:
-        case schema.LinearSchedule():
-            return rise if rise < 1 else left
-        case schema.CosineSchedule():
-            return rise if rise < 1 else settings.floor + (1 - settings.floor) * (1 - math.cos(math.pi * left)) / 2
-        case schema.ConstantSchedule():
-            return rise
-        case schema.NoamSchedule():
-            # width^-0.5 * min(step^-0.5, step * warmup^-1.5), divided by its value at the peak, step = warmup
-            return min(rise, math.sqrt(max(warmup_steps, 1) / step))
-        case schema.InverseSqrtSchedule():
-            # 1 / sqrt(max(step, warmup)), divided by its value over the warm-up: no rise
-            return min(1.0, math.sqrt(max(warmup_steps, 1) / step))
-        case schema.SlantedTriangularSchedule():
-            # The paper's cut is a share of the whole budget; training.warmup_steps plays no part.
-            height = progress / settings.cut if progress < settings.cut else 1 - share(progress, settings.cut)
-            return (1 + height * (settings.ratio - 1)) / settings.ratio
-        case schema.WarmupStableDecaySchedule():
-            # in a budget so short that the warm-up reaches into the decay, what is left of it
-            way = share(progress, max(1 - settings.decay, warmup_progress))
-            fall = way if settings.shape == "linear" else math.sqrt(way)
-            return rise if rise < 1 else settings.floor + (1 - settings.floor) * (1 - fall)
+
+    step: int
+    warmup_steps: int
+    progress: float
+    warmup_progress: float
+
+    @property
+    def rise(self) -> float:
+        """How much of the warm-up is done."""
+        return self.step / self.warmup_steps if self.step < self.warmup_steps else 1.0
+
+    @property
+    def left(self) -> float:
+        """How much of the budget after the warm-up is left."""
+        return 1 - share(self.progress, self.warmup_progress)
+
+
+def factor(settings: ScheduleSettings, step: int, warmup_steps: int, progress: float, warmup_progress: float) -> float:
+    """The factor of the recipe's schedule."""
+    found: float = registry.get("schedule", settings.kind).build(settings, Point(step, warmup_steps, progress,
+                                                                                 warmup_progress))
+    return found
+
+
+class Linear(ScheduleSettings):
+    """Up in a straight line over the warm-up, down in a straight line to nothing at the last step (BERT)."""
+
+    kind: Literal["linear"]
+
+
+@register("schedule", "linear", Linear)
+def linear(settings: Linear, at: Point) -> float:
+    return at.rise if at.rise < 1 else at.left
+
+
+class Noam(ScheduleSettings):
+    """Up in a straight line over the warm-up, then down as 1 / sqrt(step) (arXiv:1706.03762, section 5.3)."""
+
+    kind: Literal["noam"]
+
+
+@register("schedule", "noam", Noam)
+def noam(settings: Noam, at: Point) -> float:
+    # width^-0.5 * min(step^-0.5, step * warmup^-1.5), divided by its value at the peak, step = warmup
+    return min(at.rise, math.sqrt(max(at.warmup_steps, 1) / at.step))
+
+
+class Cosine(ScheduleSettings):
+    """Up in a straight line over the warm-up, then down half a cosine to `floor` times the peak (GPT)."""
+
+    kind: Literal["cosine"]
+    floor: NonNegative = 0.0
+
+
+@register("schedule", "cosine", Cosine)
+def cosine(settings: Cosine, at: Point) -> float:
+    if at.rise < 1:
+        return at.rise
+    return settings.floor + (1 - settings.floor) * (1 - math.cos(math.pi * at.left)) / 2
+
+
+class InverseSqrt(ScheduleSettings):
+    """At the peak over the warm-up, then down as 1 / sqrt(step) (T5)."""
+
+    kind: Literal["inverse_sqrt"]
+
+
+@register("schedule", "inverse_sqrt", InverseSqrt)
+def inverse_sqrt(settings: InverseSqrt, at: Point) -> float:
+    # 1 / sqrt(max(step, warmup)), divided by its value over the warm-up: no rise
+    return min(1.0, math.sqrt(max(at.warmup_steps, 1) / at.step))
+
+
+class Constant(ScheduleSettings):
+    """Up in a straight line over the warm-up, then level."""
+
+    kind: Literal["constant"]
+
+
+@register("schedule", "constant", Constant)
+def constant(settings: Constant, at: Point) -> float:
+    return at.rise
+
+
+class SlantedTriangular(ScheduleSettings):
+    """A short steep rise over the share `cut` of all steps, a long fall to 1 / `ratio` (arXiv:1801.06146)."""
+
+    kind: Literal["slanted_triangular"]
+    cut: Share = 0.1
+    ratio: Positive = 32.0
+
+
+@register("schedule", "slanted_triangular", SlantedTriangular)
+def slanted_triangular(settings: SlantedTriangular, at: Point) -> float:
+    # The paper's cut is a share of the whole budget; training.warmup_steps plays no part.
+    height = at.progress / settings.cut if at.progress < settings.cut else 1 - share(at.progress, settings.cut)
+    return (1 + height * (settings.ratio - 1)) / settings.ratio
+
+
+class WarmupStableDecay(ScheduleSettings):
+    """Up over the warm-up, level, and down to `floor` times the peak over the last share `decay` of the budget
+    (arXiv:2404.06395); with 1 - sqrt of the way in place of a straight line as in arXiv:2405.18392 and ModernBERT."""
+
+    kind: Literal["warmup_stable_decay"]
+    decay: Decay = 0.2
+    shape: Literal["linear", "one_minus_sqrt"] = "linear"
+    floor: BelowOne = 0.0
+
+
+@register("schedule", "warmup_stable_decay", WarmupStableDecay)
+def warmup_stable_decay(settings: WarmupStableDecay, at: Point) -> float:
+    if at.rise < 1:
+        return at.rise
+    # in a budget so short that the warm-up reaches into the decay, what is left of it
+    way = share(at.progress, max(1 - settings.decay, at.warmup_progress))
+    fall = way if settings.shape == "linear" else math.sqrt(way)
+    return settings.floor + (1 - settings.floor) * (1 - fall)
 
 
 def share(progress: float, start: float) -> float:

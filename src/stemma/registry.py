@@ -1,0 +1,141 @@
+"""What kinds of parts there are: one registry for those that come with the program and those that users bring.
+
+A part is registered together with its settings class, which also states all that other modules must know of it (its
+limits, what it supports, which of its keys a size may set):
+
+    @register("attention", "full", FullAttentionSettings)
+    def full_attention(network: NetworkSettings) -> nn.Module: ...
+
+What is registered is a class, or a function that builds the part, so that torch is imported when a part is built and
+not when a recipe is read. Modules of built-in parts are listed in BUILT_IN and imported when one of their kinds is
+first asked for. Other kinds come from installed packages (the entry-point group `stemma.plugins`) or from files that
+the user names (`plugins.py`).
+"""
+
+from __future__ import annotations
+
+import importlib
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, TypeVar
+
+from stemma.errors import UserError, did_you_mean
+
+ENTRY_POINTS = "stemma.plugins"
+Part = TypeVar("Part", bound=Callable[..., Any])
+
+# slot -> what the settings of all its kinds have in common ("": its kinds have no settings)
+BASES = {
+    "optimizer": "stemma.schema.training:OptimizerSettings",
+    "schedule": "stemma.schema.training:ScheduleSettings",
+}
+# slot -> kind -> the module that registers it, in the order in which kinds are listed
+BUILT_IN: dict[str, dict[str, str]] = {
+    "optimizer": dict.fromkeys(("adamw", "adam", "lamb", "adamax", "adafactor", "stable_adamw", "muon"),
+                               "stemma.training.optimizers"),
+    "schedule": dict.fromkeys(("linear", "noam", "cosine", "inverse_sqrt", "constant", "slanted_triangular",
+                               "warmup_stable_decay"), "stemma.training.schedules"),
+}
+
+
+@dataclass(frozen=True)
+class Registered:
+    slot: str
+    kind: str
+    settings: type[Any] | None  # None: the part has no keys of its own
+    build: Any  # the class, or the function that builds the part
+    module: str  # who registered it
+
+
+_known: dict[tuple[str, str], Registered] = {}
+_lock = threading.RLock()
+_asked_packages = False
+
+
+def register(slot: str, kind: str, settings: type[Any] | None = None) -> Callable[[Part], Part]:
+    """Make a part known under a kind, which a recipe can then name. The kind must be free in its slot."""
+    if slot not in BUILT_IN:
+        raise UserError(f'there is no slot "{slot}" to register "{kind}" in.{did_you_mean(slot, BUILT_IN)} '
+                        f"The slots are {', '.join(BUILT_IN)}.")
+
+    def add(part: Part) -> Part:
+        module = part.__module__
+        owner = BUILT_IN[slot].get(kind, module)
+        before = _known.get((slot, kind))
+        if owner != module or before is not None and before.module != module:
+            raise UserError(f'the {slot} "{kind}" is registered already, by '
+                            f"{owner if before is None else before.module}; give the one in {module} another name.")
+        _known[slot, kind] = Registered(slot, kind, _with_kind(slot, kind, settings), part, module)
+        return part
+
+    return add
+
+
+def base_of(slot: str) -> type[Any] | None:
+    """What the settings of all kinds of a slot have in common."""
+    module, _, name = BASES.get(slot, "").partition(":")
+    return getattr(importlib.import_module(module), name) if name else None
+
+
+def _with_kind(slot: str, kind: str, settings: type[Any] | None) -> type[Any] | None:
+    """The settings with the key `kind` and those that all kinds of the slot have, whoever left them out."""
+    base = base_of(slot)
+    if base is None:
+        return settings
+    bases = (base,) if settings is None else (settings,) if issubclass(settings, base) else (settings, base)
+    if settings is not None and bases == (settings,) and settings.model_fields["kind"].annotation == Literal[kind]:
+        return settings
+    named: Any = base if settings is None else settings
+    return type(named)(named.__name__, bases, {"__module__": named.__module__, "__doc__": named.__doc__,
+                                               "__annotations__": {"kind": Literal[kind]}})
+
+
+def find(slot: str, kind: str) -> Registered | None:
+    """What is registered under this kind; None: nothing is."""
+    with _lock:
+        if (slot, kind) not in _known and kind in BUILT_IN[slot]:
+            importlib.import_module(BUILT_IN[slot][kind])
+        if (slot, kind) not in _known:
+            _ask_packages()
+        return _known.get((slot, kind))
+
+
+def get(slot: str, kind: str) -> Registered:
+    """The same where it must be there."""
+    found = find(slot, kind)
+    if found is None:
+        raise UserError(f'there is no {slot} "{kind}".{did_you_mean(kind, kinds(slot))} There are '
+                        f"{', '.join(kinds(slot))}.")
+    return found
+
+
+def settings_of(slot: str, values: Mapping[str, Any]) -> Any:
+    """The checked settings of the kind that the values name."""
+    found = get(slot, values["kind"]).settings
+    assert found is not None
+    return found.model_validate(values)
+
+
+def kinds(slot: str) -> list[str]:
+    """The kinds of a slot: the built-in ones first."""
+    with _lock:
+        _ask_packages()
+        return list(dict.fromkeys([*BUILT_IN[slot], *(kind for place, kind in _known if place == slot)]))
+
+
+def entries(slot: str) -> list[Registered]:
+    """Everything that is registered in a slot."""
+    return [get(slot, kind) for kind in kinds(slot)]
+
+
+def _ask_packages() -> None:
+    """Import what installed packages bring, once, and only when something is asked for that may be theirs."""
+    global _asked_packages
+    if _asked_packages:
+        return
+    _asked_packages = True
+    from importlib.metadata import entry_points
+
+    for point in entry_points(group=ENTRY_POINTS):
+        point.load()
