@@ -9,7 +9,7 @@ a kernel for (nothing at all, a causal flag, a band, or a dense boolean mask).
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 import torch
 from torch import Tensor
@@ -23,6 +23,11 @@ class Mask:
     dense: Tensor | None = None
     band: tuple[int, int] | None = None  # only so many places behind and so many in front
     real: Tensor | None = None  # (B, K), with a band: False at padding
+
+    def rows(self, rows: Tensor) -> Mask:
+        """The same mask for some rows of the batch: (R,) their numbers."""
+        return replace(self, dense=self.dense if self.dense is None or len(self.dense) == 1 else self.dense[rows],
+                       real=self.real if self.real is None or len(self.real) == 1 else self.real[rows])
 
     def at(self, places: Tensor, keys: int) -> Mask:
         """The same mask for queries at some places only: (B, Q), of `keys` places."""

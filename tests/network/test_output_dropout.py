@@ -94,9 +94,10 @@ def test_attention_may_have_another_rate_for_what_it_adds():
     def network(*changes: str) -> Network:
         return built("bert@tiny", "network.output_dropout=0", "network.dropout=0.3", *changes)
 
-    assert network().encoder.attention_dropout.rate == network().encoder.dropout.rate == 0.3
-    own = network("network.attention.output_dropout=0.1")
-    assert (own.encoder.attention_dropout.rate, own.encoder.dropout.rate) == (0.1, 0.3)
+    block = network().encoder.blocks[0]
+    assert block.attention_dropout.rate == block.dropout.rate == 0.3
+    own = network("network.attention.output_dropout=0.1").encoder.blocks[0]
+    assert (own.attention_dropout.rate, own.dropout.rate) == (0.1, 0.3)
 
 
 def test_without_it_no_number_is_drawn():

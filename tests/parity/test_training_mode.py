@@ -32,8 +32,8 @@ from stemma.network.streams import QUERY, Stream
 from stemma.visibility import Causal, Permuted
 
 EMBEDDING, ATTENTION = r"embedding\.dropout", r"encoder\.blocks\.\d+\.attention\.dropout"
-ADDED, INNER = r"encoder\.attention_dropout", r"encoder\.blocks\.\d+\.feedforward\.dropout"
-TRANSITION, OUTPUT = r"encoder\.dropout", r"encoder\.output_dropout"
+ADDED, INNER = r"encoder\.blocks\.\d+\.attention_dropout", r"encoder\.blocks\.\d+\.feedforward\.dropout"
+TRANSITION, OUTPUT = r"encoder\.blocks\.\d+\.dropout", r"encoder\.output_dropout"
 
 
 def sites(embedding: str | Where, attention: str | Where, added: str | Where | None, transition: str | Where,
@@ -66,11 +66,11 @@ def t5_sites(part: str, last: int) -> dict[str, Site]:
         "embedding": Site(prefix + EMBEDDING, Where(rf"{part}\.dropout", 0, 2)),
         "attention": Site(mine + r"attention\.dropout", block + r"0\.SelfAttention\.dropout"),
         "inner": Site(mine + r"feedforward\.dropout", block + rf"{last}\.DenseReluDense\.dropout"),
-        "feed-forward output": Site(rf"{part}\.dropout", block + rf"{last}\.dropout"),
+        "feed-forward output": Site(mine + r"dropout", block + rf"{last}\.dropout"),
         "output": Site(rf"{part}\.output_dropout", Where(rf"{part}\.dropout", 1, 2)),
     }
     looks = [("attention output", 0)] + ([("cross output", 1)] if last == 2 else [])
-    made |= {name: Site(Where(rf"{part}\.attention_dropout", number, last), block + rf"{number}\.dropout")
+    made |= {name: Site(Where(mine + r"attention_dropout", number, last), block + rf"{number}\.dropout")
              for name, number in looks}
     if last == 2:
         made["cross"] = Site(mine + r"cross\.dropout", block + r"1\.EncDecAttention\.dropout")
@@ -84,7 +84,7 @@ def bart_sites(part: str) -> dict[str, Site]:
         "embedding": Site(prefix + EMBEDDING, rf"model\.{part}\.dropout"),
         "attention": Site(mine + r"attention\.dropout", layer + r"self_attn\.dropout"),
         "inner": Site(mine + r"feedforward\.dropout", layer + r"activation_dropout"),
-        "sublayers' outputs": Site(rf"{part}\.(attention_)?dropout", layer + r"dropout"),  # one number over there
+        "sublayers' outputs": Site(mine + r"(attention_)?dropout", layer + r"dropout"),  # one number over there
     }
     if part == "decoder":
         made["cross"] = Site(mine + r"cross\.dropout", layer + r"encoder_attn\.dropout")
@@ -136,7 +136,7 @@ MODERN = {"embedding": Site(EMBEDDING, r"model\.embeddings\.drop"), "inner": Sit
           "attention": Site(ATTENTION, r".*attn\.attention_dropout"),
           "attention output": Site(ADDED, r".*attn\.out_drop")}
 MODERN_RATES = ("embedding_dropout", "attention_dropout", "mlp_dropout")
-CASES |= {family: Case(family, kind, MODERN, MODERN_RATES, none=r"encoder\.(output_)?dropout")
+CASES |= {family: Case(family, kind, MODERN, MODERN_RATES, none=r"encoder\.output_dropout|" + TRANSITION)
           for family, kind in (("modernbert", "ModernBertForMaskedLM"),
                                ("modernbert-decoder", "ModernBertDecoderForCausalLM"))}
 NAMES = pytest.mark.parametrize("name", CASES)

@@ -13,22 +13,25 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from stemma.network.initialization import Linear, LookupEmbedding, draw_of
 from stemma.network.vocabulary_loss import vocabulary_loss
+from stemma.schema.network import NetworkSettings
 
 
 class AdaptiveTokens(nn.Module):
-    def __init__(self, vocabulary: int, width: int, cutoffs: Sequence[int], shrink: int):
+    def __init__(self, vocabulary: int, width: int, settings: NetworkSettings):
         super().__init__()
+        cutoffs, shrink = settings.embedding.cutoffs, settings.embedding.shrink
         self.num_embeddings, self.embedding_dim = vocabulary, width
         inside = [cutoff for cutoff in cutoffs if cutoff < vocabulary]  # a small vocabulary has fewer parts
         self.bounds = [0, *inside, vocabulary]
         widths = [max(1, width // shrink**part) for part in range(len(inside) + 1)]
         self.tables: Sequence[nn.Embedding] = nn.ModuleList(  # type: ignore[assignment]  # a list of these
-            nn.Embedding(stop - start, narrow)
+            LookupEmbedding(stop - start, narrow, draw_of(settings))
             for start, stop, narrow in zip(self.bounds[:-1], self.bounds[1:], widths, strict=True))
         # without narrower parts there is nothing to project
         self.projections: Sequence[nn.Linear] = nn.ModuleList(  # type: ignore[assignment]
-            nn.Linear(narrow, width, bias=False) for narrow in widths if shrink > 1)
+            Linear(narrow, width, False, draw_of(settings, narrow)) for narrow in widths if shrink > 1)
 
     def forward(self, ids: Tensor) -> Tensor:
         """(B, L) -> (B, L, width)"""
@@ -47,17 +50,14 @@ class AdaptiveTokens(nn.Module):
 class AdaptiveScorer(nn.Module):
     """The head over the same tables. `first` is the one projection that is not shared."""
 
-    def __init__(self, tokens: AdaptiveTokens):
+    def __init__(self, tokens: AdaptiveTokens, settings: NetworkSettings):
         super().__init__()
-        self._tied = (tokens,)  # a plain reference: the tables are stored and counted in the embedding
-        parts = len(tokens.tables)
-        self.first = nn.Linear(tokens.embedding_dim, tokens.embedding_dim, bias=False) if tokens.projections else None
-        self.parts = nn.Linear(tokens.embedding_dim, parts - 1) if parts > 1 else None  # one entry for each other part
+        self.tokens = tokens  # the embedding's own: a network states that it is stored and counted there
+        parts, width = len(tokens.tables), tokens.embedding_dim
+        usual = draw_of(settings, width)
+        self.first = Linear(width, width, False, usual) if tokens.projections else None
+        self.parts = Linear(width, parts - 1, True, usual) if parts > 1 else None  # one entry for each other part
         self.biases = nn.ParameterList(nn.Parameter(torch.zeros(table.num_embeddings)) for table in tokens.tables)
-
-    @property
-    def tokens(self) -> AdaptiveTokens:
-        return self._tied[0]
 
     def forward(self, hidden: Tensor) -> Tensor:
         """(..., width) -> (..., vocabulary) log-probabilities, which as logits say the same."""

@@ -1,15 +1,24 @@
-"""One layer: named sublayers, each with its norm. How they are joined to the residual is the stack's business."""
+"""One layer: sublayers, each with its norm, dropout and residual.
+
+Post-norm normalises the sum (arXiv:1706.03762); pre-norm normalises what enters the sublayer, which trains without a
+careful warm-up (arXiv:2002.04745).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable
+from dataclasses import replace
+from typing import cast
 
-from torch import nn
+from torch import Tensor, nn
 
 from stemma.network.attention import build_attention, build_cross_attention
 from stemma.network.convolution import ConvolutionTransition
+from stemma.network.dropout import Dropout
 from stemma.network.feedforward import FeedForward, GatedFeedForward
 from stemma.network.norm import build_norm
+from stemma.network.state import LayerCache
+from stemma.network.streams import Context
 from stemma.schema.network import NetworkSettings
 
 SHARED: dict[str, tuple[str, ...]] = {"none": (), "attention": ("attention", "cross"), "feedforward": ("feedforward",),
@@ -17,7 +26,8 @@ SHARED: dict[str, tuple[str, ...]] = {"none": (), "attention": ("attention", "cr
 
 
 class Block(nn.Module):
-    """`crossed`: between attention to its own text and the transition, a decoder's block looks at the encoder's.
+    """`crossed`: between attention to its own text and the feed-forward layer, a decoder's block looks at the
+    encoder's.
 
     A sublayer that all layers have in common (ALBERT, arXiv:1909.11942) is the one of the `first` layer, norm included.
     """
@@ -30,23 +40,53 @@ class Block(nn.Module):
         builders = {"attention": build_attention, "cross": build_cross_attention, "feedforward": build_transition}
         self.names = tuple(name for name in builders if crossed or name != "cross")
         for name in self.names:
-            if first is not None and name in SHARED[settings.sharing]:
-                # past nn.Module's bookkeeping: it is stored, counted, initialised and trained once
-                object.__setattr__(self, name, getattr(first, name))
-                object.__setattr__(self, f"{name}_norm", getattr(first, f"{name}_norm"))
-            else:
-                setattr(self, name, builders[name](settings))
-                setattr(self, f"{name}_norm", build_norm(settings.norm, settings.width))
+            shared = first is not None and name in SHARED[settings.sharing]
+            setattr(self, name, getattr(first, name) if shared else builders[name](settings))
+            setattr(self, f"{name}_norm", getattr(first, f"{name}_norm") if shared
+                    else build_norm(settings.norm, settings.width))
         if first is None and not settings.norm.first:
             self.attention_norm = nn.Identity()
+        self.pre = settings.norm.place == "pre"
+        self.dropout = Dropout(settings.dropout)
+        own = settings.attention.output_dropout
+        self.attention_dropout = Dropout(settings.dropout if own is None else own)
 
-    def sublayers(self) -> Iterator[tuple[nn.Module, nn.Module]]:
+    def forward(self, x: Tensor, context: Context) -> Tensor:
+        """(B, Q, width) -> the same; or without padding, (N, width) -> the same. Where `context.chosen` names some of
+        the queries, they alone go on after attention: (B, Q, width) -> (N, width)."""
+        return self._applied(x, context, observe=False)[0]
+
+    def observe(self, x: Tensor, context: Context) -> tuple[Tensor, dict[str, Tensor]]:
+        """The same, with the scores of each attention by its name, (B, heads, Q, K), before their softmax."""
+        return self._applied(x, context, observe=True)
+
+    def _applied(self, x: Tensor, context: Context, observe: bool) -> tuple[Tensor, dict[str, Tensor]]:
+        context, scores = self._with_keys(x, context), {}
         for name in self.names:
-            yield getattr(self, name), getattr(self, f"{name}_norm")
+            sublayer, norm = getattr(self, name), getattr(self, f"{name}_norm")
+            entering = norm(x) if self.pre else x
+            if observe and name != "feedforward":
+                added, scores[name] = sublayer.observe(entering, context)
+            else:
+                added = sublayer(entering, context)
+            added = (self.dropout if name == "feedforward" else self.attention_dropout)(added)
+            x = x + added if self.pre else norm(x + added)
+            if name == "attention" and context.chosen is not None:
+                x = x[context.chosen]
+        return x, scores
+
+    def _with_keys(self, x: Tensor, context: Context) -> Context:
+        """What is looked at, normalised as what asks is."""
+        if context.cache is not None and context.blank and context.cache.length == 0:
+            nothing = x.new_zeros(x.shape[0], context.blank, x.shape[2])
+            fill = cast(Callable[[LayerCache, Tensor], None], self.attention.fill)
+            fill(context.cache, self.attention_norm(nothing) if self.pre else nothing)
+        if context.keys is None or not self.pre:
+            return context
+        return replace(context, keys=self.attention_norm(context.keys))
 
 
 def build_transition(settings: NetworkSettings) -> nn.Module:
     if settings.transition == "convolution":
-        return ConvolutionTransition(settings.width, settings.feedforward, settings.activation)
-    kind = GatedFeedForward if settings.transition == "gated" else FeedForward
-    return kind(settings.width, settings.feedforward, settings.activation, settings.bias, settings.inner_dropout)
+        return ConvolutionTransition(settings)
+    return (GatedFeedForward if settings.transition == "gated" else FeedForward)(settings)

@@ -12,6 +12,7 @@ from torch.nn import functional
 
 from stemma.network.activation import ACTIVATIONS
 from stemma.network.embed import Embedding
+from stemma.network.initialization import Linear, LookupEmbedding, draw_of
 from stemma.network.norm import build_norm
 from stemma.network.vocabulary_loss import vocabulary_loss
 from stemma.schema.network import NetworkSettings
@@ -33,18 +34,19 @@ class BoundaryScorer(nn.Module):
     def __init__(self, places: int, settings: NetworkSettings, embedding: Embedding):
         super().__init__()
         inner, width = settings.width, embedding.tokens.embedding_dim
-        self.places = nn.Embedding(places, PLACE_WIDTH)
-        self.input = nn.Linear(2 * inner + PLACE_WIDTH, inner)
+        self.places = LookupEmbedding(places, PLACE_WIDTH, draw_of(settings))
+        both = 2 * inner + PLACE_WIDTH
+        self.input = Linear(both, inner, True, draw_of(settings, both))
         self.input_norm = build_norm(settings.norm, inner)
-        self.output = nn.Linear(inner, width)
+        self.output = Linear(inner, width, True, draw_of(settings, inner))
         self.output_norm = build_norm(settings.norm, width)
         self.activation = ACTIVATIONS[settings.activation]
         self.bias = nn.Parameter(torch.zeros(embedding.tokens.num_embeddings))
-        self._tied = (embedding.tokens,)  # a plain reference: the matrix is stored and counted there once
+        self.tokens = embedding.tokens  # the embedding's own: a network states that it is stored and counted there
 
     @property
     def table(self) -> Tensor:
-        return cast(Tensor, self._tied[0].weight)
+        return cast(Tensor, self.tokens.weight)
 
     def prepare(self, left: Tensor, right: Tensor, place: Tensor) -> Tensor:
         """(N, width), (N, width), (N,) -> (N, width of the embedding)"""

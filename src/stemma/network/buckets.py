@@ -11,14 +11,15 @@ import math
 import torch
 from torch import Tensor, nn
 
+from stemma.network.initialization import Draw, LookupEmbedding
 from stemma.schema.network import BucketedPosition
 
 
 class BucketedDistances(nn.Module):
-    def __init__(self, settings: BucketedPosition, heads: int, both_ways: bool):
+    def __init__(self, settings: BucketedPosition, heads: int, both_ways: bool, draw: Draw = Draw(0.02)):
         super().__init__()
         self.buckets, self.distance, self.both_ways = settings.buckets, settings.distance, both_ways
-        self.table = nn.Embedding(settings.buckets, heads)
+        self.table = LookupEmbedding(settings.buckets, heads, draw)
 
     def forward(self, queries: int, keys: int, dtype: torch.dtype) -> Tensor:
         """(1, heads, Q, K) for `queries` at the last of `keys` places.

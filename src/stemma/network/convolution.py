@@ -8,7 +8,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from stemma.network.activation import ACTIVATIONS
+from stemma.network.initialization import Convolution, Draw, Linear, draw_of, output_draw
 from stemma.network.streams import Context
+from stemma.schema.network import NetworkSettings
 
 KERNELS = (3, 5)
 
@@ -16,11 +18,11 @@ KERNELS = (3, 5)
 class SeparableConvolution(nn.Module):
     """Each channel by itself over the neighbours, then all channels at each place."""
 
-    def __init__(self, width: int, output: int, kernel: int):
+    def __init__(self, width: int, output: int, kernel: int, depth: Draw, point: Draw):
         super().__init__()
         self.kernel = kernel
-        self.depth = nn.Conv1d(width, width, kernel, groups=width, bias=False)
-        self.point = nn.Linear(width, output)
+        self.depth = Convolution(width, kernel, depth)
+        self.point = Linear(width, output, True, point)
 
     def forward(self, x: Tensor, context: Context, name: str) -> Tensor:
         if context.real is not None:
@@ -37,11 +39,12 @@ class SeparableConvolution(nn.Module):
 
 
 class ConvolutionTransition(nn.Module):
-    def __init__(self, width: int, inner: int, activation: str):
+    def __init__(self, settings: NetworkSettings):
         super().__init__()
-        self.input = SeparableConvolution(width, inner, KERNELS[0])
-        self.output = SeparableConvolution(inner, width, KERNELS[1])
-        self.activation = ACTIVATIONS[activation]
+        width, inner, usual = settings.width, settings.feedforward, draw_of(settings)
+        self.input = SeparableConvolution(width, inner, KERNELS[0], usual, draw_of(settings, width))
+        self.output = SeparableConvolution(inner, width, KERNELS[1], usual, output_draw(settings, inner))
+        self.activation = ACTIVATIONS[settings.activation]
 
     def forward(self, x: Tensor, context: Context) -> Tensor:
         return self.output(self.activation(self.input(x, context, "input")), context, "output")

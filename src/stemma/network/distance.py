@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from stemma.network.dropout import Dropout
+from stemma.network.initialization import Draw, Linear
 from stemma.network.state import LayerCache
 
 
@@ -45,6 +46,11 @@ class Distances:
         index = first[:, :, None] + torch.arange(self.keys, device=scores.device)  # (B, P, K)
         index = index[:, None].expand(-1, heads, -1, -1)
         return torch.cat([aligned, scores[:, :, total - self.places.shape[1]:].gather(3, index)], 2)
+
+    def rows(self, rows: Tensor) -> Distances:
+        """Those of some rows of the batch."""
+        return replace(self, backward=None if self.backward is None else self.backward[rows],
+                       places=None if self.places is None else self.places[rows])
 
     def only_places(self) -> Distances:
         """For the further queries alone."""
@@ -78,14 +84,19 @@ class RelativeSinusoids(nn.Module):
 class RelativeScores(nn.Module):
     """One layer's four terms, and XLNet's fifth: do query and key belong to one segment (arXiv:1906.08237, 2.5)?"""
 
-    def __init__(self, width: int, heads: int, head_width: int, segments: bool):
+    def __init__(self, width: int, heads: int, head_width: int, segments: bool, draw: Draw, project: Draw):
         super().__init__()
-        self.heads, self.head_width = heads, head_width
-        self.project = nn.Linear(width, heads * head_width, bias=False)
-        self.content_bias = nn.Parameter(torch.zeros(heads, head_width))  # u
-        self.position_bias = nn.Parameter(torch.zeros(heads, head_width))  # v
-        self.segment_bias = nn.Parameter(torch.zeros(heads, head_width)) if segments else None
-        self.segments = nn.Parameter(torch.zeros(2, heads, head_width)) if segments else None  # the same, another
+        self.heads, self.head_width, self.draw = heads, head_width, draw
+        self.project = Linear(width, heads * head_width, False, project)
+        self.content_bias = nn.Parameter(torch.empty(heads, head_width))  # u
+        self.position_bias = nn.Parameter(torch.empty(heads, head_width))  # v
+        self.segment_bias = nn.Parameter(torch.empty(heads, head_width)) if segments else None
+        self.segments = nn.Parameter(torch.empty(2, heads, head_width)) if segments else None  # the same, another
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        for weight in self.parameters(recurse=False):
+            self.draw(weight)
 
     def forward(self, query: Tensor, distances: Distances, apart: Tensor | None,
                 cache: LayerCache | None = None) -> tuple[Tensor, Tensor]:

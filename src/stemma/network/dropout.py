@@ -29,8 +29,11 @@ class Dropout(nn.Module):
         return str(self.rate)
 
 
-def keep_mask(shape: torch.Size, rate: float, dtype: torch.dtype) -> Tensor:
-    """A tensor of 0 and 1/kept; on the CPU only."""
+def keep_mask(shape: torch.Size, rate: float, dtype: torch.dtype,
+              device: torch.device = torch.device("cpu")) -> Tensor:
+    """A tensor of 0 and 1/kept."""
+    if device.type != "cpu":
+        return functional.dropout(torch.ones(shape, dtype=dtype, device=device), rate)
     count = shape.numel()
     dropped = min(round(rate * 65536), 65535)  # of 65,536 values
     words = np.random.SFC64(int(torch.randint(2**62, ()))).random_raw((count + 3) // 4)

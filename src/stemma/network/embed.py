@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import copy
 import math
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from stemma.network.adaptive import AdaptiveTokens
 from stemma.network.dropout import Dropout
+from stemma.network.initialization import Draw, Linear, LookupEmbedding, draw_of
 from stemma.network.norm import build_norm
 from stemma.network.position import build_position
 from stemma.network.streams import Stream
@@ -17,39 +19,48 @@ from stemma.schema.network import NetworkSettings
 
 
 class Embedding(nn.Module):
-    """A second part of a network reads by the table of the first (`shared`), with places and a norm of its own."""
+    """Sums of what is known of each token. `shared`: a decoder reads by the encoder's token embedding, with positions
+    and a norm of its own; with `whole`, all is another embedding's but the map up to the stack's width, so that it is
+    stored, counted and trained once (ELECTRA's generator, arXiv:2003.10555, section 3.2)."""
 
-    def __init__(self, settings: NetworkSettings, vocabulary: int, shared: Embedding | None = None):
+    def __init__(self, settings: NetworkSettings, vocabulary: int, shared: Embedding | None = None,
+                 whole: bool = False):
         super().__init__()
-        chosen = settings.embedding
-        width = chosen.width or settings.width
-        self.tokens: AdaptiveTokens | nn.Embedding
-        if shared is not None:  # past nn.Module's bookkeeping: the table is stored and counted once
-            object.__setattr__(self, "tokens", shared.tokens)
-        elif chosen.cutoffs:
-            self.tokens = AdaptiveTokens(vocabulary, width, chosen.cutoffs, chosen.shrink)
-        else:
-            self.tokens = nn.Embedding(vocabulary, width)
-        self.segments = nn.Embedding(chosen.segments, width) if chosen.segments else None
-        # what a row is read for (ERNIE 2.0, arXiv:1907.12412)
-        self.tasks = nn.Embedding(chosen.tasks, width) if chosen.tasks else None
-        self.position = build_position(settings, width)
-        self.scale = math.sqrt(width) if chosen.scale else 1.0
-        self.norm = build_norm(settings.norm, width) if chosen.norm else None
-        self.dropout = Dropout(settings.dropout if chosen.dropout is None else chosen.dropout)
-        # a narrow table and a map up to the stack's width (ALBERT's factorised embedding, arXiv:1909.11942)
-        self.project = nn.Linear(width, settings.width) if width != settings.width else None
-        # what stands at a place whose token must not be seen (XLNet's w, arXiv:1906.08237, section 2.3)
-        self.query = nn.Parameter(torch.zeros(settings.width)) if chosen.query else None
+        self.settings: NetworkSettings = shared.settings if shared is not None and whole else settings
+        own, chosen = self.settings, self.settings.embedding
+        width, usual = chosen.width or own.width, draw_of(own)
 
-    def mapped_to(self, width: int) -> Embedding:
-        """The same vectors, with a map of their own up to another stack's width: everything but the map is shared, so
-        that it is stored, counted and trained once (ELECTRA's generator, arXiv:2003.10555, section 3.2)."""
-        twin = copy.copy(self)
-        twin._modules = dict(self._modules)
-        own = self.tokens.embedding_dim
-        twin.project = nn.Linear(own, width) if own != width else None
-        return twin
+        def part(name: str, build: Callable[[], Any], there: object = True) -> Any:
+            return getattr(shared, name) if whole else build() if there else None
+
+        self.tokens: AdaptiveTokens | nn.Embedding = shared.tokens if shared is not None else self._tokens(vocabulary)
+        self.segments: nn.Embedding | None = part("segments", lambda: LookupEmbedding(chosen.segments, width, usual),
+                                                  chosen.segments)
+        # what a row is read for (ERNIE 2.0, arXiv:1907.12412)
+        self.tasks: nn.Embedding | None = part("tasks", lambda: LookupEmbedding(chosen.tasks, width, usual),
+                                               chosen.tasks)
+        self.position = part("position", lambda: build_position(own, width))
+        self.scale = math.sqrt(width) if chosen.scale else 1.0
+        self.norm = part("norm", lambda: build_norm(own.norm, width), chosen.norm)
+        self.dropout = Dropout(own.dropout if chosen.dropout is None else chosen.dropout)
+        # a narrow embedding and a map up to the stack's width (ALBERT's factorised embedding, arXiv:1909.11942)
+        self.project = None if width == settings.width else Linear(width, settings.width, True,
+                                                                   draw_of(settings, width))
+        # what stands at a position whose token must not be seen (XLNet's w, arXiv:1906.08237, section 2.3)
+        self.query: nn.Parameter | None = part("query", lambda: nn.Parameter(torch.empty(own.width)), chosen.query)
+        if not whole:
+            self.reset_parameters()
+
+    def _tokens(self, vocabulary: int) -> AdaptiveTokens | nn.Embedding:
+        chosen, usual = self.settings.embedding, draw_of(self.settings)
+        width, std = chosen.width or self.settings.width, self.settings.initialization.embedding
+        if chosen.cutoffs:
+            return AdaptiveTokens(vocabulary, width, self.settings)
+        return LookupEmbedding(vocabulary, width, usual if std is None else Draw(std, usual.truncated))
+
+    def reset_parameters(self) -> None:
+        if self.query is not None:
+            draw_of(self.settings)(self.query)
 
     def forward(self, stream: Stream) -> Tensor:
         x = self.tokens(stream.ids)  # (B, L, width)
@@ -67,6 +78,7 @@ class Embedding(nn.Module):
         return x if self.project is None else self.project(x)
 
     def unseen(self, places: Tensor) -> Tensor:
-        """(B, P) places -> (B, P, width): the same for all of them; where each stands is attention's to know."""
+        """(B, P) positions -> (B, P, width): the same for all of them; where each stands is attention's to know."""
         assert self.query is not None
         return self.dropout(self.query.expand(*places.shape, -1))
+

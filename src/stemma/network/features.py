@@ -18,6 +18,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from stemma.network.dropout import Dropout
 from stemma.network.embed import Embedding
+from stemma.network.initialization import Linear, draw_of
 from stemma.schema.network import NetworkSettings
 
 DEPTH = 2  # of the BiLSTM
@@ -37,12 +38,13 @@ class FeatureHead:
     joined: bool = False  # side by side instead of mixed
 
     def build(self, settings: NetworkSettings, embedding: Embedding) -> nn.Module:
-        return FeatureReader(settings.width, self)
+        return FeatureReader(settings, self)
 
 
 class FeatureReader(nn.Module):
-    def __init__(self, width: int, spec: FeatureHead):
+    def __init__(self, settings: NetworkSettings, spec: FeatureHead):
         super().__init__()
+        width = settings.width
         self.each, self.layers, self.above = spec.each, spec.layers, spec.above
         self.shares = None if spec.joined else nn.Parameter(torch.zeros(spec.layers))
         self.scale = None if spec.joined else nn.Parameter(torch.ones(1))
@@ -50,7 +52,7 @@ class FeatureReader(nn.Module):
         half = max(1, width // 2)
         self.reader = nn.LSTM(width * spec.layers if spec.joined else width, half, DEPTH, batch_first=True,
                               bidirectional=True, dropout=spec.dropout)
-        self.output = nn.Linear(2 * half, spec.classes)
+        self.output = Linear(2 * half, spec.classes, True, draw_of(settings, 2 * half))
 
     def mixed(self, layers: Sequence[Tensor]) -> Tensor:
         """(B, L, width) of every layer, the embedding first -> (B, L, width), or (B, L, layers x width)"""

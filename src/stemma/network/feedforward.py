@@ -10,16 +10,21 @@ from torch import Tensor, nn
 
 from stemma.network.activation import ACTIVATIONS
 from stemma.network.dropout import Dropout
+from stemma.network.initialization import Linear, draw_of, output_draw
 from stemma.network.streams import Context
+from stemma.schema.network import NetworkSettings
 
 
 class FeedForward(nn.Module):
-    def __init__(self, width: int, inner: int, activation: str, bias: bool = True, dropout: float = 0.0):
+    matrices = 1  # that stand in the first map
+
+    def __init__(self, settings: NetworkSettings):
         super().__init__()
-        self.input = nn.Linear(width, inner, bias)
-        self.output = nn.Linear(inner, width, bias)
-        self.activation = ACTIVATIONS[activation]
-        self.dropout = Dropout(dropout)
+        width, inner = settings.width, settings.feedforward
+        self.input = Linear(width, self.matrices * inner, settings.bias, draw_of(settings, width))
+        self.output = Linear(inner, width, settings.bias, output_draw(settings, inner))
+        self.activation = ACTIVATIONS[settings.activation]
+        self.dropout = Dropout(settings.inner_dropout)
 
     def forward(self, x: Tensor, context: Context) -> Tensor:
         return self.output(self.dropout(self.activation(self.input(x))))
@@ -29,10 +34,7 @@ class GatedFeedForward(FeedForward):
     """Its first map holds two matrices, the activated one first."""
 
     joined = {"input": 2}
-
-    def __init__(self, width: int, inner: int, activation: str, bias: bool = True, dropout: float = 0.0):
-        super().__init__(width, inner, activation, bias, dropout)
-        self.input = nn.Linear(width, 2 * inner, bias)
+    matrices = 2
 
     def forward(self, x: Tensor, context: Context) -> Tensor:
         activated, gate = self.input(x).chunk(2, -1)

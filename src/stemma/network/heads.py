@@ -17,6 +17,7 @@ from stemma.network.activation import ACTIVATIONS
 from stemma.network.adaptive import AdaptiveScorer, AdaptiveTokens
 from stemma.network.dropout import Dropout
 from stemma.network.embed import Embedding
+from stemma.network.initialization import Linear, draw_of
 from stemma.network.norm import build_norm
 from stemma.network.vocabulary_loss import Guess, vocabulary_guess, vocabulary_loss
 from stemma.schema.network import Activation, NetworkSettings
@@ -32,7 +33,7 @@ class TokenHead:
 
     def build(self, settings: NetworkSettings, embedding: Embedding) -> nn.Module:
         if isinstance(embedding.tokens, AdaptiveTokens):
-            return AdaptiveScorer(embedding.tokens)
+            return AdaptiveScorer(embedding.tokens, settings)
         return TokenScorer(self, settings, embedding)
 
 
@@ -41,7 +42,7 @@ class Pooler:
     """One vector for the whole input: the first place's, through a layer and a tanh."""
 
     def build(self, settings: NetworkSettings, embedding: Embedding) -> nn.Module:
-        return FirstPlacePooler(settings.width)
+        return FirstPlacePooler(settings)
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,7 @@ class ClassHead:
 
     def build(self, settings: NetworkSettings, embedding: Embedding) -> nn.Module:
         transform = None if self.transform is None else Transform(settings, self.transform)
-        return Classifier(settings.width, self.classes, self.dropout, transform)
+        return Classifier(settings, self.classes, self.dropout, transform)
 
 
 @dataclass(frozen=True)
@@ -88,17 +89,17 @@ class TokenScorer(nn.Module):
         super().__init__()
         width = embedding.tokens.embedding_dim
         vocabulary = embedding.tokens.num_embeddings
-        self.dense = nn.Linear(settings.width, width, settings.bias) if spec.transform else None
+        self.dense = (Linear(settings.width, width, settings.bias, draw_of(settings, settings.width)) if spec.transform
+                      else None)
         self.norm = build_norm(settings.norm, width) if spec.transform else None
         self.activation = ACTIVATIONS[settings.activation]
         self.bias = nn.Parameter(torch.zeros(vocabulary)) if spec.bias else None
         self.scale = settings.width**-0.5 if settings.embedding.quiet else 1.0
-        # a plain reference: the matrix is the embedding's, and is stored and counted there once
-        self._tied = (embedding.tokens,)
+        self.tokens = embedding.tokens  # the embedding's own: a network states that it is stored and counted there
 
     @property
     def table(self) -> Tensor:
-        return cast(Tensor, self._tied[0].weight)
+        return cast(Tensor, self.tokens.weight)
 
     def prepare(self, hidden: Tensor) -> Tensor:
         if self.scale != 1.0:
@@ -115,7 +116,6 @@ class TokenScorer(nn.Module):
         """(N, width) of scored places, (N,) -> the summed loss over `total`."""
         return vocabulary_loss(self.prepare(hidden), self.table, self.bias, labels, total, smoothing)
 
-
     def guess(self, hidden: Tensor, labels: Tensor, total: float) -> Guess:
         """The loss, and what it would write at each of the places."""
         return vocabulary_guess(self.prepare(hidden), self.table, self.bias, labels, total)
@@ -124,9 +124,10 @@ class TokenScorer(nn.Module):
 class Judge(nn.Module):
     def __init__(self, settings: NetworkSettings):
         super().__init__()
-        self.dense = nn.Linear(settings.width, settings.width)
+        usual = draw_of(settings, settings.width)
+        self.dense = Linear(settings.width, settings.width, True, usual)
         self.activation = ACTIVATIONS[settings.activation]
-        self.output = nn.Linear(settings.width, 1)
+        self.output = Linear(settings.width, 1, True, usual)
 
     def forward(self, hidden: Tensor) -> Tensor:
         """(..., width) -> (...): above 0 where a replacement is likelier than the original."""
@@ -134,9 +135,9 @@ class Judge(nn.Module):
 
 
 class FirstPlacePooler(nn.Module):
-    def __init__(self, width: int):
+    def __init__(self, settings: NetworkSettings):
         super().__init__()
-        self.dense = nn.Linear(width, width)
+        self.dense = Linear(settings.width, settings.width, True, draw_of(settings, settings.width))
 
     def forward(self, hidden: Tensor) -> Tensor:
         """(B, L, width) -> (B, width)"""
@@ -148,7 +149,7 @@ class Transform(nn.Module):
 
     def __init__(self, settings: NetworkSettings, activation: Activation):
         super().__init__()
-        self.dense = nn.Linear(settings.width, settings.width, settings.bias)
+        self.dense = Linear(settings.width, settings.width, settings.bias, draw_of(settings, settings.width))
         self.activation = ACTIVATIONS[activation]
         self.norm = build_norm(settings.norm, settings.width)
 
@@ -157,11 +158,11 @@ class Transform(nn.Module):
 
 
 class Classifier(nn.Module):
-    def __init__(self, width: int, classes: int, dropout: float, transform: nn.Module | None = None):
+    def __init__(self, settings: NetworkSettings, classes: int, dropout: float, transform: nn.Module | None = None):
         super().__init__()
         self.transform = transform
         self.dropout = Dropout(dropout)
-        self.output = nn.Linear(width, classes)
+        self.output = Linear(settings.width, classes, True, draw_of(settings, settings.width))
 
     def forward(self, pooled: Tensor) -> Tensor:
         return self.output(self.dropout(pooled if self.transform is None else self.transform(pooled)))

@@ -2,56 +2,61 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
-from dataclasses import replace
-from typing import cast
+from dataclasses import dataclass, replace
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
-from stemma.network.attention.cross import CrossAttention
-from stemma.network.attention.full import FullAttention
-from stemma.network.distance import RelativeScores, RelativeSinusoids
+from stemma.network.distance import RelativeSinusoids
 from stemma.network.embed import Embedding
 from stemma.network.heads import Head, HeadSpec
 from stemma.network.recurrent import RecurrentStack
 from stemma.network.rotary import Rotation, rotation
-from stemma.network.stack import Pass, Stack
+from stemma.network.stack import Stack, StackInput, StackOutput
 from stemma.network.state import Across, Cache, Memory, State
 from stemma.network.streams import QUERY, Context, Hidden, Stream
 from stemma.schema.network import NetworkSettings, RelativePosition, RotaryPosition
 from stemma.visibility import Full, Mask, Others, Padded, Visibility, Window
 
 POOLER = "pooler"
+GENERATOR = "generator"
+
+
+@dataclass(frozen=True)
+class ParameterGroup:
+    """Parameters that are frozen, thawed, decayed or drawn anew together."""
+
+    name: str  # "embedding", "encoder.0", "decoder.0", "head.NAME", "generator"
+    depth: int  # from below: 0 is the embedding, then the layers; heads and a generator stand above them all
+    parameters: Mapping[str, nn.Parameter]  # by their names in the network
 
 
 class Network(nn.Module):
     """`generator`: the heads of a second, smaller network over the same embedding; None: there is none. It is built by
-    the same class with `embedding` given, and is a whole network by itself."""
+    the same class with `shared` given, the embedding that it reads by, and is a whole network by itself."""
 
     def __init__(self, settings: NetworkSettings, vocabulary: int, heads: Mapping[str, HeadSpec],
-                 generator: Mapping[str, HeadSpec] | None = None, embedding: Embedding | None = None):
+                 generator: Mapping[str, HeadSpec] | None = None, shared: Embedding | None = None):
         super().__init__()
         self.settings = settings
         self.specs = dict(heads)
-        self.embedding = Embedding(settings, vocabulary) if embedding is None else embedding
+        self.embedding = Embedding(settings, vocabulary, shared, whole=shared is not None)
         self.encoder = RecurrentStack(settings) if settings.depth.kind == "recurrent" else Stack(settings)
         self.decoder_embedding, self.decoder = None, None
         if settings.decoder is not None:
             self.decoder_embedding = Embedding(settings, vocabulary, shared=self.embedding)
-            self.decoder = Stack(settings.model_copy(update={"layers": settings.decoder.layers}), crossed=True)
+            self.decoder = Stack(settings, crossed=True, layers=settings.decoder.layers)
         position = settings.position
         self.distances = (RelativeSinusoids(settings.width, position.clamp, settings.dropout)
                           if isinstance(position, RelativePosition) else None)
         self.heads = nn.ModuleDict({name: spec.build(settings, self.embedding) for name, spec in heads.items()})
-        smaller = None if generator is None else self._smaller(vocabulary, generator)
-        self.initialize()
-        self.generator = smaller  # last: what is shared keeps this network's names, and was drawn by its measure
-
-    def _smaller(self, vocabulary: int, heads: Mapping[str, HeadSpec]) -> Network:
-        settings = self.settings.of_generator()
-        return Network(settings, vocabulary, heads, embedding=self.embedding.mapped_to(settings.width))
+        # last, so that what is shared has its name in this network
+        self.generator = None if generator is None else Network(settings.of_generator(), vocabulary, generator,
+                                                                shared=self.embedding)
+        self.register_state_dict_post_hook(_without_repeated)
+        self.register_load_state_dict_pre_hook(_with_repeated)
 
     @property
     def vocabulary(self) -> int:
@@ -61,56 +66,53 @@ class Network(nn.Module):
     def parts(self) -> tuple[str, ...]:
         return ("encoder",) if self.decoder is None else ("encoder", "decoder")
 
-    def initialize(self) -> None:
-        """Small normal weights, zero biases; a norm starts as the identity."""
-        spread = self.settings.initialization.scale(self.settings.width)
+    @property
+    def reader(self) -> Network:
+        """The network that reads the text of a batch as it is: the generator where there is one, whose output the
+        network itself then reads."""
+        return self if self.generator is None else self.generator
 
-        chosen = self.settings.initialization
+    def repeated(self) -> dict[str, str]:
+        """The names under which parameters stand again (a tied embedding in a head or a decoder, layers that share),
+        each with the parameter's own name. They are stored and counted once. A generator is stored by itself."""
+        first: dict[int, str] = {}
+        again: dict[str, str] = {}
+        for name, parameter in self.named_parameters(remove_duplicate=False):
+            if name.startswith(f"{GENERATOR}."):
+                continue
+            own = first.setdefault(id(parameter), name)
+            again |= {name: own} if own != name else {}
+        return again
 
-        def draw(weight: Tensor, by: float = spread) -> None:
-            if chosen.distribution == "normal":
-                nn.init.normal_(weight, std=by)
-            else:
-                nn.init.trunc_normal_(weight, std=by, a=-2 * by, b=2 * by)
+    def groups(self) -> list[ParameterGroup]:
+        """Every parameter once: the embedding, each layer from below, and on top each head and a generator."""
+        names = {id(parameter): name for name, parameter in self.named_parameters()}
+        stacks = [("encoder", self.encoder), *([] if self.decoder is None else [("decoder", self.decoder)])]
+        bottom: list[nn.Module] = [part for part in (self.embedding, self.decoder_embedding, self.distances) if part is not None]
+        layers = [(f"{part}.{number}", modules) for part, stack in stacks
+                  for number, modules in enumerate(stack.layer_groups())]
+        top: list[tuple[str, list[nn.Module]]] = [(f"head.{name}", [head]) for name, head in self.heads.items()]
+        if self.generator is not None:
+            top.append((GENERATOR, [self.generator]))
+        made = []
+        declared: list[tuple[str, list[nn.Module]]] = [("embedding", bottom), *layers, *top]
+        for depth, (name, modules) in enumerate(declared):
+            found = {names.pop(id(parameter)): parameter for module in modules for parameter in module.parameters()
+                     if id(parameter) in names}
+            made.append(ParameterGroup(name, min(depth, len(layers) + 1), found))
+        assert not names, f"of no group: {', '.join(names.values())}"
+        return made
 
-        for module in self.modules():
-            if isinstance(module, nn.Linear | nn.Embedding | nn.Conv1d):
-                by_input = chosen.by_input and isinstance(module, nn.Linear)
-                draw(module.weight, module.weight.shape[1] ** -0.5 if by_input else spread)
-            if isinstance(module, nn.Linear) and module.bias is not None:
-                nn.init.zeros_(module.bias)
-            if isinstance(module, RelativeScores):
-                for weight in module.parameters(recurse=False):
-                    draw(weight)
-        if isinstance(self.encoder, RecurrentStack) and self.encoder.halting is not None:
-            nn.init.constant_(self.encoder.halting.unit.bias, self.encoder.halting.bias)
-        for module in self.modules():  # once more: a module comes before the matrices in it, which are drawn by now
-            if isinstance(module, FullAttention | CrossAttention) and module.scale is not None:
-                # scores are not scaled down, so that queries must be
-                query = module.input.weight[: len(module.input.weight) // 3] if isinstance(module, FullAttention) \
-                    else module.query.weight
-                query.data.mul_(module.head_width**-0.5)
-        if chosen.embedding is not None and isinstance(self.embedding.tokens, nn.Embedding):
-            draw(self.embedding.tokens.weight, chosen.embedding)
-        if self.embedding.query is not None:
-            draw(self.embedding.query)
-        for name, weight in self.named_parameters():
-            if name.endswith((".attention.output.weight", ".cross.output.weight", ".feedforward.output.weight",
-                              "output.point.weight")):
-                if chosen.zero_output:
-                    nn.init.zeros_(weight)
-                elif chosen.residual:
-                    draw(weight, spread / math.sqrt(2 * self.settings.layers))
-
-    def forward(self, streams: Mapping[str, Stream], state: State | None = None, keep_layers: bool = False) -> Hidden:
+    def forward(self, streams: Mapping[str, Stream], state: State | None = None, keep_layers: bool = False,
+                observe: bool = False) -> Hidden:
         """`state` is what the call before gave back, or a new Cache where text is to be read bit by bit: a decoder's
-        text; the encoder's is given once, with the first bit."""
+        text; the encoder's is given once, with the first bit. `observe`: with the scores of attention."""
         keep_layers = keep_layers or any(getattr(spec, "keep_layers", False) for spec in self.specs.values())
         if self.decoder is None:
-            return self._encode(streams["encoder"], self._state(state, streams["encoder"]), keep_layers)
+            return self._encode(streams["encoder"], self._state(state, streams["encoder"]), keep_layers, observe)
         cache = state if isinstance(state, Cache) else None
         if "encoder" in streams:
-            hidden = self._encode(streams["encoder"], None, keep_layers)
+            hidden = self._encode(streams["encoder"], None, keep_layers, observe)
             output = hidden["encoder"]
             across = Across(output, self._filled(streams["encoder"]), keeps=cache is not None)
             if cache is not None:
@@ -120,35 +122,37 @@ class Network(nn.Module):
             hidden, across = Hidden({}), cache.across
         hidden.state = cache
         if "decoder" in streams:
-            self._decode(streams["decoder"], across, cache, hidden, keep_layers)
+            self._decode(streams["decoder"], across, cache, hidden, keep_layers, observe)
         return hidden
 
-    def _encode(self, stream: Stream, state: State | None, keep_layers: bool) -> Hidden:
+    def _encode(self, stream: Stream, state: State | None, keep_layers: bool, observe: bool) -> Hidden:
         memory = state if isinstance(state, Memory) else None
         cache = state if isinstance(state, Cache) else None
-        way = self._prepare(stream, memory, cache)
-        x = self.embedding(replace(stream, positions=way.positions))
+        given = replace(self._prepare(stream, memory, cache), keep_layers=keep_layers, observe=observe)
+        x = self.embedding(replace(stream, positions=given.positions))
         if stream.query is not None:
             x = torch.cat([x, self.embedding.unseen(stream.query).to(x.dtype)], 1)
-        if keep_layers:
-            way.layers = [x]
-        x = self.encoder(x, way)
+        found: StackOutput = self.encoder(x, given)
+        x, behind = found.x, found.x[:, given.length:]
         if stream.query is None:
             outputs = {"encoder": x}
-        else:  # the text itself has been computed to the end only where its layers were asked for
-            outputs = {"encoder": x[:, : way.length], QUERY: x[:, way.length:]} if keep_layers else {QUERY: x}
-        layers = {"encoder": way.layers} if way.layers is not None else {}
-        kept: State | None = Memory(tuple(way.remembered)) if way.remembered else cache
-        return Hidden(outputs, layers, kept, way.auxiliary, way.measures)
+        elif keep_layers or observe:
+            outputs = {"encoder": x[:, : given.length], QUERY: behind}
+        else:  # the text itself was not computed to the end
+            outputs = {QUERY: x}
+        kept: State | None = Memory(tuple(found.remembered)) if found.remembered else cache
+        return Hidden(outputs, {} if found.layers is None else {"encoder": found.layers}, kept, found.auxiliary,
+                      found.measures, attentions=_by_part("encoder", found))
 
-    def _decode(self, stream: Stream, across: Across, cache: Cache | None, hidden: Hidden, keep_layers: bool) -> None:
+    def _decode(self, stream: Stream, across: Across, cache: Cache | None, hidden: Hidden,
+                keep_layers: bool, observe: bool) -> None:
         assert self.decoder is not None and self.decoder_embedding is not None
-        way = self._prepare(stream, None, cache)
-        way.across = across
-        x = self.decoder_embedding(replace(stream, positions=way.positions))
-        if keep_layers:
-            way.layers = hidden.layers["decoder"] = [x]
-        hidden.outputs["decoder"] = self.decoder(x, way)
+        given = replace(self._prepare(stream, None, cache), across=across, keep_layers=keep_layers, observe=observe)
+        found: StackOutput = self.decoder(self.decoder_embedding(replace(stream, positions=given.positions)), given)
+        hidden.outputs["decoder"] = found.x
+        hidden.attentions |= _by_part("decoder", found)
+        if found.layers is not None:
+            hidden.layers["decoder"] = found.layers
 
     def _filled(self, stream: Stream) -> Mask:
         """Which places of a text can be looked at from outside: all but filling."""
@@ -170,7 +174,7 @@ class Network(nn.Module):
         memory = self.settings.memory
         return Cache(None if memory is None else memory.evaluation or memory.length)
 
-    def _prepare(self, stream: Stream, memory: Memory | None, cache: Cache | None) -> Pass:
+    def _prepare(self, stream: Stream, memory: Memory | None, cache: Cache | None) -> StackInput:
         """Who sees whom and how far away, once for all layers."""
         chosen, device = self.settings.memory, stream.ids.device
         batch, length = stream.ids.shape
@@ -197,8 +201,8 @@ class Network(nn.Module):
         positions = stream.positions
         if positions is None and cache is not None and cache.length and chosen is None:
             positions = torch.arange(cache.length, cache.length + length, device=device)
-        return Pass(context, masks, length, keys, positions, self._rotations(stream, positions), stream.wanted, memory,
-                    keep, cache, blank if cache else 0, skips_filling=stream.skips_filling)
+        return StackInput(context, masks, length, keys, positions, self._rotations(stream, positions), stream.wanted,
+                          memory, keep, cache, blank if cache else 0, skips_filling=stream.skips_filling)
 
     def _rotations(self, stream: Stream, positions: Tensor | None) -> list[Rotation]:
         """What turns queries and keys in the layers, in turn; nothing where positions are not rotary."""
@@ -246,15 +250,35 @@ class Network(nn.Module):
 
     def kept(self) -> dict[str, Tensor]:
         """The tensors that are this network's alone: a generator is saved and counted as a network of its own."""
-        return {name: tensor for name, tensor in self.state_dict().items() if not name.startswith("generator.")}
+        return {name: tensor for name, tensor in self.state_dict().items() if not name.startswith(f"{GENERATOR}.")}
 
     def parameter_count(self, heads: bool = True) -> int:
         """Every number once; without heads, BERT's pooler still counts as part of the body."""
-        total = sum(parameter.numel() for name, parameter in self.named_parameters()
-                    if not name.startswith("generator."))
+        counted = {group.name: sum(parameter.numel() for parameter in group.parameters.values())
+                   for group in self.groups() if group.name != GENERATOR}
         if heads:
-            return total
-        above = [head for name, head in self.heads.items() if name != POOLER]
-        if self.embedding.tasks is not None:  # they serve the tasks alone, as heads do: releases come without them
-            above.append(self.embedding.tasks)
-        return total - sum(parameter.numel() for part in above for parameter in part.parameters())
+            return sum(counted.values())
+        above = sum(count for name, count in counted.items() if name.startswith("head.") and name != f"head.{POOLER}")
+        # task embeddings serve the tasks alone, as heads do: releases come without them
+        tasks = 0 if self.embedding.tasks is None else self.embedding.tasks.weight.numel()
+        return sum(counted.values()) - above - tasks
+
+
+def _by_part(part: str, found: StackOutput) -> dict[str, list[Tensor]]:
+    """The scores of every layer by what they are: a part's attention to its own text, and a decoder's to another."""
+    names = {"attention": part, "cross": "cross"}
+    return {names[name]: [layer[name] for layer in found.scores] for name in names if found.scores
+            and name in found.scores[0]}
+
+
+def _without_repeated(network: nn.Module, state: dict[str, Any], prefix: str, _: Any) -> None:
+    assert isinstance(network, Network)
+    for name in network.repeated():
+        state.pop(prefix + name, None)
+
+
+def _with_repeated(network: nn.Module, state: dict[str, Any], prefix: str, *_: Any) -> None:
+    assert isinstance(network, Network)
+    for name, own in network.repeated().items():
+        if prefix + own in state:
+            state[prefix + name] = state[prefix + own]

@@ -7,16 +7,17 @@ import math
 import torch
 from torch import Tensor, nn
 
+from stemma.network.initialization import Draw, LookupEmbedding, draw_of
 from stemma.schema.network import LearnedPosition, NetworkSettings, SinusoidalPosition
 
 
 class Learned(nn.Module):
     """One vector a place; `offset` places at the start of the table are not used (RoBERTa keeps two)."""
 
-    def __init__(self, maximum: int, width: int, offset: int = 0):
+    def __init__(self, maximum: int, width: int, offset: int, draw: Draw):
         super().__init__()
         self.offset = offset
-        self.table = nn.Embedding(maximum + offset, width)
+        self.table = LookupEmbedding(maximum + offset, width, draw)
 
     def forward(self, ids: Tensor, positions: Tensor | None) -> Tensor:
         if positions is None:
@@ -49,7 +50,7 @@ def build_position(settings: NetworkSettings, width: int) -> nn.Module | None:
     if settings.depth.kind == "recurrent":
         return None
     if isinstance(chosen, LearnedPosition):
-        return Learned(chosen.maximum, width, chosen.offset)
+        return Learned(chosen.maximum, width, chosen.offset, draw_of(settings))
     if isinstance(chosen, SinusoidalPosition):
         return Sinusoidal(width)
     return None

@@ -12,57 +12,68 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from stemma.network.block import Block
+from stemma.network.initialization import Linear, draw_of
 from stemma.network.position import Sinusoidal
-from stemma.network.stack import Pass, Stack
+from stemma.network.stack import Stack, StackInput, StackOutput
 from stemma.schema.network import HaltingSettings, NetworkSettings, RecurrentDepth
 
 
 class RecurrentStack(Stack):
     def __init__(self, settings: NetworkSettings):
-        super().__init__(settings.model_copy(update={"layers": 1}))
+        super().__init__(settings, layers=1)
         assert isinstance(settings.depth, RecurrentDepth)
         self.steps = settings.layers
         self.places = Sinusoidal(settings.width) if settings.position.kind == "sinusoidal" else None
-        self.halting = Halting(settings.width, settings.depth.halting) if settings.depth.halting else None
+        self.halting = Halting(settings, settings.depth.halting) if settings.depth.halting else None
 
-    def forward(self, x: Tensor, way: Pass) -> Tensor:
-        block = self.blocks[0]
-        assert isinstance(block, Block)
+    def layer_groups(self) -> list[list[nn.Module]]:
+        (modules,) = super().layer_groups()
+        return [modules + ([] if self.halting is None else [self.halting])]
+
+    def forward(self, x: Tensor, given: StackInput) -> StackOutput:
+        block, output = self.blocks[0], StackOutput(x, layers=[x] if given.keep_layers else None)
         course = None if self.halting is None else self.halting.begin(x)
         for step in range(self.steps):
-            x = x + self.signal(x, way, step)
+            x = x + self.signal(x, given, step)
             if course is not None:
                 course.decide(x, last=step == self.steps - 1)
-            x = self.apply_block(x, block, self.context(step, x, block, way))
+            context = self.context(step, x, given)
+            output.remembered += self.remembered(step, x, given)
+            if given.observe:
+                x, scores = block.observe(x, context)  # type: ignore[operator]  # a Block
+                output.scores.append(scores)
+            else:
+                x = block(x, context)
             if course is not None:
                 course.mix(x)
-            if way.layers is not None:
-                way.layers.append(x)
+            if output.layers is not None:
+                output.layers.append(x)
             # what a cache keeps must be complete: a later text may take more steps
-            if course is not None and way.cache is None and not course.running():
+            if course is not None and given.cache is None and not course.running():
                 break
         if course is not None and self.halting is not None:
-            x = course.output
-            real = torch.ones_like(course.steps) if way.context.real is None else way.context.real.to(x.dtype)
-            way.auxiliary["ponder"] = self.halting.cost * (course.ponder() * real).sum() / real.sum().clamp(min=1)
-            way.measures["steps"] = course.steps * real
-        return self.finish(x)
+            x, real = course.output, given.context.real
+            counted = torch.ones_like(course.steps) if real is None else real.to(x.dtype)
+            pondered = (course.ponder() * counted).sum() / counted.sum().clamp(min=1)
+            output.auxiliary["ponder"] = self.halting.cost * pondered
+            output.measures["steps"] = course.steps * counted
+        output.x = self.finish(x)
+        return output
 
-    def signal(self, x: Tensor, way: Pass, step: int) -> Tensor:
-        """(L, width): sinusoids of the place plus sinusoids of the step, both from 0 as in the authors' code."""
+    def signal(self, x: Tensor, given: StackInput, step: int) -> Tensor:
+        """(L, width): sinusoids of the position plus sinusoids of the step, both from 0 as in the authors' code."""
         time = Sinusoidal.encode(torch.tensor([float(step)], device=x.device), x.shape[2])
         if self.places is None:
             return time
-        return self.places(x, way.positions) + time
+        return self.places(x, given.positions) + time
 
 
 class Halting(nn.Module):
-    def __init__(self, width: int, settings: HaltingSettings):
+    def __init__(self, network: NetworkSettings, settings: HaltingSettings):
         super().__init__()
-        self.threshold, self.cost, self.bias = settings.threshold, settings.cost, settings.bias
+        self.threshold, self.cost = settings.threshold, settings.cost
         self.full = settings.limit == "full"
-        self.unit = nn.Linear(width, 1)
+        self.unit = Linear(network.width, 1, True, draw_of(network, network.width), start=settings.bias)
 
     def begin(self, x: Tensor) -> Course:
         return Course(self, x)

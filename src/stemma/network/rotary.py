@@ -73,6 +73,10 @@ class Rotation:
     query: Angles
     key: Angles
 
+    def rows(self, rows: Tensor) -> Rotation:
+        """Those of some rows of the batch."""
+        return Rotation(*(angles.rows(rows, angles.cos.shape[1]) for angles in (self.query, self.key)))
+
 
 def rotation(settings: RotaryPosition, local: bool, head_width: int, positions: Tensor,
              query: Tensor | None = None) -> Rotation:

@@ -16,6 +16,7 @@ from torch.nn import functional
 
 from stemma.network.dropout import Dropout
 from stemma.network.embed import Embedding
+from stemma.network.initialization import Draw, Linear, draw_of
 from stemma.schema.network import NetworkSettings
 
 
@@ -29,18 +30,18 @@ class SanHead:
     forgets: float = 0.1  # share of the steps whose guess is left out while learning
 
     def build(self, settings: NetworkSettings, embedding: Embedding) -> nn.Module:
-        return SanReader(settings.width, self)
+        return SanReader(settings.width, self, draw_of(settings, settings.width), draw_of(settings, 4 * settings.width))
 
 
 class SanReader(nn.Module):
-    def __init__(self, width: int, spec: SanHead):
+    def __init__(self, width: int, spec: SanHead, draw: Draw = Draw(0.02), output: Draw = Draw(0.02)):
         super().__init__()
         self.steps, self.forgets = spec.steps, spec.forgets
-        self.summary = nn.Linear(width, 1, bias=False)
-        self.query = nn.Linear(width, width, bias=False)
+        self.summary = Linear(width, 1, False, draw)
+        self.query = Linear(width, width, False, draw)
         self.renewal = nn.GRUCell(width, width)
         self.dropout = Dropout(spec.dropout)
-        self.output = nn.Linear(4 * width, spec.classes)
+        self.output = Linear(4 * width, spec.classes, True, output)
 
     def forward(self, hidden: Tensor, parts: Tensor) -> Tensor:
         """(B, L, width), (B, 4) first place and number of places of each text -> (B, classes) log chances."""

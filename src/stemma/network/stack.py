@@ -1,7 +1,7 @@
-"""Depth: the stack owns the residuals, where the norm stands, what earlier segments left, and how blocks follow.
+"""Depth: how blocks follow one another, what each of them looks at, and what earlier segments left.
 
-Post-norm normalises the sum (arXiv:1706.03762); pre-norm normalises what enters the sublayer and once more at the very
-end, which trains without a careful warm-up (arXiv:2002.04745).
+A stack can be walked block by block (`Stack.walk`), so that something may look at a layer, stop early, or go on with
+some rows only, and still profit from what is left out: padding, and positions that nobody reads.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor, nn
 
-from stemma.network.attention.cross import CrossAttention
-from stemma.network.attention.full import FullAttention, masked
+from stemma.network.attention.full import masked
 from stemma.network.block import Block
 from stemma.network.buckets import BucketedDistances
 from stemma.network.dropout import Dropout
+from stemma.network.initialization import draw_of
 from stemma.network.norm import build_norm
 from stemma.network.ragged import Ragged, worth_it
 from stemma.network.rotary import Rotation
@@ -26,25 +26,35 @@ from stemma.schema.network import BucketedPosition, NetworkSettings
 from stemma.visibility import Mask
 
 
-@dataclass
-class Pass:
-    """One way through a stack: what holds for all its layers, and what is collected on the way."""
+@dataclass(frozen=True)
+class StackInput:
+    """What holds for all layers of one forward pass."""
 
     context: Context
     masks: Sequence[Mask]  # taken in turn by the layers
-    length: int  # of the text; places behind it ask, and are never asked
-    keys: int  # how many places are looked at: the text, and before it what was kept
-    positions: Tensor | None = None  # where each place stands, if not counted from 0
+    length: int  # of the text; positions behind it ask, and are never asked
+    keys: int  # how many positions are looked at: the text, and before it what was kept
+    positions: Tensor | None = None  # where each token stands, if not counted from 0
     rotations: Sequence[Rotation] = ()  # taken in turn by the layers, where positions are rotary
-    wanted: Tensor | None = None  # the flat places that will be read, if not all
+    wanted: Tensor | None = None  # the flat positions that will be read, if not all
     memory: Memory | None = None  # what each layer read before
-    keep: tuple[int, int] | None = None  # remember so many of these first places
+    keep: tuple[int, int] | None = None  # remember so many of these first positions
     cache: Cache | None = None
     blank: int = 0  # zeros that stand before the first text that a cache is given
     skips_filling: bool = False
     across: Across | None = None  # what a decoder looks at
-    layers: list[Tensor] | None = None  # every layer's output, where asked for
-    remembered: list[Tensor] = field(default_factory=list)
+    keep_layers: bool = False  # every layer's output is asked for
+    observe: bool = False  # and so are the scores of attention
+
+
+@dataclass
+class StackOutput:
+    """What leaves a stack, and what was collected on the way."""
+
+    x: Tensor  # (B, Q, width)
+    layers: list[Tensor] | None = None  # what entered, then every layer's output, where asked for
+    remembered: list[Tensor] = field(default_factory=list)  # what each layer is to remember
+    scores: list[dict[str, Tensor]] = field(default_factory=list)  # of each layer's attention, where asked for
     auxiliary: dict[str, Tensor] = field(default_factory=dict)
     measures: dict[str, Tensor] = field(default_factory=dict)
 
@@ -52,137 +62,196 @@ class Pass:
 class Stack(nn.Module):
     """An encoder's; or, `crossed` with another part's output, a decoder's, which is read from one end."""
 
-    def __init__(self, settings: NetworkSettings, crossed: bool = False):
+    def __init__(self, settings: NetworkSettings, crossed: bool = False, layers: int | None = None):
         super().__init__()
         first = Block(settings, crossed)
-        self.blocks = nn.ModuleList([first, *(Block(settings, crossed, first) for _ in range(settings.layers - 1))])
+        others = (settings.layers if layers is None else layers) - 1
+        self.blocks = nn.ModuleList([first, *(Block(settings, crossed, first) for _ in range(others))])
         position = settings.position
-        self.near = (BucketedDistances(position, settings.heads, both_ways=not crossed)
+        self.near = (BucketedDistances(position, settings.heads, not crossed, draw_of(settings))
                      if isinstance(position, BucketedPosition) else None)
-        self.dropout = Dropout(settings.dropout)
-        own = settings.attention.output_dropout
-        self.attention_dropout = Dropout(settings.dropout if own is None else own)
-        self.pre = settings.norm.place == "pre"
-        self.final_norm = build_norm(settings.norm, settings.width) if self.pre else None
+        self.final_norm = build_norm(settings.norm, settings.width) if settings.norm.place == "pre" else None
         self.output_dropout = Dropout(settings.output_dropout)
-        self.narrows = settings.transition != "convolution"  # every place by itself, once attention is done
+        self.narrows = settings.transition != "convolution"  # each position by itself, once attention is done
 
-    def forward(self, x: Tensor, way: Pass) -> Tensor:
-        """(B, Q, width) -> (B, Q, width).
+    def forward(self, x: Tensor, given: StackInput) -> StackOutput:
+        """(B, Q, width) -> (B, Q, width)."""
+        walk = self.walk(x, given)
+        while not walk.done:
+            walk.advance()
+        return walk.finish()
 
-        Where only some places will be read, the last block computes those alone and leaves the rest zero: of a deep
-        stack's cost that is little, of a shallow one's (arXiv:1810.04805 scores 15%) about a fifth. In the same way
-        it leaves out the text where only the places behind it (a second stream) ask. Filling is not computed at all
-        where nobody reads it and there is much of it.
-        """
-        if self.near is not None:  # who sees whom goes into it too: once for all layers
-            bias = self.near(way.length, way.keys, x.dtype)
-            way.context, way.masks = replace(way.context, bias=masked(bias, way.masks[0])), [Mask()]
-        ragged = self._ragged(x, way)
-        narrow = self._narrow(way, x.shape[:2].numel() if ragged is None else len(ragged.places))
-        if ragged is not None:
-            x, way.context = ragged.squeeze(x), replace(way.context, ragged=ragged)
-        for number, block in enumerate(self.blocks):
-            assert isinstance(block, Block)
-            context = self.context(number, x, block, way)
-            last = number == len(self.blocks) - 1 and way.layers is None
-            if last and narrow:
-                return self.narrowed(x, block, context, way)
-            if last and ragged is None and x.shape[1] > way.length:
-                x, context = self.only_behind(x, context, way)
-            x = self.apply_block(x, block, context)
-            if way.layers is not None:
-                way.layers.append(x)
-        x = self.finish(x)
-        return x if ragged is None else ragged.spread(x)
+    def walk(self, x: Tensor, given: StackInput) -> Walk:
+        return Walk(self, x, given)
+
+    def layer_groups(self) -> list[list[nn.Module]]:
+        """The modules of each layer, the lowest first: what serves all layers belongs to the lowest, what ends the
+        stack to the highest."""
+        groups: list[list[nn.Module]] = [[block] for block in self.blocks]
+        groups[0] += [] if self.near is None else [self.near]
+        groups[-1] += [] if self.final_norm is None else [self.final_norm]
+        return groups
 
     def finish(self, x: Tensor) -> Tensor:
         """(..., width) -> (..., width): what becomes of the last block's output."""
         return self.output_dropout(x if self.final_norm is None else self.final_norm(x))
 
-    def apply_block(self, x: Tensor, block: Block, context: Context) -> Tensor:
-        for sublayer, norm in block.sublayers():
-            x = self.join(x, sublayer, norm, context)
-        return x
-
-    def join(self, x: Tensor, sublayer: nn.Module, norm: nn.Module, context: Context) -> Tensor:
-        dropout = self.attention_dropout if isinstance(sublayer, FullAttention | CrossAttention) else self.dropout
-        if self.pre:
-            return x + dropout(sublayer(norm(x), context))
-        return norm(x + dropout(sublayer(x, context)))
-
-    def context(self, number: int, x: Tensor, block: Block, way: Pass) -> Context:
+    def context(self, number: int, x: Tensor, given: StackInput) -> Context:
         """What one layer looks at: the text, and before it what the same layer read earlier."""
-        turn = way.rotations[number % len(way.rotations)] if way.rotations else None
-        if way.context.ragged is not None:
-            return replace(way.context, mask=way.masks[number % len(way.masks)], layer=number, rotation=turn)
-        text = x[:, : way.length] if x.shape[1] > way.length else x
-        seen = text if way.memory is None else torch.cat([way.memory.layers[number].to(x.dtype), text], 1)
-        if way.keep is not None:
-            way.remembered.append(_newest(way.memory.layers[number] if way.memory else None, text, *way.keep))
-        cache = None if way.cache is None else way.cache[number]
-        if cache is not None and way.blank and cache.length == 0:
-            nothing = self._as_keys(block, x.new_zeros(x.shape[0], way.blank, x.shape[2]))
-            assert isinstance(block.attention, FullAttention)
-            key, value = block.attention.project(nothing, 1, 3)
-            cache.extend(key, value)
-        keys = None if seen is x else self._as_keys(block, seen)
-        return replace(way.context, mask=way.masks[number % len(way.masks)], keys=keys, cache=cache, layer=number,
-                       across=way.across, rotation=turn)
+        mask = given.masks[number % len(given.masks)]
+        turn = given.rotations[number % len(given.rotations)] if given.rotations else None
+        if given.context.ragged is not None:
+            return replace(given.context, mask=mask, layer=number, rotation=turn)
+        text = x[:, : given.length] if x.shape[1] > given.length else x
+        seen = text if given.memory is None else torch.cat([given.memory.layers[number].to(x.dtype), text], 1)
+        return replace(given.context, mask=mask, keys=None if seen is x else seen, blank=given.blank, layer=number,
+                       cache=None if given.cache is None else given.cache[number], across=given.across, rotation=turn)
 
-    def _as_keys(self, block: Block, seen: Tensor) -> Tensor:
-        return block.attention_norm(seen) if self.pre else seen
+    def remembered(self, number: int, x: Tensor, given: StackInput) -> list[Tensor]:
+        """What a layer is to remember of what enters it; nothing where nothing is kept."""
+        if given.keep is None:
+            return []
+        before = given.memory.layers[number] if given.memory else None
+        return [_newest(before, x[:, : given.length], *given.keep)]
 
-    def only_behind(self, x: Tensor, context: Context, way: Pass) -> tuple[Tensor, Context]:
-        """The places behind the text alone."""
-        first = way.length
-        mask = Mask(dense=None if context.mask.dense is None else context.mask.dense[:, :, first:])
-        distances = None if context.distances is None else context.distances.only_places()
-        apart = None if context.apart is None else context.apart[:, :, first:]
-        turn = context.rotation
-        turn = None if turn is None else replace(turn, query=turn.query.behind(first))
-        return x[:, first:], replace(context, mask=mask, distances=distances, apart=apart, rotation=turn)
 
-    def _ragged(self, x: Tensor, way: Pass) -> Ragged | None:
-        """The batch without its filling, where the text alone is looked at and nothing is kept of it."""
-        real = way.context.real
-        plain = self.narrows and way.cache is None and way.memory is None and way.keep is None and way.across is None \
-            and way.layers is None and x.shape[1] == way.length
-        if not way.skips_filling or not plain or real is None or not worth_it(real):
+class Walk:
+    """A forward pass through a stack, block by block.
+
+    Where only some positions will be read, the last block computes those alone and leaves the rest zero: of a deep
+    stack's cost that is little, of a shallow one's (arXiv:1810.04805 scores 15%) about a fifth. In the same way it
+    leaves out the text where only the positions behind it (a second stream) ask. Padding is not computed at all where
+    nobody reads it and there is much of it.
+    """
+
+    def __init__(self, stack: Stack, x: Tensor, given: StackInput):
+        self.stack, self.number, self._is_narrowed = stack, 0, False
+        if stack.near is not None:  # the attention mask goes into it too: once for all layers
+            bias = masked(stack.near(given.length, given.keys, x.dtype), given.masks[0])
+            given = replace(given, context=replace(given.context, bias=bias), masks=[Mask()])
+        self.output = StackOutput(x, layers=[x] if given.keep_layers else None)
+        self._begin(x, given)
+
+    def _begin(self, x: Tensor, given: StackInput) -> None:
+        """Leave padding out from here on."""
+        self.ragged = self._ragged(x, given)
+        if self.ragged is not None:
+            x, given = self.ragged.squeeze(x), replace(given, context=replace(given.context, ragged=self.ragged))
+        self.x, self.given = x, given
+
+    @property
+    def done(self) -> bool:
+        return self.number == len(self.stack.blocks)
+
+    def advance(self) -> None:
+        """Through one more block."""
+        stack, given, block = self.stack, self.given, self.stack.blocks[self.number]
+        context = stack.context(self.number, self.x, given)
+        self.output.remembered += stack.remembered(self.number, self.x, given)
+        self.number += 1
+        last = self.done and not given.keep_layers and not given.observe
+        if last and self._narrow():
+            self._narrowed(block, context)
+            return
+        if last and self.ragged is None and self.x.shape[1] > given.length:
+            self.x, context = _only_behind(self.x, context, given)
+        if given.observe:
+            self.x, scores = block.observe(self.x, context)  # type: ignore[operator]  # a Block
+            self.output.scores.append(scores)
+        else:
+            self.x = block(self.x, context)
+        if self.output.layers is not None:
+            self.output.layers.append(self.x)
+
+    def hidden(self) -> Tensor:
+        """(B, Q, width) as it would leave the stack if this were its last layer."""
+        x = self.stack.finish(self.x)
+        return x if self.ragged is None else self.ragged.spread(x)
+
+    def finish(self) -> StackOutput:
+        """What the stack gives back, once all blocks are done or whoever walks stops here."""
+        if not self._is_narrowed:
+            self.output.x = self.hidden()
+        return self.output
+
+    def select(self, rows: Tensor) -> None:
+        """Go on with these rows of the batch alone: (R,) their numbers. The others have left, early."""
+        given = self.given
+        assert given.cache is None and given.memory is None and given.across is None and given.keep is None, \
+            "rows leave a batch that nothing is kept of"
+        x = self.x if self.ragged is None else self.ragged.spread(self.x)
+        context = given.context
+        context = replace(context, ragged=None, apart=None if context.apart is None else context.apart[rows],
+                          real=None if context.real is None else context.real[rows],
+                          bias=context.bias if context.bias is None or len(context.bias) == 1 else context.bias[rows],
+                          distances=None if context.distances is None else context.distances.rows(rows))
+        wanted = None if given.wanted is None else _of_rows(given.wanted, rows, given.length)
+        self._begin(x[rows], replace(
+            given, context=context, masks=[mask.rows(rows) for mask in given.masks], wanted=wanted,
+            rotations=[turn.rows(rows) for turn in given.rotations],
+            positions=given.positions if given.positions is None or given.positions.dim() < 2 else
+            given.positions[rows]))
+
+    def _ragged(self, x: Tensor, given: StackInput) -> Ragged | None:
+        """The batch without its padding, where the text alone is looked at and nothing is kept of it."""
+        real = given.context.real
+        plain = self.stack.narrows and given.cache is None and given.memory is None and given.keep is None \
+            and given.across is None and not given.keep_layers and not given.observe and x.shape[1] == given.length
+        if not given.skips_filling or not plain or real is None or not worth_it(real):
             return None
         # what is added to the scores is made for all rows alike; and many small products do not suit a graphics card
-        return Ragged(real, apart=way.context.bias is None and way.context.distances is None and not real.is_cuda)
+        apart = given.context.bias is None and given.context.distances is None and not real.is_cuda
+        return Ragged(real, apart=apart)
 
-    def _narrow(self, way: Pass, places: int) -> bool:
-        plain = self.narrows and way.cache is None and way.memory is None and way.context.distances is None \
-            and way.context.bias is None and way.across is None
-        return plain and way.wanted is not None and 2 * len(way.wanted) < places
+    def _narrow(self) -> bool:
+        given = self.given
+        plain = self.stack.narrows and given.cache is None and given.memory is None \
+            and given.context.distances is None and given.context.bias is None and given.across is None
+        places = self.x.shape[:2].numel() if self.ragged is None else len(self.ragged.places)
+        return plain and given.wanted is not None and 2 * len(given.wanted) < places
 
-    def narrowed(self, x: Tensor, block: Block, context: Context, way: Pass) -> Tensor:
-        """The last block for the wanted places only: they ask, all places answer."""
-        wanted, ragged = way.wanted, context.ragged
+    def _narrowed(self, block: nn.Module, context: Context) -> None:
+        """The last block for the wanted positions only: they ask, all positions answer."""
+        wanted, ragged = self.given.wanted, self.ragged
         assert wanted is not None
-        text = x if ragged is None else ragged.spread(x)
+        text = self.x if ragged is None else ragged.spread(self.x)
         batch, length, width = text.shape
         row, place = wanted // length, wanted % length
         counts = torch.bincount(row, minlength=batch)
-        order = torch.arange(len(wanted), device=x.device) - (counts.cumsum(0) - counts)[row]  # its number in the row
-        places = wanted.new_zeros(batch, int(counts.max()))  # (B, Q); rows with fewer ask again at place 0
+        order = torch.arange(len(wanted), device=text.device) - (counts.cumsum(0) - counts)[row]  # number in its row
+        places = wanted.new_zeros(batch, int(counts.max()))  # (B, Q); rows with fewer ask again at position 0
         places[row, order] = place
-        (attention, attention_norm), *rest = block.sublayers()
         asking = text.gather(1, places[:, :, None].expand(-1, -1, width))  # (B, Q, width)
         turn = context.rotation
         turn = None if turn is None else replace(turn, query=turn.key.at(places))
-        narrow = replace(context, mask=context.mask.at(places, length), keys=self._as_keys(block, x), rotation=turn)
-        y = self.join(asking, attention, attention_norm, narrow)[row, order]  # (N, width): from here on, only these
-        for sublayer, norm in rest:
-            y = self.join(y, sublayer, norm, context)
-        y = self.finish(y)
-        return x.new_zeros(batch * length, width).to(y.dtype).index_copy(0, wanted, y).view(batch, length, width)
+        y = block(asking, replace(context, mask=context.mask.at(places, length), keys=self.x, rotation=turn,
+                                  chosen=(row, order)))  # (N, width)
+        y = self.stack.finish(y)
+        found = text.new_zeros(batch * length, width).to(y.dtype).index_copy(0, wanted, y)
+        self.output.x, self._is_narrowed = found.view(batch, length, width), True
+
+
+def _only_behind(x: Tensor, context: Context, given: StackInput) -> tuple[Tensor, Context]:
+    """The positions behind the text alone."""
+    first = given.length
+    mask = Mask(dense=None if context.mask.dense is None else context.mask.dense[:, :, first:])
+    distances = None if context.distances is None else context.distances.only_places()
+    apart = None if context.apart is None else context.apart[:, :, first:]
+    turn = context.rotation
+    turn = None if turn is None else replace(turn, query=turn.query.behind(first))
+    return x[:, first:], replace(context, mask=mask, distances=distances, apart=apart, rotation=turn)
+
+
+def _of_rows(wanted: Tensor, rows: Tensor, length: int) -> Tensor:
+    """Flat positions of a batch as those of a batch of some of its rows."""
+    numbers = torch.full((int(max(int(wanted.max()) // length, int(rows.max()))) + 1,), -1, device=wanted.device)
+    numbers[rows] = torch.arange(len(rows), device=wanted.device)
+    row = numbers[wanted // length]
+    return (row * length + wanted % length)[row >= 0].sort().values
 
 
 def _newest(before: Tensor | None, text: Tensor, most: int, first: int) -> Tensor:
-    """The newest `most` places of what was remembered and the `first` places of the text."""
+    """The newest `most` positions of what was remembered and the `first` positions of the text."""
     new = text[:, :first].detach()
     if before is not None and new.shape[1] < most:
         new = torch.cat([before[:, -(most - new.shape[1]):].to(new.dtype), new], 1)

@@ -59,12 +59,15 @@ class Stream:
         return {name: value for name, value in values.items() if isinstance(value, Tensor)}
 
 
-@dataclass
+@dataclass(frozen=True)
 class Context:
     """What a block's sublayers may look at besides their input."""
 
     mask: Mask
-    keys: Tensor | None = None  # (B, K, width) what is looked at, where it is not the input itself
+    keys: Tensor | None = None  # (B, K, width) what is looked at, where it is not the input itself; before any norm
+    blank: int = 0  # so many positions of zeros stand before the first text that the cache is given
+    chosen: tuple[Tensor, Tensor] | None = None  # (row, query) of the queries that go on after attention: of each row
+    #                                              as many ask as of any, and some of them ask in vain
     distances: Distances | None = None  # from every query to every key, where positions are relative
     bias: Tensor | None = None  # (1 or B, heads, Q, K) added to the scores, where distances are bucketed
     rotation: Rotation | None = None  # what turns queries and keys, where positions are rotary
@@ -88,6 +91,8 @@ class Hidden:
     shares: dict[str, tuple[Tensor, Tensor]] = field(default_factory=dict)  # so many of so many, counted over a whole
     #                                                                         step before one is divided by the other
     sampled: Tensor | None = None  # (N,) what a generator wrote at the scored places, in their order
+    attentions: dict[str, list[Tensor]] = field(default_factory=dict)  # when asked: every layer's scores before the
+    #                                             softmax, (B, heads, Q, K), by part; "cross" of a decoder to an encoder
 
     def __getitem__(self, part: str) -> Tensor:
         return self.outputs[part]

@@ -16,6 +16,7 @@ from stemma.network.activation import ACTIVATIONS
 from stemma.network.dropout import Dropout
 from stemma.network.embed import Embedding
 from stemma.network.heads import Transform
+from stemma.network.initialization import Linear, draw_of
 from stemma.schema.network import Activation, NetworkSettings
 
 Place = Literal["first", "last", "mean"]
@@ -46,19 +47,19 @@ class SpanHead:
 
     def build(self, settings: NetworkSettings, embedding: Embedding) -> nn.Module:
         transform = None if self.transform is None else Transform(settings, self.transform)
-        return SpanReader(settings.width, self.dropout, transform)
+        return SpanReader(settings, self.dropout, transform)
 
 
 class SentenceReader(nn.Module):
     def __init__(self, settings: NetworkSettings, spec: SentenceHead):
         super().__init__()
-        width = settings.width
+        width, usual = settings.width, draw_of(settings, settings.width)
         self.place, self.early = spec.place, spec.early
         self.transform = Transform(settings, spec.dense) if spec.dense is not None and spec.norm else None
-        self.dense = nn.Linear(width, width) if spec.dense is not None and not spec.norm else None
+        self.dense = Linear(width, width, True, usual) if spec.dense is not None and not spec.norm else None
         self.activation = ACTIVATIONS[spec.dense] if spec.dense is not None else None
         self.dropout = Dropout(spec.dropout)
-        self.output = nn.Linear(width, spec.classes, bias=spec.bias)
+        self.output = Linear(width, spec.classes, spec.bias, usual)
 
     def forward(self, hidden: Tensor, lengths: Tensor) -> Tensor:
         """(B, L, width), (B,) places in use -> (B, classes)"""
@@ -81,11 +82,11 @@ def one_vector(hidden: Tensor, lengths: Tensor, place: Place) -> Tensor:
 
 
 class SpanReader(nn.Module):
-    def __init__(self, width: int, dropout: float, transform: nn.Module | None = None):
+    def __init__(self, settings: NetworkSettings, dropout: float, transform: nn.Module | None = None):
         super().__init__()
         self.transform = transform
         self.dropout = Dropout(dropout)
-        self.output = nn.Linear(width, 2)
+        self.output = Linear(settings.width, 2, True, draw_of(settings, settings.width))
 
     def forward(self, hidden: Tensor) -> Tensor:
         """(B, L, width) -> (B, L, 2)"""

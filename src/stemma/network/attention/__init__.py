@@ -10,11 +10,8 @@ from stemma.schema.network import NetworkSettings
 
 
 def build_attention(settings: NetworkSettings) -> nn.Module:
-    chosen = settings.attention
-    return FullAttention(settings.width, settings.heads, chosen.head_width, chosen.dropout, chosen.bias,
-                         settings.position.kind == "relative_xl", chosen.segments, chosen.scale)
+    return FullAttention(settings)
 
 
 def build_cross_attention(settings: NetworkSettings) -> nn.Module:
-    chosen = settings.attention
-    return CrossAttention(settings.width, settings.heads, chosen.head_width, chosen.dropout, chosen.bias, chosen.scale)
+    return CrossAttention(settings)

@@ -15,26 +15,31 @@ from torch.nn import functional
 
 from stemma.network.distance import RelativeScores
 from stemma.network.dropout import keep_mask
+from stemma.network.initialization import Draw, Linear, draw_of, output_draw
 from stemma.network.ragged import Ragged
 from stemma.network.rotary import Angles
+from stemma.network.state import LayerCache
 from stemma.network.streams import Context
+from stemma.schema.network import NetworkSettings
 from stemma.visibility import Mask
 
 
 class FullAttention(nn.Module):
     joined = {"input": 3}  # matrices in one: an optimizer that treats matrices as such takes them apart
 
-    def __init__(self, width: int, heads: int, head_width: int | None = None, dropout: float = 0.0, bias: bool = True,
-                 relative: bool = False, segments: bool = False, scale: bool = True):
+    def __init__(self, settings: NetworkSettings):
         super().__init__()
-        self.heads = heads
-        self.scale = None if scale else 1.0  # None: by the heads' width
-        self.head_width = head_width or width // heads
-        self.dropout = dropout
-        inner = heads * self.head_width
-        self.input = nn.Linear(width, 3 * inner, bias)  # query, key and value, in this order
-        self.output = nn.Linear(inner, width, bias)
-        self.relative = RelativeScores(width, heads, self.head_width, segments) if relative else None
+        chosen, width, self.heads = settings.attention, settings.width, settings.heads
+        self.scale = None if chosen.scale else 1.0  # None: by the heads' width
+        self.head_width = chosen.head_width or width // self.heads
+        self.dropout = chosen.dropout
+        inner, usual = self.heads * self.head_width, draw_of(settings, width)
+        # query, key and value, in this order
+        self.input = Linear(width, 3 * inner, chosen.bias, query_draw(settings), usual, usual)
+        self.output = Linear(inner, width, chosen.bias, output_draw(settings, inner))
+        relative = settings.position.kind == "relative_xl"
+        self.relative = RelativeScores(width, self.heads, self.head_width, chosen.segments, draw_of(settings),
+                                       usual) if relative else None
 
     def forward(self, x: Tensor, context: Context) -> Tensor:
         turn = context.rotation
@@ -50,25 +55,54 @@ class FullAttention(nn.Module):
                  for group, part in context.ragged.parts(packed)]
         return self.output(torch.cat(mixed))
 
+    def observe(self, x: Tensor, context: Context) -> tuple[Tensor, Tensor]:
+        """The same, and the scores before their softmax, (B, heads, Q, K); of a batch with its padding."""
+        assert context.ragged is None
+        turn = context.rotation
+        if context.keys is not None:
+            (query,) = self.project(x, 0, 1, angles=None if turn is None else turn.query)
+            key, value = self.project(context.keys, 1, 3, angles=None if turn is None else turn.key)
+        else:
+            query, key, value = self._split(self.input(x), context)
+        query, key, value, bias = self._asked(query, key, value, context)
+        mixed, scores = attend_observed(query, key, value, context.mask, self.dropout if self.training else 0.0, bias,
+                                        self.scale)
+        return self.output(mixed.transpose(1, 2).flatten(2)), scores
+
+    def fill(self, cache: LayerCache, x: Tensor) -> None:
+        """Have a cache hold the keys and values of this text."""
+        key, value = self.project(x, 1, 3)
+        cache.extend(key, value)
+
     def _mixed_within(self, packed: Tensor, context: Context) -> Tensor:
+        return self._mixed(*self._split(packed, context), context)
+
+    def _split(self, packed: Tensor, context: Context) -> tuple[Tensor, Tensor, Tensor]:
+        """Query, key and value of a text that asks itself: one angle a position for query and key alike."""
         if context.rotation is None:
             query, key, value = split_heads(packed, 3, self.heads, copied=self.training and self.dropout > 0)
-        else:  # a text asks itself: one angle a position for query and key alike
+        else:
             inner = self.heads * self.head_width
             query, key = turned_heads(packed[..., :2 * inner], 2, self.heads, context.rotation.query)
             (value,) = split_heads(packed[..., 2 * inner:], 1, self.heads)
-        return self._mixed(query, key, value, context)
+        return query, key, value
 
     def _mixed(self, query: Tensor, key: Tensor, value: Tensor, context: Context) -> Tensor:
         """(B, heads, Q, D), keys and values -> (B, Q, heads x D)"""
+        query, key, value, bias = self._asked(query, key, value, context)
+        mixed = attend(query, key, value, context.mask, self.dropout if self.training else 0.0, bias, self.scale)
+        return mixed.transpose(1, 2).flatten(2)
+
+    def _asked(self, query: Tensor, key: Tensor, value: Tensor,
+               context: Context) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+        """With what a cache has kept, and with what is added to the scores."""
         if context.cache is not None:
             key, value = context.cache.extend(key, value, context.keep)
         bias = context.bias
         if self.relative is not None:
             assert context.distances is not None
             query, bias = self.relative(query, context.distances, context.apart, context.cache)
-        mixed = attend(query, key, value, context.mask, self.dropout if self.training else 0.0, bias, self.scale)
-        return mixed.transpose(1, 2).flatten(2)
+        return query, key, value, bias
 
     def project(self, x: Tensor, first: int, last: int, ragged: Ragged | None = None,
                 angles: Angles | None = None) -> tuple[Tensor, ...]:
@@ -82,6 +116,12 @@ class FullAttention(nn.Module):
             return split_heads(found, last - first, self.heads)
         (turned,) = turned_heads(found[..., :inner], 1, self.heads, angles)
         return turned, *(split_heads(found[..., inner:], last - first - 1, self.heads) if last - first > 1 else ())
+
+
+def query_draw(settings: NetworkSettings) -> Draw:
+    """Where scores are not scaled down, queries start smaller (T5)."""
+    width, usual = settings.attention.head_width or settings.width // settings.heads, draw_of(settings, settings.width)
+    return usual if settings.attention.scale else usual.times(width**-0.5)
 
 
 def split_heads(packed: Tensor, parts: int, heads: int, copied: bool = False) -> tuple[Tensor, ...]:
@@ -123,12 +163,21 @@ def masked(bias: Tensor, mask: Mask) -> Tensor:
 
 def _attend_with_dropout(query: Tensor, key: Tensor, value: Tensor, mask: Mask, dropout: float,
                          bias: Tensor | None, scale: float | None) -> Tensor:
+    return attend_observed(query, key, value, mask, dropout, bias, scale)[0]
+
+
+def attend_observed(query: Tensor, key: Tensor, value: Tensor, mask: Mask, dropout: float, bias: Tensor | None,
+                    scale: float | None) -> tuple[Tensor, Tensor]:
+    """The same product by product, with the scores that its softmax is taken of, (B, heads, Q, K)."""
     factor = 1.0 / math.sqrt(query.shape[-1]) if scale is None else scale
-    scores = (query * factor) @ key.transpose(-1, -2)  # (B, heads, Q, K)
+    scores = (query * factor) @ key.transpose(-1, -2)
     if bias is not None:
         scores = scores + bias
-    weights = masked(scores, mask).softmax(-1)
-    return (weights * keep_mask(weights.shape, dropout, weights.dtype)) @ value
+    scores = masked(scores, mask)
+    weights = scores.softmax(-1)
+    if dropout:
+        weights = weights * keep_mask(weights.shape, dropout, weights.dtype, weights.device)
+    return weights @ value, scores
 
 
 def _hidden(mask: Mask, scores: Tensor) -> Tensor | None:
