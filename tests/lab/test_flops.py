@@ -48,8 +48,9 @@ def test_one_matrix_is_counted_by_hand(corpus_folder):
 def test_a_few_steps_stand_for_a_run(corpus_folder, name):
     corpus = Corpus.open(corpus_folder)
     wanted = adopt_tokenizer(recipe(name, SMALL), corpus)
-    network, supply = build_network(wanted), Supply(wanted, corpus, build_objectives(wanted), seed=5)
-    passes = Passes(network.train(), wanted.settings.training, torch.device("cpu"), torch.float32)
+    objectives = build_objectives(wanted)
+    network, supply = build_network(wanted), Supply(wanted, corpus, objectives, seed=5)
+    passes = Passes(network.train(), objectives, wanted.settings.training, torch.device("cpu"), torch.float32)
     counted = []
     for step in range(40):
         prepared = supply.take(step, supply.length_at(step / 40), step / 40)

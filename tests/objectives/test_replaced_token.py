@@ -18,6 +18,7 @@ from parity.reference import perturb
 from stemma.errors import UserError
 from stemma.lineage import recipe
 from stemma.objectives import build_network, build_objectives, finish, group_objectives
+from stemma.objectives.base import Scored
 from stemma.training.passes import Passes
 from stemma.training.pretrain import pretrain
 
@@ -47,9 +48,19 @@ def network_of(draft, *changes, seed=0):
     return network
 
 
-def passes_of(network, micro=None):
+def scored(network, objectives, batch):
+    """The losses of a step, and what the generator wrote and the judge counted on the way."""
+    hidden, made = network.reader(batch.streams), Scored({})
+    for objective in objectives:
+        found = Scored.of(objective.loss(network, hidden, batch))
+        made = made.beside(found)
+        hidden = hidden if found.sampled is None else replace(hidden, sampled=found.sampled)
+    return made.losses, SimpleNamespace(sampled=hidden.sampled, shares=made.counts)
+
+
+def passes_of(network, objectives, micro=None):
     settings = SimpleNamespace(micro_batch_size=micro)
-    return Passes(network, settings, torch.device("cpu"), torch.float32)
+    return Passes(network, objectives, settings, torch.device("cpu"), torch.float32)
 
 
 @pytest.mark.parametrize(("changes", "seed"), [([], 0), (["network.embedding.width=7"], 6),
@@ -59,7 +70,7 @@ def test_both_losses_and_all_measures_are_the_paper_s(batches, changes, seed):
     network = network_of(draft, *changes, seed=seed)
     torch.manual_seed(5)
     with torch.no_grad():
-        found, hidden = passes_of(network).losses(objectives, batch, None)
+        found, hidden = scored(network, objectives, batch)
     target, width = batch.scores["vocabulary"], batch.streams["encoder"].ids.shape[1]
     rows = []
     for row in range(draft.rows):
@@ -84,7 +95,7 @@ def test_what_is_judged_is_the_text_with_samples_in_it(batches, monkeypatch):
     monkeypatch.setattr(network, "_encode", lambda stream, *rest: read.append(stream) or type(network)._encode(
         network, stream, *rest))
     with torch.no_grad():
-        _, hidden = passes_of(network).losses(objectives, batch, None)
+        _, hidden = scored(network, objectives, batch)
     (stream,), target = read, batch.scores["vocabulary"]
     original = torch.from_numpy(draft.original[:, : stream.ids.shape[1]].astype("int64"))
     changed = torch.zeros(original.numel(), dtype=torch.bool)
@@ -111,7 +122,7 @@ def test_slices_add_up(batches, micro, judged):
         scorer.guess = lambda hidden, *rest: guess(hidden, *rest)._replace(
             sampled=torch.cat([next(given) for _ in range(len(hidden))]) if len(hidden) else samples[:0])
         prepared = SimpleNamespace(batch=batch, objectives=objectives, feed="x")
-        outcome = passes_of(network, rows).train(prepared)
+        outcome = passes_of(network, objectives, rows).train(prepared)
         return outcome, {name: parameter.grad for name, parameter in network.named_parameters()}
 
     one, gradients = trained(batch.rows)
@@ -134,7 +145,7 @@ def test_only_hidden_places_are_judged_where_that_is_asked_for(batches):
     network, target = network_of(draft), batch.scores["vocabulary"]
     torch.manual_seed(5)
     with torch.no_grad():
-        found, hidden = passes_of(network).losses(group.objectives, batch, None)
+        found, hidden = scored(network, group.objectives, batch)
         stream = batch.streams["encoder"]
         ids = stream.ids.flatten().index_copy(0, target.index, hidden.sampled).view_as(stream.ids)
         states = network({"encoder": replace(stream, ids=ids, wanted=None)})["encoder"].flatten(0, 1)
@@ -161,7 +172,7 @@ def test_a_token_that_the_generator_guessed_is_an_original(batches, judged):
     asked = []
     network.heads["replaced_token"].register_forward_hook(lambda _, __, scores: asked.append(scores))
     with torch.no_grad():
-        found, hidden = passes_of(network).losses(group.objectives, batch, None)
+        found, hidden = scored(network, group.objectives, batch)
     assert int(hidden.shares["replaced"][0]) == int(wrong.sum()) > 4
     (scores,), real = asked, batch.streams["encoder"].real().flatten()
     labels = torch.zeros(len(real))
@@ -175,7 +186,7 @@ def test_no_gradient_goes_from_the_discriminator_to_the_generator(batches):
     """Except through the embedding, which is one."""
     draft, batch, (masked, judged) = batches
     network = network_of(draft)
-    found, _ = passes_of(network).losses((masked, judged), batch, None)
+    found, _ = scored(network, (masked, judged), batch)
     found[judged.name].backward(retain_graph=True)
     shared = ("embedding.tokens", "embedding.segments", "embedding.position", "embedding.norm")
     for name, parameter in network.named_parameters():

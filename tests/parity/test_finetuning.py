@@ -144,7 +144,8 @@ def test_dropout_moves_the_loss_and_the_gradient_as_it_does_over_there(tmp_path,
         tmp_path / "beginning", hidden_dropout_prob=rate, attention_probs_dropout_prob=rate, classifier_dropout=rate)
     batch = given(kind, items)
     assert batch["attention_mask"].float().mean() < 0.8
-    passes = Passes(model.network.train(), SimpleNamespace(micro_batch_size=None), torch.device("cpu"), torch.float32)
+    passes = Passes(model.network.train(), [lesson.learner], SimpleNamespace(micro_batch_size=None),
+                    torch.device("cpu"), torch.float32)
     prepared = Prepared((lesson.learner,), lesson.learner.batch(model, items), {}, "")
     theirs.train()
 

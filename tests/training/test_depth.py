@@ -9,8 +9,9 @@ from literal.electra_layers import get_layer_lrs
 from stemma.errors import UserError
 from stemma.lineage import recipe
 from stemma.objectives import build_network
-from stemma.training.depth import Layers, depth_of, height, rates, without_top
+from stemma.training.depth import Layers, learning_rate_shares
 from stemma.training.optimizers import AdamW, build_optimizer, set_learning_rate
+from stemma.training.transplant import fresh_names
 
 SMALL = ["network.width=16", "network.heads=2", "network.layers=3", "network.feedforward=32",
          "tokenizer.vocab_size=50"]
@@ -22,9 +23,13 @@ def network_of(name, *changes):
     return chosen, build_network(chosen, 50)
 
 
+def depths_of(network):
+    return {name: group.depth for group in network.groups() for name in group.parameters}
+
+
 def learning(network):
-    return {depth_of(name, network.settings) for name, parameter in network.named_parameters()
-            if parameter.requires_grad}
+    depths = depths_of(network)
+    return {depths[name] for name, parameter in network.named_parameters() if parameter.requires_grad}
 
 
 @pytest.mark.parametrize("name, parts", [
@@ -40,8 +45,10 @@ def learning(network):
 ])
 def test_every_parameter_belongs_to_a_layer(name, parts):
     _, network = network_of(name, *(["network.decoder.layers=2"] if name.startswith("t5") else []))
-    found = {name: depth_of(name, network.settings) for name, _ in network.named_parameters()}
-    assert set(found.values()) >= set(range(height(network.settings) + 1))
+    found = depths_of(network)
+    assert found.keys() == {name for name, _ in network.named_parameters()}
+    assert set(found.values()) >= set(range(network.height + 1))
+    assert network.height == network.settings.all_layers
     known = {name: depth for name, depth in parts.items() if name in found}
     assert {name: found[name] for name in known} == known and len(known) >= len(parts) - 1, list(found)
 
@@ -50,7 +57,7 @@ def test_every_parameter_belongs_to_a_layer(name, parts):
 def test_electras_rates_are_those_of_its_code(decay):
     _, network = network_of("electra@tiny", "network.layers=5", "network.embedding.width=8")
     expected = get_layer_lrs(1.0, decay, 5)
-    found = rates(network, decay, recipe("electra").settings.finetuning.layer_decay_top)
+    found = learning_rate_shares(network, decay, recipe("electra").settings.finetuning.layer_decay_top)
     keys = {"embedding": "/embeddings/", "heads": "task_specific/"}
     body = {name: share for name, share in found.items() if not name.startswith("generator.")}
     assert {name.split(".")[0] for name in body} == {"embedding", "encoder", "heads"}
@@ -62,13 +69,13 @@ def test_electras_rates_are_those_of_its_code(decay):
 
 def test_rates_fall_layer_by_layer_and_heads_have_the_full_one():
     _, network = network_of("bert@tiny")
-    optimizer = build_optimizer(network, AdamW(kind="adamw"), 0.1, rates(network, 0.5))
+    optimizer = build_optimizer(network, AdamW(kind="adamw"), 0.1, learning_rate_shares(network, 0.5))
     set_learning_rate(optimizer, 0.08)
     names = {parameter: name for name, parameter in network.named_parameters()}
     found = {names[parameter]: group["lr"] for group in optimizer.param_groups for parameter in group["params"]}
     assert len(found) == len(names)
     for name, rate in found.items():
-        expected = {0: 0.005, 1: 0.01, 2: 0.02, 3: 0.04, 4: 0.08}[depth_of(name, network.settings)]
+        expected = {0: 0.005, 1: 0.01, 2: 0.02, 3: 0.04, 4: 0.08}[depths_of(network)[name]]
         assert rate == pytest.approx(expected), name
     decays = {names[p]: group["weight_decay"] for group in optimizer.param_groups for p in group["params"]}
     assert all((decay == 0) == (parameter.ndim < 2) for parameter, decay in
@@ -98,11 +105,9 @@ def test_layers_thaw_from_the_top_down_to_those_that_stay_frozen():
 
 def test_what_is_drawn_anew_is_the_top_and_its_pooler():
     _, network = network_of("bert@tiny")
-    weights = network.state_dict()
-    left = weights.keys() - without_top(weights, network.settings, 2).keys()
-    assert left == {name for name in weights if name.startswith(("encoder.blocks.1.", "encoder.blocks.2.",
-                                                                 "heads.pooler."))}
-    assert without_top(weights, network.settings, 0).keys() == weights.keys()
+    assert fresh_names(network, 2) == {name for name in network.state_dict() if name.startswith(
+        ("encoder.blocks.1.", "encoder.blocks.2.", "heads.pooler."))}
+    assert fresh_names(network, 0) == set()
 
 
 @pytest.mark.parametrize("name, changes, told", [

@@ -15,7 +15,7 @@ from stemma.network.block import Block
 from stemma.objectives import build_network
 from stemma.schema.training import AnyOptimizer
 from stemma.training import muon as module
-from stemma.training.depth import rates
+from stemma.training.depth import learning_rate_shares
 from stemma.training.muon import Muon, orthogonalize
 from stemma.training.optimizers import build_optimizer, hidden_matrices, set_learning_rate
 from stemma.training.stable_adamw import StableAdamW
@@ -164,13 +164,13 @@ def test_query_key_and_value_are_orthogonalised_apart():
 def test_groups_rates_and_shares():
     network = network_of()
     optimizer = build_optimizer(network, settings(adamw_learning_rate=0.003, weight_decay=0.1), 0.02,
-                                rates(network, 0.5))
+                                learning_rate_shares(network, 0.5))
     set_learning_rate(optimizer, 0.01)  # half of the highest
     names = {parameter: name for name, parameter in network.named_parameters()}
     found = {names[p]: (group["parts"] is not None, group["lr"], group["weight_decay"])
              for group in optimizer.param_groups for p in group["params"]}
     assert found.keys() == set(names.values())
-    share = rates(network, 0.5)
+    share = learning_rate_shares(network, 0.5)
     for parameter, name in names.items():
         hidden = ".blocks." in name and parameter.ndim == 2
         wanted = (0.01 if hidden else 0.0015) * share[name]

@@ -36,8 +36,9 @@ def step_cost(recipe: Recipe, corpus: Corpus) -> StepCost:
     are counted; how often each sort comes is known beforehand."""
     torch.manual_seed(0)
     network, device = build_network(recipe), choose_device()
-    supply = Supply(recipe, corpus, build_objectives(recipe), seed=0)
-    passes = Passes(network.to(device).train(), recipe.settings.training, device, torch.float32)
+    objectives = build_objectives(recipe)
+    supply = Supply(recipe, corpus, objectives, seed=0)
+    passes = Passes(network.to(device).train(), objectives, recipe.settings.training, device, torch.float32)
     sorts: dict[Any, list[int]] = {}
     for step in range(LOOKED_AT):
         used = step / LOOKED_AT

@@ -66,6 +66,11 @@ class Network(nn.Module):
     def parts(self) -> tuple[str, ...]:
         return ("encoder",) if self.decoder is None else ("encoder", "decoder")
 
+    def body(self) -> list[nn.Module]:
+        """All that heads read the output of."""
+        parts = (self.embedding, self.decoder_embedding, self.distances, self.encoder, self.decoder)
+        return [part for part in parts if part is not None]
+
     @property
     def reader(self) -> Network:
         """The network that reads the text of a batch as it is: the generator where there is one, whose output the
@@ -84,13 +89,22 @@ class Network(nn.Module):
             again |= {name: own} if own != name else {}
         return again
 
+    @property
+    def height(self) -> int:
+        """How many layers there are from the embedding up, a decoder's above the encoder's: the depth of the
+        highest."""
+        return len(self._layers())
+
+    def _layers(self) -> list[tuple[str, list[nn.Module]]]:
+        stacks = {"encoder": self.encoder, **({} if self.decoder is None else {"decoder": self.decoder})}
+        return [(f"{part}.{number}", modules) for part, stack in stacks.items()
+                for number, modules in enumerate(stack.layer_groups())]
+
     def groups(self) -> list[ParameterGroup]:
         """Every parameter once: the embedding, each layer from below, and on top each head and a generator."""
         names = {id(parameter): name for name, parameter in self.named_parameters()}
-        stacks = [("encoder", self.encoder), *([] if self.decoder is None else [("decoder", self.decoder)])]
-        bottom: list[nn.Module] = [part for part in (self.embedding, self.decoder_embedding, self.distances) if part is not None]
-        layers = [(f"{part}.{number}", modules) for part, stack in stacks
-                  for number, modules in enumerate(stack.layer_groups())]
+        bottom: list[nn.Module] = [part for part in self.body() if not isinstance(part, Stack)]
+        layers = self._layers()
         top: list[tuple[str, list[nn.Module]]] = [(f"head.{name}", [head]) for name, head in self.heads.items()]
         if self.generator is not None:
             top.append((GENERATOR, [self.generator]))

@@ -88,8 +88,6 @@ class Hidden:
     state: State | None = None  # memory or cache to pass to the next call
     auxiliary: dict[str, Tensor] = field(default_factory=dict)  # costs a part adds by itself: means over all places
     measures: dict[str, Tensor] = field(default_factory=dict)  # (B, L) what may be of interest: steps taken
-    shares: dict[str, tuple[Tensor, Tensor]] = field(default_factory=dict)  # so many of so many, counted over a whole
-    #                                                                         step before one is divided by the other
     sampled: Tensor | None = None  # (N,) what a generator wrote at the scored places, in their order
     attentions: dict[str, list[Tensor]] = field(default_factory=dict)  # when asked: every layer's scores before the
     #                                             softmax, (B, heads, Q, K), by part; "cross" of a decoder to an encoder

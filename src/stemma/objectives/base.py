@@ -37,6 +37,23 @@ class Needs:
     heads: dict[str, HeadSpec] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class Scored:
+    """What an objective found in a batch: its losses by name, and what others may want to know besides."""
+
+    losses: dict[str, Tensor]
+    counts: dict[str, tuple[Tensor, Tensor]] = field(default_factory=dict)  # so many of so many, for the log
+    sampled: Tensor | None = None  # (N,) what a generator wrote at the scored positions, for a task that judges it
+
+    @staticmethod
+    def of(found: Scored | dict[str, Tensor]) -> Scored:
+        """An objective that has losses only gives back these."""
+        return found if isinstance(found, Scored) else Scored(found)
+
+    def beside(self, other: Scored) -> Scored:
+        return Scored({**self.losses, **other.losses}, {**self.counts, **other.counts})
+
+
 class Scoring(Protocol):
     """What the training loop asks of whatever is learnt: an objective of pre-training, or a task of fine-tuning."""
 
@@ -44,7 +61,7 @@ class Scoring(Protocol):
     weight: float
     guesses_tokens: bool
 
-    def loss(self, network: Network, hidden: Hidden, batch: Batch) -> dict[str, Tensor]:
+    def loss(self, network: Network, hidden: Hidden, batch: Batch) -> dict[str, Tensor] | Scored:
         """The losses by name, each already divided by its target's total."""
 
     def baseline(self, batch: Batch, unigram: np.ndarray) -> dict[str, float]:
@@ -109,7 +126,7 @@ class Objective(ABC):
         """Edit the draft: rearrange its pieces or hide its tokens, and note what is to be guessed."""
 
     @abstractmethod
-    def loss(self, network: Network, hidden: Hidden, batch: Batch) -> dict[str, Tensor]:
+    def loss(self, network: Network, hidden: Hidden, batch: Batch) -> dict[str, Tensor] | Scored:
         """The losses by name, each already divided by its target's total."""
 
     @abstractmethod

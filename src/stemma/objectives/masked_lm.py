@@ -14,7 +14,7 @@ from stemma.corpus.randomness import Randomness
 from stemma.network.heads import TokenHead, TokenScorer
 from stemma.network.network import Network
 from stemma.network.streams import Hidden
-from stemma.objectives.base import Needs, Objective
+from stemma.objectives.base import Needs, Objective, Scored
 from stemma.objectives.batch import Batch
 from stemma.objectives.masking import apart, choose_tokens, choose_units, geometric, joined, replaced, singles
 from stemma.schema.objective import MaskedLMSettings
@@ -65,16 +65,16 @@ class MaskedLM(Objective):
             draft.parted = joined(units, settings.ngrams, rng)
         return choose_units(draft.parted, settings.rate, rng)
 
-    def loss(self, network: Network, hidden: Hidden, batch: Batch) -> dict[str, Tensor]:
+    def loss(self, network: Network, hidden: Hidden, batch: Batch) -> dict[str, Tensor] | Scored:
         target = batch.scores[HEAD]
         places = hidden["encoder"].flatten(0, 1)[target.index]  # (N, width): unscored places go no further
-        if network.generator is None:
-            return {self.name: network.head(HEAD).loss(places, target.labels, target.total)}
-        # here the generator has read, and what it would write is left for another task to judge (ELECTRA)
-        guess = cast(TokenScorer, network.generator.heads[HEAD]).guess(places, target.labels, target.total)
-        hidden.sampled = guess.sampled
-        hidden.shares["generator_accuracy"] = guess.right.sum(), torch.tensor(len(places))
-        return {self.name: guess.loss}
+        head = network.reader.head(HEAD)
+        if network.reader is network:
+            return {self.name: head.loss(places, target.labels, target.total)}
+        # a generator has read, and what it would write is left for another task to judge (ELECTRA)
+        guess = cast(TokenScorer, head).guess(places, target.labels, target.total)
+        accuracy = guess.right.sum(), torch.tensor(len(places))
+        return Scored({self.name: guess.loss}, {"generator_accuracy": accuracy}, guess.sampled)
 
     def baseline(self, batch: Batch, unigram: np.ndarray) -> dict[str, float]:
         return {self.name: float(-unigram[batch.scores[HEAD].labels.cpu().numpy()].mean())}

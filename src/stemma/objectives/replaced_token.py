@@ -21,7 +21,7 @@ from stemma.corpus.randomness import Randomness
 from stemma.network.heads import JudgeHead
 from stemma.network.network import Network
 from stemma.network.streams import Hidden
-from stemma.objectives.base import Needs, Objective
+from stemma.objectives.base import Needs, Objective, Scored
 from stemma.objectives.batch import VOCABULARY, Batch
 from stemma.schema.encoder_tasks import ReplacedTokenSettings
 
@@ -37,7 +37,7 @@ class ReplacedToken(Objective):
     def corrupt(self, draft: Draft, rng: Randomness) -> None:
         """Nothing: what is hidden is the masked LM's choice, and what stands there instead the generator's."""
 
-    def loss(self, network: Network, hidden: Hidden, batch: Batch) -> dict[str, Tensor]:
+    def loss(self, network: Network, hidden: Hidden, batch: Batch) -> Scored:
         """Every real place is judged, special tokens too, as in the released code; or those alone that were hidden, as
         the paper does to see what judging all of them is worth (its section 3.4)."""
         stream, hid = batch.streams["encoder"], batch.scores[VOCABULARY]
@@ -52,9 +52,8 @@ class ReplacedToken(Objective):
         elif real is not None:
             judged, labels = judged[real.flatten()], labels[real.flatten()]
         scores = network.heads[HEAD](judged).float()
-        _measure(hidden, scores > 0, labels)
         lost = functional.binary_cross_entropy_with_logits(scores, labels.float(), reduction="sum")
-        return {self.name: lost / max(1.0, total)}
+        return Scored({self.name: lost / max(1.0, total)}, _counted(scores > 0, labels))
 
     def baseline(self, batch: Batch, unigram: np.ndarray) -> dict[str, float]:
         """One who knows only how many tokens are replaced, by a generator that knows only how often each occurs. With a
@@ -66,8 +65,8 @@ class ReplacedToken(Objective):
         return {self.name: float(-(share * np.log(share) + (1 - share) * np.log1p(-share)))}
 
 
-def _measure(hidden: Hidden, found: Tensor, labels: Tensor) -> None:
+def _counted(found: Tensor, labels: Tensor) -> dict[str, tuple[Tensor, Tensor]]:
     """How many tokens were replaced; of those called so, how many were; of those that were, how many were found."""
     caught, replaced = (found & labels).sum(), labels.sum()
-    hidden.shares |= {"replaced": (replaced, replaced.new_tensor(len(labels))), "precision": (caught, found.sum()),
-                      "recall": (caught, replaced)}
+    return {"replaced": (replaced, replaced.new_tensor(len(labels))), "precision": (caught, found.sum()),
+            "recall": (caught, replaced)}

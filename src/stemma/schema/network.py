@@ -223,6 +223,11 @@ class NetworkSettings(Settings):
     sharing: Literal["none", "all", "attention", "feedforward"] = "none"  # what all layers have in common (ALBERT)
     generator: GeneratorSettings | None = None
 
+    @property
+    def all_layers(self) -> int:
+        """Of the encoder and a decoder; the embedding is none."""
+        return self.layers + (self.decoder.layers if self.decoder is not None else 0)
+
     def of_generator(self) -> NetworkSettings:
         """The generator's own: a network without a generator, narrower by the multiplier, over the same embedding. Its
         heads become as many fewer, and fewer still where its width could not be parted among them."""

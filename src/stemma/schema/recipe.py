@@ -158,7 +158,7 @@ class RecipeSettings(Settings):
     def _layer_conflicts(self) -> Iterator[Conflict]:
         """What cannot be asked of these layers."""
         network, training = self.network, self.training
-        layers = network.layers + (network.decoder.layers if network.decoder is not None else 0)
+        layers = network.all_layers
         frozen = layers + 1 if training.frozen == "all" else training.frozen
         one = "network.depth.kind = recurrent" if network.depth.kind == "recurrent" else \
             f"network.sharing = {network.sharing}" if network.sharing != "none" else None

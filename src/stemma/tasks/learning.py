@@ -33,13 +33,12 @@ from stemma.tasks.learners import build_learner
 from stemma.tasks.scoring import best_silence, is_known, measure, settle
 from stemma.text.tokenizer import Tokenizer
 from stemma.training.checkpoints import latest_checkpoint
-from stemma.training.depth import without_top
 from stemma.training.loop import Loop
 from stemma.training.run import MODEL, RESULT, read_run
+from stemma.training.transplant import transplant
 
 SETS = ("train", "dev", "test")
 TOKENIZER = "tokenizer"
-TABLE = "embedding.tokens.weight"
 SEVERAL = "multitask"  # the kind of a run that has more than one task, or could have
 SHAPES: dict[str, type] = {"choice": ChoiceExample, "qa": QuestionExample, "tag": TaggedExample}  # others: TextExample
 Notice = Callable[[str], None]
@@ -102,12 +101,11 @@ def start_from(where: str, network: Network, cards: Mapping[str, Card], fresh: i
     """Fill the network with a model's weights. Heads that it does not have start at random, and so do those that it has
     for another task of this name, and the `fresh` highest layers."""
     model = load(where)
-    other = tuple(f"heads.{name}." for name, card in cards.items() if not _is_known_as(card, model.cards.get(name)))
-    weights = {name: tensor for name, tensor in model.network.state_dict().items() if not name.startswith(other)}
-    if TABLE in weights:  # tokens that are new with the task start at random
-        weights[TABLE] = torch.cat([weights[TABLE], network.state_dict()[TABLE][len(weights[TABLE]):]])
-    missing, _ = network.load_state_dict(without_top(weights, network.settings, fresh), strict=False)
-    if bodily := sorted(name for name in missing if name not in weights and not name.startswith("heads.")):
+    other = [name for name, card in cards.items() if not _is_known_as(card, model.cards.get(name))]
+    # tokens that are new with the task start at random
+    found = transplant(model.network.state_dict(), network, fresh=fresh, without_heads=other, grow=True)
+    heads = {name for group in network.groups() if group.name.startswith("head.") for name in group.parameters}
+    if bodily := sorted(set(found.missing) - heads):
         raise UserError(f"{where} lacks weights of the network itself ({bodily[0]}); it cannot be fine-tuned.")
 
 

@@ -41,7 +41,6 @@ from stemma.tasks.metrics.entities import scheme_of
 from stemma.tasks.scoring import rehearse, right
 from stemma.tasks.trials import Trials
 from stemma.tasks.trials import work as try_out
-from stemma.training.depth import height
 from stemma.training.pretrain import begin
 from stemma.training.run import RECIPE, Plan, Reading
 
@@ -134,7 +133,7 @@ def adapted(model: Model, typed: Sequence[str] = (), brought: Mapping[str, Any] 
     changes = {"tokenizer.vocab_size": vocabulary_of(model), "training.batch_size": BATCH_SIZE, **gentle(settings),
                **(brought or {})}
     frozen = {**changes, **flatten(parse_changes(rest)[0])}.get("training.frozen")
-    if frozen not in ("all", height(settings.network) + 1):  # with no layer left to learn, there is nothing to decay
+    if frozen not in ("all", settings.network.all_layers + 1):  # with no layer left to learn, there is nothing to decay
         changes |= layered(settings)
     return chosen.with_changes(changes, ORIGIN).typed(rest)
 

@@ -7,53 +7,22 @@ a decoder's; heads stand above all. A matrix that guesses tokens by the embeddin
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
-from torch import Tensor, nn
+from torch import nn
 
 from stemma.errors import UserError
-from stemma.network.network import POOLER, Network
-from stemma.schema.network import NetworkSettings
+from stemma.network.network import Network
 from stemma.schema.training import TrainingSettings
 
-BODY = ("embedding", "decoder_embedding", "distances", "encoder", "decoder")
 
-
-def height(settings: NetworkSettings) -> int:
-    """How many layers there are, the embedding not counted: the number of the highest."""
-    return settings.layers + (settings.decoder.layers if settings.decoder is not None else 0)
-
-
-def depth_of(name: str, settings: NetworkSettings) -> int:
-    """The layer that a parameter belongs to; height + 1 is a head."""
-    part, *rest = name.split(".")
-    if part not in BODY:
-        return height(settings) + 1
-    if part not in ("encoder", "decoder"):
-        return 0
-    below, highest = (0, settings.layers) if part == "encoder" else (settings.layers, height(settings))
-    if rest[0] == "blocks":
-        return below + 1 + int(rest[1])
-    return below + 1 if rest[0] == "near" else highest  # distances serve all layers; a norm ends the stack
-
-
-def rates(network: Network, decay: float, top: int = 1) -> dict[str, float]:
+def learning_rate_shares(network: Network, decay: float, top: int = 1) -> dict[str, float]:
     """By parameter, the share of the learning rate that it learns with: all of it for heads, decay ** top for the
     highest layer."""
-    highest = height(network.settings)
+    highest = network.height
 
     def share(depth: int) -> float:
         return 1.0 if depth > highest else decay ** (highest - depth + top)
 
-    return {name: share(depth_of(name, network.settings)) for name, _ in network.named_parameters()}
-
-
-def without_top(weights: Mapping[str, Tensor], settings: NetworkSettings, fresh: int) -> dict[str, Tensor]:
-    """The weights without those of the `fresh` highest layers, and of the pooler that was fitted to them."""
-    highest = height(settings)
-    left_out = [name for name in weights if highest - fresh < depth_of(name, settings) <= highest
-                or fresh and name.startswith(f"heads.{POOLER}.")]
-    return {name: tensor for name, tensor in weights.items() if name not in left_out}
+    return {name: share(group.depth) for group in network.groups() for name in group.parameters}
 
 
 class Layers:
@@ -61,13 +30,15 @@ class Layers:
 
     def __init__(self, network: Network, settings: TrainingSettings):
         self.network, self.every = network, settings.unfreeze
-        self.top = height(network.settings) + 1
+        groups = network.groups()
+        self.top = network.height + 1
         self.frozen = self.top if settings.frozen == "all" else settings.frozen
-        depths = [(parameter, depth_of(name, network.settings)) for name, parameter in network.named_parameters()]
+        depths = [(parameter, group.depth) for group in groups for parameter in group.parameters.values()]
         for parameter, depth in depths:
             parameter.requires_grad_(depth >= self.frozen)
         # what will learn at some time: an optimizer takes all of it, and does nothing where there is no gradient
         self._thawing = [(parameter, depth) for parameter, depth in depths if depth >= self.frozen]
+        self._lowest = self.frozen  # that learns now
         if isinstance(self.every, str):
             raise UserError("training.unfreeze = epoch goes with the examples of a fine-tune; text has no such epochs: "
                             "give a number of steps.")
@@ -79,16 +50,19 @@ class Layers:
         """Let those learn whose turn it is at this step."""
         if self.every is not None:
             assert isinstance(self.every, int)
-            for parameter, depth in self._thawing:
-                parameter.requires_grad_(depth >= self.top - step // self.every)
+            lowest = self.top - step // self.every
+            if lowest != self._lowest:
+                for parameter, depth in self._thawing:
+                    parameter.requires_grad_(depth >= lowest)
+            self._lowest = lowest
 
     def train(self) -> nn.Module:
         """The network in the state to be trained. A body that does not learn gives fixed features: nothing of them is
         dropped."""
         self.network.train()
         if self.frozen == self.top:
-            for name, part in self.network.named_children():
-                part.train(name not in BODY)
+            for part in self.network.body():
+                part.eval()
         return self.network
 
     def never(self, steps: float) -> int:

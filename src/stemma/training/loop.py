@@ -28,7 +28,7 @@ from stemma.training.batches import Prepared, Source
 from stemma.training.budget import Budget
 from stemma.training.checkpoints import Standing, load_latest, save_checkpoint
 from stemma.training.course import Course
-from stemma.training.depth import Layers, rates
+from stemma.training.depth import Layers, learning_rate_shares
 from stemma.training.log import Log
 from stemma.training.optimizers import build_optimizer, set_learning_rate
 from stemma.training.passes import Passes
@@ -61,9 +61,10 @@ class Loop:
         self.network = network.to(self.device)
         self.layers = Layers(network, settings)
         self.layers.train()
-        self.passes = Passes(self.network, settings, self.device, self.precision)
+        self.passes = Passes(self.network, supply.objectives, settings, self.device, self.precision)
         self.optimizer = build_optimizer(self.network, settings.optimizer, settings.learning_rate,
-                                         rates(network, settings.layer_decay, settings.layer_decay_top or 1)
+                                         learning_rate_shares(network, settings.layer_decay,
+                                                              settings.layer_decay_top or 1)
                                          if settings.layer_decay else None, self.precision)
         chooses = settings.keep_best or settings.patience is not None
         self.selection = Selection(run, network, settings.patience, judge) if chooses else None
@@ -264,10 +265,10 @@ class Loop:
                 objectives = tuple(objective for objective in group if objective.name in begun)
                 if not objectives:
                     continue
-                found, hidden = self.passes.losses(objectives, batch, state if batch.continues else None)
-                state = hidden.state
+                found = self.passes.losses(objectives, batch, state if batch.continues else None)
+                state = found.state
                 for objective in objectives:
-                    sums.setdefault(objective.name, []).append(float(found[objective.name]))
+                    sums.setdefault(objective.name, []).append(float(found.losses[objective.name]))
                     seen.setdefault(objective.name, []).append(batch)
         self.layers.train()
         losses = {name: float(np.mean(values)) for name, values in sums.items()}

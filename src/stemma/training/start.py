@@ -14,7 +14,7 @@ from stemma.lineage import Recipe
 from stemma.network.network import POOLER, Network
 from stemma.objectives import build_network
 from stemma.schema.layers import flatten
-from stemma.training.depth import without_top
+from stemma.training.transplant import transplant
 
 Notice = Callable[[str], None]
 # What makes two networks different in kind: another size or epsilon is adopted from the model to start from, these not.
@@ -44,14 +44,10 @@ def start_from(where: str, wanted: Recipe, corpus: Corpus, notice: Notice) -> tu
     weights = model.network.state_dict()
     if beside is not None:
         weights |= {f"generator.{name}": tensor for name, tensor in load(beside).network.state_dict().items()}
-    kept = without_top(weights, network.settings, wanted.settings.training.fresh)
-    missing, unexpected = network.load_state_dict(kept, strict=False)
-    own = {name for name, _ in network.named_parameters()}  # what is shared is there under its first name
-    new = sorted({".".join(name.split(".")[:2]) for name in missing if name in own and name not in weights})
-    if new:
+    found = transplant(weights, network, fresh=wanted.settings.training.fresh)
+    if new := sorted({".".join(name.split(".")[:2]) for name in found.missing}):
         notice(f"not in {where}, so started at random: {', '.join(new)}")
-    unused = sorted({".".join(name.split(".")[:2]) for name in unexpected})
-    if unused:
+    if unused := sorted({".".join(name.split(".")[:2]) for name in found.unused}):
         notice(f"in {where} but not needed by {wanted.label}: {', '.join(unused)}")
     return wanted, network
 

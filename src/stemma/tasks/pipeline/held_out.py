@@ -24,6 +24,7 @@ from stemma.objectives import build_network, build_objectives
 from stemma.training.passes import Passes
 from stemma.training.precision import choose_device
 from stemma.training.supply import Supply
+from stemma.training.transplant import transplant
 
 
 def weights_of(where: str | Path) -> dict[str, Tensor]:
@@ -39,13 +40,12 @@ def network_with(recipe: Recipe, weights: Mapping[str, Tensor],
     """The recipe's network with these weights, and with heads of a donor where they have none; None if something is
     still missing, as in a checkpoint without a language model's head."""
     network = build_network(recipe)
-    heads = {name: tensor for name, tensor in (donor or {}).items() if name.startswith("heads.")}
+    heads = {name for group in network.groups() if group.name.startswith("head.") for name in group.parameters}
+    lent = {name: tensor for name, tensor in (donor or {}).items() if name in heads}
     ours = network.state_dict()
-    fitting = {name: tensor for name, tensor in {**heads, **weights}.items()
+    fitting = {name: tensor for name, tensor in {**lent, **weights}.items()
                if name in ours and ours[name].shape == tensor.shape}
-    missing, _ = network.load_state_dict(fitting, strict=False)
-    own = {name for name, _ in network.named_parameters()}  # what is shared is there under its first name
-    return None if own & set(missing) else network.eval()
+    return None if transplant(fitting, network).missing else network.eval()
 
 
 @torch.inference_mode()
@@ -55,16 +55,16 @@ def held_out_loss(recipe: Recipe, network: Network, corpus: Corpus) -> float | N
     told = [one for one in objectives if one.guesses_tokens] or objectives
     supply = Supply(recipe, corpus, objectives, seed=0)
     device = choose_device()
-    passes = Passes(network.to(device), recipe.settings.training, device, torch.float32)
+    passes = Passes(network.to(device), objectives, recipe.settings.training, device, torch.float32)
     torch.manual_seed(0)  # a generator draws (ELECTRA): the same each time
     sums: dict[str, list[float]] = {}
     state: State | None = None
     try:
         for group, batch in supply.validation_batches(supply.length_at(1.0)):
-            found, hidden = passes.losses(group, batch, state if batch.continues else None)
-            state = hidden.state
+            found = passes.losses(group, batch, state if batch.continues else None)
+            state = found.state
             for one in group:
-                sums.setdefault(one.name, []).append(float(found[one.name]))
+                sums.setdefault(one.name, []).append(float(found.losses[one.name]))
     finally:
         supply.close()
     chosen = [one for one in told if one.name in sums]

@@ -1,0 +1,42 @@
+"""Weights of one network put into another: a stage that goes on from a model, a fine-tune, a head that is lent."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from stemma.network.network import POOLER, Network
+
+TOKENS = "embedding.tokens.weight"
+
+
+@dataclass(frozen=True)
+class Transplant:
+    missing: list[str]  # parameters of the network that the weights do not have: they stay as they were drawn
+    unused: list[str]  # weights that the network has no parameter for
+
+
+def transplant(weights: Mapping[str, Tensor], network: Network, *, fresh: int = 0, without_heads: Collection[str] = (),
+               grow: bool = False) -> Transplant:
+    """Fill the network. What is left as drawn: the `fresh` highest layers, with the pooler that was fitted to them, and
+    some heads. `grow`: a token embedding with fewer rows fills the first ones."""
+    drawn = fresh_names(network, fresh) | {name for group in network.groups() for name in group.parameters
+                                           if group.name in {f"head.{head}" for head in without_heads}}
+    chosen = {name: tensor for name, tensor in weights.items() if name not in drawn}
+    own = dict(network.named_parameters())
+    if grow and TOKENS in chosen and TOKENS in own:
+        chosen[TOKENS] = torch.cat([chosen[TOKENS], own[TOKENS].detach()[len(chosen[TOKENS]):]])
+    missing, unused = network.load_state_dict(chosen, strict=False)
+    heads = tuple(f"heads.{head}." for head in without_heads)
+    return Transplant([name for name in missing if name in own and name not in weights],
+                      [name for name in unused if not (heads and name.startswith(heads))])
+
+
+def fresh_names(network: Network, fresh: int) -> set[str]:
+    """The parameters of the `fresh` highest layers, and of the pooler above them."""
+    highest = network.height
+    return {name for group in network.groups() for name in group.parameters
+            if fresh and (highest - fresh < group.depth <= highest or group.name == f"head.{POOLER}")}
