@@ -41,6 +41,8 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("--keep", metavar="DIR", type=Path, help="leave what the cases wrote in this new folder")
     parser.add_argument("--jobs", metavar="N", type=int, default=2, help="processes at work at a time (default: 2)")
+    parser.add_argument("--own-models", action="store_true", help="each version makes the models that cases "
+                        "start from, where the new one cannot read the base's")
     found = parser.parse_args(arguments)
     if found.jobs < 1:
         parser.error("--jobs must be 1 or more")
@@ -60,16 +62,19 @@ def chosen_cases(recipes: Sequence[str], only: Sequence[str] | None) -> list[Cas
     return [case for case in cases(recipes) if any(fnmatch.fnmatch(case.name, pattern) for pattern in patterns)]
 
 
-def prepare(work: Path, chosen: Sequence[Case], base: Worker) -> None:
-    """What both versions read: texts, and the models that the base pre-trains for cases that start from one."""
+def prepare(work: Path, chosen: Sequence[Case], makers: Sequence[Worker]) -> None:
+    """What both versions read: texts, and the models that the base pre-trains for cases that start from one. With two
+    makers, each version reads models of its own."""
     write_texts(work / "data")
     write_stages(work / "data" / "stages.toml", SMALL, [*EXACT, "training.batch_size=4"])
-    (work / "models").mkdir()
-    for name in sorted({name for case in chosen for name in case.models}):
-        made = base.ask(Case(f"models/{name}", model_commands(name)))
-        if made["error"]:
-            raise RuntimeError(f"the base cannot make the model {name} that others start from: {made['error']}")
-        (work / BASE / "models" / name / name / "model").rename(work / "models" / name)
+    for maker in makers:
+        maker.models.mkdir()
+        for name in sorted({name for case in chosen for name in case.models}):
+            made = maker.ask(case := Case(f"models/{name}", model_commands(name)))
+            if made["error"]:
+                raise RuntimeError(f"the {maker.role} version cannot make the model {name} that others start from: "
+                                   f"{made['error']}")
+            (maker.folder(case) / name / "model").rename(maker.models / name)
 
 
 def compare(asked: argparse.Namespace, work: Path) -> dict[str, Any]:
@@ -79,7 +84,9 @@ def compare(asked: argparse.Namespace, work: Path) -> dict[str, Any]:
         sources = {BASE: tree / "src", NEW: TREE / "src"}
         workers = []
         for number in range(max(2, asked.jobs)):
-            workers.append(Worker(role := (BASE, NEW)[number % 2], sources[role], work))
+            role = (BASE, NEW)[number % 2]
+            models = f"models-{role}" if asked.own_models else "models"
+            workers.append(Worker(role, sources[role], work, work / models))
             open_now.callback(workers[-1].end)
         recipes = [worker.recipes() for worker in workers]
         both = [name for name in recipes[0] if name in recipes[1]]
@@ -89,7 +96,7 @@ def compare(asked: argparse.Namespace, work: Path) -> dict[str, Any]:
         if asked.list:
             print("\n".join(case.name for case in chosen))
             return {"equal": True}
-        prepare(work, chosen, workers[0])
+        prepare(work, chosen, workers[:2] if asked.own_models else workers[:1])
         widths = max(len(case.name) for case in chosen), len("same distribution")
         reports = []
         for report in Comparison(workers, work, asked.keep is not None).run(chosen, asked.jobs):

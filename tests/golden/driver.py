@@ -22,14 +22,11 @@ from typing import Any
 
 import numpy
 import torch
-from safetensors import safe_open
-from safetensors.torch import load_file, save_file
-from tensors import ALIKE, EQUAL, draw_verdict, match, same_bytes
+from tensors import ALIKE, EQUAL, LOADED, draw_verdict, match, read_weights, same_bytes, write_weights
 from torch import Tensor, nn
 
 BASE, NEW = "base", "new"
 VOCABULARY = 400  # of draws
-LOADED = "loaded"  # the mark of a parameter that was read from somewhere
 
 
 class Starts:
@@ -62,31 +59,25 @@ class Starts:
     def _take_over(self, file: Path, own: dict[str, Tensor]) -> None:
         """Put the base's weights into these, after a look at what they would have been."""
         number = len(self.networks)
-        with safe_open(file, framework="pt") as stored:
-            loaded = set(json.loads(stored.metadata()[LOADED]))
-        theirs = load_file(file)
+        theirs, loaded = read_weights(file)
         matched = match(theirs, own)
+        read, drawn = [], []
         for name, other in matched.pairs.items():
             if name in loaded:
-                if not same_bytes(theirs[name], own[other]):
-                    self.problems.append(f"network {number} starts with another {name}, which is read from a model")
+                read += [] if same_bytes(theirs[name], own[other]) else [name]
             elif (found := draw_verdict(theirs[name], own[other])) not in (EQUAL, ALIKE):
-                self.problems.append(f"network {number} draws {name} differently: {found}")
+                drawn.append(f"{name} ({found})")
             with torch.no_grad():
                 own[other].copy_(theirs[name])
-        for name in (*matched.only_base, *matched.only_new):
-            self.problems.append(f"network {number}: {name} has no counterpart, so it starts as it was drawn")
+        alone = [*matched.only_base, *matched.only_new]
+        for names, said in ((read, "read from a model, start otherwise"), (drawn, "drawn, start otherwise"),
+                            (alone, "without a counterpart, start as they are")):
+            if names:
+                self.problems.append(f"network {number}: {len(names)} parameters {said}, such as {names[0]}")
         if matched.by_order:
             (old, new), count = matched.by_order[0], len(matched.by_order)
             self.notes.append(f"network {number}: {count} parameters paired by shape and order, such as {old} with "
                               f"{new}")
-
-
-def write_weights(file: Path, network: nn.Module) -> None:
-    named = dict(network.named_parameters())
-    loaded = [name for name, parameter in named.items() if getattr(parameter, LOADED, False)]
-    save_file({name: parameter.detach().clone().contiguous() for name, parameter in named.items()}, file,
-              {LOADED: json.dumps(loaded)})
 
 
 def watch(starts: Starts) -> None:

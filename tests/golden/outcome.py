@@ -12,7 +12,7 @@ from typing import Any
 import numpy
 from cases import Case
 from safetensors.torch import load_file
-from tensors import ALIKE, EQUAL, difference, draws_verdict
+from tensors import ALIKE, EQUAL, difference, draws_verdict, read_weights
 
 BASE, NEW = "base", "new"
 WEIGHTS, LOG = "model.safetensors", "log.jsonl"
@@ -45,7 +45,7 @@ def compare_folders(base: Path, new: Path, places: tuple[str, str]) -> Outcome:
     names = [set(_told_files(folder)) for folder in (base, new)]
     for name in sorted(names[0] ^ names[1]):
         found.differences.append(f"{name}: only in {'the base' if name in names[0] else 'the new version'}")
-    for name in sorted(names[0] & names[1]):
+    for name in sorted(names[0] & names[1], key=lambda name: (_rank(name), name)):
         files = base / name, new / name
         if name.endswith(WEIGHTS):
             _weights(found, name, *files)
@@ -60,6 +60,11 @@ def compare_folders(base: Path, new: Path, places: tuple[str, str]) -> Outcome:
     if not names[0] & names[1]:
         found.differences.append("there is nothing to compare")
     return found
+
+
+def _rank(name: str) -> int:
+    """What is told first: weights, losses, scores, then what follows from them."""
+    return next((rank for rank, end in enumerate((WEIGHTS, LOG, "result.json")) if name.endswith(end)), 9)
 
 
 def _told_files(folder: Path) -> Iterator[str]:
@@ -162,11 +167,12 @@ def judge(case: Case, answers: dict[str, dict[str, Any]], work: Path) -> Report:
         return report
     folders = work / BASE / case.name, work / NEW / case.name
     if case.draw is not None:
-        report.verdict, report.details = draws_verdict(*(load_file(folder / "draw.safetensors") for folder in folders))
+        report.verdict, report.details = draws_verdict(*(read_weights(folder / "draw.safetensors")[0]
+                                                         for folder in folders))
         return report
     found = compare_folders(*folders, (str(work / BASE), str(work / NEW)))
     report.notes = answers[NEW]["notes"]
-    report.details = answers[NEW]["problems"] + found.differences
+    report.details = found.differences + answers[NEW]["problems"]
     if answers[BASE]["networks"] != answers[NEW]["networks"]:
         report.details.append(f"{answers[BASE]['networks']} networks are trained, now {answers[NEW]['networks']}")
     report.largest, report.where, report.first_step = found.largest, found.where, found.first_step

@@ -4,14 +4,18 @@ come from one distribution."""
 from __future__ import annotations
 
 import hashlib
+import json
 import math
 import re
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import torch
-from torch import Tensor
+from safetensors import safe_open
+from safetensors.torch import save_file
+from torch import Tensor, nn
 
 # From the base's parameter names to the new ones, as (pattern, replacement) of re.sub. Needed only where modules were
 # renamed and also reordered: parameters of one shape whose names differ are otherwise paired in their order.
@@ -23,6 +27,22 @@ DISTANCE = 2.69  # Kolmogorov and Smirnov's, times sqrt(2 / n): 1 in a million b
 FEWEST = 32  # of fewer numbers no deviation is estimated
 
 EQUAL, ALIKE = "equal draw", "same distribution"
+LOADED = "loaded"  # the mark of a parameter that was read from a model and not drawn
+
+
+def write_weights(file: Path, network: nn.Module) -> None:
+    """The parameters, in their order (safetensors sorts them) and with their marks."""
+    named = dict(network.named_parameters())
+    told = {"order": list(named), LOADED: [name for name, one in named.items() if getattr(one, LOADED, False)]}
+    save_file({name: one.detach().clone().contiguous() for name, one in named.items()}, file,
+              {key: json.dumps(names) for key, names in told.items()})
+
+
+def read_weights(file: Path) -> tuple[dict[str, Tensor], set[str]]:
+    """The parameters in their order, and the names of those that were read from a model."""
+    with safe_open(file, framework="pt") as stored:
+        told = {key: json.loads(names) for key, names in stored.metadata().items()}
+        return {name: stored.get_tensor(name) for name in told["order"]}, set(told[LOADED])
 
 
 @dataclass(frozen=True)
@@ -104,7 +124,8 @@ def draw_verdict(base: Tensor, new: Tensor) -> str:
     """"equal draw", "same distribution", or what is different."""
     if same_bytes(base, new):
         return EQUAL
-    a, b = base.double().flatten(), new.double().flatten()
+    base, new = base.detach().double(), new.detach().double()
+    a, b = base.flatten(), new.flatten()
     if not (torch.isfinite(a).all() and torch.isfinite(b).all()):
         return "not finite"
     if _constant(a) or _constant(b):
@@ -119,7 +140,7 @@ def draw_verdict(base: Tensor, new: Tensor) -> str:
         return f"standard deviation {spreads[0]:.4g}, now {spreads[1]:.4g}"
     if _largest_gap(a, b) > DISTANCE * math.sqrt(2 / count):
         return "another shape of the distribution"
-    return _rows_verdict(base.double(), new.double())
+    return _rows_verdict(base, new)
 
 
 def _constant(values: Tensor) -> bool:

@@ -24,8 +24,8 @@ TREE = HERE.parent.parent
 class Worker:
     """A process that runs cases in one version, one after the other; it ends when its stdin is closed."""
 
-    def __init__(self, role: str, source: Path, work: Path):
-        self.role, self.source, self.work = role, source, work
+    def __init__(self, role: str, source: Path, work: Path, models: Path):
+        self.role, self.source, self.work, self.models = role, source, work, models
         self._start()
 
     def _start(self) -> None:
@@ -48,7 +48,7 @@ class Worker:
     def ask(self, case: Case) -> dict[str, Any]:
         """What became of a case. A process that dies of it is replaced."""
         assert self.process.stdin is not None
-        commands = [[word.format(data=self.work / "data", models=self.work / "models") if word.startswith("{") else word
+        commands = [[word.format(data=self.work / "data", models=self.models) if word.startswith("{") else word
                      for word in command] for command in case.commands]
         request = {"folder": str(self.folder(case)), "starts": str(self.work / "starts" / case.name), "draw": case.draw,
                    "commands": commands}
