@@ -55,7 +55,7 @@ test-portable: setup
 
 # GOLDEN='--only electra --keep results' and the like are handed on.
 golden: setup
-	$(if $(BASE),,$(error make golden needs the commit to compare with, such as make golden BASE=HEAD~1))
+	@test -n "$(BASE)" || { echo "say which commit to compare with, such as make golden BASE=HEAD~1" >&2; exit 2; }
 	$(BIN)/python tests/golden/compare.py $(BASE) --jobs $(WORKERS) $(GOLDEN)
 
 lint: setup

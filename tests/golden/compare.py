@@ -68,7 +68,7 @@ def prepare(work: Path, chosen: Sequence[Case], makers: Sequence[Worker]) -> Non
     write_texts(work / "data")
     write_stages(work / "data" / "stages.toml", SMALL, [*EXACT, "training.batch_size=4"])
     for maker in makers:
-        maker.models.mkdir()
+        maker.models.mkdir(parents=True)
         for name in sorted({name for case in chosen for name in case.models}):
             made = maker.ask(case := Case(f"models/{name}", model_commands(name)))
             if made["error"]:
@@ -85,8 +85,8 @@ def compare(asked: argparse.Namespace, work: Path) -> dict[str, Any]:
         workers = []
         for number in range(max(2, asked.jobs)):
             role = (BASE, NEW)[number % 2]
-            models = f"models-{role}" if asked.own_models else "models"
-            workers.append(Worker(role, sources[role], work, work / models))
+            models = work / role / "own" if asked.own_models else work / "models"
+            workers.append(Worker(role, sources[role], work, models))
             open_now.callback(workers[-1].end)
         recipes = [worker.recipes() for worker in workers]
         both = [name for name in recipes[0] if name in recipes[1]]
@@ -130,11 +130,15 @@ def summary(found: dict[str, Any]) -> str:
 def main(arguments: Sequence[str] | None = None) -> int:
     asked = parsed(arguments)
 
+    ending = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
     def stop(number: int, frame: object) -> NoReturn:
+        for each in ending:
+            signal.signal(each, signal.SIG_IGN)  # what follows is short, and is not to be interrupted
         raise KeyboardInterrupt
 
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # so that the worktree is removed however it ends
-        signal.signal(number, stop)
+    for each in ending:  # so that the worktree is removed however it ends
+        signal.signal(each, stop)
     with ExitStack() as open_now:
         if asked.keep is None:
             work = Path(open_now.enter_context(tempfile.TemporaryDirectory(prefix="golden-")))

@@ -20,8 +20,9 @@ VALUES = ("result.json", "results.json", "scores.json", "measures.json", "config
           "predictions.jsonl")
 ANSWERS = re.compile(r"((dev|test|ensemble)\b.*|\d+-stdout)\.jsonl")
 # what a clock says; a lab's curve has seconds in it, and its losses are in the log
-TIMES = re.compile(r"(.*_)?(seconds|second|minutes|elapsed|date|time|started|finished|span|curve|command)")
+TIMES = re.compile(r"(.*_)?(seconds|per_second|span|curve|command)")
 ORDER = ("gradient_norm",)  # a sum over parameters: its last digits follow their order, and no weight need follow it
+MISSING = object()
 SHOWN = 3  # differences of a kind that are told one by one
 
 
@@ -108,7 +109,7 @@ def _values(found: Outcome, name: str, base: str, new: str) -> None:
         return
     told = [f"{key} is {_brief(before)}, now {_brief(after)}" for one, other in zip(*lines, strict=True)
             for key, before, after in unequal(_timeless(json.loads(one)), _timeless(json.loads(other)))]
-    if told:
+    if told and not any(told[0] in known for known in found.differences):  # stdout says what result.json says
         more = f", and {len(told) - SHOWN} more" if len(told) > SHOWN else ""
         found.differences.append(f"{name}: {'; '.join(told[:SHOWN])}{more}")
 
@@ -121,11 +122,11 @@ def _timeless(value: Any, aside: tuple[str, ...] = ()) -> Any:
 
 
 def unequal(a: Any, b: Any, key: str = "") -> Iterator[tuple[str, Any, Any]]:
-    """(where, before, after) of all that differs; what is missing counts as None."""
+    """(where, before, after) of all that differs."""
     if isinstance(a, dict) and isinstance(b, dict):
         for name in dict.fromkeys((*a, *b)):
             if name not in a or name not in b:
-                yield f"{key}.{name}".lstrip("."), a.get(name), b.get(name)
+                yield f"{key}.{name}".lstrip("."), a.get(name, MISSING), b.get(name, MISSING)
             else:
                 yield from unequal(a[name], b[name], f"{key}.{name}".lstrip("."))
     elif isinstance(a, list) and isinstance(b, list) and len(a) == len(b):
@@ -136,6 +137,8 @@ def unequal(a: Any, b: Any, key: str = "") -> Iterator[tuple[str, Any, Any]]:
 
 
 def _brief(value: Any) -> str:
+    if value is MISSING:
+        return "missing"
     told = json.dumps(value, ensure_ascii=False)
     return told if len(told) <= 40 else f"{told[:37]}..."
 

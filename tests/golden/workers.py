@@ -78,11 +78,12 @@ class Worker:
 def checked_out(commit: str, place: Path) -> Iterator[Path]:
     """The commit in a worktree that is gone afterwards."""
     git = ["git", "-C", str(TREE), "worktree"]
-    subprocess.run([*git, "add", "--quiet", "--detach", str(place), commit], check=True)
     try:
+        # In sessions of their own, as all that is started here: a second Ctrl-C does not stop the removal.
+        subprocess.run([*git, "add", "--quiet", "--detach", str(place), commit], check=True, start_new_session=True)
         yield place
-    finally:
-        subprocess.run([*git, "remove", "--force", str(place)], check=False)
+    finally:  # by force twice: one that is only half made is locked
+        subprocess.run([*git, "remove", "--force", "--force", str(place)], check=False, start_new_session=True)
 
 
 class Comparison:
