@@ -3,6 +3,7 @@
 # make test        the tests (under eight minutes on two slow cores); make test-slow: the long ones
 # make test-fast   without faults, browser, documentation, quickstart and long training (about three minutes)
 # make test-portable  the numeric tests once more, with AVX2 and fp32 only
+# make golden BASE=HEAD~1  whether a refactoring changed results: this tree against a commit (about four minutes)
 # make lint        ruff and mypy;  make bench: side by side with peers
 #
 # Elsewhere: PYTHON picks the interpreter, PIP_OPTIONS the package index, TORCH the build of torch, e.g.
@@ -15,7 +16,7 @@ VENV        ?= .venv
 BIN         := $(VENV)/bin
 WORKERS     ?= 2
 
-.PHONY: setup quickstart test test-fast test-slow test-portable lint bench clean
+.PHONY: setup quickstart test test-fast test-slow test-portable golden lint bench clean
 .DEFAULT_GOAL := test
 
 # Current when it is newer than what it was made from. torch comes first, by its pin: a bare range elsewhere would
@@ -51,6 +52,11 @@ NUMERIC  := tests/parity tests/network tests/objectives tests/generation tests/e
 
 test-portable: setup
 	$(PORTABLE) $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(NUMERIC)
+
+# GOLDEN='--only electra --keep results' and the like are handed on.
+golden: setup
+	@test -n "$(BASE)" || { echo "say which commit to compare with, such as make golden BASE=HEAD~1" >&2; exit 2; }
+	$(BIN)/python tests/golden/compare.py $(BASE) --jobs $(WORKERS) $(GOLDEN)
 
 lint: setup
 	$(BIN)/ruff check .
