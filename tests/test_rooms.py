@@ -18,8 +18,9 @@ FLOORS = ["cli", "lab", "tasks", "generation", "training", "exchange", "objectiv
 LEVEL = {room: len(FLOORS) - number for number, room in enumerate(FLOORS)}
 WITHOUT_TORCH = ["cli", "text", "corpus", "schema", "registry", "lineage", "toml", "stored", "files", "temporary",
                  "json_files", "progress", "errors"]
-WITHOUT_TORCH_FILES = ["training/optimizers.py", "training/schedules.py", "training/run.py", "training/budget.py",
-                       "training/source.py", "training/pretrain.py"]
+WITHOUT_TORCH_FILES = ["network/positions.py", "network/kinds.py", "network/attention/kinds.py",
+                       "network/attention/__init__.py", "training/optimizers.py", "training/schedules.py",
+                       "training/run.py", "training/budget.py", "training/source.py", "training/pretrain.py"]
 FILES = sorted(path.relative_to(ROOT) for path in ROOT.rglob("*.py"))
 
 

@@ -27,11 +27,25 @@ Part = TypeVar("Part", bound=Callable[..., Any])
 
 # slot -> what the settings of all its kinds have in common ("": its kinds have no settings)
 BASES = {
+    "position": "stemma.schema.parts:PositionSettings",
+    "attention": "stemma.schema.parts:AttentionSettings",
+    "feedforward": "stemma.schema.parts:FeedForwardKind",
+    "norm": "stemma.schema.parts:NormKind",
+    "body": "stemma.schema.parts:BodySettings",
     "optimizer": "stemma.schema.training:OptimizerSettings",
     "schedule": "stemma.schema.training:ScheduleSettings",
 }
 # slot -> kind -> the module that registers it, in the order in which kinds are listed
 BUILT_IN: dict[str, dict[str, str]] = {
+    "position": dict.fromkeys(("learned", "sinusoidal", "relative_xl", "bucketed", "rotary", "none"),
+                              "stemma.network.positions"),
+    "attention": {"full": "stemma.network.attention.kinds"},
+    "feedforward": dict.fromkeys(("feedforward", "gated", "convolution"), "stemma.network.kinds"),
+    "norm": dict.fromkeys(("layer", "scale"), "stemma.network.kinds"),
+    "body": dict.fromkeys(("stacked", "recurrent"), "stemma.network.kinds"),
+    "head": {"Pooler": "stemma.network.heads", "ClassHead": "stemma.network.heads",
+             "SentenceHead": "stemma.network.task_heads", "SpanHead": "stemma.network.task_heads",
+             "SanHead": "stemma.network.san", "FeatureHead": "stemma.network.features"},
     "optimizer": dict.fromkeys(("adamw", "adam", "lamb", "adamax", "adafactor", "stable_adamw", "muon"),
                                "stemma.training.optimizers"),
     "schedule": dict.fromkeys(("linear", "noam", "cosine", "inverse_sqrt", "constant", "slanted_triangular",
@@ -43,7 +57,7 @@ BUILT_IN: dict[str, dict[str, str]] = {
 class Registered:
     slot: str
     kind: str
-    settings: type[Any] | None  # None: the part has no keys of its own
+    settings: Any  # its settings class; None: the part has no keys of its own
     build: Any  # the class, or the function that builds the part
     module: str  # who registered it
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from stemma.network.buckets import BucketedDistances
-from stemma.schema.network import BucketedPosition
+from stemma.network.positions import BucketedPosition
 
 HEADS = 3
 

@@ -11,10 +11,10 @@ from torch.nn import functional
 
 from stemma.lineage import recipe
 from stemma.network.network import Network
+from stemma.network.positions import RotaryPosition
 from stemma.network.rotary import rotation
 from stemma.network.streams import Context, Stream
 from stemma.objectives import build_network
-from stemma.schema.network import RotaryPosition
 from stemma.visibility import Causal, Mask, Padded
 
 SIZES = ["network.width=24", "network.heads=2", "network.feedforward=20", "network.layers=3",

@@ -23,7 +23,7 @@ from transformers.models.t5.modeling_t5 import T5Attention
 import stemma
 from stemma.errors import UserError
 from stemma.network.buckets import BucketedDistances
-from stemma.schema.network import BucketedPosition
+from stemma.network.positions import BucketedPosition
 from stemma.text.tokenizer import Tokenizer
 from stemma.text.train import train_tokenizer
 

@@ -12,16 +12,12 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from stemma import registry
 from stemma.json_files import damage, read_object
-from stemma.network.features import FeatureHead
-from stemma.network.heads import ClassHead, HeadSpec, Pooler
-from stemma.network.san import SanHead
-from stemma.network.task_heads import SentenceHead, SpanHead
+from stemma.network.heads import HeadSpec
 
 FILE = "tasks.json"
 ALONE = "task"  # the name of a task that is the only one of its model
-SPECS: dict[str, type] = {kind.__name__: kind for kind in (Pooler, ClassHead, SentenceHead, SpanHead, SanHead,
-                                                            FeatureHead)}
 
 
 @dataclass(frozen=True)
@@ -43,7 +39,8 @@ class Card:
 
     @classmethod
     def from_json(cls, stored: Mapping[str, Any]) -> Card:
-        specs = {name: SPECS[told["kind"]](**{key: value for key, value in told.items() if key != "kind"})
+        specs = {name: registry.get("head", told["kind"]).build(**{key: value for key, value in told.items()
+                                                                   if key != "kind"})
                  for name, told in stored["heads"].items()}
         known = {item.name: stored[item.name] for item in fields(cls)}
         return cls(**{**known, "labels": tuple(stored["labels"]), "metrics": tuple(stored["metrics"]), "heads": specs})

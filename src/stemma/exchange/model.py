@@ -13,7 +13,6 @@ from stemma.lineage import Recipe
 from stemma.network.heads import Head
 from stemma.network.network import Network
 from stemma.network.streams import Stream
-from stemma.schema.network import LearnedPosition
 from stemma.text.tokenizer import Tokenizer
 from stemma.visibility import Causal, Full, Padded, Visibility
 
@@ -63,9 +62,9 @@ class Model:
             sees = sees & Padded(attention_mask.bool())
         self._check(input_ids, token_type_ids)
         chosen, positions = self.recipe.settings.network.position, None
-        if attention_mask is not None and isinstance(chosen, LearnedPosition) and chosen.counts == "tokens":
-            real = attention_mask.long()  # filling stands right before the first place, if there is a row for it
-            positions = (real.cumsum(1) * real - 1).clamp(min=-chosen.offset)
+        if attention_mask is not None and chosen.skips_padding:
+            real = attention_mask.long()  # padding stands right before the first position, if there is a row for it
+            positions = (real.cumsum(1) * real - 1).clamp(min=-getattr(chosen, "offset", 0))
         return Stream(ids=input_ids, sees=sees, positions=positions, segments=token_type_ids).to(self.device)
 
     def _check(self, input_ids: Tensor, token_type_ids: Tensor | None) -> None:

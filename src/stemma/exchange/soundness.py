@@ -55,7 +55,7 @@ def check_own_sizes(folder: Path, own: Recipe, config: Mapping[str, Any], weight
                                "number; save the model again from its run.")
     network = own.settings.network
     problems: Problems = []
-    if network.depth.kind == "stacked" and network.sharing == "none":
+    if not network.depth.one_block and network.sharing == "none":
         depths = {LAYERS: network.layers, DECODER: network.decoder.layers if network.decoder else 0}
         for key, layers in depths.items():
             problems += _fewer(f"{key} = {layers}", layers, BLOCKS[key], {prefix_of(name): None for name in weights})

@@ -12,11 +12,10 @@ from typing import cast
 
 from torch import Tensor, nn
 
-from stemma.network.attention import build_attention, build_cross_attention
-from stemma.network.convolution import ConvolutionTransition
+from stemma import registry
+from stemma.network.attention.cross import CrossAttention
 from stemma.network.dropout import Dropout
-from stemma.network.feedforward import FeedForward, GatedFeedForward
-from stemma.network.norm import build_norm
+from stemma.network.kinds import build_feedforward, build_norm
 from stemma.network.state import LayerCache
 from stemma.network.streams import Context
 from stemma.schema.network import NetworkSettings
@@ -37,7 +36,9 @@ class Block(nn.Module):
 
     def __init__(self, settings: NetworkSettings, crossed: bool = False, first: Block | None = None):
         super().__init__()
-        builders = {"attention": build_attention, "cross": build_cross_attention, "feedforward": build_transition}
+        builders: dict[str, Callable[[NetworkSettings], nn.Module]] = {
+            "attention": registry.get("attention", settings.attention.kind).build, "cross": CrossAttention,
+            "feedforward": build_feedforward}
         self.names = tuple(name for name in builders if crossed or name != "cross")
         for name in self.names:
             shared = first is not None and name in SHARED[settings.sharing]
@@ -84,9 +85,3 @@ class Block(nn.Module):
         if context.keys is None or not self.pre:
             return context
         return replace(context, keys=self.attention_norm(context.keys))
-
-
-def build_transition(settings: NetworkSettings) -> nn.Module:
-    if settings.transition == "convolution":
-        return ConvolutionTransition(settings)
-    return (GatedFeedForward if settings.transition == "gated" else FeedForward)(settings)

@@ -13,7 +13,7 @@ from torch.nn import functional
 from stemma.network.activation import ACTIVATIONS
 from stemma.network.embed import Embedding
 from stemma.network.initialization import Linear, LookupEmbedding, draw_of
-from stemma.network.norm import build_norm
+from stemma.network.kinds import build_norm
 from stemma.network.vocabulary_loss import vocabulary_loss
 from stemma.schema.network import NetworkSettings
 

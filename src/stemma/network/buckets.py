@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from stemma.network.initialization import Draw, LookupEmbedding
-from stemma.schema.network import BucketedPosition
+from stemma.network.positions import BucketedPosition
 
 
 class BucketedDistances(nn.Module):

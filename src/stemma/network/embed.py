@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from stemma.network.adaptive import AdaptiveTokens
 from stemma.network.dropout import Dropout
 from stemma.network.initialization import Draw, Linear, LookupEmbedding, draw_of
-from stemma.network.norm import build_norm
-from stemma.network.position import build_position
+from stemma.network.kinds import build_norm
+from stemma.network.positions import position_of
 from stemma.network.streams import Stream
 from stemma.schema.network import NetworkSettings
 
@@ -39,7 +39,8 @@ class Embedding(nn.Module):
         # what a row is read for (ERNIE 2.0, arXiv:1907.12412)
         self.tasks: nn.Embedding | None = part("tasks", lambda: LookupEmbedding(chosen.tasks, width, usual),
                                                chosen.tasks)
-        self.position = part("position", lambda: build_position(own, width))
+        # recurrent depth adds positions before each step
+        self.position = part("position", lambda: position_of(own).embedding(width), not own.depth.adds_positions)
         self.scale = math.sqrt(width) if chosen.scale else 1.0
         self.norm = part("norm", lambda: build_norm(own.norm, width), chosen.norm)
         self.dropout = Dropout(own.dropout if chosen.dropout is None else chosen.dropout)

@@ -19,11 +19,13 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from stemma.network.dropout import Dropout
 from stemma.network.embed import Embedding
 from stemma.network.initialization import Linear, draw_of
+from stemma.registry import register
 from stemma.schema.network import NetworkSettings
 
 DEPTH = 2  # of the BiLSTM
 
 
+@register("head", "FeatureHead")
 @dataclass(frozen=True)
 class FeatureHead:
     """Guess one of a few classes, for the whole input or for `each` place of it."""

@@ -18,8 +18,9 @@ from stemma.network.adaptive import AdaptiveScorer, AdaptiveTokens
 from stemma.network.dropout import Dropout
 from stemma.network.embed import Embedding
 from stemma.network.initialization import Linear, draw_of
-from stemma.network.norm import build_norm
+from stemma.network.kinds import build_norm
 from stemma.network.vocabulary_loss import Guess, vocabulary_guess, vocabulary_loss
+from stemma.registry import register
 from stemma.schema.network import Activation, NetworkSettings
 
 
@@ -37,6 +38,7 @@ class TokenHead:
         return TokenScorer(self, settings, embedding)
 
 
+@register("head", "Pooler")
 @dataclass(frozen=True)
 class Pooler:
     """One vector for the whole input: the first place's, through a layer and a tanh."""
@@ -45,6 +47,7 @@ class Pooler:
         return FirstPlacePooler(settings)
 
 
+@register("head", "ClassHead")
 @dataclass(frozen=True)
 class ClassHead:
     """Guess one of a few classes for the whole input, from the pooled vector."""

@@ -6,6 +6,7 @@ import os
 
 import torch
 
+from stemma import registry
 from stemma.errors import UserError
 from stemma.schema.network import NetworkSettings
 
@@ -17,9 +18,9 @@ def fewest_parameters(settings: NetworkSettings, vocabulary: int) -> int:
     embedding = vocabulary * min(settings.embedding.width or settings.width, settings.width)
     if settings.embedding.cutoffs:  # rare tokens have shorter vectors
         embedding = min(vocabulary, settings.embedding.cutoffs[0]) * settings.width
-    positions = getattr(settings.position, "maximum", 0) * settings.width if settings.position.kind == "learned" else 0
-    shared = settings.sharing in ("all", "feedforward") or settings.depth.kind == "recurrent"
-    matrices = {"feedforward": 2, "gated": 3, "convolution": 0}[settings.transition]
+    positions = settings.position.parameters(settings.width)
+    shared = settings.sharing in ("all", "feedforward") or settings.depth.one_block
+    matrices = registry.get("feedforward", settings.transition).settings.matrices
     layer = matrices * settings.width * settings.feedforward
     layers = 1 if shared else settings.layers + (settings.decoder.layers if settings.decoder else 0)
     return embedding + positions + layers * layer

@@ -9,15 +9,15 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from stemma.network.distance import RelativeSinusoids
+from stemma import registry
 from stemma.network.embed import Embedding
 from stemma.network.heads import Head, HeadSpec
-from stemma.network.recurrent import RecurrentStack
-from stemma.network.rotary import Rotation, rotation
+from stemma.network.positions import position_of
+from stemma.network.rotary import Rotation
 from stemma.network.stack import Stack, StackInput, StackOutput
 from stemma.network.state import Across, Cache, Memory, State
 from stemma.network.streams import QUERY, Context, Hidden, Stream
-from stemma.schema.network import NetworkSettings, RelativePosition, RotaryPosition
+from stemma.schema.network import NetworkSettings
 from stemma.visibility import Full, Mask, Others, Padded, Visibility, Window
 
 POOLER = "pooler"
@@ -43,14 +43,13 @@ class Network(nn.Module):
         self.settings = settings
         self.specs = dict(heads)
         self.embedding = Embedding(settings, vocabulary, shared, whole=shared is not None)
-        self.encoder = RecurrentStack(settings) if settings.depth.kind == "recurrent" else Stack(settings)
+        self.encoder: Stack = registry.get("body", settings.depth.kind).build(settings)
         self.decoder_embedding, self.decoder = None, None
         if settings.decoder is not None:
             self.decoder_embedding = Embedding(settings, vocabulary, shared=self.embedding)
             self.decoder = Stack(settings, crossed=True, layers=settings.decoder.layers)
-        position = settings.position
-        self.distances = (RelativeSinusoids(settings.width, position.clamp, settings.dropout)
-                          if isinstance(position, RelativePosition) else None)
+        self.position = position_of(settings)
+        self.distances = self.position.distances()
         self.heads = nn.ModuleDict({name: spec.build(settings, self.embedding) for name, spec in heads.items()})
         # last, so that what is shared has its name in this network
         self.generator = None if generator is None else Network(settings.of_generator(), vocabulary, generator,
@@ -220,15 +219,14 @@ class Network(nn.Module):
 
     def _rotations(self, stream: Stream, positions: Tensor | None) -> list[Rotation]:
         """What turns queries and keys in the layers, in turn; nothing where positions are not rotary."""
-        chosen, attention = self.settings.position, self.settings.attention
-        if not isinstance(chosen, RotaryPosition):
+        if "rotation" not in self.settings.position.needs:
             return []
-        width = attention.head_width or self.settings.width // self.settings.heads
         if positions is None:
             positions = torch.arange(stream.ids.shape[1], device=stream.ids.device)
-        made = {local: rotation(chosen, local, width, positions, stream.query)
-                for local in {bool(window) for window in attention.windows or [0]}}
-        return [made[bool(window)] for window in attention.windows or [0]]
+        windows = self.settings.attention.windows or [0]
+        made = {local: self.position.rotation(local, positions, stream.query)
+                for local in {bool(window) for window in windows}}
+        return [turn for window in windows if (turn := made[bool(window)]) is not None]
 
     def _windows(self, sees: Visibility) -> list[Visibility]:
         """The rules that the layers take in turn: a window lies behind a place, itself included, where text is read

@@ -7,8 +7,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from stemma.network.initialization import Draw, LookupEmbedding, draw_of
-from stemma.schema.network import LearnedPosition, NetworkSettings, SinusoidalPosition
+from stemma.network.initialization import Draw, LookupEmbedding
 
 
 class Learned(nn.Module):
@@ -42,15 +41,3 @@ class Sinusoidal(nn.Module):
         rate = torch.exp(torch.arange(0, width, 2, device=places.device) * (-math.log(10_000.0) / width))
         angle = places[..., None] * rate  # (..., L, width / 2)
         return torch.stack([angle.sin(), angle.cos()], -1).flatten(-2)[..., :width]
-
-
-def build_position(settings: NetworkSettings, width: int) -> nn.Module | None:
-    """What is added to an embedding; relative places are attention's, those of recurrent depth are added each step."""
-    chosen = settings.position
-    if settings.depth.kind == "recurrent":
-        return None
-    if isinstance(chosen, LearnedPosition):
-        return Learned(chosen.maximum, width, chosen.offset, draw_of(settings))
-    if isinstance(chosen, SinusoidalPosition):
-        return Sinusoidal(width)
-    return None

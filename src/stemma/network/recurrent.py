@@ -13,9 +13,11 @@ import torch
 from torch import Tensor, nn
 
 from stemma.network.initialization import Linear, draw_of
+from stemma.network.kinds import HaltingSettings, RecurrentDepth
 from stemma.network.position import Sinusoidal
+from stemma.network.positions import position_of
 from stemma.network.stack import Stack, StackInput, StackOutput
-from stemma.schema.network import HaltingSettings, NetworkSettings, RecurrentDepth
+from stemma.schema.network import NetworkSettings
 
 
 class RecurrentStack(Stack):
@@ -23,7 +25,7 @@ class RecurrentStack(Stack):
         super().__init__(settings, layers=1)
         assert isinstance(settings.depth, RecurrentDepth)
         self.steps = settings.layers
-        self.places = Sinusoidal(settings.width) if settings.position.kind == "sinusoidal" else None
+        self.places = position_of(settings).embedding(settings.width) if settings.position.per_step else None
         self.halting = Halting(settings, settings.depth.halting) if settings.depth.halting else None
 
     def layer_groups(self) -> list[list[nn.Module]]:

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from stemma.schema.network import RotaryPosition
+from stemma.network.positions import RotaryPosition
 
 
 class _Turn(torch.autograd.Function):

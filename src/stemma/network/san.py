@@ -17,9 +17,11 @@ from torch.nn import functional
 from stemma.network.dropout import Dropout
 from stemma.network.embed import Embedding
 from stemma.network.initialization import Draw, Linear, draw_of
+from stemma.registry import register
 from stemma.schema.network import NetworkSettings
 
 
+@register("head", "SanHead")
 @dataclass(frozen=True)
 class SanHead:
     """Guess one of a few classes for two texts."""

@@ -12,17 +12,17 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor, nn
 
+from stemma import registry
 from stemma.network.attention.full import masked
 from stemma.network.block import Block
-from stemma.network.buckets import BucketedDistances
 from stemma.network.dropout import Dropout
-from stemma.network.initialization import draw_of
-from stemma.network.norm import build_norm
+from stemma.network.kinds import build_norm
+from stemma.network.positions import position_of
 from stemma.network.ragged import Ragged, worth_it
 from stemma.network.rotary import Rotation
 from stemma.network.state import Across, Cache, Memory
 from stemma.network.streams import Context
-from stemma.schema.network import BucketedPosition, NetworkSettings
+from stemma.schema.network import NetworkSettings
 from stemma.visibility import Mask
 
 
@@ -67,12 +67,12 @@ class Stack(nn.Module):
         first = Block(settings, crossed)
         others = (settings.layers if layers is None else layers) - 1
         self.blocks = nn.ModuleList([first, *(Block(settings, crossed, first) for _ in range(others))])
-        position = settings.position
-        self.near = (BucketedDistances(position, settings.heads, not crossed, draw_of(settings))
-                     if isinstance(position, BucketedPosition) else None)
+        self.near = position_of(settings).score_bias(both_ways=not crossed)
         self.final_norm = build_norm(settings.norm, settings.width) if settings.norm.place == "pre" else None
         self.output_dropout = Dropout(settings.output_dropout)
-        self.narrows = settings.transition != "convolution"  # each position by itself, once attention is done
+        # what can be left out: padding, and positions that nobody reads
+        position_wise = registry.get("feedforward", settings.transition).settings.position_wise
+        self.supports = settings.attention.supports if position_wise else frozenset()
 
     def forward(self, x: Tensor, given: StackInput) -> StackOutput:
         """(B, Q, width) -> (B, Q, width)."""
@@ -195,8 +195,9 @@ class Walk:
     def _ragged(self, x: Tensor, given: StackInput) -> Ragged | None:
         """The batch without its padding, where the text alone is looked at and nothing is kept of it."""
         real = given.context.real
-        plain = self.stack.narrows and given.cache is None and given.memory is None and given.keep is None \
-            and given.across is None and not given.keep_layers and not given.observe and x.shape[1] == given.length
+        plain = "padding_free" in self.stack.supports and given.cache is None and given.memory is None \
+            and given.keep is None and given.across is None and not given.keep_layers and not given.observe \
+            and x.shape[1] == given.length
         if not given.skips_filling or not plain or real is None or not worth_it(real):
             return None
         # what is added to the scores is made for all rows alike; and many small products do not suit a graphics card
@@ -205,7 +206,7 @@ class Walk:
 
     def _narrow(self) -> bool:
         given = self.given
-        plain = self.stack.narrows and given.cache is None and given.memory is None \
+        plain = "narrowed" in self.stack.supports and given.cache is None and given.memory is None \
             and given.context.distances is None and given.context.bias is None and given.across is None
         places = self.x.shape[:2].numel() if self.ragged is None else len(self.ragged.places)
         return plain and given.wanted is not None and 2 * len(given.wanted) < places

@@ -17,11 +17,13 @@ from stemma.network.dropout import Dropout
 from stemma.network.embed import Embedding
 from stemma.network.heads import Transform
 from stemma.network.initialization import Linear, draw_of
+from stemma.registry import register
 from stemma.schema.network import Activation, NetworkSettings
 
 Place = Literal["first", "last", "mean"]
 
 
+@register("head", "SentenceHead")
 @dataclass(frozen=True)
 class SentenceHead:
     """Guess for a whole input, from one of its places (or the mean of all)."""
@@ -38,6 +40,7 @@ class SentenceHead:
         return SentenceReader(settings, self)
 
 
+@register("head", "SpanHead")
 @dataclass(frozen=True)
 class SpanHead:
     """Guess where an answer begins and where it ends: two numbers a place."""

@@ -84,6 +84,18 @@ class Slot:
         return found.settings.model_validate(value)
 
 
+class KindOf(AfterValidator):
+    """Marks a key that names a registered kind of a slot and is no table of its own."""
+
+    def __init__(self, slot: str):
+        def check(kind: str) -> str:
+            if registry.find(slot, kind) is None:
+                raise PydanticKnownError("literal_error", {"expected": ", ".join(registry.kinds(slot))})
+            return kind
+
+        super().__init__(check)
+
+
 def _dumped(value: Settings, info: SerializationInfo) -> dict[str, Any]:
     return value.model_dump(mode=info.mode, exclude_none=bool(info.exclude_none))
 

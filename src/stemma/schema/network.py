@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Annotated, Literal
 
+from pydantic import Field
+
+from stemma import registry
 from stemma.schema.base import (
-    BY_KIND,
     BelowOne,
     Blame,
     Conflict,
     Count,
     Depth,
+    KindOf,
     Natural,
-    NonNegative,
     Positive,
     Settings,
-    Share,
+    Slot,
     Width,
-    at_most_all,
     limit,
 )
+from stemma.schema.parts import FEATURES, AttentionSettings, BodySettings, PositionSettings
 
 Activation = Literal["gelu", "gelu_tanh", "relu", "tanh", "silu"]
 
@@ -42,79 +44,8 @@ class EmbeddingSettings(Settings):
             yield (Blame("cutoffs", "must be in ascending order"),)
 
 
-class LearnedPosition(Settings):
-    kind: Literal["learned"]
-    maximum: Count  # how many places can be used
-    offset: Natural = 0  # unused rows before the first place (RoBERTa has two)
-    counts: Literal["places", "tokens"] = "places"  # tokens: filling in front of a text is not counted (RoBERTa)
-
-
-class SinusoidalPosition(Settings):
-    kind: Literal["sinusoidal"]
-    maximum: Count
-
-
-class NoPosition(Settings):
-    kind: Literal["none"]
-
-
-class RelativePosition(Settings):
-    """Only how far apart query and key stand (Transformer-XL), so a memory needs no place numbers."""
-
-    kind: Literal["relative_xl"]
-    clamp: Count | None = None  # distances beyond this all count as this one
-
-
-Base = Annotated[float, limit(lambda x: x > 1, "must be greater than 1")]
-
-
-class RotaryPosition(Settings):
-    """Queries and keys are turned by an angle that grows with their position (arXiv:2104.09864)."""
-
-    kind: Literal["rotary"]
-    maximum: Count  # how long a text may be
-    base: Base = 10_000.0  # the slowest angle grows by about 1 / base a position: a larger one tells farther distances
-    local_base: Base | None = None  # the same in layers that have a window; None = base
-
-
-class BucketedPosition(Settings):
-    """One number a head for each class of distances, added to the scores: near ones alone, far ones together (T5)."""
-
-    kind: Literal["bucketed"]
-    buckets: Annotated[int, limit(lambda n: n >= 4 and n % 4 == 0, "must be a multiple of 4: half of them lie behind, "
-                                                                   "and half of those hold one distance each")] = 32
-    distance: Count = 128  # from here on all distances share a bucket
-
-    def conflicts(self) -> Iterator[Conflict]:
-        if self.distance <= self.buckets // 2:
-            yield (Blame("distance", f"must be more than half of the {self.buckets} buckets"),
-                   Blame("buckets", f"must be fewer than twice the distance of {self.distance}"))
-
-
-PositionSettings = Annotated[LearnedPosition | SinusoidalPosition | RelativePosition | BucketedPosition | RotaryPosition
-                             | NoPosition, BY_KIND]
-
-
-Window = Annotated[int, limit(lambda n: n >= 0, "a window must be 1 or more (0 = the whole text)"), at_most_all]
-
-
-class FullAttention(Settings):
-    kind: Literal["full"]
-    dropout: BelowOne
-    output_dropout: BelowOne | None = None  # of what attention adds to the residual; None = network.dropout
-    head_width: Width | None = None  # None = width / heads
-    bias: bool = True  # constants beside the matrices
-    scale: bool = True  # divide scores by the square root of the heads' width; T5 starts with smaller queries instead
-    segments: bool = False  # score whether query and key belong to the same segment (XLNet)
-    windows: list[Window] = []  # taken in turn by the layers: how many tokens each token sees, itself the last of them
-    #                             (GPT-3), or on either side of it where both sides are read (ModernBERT); 0 = all
-
-
-AttentionSettings = FullAttention  # one kind so far; the second one makes this a union, as above
-
-
 class NormSettings(Settings):
-    kind: Literal["layer", "scale"]  # scale: only the size is brought to 1, the mean is left alone (T5)
+    kind: Annotated[str, KindOf("norm")]  # scale: only the size is brought to 1, the mean is left alone (T5)
     place: Literal["post", "pre"]
     epsilon: Positive
     weight: bool = True  # a factor for each number, learned
@@ -122,7 +53,7 @@ class NormSettings(Settings):
     first: bool = True  # false, with place = pre: none before the first attention, which reads the embedding's
 
     def conflicts(self) -> Iterator[Conflict]:
-        if self.kind == "layer" and self.bias and not self.weight:
+        if registry.get("norm", self.kind).settings.has_bias and self.bias and not self.weight:
             yield (Blame("weight", "a norm without weights has no bias either: set network.norm.bias=false too"),
                    Blame("bias", "needs network.norm.weight=true"))
         if not self.first and self.place == "post":
@@ -161,30 +92,6 @@ class MemorySettings(Settings):
     same_length: bool = False  # nobody sees farther than the memory is long, wherever in the segment he stands
 
 
-class StackedDepth(Settings):
-    kind: Literal["stacked"]
-
-
-class HaltingSettings(Settings):
-    """Each place decides how many steps it takes (arXiv:1603.08983)."""
-
-    threshold: Share = 0.99  # a place stops once its halting probabilities add up to this
-    cost: NonNegative = 0.01  # of one step at one place, beside the loss
-    bias: float = 1.0  # where the halting unit starts: at 1 (the authors') a place takes about two steps at first
-    limit: Literal["open", "full"] = "open"  # after the last step possible, the weight that is left is dropped, as in
-    #                                          the paper's listing, or goes to the last state: then weights add up to 1
-
-
-class RecurrentDepth(Settings):
-    """One block, applied `layers` times (Universal Transformer)."""
-
-    kind: Literal["recurrent"]
-    halting: HaltingSettings | None = None  # None = every place takes every step
-
-
-DepthSettings = Annotated[StackedDepth | RecurrentDepth, BY_KIND]
-
-
 class DecoderSettings(Settings):
     """A second stack that writes, and looks at the first one's output. It shares the table of tokens."""
 
@@ -211,13 +118,14 @@ class NetworkSettings(Settings):
     activation: Activation
     bias: bool = True  # constants beside the feed-forward matrices, and in a head's own layer
     embedding: EmbeddingSettings = EmbeddingSettings()
-    position: PositionSettings
-    attention: AttentionSettings
+    position: Annotated[PositionSettings, Slot("position")]
+    attention: Annotated[AttentionSettings, Slot("attention")]
     norm: NormSettings
     initialization: InitializationSettings
     memory: MemorySettings | None = None
-    depth: DepthSettings = StackedDepth(kind="stacked")
-    transition: Literal["feedforward", "gated", "convolution"] = "feedforward"  # what follows attention in a block;
+    depth: Annotated[BodySettings, Slot("body")] = Field(
+        default_factory=lambda: registry.settings_of("body", {"kind": "stacked"}))
+    transition: Annotated[str, KindOf("feedforward")] = "feedforward"  # what follows attention in a block;
     #                                                   gated: GeGLU or SwiGLU, by the activation (arXiv:2002.05202)
     decoder: DecoderSettings | None = None
     sharing: Literal["none", "all", "attention", "feedforward"] = "none"  # what all layers have in common (ALBERT)
@@ -247,17 +155,18 @@ class NetworkSettings(Settings):
             width = max(round(self.width / self.heads), 1) * self.heads
             yield (Blame("heads", f"width {self.width} is not divisible by {self.heads} (try {heads})"),
                    Blame("width", f"is not divisible by {self.heads} heads (try {width})"))
-        relative, recurrent = self.position.kind == "relative_xl", self.depth.kind == "recurrent"
+        relative, one_block = self.position.relative, self.depth.one_block
+        yield from self._unsupported()
         if self.memory is not None and not relative:
             yield (Blame("memory", "needs network.position.kind=relative_xl: places of the past have no number"),
                    Blame("position.kind", "with network.memory only relative_xl will do (or remove=network.memory)"))
         if self.attention.segments and not relative:
             yield (Blame("attention.segments", "needs network.position.kind=relative_xl"),
                    Blame("position.kind", "with network.attention.segments only relative_xl will do"))
-        if recurrent and self.position.kind in ("relative_xl", "bucketed", "rotary"):
+        if self.depth.adds_positions and self.position.needs:
             yield (Blame("depth.kind", "recurrent depth adds places at every step: it needs sinusoidal positions"),
                    Blame("position.kind", "with recurrent depth only sinusoidal will do"))
-        if self.position.kind == "rotary":
+        if "rotation" in self.position.needs:
             yield from self._unpaired()
         if not self.norm.first and self.sharing in ("attention", "all"):
             yield (Blame("norm.first", f"network.sharing = {self.sharing} gives all layers one norm"),
@@ -266,17 +175,34 @@ class NetworkSettings(Settings):
             yield from self._alone()
         if self.generator is not None:
             yield from self._beside_generator()
-        if recurrent and self.sharing != "none":
+        if one_block and self.sharing != "none":
             yield (Blame("sharing", "recurrent depth has one block for all its steps already"),
                    Blame("depth.kind", "recurrent depth shares all there is; leave network.sharing out"))
-        if recurrent and any(self.attention.windows):
+        if one_block and any(self.attention.windows):
             yield (Blame("attention.windows", "are taken in turn by layers, and recurrent depth has one layer"),)
-        if recurrent and self.embedding.query:
+        if one_block and self.embedding.query:
             yield (Blame("embedding.query", "a second stream is not supported with recurrent depth"),
                    Blame("depth.kind", "recurrent depth does not support a second stream (network.embedding.query)"))
         if self.embedding.cutoffs and self.embedding.width is not None:
             yield (Blame("embedding.cutoffs", "already say how wide each part is; leave network.embedding.width out"),
                    Blame("embedding.width", "does not combine with network.embedding.cutoffs"))
+
+    def _unsupported(self) -> Iterator[Conflict]:
+        """What this kind of attention cannot do and another part of the network asks for."""
+        asking = {"position.kind": self.position.needs, "memory": {"memory"} if self.memory is not None else set(),
+                  "attention.windows": {"windows"} if any(self.attention.windows) else set(),
+                  "attention.segments": {"relative"} if self.attention.segments else set(),
+                  "embedding.query": {"masks"} if self.embedding.query else set(),
+                  "decoder": {"causal", "cache"} if self.decoder is not None else set()}
+        for key, features in asking.items():
+            yield from self.lacking(features, f"network.{key}", key)
+
+    def lacking(self, features: Collection[str], whose: str, key: str = "") -> Iterator[Conflict]:
+        """A conflict for each feature that `whose` key needs and attention of this kind does not have."""
+        for feature in sorted(set(features) - self.attention.supports):
+            what = f"attention of kind {self.attention.kind} {FEATURES[feature]}"
+            yield (Blame("attention.kind", f"{what}, which {whose} needs"),
+                   *((Blame(key, f"{what}: choose another network.attention.kind"),) if key else ()))
 
     def _unpaired(self) -> Iterator[Conflict]:
         """Rotary positions turn pairs of numbers."""
@@ -302,8 +228,8 @@ class NetworkSettings(Settings):
 
     def _alone(self) -> Iterator[Conflict]:
         """What a network with a decoder cannot have."""
-        present = {"memory": self.memory is not None, "depth.kind": self.depth.kind == "recurrent",
-                   "position.kind": self.position.kind == "relative_xl", "embedding.query": self.embedding.query,
+        present = {"memory": self.memory is not None, "depth.kind": self.depth.one_block,
+                   "position.kind": self.position.relative, "embedding.query": self.embedding.query,
                    "embedding.tasks": self.embedding.tasks > 0,
                    "embedding.cutoffs": bool(self.embedding.cutoffs), "attention.windows": any(self.attention.windows),
                    "embedding.width": self.embedding.width is not None}

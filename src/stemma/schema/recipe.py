@@ -104,6 +104,9 @@ class RecipeSettings(Settings):
             if self.network.decoder is not None and not task.needs_decoder:
                 yield (Blame(f"objective.{name}", "does not use the decoder: remove=network.decoder"),
                        Blame("network.decoder", f"objective.{name} does not use it: remove=network.decoder"))
+            needs = {"full": set(), "causal": {"causal"}}.get(task.sees, {"masks"})
+            yield from (tuple(Blame(f"network.{blame.key}", blame.message) for blame in conflict)
+                        for conflict in self.network.lacking(needs, f"objective.{name}"))
         yield from self._generator_conflicts()
         yield from self._boundary_conflicts()
         yield from self._layer_conflicts()
@@ -160,7 +163,7 @@ class RecipeSettings(Settings):
         network, training = self.network, self.training
         layers = network.all_layers
         frozen = layers + 1 if training.frozen == "all" else training.frozen
-        one = "network.depth.kind = recurrent" if network.depth.kind == "recurrent" else \
+        one = f"network.depth.kind = {network.depth.kind}" if network.depth.one_block else \
             f"network.sharing = {network.sharing}" if network.sharing != "none" else None
         asked = {"layer_decay": training.layer_decay is not None, "frozen": frozen > 1 and training.frozen != "all",
                  "unfreeze": training.unfreeze is not None, "fresh": training.fresh > 0}

@@ -21,7 +21,7 @@ def feature_head(network: NetworkSettings, kind: str, classes: int, layers: str)
     if layers not in LAYERS:
         raise UserError(f'--layers is "{layers}"; choose {", ".join(LAYERS[:-1])} or {LAYERS[-1]}.'
                         f'{did_you_mean(layers, LAYERS)}')
-    if network.depth.kind == "recurrent":
+    if network.depth.one_block:
         raise UserError("--features mixes layers, and a network of recurrent depth has a single one; leave it out.")
     few = min(4, network.layers)
     counts = {"all": network.layers + 1, "last4": few, "concat4": few}

@@ -37,9 +37,8 @@ class FullAttention(nn.Module):
         # query, key and value, in this order
         self.input = Linear(width, 3 * inner, chosen.bias, query_draw(settings), usual, usual)
         self.output = Linear(inner, width, chosen.bias, output_draw(settings, inner))
-        relative = settings.position.kind == "relative_xl"
         self.relative = RelativeScores(width, self.heads, self.head_width, chosen.segments, draw_of(settings),
-                                       usual) if relative else None
+                                       usual) if settings.position.relative else None
 
     def forward(self, x: Tensor, context: Context) -> Tensor:
         turn = context.rotation

@@ -1,0 +1,28 @@
+"""The kinds of attention: settings with what each supports, and how it is built."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from stemma.registry import register
+from stemma.schema.parts import FEATURES, AttentionSettings
+
+if TYPE_CHECKING:  # settings are read before torch is imported
+    from torch import nn
+
+    from stemma.schema.network import NetworkSettings
+
+
+class FullAttention(AttentionSettings):
+    """Every position attends to every position that it may see (arXiv:1706.03762)."""
+
+    kind: Literal["full"]
+
+    supports: ClassVar[frozenset[str]] = frozenset(FEATURES)
+
+
+@register("attention", "full", FullAttention)
+def full(network: NetworkSettings) -> nn.Module:
+    from stemma.network.attention.full import FullAttention
+
+    return FullAttention(network)

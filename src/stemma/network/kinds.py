@@ -1,0 +1,129 @@
+"""The kinds of feed-forward layers, norms and bodies: what is known of each beforehand, and how it is built."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from stemma import registry
+from stemma.registry import register
+from stemma.schema.base import NonNegative, Settings, Share
+from stemma.schema.parts import BodySettings, FeedForwardKind, NormKind
+
+if TYPE_CHECKING:  # settings are read before torch is imported
+    from torch import nn
+
+    from stemma.network.stack import Stack
+    from stemma.schema.network import NetworkSettings, NormSettings
+
+
+# --- feed-forward layers ----------------------------------------------------------------------------------------------
+
+
+@register("feedforward", "feedforward", FeedForwardKind)
+def feedforward(network: NetworkSettings) -> nn.Module:
+    """Two linear maps with an activation between them (arXiv:1706.03762, section 3.3)."""
+    from stemma.network.feedforward import FeedForward
+
+    return FeedForward(network)
+
+
+class Gated(FeedForwardKind):
+    matrices: ClassVar[int] = 3
+
+
+@register("feedforward", "gated", Gated)
+def gated(network: NetworkSettings) -> nn.Module:
+    """GeGLU or SwiGLU, by the activation (arXiv:2002.05202)."""
+    from stemma.network.feedforward import GatedFeedForward
+
+    return GatedFeedForward(network)
+
+
+class Convolution(FeedForwardKind):
+    position_wise: ClassVar[bool] = False
+    matrices: ClassVar[int] = 0
+
+
+@register("feedforward", "convolution", Convolution)
+def convolution(network: NetworkSettings) -> nn.Module:
+    """Two separable convolutions (Universal Transformer, arXiv:1807.03819, section 2.1)."""
+    from stemma.network.convolution import ConvolutionTransition
+
+    return ConvolutionTransition(network)
+
+
+def build_feedforward(network: NetworkSettings) -> nn.Module:
+    made: nn.Module = registry.get("feedforward", network.transition).build(network)
+    return made
+
+
+# --- norms ------------------------------------------------------------------------------------------------------------
+
+
+@register("norm", "layer", NormKind)
+def layer_norm(settings: NormSettings, width: int) -> nn.Module:
+    """By mean and size (arXiv:1607.06450)."""
+    from torch import nn
+
+    return nn.LayerNorm(width, eps=settings.epsilon, elementwise_affine=settings.weight, bias=settings.bias)
+
+
+class ScaleNorm(NormKind):
+    has_bias: ClassVar[bool] = False
+
+
+@register("norm", "scale", ScaleNorm)
+def scale_norm(settings: NormSettings, width: int) -> nn.Module:
+    """By size alone (arXiv:1910.07467; T5)."""
+    from torch import nn
+
+    return nn.RMSNorm(width, eps=settings.epsilon, elementwise_affine=settings.weight)
+
+
+def build_norm(settings: NormSettings, width: int) -> nn.Module:
+    """Which kind, and nothing else; where it stands is the block's business."""
+    made: nn.Module = registry.get("norm", settings.kind).build(settings, width)
+    return made
+
+
+# --- bodies -----------------------------------------------------------------------------------------------------------
+
+
+class StackedDepth(BodySettings):
+    """Layers of their own, one upon the other."""
+
+    kind: Literal["stacked"]
+
+
+@register("body", "stacked", StackedDepth)
+def stacked(network: NetworkSettings) -> Stack:
+    from stemma.network.stack import Stack
+
+    return Stack(network)
+
+
+class HaltingSettings(Settings):
+    """Each position decides how many steps it takes (arXiv:1603.08983)."""
+
+    threshold: Share = 0.99  # a position stops once its halting probabilities add up to this
+    cost: NonNegative = 0.01  # of one step at one position, beside the loss
+    bias: float = 1.0  # where the halting unit starts: at 1 (the authors') a position takes about two steps at first
+    limit: Literal["open", "full"] = "open"  # after the last step possible, the weight that is left is dropped, as in
+    #                                          the paper's listing, or goes to the last state: then weights add up to 1
+
+
+class RecurrentDepth(BodySettings):
+    """One block, applied `layers` times (Universal Transformer)."""
+
+    kind: Literal["recurrent"]
+    halting: HaltingSettings | None = None  # None = every position takes every step
+
+    one_block: ClassVar[bool] = True
+    adds_positions: ClassVar[bool] = True
+
+
+@register("body", "recurrent", RecurrentDepth)
+def recurrent(network: NetworkSettings) -> Stack:
+    from stemma.network.recurrent import RecurrentStack
+
+    return RecurrentStack(network)

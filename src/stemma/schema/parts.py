@@ -1,0 +1,91 @@
+"""What the parts of a network say of themselves before any tensor exists, whatever their kind: the base classes of
+their settings. Networks, recipes and the command line ask these and keep no lists of kinds."""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar
+
+from stemma.schema.base import BelowOne, Settings, Width, at_most_all, limit
+
+# What attention may be asked for, and how a sentence says that a kind cannot do it.
+FEATURES = {
+    "causal": "cannot be causal",
+    "masks": "takes no attention mask of its own for each position (permuted, prefix or mirrored text)",
+    "windows": "has no windows",
+    "cache": "keeps no cache of keys and values",
+    "memory": "cannot look at a memory of earlier text",
+    "score_bias": "has no scores to which something could be added",
+    "relative": "has no relative scores",
+    "rotation": "does not rotate queries and keys",
+    "padding_free": "needs every row padded to one length",
+    "narrowed": "computes all positions or none",
+    "scores": "has no attention scores to show",
+}
+
+Window = Annotated[int, limit(lambda n: n >= 0, "a window must be 1 or more (0 = the whole text)"), at_most_all]
+
+
+class PositionSettings(Settings):
+    kind: str
+
+    needs: ClassVar[frozenset[str]] = frozenset()  # features that attention must have
+    relative: ClassVar[bool] = False  # distances only: text of a memory needs no position of its own
+    per_step: ClassVar[bool] = False  # can be added again before each step of recurrent depth
+    size_keys: ClassVar[tuple[str, ...]] = ()
+
+    @property
+    def longest(self) -> int | None:
+        """How many tokens can be read at once; None: any number."""
+        return None
+
+    @property
+    def skips_padding(self) -> bool:
+        """Whether padding in front of a text is not counted."""
+        return False
+
+    def parameters(self, width: int) -> int:
+        """Of the embedding's part of it, at least."""
+        return 0
+
+
+class AttentionSettings(Settings):
+    """The keys that attention of any kind has; a kind adds its own."""
+
+    kind: str
+    dropout: BelowOne
+    output_dropout: BelowOne | None = None  # of what attention adds to the residual; None = network.dropout
+    head_width: Width | None = None  # None = width / heads
+    bias: bool = True  # constants beside the matrices
+    scale: bool = True  # divide scores by the square root of the heads' width; T5 starts with smaller queries instead
+    segments: bool = False  # score whether query and key belong to the same segment (XLNet)
+    windows: list[Window] = []  # taken in turn by the layers: how many tokens each token sees, itself the last of them
+    #                             (GPT-3), or on either side of it where both sides are read (ModernBERT); 0 = all
+
+    supports: ClassVar[frozenset[str]] = frozenset()  # of FEATURES
+    size_keys: ClassVar[tuple[str, ...]] = ("head_width", "dropout", "windows")
+
+
+class FeedForwardKind(Settings):
+    """What is known of a kind of feed-forward layer; `network.transition` names the kind, and it has no keys."""
+
+    kind: str
+
+    position_wise: ClassVar[bool] = True  # each position by itself: padding and unread positions can be left out
+    matrices: ClassVar[int] = 2  # of width x inner width, at least
+
+
+class NormKind(Settings):
+    """What is known of a kind of norm; the keys of [network.norm] are those of all kinds."""
+
+    kind: str
+
+    has_bias: ClassVar[bool] = True
+
+
+class BodySettings(Settings):
+    """How layers follow one another: [network.depth]."""
+
+    kind: str
+
+    one_block: ClassVar[bool] = False  # all layers are one: what treats layers differently has no meaning
+    adds_positions: ClassVar[bool] = False  # itself: the embedding does not
