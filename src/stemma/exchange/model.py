@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -13,6 +13,7 @@ from stemma.lineage import Recipe
 from stemma.network.heads import Head
 from stemma.network.network import Network
 from stemma.network.streams import Stream
+from stemma.network.views import eval_view
 from stemma.schema.network import LearnedPosition
 from stemma.text.tokenizer import Tokenizer
 from stemma.visibility import Causal, Full, Padded, Visibility
@@ -36,6 +37,12 @@ class Model:
     @property
     def device(self) -> torch.device:
         return next(self.network.parameters()).device
+
+    def in_eval_mode(self) -> Model:
+        """This model over its network in eval mode. A network in training stays in training: what is given back reads
+        the same parameters."""
+        network = eval_view(self.network)
+        return self if network is self.network else replace(self, network=network)
 
     @property
     def decodes(self) -> bool:

@@ -49,6 +49,7 @@ class Batch:
     continues: bool = False  # every row goes on where the same row of its feed's batch before ended
     lengths: Tensor | None = None  # (rows,) places in use, where a head must know (fine-tuning)
     together: int = 1  # so many neighbouring rows are one example, and are never computed apart
+    held_out: bool = False  # judged, not learned from: without label smoothing and auxiliary losses
 
     def to(self, device: torch.device | str) -> Batch:
         return replace(self, streams={name: stream.to(device) for name, stream in self.streams.items()},
@@ -64,11 +65,10 @@ class Batch:
         return [self._slice(start, min(start + rows, self.rows)) for start in range(0, self.rows, rows)]
 
     def _slice(self, start: int, stop: int) -> Batch:
-        return Batch({name: stream.rows(slice(start, stop)) for name, stream in self.streams.items()},
-                     {name: target.rows(start, stop) for name, target in self.scores.items()},
-                     {name: target.rows(start, stop) for name, target in self.labels.items()}, self.tokens,
-                     stop - start,
-                     self.continues, None if self.lengths is None else self.lengths[start:stop], self.together)
+        return replace(self, streams={name: stream.rows(slice(start, stop)) for name, stream in self.streams.items()},
+                       scores={name: target.rows(start, stop) for name, target in self.scores.items()},
+                       labels={name: target.rows(start, stop) for name, target in self.labels.items()},
+                       rows=stop - start, lengths=None if self.lengths is None else self.lengths[start:stop])
 
 
 def finish(draft: Draft, visibility: Sees = "full", task: int | None = None) -> Batch:

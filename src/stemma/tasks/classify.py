@@ -78,7 +78,6 @@ class Classifier(nn.Module):
     @torch.inference_mode()
     def predict(self, texts: Sequence[str]) -> np.ndarray:
         """(texts,) the likeliest class of each."""
-        self.eval()
         rows = self.encode(texts)
         order = sorted(range(len(rows)), key=lambda i: len(rows[i]))
         found = np.zeros(len(rows), dtype=np.int64)
