@@ -12,9 +12,9 @@ import stemma
 
 ROOT = Path(stemma.__file__).parent
 # From the top of the house down; a room may use those below it, and its own.
-FLOORS = ["cli", "lab", "tasks", "generation", "training", "exchange", "objectives", "network", "visibility", "corpus",
-          "text", "lineage", "toml", "schema", "registry", "stored", "files", "temporary", "json_files", "progress",
-          "errors"]
+FLOORS = ["cli", "api", "lab", "tasks", "generation", "training", "exchange", "objectives", "network", "visibility",
+          "corpus", "text", "lineage", "toml", "schema", "registry", "stored", "files", "temporary", "json_files",
+          "progress", "errors"]
 LEVEL = {room: len(FLOORS) - number for number, room in enumerate(FLOORS)}
 WITHOUT_TORCH = ["cli", "text", "corpus", "schema", "registry", "lineage", "toml", "stored", "files", "temporary",
                  "json_files", "progress", "errors"]

@@ -63,8 +63,9 @@ class Model:
         parting = self.tokenizer.boundary(self.recipe.settings.corpus.boundary)
         return self.tokenizer.roles.get("begin") if parting is None else parting
 
-    def stream(self, input_ids: Tensor, attention_mask: Tensor | None = None,
-               token_type_ids: Tensor | None = None) -> Stream:
+    def inputs_of(self, input_ids: Tensor, attention_mask: Tensor | None = None,
+                  token_type_ids: Tensor | None = None) -> Stream:
+        """What the network reads: the ids with their mask and positions, on the model's device."""
         sees = self.sees
         if attention_mask is not None and not bool(attention_mask.all()):
             sees = sees & Padded(attention_mask.bool())
@@ -94,7 +95,7 @@ class Model:
     def hidden(self, input_ids: Tensor, attention_mask: Tensor | None = None, token_type_ids: Tensor | None = None,
                decoder_input_ids: Tensor | None = None) -> Tensor:
         """(B, L, width) of the last layer; of the decoder's, if there is one."""
-        streams = {"encoder": self.stream(input_ids, attention_mask, token_type_ids)}
+        streams = {"encoder": self.inputs_of(input_ids, attention_mask, token_type_ids)}
         if not self.decodes:
             if decoder_input_ids is not None:
                 raise UserError(f"{self.recipe.label} has no decoder, so decoder_input_ids have no place in it; leave "

@@ -234,9 +234,9 @@ def _guesses(model: Model, task: ObjectiveSettings, ids: Tensor, segments: Tenso
         asking = torch.arange(int(counts.max())) < counts[:, None]
         places = torch.zeros(asking.shape, dtype=torch.int64)
         places[asking] = scored.nonzero()[:, 1]
-        stream = model.stream(ids, real & ~hidden, segments)
+        stream = model.inputs_of(ids, real & ~hidden, segments)
         return model.network({"encoder": replace(stream, query=places.to(model.device))})[QUERY][asking]
-    stream = model.stream(ids.masked_fill(hidden, model.needs_tokenizer().role("mask")), real, segments)
+    stream = model.inputs_of(ids.masked_fill(hidden, model.needs_tokenizer().role("mask")), real, segments)
     wanted = scored.flatten().nonzero()[:, 0].to(model.device)
     return model.network({"encoder": replace(stream, wanted=wanted)})["encoder"].flatten(0, 1)[wanted]
 
