@@ -15,6 +15,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from stemma.device import choose_device
 from stemma.exchange import build as _build
 from stemma.exchange import load as _load
 from stemma.exchange import model as _model
@@ -82,16 +83,19 @@ class Model(_model.Model):
         return translate(self, lines, **choices)
 
 
-def load(where: str | Path) -> Model:
+def load(where: str | Path, device: str | None = None) -> Model:
     """A model from a run folder, its model/, a Hugging Face folder, or (with the extra `hub`) a hub id; in eval mode
-    and fp32."""
-    return _with_methods(_load.load(where))
+    and fp32. `device`: cpu, cuda, cuda:N, mps, or auto (the default): CUDA if there is any."""
+    return _with_methods(_load.load(where, choose_device(device)))
 
 
-def build(name: str | Recipe, vocab_size: int | None = None, changes: Sequence[str] = ()) -> Model:
+def build(name: str | Recipe, vocab_size: int | None = None, changes: Sequence[str] = (),
+          device: str = "cpu") -> Model:
     """A model of a recipe with random weights. `vocab_size` None is the published one. Draws from torch's global
     generator: seed that for fixed weights."""
-    return _with_methods(_build.build(name, vocab_size, changes))
+    model = _with_methods(_build.build(name, vocab_size, changes))
+    model.network.to(choose_device(device))
+    return model
 
 
 def _with_methods(model: _model.Model) -> Model:

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from stemma.cli.output import DebugOption, JsonOption, at_least, columns, emit, notice
+from stemma.cli.output import DebugOption, DeviceOption, JsonOption, at_least, columns, emit, notice
 from stemma.cli.train import CorpusOption, DocumentsOption, EncodingOption, ErrorsOption, FieldOption
 from stemma.errors import UserError, counted
 
@@ -50,7 +50,7 @@ def compare(recipes: RecipesArgument, corpus: CorpusOption, out: OutOption, toke
             measure: MeasureOption = None, margin: MarginOption = None, processes: ProcessesOption = 1,
             dry_run: DryOption = False, overwrite: OverwriteOption = False, documents: DocumentsOption = "blank",
             field: FieldOption = "text", encoding: EncodingOption = "utf-8", errors: ErrorsOption = "strict",
-            json: JsonOption = False, debug: DebugOption = False) -> None:
+            device: DeviceOption = None, json: JsonOption = False, debug: DebugOption = False) -> None:
     """Train recipes on the same text, seeds and budget, and say which differences are more than noise.
 
     Example: stemma compare bert@tiny roberta@tiny --corpus notes.txt --tokens 1000000 --out lab
@@ -79,7 +79,8 @@ def ablate(recipe: ChildArgument, corpus: CorpusOption, out: OutOption,
            epochs: EpochsOption = 3.0, measure: MeasureOption = None, margin: MarginOption = None,
            processes: ProcessesOption = 1, dry_run: DryOption = False, overwrite: OverwriteOption = False,
            documents: DocumentsOption = "blank", field: FieldOption = "text", encoding: EncodingOption = "utf-8",
-           errors: ErrorsOption = "strict", json: JsonOption = False, debug: DebugOption = False) -> None:
+           errors: ErrorsOption = "strict", device: DeviceOption = None,
+           json: JsonOption = False, debug: DebugOption = False) -> None:
     """Which change was it? A recipe's changes, each added to its parent and each taken from the recipe.
 
     Example: stemma ablate roberta@tiny --corpus notes.txt --tokens 1000000 --out lab

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from stemma.device import takes_device
 from stemma.errors import UserError
 from stemma.lab.ablation import ablation
 from stemma.lab.experiment import Allowance, Experiment, LabTask, Variant
@@ -19,10 +20,11 @@ from stemma.training.run import Reading, locate
 Notice = Callable[[str], None]
 
 
+@takes_device
 def compare(recipes: Sequence[str], corpus: str | Sequence[str], out: str | Path, *, sizes: Sequence[str] = (),
             changes: Sequence[str] = (), command: str = "", processes: int = 1, dry_run: bool = False,
-            overwrite: bool = False, show: bool = False, notice: Notice = lambda text: None,
-            **asked: Any) -> dict[str, Any]:
+            overwrite: bool = False, device: str | None = None, show: bool = False,
+            notice: Notice = lambda text: None, **asked: Any) -> dict[str, Any]:
     """Train recipes on the same text, seeds and budget, and say which differences are more than noise: what `stemma
     compare --json` prints. `asked` are the other options of the verb: tokens, flops or minutes, seeds, task, train,
     dev, epochs, measure, margin, reading.
@@ -36,10 +38,12 @@ def compare(recipes: Sequence[str], corpus: str | Sequence[str], out: str | Path
     return _run(experiment, Path(out), processes, dry_run, overwrite, show, notice)
 
 
+@takes_device
 def ablate(child: str, corpus: str | Sequence[str], out: str | Path, *, against: str | None = None,
            group: Sequence[Sequence[str]] = (), apart: Sequence[str] = (), changes: Sequence[str] = (),
-           command: str = "", processes: int = 1, dry_run: bool = False, overwrite: bool = False, show: bool = False,
-           notice: Notice = lambda text: None, **asked: Any) -> dict[str, Any]:
+           command: str = "", processes: int = 1, dry_run: bool = False, overwrite: bool = False,
+           device: str | None = None, show: bool = False, notice: Notice = lambda text: None,
+           **asked: Any) -> dict[str, Any]:
     """Which change was it? A recipe's changes, each added to its parent and each taken from the recipe: what `stemma
     ablate --json` prints. `asked` as for `compare`.
 
