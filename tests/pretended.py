@@ -68,7 +68,8 @@ class _Pretend(TorchDispatchMode):
 
 
 class _Literals(TorchFunctionMode):
-    """torch.tensor([1, 2], device=...) fills its tensor past every dispatcher; here it is made on the CPU and sent."""
+    """torch.tensor([1, 2], device=...) and x[[1, 2]] fill a tensor past every dispatcher; here it is made on the CPU
+    and sent."""
 
     def __torch_function__(self, function: Any, types: Any, arguments: Any = (), named: Any = None) -> Any:
         named = dict(named or {})
@@ -79,6 +80,11 @@ class _Literals(TorchFunctionMode):
         if function is torch.Tensor.new_tensor and isinstance(arguments[0], Elsewhere):
             like, content = arguments
             return torch.tensor(content, dtype=named.get("dtype", like.dtype)).to(like.device)
+        if function is torch.Tensor.__getitem__ and isinstance(arguments[0], Elsewhere):
+            whole, index = arguments
+            parts = index if isinstance(index, tuple) else (index,)
+            sent = tuple(torch.tensor(part).to(whole.device) if isinstance(part, list) else part for part in parts)
+            return function(whole, sent if isinstance(index, tuple) else sent[0])
         return function(*arguments, **named)
 
 
