@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 
 import pytest
 import torch
+from toy_tasks import save_model, write_sets
 
 import stemma
+from stemma import cli
+from stemma.exchange.model import Model as LoadedModel
 
 CHANGES = ["network.width=24", "network.layers=1", "network.feedforward=20"]
 
@@ -39,6 +43,86 @@ def test_the_public_names_are_listed_before_they_are_used():
     code = ("import sys, stemma; missing = set(stemma.__all__) - set(dir(stemma)); assert not missing, missing; "
             "assert 'torch' not in sys.modules and '__version__' in dir(stemma)")
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stderr == ""
+
+
+def test_every_verb_has_a_function_of_its_name():
+    """Of a group of verbs the function names the group too: `corpus build` is build_corpus."""
+    grouped = {"tokenizer": {"train": "train_tokenizer", "info": None}, "claims": {"show": None, "run": None},
+               "corpus": {"build": "build_corpus", "annotate": "annotate", "info": None}}
+    command = cli._command()
+    wanted = {name for name in command.commands if name not in grouped}
+    for group, functions in grouped.items():
+        assert command.commands[group].commands.keys() == functions.keys()  # a new verb needs an entry here
+        wanted |= {function for function in functions.values() if function is not None}
+    assert wanted <= set(dir(stemma))
+    for name in wanted:
+        function = getattr(stemma, name)
+        assert callable(function) and len(function.__doc__) > 40, name
+
+
+def test_a_model_has_a_method_for_what_is_asked_of_it():
+    for name in ("fill", "generate", "stream", "embed", "score", "predict", "translate"):
+        assert getattr(stemma.Model, name).__doc__, name
+    assert issubclass(stemma.Model, LoadedModel)
+
+
+def test_the_methods_of_a_model_are_what_the_verbs_call(run):
+    model = stemma.load(run)
+    text = "the old [MASK] reads the letter"
+    assert model.fill(text, top=3) == stemma.fill(model, text, 3)
+    vectors = model.embed(["the old clerk", "a letter"], normalize=True)
+    assert vectors.shape == (2, 24) and (vectors == stemma.embed(run, ["the old clerk", "a letter"],
+                                                                 normalize=True)).all()
+    assert model.embed("a letter").shape == (1, 24)
+    with pytest.raises(stemma.UserError, match="cannot write on from a prompt"):
+        model.generate("the old clerk")
+    with pytest.raises(stemma.UserError, match="a text has no probability under it"):
+        model.score("the old clerk")
+    with pytest.raises(stemma.UserError, match="answers no task"):
+        model.predict("the old clerk")
+    with pytest.raises(stemma.UserError, match="reads a text and does not write one"):
+        model.translate("the old clerk")
+
+
+def test_a_language_model_in_a_notebook(tmp_path):
+    model = stemma.load(save_model(tmp_path / "gpt2", "gpt2@tiny"))
+    options = {"tokens": 12, "seed": 3}
+    (completion,) = model.generate("the old clerk", **options)
+    assert completion == stemma.generate(model, "the old clerk", **options)[0]
+    assert "".join(model.stream("the old clerk", **options)) == completion.text
+    first, second = model.score([" reads a letter", " river"], after="the old clerk")
+    assert first.tokens > second.tokens and first.log_probability < 0
+    assert model.score(" river", after=["the old clerk"])[0].log_probability == pytest.approx(second.log_probability,
+                                                                                             abs=1e-4)
+    assert model.score("the old clerk reads")[0].tokens == len(model.tokenizer.encode("the old clerk reads",
+                                                                                      special=False).ids)
+    (tmp_path / "text.txt").write_text("the old clerk reads the letter by the river.\n")
+    found = stemma.perplexity(model, tmp_path / "text.txt", length=16)
+    assert found["perplexity"] == stemma.perplexity(tmp_path / "gpt2", str(tmp_path / "text.txt"),
+                                                    length=16)["perplexity"] > 1
+
+
+def test_a_fine_tuned_model_in_a_notebook(tmp_path):
+    start, files = save_model(tmp_path / "bert"), write_sets(tmp_path, "classify", train=16, dev=8)
+    result = stemma.finetune("classify", start, files["train"], files["dev"], tmp_path / "tuned", steps=2)
+    assert result["metrics"]["dev"]["examples"] == 8
+    model = stemma.load(tmp_path / "tuned")
+    given = [json.loads(line) for line in files["dev"].read_text().splitlines()]
+    from_file = stemma.predict(model, files["dev"])
+    assert [one["text"] for one in from_file] == [row["text"] for row in given]
+    for rows in (given, [row["text"] for row in given], [given[0], *(row["text"] for row in given[1:])]):
+        answers = model.predict(rows)
+        assert [one["label"] for one in answers] == [one["label"] for one in from_file]
+        assert [one["text"] for one in answers] == [row["text"] for row in given]
+        assert [one["scores"] for one in answers] == [pytest.approx(one["scores"], abs=1e-4) for one in from_file]
+    (single,) = model.predict(given[0]["text"])
+    assert single["label"] == from_file[0]["label"]
+    judged = stemma.evaluate(tmp_path / "tuned", files["dev"])
+    assert judged["metrics"]["test"]["accuracy"] == result["metrics"]["dev"]["accuracy"]
+    assert len(judged["predictions"]) == 8
+    for wrong, said in (([], "there is no row to answer"), (["a text", " "], "the rows, line 2 has no text")):
+        with pytest.raises(stemma.UserError, match=said):
+            model.predict(wrong)
 
 
 def test_a_model_and_a_recipe_print_as_one_short_line(run):

@@ -2,10 +2,10 @@
 
     import stemma
     model = stemma.load("run")                       # a run folder, its model/, or a Hugging Face folder
+    model.fill("the [MASK] of the list")             # also generate, stream, embed, score, predict, translate
     model.logits(input_ids)
     stemma.pretrain("bert@tiny", corpus="notes.txt", out="run", steps=1000)
-    stemma.generate(model, "Once upon a time", tokens=40, seed=1)[0].text
-    stemma.translate("run", "A man rides a horse.")[0].text
+    stemma.finetune("classify", "run", "train.tsv", "dev.tsv", "tuned")
 
 Nothing heavy is imported until it is used.
 """
@@ -15,26 +15,51 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
-__all__ = ["Model", "Recipe", "UserError", "build", "fill", "generate", "load", "pretrain", "recipe", "resume", "save",
-           "stream", "translate"]
 
-_HOMES = {"Model": "stemma.exchange.model", "load": "stemma.exchange.load", "save": "stemma.exchange.save",
-          "build": "stemma.exchange.build", "Recipe": "stemma.lineage", "recipe": "stemma.lineage",
-          "UserError": "stemma.errors", "pretrain": "stemma.training.pretrain", "resume": "stemma.tasks.finetune",
-          "fill": "stemma.generation.fill", "generate": "stemma.generation.generate",
-          "stream": "stemma.generation.generate", "translate": "stemma.generation.translate"}
+# Where each name lives: "module", or "module:another name". Every verb has a function of its name.
+_HOMES = {
+    "Model": "stemma.api", "Recipe": "stemma.lineage", "UserError": "stemma.errors",
+    "load": "stemma.api", "build": "stemma.api", "save": "stemma.exchange.save", "recipe": "stemma.lineage",
+    "tree": "stemma.lineage:family", "show": "stemma.lineage:recipe", "diff": "stemma.lineage",
+    "clean": "stemma.text.cleaning.clean", "train_tokenizer": "stemma.text.train",
+    "build_corpus": "stemma.corpus.build", "annotate": "stemma.corpus.annotate", "overlap": "stemma.corpus.overlap",
+    "inspect": "stemma.training.inspect", "pretrain": "stemma.training.pretrain", "average": "stemma.training.average",
+    "resume": "stemma.tasks.finetune", "finetune": "stemma.api", "multitask": "stemma.tasks.multitask",
+    "pipeline": "stemma.tasks.pipeline.pipeline",
+    "fill": "stemma.generation.fill", "generate": "stemma.generation.generate",
+    "stream": "stemma.generation.generate", "translate": "stemma.generation.translate", "embed": "stemma.api",
+    "predict": "stemma.api", "evaluate": "stemma.api", "perplexity": "stemma.api", "cloze": "stemma.api",
+    "prompt": "stemma.api",
+    "compare": "stemma.lab.comparison", "ablate": "stemma.lab.comparison",
+    "quickstart": "stemma.lab.quickstart.quickstart",
+}
+__all__ = ["Model", "Recipe", "UserError", "ablate", "annotate", "average", "build", "build_corpus", "clean",
+           "cloze", "compare", "diff", "embed", "evaluate", "fill", "finetune", "generate", "inspect", "load",
+           "multitask", "overlap", "perplexity", "pipeline", "predict", "pretrain", "prompt", "quickstart",
+           "recipe", "resume", "save", "show", "stream", "train_tokenizer", "translate", "tree"]
 
 if TYPE_CHECKING:
+    from stemma.api import Model, build, cloze, embed, evaluate, finetune, load, perplexity, predict, prompt
+    from stemma.corpus.annotate import annotate
+    from stemma.corpus.build import build_corpus
+    from stemma.corpus.overlap import overlap
     from stemma.errors import UserError
-    from stemma.exchange.build import build
-    from stemma.exchange.load import load
-    from stemma.exchange.model import Model
     from stemma.exchange.save import save
     from stemma.generation.fill import fill
     from stemma.generation.generate import generate, stream
     from stemma.generation.translate import translate
-    from stemma.lineage import Recipe, recipe
+    from stemma.lab.comparison import ablate, compare
+    from stemma.lab.quickstart.quickstart import quickstart
+    from stemma.lineage import Recipe, diff, recipe
+    from stemma.lineage import family as tree
+    from stemma.lineage import recipe as show
     from stemma.tasks.finetune import resume
+    from stemma.tasks.multitask import multitask
+    from stemma.tasks.pipeline.pipeline import pipeline
+    from stemma.text.cleaning.clean import clean
+    from stemma.text.train import train_tokenizer
+    from stemma.training.average import average
+    from stemma.training.inspect import inspect
     from stemma.training.pretrain import pretrain
 
 
@@ -47,4 +72,5 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'stemma' has no attribute {name!r}")
     import importlib
 
-    return getattr(importlib.import_module(_HOMES[name]), name)
+    home, _, other = _HOMES[name].partition(":")
+    return getattr(importlib.import_module(home), other or name)

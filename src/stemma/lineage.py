@@ -117,6 +117,7 @@ def names() -> list[str]:
 
 
 def family() -> list[Info]:
+    """Every recipe that ships, with the one it changes: what `stemma tree` shows."""
     files = [_read(path) for path in RECIPES.glob("*.toml")]
     known = [Info(file.name, file.top.parent, file.top.year, file.top.title or file.name, file.top.summary or "")
              for file in files]

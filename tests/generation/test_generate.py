@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+from dataclasses import replace
+
 import pytest
 import torch
 from closeness import assert_close
@@ -11,7 +15,7 @@ import stemma
 from stemma.errors import UserError
 from stemma.generation.generate import generate
 from stemma.generation.reader import read_rows
-from stemma.network.packed import packed
+from stemma.network.packed import PackedLinear, PackedScorer, packed_view
 from stemma.text.tokenizer import Tokenizer
 
 VOCABULARY = 60
@@ -148,17 +152,38 @@ def test_a_network_in_training_goes_on_training():
     assert one == other and model.network.training
 
 
-def test_packed_weights_give_the_same_numbers_and_are_put_back():
+def test_packed_weights_give_the_same_numbers_beside_the_model():
     model = model_of("gpt2")
     ids = torch.tensor(random_prompts(6, 6, 6))
     expected = model.logits(ids)
-    keys = list(model.network.state_dict())
-    with packed(model.network, 3):
-        assert torch.allclose(model.logits(ids), expected, atol=1e-4)
-        assert any("forward" in vars(module) for module in model.network.modules())
-    assert not any("forward" in vars(module) for module in model.network.modules())
-    assert list(model.network.state_dict()) == keys
+    before = [dict(vars(module)) for module in model.network.modules()]
+    packed = packed_view(model.network, 3)
+    assert sum(isinstance(module, PackedLinear | PackedScorer) for module in packed.modules()) >= 5
+    assert torch.allclose(replace(model, network=packed).logits(ids), expected, atol=1e-4)
+    assert [vars(module) for module in model.network.modules()] == before
     assert_close(model.logits(ids), expected)
+    for (name, ours), (other, theirs) in zip(model.network.named_parameters(), packed.named_parameters(), strict=True):
+        assert name == other and ours is theirs
+
+
+def test_one_row_needs_no_view():
+    network = model_of("gpt2").network
+    assert packed_view(network, 2) is network
+
+
+def test_packed_weights_go_when_the_text_is_written(monkeypatch):
+    views = []
+
+    def noted(network, rows):
+        made = packed_view(network, rows)
+        views.append(weakref.ref(made))
+        return made
+
+    monkeypatch.setattr("stemma.generation.generate.packed_view", noted)
+    model = model_of("gpt2")
+    assert len(generate(model, random_prompts(5, 5, 5, 5, 5, 5), greedy=True, tokens=18, batch=3)) == 6
+    gc.collect()
+    assert len(views) == 1 and views[0]() is None  # both batches have three rows
 
 
 @pytest.mark.parametrize("kind", ["gpt2", "xlnet"])

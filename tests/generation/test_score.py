@@ -230,7 +230,7 @@ def said_after(reader: TextReader, context: str, count: int) -> list[int]:
     """What greedy decoding says: the likeliest token each time, all read anew."""
     laid = list(reader.lay(np.array(reader.model.tokenizer.encode(context, special=False).ids)))
     for _ in range(count):
-        with reader.reading():
+        with torch.inference_mode():
             ids = torch.tensor([[*laid, 0]])
             cache = reader.new_cache(keep=True)
             reader.begin(ids[:, :-1], cache)

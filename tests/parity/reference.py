@@ -151,7 +151,7 @@ def our_outputs(model: Model, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
     hidden = model.hidden(**inputs)
     made = {"hidden": hidden}
     if model.decodes:
-        source = model.stream(inputs["input_ids"], inputs.get("attention_mask"))
+        source = model.inputs_of(inputs["input_ids"], inputs.get("attention_mask"))
         made["encoder"] = model.network({"encoder": source})["encoder"]
     if "pooler" in model.network.heads:
         made["pooler"] = model.network.pooled(hidden)
@@ -186,7 +186,7 @@ def assert_same_steps(model: Model, reference: Any, seed: int = 0, atol: float =
     real = (torch.arange(9) < torch.tensor([[9], [4], [7]])).long()
     target = torch.randint(reference.config.vocab_size, (3, 12), generator=generator)
     cache, chosen, start = model.network.new_cache(), torch.arange(3), 0
-    streams = {"encoder": model.stream(ids, real)}
+    streams = {"encoder": model.inputs_of(ids, real)}
     for stop in (1, 2, 5, 6, 7, 12):
         if start == 5:  # a beam that lives on twice, another that ends, and all in another order
             rows = torch.tensor([2, 0, 2, 2])

@@ -89,4 +89,4 @@ def test_another_norm_place_is_no_electra(tmp_path):
         assert config_of(folder)["model_type"] == "stemma"
         again = stemma.load(folder)
         assert again.notices == []
-        assert_close(again.hidden(ids), network({"encoder": again.stream(ids)})["encoder"])
+        assert_close(again.hidden(ids), network({"encoder": again.inputs_of(ids)})["encoder"])

@@ -40,7 +40,7 @@ def test_every_task_has_its_vector(tmp_path):
     ids = torch.randint(theirs.config.vocab_size, (4, 9), generator=torch.Generator().manual_seed(0))
     tasks = torch.tensor([2, 0, 3, 1])
     with torch.no_grad():
-        ours = model.network({"encoder": replace(model.stream(ids), tasks=tasks)})["encoder"]
+        ours = model.network({"encoder": replace(model.inputs_of(ids), tasks=tasks)})["encoder"]
         for other in (theirs, back):
             expected = other.ernie(ids, task_type_ids=tasks[:, None].expand_as(ids)).last_hidden_state
             torch.testing.assert_close(ours, expected, atol=1e-4, rtol=0)

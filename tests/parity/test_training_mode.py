@@ -172,7 +172,7 @@ def our_logits(network: nn.Module, name: str, inputs: dict[str, Tensor]) -> Tens
     model = copy.copy(pair(name, True)[0])
     model.network = network
     ids, part = inputs["input_ids"], "encoder"
-    streams = {"encoder": model.stream(ids)}
+    streams = {"encoder": model.inputs_of(ids)}
     if "decoder_input_ids" in inputs:
         streams["decoder"], part = Stream(inputs["decoder_input_ids"], Causal()), "decoder"
     if CASES[name].streams == 2:

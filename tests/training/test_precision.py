@@ -6,8 +6,9 @@ import sys
 import pytest
 import torch
 
+from stemma.device import choose_device
 from stemma.training import precision
-from stemma.training.precision import autocast, choose_device, keep_memory, prepare_threads, resolve_precision
+from stemma.training.precision import autocast, keep_memory, prepare_threads, resolve_precision
 
 CPU = torch.device("cpu")
 ONEDNN_USES_BF16 = precision._onednn_uses_bf16

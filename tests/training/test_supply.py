@@ -194,7 +194,8 @@ def test_held_out_batches_are_the_same_each_time_and_only_held_out(make):
     third = supply.validation_batches(32)
     assert len(one) >= 2
     for a, b, c in zip(one, other, third, strict=True):
-        assert same(a[1], b[1]) and same(a[1], c[1])
+        assert same(a[1], b[1]) and same(a[1], c[1]) and a[1].held_out
+    assert not any(prepared.batch.held_out for prepared in taken(supply, 2))
     assert [o.name for o in one[0][0]] == ["next_sentence", "masked_lm"]
 
 

@@ -35,6 +35,7 @@ from stemma.cli.finetune import Tasks, finetune_app
 from stemma.cli.output import emit
 from stemma.cli.streams import blame_surroundings, check_output, discard_output, prepared_streams
 from stemma.cli.tokenizer import tokenizer_app
+from stemma.device import device_asked
 from stemma.errors import Interrupted, UserError, did_you_mean
 from stemma.progress import watched
 
@@ -109,7 +110,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with prepared_streams():
         try:
             check_output()
-            with _terminable(), watched():
+            with device_asked(None), _terminable(), watched():
                 code = _command().main(given, prog_name="stemma", standalone_mode=False)
             sys.stdout.flush()
         except BaseException as error:

@@ -19,7 +19,7 @@ from stemma.cli.lab import (
     TrainOption,
     finish,
 )
-from stemma.cli.output import DebugOption, JsonOption, at_least, columns, emit, notice
+from stemma.cli.output import DebugOption, DeviceOption, JsonOption, at_least, columns, emit, notice
 from stemma.cli.train import DocumentsOption, EncodingOption, ErrorsOption, FieldOption
 from stemma.errors import UserError, counted
 
@@ -95,7 +95,7 @@ def run(name: ClaimArgument, out: OutOption,
         processes: ProcessesOption = 1, dry_run: DryOption = False, overwrite: OverwriteOption = False,
         documents: DocumentsOption = "blank",
         field: FieldOption = "text", encoding: EncodingOption = "utf-8", errors: ErrorsOption = "strict",
-        json: JsonOption = False, debug: DebugOption = False) -> None:
+        device: DeviceOption = None, json: JsonOption = False, debug: DebugOption = False) -> None:
     """Run a claim through the lab: seen, the opposite, not seen at this size, or inconclusive.
 
     Without --corpus it needs no data: text and tasks are the documentation inside your own Python. Interrupted, the

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from stemma.cli.output import DebugOption, JsonOption, at_least, columns, emit, notice, shown
+from stemma.cli.output import DebugOption, DeviceOption, JsonOption, at_least, columns, emit, notice, shown
 from stemma.cli.train import DocumentsOption, EncodingOption, ErrorsOption, FieldOption, OverwriteOption, SeedOption
 from stemma.cli.use import ModelArgument
 from stemma.errors import counted
@@ -36,7 +36,8 @@ def perplexity(model: ModelArgument,
                    metavar="N", help="Places that a model with a memory keeps; by default as its recipe says.")] = None,
                by: Annotated[str | None, typer.Option(metavar="document", help="Also list every document.")] = None,
                documents: DocumentsOption = "blank", field: FieldOption = "text", encoding: EncodingOption = "utf-8",
-               errors: ErrorsOption = "strict", json: JsonOption = False, debug: DebugOption = False) -> None:
+               errors: ErrorsOption = "strict", device: DeviceOption = None,
+               json: JsonOption = False, debug: DebugOption = False) -> None:
     """How well a model predicts text: per token, and per word, byte and character of the raw text, which compares
     models with different vocabularies.
 
@@ -76,7 +77,7 @@ def cloze(model: ModelArgument,
           kind: Annotated[str, typer.Option("--format", help="auto, lambada (guess the last word: a passage a line, or "
                                                              'jsonl {"text": ...}), or cbt (choose the left-out '
                                                              "word).")] = "auto",
-          length: LengthOption = None, limit: LimitOption = None, json: JsonOption = False,
+          length: LengthOption = None, limit: LimitOption = None, device: DeviceOption = None, json: JsonOption = False,
           debug: DebugOption = False) -> None:
     """Does a model know the missing word? LAMBADA's last words, or the Children's Book Test.
 
@@ -110,7 +111,7 @@ def prompt(model: ModelArgument,
            seed: SeedOption = 0, limit: LimitOption = None, length: LengthOption = None,
            predictions: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the answers as jsonl.")] = None,
            encoding: EncodingOption = "utf-8", errors: ErrorsOption = "strict", overwrite: OverwriteOption = False,
-           json: JsonOption = False, debug: DebugOption = False) -> None:
+           device: DeviceOption = None, json: JsonOption = False, debug: DebugOption = False) -> None:
     """Classify, choose or answer by prompting, with no training: zero, one or a few examples in the prompt.
 
     \b
@@ -159,9 +160,10 @@ def prompt(model: ModelArgument,
 
 
 def _load(model: str) -> Model:
+    from stemma.device import choose_device
     from stemma.exchange.load import load
 
-    loaded = load(model)
+    loaded = load(model, choose_device())
     for found in loaded.notices:
         notice(found)
     return loaded

@@ -11,7 +11,7 @@ from typer.core import TyperGroup
 
 from stemma.cli.corpus import ColumnsOption, EmptyOption
 from stemma.cli.family import ChangesArgument
-from stemma.cli.output import DebugOption, JsonOption, notice
+from stemma.cli.output import DebugOption, DeviceOption, JsonOption, notice
 from stemma.cli.train import EncodingOption, ErrorsOption, OverwriteOption, SeedOption, finish
 from stemma.errors import UserError, did_you_mean
 
@@ -86,7 +86,8 @@ def examples_task(
                                               "model is asked: with new tokens and while it goes on guessing text, or "
                                               "as it is.")] = None,
     seed: SeedOption = 0, encoding: EncodingOption = "utf-8", errors: ErrorsOption = "strict",
-    overwrite: OverwriteOption = False, json: JsonOption = False, debug: DebugOption = False,
+    overwrite: OverwriteOption = False, device: DeviceOption = None,
+    json: JsonOption = False, debug: DebugOption = False,
 ) -> None:
     """Teach a model this task from examples: a table with named columns (.tsv, .csv, .jsonl), or a data set's own
     files. Interrupted anywhere, `stemma resume` goes on.
@@ -157,7 +158,8 @@ def seq2seq(
     columns: ColumnsOption = "source,target",
     beams: Annotated[int, typer.Option(metavar="N", help="Search with so many beams when scoring.")] = 4,
     seed: SeedOption = 0, empty: EmptyOption = "refuse", encoding: EncodingOption = "utf-8",
-    errors: ErrorsOption = "strict", overwrite: OverwriteOption = False, json: JsonOption = False,
+    errors: ErrorsOption = "strict", overwrite: OverwriteOption = False, device: DeviceOption = None,
+    json: JsonOption = False,
     debug: DebugOption = False,
 ) -> None:
     """Teach a model to write one text from another; interrupted anywhere, `stemma resume` goes on.

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from stemma.cli.output import DebugOption, JsonOption, emit, notice
+from stemma.cli.output import DebugOption, DeviceOption, JsonOption, emit, notice
 from stemma.cli.streams import plain_texts
 from stemma.cli.use import ModelArgument
 from stemma.errors import UserError
@@ -42,7 +42,7 @@ def generate(
                                                                    "time (slow; the same text).")] = True,
     crop: Annotated[bool, typer.Option("--crop", help="Of a prompt that is too long read the end (of a source "
                                                          "to write from, the beginning).")] = False,
-    json: JsonOption = False, debug: DebugOption = False,
+    device: DeviceOption = None, json: JsonOption = False, debug: DebugOption = False,
 ) -> None:
     """Write on from a prompt, by drawing each next token from the likely ones (or --greedy, or --beams). A model with
     an encoder and a decoder reads the prompt and writes another text; see also `stemma translate`.
@@ -59,6 +59,7 @@ def generate(
     options = Options(**choices)  # what cannot be followed is said before a model is loaded
     asked = _prompts(prompt or [], prompts)
 
+    from stemma.device import choose_device
     from stemma.exchange.load import load
     from stemma.generation.generate import generate as write
     from stemma.generation.generate import new_seed, stream
@@ -66,7 +67,7 @@ def generate(
 
     if options.draws and seed is None:
         choices["seed"] = new_seed()
-    loaded = load(model)
+    loaded = load(model, choose_device())
     for found in loaded.notices:
         notice(found)
     backward, scheme = reads_backward(loaded), scheme_of(loaded)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import shlex
 import sys
 from collections.abc import Sequence
@@ -11,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from stemma.cli.output import DebugOption, JsonOption, at_least, columns, emit, notice
+from stemma.cli.output import DebugOption, DeviceOption, JsonOption, at_least, columns, emit, notice
 from stemma.cli.train import CorpusOption, DocumentsOption, EncodingOption, ErrorsOption, FieldOption
 from stemma.errors import UserError, counted
 
@@ -51,22 +50,21 @@ def compare(recipes: RecipesArgument, corpus: CorpusOption, out: OutOption, toke
             measure: MeasureOption = None, margin: MarginOption = None, processes: ProcessesOption = 1,
             dry_run: DryOption = False, overwrite: OverwriteOption = False, documents: DocumentsOption = "blank",
             field: FieldOption = "text", encoding: EncodingOption = "utf-8", errors: ErrorsOption = "strict",
-            json: JsonOption = False, debug: DebugOption = False) -> None:
+            device: DeviceOption = None, json: JsonOption = False, debug: DebugOption = False) -> None:
     """Train recipes on the same text, seeds and budget, and say which differences are more than noise.
 
     Example: stemma compare bert@tiny roberta@tiny --corpus notes.txt --tokens 1000000 --out lab
     """
-    from stemma.lab.comparison import compared_variants
-    from stemma.lab.experiment import Experiment
+    from stemma.lab.comparison import compare as run_it
+    from stemma.training.run import Reading
 
     names, changes = _parted(recipes)
     wanted = [size.strip() for size in sizes.split(",") if size.strip()] if sizes else []
-    variants = compared_variants(names, changes, wanted)
-    experiment = Experiment(
-        "compare", f"{', '.join(names)}: which learns more?", variants, **_asked(
-            corpus, tokens, flops, minutes, seeds, task, train, dev, epochs, measure, margin, documents, field,
-            encoding, errors), details={"sizes": wanted} if wanted else {}, command=_command())
-    _run(experiment, out, processes, dry_run, overwrite, json)
+    found = run_it(names, corpus, out, sizes=wanted, changes=changes, tokens=tokens, flops=flops, minutes=minutes,
+                   seeds=seeds, task=task or [], train=train or [], dev=dev or [], epochs=epochs, measure=measure,
+                   margin=margin, reading=Reading(documents, field, encoding, errors), command=_command(),
+                   processes=processes, dry_run=dry_run, overwrite=overwrite, show=sys.stderr.isatty(), notice=notice)
+    finish(found, out, json, dry_run, processes)
 
 
 def ablate(recipe: ChildArgument, corpus: CorpusOption, out: OutOption,
@@ -81,28 +79,25 @@ def ablate(recipe: ChildArgument, corpus: CorpusOption, out: OutOption,
            epochs: EpochsOption = 3.0, measure: MeasureOption = None, margin: MarginOption = None,
            processes: ProcessesOption = 1, dry_run: DryOption = False, overwrite: OverwriteOption = False,
            documents: DocumentsOption = "blank", field: FieldOption = "text", encoding: EncodingOption = "utf-8",
-           errors: ErrorsOption = "strict", json: JsonOption = False, debug: DebugOption = False) -> None:
+           errors: ErrorsOption = "strict", device: DeviceOption = None,
+           json: JsonOption = False, debug: DebugOption = False) -> None:
     """Which change was it? A recipe's changes, each added to its parent and each taken from the recipe.
 
     Example: stemma ablate roberta@tiny --corpus notes.txt --tokens 1000000 --out lab
     """
-    from stemma.lab.ablation import ablation
-    from stemma.lab.experiment import Experiment
-    from stemma.training.run import locate
+    from stemma.lab.comparison import ablate as run_it
+    from stemma.training.run import Reading
 
     names, changes = _parted(recipe)
     if len(names) != 1:
         raise UserError(f"one recipe is ablated at a time, and {len(names)} are given; `stemma compare` takes several.")
-    child, _, size = names[0].partition("@") if not names[0].endswith(".toml") else (names[0], "", "")
     told = [list(filter(None, one.replace(" ", ",").split(","))) for one in group or []]
-    variants, details = ablation(against, child, size or None, changes, told, apart or [],
-                                 own_corpus=locate(corpus)[0] is None, tasks=bool(task))
-    title = f"{variants[1].name} against {variants[0].name}: which change was it?"
-    experiment = Experiment("ablate", title, variants, **_asked(
-        corpus, tokens, flops, minutes, seeds, task, train, dev, epochs, measure, margin, documents, field, encoding,
-        errors),
-        details=details, command=_command())
-    _run(experiment, out, processes, dry_run, overwrite, json)
+    found = run_it(names[0], corpus, out, against=against, group=told, apart=apart or [], changes=changes,
+                   tokens=tokens, flops=flops, minutes=minutes, seeds=seeds, task=task or [], train=train or [],
+                   dev=dev or [], epochs=epochs, measure=measure, margin=margin,
+                   reading=Reading(documents, field, encoding, errors), command=_command(), processes=processes,
+                   dry_run=dry_run, overwrite=overwrite, show=sys.stderr.isatty(), notice=notice)
+    finish(found, out, json, dry_run, processes)
 
 
 def _parted(words: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -116,38 +111,6 @@ def _parted(words: Sequence[str]) -> tuple[list[str], list[str]]:
 def _command() -> str:
     """As it was typed."""
     return shlex.join(["stemma", *sys.argv[1:]])
-
-
-def _asked(corpus: list[str], tokens: int | None, flops: float | None, minutes: float | None, seeds: int,
-           task: list[str] | None, train: list[str] | None, dev: list[str] | None, epochs: float, measure: str | None,
-           margin: float | None, documents: str, field: str, encoding: str, errors: str) -> dict[str, Any]:
-    """What compare and ablate have in common, as an experiment takes it."""
-    from stemma.lab.comparison import allowance_of, tasks_of
-    from stemma.training.run import Reading, locate
-
-    if margin is not None and not 0 < margin < math.inf:
-        raise UserError(f"--margin must be a number greater than 0, not {margin:g}.")
-    folder, text = locate(corpus)
-    if text == ["-"]:
-        raise UserError("the lab reads its text more than once, which standard input does not allow; give a file.")
-    return {"allowance": allowance_of(tokens, flops, minutes), "seeds": tuple(range(seeds)), "corpus": folder,
-            "text": tuple(text), "reading": Reading(documents, field, encoding, errors),
-            "tasks": tasks_of(task or [], train or [], dev or [], epochs), "measure": measure, "margin": margin}
-
-
-def _run(experiment: Any, out: Path, processes: int, dry_run: bool, overwrite: bool, as_json: bool) -> None:
-    from stemma.lab.results import check_measure
-    from stemma.lab.work import run_experiment
-
-    check_measure(experiment)
-    if len(experiment.seeds) == 1:
-        notice("one seed shows no spread: differences are told, and no interval is claimed.")
-    if processes > 1 and experiment.allowance.unit == "minutes":
-        raise UserError("--processes and --minutes exclude each other: whoever shares the machine shares its time; "
-                        "leave --processes out, or give --tokens or --flops.")
-    found = run_experiment(experiment, out, processes=processes, dry_run=dry_run, overwrite=overwrite,
-                           show=sys.stderr.isatty(), notice=notice)
-    finish(found, out, as_json, dry_run, processes)
 
 
 def finish(found: dict[str, Any], out: Path, as_json: bool, dry_run: bool = False, processes: int = 1) -> None:

@@ -10,7 +10,7 @@ import typer
 
 from stemma.cli.family import ChangesArgument
 from stemma.cli.finetune import ModelOption
-from stemma.cli.output import DebugOption, JsonOption, notice
+from stemma.cli.output import DebugOption, DeviceOption, JsonOption, notice
 from stemma.cli.train import EncodingOption, ErrorsOption, OverwriteOption, SeedOption, finish
 
 
@@ -31,7 +31,8 @@ def multitask(
     steps: Annotated[int | None, typer.Option(metavar="N", help="Or so many steps.")] = None,
     minutes: Annotated[float | None, typer.Option(metavar="M", help="Or so many minutes.")] = None,
     seed: SeedOption = 0, encoding: EncodingOption = "utf-8", errors: ErrorsOption = "strict",
-    overwrite: OverwriteOption = False, json: JsonOption = False, debug: DebugOption = False,
+    overwrite: OverwriteOption = False, device: DeviceOption = None,
+    json: JsonOption = False, debug: DebugOption = False,
 ) -> None:
     """Teach a model several tasks at once: a shared network, a head for each task, and one folder that answers all of
     them (MT-DNN). Interrupted anywhere, `stemma resume` goes on.

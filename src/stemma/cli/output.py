@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from stemma.cli.streams import visible
+from stemma.device import ask_for
 from stemma.errors import UserError
 
 if TYPE_CHECKING:
@@ -21,6 +22,17 @@ if TYPE_CHECKING:
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")]
 DebugOption = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
+
+
+def _asked(device: str | None) -> str | None:
+    ask_for(device)
+    return device
+
+
+# What it says holds for all that the verb does; verbs need not hand it on.
+DeviceOption = Annotated[str | None, typer.Option("--device", metavar="cpu|cuda|mps|auto", callback=_asked,
+                                                  show_default="auto: cuda if there is one, else cpu",
+                                                  help="Where to compute; cuda:1 is the second one.")]
 
 
 def at_least(low: int, help: str, **more: Any) -> Any:

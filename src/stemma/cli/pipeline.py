@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from stemma.cli.output import DebugOption, JsonOption, columns, emit, notice
+from stemma.cli.output import DebugOption, DeviceOption, JsonOption, columns, emit, notice
 from stemma.cli.train import OverwriteOption
 
 
@@ -20,7 +20,8 @@ def pipeline(
     plan: Annotated[Path, typer.Argument(metavar="PLAN.toml", help="The stages, and what each learns from.")],
     out: Annotated[Path, typer.Option(metavar="RUN", show_default=False, help="The folder for all of it; in that of an "
                                       "earlier pipeline, only what changed is made again.")],
-    overwrite: OverwriteOption = False, json: JsonOption = False, debug: DebugOption = False,
+    overwrite: OverwriteOption = False, device: DeviceOption = None,
+    json: JsonOption = False, debug: DebugOption = False,
 ) -> None:
     """Carry out a plan of stages, each on top of the one before: general text, a domain's, a task's, the task itself.
 

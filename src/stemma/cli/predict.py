@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from stemma.cli.finetune import renamed
-from stemma.cli.output import DebugOption, JsonOption, columns, emit, notice
+from stemma.cli.output import DebugOption, DeviceOption, JsonOption, columns, emit, notice
 from stemma.cli.train import EncodingOption, ErrorsOption, OverwriteOption
 from stemma.cli.use import ModelArgument
 from stemma.errors import counted
@@ -42,7 +42,7 @@ def predict(
     form: Annotated[str | None, typer.Option("--format", metavar="NAME", help="Read the file as training does, for a "
                                              "data set (mrpc, conll2003) or a kind of task (tag).")] = None,
     encoding: EncodingOption = "utf-8", errors: ErrorsOption = "strict", overwrite: OverwriteOption = False,
-    json: JsonOption = False, debug: DebugOption = False,
+    device: DeviceOption = None, json: JsonOption = False, debug: DebugOption = False,
 ) -> None:
     """What a fine-tuned model says of each row: a JSON object a line, as soon as it is known, in little memory.
 
@@ -102,7 +102,7 @@ def evaluate(
     out: Annotated[Path | None, typer.Option(metavar="DIR", show_default="evaluation/FILE in the run",
                                              help="Where report.html, result.json and predictions.jsonl go.")] = None,
     encoding: EncodingOption = "utf-8", errors: ErrorsOption = "strict", overwrite: OverwriteOption = False,
-    json: JsonOption = False, debug: DebugOption = False,
+    device: DeviceOption = None, json: JsonOption = False, debug: DebugOption = False,
 ) -> None:
     """How good a fine-tuned model is on a file: metrics with 95% intervals, what it takes for what, its worst errors;
     all of it also in report.html. The default place is written anew each time.
@@ -137,6 +137,7 @@ def evaluate(
 
 def asked(model: str, task: str | None) -> tuple[Model, Card]:
     """The model and the task to be answered."""
+    from stemma.device import choose_device
     from stemma.errors import UserError
     from stemma.exchange.load import find_folder, load
 
@@ -144,7 +145,7 @@ def asked(model: str, task: str | None) -> tuple[Model, Card]:
     if (folder / "directions.json").is_file() and not (folder / "tasks.json").is_file():
         raise UserError(f"{model} writes texts: `stemma translate {model} FILE` has them, and with --reference they "
                         "are scored.")
-    loaded = load(folder)
+    loaded = load(folder, choose_device())
     for found in loaded.notices:
         notice(found)
     return loaded, loaded.card(task)

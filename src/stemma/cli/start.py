@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from stemma.cli.output import DebugOption, JsonOption, columns, emit, notice
+from stemma.cli.output import DebugOption, DeviceOption, JsonOption, columns, emit, notice
 from stemma.cli.train import SeedOption
 from stemma.errors import counted
 
@@ -22,7 +22,7 @@ def quickstart(out: Annotated[Path, typer.Option(metavar="DIR", help="Where ever
                    help="How long to pre-train; by default 4, and up to 8 on a slow machine.")] = None,
                seed: SeedOption = 0,
                overwrite: Annotated[bool, typer.Option("--overwrite", help="Begin anew in --out.")] = False,
-               json: JsonOption = False, debug: DebugOption = False) -> None:
+               device: DeviceOption = None, json: JsonOption = False, debug: DebugOption = False) -> None:
     """Pre-train a small ModernBERT on the text that ships with Python itself, and see what it was worth. No download.
 
     Interrupted, the same command goes on where it was.

@@ -12,7 +12,7 @@ import typer
 from stemma.cli.corpus import ColumnsOption, EmptyOption, TargetOption
 from stemma.cli.examples import show_examples, show_tokens
 from stemma.cli.family import ChangesArgument, RecipeArgument
-from stemma.cli.output import DebugOption, JsonOption, at_least, emit, notice
+from stemma.cli.output import DebugOption, DeviceOption, JsonOption, at_least, emit, notice
 from stemma.errors import UserError, counted
 
 CorpusOption = Annotated[list[str], typer.Option("--corpus", metavar="DIR|PATH", show_default=False,
@@ -43,7 +43,8 @@ def pretrain(recipe: RecipeArgument, corpus: CorpusOption,
              encoding: EncodingOption = "utf-8", errors: ErrorsOption = "strict", target: TargetOption = None,
              columns: ColumnsOption = "source,target", empty: EmptyOption = "refuse",
              tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Log for TensorBoard as well.")] = False,
-             overwrite: OverwriteOption = False, json: JsonOption = False, debug: DebugOption = False) -> None:
+             overwrite: OverwriteOption = False, device: DeviceOption = None,
+             json: JsonOption = False, debug: DebugOption = False) -> None:
     """Pre-train a recipe on a corpus or on raw text; interrupted anywhere, `stemma resume` goes on.
 
     Example: stemma pretrain bert@tiny --corpus notes.txt --out run --minutes 5 network.layers=4
@@ -60,7 +61,7 @@ def pretrain(recipe: RecipeArgument, corpus: CorpusOption,
 
 def resume(run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of an interrupted run.")],
            processes: Annotated[int | None, at_least(1, "Of a lab: so many cells at a time.")] = None,
-           json: JsonOption = False, debug: DebugOption = False) -> None:
+           device: DeviceOption = None, json: JsonOption = False, debug: DebugOption = False) -> None:
     """Go on with an interrupted run, or with a lab, or help with one.
 
     A run with a budget in steps or tokens ends in the very bytes it would have reached; one in minutes goes on for the
@@ -147,7 +148,8 @@ def inspect(recipe: Annotated[str, typer.Argument(metavar="RECIPE|MODEL", help="
             step: Annotated[int, at_least(0, "The batch of this step.")] = 0,
             seed: SeedOption = 0, documents: DocumentsOption = "blank", field: FieldOption = "text",
             encoding: EncodingOption = "utf-8", errors: ErrorsOption = "strict", target: TargetOption = None,
-            columns: ColumnsOption = "source,target", empty: EmptyOption = "refuse", json: JsonOption = False,
+            columns: ColumnsOption = "source,target", empty: EmptyOption = "refuse", device: DeviceOption = None,
+            json: JsonOption = False,
             debug: DebugOption = False) -> None:
     """A few training examples as readable text: what is hidden, replaced, permuted and kept, and who sees whom.
 
@@ -176,12 +178,13 @@ def inspect(recipe: Annotated[str, typer.Argument(metavar="RECIPE|MODEL", help="
 
 
 def _look_inside(model: str, text: str, more: bool, json: bool) -> None:
+    from stemma.device import choose_device
     from stemma.exchange.load import load
     from stemma.generation.look import look
 
     if more:
         raise UserError("--text looks at a finished model, which takes no --corpus and no changes; leave them out.")
-    loaded = load(model)
+    loaded = load(model, choose_device())
     for found in loaded.notices:
         notice(found)
     tokens = look(loaded, text)

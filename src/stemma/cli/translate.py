@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from stemma.cli.output import DebugOption, JsonOption, emit, notice, shown
+from stemma.cli.output import DebugOption, DeviceOption, JsonOption, emit, notice, shown
 from stemma.cli.streams import plain_texts
 from stemma.cli.train import EncodingOption, ErrorsOption, OverwriteOption
 from stemma.cli.use import ModelArgument
@@ -51,7 +51,7 @@ def translate(
     crop: Annotated[bool, typer.Option("--crop", help="Of a line that is too long read the beginning.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Translate also what looks like the target language.")] = False,
     encoding: EncodingOption = "utf-8", errors: ErrorsOption = "strict", overwrite: OverwriteOption = False,
-    json: JsonOption = False, debug: DebugOption = False,
+    device: DeviceOption = None, json: JsonOption = False, debug: DebugOption = False,
 ) -> None:
     """Translate text line by line with a model that writes from a source: a translator, a summariser, T5.
 
@@ -82,11 +82,12 @@ def translate(
     import time
 
     from stemma.corpus.directions import read_directions
+    from stemma.device import choose_device
     from stemma.exchange.load import find_folder, load
     from stemma.generation.translate import translate as run_it
 
     folder = find_folder(model)
-    loaded = load(folder)
+    loaded = load(folder, choose_device())
     for found in loaded.notices:
         notice(found)
     began = time.perf_counter()

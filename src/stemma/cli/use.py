@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from stemma.cli.output import DebugOption, JsonOption, console, emit, notice
+from stemma.cli.output import DebugOption, DeviceOption, JsonOption, console, emit, notice
 from stemma.cli.train import EncodingOption, ErrorsOption, FieldOption, OverwriteOption
 from stemma.errors import counted
 
@@ -20,19 +20,21 @@ def register(app: typer.Typer) -> None:
 
 
 def fill(model: ModelArgument, text: Annotated[str, typer.Argument(metavar="TEXT", help="Text with [MASK] in it.")],
-         top: Annotated[int, typer.Option(help="How many guesses to show.")] = 5, json: JsonOption = False,
+         top: Annotated[int, typer.Option(help="How many guesses to show.")] = 5, device: DeviceOption = None,
+         json: JsonOption = False,
          debug: DebugOption = False) -> None:
     """Guess the masked words of a text.
 
     Example: stemma fill run "the [MASK] of the list"
     """
+    from stemma.device import choose_device
     from stemma.exchange.load import generator_beside, load
     from stemma.generation.fill import fill as guess
 
     generator = generator_beside(model)
     if generator is not None:
         notice(f"{model} judges tokens and does not guess them; its generator does: {generator}")
-    loaded = load(generator or model)
+    loaded = load(generator or model, choose_device())
     for found in loaded.notices:
         notice(found)
     predictions = guess(loaded, text, top)
@@ -56,7 +58,8 @@ def embed(model: ModelArgument,
           pooling: Annotated[str, typer.Option(help="mean (over the tokens) or start (the first place).")] = "mean",
           normalize: Annotated[bool, typer.Option("--normalize", help="Scale every vector to length 1.")] = False,
           field: FieldOption = "text", encoding: EncodingOption = "utf-8", errors: ErrorsOption = "strict",
-          overwrite: OverwriteOption = False, json: JsonOption = False, debug: DebugOption = False) -> None:
+          overwrite: OverwriteOption = False, device: DeviceOption = None,
+          json: JsonOption = False, debug: DebugOption = False) -> None:
     """One vector for each line of text, as a numpy file.
 
     Example: stemma embed run sentences.txt --out vectors.npy
@@ -66,6 +69,7 @@ def embed(model: ModelArgument,
 
     import numpy as np
 
+    from stemma.device import choose_device
     from stemma.errors import UserError
     from stemma.exchange.load import load
     from stemma.files import make_folder, refuse_non_empty, write_atomically
@@ -77,7 +81,7 @@ def embed(model: ModelArgument,
     refuse_non_empty(out, overwrite)
     passages = read_passages(path, documents="line", field=field, encoding=encoding, errors=errors, notice=notice)
     texts = [passage.text for passage in passages if passage.begins]
-    loaded = load(model)
+    loaded = load(model, choose_device())
     for found in loaded.notices:
         notice(found)
     began = time.perf_counter()

@@ -35,8 +35,8 @@ DECODER_STARTS = get_args(CorpusSettings.model_fields["decoder_start"].annotatio
 TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "vocab.json", "merges.txt", "spiece.model", "tokenizer.model")
 
 
-def load(where: str | Path) -> Model:
-    """A model ready to be asked: in evaluation mode, in fp32, on the CPU."""
+def load(where: str | Path, device: torch.device | str = "cpu") -> Model:
+    """A model ready to be asked: in evaluation mode, in fp32, on the CPU unless it is to compute elsewhere."""
     folder = find_folder(where)
     config = _read_config(folder)
     if (folder / CHECKSUMS).is_file():
@@ -52,6 +52,7 @@ def load(where: str | Path) -> Model:
     if tokenizer is not None and tokenizer.vocab_size > model.network.vocabulary:
         model.notices.append(f"the tokenizer of {folder} has {tokenizer.vocab_size:,} tokens and the network knows "
                              f"{model.network.vocabulary:,}; the others cannot be used.")
+    model.network.to(device)
     return model
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -13,6 +13,7 @@ from stemma.lineage import Recipe
 from stemma.network.heads import Head
 from stemma.network.network import Network
 from stemma.network.streams import Stream
+from stemma.network.views import eval_view
 from stemma.text.tokenizer import Tokenizer
 from stemma.visibility import Causal, Full, Padded, Visibility
 
@@ -36,6 +37,12 @@ class Model:
     def device(self) -> torch.device:
         return next(self.network.parameters()).device
 
+    def in_eval_mode(self) -> Model:
+        """This model over its network in eval mode. A network in training stays in training: what is given back reads
+        the same parameters."""
+        network = eval_view(self.network)
+        return self if network is self.network else replace(self, network=network)
+
     @property
     def decodes(self) -> bool:
         """Whether it reads one text with an encoder and writes another with a decoder."""
@@ -55,8 +62,9 @@ class Model:
         parting = self.tokenizer.boundary(self.recipe.settings.corpus.boundary)
         return self.tokenizer.roles.get("begin") if parting is None else parting
 
-    def stream(self, input_ids: Tensor, attention_mask: Tensor | None = None,
-               token_type_ids: Tensor | None = None) -> Stream:
+    def inputs_of(self, input_ids: Tensor, attention_mask: Tensor | None = None,
+                  token_type_ids: Tensor | None = None) -> Stream:
+        """What the network reads: the ids with their mask and positions, on the model's device."""
         sees = self.sees
         if attention_mask is not None and not bool(attention_mask.all()):
             sees = sees & Padded(attention_mask.bool())
@@ -86,7 +94,7 @@ class Model:
     def hidden(self, input_ids: Tensor, attention_mask: Tensor | None = None, token_type_ids: Tensor | None = None,
                decoder_input_ids: Tensor | None = None) -> Tensor:
         """(B, L, width) of the last layer; of the decoder's, if there is one."""
-        streams = {"encoder": self.stream(input_ids, attention_mask, token_type_ids)}
+        streams = {"encoder": self.inputs_of(input_ids, attention_mask, token_type_ids)}
         if not self.decodes:
             if decoder_input_ids is not None:
                 raise UserError(f"{self.recipe.label} has no decoder, so decoder_input_ids have no place in it; leave "

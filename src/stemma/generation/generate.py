@@ -9,8 +9,7 @@ from __future__ import annotations
 import secrets
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -25,7 +24,7 @@ from stemma.generation.reader import Reader, read_rows
 from stemma.generation.sampling import uniform_numbers
 from stemma.generation.text import Ended, Writing, begin_writing, read_prompts
 from stemma.generation.ways import Scheme, needs_equal_lengths, scheme_of
-from stemma.network.packed import packed
+from stemma.network.packed import packed_view
 
 PAYS = 16  # steps after which packing the weights has paid for itself
 
@@ -88,6 +87,7 @@ class Job:
         self.seed = new_seed() if options.seed is None else options.seed
         self.named = model.network.vocabulary if model.tokenizer is None else model.tokenizer.vocab_size
         self.told = False
+        self._view: tuple[int, Model] | None = None
 
     def begin(self, prompt: int) -> Writing:
         return begin_writing(self.model, self.scheme, self.prompts[prompt], self.options)
@@ -128,35 +128,30 @@ class Job:
         ids, limits = self._of(batch)
         uniform = None if self.options.greedy else uniform_numbers(self.options, ids, [row.number for row in batch],
                                                                    self.seed).to(self.model.device)
-        with self.ready(len(batch)):
-            reader = read_rows(self.model, ids, self.options.cache)
-            yield from write(reader, writings, limits, self.options, uniform, self.scheme.ends, self.named)
+        reader = read_rows(self.for_rows(len(batch)), ids, self.options.cache)
+        yield from write(reader, writings, limits, self.options, uniform, self.scheme.ends, self.named)
         self.tell(reader)
 
     @torch.inference_mode()
     def search(self, batch: list[Row]) -> list[Completion]:
         ids, limits = self._of(batch)
-        with self.ready(len(batch) * self.options.beams):
-            reader = read_rows(self.model, ids, self.options.cache)
-            found = beam_search(reader, [partial(self.begin, row.prompt) for row in batch], limits, self.options,
-                                self.scheme.ends, self.named)
+        reader = read_rows(self.for_rows(len(batch) * self.options.beams), ids, self.options.cache)
+        found = beam_search(reader, [partial(self.begin, row.prompt) for row in batch], limits, self.options,
+                            self.scheme.ends, self.named)
         self.tell(reader)
         return [_completion(writing, row.prompt) for row, best in zip(batch, found, strict=True) for writing in best]
 
     def _of(self, batch: list[Row]) -> tuple[list[list[int]], list[int]]:
         return [self.prompts[row.prompt] for row in batch], [self.limits[row.prompt] for row in batch]
 
-    @contextmanager
-    def ready(self, rows: int) -> Iterator[None]:
-        """The network as it is asked, not as it is trained."""
-        network = self.model.network
-        training = network.training
-        network.eval()
-        try:
-            with packed(network, rows if self.options.tokens >= PAYS else 1):
-                yield
-        finally:
-            network.train(training)
+    def for_rows(self, rows: int) -> Model:
+        """The model over a view of its network that suits so many rows: the network itself is left as it is, since
+        other threads may be using it. Batches of equally many rows share the view, which ends with the job."""
+        rows = rows if self.options.tokens >= PAYS else 1
+        if self._view is None or self._view[0] != rows:
+            self._view = None  # never two copies of the weights at a time
+            self._view = rows, replace(self.model, network=packed_view(self.model.network, rows))
+        return self._view[1]
 
     def tell(self, reader: Reader) -> None:
         if reader.slid and not self.told:

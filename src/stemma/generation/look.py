@@ -20,7 +20,7 @@ def look(model: Model, text: str) -> list[dict[str, Any]]:
     if not encoding.ids:
         raise UserError("there is no text to look at; give a sentence.")
     ids = torch.tensor([encoding.ids])
-    stream = model.stream(ids, token_type_ids=torch.tensor([encoding.type_ids]))
+    stream = model.inputs_of(ids, token_type_ids=torch.tensor([encoding.type_ids]))
     with torch.inference_mode():
         hidden = model.network({"encoder": stream})
         found: list[dict[str, Any]] = [{"token": token} for token in tokenizer.tokens(encoding.ids)]

@@ -41,7 +41,7 @@ def score_tokens(reader: TextReader, texts: Sequence[np.ndarray],
     found = [np.full(len(text), np.nan) for text in texts]
     laid = [reader.lay(text) for text in texts]
     places = [0] * len(texts)  # how many of each were scored so far
-    with reader.reading():
+    with torch.inference_mode():
         for number, values in _score_laid(reader, laid):
             first = places[number] + (reader.start is None)
             found[number][first:first + len(values)] = values
@@ -72,7 +72,7 @@ def score_continuations(model: Model | TextReader, contexts: Sequence[str], cont
                                                    group.cut)
         watch(1)
 
-    with reader.reading():
+    with torch.inference_mode():
         pieces = [Piece(np.concatenate([group.context, group.tokens[0]]), len(group.tokens[0])) for group in alone]
         for index, values, likeliest in _score_pieces(reader, pieces):
             note(alone[index], 0, values, likeliest)

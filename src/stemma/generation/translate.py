@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from stemma.corpus.directions import Directions, read_directions
+from stemma.device import choose_device
 from stemma.errors import UserError
 from stemma.exchange.load import find_folder, load
 from stemma.exchange.model import Model
@@ -48,7 +49,7 @@ def translate(model: Model | str | Path, lines: str | Sequence[str], *, directio
     chosen = TranslateOptions(**choices)  # type: ignore[arg-type]
     if not isinstance(model, Model):
         folder = find_folder(model)
-        model, directions = load(folder), directions or read_directions(folder)
+        model, directions = load(folder, choose_device()), directions or read_directions(folder)
     lines = [lines] if isinstance(lines, str) else list(lines)
     names = where or [f"line {number}" for number in range(1, len(lines) + 1)]
     scheme = check_source(model)

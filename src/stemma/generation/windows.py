@@ -8,7 +8,6 @@ twice.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -41,13 +40,15 @@ class TextReader:
             how = "writes a text from a source" if way in FROM_SOURCE else "fills gaps"
             raise UserError(f"{model.recipe.label} {how} and does not read from one end, so a text has no "
                             "probability under it; use a causal or permuted model (such as gpt2 or xlnet).")
-        self.model, self.network = model, model.network
+        self.model = model.in_eval_mode()
+        self.network = self.model.network
         self.permuted = way == "permuted"
         self.backward = reads_backward(model)
         settings = model.recipe.settings
         kept = model.network.settings.memory
         self.remembers = kept is not None
-        self.memory = memory if memory is not None else kept and (kept.evaluation or kept.length)
+        usual = None if kept is None else kept.evaluation or kept.length
+        self.memory = usual if memory is None else memory
         most = getattr(settings.network.position, "maximum", None)
         # places beyond the sequence length may exist, and were never trained
         self.length = length if length is not None else min(settings.corpus.sequence_length, most or 2**31)
@@ -68,21 +69,6 @@ class TextReader:
         elif memory is not None and memory < 1:
             yield f"--memory {memory}", "must be 1 or more"
 
-    @contextmanager
-    def reading(self) -> Iterator[None]:
-        """While text is read: no gradients, no dropout, and the memory that was asked for."""
-        before, training = self.network.settings, self.network.training
-        if before.memory is not None:
-            kept = before.memory.model_copy(update={"evaluation": self.memory})
-            self.network.settings = before.model_copy(update={"memory": kept})
-        self.network.eval()
-        try:
-            with torch.inference_mode():
-                yield
-        finally:
-            self.network.settings = before
-            self.network.train(training)
-
     def lay(self, tokens: np.ndarray) -> np.ndarray:
         """In reading order, behind the token that parts texts where the vocabulary has one."""
         ordered = tokens[::-1] if self.backward else tokens
@@ -101,7 +87,7 @@ class TextReader:
 
     def new_cache(self, keep: bool = False) -> Cache | None:
         """What was read is kept where the model lives on it, or where somebody will come back to it."""
-        return self.network.new_cache() if keep or self.permuted or self.remembers else None
+        return self.network.new_cache(self.memory) if keep or self.permuted or self.remembers else None
 
     def begin(self, ids: Tensor, cache: Cache | None) -> None:
         """Read (B, L) tokens, so that what follows them can be guessed; see `guesses` for who reads the last one."""

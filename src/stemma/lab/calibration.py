@@ -15,6 +15,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from stemma.device import choose_device
 from stemma.exchange.load import load
 from stemma.files import write_atomically
 from stemma.json_files import damage, read_object
@@ -106,8 +107,8 @@ class Trial:
         shape = digest(cell.variant.recipe.values["network"], training.corpus.fingerprint,
                        cell.variant.recipe.settings.corpus.sequence_length)
         if shape not in self.shapes:
-            self.shapes[shape] = _timed(lambda: held_out_score(load(run), self.work.shared.stretches)) + sum(
-                self._task(run, task) for task in self.work.experiment.tasks)
+            asked = _timed(lambda: held_out_score(load(run, choose_device()), self.work.shared.stretches))
+            self.shapes[shape] = asked + sum(self._task(run, task) for task in self.work.experiment.tasks)
         return {"steps": steps, "tokens": round(steps * cost.tokens), "flops": steps * cost.flops,
                 "parameters": cost.parameters, "training_seconds": spent,
                 "seconds": opened + spent + closed + self.shapes[shape]}

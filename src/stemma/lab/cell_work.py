@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from stemma.device import choose_device
 from stemma.exchange.cards import Card
 from stemma.exchange.load import load
 from stemma.exchange.weights import SAFE
@@ -97,7 +98,7 @@ class Work:
         seconds before."""
         if cell.scores() is not None:
             return
-        scores = held_out_score(load(cell.run), self.shared.stretches)
+        scores = held_out_score(load(cell.run, choose_device()), self.shared.stretches)
         cost = self.costs.of(cell.variant)
         found = {"scores": stored_scores(scores), "digest": sha256(cell.run / MODEL / SAFE),
                  "flops_a_step": cost.flops, "span": [began, time.time()], "before": before}

@@ -1,15 +1,88 @@
-"""From what is typed to what is compared: variants, budget and tasks of an experiment."""
+"""`compare` and `ablate`: from what is asked to an experiment, its variants, budget and tasks, and to its results."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
+from stemma.device import takes_device
 from stemma.errors import UserError
-from stemma.lab.experiment import Allowance, LabTask, Variant
+from stemma.lab.ablation import ablation
+from stemma.lab.experiment import Allowance, Experiment, LabTask, Variant
+from stemma.lab.results import check_measure
+from stemma.lab.work import run_experiment
 from stemma.lineage import recipe
 from stemma.tasks.data.datasets import kind_of
+from stemma.training.run import Reading, locate
+
+Notice = Callable[[str], None]
+
+
+@takes_device
+def compare(recipes: Sequence[str], corpus: str | Sequence[str], out: str | Path, *, sizes: Sequence[str] = (),
+            changes: Sequence[str] = (), command: str = "", processes: int = 1, dry_run: bool = False,
+            overwrite: bool = False, device: str | None = None, show: bool = False,
+            notice: Notice = lambda text: None, **asked: Any) -> dict[str, Any]:
+    """Train recipes on the same text, seeds and budget, and say which differences are more than noise: what `stemma
+    compare --json` prints. `asked` are the other options of the verb: tokens, flops or minutes, seeds, task, train,
+    dev, epochs, measure, margin, reading.
+
+        stemma.compare(["bert@tiny", "roberta@tiny"], "notes.txt", "lab", tokens=1_000_000)["differences"]
+    """
+    variants = compared_variants(recipes, changes, sizes)
+    experiment = Experiment("compare", f"{', '.join(recipes)}: which learns more?", variants,
+                            **_common(corpus, **asked), details={"sizes": list(sizes)} if sizes else {},
+                            command=command)
+    return _run(experiment, Path(out), processes, dry_run, overwrite, show, notice)
+
+
+@takes_device
+def ablate(child: str, corpus: str | Sequence[str], out: str | Path, *, against: str | None = None,
+           group: Sequence[Sequence[str]] = (), apart: Sequence[str] = (), changes: Sequence[str] = (),
+           command: str = "", processes: int = 1, dry_run: bool = False, overwrite: bool = False,
+           device: str | None = None, show: bool = False, notice: Notice = lambda text: None,
+           **asked: Any) -> dict[str, Any]:
+    """Which change was it? A recipe's changes, each added to its parent and each taken from the recipe: what `stemma
+    ablate --json` prints. `asked` as for `compare`.
+
+        stemma.ablate("roberta@tiny", "notes.txt", "lab", tokens=1_000_000)["differences"]
+    """
+    name, _, size = child.partition("@") if not child.endswith(".toml") else (child, "", "")
+    paths = [corpus] if isinstance(corpus, str) else list(corpus)
+    variants, details = ablation(against, name, size or None, changes, group, apart,
+                                 own_corpus=locate(paths)[0] is None, tasks=bool(asked.get("task")))
+    title = f"{variants[1].name} against {variants[0].name}: which change was it?"
+    experiment = Experiment("ablate", title, variants, **_common(corpus, **asked), details=details, command=command)
+    return _run(experiment, Path(out), processes, dry_run, overwrite, show, notice)
+
+
+def _common(corpus: str | Sequence[str], *, tokens: int | None = None, flops: float | None = None,
+            minutes: float | None = None, seeds: int = 3, task: Sequence[str] = (), train: Sequence[str] = (),
+            dev: Sequence[str] = (), epochs: float = 3.0, measure: str | None = None, margin: float | None = None,
+            reading: Reading = Reading()) -> dict[str, Any]:
+    """What compare and ablate have in common, as an experiment takes it."""
+    if margin is not None and not 0 < margin < math.inf:
+        raise UserError(f"--margin must be a number greater than 0, not {margin:g}.")
+    folder, text = locate([corpus] if isinstance(corpus, str) else list(corpus))
+    if text == ["-"]:
+        raise UserError("the lab reads its text more than once, which standard input does not allow; give a file.")
+    return {"allowance": allowance_of(tokens, flops, minutes), "seeds": tuple(range(seeds)), "corpus": folder,
+            "text": tuple(text), "reading": reading, "tasks": tasks_of(task, train, dev, epochs), "measure": measure,
+            "margin": margin}
+
+
+def _run(experiment: Experiment, out: Path, processes: int, dry_run: bool, overwrite: bool, show: bool,
+         notice: Notice) -> dict[str, Any]:
+    check_measure(experiment)
+    if len(experiment.seeds) == 1:
+        notice("one seed shows no spread: differences are told, and no interval is claimed.")
+    if processes > 1 and experiment.allowance.unit == "minutes":
+        raise UserError("--processes and --minutes exclude each other: whoever shares the machine shares its time; "
+                        "leave --processes out, or give --tokens or --flops.")
+    return run_experiment(experiment, out, processes=processes, dry_run=dry_run, overwrite=overwrite, show=show,
+                          notice=notice)
 
 
 def compared_variants(names: Sequence[str], changes: Sequence[str], sizes: Sequence[str]) -> tuple[Variant, ...]:

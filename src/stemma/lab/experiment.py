@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from stemma.device import AUTO, asked_device
 from stemma.errors import UserError
 from stemma.files import make_folder
 from stemma.json_files import damage
@@ -91,6 +92,7 @@ class Experiment:
     command: str = ""  # to do it again
     details: Mapping[str, Any] = field(default_factory=dict)  # of an ablation or a claim
     margin: float | None = None  # of the deciding measure: smaller differences do not matter; None: its own
+    device: str = field(default_factory=lambda: asked_device() or AUTO)  # on which its cells are trained
     version: int = VERSION
 
     def write(self, folder: Path) -> None:
@@ -121,7 +123,7 @@ class Experiment:
                                                "another recipe, give it to `stemma compare`.")
             variants = tuple(Variant(one["name"], recipe(folder / one["recipe"]), one["role"], one["change"])
                              for one in stored["variants"])
-            return cls(**stored | {
+            return cls(**{"device": AUTO} | stored | {
                 "variants": variants, "allowance": Allowance(**stored["allowance"]), "seeds": tuple(stored["seeds"]),
                 "text": tuple(stored["text"]), "reading": Reading(**stored["reading"]),
                 "tasks": tuple(LabTask(**one) for one in stored["tasks"])})

@@ -14,10 +14,10 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from stemma.corpus.shards import Corpus
+from stemma.device import choose_device
 from stemma.lineage import Recipe
 from stemma.objectives import build_network, build_objectives
 from stemma.training.passes import Passes
-from stemma.training.precision import choose_device
 from stemma.training.supply import Supply
 
 EACH = 4  # steps that are counted of every sort

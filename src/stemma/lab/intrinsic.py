@@ -205,20 +205,16 @@ def _ask_words(model: Model, task: ObjectiveSettings, texts: _Texts) -> np.ndarr
     rows = _Rows.of(layout, texts)
     unknown = tokenizer.roles.get("unknown", -1)
     bits = np.array([texts.unspelt(number, ids == unknown) for number, ids in enumerate(texts.ids())])
-    training = model.network.training
-    model.network.eval()
-    try:
-        with torch.inference_mode():
-            for asked in _batches(rows):
-                ids, hidden, scored = rows.lay(asked)
-                real = np.arange(ids.shape[1]) < rows.lengths[asked[:, :1]]
-                segments = rows.segments[asked[:, 0], : ids.shape[1]]
-                states = _guesses(model, task, *map(torch.from_numpy, (ids, segments, real, hidden, scored)))
-                nats = _nats(model.token_head(), states, torch.from_numpy(ids[scored]))
-                owners = np.repeat(rows.document[asked[:, 0]], scored.sum(1))
-                np.add.at(bits, owners, nats.double().numpy() / math.log(2))
-    finally:
-        model.network.train(training)
+    model = model.in_eval_mode()
+    with torch.inference_mode():
+        for asked in _batches(rows):
+            ids, hidden, scored = rows.lay(asked)
+            real = np.arange(ids.shape[1]) < rows.lengths[asked[:, :1]]
+            segments = rows.segments[asked[:, 0], : ids.shape[1]]
+            states = _guesses(model, task, *map(torch.from_numpy, (ids, segments, real, hidden, scored)))
+            nats = _nats(model.token_head(), states, torch.from_numpy(ids[scored]))
+            owners = np.repeat(rows.document[asked[:, 0]], scored.sum(1))
+            np.add.at(bits, owners, nats.double().numpy() / math.log(2))
     return bits
 
 
@@ -238,9 +234,9 @@ def _guesses(model: Model, task: ObjectiveSettings, ids: Tensor, segments: Tenso
         asking = torch.arange(int(counts.max())) < counts[:, None]
         places = torch.zeros(asking.shape, dtype=torch.int64)
         places[asking] = scored.nonzero()[:, 1]
-        stream = model.stream(ids, real & ~hidden, segments)
+        stream = model.inputs_of(ids, real & ~hidden, segments)
         return model.network({"encoder": replace(stream, query=places.to(model.device))})[QUERY][asking]
-    stream = model.stream(ids.masked_fill(hidden, model.needs_tokenizer().role("mask")), real, segments)
+    stream = model.inputs_of(ids.masked_fill(hidden, model.needs_tokenizer().role("mask")), real, segments)
     wanted = scored.flatten().nonzero()[:, 0].to(model.device)
     return model.network({"encoder": replace(stream, wanted=wanted)})["encoder"].flatten(0, 1)[wanted]
 

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from stemma.device import AUTO, asked_device, device_asked, takes_device
 from stemma.errors import Interrupted, UserError, counted
 from stemma.files import Busy, NoSpace, folder_atomically, make_folder, only_here
 from stemma.lab.cell_work import Work
@@ -85,7 +86,8 @@ def run_experiment(experiment: Experiment, out: Path, *, processes: int = 1, dry
         return _work(lab, processes, show, notice)
 
 
-def resume_lab(out: Path, *, processes: int = 1, show: bool = False,
+@takes_device
+def resume_lab(out: Path, *, processes: int = 1, device: str | None = None, show: bool = False,
                notice: Notice = lambda text: None) -> dict[str, Any]:
     """Go on with an experiment, or help with one that others work on."""
     with _resumable(out):
@@ -132,7 +134,7 @@ def _work(lab: Lab, processes: int, show: bool, notice: Notice) -> dict[str, Any
     waiting = lab.open_cells()
     if len(waiting) < total:
         notice(f"{total - len(waiting)} of {counted(total, 'cell')} are there already.")
-    with _others(lab.folder, min(processes, len(waiting))):
+    with device_asked(asked_device() or lab.experiment.device), _others(lab.folder, min(processes, len(waiting))):
         (_in_turns if lab.experiment.allowance.unit == "minutes" else _one_by_one)(lab, show, notice, total)
     return conclude(lab)
 
@@ -204,7 +206,7 @@ def _others(folder: Path, processes: int) -> Iterator[None]:
         yield
         return
     share = share_cores(processes)
-    command = [sys.executable, "-m", "stemma", "resume", str(folder), "--json"]
+    command = [sys.executable, "-m", "stemma", "resume", str(folder), "--json", "--device", asked_device() or AUTO]
     with (folder / "workers.log").open("ab") as log:
         started = [subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
                                     env={**os.environ, "OMP_NUM_THREADS": str(share), PARENT: str(os.getpid())})

@@ -182,10 +182,11 @@ class Network(nn.Module):
             return state
         return self.new_cache()
 
-    def new_cache(self) -> Cache:
-        """For reading text bit by bit."""
+    def new_cache(self, limit: int | None = None) -> Cache:
+        """For reading text bit by bit. `limit`: how many positions a network with a memory keeps, if not as many as its
+        settings say."""
         memory = self.settings.memory
-        return Cache(None if memory is None else memory.evaluation or memory.length)
+        return Cache(None if memory is None else limit or memory.evaluation or memory.length)
 
     def _prepare(self, stream: Stream, memory: Memory | None, cache: Cache | None) -> StackInput:
         """Who sees whom and how far away, once for all layers."""
@@ -193,7 +194,8 @@ class Network(nn.Module):
         batch, length = stream.ids.shape
         sees, blank, keep = stream.sees, 0, None
         if chosen is not None:
-            reach = chosen.length if self.training else chosen.evaluation or chosen.length
+            reach = cache.limit if cache is not None and cache.limit is not None else \
+                chosen.length if self.training else chosen.evaluation or chosen.length
             if chosen.same_length:
                 sees = sees & Window(reach - 1, length)
             if chosen.start == "zeros":

@@ -1,20 +1,19 @@
 """Weights laid out once for many products with few rows: text that is written token by token.
 
 A product of eight rows with a matrix is bound by how fast the matrix can be read, and the plain layout is read badly:
-on the processors tried, oneDNN's blocked one takes half the time. It is a second copy of the weights, so it is made
-for as long as it pays and no longer. Where torch has no such product, nothing changes.
+on the processors tried, oneDNN's blocked one takes half the time. It is a second copy of the weights, so it belongs to
+a view of the network, which lives as long as it pays. Where torch has no such product, nothing changes.
 """
 
 from __future__ import annotations
-
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from stemma.network.heads import TokenScorer
+from stemma.network.network import Network
+from stemma.network.views import eval_view, view
 
 FEWEST = 3  # for one or two rows the plain layout is as fast
 
@@ -32,36 +31,45 @@ class PackedProduct:
         return torch.ops.mkldnn._linear_pointwise(x, self.packed, self.bias, "none", [], "")
 
 
-@contextmanager
-def packed(network: nn.Module, rows: int) -> Iterator[None]:
-    """While this lasts, the network's products are those of packed weights; the weights must not change meanwhile."""
-    changed: list[nn.Module] = []
-    try:
-        if rows >= FEWEST and _possible(network):
-            for module in network.modules():
-                if isinstance(module, nn.Linear):
-                    _replace(module, PackedProduct(module.weight, module.bias, rows))
-                    changed.append(module)
-                elif isinstance(module, TokenScorer):
-                    _replace(module, _Scores(module, PackedProduct(module.table, module.bias, rows)))
-                    changed.append(module)
-        yield
-    finally:
-        for module in changed:
-            del module.__dict__["forward"]
+class PackedLinear(nn.Linear):
+    """A linear layer of a view: its parameters are the network's, its product is a packed one."""
+
+    product: PackedProduct
+
+    def forward(self, input: Tensor) -> Tensor:
+        return self.product(input)
 
 
-class _Scores:
-    def __init__(self, scorer: TokenScorer, product: PackedProduct):
-        self.scorer, self.product = scorer, product
+class PackedScorer(TokenScorer):
+    """The scores of all tokens, by a packed copy of the embedding matrix."""
 
-    def __call__(self, hidden: Tensor) -> Tensor:
-        return self.product(self.scorer.prepare(hidden))
+    product: PackedProduct
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        return self.product(self.prepare(hidden))
 
 
-def _replace(module: nn.Module, forward: object) -> None:
-    """Past nn.Module's own bookkeeping, so that no weight is registered twice."""
-    module.__dict__["forward"] = forward
+def packed_view(network: Network, rows: int) -> Network:
+    """The network in eval mode, with packed weights if that pays for so many rows at a time. The weights must not
+    change while it is used."""
+    if rows < FEWEST or not _possible(network):
+        return eval_view(network)
+
+    def replace(module: nn.Module) -> nn.Module | None:
+        # by the exact class: what somebody derives from it may compute something else
+        if type(module) is nn.Linear:
+            return _become(module, PackedLinear, PackedProduct(module.weight, module.bias, rows))
+        if type(module) is TokenScorer:
+            return _become(module, PackedScorer, PackedProduct(module.table, module.bias, rows))
+        return None
+
+    return view(network, replace)
+
+
+def _become(module: nn.Module, kind: type[PackedLinear] | type[PackedScorer], product: PackedProduct) -> nn.Module:
+    packed = object.__new__(kind)
+    packed.__dict__.update(vars(module), product=product)
+    return packed
 
 
 def _possible(network: nn.Module) -> bool:

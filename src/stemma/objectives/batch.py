@@ -51,6 +51,7 @@ class Batch:
     together: int = 1  # so many neighbouring rows are one example, and are never computed apart
     tasks: tuple[str, ...] = ()  # the objectives to be scored
     share: float = 1.0  # of the step's rows that a slice has
+    held_out: bool = False  # judged, not learned from: without label smoothing and auxiliary losses
 
     def to(self, device: torch.device | str) -> Batch:
         return replace(self, streams={name: stream.to(device) for name, stream in self.streams.items()},

@@ -29,7 +29,7 @@ class DecoderTask(Objective):
         """Smoothed while learning; held-out text is judged without, so that its loss means what it always means."""
         target = batch.scores[HEAD]
         places = hidden[DECODER].flatten(0, 1).index_select(0, target.index)  # (N, width): filling goes no further
-        smoothing = self.settings.smoothing if network.training else 0.0
+        smoothing = 0.0 if batch.held_out else self.settings.smoothing
         return {self.name: network.head(HEAD).loss(places, target.labels, target.total, smoothing)}
 
     def baseline(self, batch: Batch, unigram: np.ndarray) -> dict[str, float]:

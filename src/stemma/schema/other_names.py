@@ -39,7 +39,7 @@ _OUT = (Here("--out"),)
 _VOCABULARY = (Here("--tokenizer", "a folder, which `stemma tokenizer train` makes"),
                Here("--corpus", "a corpus folder brings its own tokenizer; `stemma corpus build` makes one"))
 _MASKED = (Here("objective.masked_lm.rate"), Here("objective.span_corruption.rate"))
-_DEVICES = (Here("", "a run takes the one device it finds; there is no distributed training yet"),)
+_DEVICES = (Here("", "`--device` says where to compute; there is no distributed training yet"),)
 
 TABLE: dict[tuple[str, ...], tuple[Here, ...]] = {
     # how long, how much

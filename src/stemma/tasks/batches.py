@@ -114,4 +114,4 @@ def reading_batches(model: Model, learner: Learner, items: Sequence[Item]) -> It
             first = items[waiting[0]]
             size = max(1, READING // (first.length * len(first.rows)))
             chosen, waiting = waiting[:size], waiting[size:]
-            yield chosen, learner.batch(model, [items[number] for number in chosen])
+            yield chosen, replace(learner.batch(model, [items[number] for number in chosen]), held_out=True)

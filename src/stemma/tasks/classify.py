@@ -62,7 +62,7 @@ class Classifier(nn.Module):
         longest = max(map(len, rows))
         ids = torch.tensor([[*row, *[0] * (longest - len(row))] for row in rows])
         mask = torch.tensor([[1] * len(row) + [0] * (longest - len(row)) for row in rows])
-        hidden = self.network({"encoder": self.model.stream(ids, mask)})["encoder"]  # (B, L, width)
+        hidden = self.network({"encoder": self.model.inputs_of(ids, mask)})["encoder"]  # (B, L, width)
         if self.pooling == "start":
             return self.output(hidden[:, 0])
         weight = mask.to(hidden)[..., None]
@@ -78,7 +78,6 @@ class Classifier(nn.Module):
     @torch.inference_mode()
     def predict(self, texts: Sequence[str]) -> np.ndarray:
         """(texts,) the likeliest class of each."""
-        self.eval()
         rows = self.encode(texts)
         order = sorted(range(len(rows)), key=lambda i: len(rows[i]))
         found = np.zeros(len(rows), dtype=np.int64)

@@ -51,7 +51,7 @@ def _pool(model: Model, rows: list[list[int]], pooling: str, normalize: bool) ->
     longest = max(map(len, rows))
     mask = torch.tensor([[1] * len(row) + [0] * (longest - len(row)) for row in rows])
     ids = torch.tensor([row + [0] * (longest - len(row)) for row in rows])
-    hidden = model.network({"encoder": model.stream(ids, mask)})["encoder"]  # what reads; a decoder writes
+    hidden = model.network({"encoder": model.inputs_of(ids, mask)})["encoder"]  # what reads; a decoder writes
     if pooling == "mean":
         weight = mask.to(hidden)[..., None]
         vectors = (hidden * weight).sum(1) / weight.sum(1)

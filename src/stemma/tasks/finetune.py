@@ -12,6 +12,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from stemma.device import takes_device
 from stemma.errors import UserError
 from stemma.files import refuse_non_empty
 from stemma.lineage import Recipe
@@ -29,8 +30,11 @@ STRATEGY = ("layer_decay", "layer_decay_top", "frozen", "unfreeze", "fresh", "ke
 Notice = Callable[[str], None]
 
 
-def resume(out: str | Path, *, show: bool = False, notice: Notice = lambda text: None) -> dict[str, Any]:
-    """Go on with any run that was interrupted: a pre-training, a fine-tune up to its scores, or a whole pipeline."""
+@takes_device
+def resume(out: str | Path, *, device: str | None = None, show: bool = False,
+           notice: Notice = lambda text: None) -> dict[str, Any]:
+    """Go on with any run that was interrupted: a pre-training, a fine-tune up to its scores, or a whole pipeline; on
+    the device where it was, unless another one is asked for."""
     if (Path(out) / PIPELINE).is_file():
         return import_module("stemma.tasks.pipeline.pipeline").resume(out, show=show, notice=notice)
     _, plan = read_run(Path(out))

@@ -106,7 +106,7 @@ class LanguageLearner(Learner):
 
     def loss(self, network: Network, hidden: Hidden, batch: Batch) -> dict[str, Tensor]:
         found = self.task.loss(network, hidden, batch)
-        if not network.training:
+        if batch.held_out:
             return found
         target = batch.scores[LANGUAGE]
         places, table = hidden[ENCODER].flatten(0, 1)[target.index], network.embedding.tokens.weight

@@ -98,7 +98,7 @@ class Learner(ABC):
         used = torch.arange(longest) < lengths[:, None]
         network = model.recipe.settings.network
         parted = network.embedding.segments > 1 or network.attention.segments
-        stream = model.stream(ids, used, segments if parted else None)
+        stream = model.inputs_of(ids, used, segments if parted else None)
         stream = replace(stream, wanted=self.wanted(lengths, longest), keep=0, skips_filling=True)
         return Batch({ENCODER: stream}, *self.targets(items, longest), int(lengths.sum()), len(rows), lengths=lengths,
                      together=len(items[0].rows))

@@ -13,6 +13,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from stemma.device import takes_device
 from stemma.errors import Interrupted, UserError
 from stemma.exchange.cards import Card
 from stemma.exchange.load import load
@@ -45,9 +46,10 @@ Notice = Callable[[str], None]
 Sets = dict[str, list[Example]]
 
 
+@takes_device
 def multitask(plan: str | Path, start: str | Path, out: str | Path, *, epochs: float | None = None,
               steps: int | None = None, minutes: float | None = None, seed: int = 0, changes: Sequence[str] = (),
-              reading: Reading = Reading(), overwrite: bool = False, show: bool = False,
+              reading: Reading = Reading(), overwrite: bool = False, device: str | None = None, show: bool = False,
               notice: Notice = lambda text: None) -> dict[str, Any]:
     """Teach a model all tasks of a plan; returns what `--json` prints. The length holds for each stage: for all tasks
     together, and for each by itself."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,10 +11,11 @@ import numpy as np
 from stemma.exchange.cards import Card
 from stemma.exchange.model import Model
 from stemma.tasks.data.examples import Example
-from stemma.tasks.data.inputs import Asked, Place
+from stemma.tasks.data.inputs import Asked, Place, given_inputs, read_inputs
 from stemma.tasks.data.tags import as_iob2
 from stemma.tasks.learners import build_learner
-from stemma.tasks.learning import layout_of, predict
+from stemma.tasks.learning import layout_of
+from stemma.tasks.learning import predict as ask
 
 BILOU = {"L": "E", "U": "S"}  # the letters of BIOES that mean the same
 
@@ -26,9 +28,27 @@ def answer(model: Model, card: Card, chunks: Iterable[Sequence[Asked]]) -> Itera
             yield {**asked.told, **said, **found}
 
 
+def predict(model: Model, rows: str | Mapping[str, Any] | Sequence[str | Mapping[str, Any]] | Path,
+            task: str | None = None) -> list[dict[str, Any]]:
+    """What a fine-tuned model says of each row, in order: what `stemma predict` prints.
+
+        stemma.predict(model, ["a good film", "a dull one"])[0]["label"]
+        stemma.predict(model, {"question": "who reads?", "context": "The clerk reads."})[0]["answer"]
+        stemma.predict(model, pathlib.Path("reviews.tsv"))
+
+    A row is a text, or a dictionary with the columns of a table; a `Path` is a file, read as the verb reads it.
+    """
+    card = model.card(task)
+    if isinstance(rows, Path):
+        return list(answer(model, card, read_inputs(card.kind, rows)))
+    given = [rows] if isinstance(rows, str | Mapping) else list(rows)
+    return [{key: value for key, value in said.items() if key != "line"}
+            for said in answer(model, card, given_inputs(card.kind, given))]
+
+
 def predictions(model: Model, card: Card, examples: Sequence[Example]) -> list[Any]:
     learner = build_learner(card, layout_of(card, model.needs_tokenizer()))
-    return predict(model, learner, examples)
+    return ask(model, learner, examples)
 
 
 def entities(said: dict[str, Any], text: str, words: Sequence[Place]) -> list[dict[str, Any]]:

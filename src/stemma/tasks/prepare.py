@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from stemma.device import takes_device
 from stemma.errors import UserError
 from stemma.exchange.answers import answer_heads
 from stemma.exchange.cards import Card
@@ -77,9 +78,10 @@ class Task:
                 **({"style": self.style} if self.style else {})}
 
 
+@takes_device
 def finetune(task: Task, start: str | Path, out: str | Path, *, epochs: float | None = None, steps: int | None = None,
              minutes: float | None = None, seed: int = 0, changes: Sequence[str] = (), reading: Reading = Reading(),
-             trials: Trials | None = None, overwrite: bool = False, show: bool = False,
+             trials: Trials | None = None, overwrite: bool = False, device: str | None = None, show: bool = False,
              notice: Notice = lambda text: None) -> dict[str, Any]:
     """Teach a model a task from examples, several times over where there are `trials`; returns what `--json` prints."""
     length = Length(epochs, steps, minutes)

@@ -20,6 +20,7 @@ import numpy as np
 
 from stemma.corpus.build import build_corpus
 from stemma.corpus.shards import Corpus
+from stemma.device import takes_device
 from stemma.errors import UserError
 from stemma.exchange.load import load
 from stemma.exchange.model import Model
@@ -49,9 +50,10 @@ HELD_OUT = ("dev", "test")
 Notice = Callable[[str], None]
 
 
+@takes_device
 def finetune(start: str | Path, data: Data, out: str | Path, *, epochs: float | None = None, steps: int | None = None,
              minutes: float | None = None, beams: int = 4, seed: int = 0, changes: Sequence[str] = (),
-             reading: Reading = Reading(), overwrite: bool = False, show: bool = False,
+             reading: Reading = Reading(), overwrite: bool = False, device: str | None = None, show: bool = False,
              notice: Notice = lambda text: None) -> dict[str, Any]:
     """Train a model on pairs and score what it writes for the held-out ones; returns what `--json` prints."""
     run, length = Path(out), Length(epochs, steps, minutes)

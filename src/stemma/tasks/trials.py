@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from stemma.device import choose_device
 from stemma.errors import Interrupted, UserError
 from stemma.exchange.cards import Card
 from stemma.exchange.load import load
@@ -214,7 +215,7 @@ def together(run: Path, card: Card, members: Sequence[Path]) -> dict[str, Any]:
     items = {part: learner.items(some) for part, some in examples.items() if some}
     sums: dict[str, list[np.ndarray]] = {}
     for folder in members:
-        model = load(folder / MODEL)
+        model = load(folder / MODEL, choose_device())
         for part, some in items.items():
             answers = answers_of(model, learner, some)
             before = sums.get(part, [np.zeros_like(answer) for answer in answers])

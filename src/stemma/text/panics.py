@@ -9,8 +9,9 @@ from __future__ import annotations
 import os
 import re
 import sys
+import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 from tokenizers import Tokenizer as Backend
 
@@ -26,24 +27,43 @@ def has_foreign_regex(backend: Backend) -> bool:
     return any(pattern not in OWN for pattern in found)
 
 
+class _Silence:
+    """stderr leads nowhere while anybody needs it to. It belongs to the whole process, so that threads share one
+    redirection: the first one begins it and the last one ends it. What others print meanwhile is lost, which is why
+    only pipelines with foreign expressions ask for it."""
+
+    def __init__(self) -> None:
+        self._lock, self._users, self._kept = threading.Lock(), 0, -1
+
+    def __enter__(self) -> None:
+        with self._lock:
+            if not self._users:
+                if sys.stderr is not None:
+                    sys.stderr.flush()
+                self._kept, silent = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+                os.dup2(silent, 2)
+                os.close(silent)
+            self._users += 1
+
+    def __exit__(self, *raised: object) -> None:
+        with self._lock:
+            self._users -= 1
+            if not self._users:
+                os.dup2(self._kept, 2)
+                os.close(self._kept)
+
+
+_silence = _Silence()
+
+
 @contextmanager
 def no_panic(foreign: bool) -> Iterator[None]:
     """Run a pipeline; `foreign`: its messages are kept off stderr while it runs, since it prints before it raises."""
-    kept = -1
-    if foreign:
-        if sys.stderr is not None:
-            sys.stderr.flush()
-        kept, silent = os.dup(2), os.open(os.devnull, os.O_WRONLY)
-        os.dup2(silent, 2)
-        os.close(silent)
     try:
-        yield
+        with _silence if foreign else nullcontext():
+            yield
     except BaseException as error:
         if type(error).__name__ != "PanicException":
             raise
         raise UserError(f"the tokenizer cannot read this text ({str(error)[:160]}): a regular expression in its "
                         "tokenizer.json gives up; mend the expression, or use another tokenizer.") from None
-    finally:
-        if kept >= 0:
-            os.dup2(kept, 2)
-            os.close(kept)

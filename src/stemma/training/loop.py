@@ -33,7 +33,7 @@ from stemma.training.log import Log
 from stemma.training.optimizers import build_optimizer, set_learning_rate
 from stemma.training.passes import Passes
 from stemma.training.phases import Phase, phases_of
-from stemma.training.precision import choose_device, keep_memory, prepare_threads, resolve_precision
+from stemma.training.precision import device_of, keep_memory, prepare_threads, resolve_precision
 from stemma.training.progress import Progress
 from stemma.training.schedules import factor
 from stemma.training.selection import Best, Judge, Selection
@@ -54,7 +54,7 @@ class Loop:
         settings = recipe.settings.training
         self.run, self.recipe, self.settings, self.budget = run, recipe, settings, budget
         self.seed, self.notice, self.show = seed, notice, show
-        self.device = choose_device()
+        self.device = device_of(run, notice)
         self.threads = prepare_threads(settings.threads)
         self.precision = resolve_precision(settings.precision, self.device)
         keep_memory()

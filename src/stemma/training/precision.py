@@ -1,4 +1,5 @@
-"""Where and how exactly to compute: device, number format, threads, and memory that is not given back at every step."""
+"""Where and how exactly to compute: a run's device, number format, threads, and memory that is not given back at every
+step."""
 
 from __future__ import annotations
 
@@ -8,16 +9,29 @@ import os
 import platform
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 
 import torch
 
+from stemma.device import AUTO, asked_device, choose_device
+from stemma.training.run import PLAN, read_plan
+
 FORMATS = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 
-def choose_device() -> torch.device:
-    """The GPU if there is one. Apple's is not chosen: nothing here has been tried on it."""
-    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+def device_of(run: Path, notice: Callable[[str], None]) -> torch.device:
+    """Where a run computes: as is asked now, or else as its plan says, in which the answer is kept."""
+    if not (run / PLAN).is_file():
+        return choose_device()
+    plan = read_plan(run)
+    device = choose_device(asked_device() or plan.device)
+    if plan.device not in (AUTO, str(device)):
+        notice(f"{run} computed on {plan.device} before and goes on on {device}; from here on its numbers may differ "
+               "in their last digits from those of a run that stayed.")
+    if plan.device != str(device):
+        replace(plan, device=str(device)).write(run)
+    return device
 
 
 def resolve_precision(setting: str, device: torch.device) -> torch.dtype:

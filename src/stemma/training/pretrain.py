@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from stemma.corpus.directions import write_directions
 from stemma.corpus.shards import Corpus
+from stemma.device import takes_device
 from stemma.errors import Interrupted, UserError, counted
 from stemma.files import NoSpace, folder_atomically, only_here, refuse_non_empty, remove_leftovers
 from stemma.lineage import Recipe, recipe
@@ -43,13 +44,17 @@ Conclude = Callable[[Path, Plan, "Model", dict[str, Any], Notice], dict[str, Any
 Work = Callable[[Path, bool, Notice], dict[str, Any]]
 
 
+@takes_device
 def pretrain(chosen: Recipe | str, corpus: str | Path | Sequence[str], out: str | Path, *, steps: int | None = None,
              tokens: int | None = None, minutes: float | None = None, start: str | Path | None = None, seed: int = 0,
              changes: Sequence[str] = (), reading: Reading | None = None, overwrite: bool = False,
-             target: str | Path | Sequence[str] = (), tensorboard: bool = False, show: bool = False,
-             notice: Notice = lambda text: None) -> dict[str, Any]:
+             target: str | Path | Sequence[str] = (), tensorboard: bool = False, device: str | None = None,
+             show: bool = False, notice: Notice = lambda text: None) -> dict[str, Any]:
     """Pre-train a recipe on a corpus or on raw text, with `target` on two files whose lines are pairs; returns what
-    `--json` prints."""
+    `--json` prints.
+
+        stemma.pretrain("bert@tiny", corpus="notes.txt", out="run", steps=1000)["validation_loss"]
+    """
     run = Path(out)
     refuse_non_empty(run, overwrite)
     wanted = recipe(chosen, changes) if isinstance(chosen, str) else chosen

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from stemma.corpus.shards import FORMAT, MANIFEST
+from stemma.device import AUTO, asked_device
 from stemma.errors import UserError
 from stemma.files import folder_atomically
 from stemma.json_files import damage
@@ -60,6 +61,7 @@ class Plan:
     target: list[str] = field(default_factory=list)  # of parallel text: the files of the other side, in order
     task: dict[str, Any] | None = None  # of a fine-tune: which, and what its scoring must know
     split_first: bool = False  # of raw text, what is held out before a tokenizer is trained; earlier runs did not
+    device: str = field(default_factory=lambda: asked_device() or AUTO)  # what was asked for; once it runs, which it is
     version: int = VERSION
 
     def write(self, folder: Path) -> None:
@@ -93,6 +95,12 @@ def is_stream(path: str) -> bool:
 
 
 def read_run(out: Path) -> tuple[Recipe, Plan]:
+    plan = read_plan(out)
+    verify(out / RECIPE, _child(out, plan))
+    return recipe(out / RECIPE), plan
+
+
+def read_plan(out: Path) -> Plan:
     if not (out / PLAN).is_file():
         hint = "it has no run.json" if out.is_dir() else "there is no such folder"
         raise UserError(f"{out} is not a run: {hint}; give the folder that `stemma pretrain ... --out` made.")
@@ -102,9 +110,8 @@ def read_run(out: Path) -> tuple[Recipe, Plan]:
         raise UserError(f"{out} was made by another version of Stemma ({PLAN} says version {version}, this one reads "
                         f"{VERSION}); update Stemma, or start the run again.")
     with damage(out / PLAN, advice):
-        plan = Plan(**{**stored, "budget": Budget(**stored["budget"]), "reading": Reading(**stored["reading"])})
-    verify(out / RECIPE, _child(out, plan))
-    return recipe(out / RECIPE), plan
+        return Plan(**{"device": AUTO, **stored, "budget": Budget(**stored["budget"]),
+                       "reading": Reading(**stored["reading"])})
 
 
 def _child(out: Path, plan: Plan) -> str:

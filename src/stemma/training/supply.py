@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -123,7 +123,8 @@ class Supply:
                 rng = np.random.default_rng([VALIDATION_SEED, number, start])
                 for objective in group.objectives:
                     objective.corrupt(draft, rng)
-                made.append((group.objectives, finish(draft, group.visibility, group.kind.task)))
+                batch = finish(draft, group.visibility, group.kind.task)
+                made.append((group.objectives, replace(batch, held_out=True)))
         return made
 
     def epoch(self) -> Epoch:

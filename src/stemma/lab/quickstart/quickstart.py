@@ -20,6 +20,7 @@ from typing import Any
 
 from stemma.corpus.build import build_corpus
 from stemma.corpus.shards import Corpus
+from stemma.device import choose_device, takes_device
 from stemma.errors import Interrupted, UserError, counted
 from stemma.files import NoSpace, folder_atomically, write_atomically
 from stemma.json_files import damage
@@ -64,9 +65,10 @@ class Wishes:
     tests: int
 
 
+@takes_device
 def quickstart(out: str | Path = "quickstart", *, minutes: float | None = None, seed: int = 0, seeds: int = 3,
-               labels: int = 400, tests: int = 1000, overwrite: bool = False, show: bool = False,
-               say: Callable[[str], None] = lambda text: None,
+               labels: int = 400, tests: int = 1000, overwrite: bool = False, device: str | None = None,
+               show: bool = False, say: Callable[[str], None] = lambda text: None,
                notice: Callable[[str], None] = lambda text: None) -> dict[str, Any]:
     """Run what is not yet done of the story and return its numbers; `say` hears the beginning of each stage.
 
@@ -235,7 +237,7 @@ def _measure(folder: Path, wishes: Wishes, say: Callable[[str], None]) -> dict[s
     from stemma.lab.quickstart import measure
     from stemma.tasks.classify import Settings
 
-    model, corpus = load(folder / RUN), Corpus.open(folder / CORPUS)
+    model, corpus = load(folder / RUN, choose_device()), Corpus.open(folder / CORPUS)
     held_out = [line for line in _lines(folder / HELD_OUT) if line]
     with folder_atomically(folder / "held-out", overwrite=True) as place:
         build_corpus([folder / HELD_OUT], Tokenizer.load(folder / TOKENIZER), place / "corpus", sentences="line")

@@ -11,7 +11,7 @@ import csv
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import chain
+from itertools import chain, groupby
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +64,24 @@ def read_inputs(kind: str, path: str | Path, *, form: str | None = None, columns
         reader = _Rows(kind, name_of(file), columns)
         found = FORMATS.get(_suffix(file)) or ("jsonl" if first[1].startswith("{") else "plain")
         yield from getattr(reader, found)(chain([first], lines))
+
+
+def given_inputs(kind: str, rows: Sequence[str | Mapping[str, Any]],
+                 columns: Mapping[str, str] | None = None) -> Iterator[list[Asked]]:
+    """The same from memory: texts, or rows with named columns, in the order in which they are given."""
+    if not rows:
+        raise UserError("there is no row to answer; give a text, or a dictionary with named columns.")
+    reader = _Rows(kind, "the rows", columns)
+    for plain, run in groupby(enumerate(rows, 1), key=lambda row: isinstance(row[1], str)):
+        found = list(run)
+        if plain:
+            if blank := [number for number, text in found if not str(text).strip()]:
+                raise UserError(f"the rows, line {blank[0]} has no text; leave it out.")
+            yield from reader.plain((number, str(text)) for number, text in found)
+        else:
+            dicts = [dict(row) for _, row in found if not isinstance(row, str)]
+            yield reader._read(list(dict.fromkeys(key for row in dicts for key in row)), dicts,
+                               [number for number, _ in found])
 
 
 def _unanswered(example: Example) -> Example:

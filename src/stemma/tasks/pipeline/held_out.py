@@ -16,13 +16,13 @@ from torch import Tensor
 
 from stemma.corpus.shards import Corpus
 from stemma.corpus.view import split
+from stemma.device import choose_device
 from stemma.exchange.load import generator_beside, load
 from stemma.lineage import Recipe
 from stemma.network.network import Network
 from stemma.network.state import State
 from stemma.objectives import build_network, build_objectives
 from stemma.training.passes import Passes
-from stemma.training.precision import choose_device
 from stemma.training.supply import Supply
 from stemma.training.transplant import transplant
 

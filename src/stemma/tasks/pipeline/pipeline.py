@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from stemma.device import takes_device
 from stemma.errors import Interrupted, UserError
 from stemma.files import (
     NoSpace,
@@ -39,8 +40,9 @@ REPORT, CONTAMINATION = "report.md", "contamination.json"
 Notice = Callable[[str], None]
 
 
-def pipeline(path: str | Path, out: str | Path, *, overwrite: bool = False, show: bool = False,
-             notice: Notice = lambda text: None) -> dict[str, Any]:
+@takes_device
+def pipeline(path: str | Path, out: str | Path, *, overwrite: bool = False, device: str | None = None,
+             show: bool = False, notice: Notice = lambda text: None) -> dict[str, Any]:
     """Carry out a plan; in the folder of an earlier one, what is unchanged is reused. Returns what `--json` prints."""
     run, plan = Path(out), read_plan(path)
     known = is_pipeline(run) and not overwrite

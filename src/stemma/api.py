@@ -1,0 +1,209 @@
+"""Stemma in a notebook: a model with methods, and the verbs that take files on the command line as functions.
+
+    model = stemma.load("run")
+    model.fill("the [MASK] of the list")
+    model.generate("Once upon a time", tokens=40, seed=1)[0].text
+
+Each method and function calls what the verb of its name calls. None of them changes the model, so that any number of
+threads may use one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from stemma.device import choose_device
+from stemma.exchange import build as _build
+from stemma.exchange import load as _load
+from stemma.exchange import model as _model
+from stemma.lineage import Recipe
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from stemma.generation.generate import Completion
+    from stemma.generation.score import Continuation
+    from stemma.generation.translate import Translation
+
+Notice = Callable[[str], None]
+Rows = str | Mapping[str, Any] | Sequence[str | Mapping[str, Any]] | Path
+
+
+class Model(_model.Model):
+    """A model ready to be asked. `recipe`, `tokenizer` and `network` are its parts; `hidden` and `logits` are tensors;
+    the other methods take and give text."""
+
+    def fill(self, text: str, top: int = 5) -> list[dict[str, Any]]:
+        """For each [MASK] of the text, the likeliest tokens with their probabilities."""
+        from stemma.generation.fill import fill
+
+        return fill(self, text, top)
+
+    def generate(self, prompts: str | Sequence[str | Sequence[int]], **options: Any) -> list[Completion]:
+        """What follows each prompt. `options`: tokens, greedy, temperature, top_k, top_p, beams, completions, seed and
+        the others of `stemma.generation.options.Options`."""
+        from stemma.generation.generate import generate
+
+        return generate(self, prompts, **options)
+
+    def stream(self, prompt: str | Sequence[int], **options: Any) -> Iterator[str]:
+        """What follows one prompt, piece by piece while it is written; `options` as for `generate`."""
+        from stemma.generation.generate import stream
+
+        return stream(self, prompt, **options)
+
+    def embed(self, texts: str | Sequence[str], pooling: str = "mean", normalize: bool = False) -> np.ndarray:
+        """(texts, width): one vector for each text, its mean over the tokens or that of its first position."""
+        from stemma.tasks.embed import embed
+
+        return embed(self, [texts] if isinstance(texts, str) else texts, pooling, normalize)
+
+    def score(self, texts: str | Sequence[str], after: str | Sequence[str] = "") -> list[Continuation]:
+        """How probable each text is after another: its log-probability in nats, and whether greedy decoding would
+        write it. Without `after`, at the beginning of a text."""
+        from stemma.generation.score import score_continuations
+
+        asked = [texts] if isinstance(texts, str) else list(texts)
+        contexts = [after] * len(asked) if isinstance(after, str) else list(after)
+        return score_continuations(self, contexts, asked)
+
+    def predict(self, rows: Rows, task: str | None = None) -> list[dict[str, Any]]:
+        """What a fine-tuned model says of each row: a text, or a dictionary with the columns of a table."""
+        from stemma.tasks.predicting import predict
+
+        return predict(self, rows, task)
+
+    def translate(self, lines: str | Sequence[str], **choices: Any) -> list[Translation]:
+        """A translation of each line. `choices` are the fields of `stemma.generation.options.TranslateOptions`."""
+        from stemma.generation.translate import translate
+
+        return translate(self, lines, **choices)
+
+
+def load(where: str | Path, device: str | None = None) -> Model:
+    """A model from a run folder, its model/, a Hugging Face folder, or (with the extra `hub`) a hub id; in eval mode
+    and fp32. `device`: cpu, cuda, cuda:N, mps, or auto (the default): CUDA if there is any."""
+    return _with_methods(_load.load(where, choose_device(device)))
+
+
+def build(name: str | Recipe, vocab_size: int | None = None, changes: Sequence[str] = (),
+          device: str = "cpu") -> Model:
+    """A model of a recipe with random weights. `vocab_size` None is the published one. Draws from torch's global
+    generator: seed that for fixed weights."""
+    model = _with_methods(_build.build(name, vocab_size, changes))
+    model.network.to(choose_device(device))
+    return model
+
+
+def _with_methods(model: _model.Model) -> Model:
+    return Model(**{field.name: getattr(model, field.name) for field in fields(model)})
+
+
+def opened(model: _model.Model | str | Path) -> _model.Model:
+    """A model, or what lies in its folder."""
+    return model if isinstance(model, _model.Model) else load(model)
+
+
+def predict(model: _model.Model | str | Path, rows: Rows, task: str | None = None) -> list[dict[str, Any]]:
+    """What a fine-tuned model says of each row, in order: what `stemma predict` prints.
+
+        stemma.predict("tuned", ["a good film", "a dull one"])[0]["label"]
+        stemma.predict("tuned", pathlib.Path("reviews.tsv"))
+
+    A row is a text, or a dictionary with the columns of a table; a `Path` is a file, read as the verb reads it.
+    """
+    from stemma.tasks.predicting import predict
+
+    return predict(opened(model), rows, task)
+
+
+def embed(model: _model.Model | str | Path, texts: Sequence[str], pooling: str = "mean", normalize: bool = False,
+          notice: Notice = lambda text: None) -> np.ndarray:
+    """One vector for each text, as `stemma embed` writes them: (texts, width).
+
+        stemma.embed("run", ["a sentence", "another"]).shape
+    """
+    from stemma.tasks.embed import embed
+
+    return embed(opened(model), texts, pooling, normalize, notice)
+
+
+def perplexity(model: _model.Model | str | Path, paths: str | Path | Sequence[str], *, length: int | None = None,
+               stride: int | None = None, memory: int | None = None, by_document: bool = False,
+               documents: str = "blank", field: str = "text", encoding: str = "utf-8", errors: str = "strict",
+               notice: Notice = lambda text: None) -> dict[str, Any]:
+    """How well a language model predicts files of text: what `stemma perplexity --json` prints.
+
+        stemma.perplexity("run", "held-out.txt", stride=64)["bits_per_byte"]
+    """
+    from stemma.tasks.perplexity import perplexity
+    from stemma.text.readers import read_passages
+
+    passages = read_passages(_paths(paths), documents=documents, field=field, encoding=encoding, errors=errors,
+                             notice=notice)
+    return perplexity(opened(model), passages, length, stride, memory, by_document, notice)
+
+
+def evaluate(model: _model.Model | str | Path, data: str | Path, *, task: str | None = None, form: str | None = None,
+             columns: Mapping[str, str] | None = None, metrics: Sequence[str] = (), encoding: str = "utf-8",
+             errors: str = "strict", notice: Notice = lambda text: None) -> dict[str, Any]:
+    """How good a fine-tuned model is on a file with gold answers: what `stemma evaluate --json` prints, and under
+    "predictions" each example with what the model said of it.
+
+        stemma.evaluate("tuned", "test.tsv")["metrics"]["test"]["accuracy"]
+    """
+    from stemma.tasks.evaluating import Data
+    from stemma.tasks.evaluating import evaluate as judge
+
+    asked = opened(model)
+    found, rows = judge(asked, asked.card(task), Data(data, form, columns, encoding, errors), metrics, notice)
+    return {**found, "predictions": rows}
+
+
+def cloze(model: _model.Model | str | Path, path: str | Path, **options: Any) -> dict[str, Any]:
+    """Whether a model knows the missing word (LAMBADA, Children's Book Test): what `stemma cloze --json` prints.
+
+        stemma.cloze("run", "lambada_test.jsonl", limit=500)["accuracy"]
+    """
+    from stemma.tasks.cloze import cloze
+
+    return cloze(opened(model), path, **options)
+
+
+def prompt(model: _model.Model | str | Path, template: str | Path, data: str | Path, *,
+           examples: str | Path | None = None, **options: Any) -> dict[str, Any]:
+    """Classify, choose or answer by prompting: what `stemma prompt --json` prints, and the answers.
+
+        stemma.prompt("run", "sentiment.toml", "dev.tsv", shots=4, examples="train.tsv")["accuracy"]
+    """
+    from stemma.tasks.prompting import prompt
+    from stemma.tasks.template import examples_of, load_template
+    from stemma.text.tables import read_table
+
+    shape = load_template(Path(template))
+    rows, pool = (None if file is None else examples_of(shape, read_table(file, shape.columns or None))
+                  for file in (data, examples))
+    assert rows is not None
+    found, answers = prompt(opened(model), shape, rows, pool, **options)
+    return {**found, "predictions": answers}
+
+
+def finetune(task: str, model: str | Path, train: str | Path, dev: str | Path, out: str | Path, *,
+             test: str | Path | None = None, columns: Mapping[str, str] | None = None, metrics: Sequence[str] = (),
+             changes: Sequence[str] = (), **options: Any) -> dict[str, Any]:
+    """Teach a model a task from examples: what `stemma finetune TASK --json` prints. `task` is a kind (classify, pair,
+    regress, choice, qa, tag, rank) or a data set; for pairs of texts (seq2seq) see `stemma.tasks.seq2seq.finetune`.
+
+        stemma.finetune("classify", "run", "train.tsv", "dev.tsv", "tuned", epochs=3)["metrics"]["dev"]["accuracy"]
+    """
+    from stemma.tasks.prepare import Task, finetune
+
+    files = {"train": train, "dev": dev, **({} if test is None else {"test": test})}
+    return finetune(Task(task, files, columns, metrics), model, out, changes=changes, **options)
+
+
+def _paths(given: str | Path | Sequence[str]) -> list[str]:
+    return [str(given)] if isinstance(given, str | Path) else [str(path) for path in given]

@@ -1,0 +1,97 @@
+"""A view of a network: other modules, another mode, the same parameters; the network itself does not notice."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from closeness import assert_close
+from torch import Tensor, nn
+
+from stemma.lineage import recipe
+from stemma.network.network import Network
+from stemma.network.packed import PackedLinear, packed_view
+from stemma.network.streams import Stream
+from stemma.network.views import eval_view, view
+from stemma.objectives import build_network
+from stemma.visibility import Causal
+
+# sharing of every sort: heads tied to the embedding, layers that are one layer, a decoder that reads by the encoder's
+# embedding, a generator inside the network, an embedding in parts, relative positions
+KINDS = ["bert", "albert", "transformer", "electra", "transformer-xl", "t5", "modernbert", "universal-transformer"]
+SMALL = ["network.layers=2", "network.width=32", "network.heads=2", "network.feedforward=48"]
+
+
+def network_of(kind: str) -> Network:
+    torch.manual_seed(1)
+    head = ["network.attention.head_width=16"] if kind in ("transformer-xl", "t5") else []
+    return build_network(recipe(f"{kind}@tiny", [*SMALL, *head]), 60)
+
+
+def logits(network: Network) -> Tensor:
+    ids = torch.arange(24).view(4, 6)
+    streams = {"encoder": Stream(ids, Causal())}
+    if network.decoder is not None:
+        streams["decoder"] = Stream(ids.flip(0), Causal())
+    hidden = network(streams)["decoder" if network.decoder is not None else "encoder"]
+    return network.heads["vocabulary"](hidden) if "vocabulary" in network.heads else hidden
+
+
+def references(module: nn.Module) -> set[int]:
+    """Every module that can be reached from this one, also past nn.Module's own lists."""
+    found: dict[int, nn.Module] = {}
+    waiting: list[object] = [module]
+    while waiting:
+        one = waiting.pop()
+        if isinstance(one, nn.Module) and id(one) not in found:
+            found[id(one)] = one
+            waiting += vars(one).values()
+        elif isinstance(one, tuple | list):
+            waiting += one
+        elif isinstance(one, dict):
+            waiting += one.values()
+    return set(found)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@torch.no_grad()
+def test_a_view_shares_parameters_and_nothing_else(kind):
+    network = network_of(kind).train()
+    seen = view(network)
+    assert type(seen) is Network and not references(seen) & references(network)
+    assert len(references(seen)) == len(references(network))  # what was shared still is
+    assert all(one is other for one, other in zip(network.parameters(), seen.parameters(), strict=True))
+    assert list(seen.state_dict()) == list(network.state_dict())
+    assert all(module.training for module in network.modules())
+    assert not any(module.training for module in seen.modules())
+    found = logits(seen)
+    assert torch.equal(found, logits(network.eval()))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@torch.no_grad()
+def test_packed_weights_stand_beside_the_network(kind):
+    network = network_of(kind).eval()
+    before = [dict(vars(module)) for module in network.modules()]
+    packed = packed_view(network, 4)
+    linear = [module for module in network.modules() if type(module) is nn.Linear]
+    assert len(linear) == sum(type(module) is PackedLinear for module in packed.modules()) > 0
+    assert not any(type(module) is nn.Linear for module in packed.modules())
+    assert_close(logits(packed), logits(network))
+    assert [vars(module) for module in network.modules()] == before
+
+
+def test_a_network_in_eval_mode_is_its_own_view():
+    network = network_of("bert").eval()
+    assert eval_view(network) is network
+    network.heads.train()
+    seen = eval_view(network)
+    assert seen is not network and not seen.heads.training and network.heads.training
+
+
+def test_a_view_follows_the_weights():
+    network = network_of("bert").train()
+    seen = eval_view(network)
+    before = logits(seen)
+    with torch.no_grad():
+        network.encoder.blocks[0].feedforward.output.weight.mul_(2)
+    assert not torch.equal(before, logits(seen))

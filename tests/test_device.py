@@ -1,0 +1,103 @@
+"""Where to compute: one option for every verb that has a network, recorded in the run, refused in one sentence."""
+
+from __future__ import annotations
+
+import json
+import threading
+from pathlib import Path
+
+import pytest
+import torch
+from toy_tasks import save_model
+
+import stemma
+from stemma import cli
+from stemma.device import asked_device, choose_device, device_asked
+from stemma.training.precision import device_of
+from stemma.training.run import read_plan
+
+SMALL = ["network.width=16", "network.layers=1", "network.feedforward=16", "training.batch_size=2",
+         "training.threads=1"]
+WITHOUT = {"tree", "show", "diff", "average", "clean", "overlap"}  # verbs that ask no network anything
+
+
+def test_every_verb_with_a_network_has_the_option():
+    command = cli._command()
+    asked = {name: one for name, one in command.commands.items()
+             if name not in WITHOUT and not hasattr(one, "commands")}
+    asked |= {f"finetune {name}": one for name, one in command.commands["finetune"].commands.items()}
+    asked["claims run"] = command.commands["claims"].commands["run"]
+    assert len(asked) > 20
+    for name, verb in asked.items():
+        assert any("--device" in parameter.opts for parameter in verb.params), name
+
+
+@pytest.mark.parametrize(("name", "said"), [
+    ("gpu", '--device is "gpu"; choose auto, cpu, cuda, cuda:N (the N-th, from 0) or mps.'),
+    ("cuda", "there is no CUDA device here for --device cuda (torch sees none); choose cpu, or auto for the best"),
+    ("cuda:3", "there is no CUDA device here for --device cuda:3"),
+    ("mps", "there is no Apple GPU here for --device mps; choose cpu"),
+])
+def test_a_device_that_is_not_there(name, said, tmp_path, monkeypatch, capsys, corpus_folder):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
+    monkeypatch.chdir(tmp_path)
+    save_model(tmp_path / "bert")
+    for command in (["pretrain", "bert@tiny", "--corpus", str(corpus_folder), "--steps", "1", "--out", "run", *SMALL],
+                    ["fill", "bert", "the [MASK] reads"]):
+        assert cli.main([*command, "--device", name]) == 2
+        told = capsys.readouterr().err
+        assert told.startswith(f"error: {said}") and told.count("\n") == 1, told
+    assert not Path("run").exists() and asked_device() is None
+    with pytest.raises(stemma.UserError, match="device"):
+        stemma.load("bert", device=name)
+
+
+def test_the_run_says_where_it_computed(tmp_path, corpus_folder, capsys):
+    run = tmp_path / "run"
+    assert cli.main(["pretrain", "bert@tiny", "--corpus", str(corpus_folder), "--steps", "1", "--out", str(run),
+                     "--device", "cpu", *SMALL]) == 0
+    assert json.loads((run / "run.json").read_text())["device"] == "cpu"
+    assert json.loads((run / "result.json").read_text())["device"] == "cpu"
+    assert asked_device() is None
+    other = tmp_path / "other"
+    result = stemma.pretrain(stemma.recipe("bert@tiny", SMALL), str(corpus_folder), other, steps=1)
+    assert result["device"] == json.loads((other / "run.json").read_text())["device"] == choose_device().type
+    model = stemma.load(run, device="cpu")
+    assert model.device == torch.device("cpu")
+
+
+def test_a_run_goes_on_where_it_was_unless_it_is_told_otherwise(tmp_path, corpus_folder, monkeypatch):
+    run, said = tmp_path / "run", []
+    stemma.pretrain(stemma.recipe("bert@tiny", SMALL), str(corpus_folder), run, steps=1, device="cpu")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    assert device_of(run, said.append) == torch.device("cpu") and said == []  # `auto` would be cuda by now
+    with device_asked("cuda"):
+        assert device_of(run, said.append) == torch.device("cuda")
+    assert read_plan(run).device == "cuda" and len(said) == 1
+    assert "computed on cpu before and goes on on cuda" in said[0]
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(stemma.UserError, match="there is no CUDA device here for --device cuda"):
+        device_of(run, said.append)
+
+
+def test_runs_of_earlier_versions_take_what_there_is(tmp_path, corpus_folder):
+    run = tmp_path / "run"
+    stemma.pretrain(stemma.recipe("bert@tiny", SMALL), str(corpus_folder), run, steps=1)
+    stored = json.loads((run / "run.json").read_text())
+    del stored["device"]
+    (run / "run.json").write_text(json.dumps(stored))
+    (run / "checksums.json").unlink()
+    with device_asked("cpu"):
+        assert read_plan(run).device == "auto"
+
+
+def test_threads_do_not_see_what_others_asked_for():
+    seen = []
+    with device_asked("cpu"):
+        thread = threading.Thread(target=lambda: seen.append(asked_device()))
+        thread.start()
+        thread.join()
+        assert asked_device() == "cpu"
+    assert seen == [None] and asked_device() is None

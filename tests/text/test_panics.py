@@ -1,0 +1,27 @@
+"""Threads that run foreign pipelines at the same time leave stderr as it was."""
+
+import os
+import threading
+from pathlib import Path
+
+from stemma.text.panics import no_panic
+
+
+def test_stderr_comes_back_when_the_last_thread_is_done():
+    before = os.fstat(2)
+    inside, leave = threading.Event(), threading.Event()
+
+    def other() -> None:
+        with no_panic(foreign=True):
+            inside.set()
+            leave.wait(10)
+
+    with no_panic(foreign=True):
+        thread = threading.Thread(target=other)
+        thread.start()
+        assert inside.wait(10)
+    assert os.path.samestat(os.fstat(2), Path(os.devnull).stat())  # the other one still runs
+    leave.set()
+    thread.join()
+    after = os.fstat(2)
+    assert (after.st_dev, after.st_ino) == (before.st_dev, before.st_ino)

@@ -1,0 +1,81 @@
+"""Every recipe takes training steps on another device than the CPU, and looks at held-out text there.
+
+There is no GPU where these tests run; tests/pretended.py says what stands in for one, and why not FakeTensorMode.
+"""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from pretended import MixedDevicesError, device, pretended
+from toy_pairs import pairs, write_pairs
+
+from stemma import lineage
+from stemma.network.streams import Stream
+from stemma.objectives import build_network
+from stemma.training import precision
+from stemma.training.budget import Budget
+from stemma.training.pretrain import open_training
+from stemma.training.run import Plan, create_run
+from stemma.visibility import Full
+
+SMALL = ["network.layers=2", "network.width=32", "network.heads=2", "network.feedforward=48", "training.batch_size=4",
+         "corpus.sequence_length=32", "training.precision=fp32", "training.threads=1"]
+# What a step brings back to the CPU: each makes the program wait for the device, so that each needs a reason.
+RETURNS = {
+    "training/passes.py:train": "the losses of a step, all at once",
+    "training/loop.py:_clip": "the gradients' norm, which says whether the step is sound",
+    "training/loop.py:validate": "the losses on held-out text",
+    "network/ragged.py:worth_it": "how much of the batch is padding",
+    "network/stack.py:narrowed": "the most positions that a row wants",
+    "network/recurrent.py:running": "whether any position goes on",
+}
+ONE_STEP = 1e-9  # seconds: a loop that goes on so long takes one step
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(monkeypatch):
+    monkeypatch.setattr(precision, "choose_device", lambda name=None: device())
+
+
+def changes_of(name: str) -> list[str]:
+    settings = lineage.recipe(f"{name}@tiny").settings
+    changes = [*SMALL]
+    changes += ["network.attention.head_width=16"] if settings.network.attention.head_width else []
+    changes += ["network.memory.length=16"] if settings.network.memory else []
+    return changes
+
+
+@pytest.mark.parametrize("name", lineage.names())
+def test_a_step_of_every_recipe(name, tmp_path, text_file):
+    chosen = lineage.recipe(f"{name}@tiny", changes_of(name))
+    if "parallel" in chosen.settings.packings().values():
+        text_file = write_pairs(tmp_path / "pairs.tsv", pairs(60))
+    create_run(tmp_path / "run", chosen, Plan(None, [str(text_file)], Budget("steps", 9), 0), overwrite=False)
+    with pretended() as returned:
+        training = open_training(tmp_path / "run", False, lambda text: None)
+        with training.loop as loop:
+            before = {key: tensor.held.clone() for key, tensor in loop.network.state_dict().items()}
+            steps = 8 if any(task.starts for task in chosen.settings.objective.values()) else 3  # tasks take turns
+            for _ in range(steps):
+                loop.advance(ONE_STEP)
+            assert all(parameter.device == device() for parameter in loop.network.parameters())
+            with torch.no_grad():  # a wrapper's views are refused in inference mode, so that the mode is left out
+                found = type(loop).validate.__wrapped__(loop)  # type: ignore[attr-defined]
+    changed = [key for key, tensor in loop.network.state_dict().items() if not torch.equal(tensor.held, before[key])]
+    assert len(changed) > len(before) / 2
+    # the last of ernie-2's tasks have no held-out examples in so small a text
+    assert found["validation_loss"] > 0 if found["validation_losses"] else name == "ernie-2"
+    assert loop.course.step == steps
+    assert set(returned) <= set(RETURNS), "something new is brought back to the CPU; say here why, or leave it there"
+
+
+def test_what_is_mixed_is_found(tmp_path):
+    """The stand-in can fail: a stream that was left on the CPU is refused, by the line that met it."""
+    with pretended():
+        network = build_network(lineage.recipe("bert@tiny", SMALL), 60).to(device())
+        with pytest.raises(MixedDevicesError, match=r"mixes 1 tensors there .* at network/embed.py:forward"):
+            network({"encoder": Stream(torch.zeros(2, 6, dtype=torch.long), Full())})
+        sent = torch.ones(3).to(device())
+        assert sent.device == device() and (sent + 1).device == device() and float((sent * 2).sum()) == 6
+        assert sent.cpu().device == torch.device("cpu") and torch.zeros(2, device=device()).device == device()
