@@ -124,7 +124,9 @@ def summary(found: dict[str, Any]) -> str:
         counts[case["verdict"]] = counts.get(case["verdict"], 0) + 1
     told = ", ".join(f"{count} {verdict}" for verdict, count in sorted(counts.items()))
     aside = f"; recipes of one version alone: {', '.join(found['left_out'])}" if found["left_out"] else ""
-    return f"{len(found['cases'])} cases against {found['base'][:10]} in {found['seconds']:.0f} s: {told}{aside}"
+    count = len(found["cases"])
+    return (f"{count} case{'' if count == 1 else 's'} against {found['base'][:10]} in {found['seconds']:.0f} s: {told}"
+            f"{aside}")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

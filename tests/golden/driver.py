@@ -15,9 +15,10 @@ import random
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import numpy
@@ -36,12 +37,21 @@ class Starts:
         self.role = role
         self.folder = Path()
         self.networks: list[nn.Module] = []
+        self.read: dict[str, int] = {}  # the fewest numbers that a model had under a name
         self.notes: list[str] = []
         self.problems: list[str] = []
 
     def begin(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        self.folder, self.networks, self.notes, self.problems = folder, [], [], []
+        self.folder, self.networks, self.read, self.notes, self.problems = folder, [], {}, [], []
+
+    def mark(self, network: nn.Module, state: Mapping[str, Tensor]) -> None:
+        """Parameters that are read from a model, with how many of their numbers are: new tokens add rows to a table
+        that is otherwise read."""
+        for name, parameter in network.named_parameters(remove_duplicate=False):
+            if name in state:
+                self.read[name] = min(parameter.numel(), self.read.get(name, parameter.numel()))
+                setattr(parameter, LOADED, self.read[name])
 
     def take(self, network: nn.Module) -> None:
         if any(network is known for known in self.networks):  # an optimizer may be made of several
@@ -63,21 +73,23 @@ class Starts:
         matched = match(theirs, own)
         read, drawn = [], []
         for name, other in matched.pairs.items():
-            if name in loaded:
-                read += [] if same_bytes(theirs[name], own[other]) else [name]
-            elif (found := draw_verdict(theirs[name], own[other])) not in (EQUAL, ALIKE):
+            before, now, count = theirs[name], own[other].detach().clone(), loaded.get(name, 0)
+            if count:
+                read += [] if same_bytes(before.flatten()[:count], now.flatten()[:count]) else [name]
+                before, now = before.flatten()[count:], now.flatten()[count:]
+            if (found := draw_verdict(before, now)) not in (EQUAL, ALIKE):
                 drawn.append(f"{name} ({found})")
             with torch.no_grad():
                 own[other].copy_(theirs[name])
         alone = [*matched.only_base, *matched.only_new]
-        for names, said in ((read, "read from a model, start otherwise"), (drawn, "drawn, start otherwise"),
-                            (alone, "without a counterpart, start as they are")):
+        paired = [f"{old} with {new}" for old, new in matched.by_order]
+        for names, said, told in ((read, "read from a model, and not the same", self.problems),
+                                  (drawn, "drawn from another distribution", self.problems),
+                                  (alone, "without a counterpart", self.problems),
+                                  (paired, "paired by shape and order", self.notes)):
             if names:
-                self.problems.append(f"network {number}: {len(names)} parameters {said}, such as {names[0]}")
-        if matched.by_order:
-            (old, new), count = matched.by_order[0], len(matched.by_order)
-            self.notes.append(f"network {number}: {count} parameters paired by shape and order, such as {old} with "
-                              f"{new}")
+                told.append(f"network {number}: {said}: {names[0]}"
+                            + (f", and {len(names) - 1} more" if names[1:] else ""))
 
 
 def watch(starts: Starts) -> None:
@@ -90,19 +102,17 @@ def watch(starts: Starts) -> None:
 
     def reading(self: nn.Module, state: Any, *arguments: Any, **options: Any) -> Any:
         found = read(self, state, *arguments, **options)
-        for name, parameter in self.named_parameters(remove_duplicate=False):
-            if name in state:
-                setattr(parameter, LOADED, True)
+        starts.mark(self, state)
         return found
 
-    torch.optim.Optimizer.__init__ = made  # type: ignore[method-assign]
-    nn.Module.load_state_dict = reading  # type: ignore[method-assign]
+    torch.optim.Optimizer.__init__ = made
+    nn.Module.load_state_dict = reading
 
 
 def owner_of(parameters: Sequence[Tensor]) -> nn.Module:
     """The network that has these parameters: whoever makes an optimizer has it at hand, as a variable or in one."""
     wanted = set(map(id, parameters))
-    frame = sys._getframe(1)
+    frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         for value in frame.f_locals.values():
             for module in modules_of(value):

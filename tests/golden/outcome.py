@@ -82,8 +82,8 @@ def _weights(found: Outcome, name: str, base: Path, new: Path) -> None:
         return
     if found.largest is None or differ.largest > found.largest:
         found.largest, found.where = differ.largest, f"{name}: {differ.where}"
-    lonely = f", {differ.lonely} without a counterpart" if differ.lonely else ""
-    found.differences.append(f"{name}: {differ.unequal} tensors differ{lonely}, by {differ.largest:.2g} at most "
+    lonely = f", without a counterpart: {differ.lonely}" if differ.lonely else ""
+    found.differences.append(f"{name}: tensors that differ: {differ.unequal}{lonely}, by {differ.largest:.2g} at most "
                              f"({differ.where})")
 
 
@@ -98,14 +98,14 @@ def _log(found: Outcome, name: str, base: str, new: str) -> None:
             found.differences.append(f"{name}: {key} of step {step} is {_brief(before)}, now {_brief(after)}")
             return
     if len(entries[0]) != len(entries[1]):
-        found.differences.append(f"{name}: {len(entries[0])} lines, now {len(entries[1])}")
+        found.differences.append(f"{name}: lines: {len(entries[0])}, now {len(entries[1])}")
 
 
 def _values(found: Outcome, name: str, base: str, new: str) -> None:
     """A JSON document, or one a line."""
     lines = [[text] if name.endswith(".json") else text.splitlines() for text in (base, new)]
     if len(lines[0]) != len(lines[1]):
-        found.differences.append(f"{name}: {len(lines[0])} lines, now {len(lines[1])}")
+        found.differences.append(f"{name}: lines: {len(lines[0])}, now {len(lines[1])}")
         return
     told = [f"{key} is {_brief(before)}, now {_brief(after)}" for one, other in zip(*lines, strict=True)
             for key, before, after in unequal(_timeless(json.loads(one)), _timeless(json.loads(other)))]
@@ -177,7 +177,7 @@ def judge(case: Case, answers: dict[str, dict[str, Any]], work: Path) -> Report:
     report.notes = answers[NEW]["notes"]
     report.details = found.differences + answers[NEW]["problems"]
     if answers[BASE]["networks"] != answers[NEW]["networks"]:
-        report.details.append(f"{answers[BASE]['networks']} networks are trained, now {answers[NEW]['networks']}")
+        report.details.append(f"networks that are trained: {answers[BASE]['networks']}, now {answers[NEW]['networks']}")
     report.largest, report.where, report.first_step = found.largest, found.where, found.first_step
     if report.details:
         report.verdict = "differs"

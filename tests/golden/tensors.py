@@ -27,22 +27,22 @@ DISTANCE = 2.69  # Kolmogorov and Smirnov's, times sqrt(2 / n): 1 in a million b
 FEWEST = 32  # of fewer numbers no deviation is estimated
 
 EQUAL, ALIKE = "equal draw", "same distribution"
-LOADED = "loaded"  # the mark of a parameter that was read from a model and not drawn
+LOADED = "loaded"  # the mark of a parameter that was read from a model and not drawn: how many of its numbers
 
 
 def write_weights(file: Path, network: nn.Module) -> None:
     """The parameters, in their order (safetensors sorts them) and with their marks."""
     named = dict(network.named_parameters())
-    told = {"order": list(named), LOADED: [name for name, one in named.items() if getattr(one, LOADED, False)]}
+    loaded = {name: getattr(one, LOADED) for name, one in named.items() if hasattr(one, LOADED)}
     save_file({name: one.detach().clone().contiguous() for name, one in named.items()}, file,
-              {key: json.dumps(names) for key, names in told.items()})
+              {"order": json.dumps(list(named)), LOADED: json.dumps(loaded)})
 
 
-def read_weights(file: Path) -> tuple[dict[str, Tensor], set[str]]:
-    """The parameters in their order, and the names of those that were read from a model."""
+def read_weights(file: Path) -> tuple[dict[str, Tensor], dict[str, int]]:
+    """The parameters in their order, and of those that were read from a model how many numbers were."""
     with safe_open(file, framework="pt") as stored:
         told = {key: json.loads(names) for key, names in stored.metadata().items()}
-        return {name: stored.get_tensor(name) for name in told["order"]}, set(told[LOADED])
+        return {name: stored.get_tensor(name) for name in told["order"]}, told[LOADED]
 
 
 @dataclass(frozen=True)

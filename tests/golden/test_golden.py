@@ -164,9 +164,26 @@ def test_every_network_that_gets_an_optimizer_starts_with_the_weights_of_the_bas
         new.first.bias.zero_()
     torch.optim.Adam([{"params": list(new.b.parameters())}, {"params": list(new.first.parameters())}])
     assert torch.equal(new.first.weight, base.a.weight) and torch.equal(new.b.weight, read.b.weight)
-    assert starts.notes[0].startswith("network 1: 2 parameters paired by shape and order")
+    assert starts.notes[0].startswith("network 1: paired by shape and order: a.weight with first.weight, and 1")
     assert len(starts.problems) == 2  # b.weight was not read from a model here, and a bias is not drawn
     assert "read from a model" in starts.problems[0] and "now constant 0" in starts.problems[1]
+
+
+def test_rows_for_new_tokens_are_drawn_although_the_table_is_read(tmp_path):
+    old = nn.Embedding(20, 64)
+
+    def problems(role: str, read: torch.Tensor) -> list[str]:
+        starts, table = Starts(role), nn.Embedding(24, 64)
+        starts.begin(tmp_path)
+        starts.mark(old, old.state_dict())
+        with torch.no_grad():
+            table.weight[:20] = read
+        starts.mark(table, table.state_dict())
+        starts.take(table)
+        return starts.problems
+
+    assert problems(BASE, old.weight) == problems(NEW, old.weight) == []
+    assert problems(NEW, -old.weight) == ["network 1: read from a model, and not the same: weight"]
 
 
 def test_the_owner_of_parameters_is_found_from_where_they_are_used():

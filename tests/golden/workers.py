@@ -26,6 +26,7 @@ class Worker:
 
     def __init__(self, role: str, source: Path, work: Path, models: Path):
         self.role, self.source, self.work, self.models = role, source, work, models
+        self.ended = False
         self._start()
 
     def _start(self) -> None:
@@ -54,6 +55,8 @@ class Worker:
                    "commands": commands}
         self.process.stdin.write(json.dumps(request) + "\n")
         found = self._hear()
+        if found is None and self.ended:
+            raise RuntimeError("the comparison was stopped")
         if found is None:
             error = f"the process ended with {self.process.wait()}"
             self._start()
@@ -70,6 +73,7 @@ class Worker:
         return json.loads(line) if line else None
 
     def end(self) -> None:
+        self.ended = True  # before it dies, so that nobody replaces it
         self.process.kill()
         self.process.wait()
 
