@@ -14,6 +14,7 @@ from stemma.network.heads import Head
 from stemma.network.network import Network
 from stemma.network.streams import Stream
 from stemma.network.views import eval_view
+from stemma.schema.parts import FEATURES
 from stemma.text.tokenizer import Tokenizer
 from stemma.visibility import Causal, Full, Padded, Visibility
 
@@ -90,22 +91,49 @@ class Model:
             raise UserError(f"token_type_ids go up to {int(token_type_ids.max())}, and this network has {segments} "
                             f"segment{'s' if segments > 1 else ''}, counted from 0.")
 
-    @torch.no_grad()
-    def hidden(self, input_ids: Tensor, attention_mask: Tensor | None = None, token_type_ids: Tensor | None = None,
-               decoder_input_ids: Tensor | None = None) -> Tensor:
-        """(B, L, width) of the last layer; of the decoder's, if there is one."""
+    def streams_of(self, input_ids: Tensor, attention_mask: Tensor | None = None, token_type_ids: Tensor | None = None,
+                   decoder_input_ids: Tensor | None = None) -> dict[str, Stream]:
+        """What each part of the network reads."""
         streams = {"encoder": self.inputs_of(input_ids, attention_mask, token_type_ids)}
         if not self.decodes:
             if decoder_input_ids is not None:
                 raise UserError(f"{self.recipe.label} has no decoder, so decoder_input_ids have no place in it; leave "
                                 "them out.")
-            return self.network(streams)["encoder"]
+            return streams
         if decoder_input_ids is None:
             raise UserError(f"{self.recipe.label} writes with its decoder, which needs decoder_input_ids: what it has "
                             f"written so far, after {self.recipe.settings.corpus.decoder_start}.")
         self._check(decoder_input_ids, None)
-        streams["decoder"] = Stream(decoder_input_ids, Causal()).to(self.device)
-        return self.network(streams)["decoder"]
+        return {**streams, "decoder": Stream(decoder_input_ids, Causal()).to(self.device)}
+
+    @torch.no_grad()
+    def hidden(self, input_ids: Tensor, attention_mask: Tensor | None = None, token_type_ids: Tensor | None = None,
+               decoder_input_ids: Tensor | None = None) -> Tensor:
+        """(B, L, width) of the last layer; of the decoder's, if there is one."""
+        streams = self.streams_of(input_ids, attention_mask, token_type_ids, decoder_input_ids)
+        return self.network(streams)["decoder" if self.decodes else "encoder"]
+
+    @torch.no_grad()
+    def attention_scores(self, input_ids: Tensor, attention_mask: Tensor | None = None,
+                         token_type_ids: Tensor | None = None,
+                         decoder_input_ids: Tensor | None = None) -> dict[str, list[Tensor]]:
+        """The scores before the softmax, (B, heads, Q, K) of every layer, -inf where a position is not seen: of the
+        "encoder", and with a decoder of the "decoder" to its own text and "cross" to the encoder's output."""
+        chosen = self.recipe.settings.network.attention
+        if "scores" not in chosen.supports:
+            raise UserError(f"attention of kind {chosen.kind} {FEATURES['scores']}; {self.recipe.label} is built with "
+                            "it.")
+        streams = self.streams_of(input_ids, attention_mask, token_type_ids, decoder_input_ids)
+        found = self.network(streams, observe=True).attentions
+        return {part: [layer.masked_fill(layer <= torch.finfo(layer.dtype).min / 2, -torch.inf) for layer in layers]
+                for part, layers in found.items()}
+
+    def attentions(self, input_ids: Tensor, attention_mask: Tensor | None = None, token_type_ids: Tensor | None = None,
+                   decoder_input_ids: Tensor | None = None) -> dict[str, list[Tensor]]:
+        """What every head attends to: the probabilities, (B, heads, Q, K) of every layer, by part as in
+        `attention_scores`. A position that sees nothing (padding) has none."""
+        scores = self.attention_scores(input_ids, attention_mask, token_type_ids, decoder_input_ids)
+        return {part: [layer.softmax(-1).nan_to_num(0.0) for layer in layers] for part, layers in scores.items()}
 
     @torch.no_grad()
     def logits(self, input_ids: Tensor, attention_mask: Tensor | None = None, token_type_ids: Tensor | None = None,
