@@ -29,9 +29,15 @@ Part = TypeVar("Part", bound=Callable[..., Any])
 BASES = {
     "optimizer": "stemma.schema.training:OptimizerSettings",
     "schedule": "stemma.schema.training:ScheduleSettings",
+    "objective": "stemma.schema.task:ObjectiveSettings",
 }
 # slot -> kind -> the module that registers it, in the order in which kinds are listed
 BUILT_IN: dict[str, dict[str, str]] = {
+    "objective": {kind: f"stemma.objectives.{kind}" for kind in (
+        "masked_lm", "next_sentence", "span_boundary", "word_structure", "replaced_token", "sentence_order",
+        "sentence_reordering", "sentence_distance", "discourse_relation", "ir_relevance", "dialogue_lm",
+        "capitalisation", "token_document_relation", "causal_lm", "prefix_lm", "permutation_lm", "translation",
+        "masked_span_to_span", "denoise", "span_corruption")},
     "optimizer": dict.fromkeys(("adamw", "adam", "lamb", "adamax", "adafactor", "stable_adamw", "muon"),
                                "stemma.training.optimizers"),
     "schedule": dict.fromkeys(("linear", "noam", "cosine", "inverse_sqrt", "constant", "slanted_triangular",

@@ -45,7 +45,7 @@ class Model:
     @property
     def sees(self) -> Visibility:
         """How the model reads: up to each place, if it never learned anything else; otherwise all of the text."""
-        learned = {task.sees for task in self.recipe.settings.objective.values()}
+        learned = {task.visibility for task in self.recipe.settings.objective.values()}
         return Causal() if learned == {"causal"} else Full()
 
     @property

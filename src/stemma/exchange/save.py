@@ -64,7 +64,7 @@ def _values(model: Model) -> dict[str, Any]:
 def _reading(recipe: Recipe) -> set[str]:
     """The ways in which the objectives read; nobody over there reads a text from its end."""
     tasks = recipe.settings.objective.values()
-    return {"backward" if getattr(task, "direction", None) == "backward" else task.sees for task in tasks}
+    return {"backward" if getattr(task, "direction", None) == "backward" else task.visibility for task in tasks}
 
 
 def save(model: Model, folder: str | Path, overwrite: bool = False) -> None:

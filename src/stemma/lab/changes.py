@@ -25,10 +25,11 @@ from fnmatch import fnmatchcase
 from itertools import combinations
 from typing import Any
 
+from stemma import registry
 from stemma.errors import UserError, did_you_mean
 from stemma.lineage import COMMAND_LINE, Change, Recipe
 from stemma.schema.layers import at
-from stemma.schema.task import BaseObjective
+from stemma.schema.task import ObjectiveSettings
 
 SIZE = ("network.width", "network.layers", "network.heads", "network.feedforward", "network.attention.head_width",
         "network.decoder.layers")
@@ -227,8 +228,6 @@ def _belonging(changes: Sequence[Change], parent: Recipe, child: Recipe) -> Iter
 
 def _tasks_together(parent: Recipe, child: Recipe, keys: set[str]) -> Iterator[list[str]]:
     """Names of tasks whose coming, going, starting and stopping is one change."""
-    from stemma.objectives import OBJECTIVES
-
     before, after = parent.settings.objective, child.settings.objective
     gone, come = [name for name in before if name not in after], [name for name in after if name not in before]
     stayed = [name for name in after if name in before]
@@ -237,10 +236,10 @@ def _tasks_together(parent: Recipe, child: Recipe, keys: set[str]) -> Iterator[l
     def rows(name: str) -> tuple[Any, ...]:
         """What tasks share whose rows are the same."""
         task = everything[name]
-        return task.packing, getattr(task, "sees", None), task.single, task.pair, task.task_id
+        return task.packing, task.visibility, task.single, task.pair, task.task_id
 
-    def guessing(tasks: Mapping[str, BaseObjective]) -> set[str]:
-        return {name for name, task in tasks.items() if OBJECTIVES[task.kind].guesses_tokens}
+    def guessing(tasks: Mapping[str, ObjectiveSettings]) -> set[str]:
+        return {name for name, task in tasks.items() if registry.get("objective", task.kind).build.guesses_tokens}
 
     for old in gone:
         yield [old, *(new for new in come if everything[old].rearranges and everything[new].rearranges
@@ -258,7 +257,7 @@ def _tasks_together(parent: Recipe, child: Recipe, keys: set[str]) -> Iterator[l
                            if rows(other) == rows(name) and _staged(everything[other]))]
 
 
-def _staged(task: BaseObjective) -> bool:
+def _staged(task: ObjectiveSettings) -> bool:
     return task.starts > 0 or task.start_step > 0 or task.stops < 1
 
 

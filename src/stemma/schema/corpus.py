@@ -19,6 +19,8 @@ BUCKETED_PACKINGS: tuple[Packing, ...] = ("sentence", "parallel")  # a batch's r
 RUNNING_TEXT: tuple[Packing, ...] = ("full_sentences", "doc_sentences", "stream", "sentence")  # rows of one text, no B
 FILLED_PACKINGS: tuple[Packing, ...] = ("segment_pair", "sentence_pair", "full_sentences", "doc_sentences", "stream")
 TWO_TEXTS: tuple[Packing, ...] = ("segment_pair", "sentence_pair", "parallel")  # rows of A and B that stand alone
+PAIRS: tuple[Packing, ...] = ("segment_pair", "sentence_pair")  # A and B follow one another in running text
+ONE_DOCUMENT: tuple[Packing, ...] = ("doc_sentences",)  # a row is one stretch of one document
 TEMPLATE_ROLES = ("start", "separator", "begin", "end", "mask")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Collection, Iterator, Mapping
-from typing import Any, get_args
+from typing import Any, get_args, get_origin
 
 from pydantic import ValidationError
 from pydantic.fields import FieldInfo
@@ -13,7 +13,6 @@ from stemma import registry
 from stemma.errors import did_you_mean, nearest
 from stemma.schema.base import Settings, Slot
 from stemma.schema.layers import ABSENT, Problem, flatten
-from stemma.schema.objective import OBJECTIVE_KINDS, ObjectiveSettings
 from stemma.schema.other_names import for_key
 from stemma.schema.recipe import RecipeSettings
 
@@ -26,11 +25,12 @@ def known_keys(values: Mapping[str, Any], model: type[Settings] = RecipeSettings
     for name, field in model.model_fields.items():
         inner = values.get(name)
         inner = inner if isinstance(inner, Mapping) else {}
-        if field.annotation == dict[str, ObjectiveSettings]:
+        if (slot := _slot_of_each(field)) is not None:
             for task, table in inner.items():
                 kind = table.get("kind", task) if isinstance(table, Mapping) else None
-                if kind in list(OBJECTIVE_KINDS):
-                    yield from known_keys(table, OBJECTIVE_KINDS[kind], f"{prefix}{name}.{task}.")
+                found = registry.find(slot.name, kind) if isinstance(kind, str) else None
+                if found is not None and found.settings is not None:
+                    yield from known_keys(table, found.settings, f"{prefix}{name}.{task}.")
             continue
         choices = _choices(field)
         chosen = [member for member in choices if "kind" in member.model_fields
@@ -39,6 +39,13 @@ def known_keys(values: Mapping[str, Any], model: type[Settings] = RecipeSettings
             yield from known_keys(inner, (chosen or choices)[0], f"{prefix}{name}.")
         else:
             yield prefix + name
+
+
+def _slot_of_each(field: FieldInfo) -> Slot | None:
+    """Of a table of named parts: the slot whose kinds these are."""
+    if get_origin(field.annotation) is not dict:
+        return None
+    return next((mark for mark in get_args(get_args(field.annotation)[1])[1:] if isinstance(mark, Slot)), None)
 
 
 def _choices(field: FieldInfo) -> list[type[Settings]]:
@@ -89,7 +96,7 @@ def explain(error: ValidationError, values: Mapping[str, Any],
                 yield Problem(leaf, inner, _no_such_key(leaf, known, model))
         elif kind in ("union_tag_invalid", "union_tag_not_found"):
             allowed = [word.strip(" '") for word in context.get("expected_tags", "").split(",")] or []
-            allowed = [word for word in allowed if word] or list(OBJECTIVE_KINDS)
+            allowed = [word for word in allowed if word]
             chosen = value.get("kind", ABSENT) if isinstance(value, Mapping) else ABSENT
             yield Problem(f"{key}.kind", chosen, _one_of(chosen, allowed))
         elif kind == "literal_error":

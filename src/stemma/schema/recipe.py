@@ -11,8 +11,7 @@ from stemma.schema.base import Blame, Conflict, Settings
 from stemma.schema.corpus import PAIR_PACKINGS, TWO_TEXTS, CorpusSettings, parse_template
 from stemma.schema.finetuning import FinetuningSettings, unstated
 from stemma.schema.network import NetworkSettings
-from stemma.schema.objective import ObjectiveSettings
-from stemma.schema.task import BaseObjective
+from stemma.schema.task import AnyObjective, ObjectiveSettings
 from stemma.schema.tokenizer import TokenizerSettings
 from stemma.schema.training import TrainingSettings
 
@@ -47,7 +46,7 @@ class RecipeSettings(Settings):
     tokenizer: TokenizerSettings
     corpus: CorpusSettings
     network: NetworkSettings
-    objective: dict[str, ObjectiveSettings] = {}
+    objective: dict[str, AnyObjective] = {}
     training: TrainingSettings
     finetuning: FinetuningSettings = Field(default_factory=unstated)
 
@@ -105,7 +104,9 @@ class RecipeSettings(Settings):
                 yield (Blame(f"objective.{name}", "does not use the decoder: remove=network.decoder"),
                        Blame("network.decoder", f"objective.{name} does not use it: remove=network.decoder"))
         yield from self._generator_conflicts()
-        yield from self._boundary_conflicts()
+        yield from self._mask_conflicts()
+        for name, task in self.objective.items():
+            yield from task.conflicts_in(name, self)
         yield from self._layer_conflicts()
         segments = max(self.network.embedding.segments, 1)
         for key, template in self.templates().items():
@@ -121,8 +122,8 @@ class RecipeSettings(Settings):
         if self.network.generator is not None and self.objective and not judging:
             yield (Blame("network.generator", "no objective judges what it writes: add objective.replaced_token (or "
                                               "remove=network.generator)"),)
-        for number, (name, task) in enumerate(self.objective.items()):
-            if self.network.generator is not None and task.kind != "masked_lm" and not task.needs_generator:
+        for name, task in self.objective.items():
+            if self.network.generator is not None and not task.masks_tokens and not task.needs_generator:
                 yield (Blame(f"objective.{name}", "is not supported beside a generator, which reads the text in its "
                                                   "place (or remove=network.generator)"),
                        Blame("network.generator", f"is not supported beside objective.{name}"))
@@ -131,29 +132,14 @@ class RecipeSettings(Settings):
             if self.network.generator is None:
                 yield (Blame(f"objective.{name}", "judges what a generator wrote: set network.generator.multiplier"),
                        Blame("network.generator", f"objective.{name} needs it (or remove=objective.{name})"))
-            hides = [other for other in list(self.objective.values())[:number] if other.kind == "masked_lm"]
-            if not any(_serves(other, task) for other in hides):
-                what = "needs a masked_lm before it that sees both sides, reads the same rows and is active as long"
-                yield (Blame(f"objective.{name}", what), Blame("objective.masked_lm", f"objective.{name} {what}"))
 
-    def _boundary_conflicts(self) -> Iterator[Conflict]:
-        """Spans are those that a masked_lm hid, and there must be a place on either side of each."""
+    def _mask_conflicts(self) -> Iterator[Conflict]:
+        """What asks about masked tokens needs a task that masks them."""
         for number, (name, task) in enumerate(self.objective.items()):
-            if task.kind != "span_boundary":
-                continue
-            hides = [other for other in list(self.objective.values())[:number] if other.kind == "masked_lm"]
-            if not any(_serves(other, task) for other in hides):
+            masking = [other for other in list(self.objective.values())[:number] if other.masks_tokens]
+            if task.needs_masks and not any(_serves(other, task) for other in masking):
                 what = "needs a masked_lm before it that sees both sides, reads the same rows and is active as long"
                 yield (Blame(f"objective.{name}", what), Blame("objective.masked_lm", f"objective.{name} {what}"))
-            if self.network.embedding.cutoffs:
-                what = "one matrix for all tokens, and network.embedding.cutoffs parts it"
-                yield (Blame(f"objective.{name}", f"needs {what}"),
-                       Blame("network.embedding.cutoffs", f"objective.{name} needs {what}"))
-            for key, template in self.templates().items():
-                slots = [slot.name for slot in parse_template(template)]
-                if key.startswith(("corpus.", f"objective.{name}.")) and {slots[0], slots[-1]} & {"A", "B"}:
-                    what = "a special token on either side of the text"
-                    yield (Blame(key, f"objective.{name} needs {what}"), Blame(f"objective.{name}", f"needs {what}"))
 
     def _layer_conflicts(self) -> Iterator[Conflict]:
         """What cannot be asked of these layers."""
@@ -188,12 +174,12 @@ class RecipeSettings(Settings):
                                                     "learns: take adamw"))
 
 
-def _serves(masked: BaseObjective, judging: BaseObjective) -> bool:
+def _serves(masked: ObjectiveSettings, judging: ObjectiveSettings) -> bool:
     """Whether what one hides is there whenever the other judges it, in one pass."""
     alike = all(getattr(masked, key) == getattr(judging, key) for key in ("packing", "single", "pair", "task_id"))
     covers = masked.start_step <= judging.start_step and masked.starts <= judging.starts \
         and masked.stops >= judging.stops
-    return alike and covers and getattr(masked, "sees", None) == "full"
+    return alike and covers and masked.visibility == "full"
 
 
 class RecipeFile(Settings):

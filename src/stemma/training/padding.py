@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from stemma.objectives.classifiers import RowClassifier
 from stemma.schema.corpus import FILLED_PACKINGS
 from stemma.training.supply import Supply
 
@@ -20,7 +19,7 @@ def mostly_padding(supply: Supply) -> str | None:
         if 2 * lengths.mean() >= length:
             continue
         own = next((objective.name for objective in group.objectives if objective.settings.packing), None)
-        paired = any(isinstance(objective, RowClassifier) for objective in group.objectives)
+        paired = any(objective.judges_rows for objective in group.objectives)
         ways = [] if paired or group.packing == "full_sentences" else \
             [f"{'corpus' if own is None else f'objective.{own}'}.packing=full_sentences, which fills rows with "
              "sentences of several documents"]

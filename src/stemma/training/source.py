@@ -58,7 +58,7 @@ def reads_pairs(chosen: Recipe) -> bool:
     alike, but they stand beside running text, in a corpus."""
     settings = chosen.settings
     tasks = settings.objective.values()
-    judges = any(task.kind == "ir_relevance" for task in tasks)
+    judges = any(task.reads_relevance for task in tasks)
     return settings.corpus.packing == "parallel" or not judges and any(task.packing == "parallel" for task in tasks)
 
 

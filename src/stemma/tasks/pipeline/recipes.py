@@ -6,8 +6,7 @@ from stemma.errors import UserError
 from stemma.exchange.load import load
 from stemma.lineage import Recipe, recipe
 from stemma.objectives import build_objectives
-from stemma.objectives.classifiers import RowClassifier
-from stemma.schema.encoder_tasks import PAIRS
+from stemma.schema.corpus import PAIRS
 from stemma.tasks.finetune import gentle
 from stemma.tasks.pipeline.plan import PipelinePlan, Stage
 from stemma.tasks.prepare import BATCH_SIZE
@@ -55,7 +54,7 @@ def continued(chosen: Recipe, steps: int | None = None) -> Recipe:
     """A recipe to go on with: gently, and only with tasks that a text by itself can serve. How sentences hang together
     is left out (arXiv:2004.10964 adapts by masked tokens alone): the text of a task is often a sentence."""
     settings, tasks = chosen.settings, build_objectives(chosen)
-    asking = [task.name for task in tasks if task.needs_sentences or isinstance(task, RowClassifier)]
+    asking = [task.name for task in tasks if task.needs_sentences or task.judges_rows]
     left = [task for task in tasks if task.name not in asking]
     if not any(task.guesses_tokens for task in left):
         asking, left = [], tasks
