@@ -18,6 +18,8 @@ ROOT = Path(stemma.__file__).parent
 @pytest.fixture
 def own(monkeypatch):
     """Whatever a test registers is forgotten after it."""
+    for slot in BUILT_IN:
+        registry.entries(slot)
     monkeypatch.setattr(registry, "_known", dict(registry._known))
 
 

@@ -12,12 +12,12 @@ import stemma
 
 ROOT = Path(stemma.__file__).parent
 # From the top of the house down; a room may use those below it, and its own.
-FLOORS = ["cli", "lab", "tasks", "generation", "training", "exchange", "objectives", "network", "visibility", "corpus",
-          "text", "lineage", "toml", "schema", "registry", "stored", "files", "temporary", "json_files", "progress",
-          "errors"]
+FLOORS = ["cli", "extend", "lab", "tasks", "generation", "training", "exchange", "objectives", "network", "visibility",
+          "corpus", "text", "lineage", "toml", "schema", "plugins", "registry", "stored", "files", "temporary",
+          "json_files", "progress", "errors"]
 LEVEL = {room: len(FLOORS) - number for number, room in enumerate(FLOORS)}
-WITHOUT_TORCH = ["cli", "text", "corpus", "schema", "registry", "lineage", "toml", "stored", "files", "temporary",
-                 "json_files", "progress", "errors"]
+WITHOUT_TORCH = ["cli", "extend", "text", "corpus", "schema", "plugins", "registry", "lineage", "toml", "stored",
+                 "files", "temporary", "json_files", "progress", "errors"]
 WITHOUT_TORCH_FILES = ["training/optimizers.py", "training/schedules.py", "training/run.py", "training/budget.py",
                        "training/source.py", "training/pretrain.py"]
 FILES = sorted(path.relative_to(ROOT) for path in ROOT.rglob("*.py"))

@@ -16,13 +16,14 @@ from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 __all__ = ["Model", "Recipe", "UserError", "build", "fill", "generate", "load", "pretrain", "recipe", "resume", "save",
-           "stream", "translate"]
+           "stream", "translate", "use_plugin"]
 
 _HOMES = {"Model": "stemma.exchange.model", "load": "stemma.exchange.load", "save": "stemma.exchange.save",
           "build": "stemma.exchange.build", "Recipe": "stemma.lineage", "recipe": "stemma.lineage",
           "UserError": "stemma.errors", "pretrain": "stemma.training.pretrain", "resume": "stemma.tasks.finetune",
           "fill": "stemma.generation.fill", "generate": "stemma.generation.generate",
-          "stream": "stemma.generation.generate", "translate": "stemma.generation.translate"}
+          "stream": "stemma.generation.generate", "translate": "stemma.generation.translate",
+          "use_plugin": "stemma.plugins"}
 
 if TYPE_CHECKING:
     from stemma.errors import UserError
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from stemma.generation.generate import generate, stream
     from stemma.generation.translate import translate
     from stemma.lineage import Recipe, recipe
+    from stemma.plugins import use_plugin
     from stemma.tasks.finetune import resume
     from stemma.training.pretrain import pretrain
 

@@ -14,8 +14,9 @@ from typing import Any, NamedTuple, NoReturn
 
 from pydantic import ValidationError
 
-from stemma import toml
+from stemma import plugins, toml
 from stemma.errors import UserError, counted, did_you_mean
+from stemma.schema.base import parts_of
 from stemma.schema.layers import at, flatten, merged, nest, parse_changes, restated
 from stemma.schema.problems import Problem, explain, validate
 from stemma.schema.recipe import SECTIONS, SIZE_KEYS, RecipeFile, RecipeSettings, for_size
@@ -94,18 +95,23 @@ class Recipe:
         about = {"name": self.name, "size": self.size, "parent": self.parent, "title": self.title, "year": self.year,
                  "paper": self.paper, "summary": self.summary}
         stated = {key: origin for key, origin in self.origin.items() if origin != DEFAULT}
-        body = {key: value for key, value in about.items() if value is not None} | self.values | {"origin": stated}
+        used = {"plugins": found} if (found := plugins.used_by(parts_of(self.settings))) else {}
+        body = {key: value for key, value in about.items() if value is not None} | self.values | used
+        body["origin"] = stated
         return f"# {self.label} as it ran: every value resolved, and below who set it (otherwise a default).\n" \
                + toml.dumps(body)
 
 
-def recipe(name: str | Path, changes: Sequence[str] | Mapping[str, Any] = (), size: str | None = None) -> Recipe:
-    """Load "bert", "bert@tiny" or the path of a .toml file, with `key=value` changes on top."""
+def recipe(name: str | Path, changes: Sequence[str] | Mapping[str, Any] = (), size: str | None = None, *,
+           stored: bool = False) -> Recipe:
+    """Load "bert", "bert@tiny" or the path of a .toml file, with `key=value` changes on top. A file that the user names
+    may name plug-ins, which are loaded; one that is `stored` in a folder may not, and asks for those it was made with.
+    """
     text = str(name)
     if not text.endswith(".toml"):
         text, _, stated = text.partition("@") if ".toml@" not in text else text.rpartition("@")
         size = size or stated or None
-    chain = _chain(Path(text) if text.endswith(".toml") else _shipped(text))
+    chain = _chain(Path(text) if text.endswith(".toml") else _shipped(text), stored)
     file = chain[-1]
     found = _resolved(file, size) if file.top.origin is not None else _sized(_inherited(chain), chain, size)
     return found.typed(changes)
@@ -174,7 +180,8 @@ def _shipped(name: str) -> Path:
     return path
 
 
-def _read(path: Path) -> _File:
+def _read(path: Path, stored: bool | None = None) -> _File:
+    """One file; `stored` None only looks at it, and what it needs is neither loaded nor asked for."""
     try:
         text = path.read_text(encoding="utf-8")
         content = tomllib.loads(text)
@@ -192,6 +199,8 @@ def _read(path: Path) -> _File:
         problems = list(explain(error, about, RecipeFile))
         wrong = {found["loc"][0] for found in error.errors()}
         top = RecipeFile.model_validate({key: value for key, value in about.items() if key not in wrong})
+    if stored is not None and top.plugins:
+        _plug_in(path, top, stored)
     problems += [Problem(f"sizes.{size}.{key}", value, f"is not for a size to set.{did_you_mean(key, SIZE_KEYS)}")
                  for size, overlay in top.sizes.items() for key, value in flatten(overlay).items()
                  if not for_size(key, overlay.get("laptop") is True) and not (key == "laptop" and
@@ -200,11 +209,23 @@ def _read(path: Path) -> _File:
     return _File(path, text, top, sections, problems)
 
 
-def _chain(path: Path) -> list[_File]:
+def _plug_in(path: Path, top: RecipeFile, stored: bool) -> None:
+    """Load what a recipe names, or ask for it: a folder that a run or a model left, perhaps on another machine, never
+    makes us load code."""
+    within = [path.parent / file for file in ("run.json", "config.json")]
+    if isinstance(top.plugins, list) and not stored and top.origin is None and not any(map(Path.is_file, within)):
+        for name in top.plugins:
+            plugins.use_plugin(path.parent / name)
+        return
+    noted = top.plugins if isinstance(top.plugins, dict) else {Path(name).name: "" for name in top.plugins}
+    plugins.demand(noted, path.parent if any(map(Path.is_file, within)) else path, exact=stored)
+
+
+def _chain(path: Path, stored: bool = False) -> list[_File]:
     """A recipe's file and its ancestors', the oldest first."""
     chain: list[_File] = []
     while True:
-        file = _read(path)
+        file = _read(path, stored)
         chain.insert(0, file)
         parent = file.top.parent
         if parent is None or file.top.origin is not None:

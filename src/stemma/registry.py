@@ -57,6 +57,7 @@ class Registered:
 _known: dict[tuple[str, str], Registered] = {}
 _lock = threading.RLock()
 _asked_packages = False
+packages: dict[str, tuple[str, str]] = {}  # module -> name and version of the installed package that brought it
 
 
 def register(slot: str, kind: str, settings: type[Any] | None = None) -> Callable[[Part], Part]:
@@ -103,7 +104,7 @@ def find(slot: str, kind: str) -> Registered | None:
         if (slot, kind) not in _known and kind in BUILT_IN[slot]:
             importlib.import_module(BUILT_IN[slot][kind])
         if (slot, kind) not in _known:
-            _ask_packages()
+            ask_packages()
         return _known.get((slot, kind))
 
 
@@ -126,7 +127,7 @@ def settings_of(slot: str, values: Mapping[str, Any]) -> Any:
 def kinds(slot: str) -> list[str]:
     """The kinds of a slot: the built-in ones first."""
     with _lock:
-        _ask_packages()
+        ask_packages()
         return list(dict.fromkeys([*BUILT_IN[slot], *(kind for place, kind in _known if place == slot)]))
 
 
@@ -135,7 +136,25 @@ def entries(slot: str) -> list[Registered]:
     return [get(slot, kind) for kind in kinds(slot)]
 
 
-def _ask_packages() -> None:
+def of_module(module: str) -> list[Registered]:
+    """What one module has registered."""
+    return [entry for entry in _known.values() if entry.module == module]
+
+
+def forget(module: str) -> list[Registered]:
+    """Take back what one module has registered."""
+    gone = of_module(module)
+    for entry in gone:
+        del _known[entry.slot, entry.kind]
+    return gone
+
+
+def restore(entries: list[Registered]) -> None:
+    """Undo `forget`."""
+    _known.update({(entry.slot, entry.kind): entry for entry in entries})
+
+
+def ask_packages() -> None:
     """Import what installed packages bring, once, and only when something is asked for that may be theirs."""
     global _asked_packages
     if _asked_packages:
@@ -144,4 +163,13 @@ def _ask_packages() -> None:
     from importlib.metadata import entry_points
 
     for point in entry_points(group=ENTRY_POINTS):
-        point.load()
+        name, version = (point.dist.name, point.dist.version) if point.dist is not None else (point.name, "")
+        before = set(_known)
+        try:
+            point.load()
+        except Exception as error:
+            said = error.message if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
+            raise UserError(f"the parts of the package {name} ({point.value}) cannot be loaded: {said.rstrip('.')}; "
+                            f"update it, or uninstall it: pip uninstall {name}.") from error
+        packages.update({_known[key].module: (name, version) for key in set(_known) - before
+                         if _known[key].module not in BUILT_IN[key[0]].values()})

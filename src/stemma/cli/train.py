@@ -129,7 +129,7 @@ def _use(run: Path) -> str:
 
     if (run / "model" / "tasks.json").is_file():
         return f"predict {run} FILE"
-    trained = lineage.recipe(run / "recipe.toml")
+    trained = lineage.recipe(run / "recipe.toml", stored=True)
     way = way_of(trained)
     if way in FROM_SOURCE and "parallel" in trained.settings.packings().values():
         return f'translate {run} --text "..."'

@@ -95,7 +95,7 @@ def _read_config(folder: Path) -> dict[str, Any]:
 
 
 def _load_own(folder: Path, config: Mapping[str, Any]) -> Model:
-    own, weights = recipe(folder / RECIPE), read_weights(folder)
+    own, weights = recipe(folder / RECIPE, stored=True), read_weights(folder)
     check_own_sizes(folder, own, config, weights)
     stated = config.get("network")
     told = flatten(stated) if isinstance(stated, dict) else {}
@@ -134,7 +134,7 @@ def _load_family(folder: Path, config: Mapping[str, Any], family: Family, tokeni
     heads = family.heads_in(config, weights)
     removed = [key for head in heads for key in family.removes.get(head, ())]
     if (folder / RECIPE).is_file():
-        own, told_apart = agreed_in_family(folder, family, config, recipe(folder / RECIPE))
+        own, told_apart = agreed_in_family(folder, family, config, recipe(folder / RECIPE, stored=True))
         notices += told_apart
     else:
         own = _recipe_of(family, config, folder, tokenizer, removed)

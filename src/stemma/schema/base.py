@@ -7,7 +7,7 @@ registered (`registry.py`), looked up by its `kind` when a recipe is checked.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Annotated, Any, NamedTuple, get_args, get_origin
 
 from pydantic import (
@@ -86,6 +86,30 @@ class Slot:
 
 def _dumped(value: Settings, info: SerializationInfo) -> dict[str, Any]:
     return value.model_dump(mode=info.mode, exclude_none=bool(info.exclude_none))
+
+
+def slot_of(annotation: Any, metadata: Sequence[Any] = ()) -> Slot | None:
+    """The slot whose kinds may stand in a field of this type, by themselves or in a table or a list."""
+    mark = next((mark for mark in metadata if isinstance(mark, Slot)), None)
+    if mark is not None:
+        return mark
+    if get_origin(annotation) is Annotated:
+        inner, *marks = get_args(annotation)
+        return slot_of(inner, marks)
+    return next((found for each in get_args(annotation) if (found := slot_of(each)) is not None), None)
+
+
+def parts_of(settings: Settings) -> Iterator[registry.Registered]:
+    """Every registered part that these settings name."""
+    for name, field in type(settings).model_fields.items():
+        value, slot = getattr(settings, name), slot_of(field.annotation, field.metadata)
+        inside = value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else [value]
+        for each in inside:
+            kind = getattr(each, "kind", each)
+            if slot is not None and isinstance(kind, str):
+                yield registry.get(slot.name, kind)
+            if isinstance(each, Settings):
+                yield from parts_of(each)
 
 
 def limit(holds: Callable[[Any], bool], message: str) -> AfterValidator:

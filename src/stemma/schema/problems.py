@@ -11,7 +11,7 @@ from pydantic.fields import FieldInfo
 
 from stemma import registry
 from stemma.errors import did_you_mean, nearest
-from stemma.schema.base import Settings, Slot
+from stemma.schema.base import Settings, slot_of
 from stemma.schema.layers import ABSENT, Problem, flatten
 from stemma.schema.other_names import for_key
 from stemma.schema.recipe import RecipeSettings
@@ -25,7 +25,8 @@ def known_keys(values: Mapping[str, Any], model: type[Settings] = RecipeSettings
     for name, field in model.model_fields.items():
         inner = values.get(name)
         inner = inner if isinstance(inner, Mapping) else {}
-        if (slot := _slot_of_each(field)) is not None:
+        slot = slot_of(field.annotation, field.metadata)
+        if slot is not None and get_origin(field.annotation) is dict:
             for task, table in inner.items():
                 kind = table.get("kind", task) if isinstance(table, Mapping) else None
                 found = registry.find(slot.name, kind) if isinstance(kind, str) else None
@@ -41,16 +42,9 @@ def known_keys(values: Mapping[str, Any], model: type[Settings] = RecipeSettings
             yield prefix + name
 
 
-def _slot_of_each(field: FieldInfo) -> Slot | None:
-    """Of a table of named parts: the slot whose kinds these are."""
-    if get_origin(field.annotation) is not dict:
-        return None
-    return next((mark for mark in get_args(get_args(field.annotation)[1])[1:] if isinstance(mark, Slot)), None)
-
-
 def _choices(field: FieldInfo) -> list[type[Settings]]:
     """The tables that may stand in a field: one, or one for each registered kind."""
-    slot = next((mark for mark in field.metadata if isinstance(mark, Slot)), None)
+    slot = slot_of(field.annotation, field.metadata)
     if slot is not None:
         return [entry.settings for entry in registry.entries(slot.name) if entry.settings is not None]
     return [member for member in (field.annotation, *get_args(field.annotation))

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import Field
+from pydantic import Field, PlainValidator
 
 from stemma.schema.base import Blame, Conflict, Settings
 from stemma.schema.corpus import PAIR_PACKINGS, TWO_TEXTS, CorpusSettings, parse_template
@@ -182,6 +182,13 @@ def _serves(masked: ObjectiveSettings, judging: ObjectiveSettings) -> bool:
     return alike and covers and masked.visibility == "full"
 
 
+def _plugins(value: Any) -> Any:
+    inside = value.values() if isinstance(value, dict) else value if isinstance(value, list) else [None]
+    if all(isinstance(each, str) for each in inside):
+        return value
+    raise ValueError('must be a list of files, such as ["my_objective.py"]')
+
+
 class RecipeFile(Settings):
     """The top of a recipe file. The sections are a part of a recipe only, so they are checked after inheritance."""
 
@@ -192,6 +199,8 @@ class RecipeFile(Settings):
     summary: str | None = None
     remove: list[str] = []
     sizes: dict[str, dict[str, Any]] = {}
+    # a recipe lists files of code, beside its own, that register what it names; in the file of a run: name and SHA-256
+    plugins: Annotated[list[str] | dict[str, str], PlainValidator(_plugins)] = []
     # only in the file of a run, where everything is resolved:
     name: str | None = None
     size: str | None = None

@@ -104,7 +104,7 @@ def read_run(out: Path) -> tuple[Recipe, Plan]:
     with damage(out / PLAN, advice):
         plan = Plan(**{**stored, "budget": Budget(**stored["budget"]), "reading": Reading(**stored["reading"])})
     verify(out / RECIPE, _child(out, plan))
-    return recipe(out / RECIPE), plan
+    return recipe(out / RECIPE, stored=True), plan
 
 
 def _child(out: Path, plan: Plan) -> str:

@@ -45,7 +45,7 @@ def _recipe_of(stage: Stage, before: dict[str, Recipe]) -> Recipe:
         model = load(entry.model)
         return model.recipe.with_changes({"tokenizer.vocab_size": model.network.vocabulary}, ORIGIN)
     if entry.recipe is not None:
-        return recipe(entry.recipe, entry.changes)
+        return recipe(entry.recipe, entry.changes, stored=True)
     assert stage.after is not None
     return continued(before[stage.after], entry.steps).typed(entry.changes)
 
