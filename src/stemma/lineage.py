@@ -19,7 +19,8 @@ from stemma.errors import UserError, counted, did_you_mean
 from stemma.schema.base import parts_of
 from stemma.schema.layers import at, flatten, merged, nest, parse_changes, restated
 from stemma.schema.problems import Problem, explain, validate
-from stemma.schema.recipe import SECTIONS, SIZE_KEYS, RecipeFile, RecipeSettings, for_size
+from stemma.schema.recipe import SECTIONS, RecipeFile, RecipeSettings
+from stemma.schema.sizes import for_size, size_keys
 
 RECIPES = Path(__file__).parent / "recipes"
 DEFAULT = "default"
@@ -201,7 +202,7 @@ def _read(path: Path, stored: bool | None = None) -> _File:
         top = RecipeFile.model_validate({key: value for key, value in about.items() if key not in wrong})
     if stored is not None and top.plugins:
         _plug_in(path, top, stored)
-    problems += [Problem(f"sizes.{size}.{key}", value, f"is not for a size to set.{did_you_mean(key, SIZE_KEYS)}")
+    problems += [Problem(f"sizes.{size}.{key}", value, f"is not for a size to set.{did_you_mean(key, size_keys())}")
                  for size, overlay in top.sizes.items() for key, value in flatten(overlay).items()
                  if not for_size(key, overlay.get("laptop") is True) and not (key == "laptop" and
                                                                               isinstance(value, bool))]

@@ -71,7 +71,7 @@ class Model:
     def _check(self, input_ids: Tensor, token_type_ids: Tensor | None) -> None:
         """What would only be an index out of range further down."""
         settings = self.recipe.settings.network
-        limit = getattr(settings.position, "maximum", None)
+        limit = settings.longest
         if limit is not None and input_ids.shape[1] > limit:
             raise UserError(f"the input is {input_ids.shape[1]} tokens long and {self.recipe.label} reads at most "
                             f"{limit}; cut the text shorter.")

@@ -108,7 +108,7 @@ def write_model(model: Model, place: Path) -> None:
         config["pad_token_id"] = roles.get("padding")
         parted = network.embedding.segments > 0 or network.attention.segments
         single, pair = (_possible(template, roles, parted) for template in (single, pair))
-        model.tokenizer.save(place, single, pair, getattr(network.position, "maximum", None))
+        model.tokenizer.save(place, single, pair, network.longest)
     if family is not None:
         config |= {key: next((roles[role] for role in serving if role in roles), family.missing)
                    for key, serving in family.special.items()}

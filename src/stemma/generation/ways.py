@@ -114,7 +114,7 @@ def _token(model: Model, slot: Slot) -> int | None:
 
 def longest_text(model: Model) -> int | None:
     """How many tokens the network reads at once; None: any number. Further places may exist, and were not trained."""
-    most = getattr(model.recipe.settings.network.position, "maximum", None)
+    most = model.recipe.settings.network.longest
     return None if most is None else min(most, model.recipe.settings.corpus.sequence_length)
 
 

@@ -48,7 +48,7 @@ class TextReader:
         kept = model.network.settings.memory
         self.remembers = kept is not None
         self.memory = memory if memory is not None else kept and (kept.evaluation or kept.length)
-        most = getattr(settings.network.position, "maximum", None)
+        most = settings.network.longest
         # places beyond the sequence length may exist, and were never trained
         self.length = length if length is not None else min(settings.corpus.sequence_length, most or 2**31)
         self.stride = stride if stride is not None else max(1, self.length // 2)

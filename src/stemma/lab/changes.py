@@ -6,7 +6,8 @@ The rule, from two resolved recipes:
 1. Every value that differs is a change. A table that came or went as a whole is one change, and so is a table whose
    `kind` is another one with other keys.
 2. Changes that mean nothing without each other are one: the keys of a table whose `kind` changed, the keys of a line of
-   FAMILIES below, a part of the network with the tasks that cannot do without it (PARTS), and tasks that
+   FAMILIES below or of a task's own groups (`one_decision`), a part of the network with the tasks that cannot do
+   without it (PARTS), and tasks that
    - replace each other: sentence tasks of the same rows, or all tasks that guess tokens where none of them stayed;
    - came or went together and share rows that no other task reads;
    - are stages of one curriculum: `starts` and `stops` go with the tasks whose time begins or ends there.
@@ -48,9 +49,6 @@ FAMILIES: tuple[tuple[str, ...], ...] = (
     ("network.bias", "network.attention.bias"),
     ("network.initialization.*", "network.embedding.scale", "network.embedding.quiet", "network.attention.scale"),
 )
-# The same within one task.
-TASK_FAMILIES: tuple[tuple[str, ...], ...] = (
-    ("unit", "ngrams", "geometric", "longest", "together"), ("dynamic", "duplicates"), ("mask", "random"))
 PARTS = {"network.decoder": "needs_decoder", "network.generator": "needs_generator",
          "network.embedding.query": "needs_query"}
 WHOLE = ("tokenizer", "finetuning")  # sections of a recipe that are one decision
@@ -216,8 +214,8 @@ def _belonging(changes: Sequence[Change], parent: Recipe, child: Recipe) -> Iter
             yield matching(change.key.removesuffix("kind") + "*")
     for family in FAMILIES:
         yield matching(*family)
-    for name in child.settings.objective:
-        for leaves in TASK_FAMILIES:
+    for name, task in child.settings.objective.items():
+        for leaves in task.one_decision:
             yield matching(*(f"objective.{name}.{leaf}" for leaf in leaves))
     for part, needs_it in PARTS.items():
         yield matching(part, *(f"objective.{name}" for one in (parent, child)

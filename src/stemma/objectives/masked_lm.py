@@ -50,6 +50,9 @@ class MaskedLMSettings(ObjectiveSettings):
 
     roles = frozenset({"mask"})
     masks_tokens = True
+    size_keys = ("rate",)  # ELECTRA's largest hides more: a better generator leaves fewer of them wrong
+    one_decision = (("unit", "ngrams", "geometric", "longest", "together"), ("dynamic", "duplicates"),
+                    ("mask", "random"))
 
     @property
     def needs_packing(self) -> tuple[Packing, ...]:

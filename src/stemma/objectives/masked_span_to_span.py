@@ -33,6 +33,7 @@ class SpanToSpanSettings(DecoderTaskSettings):
     random: Probability = 0.1  # of the hidden: replaced by another token; the rest stays as it was
 
     roles = frozenset({"mask"})
+    one_decision = (("mask", "random"),)
 
     def conflicts(self) -> Iterator[Conflict]:
         yield from super().conflicts()

@@ -8,7 +8,7 @@ registered (`registry.py`), looked up by its `kind` when a recipe is checked.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Annotated, Any, NamedTuple, get_args, get_origin
+from typing import Annotated, Any, ClassVar, NamedTuple, get_args, get_origin
 
 from pydantic import (
     AfterValidator,
@@ -37,6 +37,11 @@ Conflict = tuple[Blame, ...]
 
 class Settings(BaseModel):
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid", allow_inf_nan=False)
+
+    # Keys of this table, or of tables inside it that do not say so themselves:
+    size_keys: ClassVar[tuple[str, ...]] = ()  # those that a size of a recipe may set
+    laptop_keys: ClassVar[tuple[str, ...]] = ()  # those that a laptop's size may set besides, with all keys below
+    one_decision: ClassVar[tuple[tuple[str, ...], ...]] = ()  # groups of keys that change together in an ablation
 
     def conflicts(self) -> Iterator[Conflict]:
         """Values that are fine alone and impossible together, with keys relative to this table."""

@@ -64,6 +64,8 @@ PairTemplate = Annotated[str, _holding("A", "B")]
 class FirstPhase(Settings):
     """Attention costs the square of the length, so BERT sees short examples first."""
 
+    size_keys = ("batch_size", "warmup_steps")
+
     share: Share  # of the budget
     sequence_length: Count
     batch_size: Count | None = None  # sequences a step in this phase; None = training.batch_size
@@ -80,6 +82,8 @@ class Mixture(Settings):
 
 
 class CorpusSettings(Settings):
+    size_keys = ("sequence_length",)
+
     packing: Packing
     sequence_length: Count
     short_probability: Probability = 0.0  # how often an example is made shorter than it could be

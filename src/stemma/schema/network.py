@@ -223,6 +223,11 @@ class NetworkSettings(Settings):
     sharing: Literal["none", "all", "attention", "feedforward"] = "none"  # what all layers have in common (ALBERT)
     generator: GeneratorSettings | None = None
 
+    @property
+    def longest(self) -> int | None:
+        """How many tokens can be read at once; None: any number."""
+        return getattr(self.position, "maximum", None)
+
     def of_generator(self) -> NetworkSettings:
         """The generator's own: a network without a generator, narrower by the multiplier, over the same embedding. Its
         heads become as many fewer, and fewer still where its width could not be parted among them."""

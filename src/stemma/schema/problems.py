@@ -7,7 +7,6 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Any, get_args, get_origin
 
 from pydantic import ValidationError
-from pydantic.fields import FieldInfo
 
 from stemma import registry
 from stemma.errors import did_you_mean, nearest
@@ -15,6 +14,7 @@ from stemma.schema.base import Settings, slot_of
 from stemma.schema.layers import ABSENT, Problem, flatten
 from stemma.schema.other_names import for_key
 from stemma.schema.recipe import RecipeSettings
+from stemma.schema.sizes import tables_of
 
 _TYPES = {"int": "a whole number", "float": "a number", "bool": "true or false", "string": "text", "list": "a list",
           "dict": "a table", "model": "a table", "model_attributes": "a table"}
@@ -33,22 +33,13 @@ def known_keys(values: Mapping[str, Any], model: type[Settings] = RecipeSettings
                 if found is not None and found.settings is not None:
                     yield from known_keys(table, found.settings, f"{prefix}{name}.{task}.")
             continue
-        choices = _choices(field)
+        choices = tables_of(field)
         chosen = [member for member in choices if "kind" in member.model_fields
                   and inner.get("kind") in get_args(member.model_fields["kind"].annotation)]
         if choices:
             yield from known_keys(inner, (chosen or choices)[0], f"{prefix}{name}.")
         else:
             yield prefix + name
-
-
-def _choices(field: FieldInfo) -> list[type[Settings]]:
-    """The tables that may stand in a field: one, or one for each registered kind."""
-    slot = slot_of(field.annotation, field.metadata)
-    if slot is not None:
-        return [entry.settings for entry in registry.entries(slot.name) if entry.settings is not None]
-    return [member for member in (field.annotation, *get_args(field.annotation))
-            if isinstance(member, type) and issubclass(member, Settings)]
 
 
 def validate(values: dict[str, Any], changed: Collection[str] = (),
@@ -134,7 +125,7 @@ def _kinds_with(key: str, model: type[Settings]) -> list[str]:
     members = [model]
     for table in tables:
         members = [choice for member in members if table in member.model_fields
-                   for choice in _choices(member.model_fields[table])]
+                   for choice in tables_of(member.model_fields[table])]
     return [get_args(member.model_fields["kind"].annotation)[0] for member in members
             if {"kind", last} <= member.model_fields.keys()]
 

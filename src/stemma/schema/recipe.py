@@ -17,32 +17,16 @@ from stemma.schema.training import TrainingSettings
 
 SECTIONS = ("tokenizer", "corpus", "network", "objective", "training", "finetuning")
 
-# What a size may set. The list is closed so that a size stays a size: ideas belong into recipes.
-SIZE_KEYS = (
-    "network.layers", "network.width", "network.heads", "network.feedforward", "network.dropout",
-    "network.inner_dropout", "network.output_dropout",
-    "network.embedding.width", "network.embedding.shrink", "network.decoder.layers", "network.generator.multiplier",
-    "network.position.maximum", "network.attention.head_width", "network.attention.dropout",
-    "network.attention.windows", "network.memory.length", "network.memory.evaluation",
-    "network.initialization.spread", "corpus.sequence_length",
-    "corpus.first_phase.batch_size", "corpus.first_phase.warmup_steps",
-    "training.batch_size", "training.warmup_steps", "training.learning_rate", "training.steps",
-    "training.checkpoint_every", "training.validate_every", "training.optimizer.weight_decay",
-    "training.optimizer.adamw_learning_rate",
-    "finetuning.learning_rate", "finetuning.width", "finetuning.epochs", "finetuning.warmup", "finetuning.layer_decay",
-    "objective.masked_lm.rate",  # ELECTRA's largest hides more: a better generator leaves fewer of them wrong
-)
-
-# What the sizes of a laptop may set besides, with all keys below: they are ours, no paper's, and must learn in minutes.
-LAPTOP_KEYS = ("network.attention.output_dropout", "network.initialization", "training.optimizer", "training.schedule")
-
-
-def for_size(key: str, laptop: bool) -> bool:
-    """Whether a size may set this key."""
-    return key in SIZE_KEYS or laptop and any(f"{key}.".startswith(f"{own}.") for own in LAPTOP_KEYS)
-
-
 class RecipeSettings(Settings):
+    # What a size may set is a closed list, so that a size stays a size: ideas belong into recipes. Each table states
+    # its own; these are the network's.
+    size_keys = tuple(f"network.{key}" for key in (
+        "layers", "width", "heads", "feedforward", "dropout", "inner_dropout", "output_dropout", "embedding.width",
+        "embedding.shrink", "decoder.layers", "generator.multiplier", "position.maximum", "attention.head_width",
+        "attention.dropout", "attention.windows", "memory.length", "memory.evaluation", "initialization.spread"))
+    # The sizes of a laptop are ours, no paper's, and must learn in minutes.
+    laptop_keys = ("network.attention.output_dropout", "network.initialization")
+
     tokenizer: TokenizerSettings
     corpus: CorpusSettings
     network: NetworkSettings
@@ -74,7 +58,7 @@ class RecipeSettings(Settings):
         return (written - {"A", "B"}).union(*(task.roles for task in self.objective.values()))
 
     def conflicts(self) -> Iterator[Conflict]:
-        longest = getattr(self.network.position, "maximum", None)
+        longest = self.network.longest
         if longest is not None and self.corpus.sequence_length > longest:
             yield (Blame("corpus.sequence_length", f"is longer than network.position.maximum = {longest}"),
                    Blame("network.position.maximum", f"is shorter than corpus.sequence_length = "
