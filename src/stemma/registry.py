@@ -30,7 +30,9 @@ BASES = {
     "optimizer": "stemma.schema.training:OptimizerSettings",
     "schedule": "stemma.schema.training:ScheduleSettings",
     "objective": "stemma.schema.task:ObjectiveSettings",
+    "packing": "stemma.schema.corpus:PackingSettings",
 }
+_PACKERS = "stemma.corpus.packers"
 # slot -> kind -> the module that registers it, in the order in which kinds are listed
 BUILT_IN: dict[str, dict[str, str]] = {
     "objective": {kind: f"stemma.objectives.{kind}" for kind in (
@@ -38,6 +40,10 @@ BUILT_IN: dict[str, dict[str, str]] = {
         "sentence_reordering", "sentence_distance", "discourse_relation", "ir_relevance", "dialogue_lm",
         "capitalisation", "token_document_relation", "causal_lm", "prefix_lm", "permutation_lm", "translation",
         "masked_span_to_span", "denoise", "span_corruption")},
+    "packing": {"segment_pair": _PACKERS, "sentence_pair": _PACKERS, "full_sentences": _PACKERS,
+                "doc_sentences": _PACKERS, "stream": _PACKERS, "contiguous": "stemma.corpus.contiguous",
+                "contiguous_pair": "stemma.corpus.contiguous", "sentence": _PACKERS, "parallel": _PACKERS,
+                "dialogue": _PACKERS},
     "optimizer": dict.fromkeys(("adamw", "adam", "lamb", "adamax", "adafactor", "stable_adamw", "muon"),
                                "stemma.training.optimizers"),
     "schedule": dict.fromkeys(("linear", "noam", "cosine", "inverse_sqrt", "constant", "slanted_triangular",

@@ -11,7 +11,7 @@ import numpy as np
 from stemma.objectives.base import Needs
 from stemma.objectives.classifiers import PlaceClassifier
 from stemma.registry import register
-from stemma.schema.corpus import SHUFFLED_PACKINGS, Packing
+from stemma.schema.corpus import packings
 from stemma.schema.task import ObjectiveSettings, Sees
 
 if TYPE_CHECKING:
@@ -31,8 +31,8 @@ class CapitalisationSettings(ObjectiveSettings):
     sees: ClassVar[Sees] = "full"
 
     @property
-    def needs_packing(self) -> tuple[Packing, ...]:
-        return SHUFFLED_PACKINGS
+    def needs_packing(self) -> tuple[str, ...]:
+        return packings(contiguous=False)
 
 
 @register("objective", "capitalisation", CapitalisationSettings)

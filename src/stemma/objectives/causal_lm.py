@@ -13,7 +13,7 @@ import numpy as np
 from stemma.objectives.base import VOCABULARY, Needs, Objective
 from stemma.registry import register
 from stemma.schema.base import Blame, Conflict
-from stemma.schema.corpus import TWO_TEXTS, Packing
+from stemma.schema.corpus import two_texts
 from stemma.schema.task import ObjectiveSettings, Sees, Writing
 
 if TYPE_CHECKING:
@@ -60,8 +60,8 @@ class CausalLMSettings(ObjectiveSettings):
     sees: ClassVar[Sees] = "causal"
 
     @property
-    def needs_packing(self) -> tuple[Packing, ...]:
-        return () if self.scored == "all" else TWO_TEXTS
+    def needs_packing(self) -> tuple[str, ...]:
+        return () if self.scored == "all" else two_texts()
 
     @property
     def writing(self) -> Writing | None:

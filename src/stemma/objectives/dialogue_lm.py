@@ -18,7 +18,6 @@ from stemma.objectives.base import Needs
 from stemma.objectives.classifiers import RowClassifier
 from stemma.registry import register
 from stemma.schema.base import Probability
-from stemma.schema.corpus import Packing
 from stemma.schema.task import ObjectiveSettings, Sees
 
 if TYPE_CHECKING:
@@ -37,7 +36,7 @@ class DialogueLMSettings(ObjectiveSettings):
     sees: ClassVar[Sees] = "full"
 
     @property
-    def needs_packing(self) -> tuple[Packing, ...]:
+    def needs_packing(self) -> tuple[str, ...]:
         return ("dialogue",)
 
 

@@ -20,7 +20,7 @@ from stemma.objectives.classifiers import RowClassifier
 from stemma.objectives.connectives import CONNECTIVES
 from stemma.registry import register
 from stemma.schema import base
-from stemma.schema.corpus import PAIRS, Packing
+from stemma.schema.corpus import neighbours
 from stemma.schema.task import ObjectiveSettings, Sees
 
 if TYPE_CHECKING:
@@ -60,8 +60,8 @@ class DiscourseRelationSettings(ObjectiveSettings):
     sees: ClassVar[Sees] = "full"
 
     @property
-    def needs_packing(self) -> tuple[Packing, ...]:
-        return PAIRS
+    def needs_packing(self) -> tuple[str, ...]:
+        return neighbours()
 
 
 @register("objective", "discourse_relation", DiscourseRelationSettings)

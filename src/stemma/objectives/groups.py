@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from stemma.lineage import Recipe
-from stemma.schema.corpus import parse_template
+from stemma.schema.corpus import PackingSettings, packing_of, parse_template
 from stemma.schema.task import Sees
 
 if TYPE_CHECKING:
@@ -37,6 +37,11 @@ class Group:
     @property
     def packing(self) -> str:
         return self.kind.packing
+
+    @property
+    def facts(self) -> type[PackingSettings]:
+        """What its packing says of itself."""
+        return packing_of(self.kind.packing)
 
     @property
     def visibility(self) -> Sees:

@@ -13,7 +13,6 @@ from stemma.objectives.base import Needs
 from stemma.objectives.classifiers import RowClassifier
 from stemma.registry import register
 from stemma.schema import base
-from stemma.schema.corpus import Packing
 from stemma.schema.task import ObjectiveSettings, Sees
 
 if TYPE_CHECKING:
@@ -32,7 +31,7 @@ class IRRelevanceSettings(ObjectiveSettings):
     reads_relevance = True
 
     @property
-    def needs_packing(self) -> tuple[Packing, ...]:
+    def needs_packing(self) -> tuple[str, ...]:
         return ("parallel",)
 
 

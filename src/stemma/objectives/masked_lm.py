@@ -13,7 +13,7 @@ from stemma.objectives.masking import apart, choose_tokens, choose_units, geomet
 from stemma.registry import register
 from stemma.schema import base
 from stemma.schema.base import Blame, Conflict, Count, Probability, Share
-from stemma.schema.corpus import SHUFFLED_PACKINGS, TWO_TEXTS, Packing
+from stemma.schema.corpus import packings, two_texts
 from stemma.schema.task import ObjectiveSettings, Writing
 
 if TYPE_CHECKING:
@@ -55,12 +55,12 @@ class MaskedLMSettings(ObjectiveSettings):
                     ("mask", "random"))
 
     @property
-    def needs_packing(self) -> tuple[Packing, ...]:
+    def needs_packing(self) -> tuple[str, ...]:
         """Masked copies are kept row by row, so their rows must not hang together; nor may they where the rule of
         sight knows nothing of a memory."""
         if self.sees == "prefix" or self.scored == "second":
-            return TWO_TEXTS
-        return () if self.dynamic and self.sees == "full" else SHUFFLED_PACKINGS
+            return two_texts()
+        return () if self.dynamic and self.sees == "full" else packings(contiguous=False)
 
     @property
     def writing(self) -> Writing | None:

@@ -12,7 +12,7 @@ from stemma.objectives.absent import ORIGIN, switch_off
 from stemma.objectives.base import MAKERS
 from stemma.objectives.build import build_objectives
 from stemma.objectives.material import check_speakers, check_words
-from stemma.schema.corpus import parse_template
+from stemma.schema.corpus import packing_of, parse_template
 
 if TYPE_CHECKING:
     from stemma.objectives.base import Objective
@@ -39,7 +39,7 @@ def _lacks(recipe: Recipe, objective: Objective, corpus: Corpus) -> str | None:
     """What the task itself misses, or its packing does: whatever is done to dialogues needs some."""
     packing = recipe.settings.packings()[objective.name]
     if not len(View.whole(corpus).read_by(packing).documents):
-        side = {"dialogue": "roles", "parallel": "relevance"}.get(packing)
+        side = {"dialogues": "roles", "pairs": "relevance"}.get(packing_of(packing).reads)
         return f'the corpus has no "{side}"; {MAKERS[side]} makes them' if side else "the corpus has no running text"
     return objective.lacks(corpus)
 
@@ -80,7 +80,7 @@ def check_needs(recipe: Recipe, corpus: Corpus) -> None:
 
 def _check_pairs(recipe: Recipe, corpus: Corpus) -> None:
     """Parallel text is needed where pairs are packed; elsewhere its sentences serve as plain text."""
-    wanting = [name for name, packing in recipe.settings.packings().items() if packing == "parallel"]
+    wanting = [name for name, packing in recipe.settings.packings().items() if packing_of(packing).reads == "pairs"]
     if wanting and not corpus.manifest.get("pairs") and "relevance" not in corpus.sides():
         raise UserError(f"the corpus {corpus.path} holds plain text, and objective.{wanting[0]} of {recipe.label} "
                         "needs pairs of source and target; build one with `stemma corpus build SOURCE --target "

@@ -10,7 +10,7 @@ from stemma.objectives.classifiers import RowClassifier
 from stemma.objectives.elsewhere import from_another_document
 from stemma.registry import register
 from stemma.schema.base import Probability
-from stemma.schema.corpus import PAIRS, Packing
+from stemma.schema.corpus import neighbours
 from stemma.schema.task import ObjectiveSettings, Sees
 
 if TYPE_CHECKING:
@@ -26,8 +26,8 @@ class NextSentenceSettings(ObjectiveSettings):
     sees: ClassVar[Sees] = "full"
 
     @property
-    def needs_packing(self) -> tuple[Packing, ...]:
-        return PAIRS
+    def needs_packing(self) -> tuple[str, ...]:
+        return neighbours()
 
 
 @register("objective", "next_sentence", NextSentenceSettings)

@@ -9,7 +9,7 @@ import numpy as np
 
 from stemma.objectives.causal_lm import HEAD, NextToken
 from stemma.registry import register
-from stemma.schema.corpus import SHUFFLED_PACKINGS, Packing
+from stemma.schema.corpus import packings
 from stemma.schema.task import ObjectiveSettings, Sees, Writing
 
 if TYPE_CHECKING:
@@ -26,8 +26,8 @@ class PrefixLMSettings(ObjectiveSettings):
     sees: ClassVar[Sees] = "prefix"
 
     @property
-    def needs_packing(self) -> tuple[Packing, ...]:
-        return SHUFFLED_PACKINGS
+    def needs_packing(self) -> tuple[str, ...]:
+        return packings(contiguous=False)
 
     @property
     def writing(self) -> Writing | None:

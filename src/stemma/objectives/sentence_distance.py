@@ -10,7 +10,7 @@ import numpy as np
 from stemma.objectives.classifiers import RowClassifier
 from stemma.objectives.elsewhere import first_start, from_another_document
 from stemma.registry import register
-from stemma.schema.corpus import PAIRS, Packing
+from stemma.schema.corpus import neighbours
 from stemma.schema.task import ObjectiveSettings, Sees
 
 if TYPE_CHECKING:
@@ -31,8 +31,8 @@ class SentenceDistanceSettings(ObjectiveSettings):
     sees: ClassVar[Sees] = "full"
 
     @property
-    def needs_packing(self) -> tuple[Packing, ...]:
-        return PAIRS
+    def needs_packing(self) -> tuple[str, ...]:
+        return neighbours()
 
 
 @register("objective", "sentence_distance", SentenceDistanceSettings)

@@ -12,7 +12,7 @@ from stemma.objectives.classifiers import RowClassifier
 from stemma.objectives.elsewhere import from_another_document
 from stemma.registry import register
 from stemma.schema.base import Blame, Conflict, Probability
-from stemma.schema.corpus import PAIRS, Packing
+from stemma.schema.corpus import neighbours
 from stemma.schema.task import ObjectiveSettings, Sees
 
 if TYPE_CHECKING:
@@ -33,8 +33,8 @@ class SentenceOrderSettings(ObjectiveSettings):
     sees: ClassVar[Sees] = "full"
 
     @property
-    def needs_packing(self) -> tuple[Packing, ...]:
-        return PAIRS
+    def needs_packing(self) -> tuple[str, ...]:
+        return neighbours()
 
     def conflicts(self) -> Iterator[Conflict]:
         yield from super().conflicts()

@@ -16,7 +16,7 @@ from stemma.corpus.pieces import Pieces
 from stemma.objectives.classifiers import RowClassifier
 from stemma.registry import register
 from stemma.schema import base
-from stemma.schema.corpus import ONE_DOCUMENT, Packing
+from stemma.schema.corpus import packings
 from stemma.schema.task import ObjectiveSettings, Sees
 
 if TYPE_CHECKING:
@@ -35,8 +35,8 @@ class SentenceReorderingSettings(ObjectiveSettings):
     sees: ClassVar[Sees] = "full"
 
     @property
-    def needs_packing(self) -> tuple[Packing, ...]:
-        return ONE_DOCUMENT
+    def needs_packing(self) -> tuple[str, ...]:
+        return packings(one_document=True)
 
 
 @register("objective", "sentence_reordering", SentenceReorderingSettings)

@@ -12,7 +12,7 @@ from stemma.corpus.sides import DECODER, ENCODER, Side
 from stemma.objectives.base import VOCABULARY as HEAD
 from stemma.objectives.base import Needs, Objective
 from stemma.schema.base import BelowOne
-from stemma.schema.corpus import RUNNING_TEXT, Packing
+from stemma.schema.corpus import running_text
 from stemma.schema.task import ObjectiveSettings, Sees, Writing
 
 if TYPE_CHECKING:
@@ -42,8 +42,8 @@ class DecoderTaskSettings(ObjectiveSettings):
         return {"kind": "translation"}
 
     @property
-    def needs_packing(self) -> tuple[Packing, ...]:
-        return RUNNING_TEXT
+    def needs_packing(self) -> tuple[str, ...]:
+        return running_text()
 
 
 class DecoderTask(Objective):

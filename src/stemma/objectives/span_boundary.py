@@ -14,11 +14,7 @@ import numpy as np
 from stemma.objectives.base import VOCABULARY, Needs, Objective
 from stemma.registry import register
 from stemma.schema.base import Blame, Conflict, Count
-from stemma.schema.corpus import (
-    SHUFFLED_PACKINGS,
-    Packing,
-    parse_template,
-)
+from stemma.schema.corpus import packings, parse_template
 from stemma.schema.task import ObjectiveSettings, Sees
 
 if TYPE_CHECKING:
@@ -44,8 +40,8 @@ class SpanBoundarySettings(ObjectiveSettings):
     needs_masks = True
 
     @property
-    def needs_packing(self) -> tuple[Packing, ...]:
-        return SHUFFLED_PACKINGS
+    def needs_packing(self) -> tuple[str, ...]:
+        return packings(contiguous=False)
 
     def conflicts_in(self, name: str, recipe: RecipeSettings) -> Iterator[Conflict]:
         """There must be a position on either side of each span, and one matrix that scores all tokens."""

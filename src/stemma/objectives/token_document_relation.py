@@ -10,7 +10,7 @@ import numpy as np
 from stemma.objectives.classifiers import PlaceClassifier
 from stemma.registry import register
 from stemma.schema.base import Count
-from stemma.schema.corpus import ONE_DOCUMENT, Packing
+from stemma.schema.corpus import packings
 from stemma.schema.task import ObjectiveSettings, Sees
 
 if TYPE_CHECKING:
@@ -27,8 +27,8 @@ class TokenDocumentRelationSettings(ObjectiveSettings):
     sees: ClassVar[Sees] = "full"
 
     @property
-    def needs_packing(self) -> tuple[Packing, ...]:
-        return ONE_DOCUMENT
+    def needs_packing(self) -> tuple[str, ...]:
+        return packings(one_document=True)
 
 
 @register("objective", "token_document_relation", TokenDocumentRelationSettings)

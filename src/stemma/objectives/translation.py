@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, Literal
 from stemma.objectives.seq2seq import DecoderTask, DecoderTaskSettings, source_and_target, whole_text
 from stemma.registry import register
 from stemma.schema.base import BelowOne
-from stemma.schema.corpus import Packing
 
 if TYPE_CHECKING:
     from stemma.corpus.draft import Draft
@@ -19,7 +18,7 @@ class TranslationSettings(DecoderTaskSettings):
     smoothing: BelowOne = 0.1
 
     @property
-    def needs_packing(self) -> tuple[Packing, ...]:
+    def needs_packing(self) -> tuple[str, ...]:
         return ("parallel",)
 
     @property

@@ -73,7 +73,7 @@ class Slot:
         dump = core_schema.plain_serializer_function_ser_schema(_dumped, info_arg=True)
         return core_schema.no_info_plain_validator_function(self.check, serialization=dump)
 
-    def check(self, value: Any) -> Settings:
+    def check(self, value: Any) -> Any:
         base = registry.base_of(self.name)
         assert base is not None
         if isinstance(value, base):
@@ -87,6 +87,18 @@ class Slot:
                                                            "expected_tags": ", ".join(registry.kinds(self.name))})
         assert found.settings is not None
         return found.settings.model_validate(value)
+
+
+class KindName(Slot):
+    """Marks a field that holds just the name of a kind, as `corpus.packing` does."""
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.no_info_after_validator_function(self.check, handler(source))
+
+    def check(self, value: Any) -> Any:
+        if registry.find(self.name, value) is None:
+            raise PydanticKnownError("literal_error", {"expected": ", ".join(registry.kinds(self.name))})
+        return value
 
 
 def _dumped(value: Settings, info: SerializationInfo) -> dict[str, Any]:

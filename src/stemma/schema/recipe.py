@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from pydantic import Field, PlainValidator
 
 from stemma.schema.base import Blame, Conflict, Settings
-from stemma.schema.corpus import PAIR_PACKINGS, TWO_TEXTS, CorpusSettings, parse_template
+from stemma.schema.corpus import CorpusSettings, packing_of, parse_template
 from stemma.schema.finetuning import FinetuningSettings, unstated
 from stemma.schema.network import NetworkSettings
 from stemma.schema.task import AnyObjective, ObjectiveSettings
@@ -44,7 +44,7 @@ class RecipeSettings(Settings):
         used: dict[str, str] = {}
         for name, packing in self.packings().items():
             task = self.objective[name]
-            paired = packing in (*PAIR_PACKINGS, *TWO_TEXTS) and not task.needs_decoder
+            paired = packing_of(packing).paired and not task.needs_decoder
             for kind in ("single", "pair") if paired else ("single",):
                 own = getattr(task, kind)
                 key = f"corpus.{kind}" if own is None else f"objective.{name}.{kind}"

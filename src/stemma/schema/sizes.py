@@ -8,7 +8,7 @@ from typing import get_args, get_origin
 from pydantic.fields import FieldInfo
 
 from stemma import registry
-from stemma.schema.base import Settings, slot_of
+from stemma.schema.base import KindName, Settings, slot_of
 from stemma.schema.recipe import RecipeSettings
 
 
@@ -45,6 +45,8 @@ def size_keys(model: type[Settings] = RecipeSettings, prefix: str = "") -> Itera
 def tables_of(field: FieldInfo) -> list[type[Settings]]:
     """The tables that may stand in a field: one, or one for each registered kind."""
     slot = slot_of(field.annotation, field.metadata)
+    if isinstance(slot, KindName):
+        return []
     if slot is not None:
         return [entry.settings for entry in registry.entries(slot.name) if entry.settings is not None]
     return [member for member in (field.annotation, *get_args(field.annotation))

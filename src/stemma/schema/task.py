@@ -56,7 +56,7 @@ class ObjectiveSettings(Settings):
         return cast(Sees, getattr(self, "sees", "full"))
 
     @property
-    def needs_packing(self) -> tuple[Packing, ...]:
+    def needs_packing(self) -> tuple[str, ...]:
         """The packings that the task can work with; empty = any."""
         return ()
 

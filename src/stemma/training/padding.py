@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from stemma.schema.corpus import FILLED_PACKINGS
 from stemma.training.supply import Supply
 
 
@@ -13,7 +12,7 @@ def mostly_padding(supply: Supply) -> str | None:
     """What to tell where rows are less than half full, judged by a batch of each kind."""
     length = supply.settings.sequence_length
     for group in supply.groups:
-        if group.decodes or group.packing not in FILLED_PACKINGS or not supply.has_text(group):
+        if group.decodes or not group.facts.filled or not supply.has_text(group):
             continue
         lengths = supply.sample(group, length).lengths
         if 2 * lengths.mean() >= length:

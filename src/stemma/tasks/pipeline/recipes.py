@@ -6,7 +6,7 @@ from stemma.errors import UserError
 from stemma.exchange.load import load
 from stemma.lineage import Recipe, recipe
 from stemma.objectives import build_objectives
-from stemma.schema.corpus import PAIRS
+from stemma.schema.corpus import neighbours
 from stemma.tasks.finetune import gentle
 from stemma.tasks.pipeline.plan import PipelinePlan, Stage
 from stemma.tasks.prepare import BATCH_SIZE
@@ -60,8 +60,8 @@ def continued(chosen: Recipe, steps: int | None = None) -> Recipe:
         asking, left = [], tasks
     changes = {"training.batch_size": min(BATCH_SIZE, settings.training.batch_size),
                **gentle(settings, [f"objective.{name}" for name in asking])}
-    packings = [task.settings.needs_packing for task in left if task.settings.packing is None]
-    if asking and settings.corpus.packing in PAIRS and all(not any_of or RUNNING in any_of for any_of in packings):
+    needed = [task.settings.needs_packing for task in left if task.settings.packing is None]
+    if asking and settings.corpus.packing in neighbours() and all(not any_of or RUNNING in any_of for any_of in needed):
         changes["corpus.packing"] = RUNNING
     if steps is not None:
         changes |= {"training.warmup_steps": int(settings.finetuning.warmup * steps),
