@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 __all__ = [
     "VOCABULARY", "Batch", "ClassHead", "Count", "DecoderTask", "DecoderTaskSettings", "Draft", "Family", "Hidden",
     "Natural", "Needs", "Network", "NextToken", "Objective", "ObjectiveSettings", "OptimizerSettings",
-    "PlaceClassifier", "Point", "Pooler", "Positive", "Probability", "Randomness", "RowClassifier", "ScheduleSettings",
+    "PackingSettings", "Pieces", "PlaceClassifier", "Point", "Pooler", "Positive", "Probability", "Randomness", "RowClassifier", "ScheduleSettings",
     "Settings", "Share", "TokenHead", "UserError", "Writing", "choose_tokens", "choose_units", "register", "replaced"]
 
 _HOMES = {
@@ -28,12 +28,13 @@ _HOMES = {
     "Batch": "stemma.objectives.batch", "Draft": "stemma.corpus.draft", "Randomness": "stemma.corpus.randomness",
     **dict.fromkeys(("TokenHead", "ClassHead", "Pooler"), "stemma.network.heads"),
     "Network": "stemma.network.network", "Hidden": "stemma.network.streams",
-    "Point": "stemma.training.schedules",
+    "Point": "stemma.training.schedules", "PackingSettings": "stemma.schema.corpus", "Pieces": "stemma.corpus.pieces",
     "Family": "stemma.exchange.table",
 }
 
 if TYPE_CHECKING:
     from stemma.corpus.draft import Draft
+    from stemma.corpus.pieces import Pieces
     from stemma.corpus.randomness import Randomness
     from stemma.errors import UserError
     from stemma.exchange.table import Family
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
     from stemma.objectives.seq2seq import DecoderTask, DecoderTaskSettings
     from stemma.registry import register
     from stemma.schema.base import Count, Natural, Positive, Probability, Settings, Share
+    from stemma.schema.corpus import PackingSettings
     from stemma.schema.task import ObjectiveSettings, Writing
     from stemma.schema.training import OptimizerSettings, ScheduleSettings
     from stemma.training.schedules import Point

@@ -12,7 +12,9 @@ import typer
 PluginOption = Annotated[list[str] | None, typer.Option("--plugin", metavar="FILE.py", show_default=False, help="Load "
                                                         "this file of yours, which registers parts of its own (may be "
                                                         "repeated).")]
-OPTIONS = {"plugin": PluginOption}
+RecipesOption = Annotated[str | None, typer.Option("--recipes", metavar="DIR", show_default=False, help="Where recipes "
+                                                   "of your own are found by name, else in recipes/.")]
+OPTIONS = {"plugin": PluginOption, "recipes": RecipesOption}
 
 
 def add_common_options(app: typer.Typer) -> None:
@@ -28,13 +30,18 @@ def add_common_options(app: typer.Typer) -> None:
 def _extended(verb: Callable[..., Any]) -> Callable[..., Any]:
     """The verb with the options of all verbs before the last two, `--json` and `--debug`."""
     @functools.wraps(verb)
-    def extended(*args: Any, plugin: list[str] | None = None, **given: Any) -> Any:
+    def extended(*args: Any, plugin: list[str] | None = None, recipes: str | None = None, **given: Any) -> Any:
         if plugin:
             from stemma.plugins import use_plugin
 
             for path in plugin:
                 use_plugin(path)
-        return verb(*args, **given)
+        if recipes is None:
+            return verb(*args, **given)
+        from stemma.lineage import own_folder
+
+        with own_folder(recipes):
+            return verb(*args, **given)
 
     signature = inspect.signature(verb)
     added = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kind)

@@ -43,9 +43,11 @@ def tree(html: Annotated[Path | None, typer.Option("--html", metavar="FILE", hel
         from rich.text import Text
         from rich.tree import Tree
 
+        known = {info.name for info in family}
+
         def grow(branch: Tree, parent: str | None) -> None:
             for info in family:
-                if info.parent == parent:
+                if (info.parent if info.parent in known else None) == parent:
                     label = Text.assemble((info.name, "bold"), f"  {info.year or ''}  ", (info.summary, "dim"))
                     grow(branch.add(label), info.name)
 

@@ -27,6 +27,8 @@ def write_tree(path: Path, lit: Collection[str] = ()) -> Path:
 
 def _unfolded(info: lineage.Info) -> str:
     """Title and paper, then the changes."""
+    if info.file is not None:  # it may name plug-ins, and a page of the family loads no code
+        return f"<p>{html.escape(info.title)}, of your own: <code>{html.escape(info.file)}</code></p>"
     found = lineage.recipe(info.name)
     about = html.escape(", ".join(filter(None, [info.title, found.paper])))
     if info.parent is None:
