@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 __all__ = [
     "VOCABULARY", "Batch", "ClassHead", "Count", "DecoderTask", "DecoderTaskSettings", "Draft", "Family", "Hidden",
     "Natural", "Needs", "Network", "NextToken", "Objective", "ObjectiveSettings", "OptimizerSettings",
-    "PackingSettings", "Pieces", "PlaceClassifier", "Point", "Pooler", "Positive", "Probability", "Randomness", "RowClassifier", "ScheduleSettings",
-    "Settings", "Share", "TokenHead", "UserError", "Writing", "choose_tokens", "choose_units", "register", "replaced"]
+    "PackingSettings", "Pieces", "PlaceClassifier", "Point", "Pooler", "Positive", "Probability", "Randomness",
+    "RowClassifier", "ScheduleSettings", "Settings", "Share", "TokenHead", "UserError", "Writing", "choose_tokens",
+    "choose_units", "register", "replaced"]
 
 _HOMES = {
     "register": "stemma.registry", "UserError": "stemma.errors",

@@ -38,6 +38,10 @@ class Info(NamedTuple):
     summary: str
     file: str | None = None  # of a user's own recipe
 
+    def plain(self) -> dict[str, Any]:
+        """For JSON; the file only where there is one."""
+        return {key: value for key, value in self._asdict().items() if key != "file" or value is not None}
+
 
 class Change(NamedTuple):
     key: str

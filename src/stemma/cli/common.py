@@ -14,7 +14,7 @@ PluginOption = Annotated[list[str] | None, typer.Option("--plugin", metavar="FIL
                                                         "repeated).")]
 RecipesOption = Annotated[str | None, typer.Option("--recipes", metavar="DIR", show_default=False, help="Where recipes "
                                                    "of your own are found by name, else in recipes/.")]
-OPTIONS = {"plugin": PluginOption, "recipes": RecipesOption}
+OPTIONS = {"plugin": PluginOption, "own_recipes": RecipesOption}  # `compare` has recipes
 
 
 def add_common_options(app: typer.Typer) -> None:
@@ -30,17 +30,17 @@ def add_common_options(app: typer.Typer) -> None:
 def _extended(verb: Callable[..., Any]) -> Callable[..., Any]:
     """The verb with the options of all verbs before the last two, `--json` and `--debug`."""
     @functools.wraps(verb)
-    def extended(*args: Any, plugin: list[str] | None = None, recipes: str | None = None, **given: Any) -> Any:
+    def extended(*args: Any, plugin: list[str] | None = None, own_recipes: str | None = None, **given: Any) -> Any:
         if plugin:
             from stemma.plugins import use_plugin
 
             for path in plugin:
                 use_plugin(path)
-        if recipes is None:
+        if own_recipes is None:
             return verb(*args, **given)
         from stemma.lineage import own_folder
 
-        with own_folder(recipes):
+        with own_folder(own_recipes):
             return verb(*args, **given)
 
     signature = inspect.signature(verb)

@@ -58,7 +58,7 @@ def tree(html: Annotated[Path | None, typer.Option("--html", metavar="FILE", hel
         grow(root, None)
         console().print(root)
 
-    emit({"recipes": [info._asdict() for info in family], **({"html": str(html)} if html else {})}, json, human)
+    emit({"recipes": [info.plain() for info in family], **({"html": str(html)} if html else {})}, json, human)
 
 
 def show(recipe: RecipeArgument, changes: ChangesArgument = None, json: JsonOption = False,
