@@ -32,11 +32,12 @@ _HOMES = {
     "prompt": "stemma.api",
     "compare": "stemma.lab.comparison", "ablate": "stemma.lab.comparison",
     "quickstart": "stemma.lab.quickstart.quickstart",
+    "use_plugin": "stemma.plugins",
 }
 __all__ = ["Model", "Recipe", "UserError", "ablate", "annotate", "average", "build", "build_corpus", "clean",
            "cloze", "compare", "diff", "embed", "evaluate", "fill", "finetune", "generate", "inspect", "load",
            "multitask", "overlap", "perplexity", "pipeline", "predict", "pretrain", "prompt", "quickstart",
-           "recipe", "resume", "save", "show", "stream", "train_tokenizer", "translate", "tree"]
+           "recipe", "resume", "save", "show", "stream", "train_tokenizer", "translate", "tree", "use_plugin"]
 
 if TYPE_CHECKING:
     from stemma.api import Model, build, cloze, embed, evaluate, finetune, load, perplexity, predict, prompt
@@ -53,6 +54,7 @@ if TYPE_CHECKING:
     from stemma.lineage import Recipe, diff, recipe
     from stemma.lineage import family as tree
     from stemma.lineage import recipe as show
+    from stemma.plugins import use_plugin
     from stemma.tasks.finetune import resume
     from stemma.tasks.multitask import multitask
     from stemma.tasks.pipeline.pipeline import pipeline

@@ -7,20 +7,25 @@ who set each of them. A child, a size and the changes of a command line are the 
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
 from pydantic import ValidationError
 
-from stemma import toml
+from stemma import plugins, registry, toml
 from stemma.errors import UserError, counted, did_you_mean
+from stemma.schema.base import parts_of
 from stemma.schema.layers import at, flatten, merged, nest, parse_changes, restated
 from stemma.schema.problems import Problem, explain, validate
-from stemma.schema.recipe import SECTIONS, SIZE_KEYS, RecipeFile, RecipeSettings, for_size
+from stemma.schema.recipe import SECTIONS, RecipeFile, RecipeSettings
+from stemma.schema.sizes import for_size, size_keys
 
 RECIPES = Path(__file__).parent / "recipes"
+OWN = "recipes"  # the folder of a user's own, in the working directory
+_own: Path | None = None  # or the one that --recipes names
 DEFAULT = "default"
 COMMAND_LINE = "command line"
 
@@ -31,6 +36,11 @@ class Info(NamedTuple):
     year: int | None
     title: str
     summary: str
+    file: str | None = None  # of a user's own recipe
+
+    def plain(self) -> dict[str, Any]:
+        """For JSON; the file only where there is one."""
+        return {key: value for key, value in self._asdict().items() if key != "file" or value is not None}
 
 
 class Change(NamedTuple):
@@ -89,23 +99,29 @@ class Recipe:
         values = settings.model_dump(exclude_none=True)
         return replace(self, values=values, settings=settings, origin=_origins(values, origins))
 
-    def to_toml(self) -> str:
-        """The resolved recipe as a file that runs again by itself."""
+    def to_toml(self, more: Sequence[registry.Registered] = ()) -> str:
+        """The resolved recipe as a file that runs again by itself; it notes the plug-ins of its parts, and of `more`.
+        """
         about = {"name": self.name, "size": self.size, "parent": self.parent, "title": self.title, "year": self.year,
                  "paper": self.paper, "summary": self.summary}
         stated = {key: origin for key, origin in self.origin.items() if origin != DEFAULT}
-        body = {key: value for key, value in about.items() if value is not None} | self.values | {"origin": stated}
+        used = {"plugins": found} if (found := plugins.used_by([*parts_of(self.settings), *more])) else {}
+        body = {key: value for key, value in about.items() if value is not None} | self.values | used
+        body["origin"] = stated
         return f"# {self.label} as it ran: every value resolved, and below who set it (otherwise a default).\n" \
                + toml.dumps(body)
 
 
-def recipe(name: str | Path, changes: Sequence[str] | Mapping[str, Any] = (), size: str | None = None) -> Recipe:
-    """Load "bert", "bert@tiny" or the path of a .toml file, with `key=value` changes on top."""
+def recipe(name: str | Path, changes: Sequence[str] | Mapping[str, Any] = (), size: str | None = None, *,
+           stored: bool = False) -> Recipe:
+    """Load "bert", "bert@tiny" or the path of a .toml file, with `key=value` changes on top. A file that the user names
+    may name plug-ins, which are loaded; one that is `stored` in a folder may not, and asks for those it was made with.
+    """
     text = str(name)
     if not text.endswith(".toml"):
         text, _, stated = text.partition("@") if ".toml@" not in text else text.rpartition("@")
         size = size or stated or None
-    chain = _chain(Path(text) if text.endswith(".toml") else _shipped(text))
+    chain = _chain(Path(text) if text.endswith(".toml") else _named(text), stored)
     file = chain[-1]
     found = _resolved(file, size) if file.top.origin is not None else _sized(_inherited(chain), chain, size)
     return found.typed(changes)
@@ -113,15 +129,48 @@ def recipe(name: str | Path, changes: Sequence[str] | Mapping[str, Any] = (), si
 
 def names() -> list[str]:
     """The recipes that come with the package, oldest first."""
-    return [info.name for info in family()]
+    return [info.name for info in family() if info.file is None]
 
 
 def family() -> list[Info]:
-    """Every recipe that ships, with the one it changes: what `stemma tree` shows."""
-    files = [_read(path) for path in RECIPES.glob("*.toml")]
-    known = [Info(file.name, file.top.parent, file.top.year, file.top.title or file.name, file.top.summary or "")
-             for file in files]
-    return sorted(known, key=lambda info: (info.year or 0, info.name))
+    """All recipes, oldest first: those of the package, and the user's own. Nothing is loaded that they may name."""
+    files = [(_read(path), None) for path in RECIPES.glob("*.toml")]
+    own = [(file, str(path)) for path in own_recipes() if (file := _read(path)).top.origin is None
+           and (file.top.parent is not None or file.sections.keys() & set(SECTIONS))]
+    for _, path in own:
+        _refuse_taken(Path(path))
+    known = [Info(file.path.stem, _stem(file.top.parent), file.top.year, file.top.title or file.path.stem,
+                  file.top.summary or "", path) for file, path in [*files, *own]]
+    return sorted(known, key=lambda info: (info.year or 9999, info.name))
+
+
+@contextmanager
+def own_folder(folder: str | Path | None) -> Iterator[None]:
+    """Where the user's own recipes are looked for meanwhile; None: in `recipes/` of the working directory."""
+    global _own
+    if folder is not None and not Path(folder).is_dir():
+        raise UserError(f"there is no folder {folder} of recipes; give --recipes a folder with .toml files.")
+    before, _own = _own, None if folder is None else Path(folder)
+    try:
+        yield
+    finally:
+        _own = before
+
+
+def own_recipes() -> list[Path]:
+    """The files of the user's own recipes."""
+    folder = Path(OWN) if _own is None else _own
+    return [] if not folder.is_dir() or folder.resolve() == RECIPES.resolve() else sorted(folder.glob("*.toml"))
+
+
+def _stem(parent: str | None) -> str | None:
+    return Path(parent).stem if parent is not None and parent.endswith(".toml") else parent
+
+
+def _refuse_taken(path: Path) -> None:
+    if (RECIPES / path.name).is_file():
+        raise UserError(f'{path} has the name of a recipe that comes with Stemma, and "{path.stem}" must mean one '
+                        "recipe; rename the file (it can still have that one as its parent).")
 
 
 def roles_needed(recipe: Recipe) -> set[str]:
@@ -167,15 +216,20 @@ class _File:
         return self.top.name or self.path.stem
 
 
-def _shipped(name: str) -> Path:
-    path = RECIPES / f"{name}.toml"
+def _named(name: str) -> Path:
+    """The file of a recipe's name: one of ours, or the user's."""
+    own = {path.stem: path for path in own_recipes()}
+    if name in own:
+        _refuse_taken(own[name])
+        return own[name]
     known = [file.stem for file in RECIPES.glob("*.toml")]
     if name not in known:
-        raise UserError(f'no recipe "{name}".{did_you_mean(name, known)} `stemma tree` lists all of them.')
-    return path
+        raise UserError(f'no recipe "{name}".{did_you_mean(name, [*known, *own])} `stemma tree` lists all of them.')
+    return RECIPES / f"{name}.toml"
 
 
-def _read(path: Path) -> _File:
+def _read(path: Path, stored: bool | None = None) -> _File:
+    """One file; `stored` None only looks at it, and what it needs is neither loaded nor asked for."""
     try:
         text = path.read_text(encoding="utf-8")
         content = tomllib.loads(text)
@@ -193,7 +247,9 @@ def _read(path: Path) -> _File:
         problems = list(explain(error, about, RecipeFile))
         wrong = {found["loc"][0] for found in error.errors()}
         top = RecipeFile.model_validate({key: value for key, value in about.items() if key not in wrong})
-    problems += [Problem(f"sizes.{size}.{key}", value, f"is not for a size to set.{did_you_mean(key, SIZE_KEYS)}")
+    if stored is not None and top.plugins:
+        _plug_in(path, top, stored)
+    problems += [Problem(f"sizes.{size}.{key}", value, f"is not for a size to set.{did_you_mean(key, size_keys())}")
                  for size, overlay in top.sizes.items() for key, value in flatten(overlay).items()
                  if not for_size(key, overlay.get("laptop") is True) and not (key == "laptop" and
                                                                               isinstance(value, bool))]
@@ -201,11 +257,23 @@ def _read(path: Path) -> _File:
     return _File(path, text, top, sections, problems)
 
 
-def _chain(path: Path) -> list[_File]:
+def _plug_in(path: Path, top: RecipeFile, stored: bool) -> None:
+    """Load what a recipe names, or ask for it: a folder that a run or a model left, perhaps on another machine, never
+    makes us load code."""
+    within = [path.parent / file for file in ("run.json", "config.json")]
+    if isinstance(top.plugins, list) and not stored and top.origin is None and not any(map(Path.is_file, within)):
+        for name in top.plugins:
+            plugins.use_plugin(path.parent / name)
+        return
+    noted = top.plugins if isinstance(top.plugins, dict) else {Path(name).name: "" for name in top.plugins}
+    plugins.demand(noted, path.parent if any(map(Path.is_file, within)) else path, exact=stored)
+
+
+def _chain(path: Path, stored: bool = False) -> list[_File]:
     """A recipe's file and its ancestors', the oldest first."""
     chain: list[_File] = []
     while True:
-        file = _read(path)
+        file = _read(path, stored)
         chain.insert(0, file)
         parent = file.top.parent
         if parent is None or file.top.origin is not None:
@@ -217,7 +285,7 @@ def _chain(path: Path) -> list[_File]:
                 raise UserError(f"{where}: no recipe file {path} to be the parent.")
         else:
             try:
-                path = _shipped(parent)
+                path = _named(parent)
             except UserError as error:
                 raise UserError(f"{where}: {error.message}") from error
         if any(path.resolve() == known.path.resolve() for known in chain):

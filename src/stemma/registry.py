@@ -34,7 +34,10 @@ BASES = {
     "body": "stemma.schema.parts:BodySettings",
     "optimizer": "stemma.schema.training:OptimizerSettings",
     "schedule": "stemma.schema.training:ScheduleSettings",
+    "objective": "stemma.schema.task:ObjectiveSettings",
+    "packing": "stemma.schema.corpus:PackingSettings",
 }
+_PACKERS = "stemma.corpus.packers"
 # slot -> kind -> the module that registers it, in the order in which kinds are listed
 BUILT_IN: dict[str, dict[str, str]] = {
     "position": dict.fromkeys(("learned", "sinusoidal", "relative_xl", "bucketed", "rotary", "none"),
@@ -46,6 +49,21 @@ BUILT_IN: dict[str, dict[str, str]] = {
     "head": {"Pooler": "stemma.network.heads", "ClassHead": "stemma.network.heads",
              "SentenceHead": "stemma.network.task_heads", "SpanHead": "stemma.network.task_heads",
              "SanHead": "stemma.network.san", "FeatureHead": "stemma.network.features"},
+    "objective": {kind: f"stemma.objectives.{kind}" for kind in (
+        "masked_lm", "next_sentence", "span_boundary", "word_structure", "replaced_token", "sentence_order",
+        "sentence_reordering", "sentence_distance", "discourse_relation", "ir_relevance", "dialogue_lm",
+        "capitalisation", "token_document_relation", "causal_lm", "prefix_lm", "permutation_lm", "translation",
+        "masked_span_to_span", "denoise", "span_corruption")},
+    "packing": {"segment_pair": _PACKERS, "sentence_pair": _PACKERS, "full_sentences": _PACKERS,
+                "doc_sentences": _PACKERS, "stream": _PACKERS, "contiguous": "stemma.corpus.contiguous",
+                "contiguous_pair": "stemma.corpus.contiguous", "sentence": _PACKERS, "parallel": _PACKERS,
+                "dialogue": _PACKERS},
+    "family": {"bert": "stemma.exchange.bert", "openai-gpt": "stemma.exchange.gpt", "gpt2": "stemma.exchange.gpt2",
+               "transfo-xl": "stemma.exchange.transformer_xl", "xlnet": "stemma.exchange.xlnet",
+               "t5": "stemma.exchange.t5", "bart": "stemma.exchange.bart", "roberta": "stemma.exchange.roberta",
+               "albert": "stemma.exchange.albert", "distilbert": "stemma.exchange.distilbert",
+               "electra": "stemma.exchange.electra", "ernie": "stemma.exchange.ernie",
+               "modernbert": "stemma.exchange.modernbert", "modernbert-decoder": "stemma.exchange.modernbert"},
     "optimizer": dict.fromkeys(("adamw", "adam", "lamb", "adamax", "adafactor", "stable_adamw", "muon"),
                                "stemma.training.optimizers"),
     "schedule": dict.fromkeys(("linear", "noam", "cosine", "inverse_sqrt", "constant", "slanted_triangular",
@@ -65,6 +83,7 @@ class Registered:
 _known: dict[tuple[str, str], Registered] = {}
 _lock = threading.RLock()
 _asked_packages = False
+packages: dict[str, tuple[str, str]] = {}  # module -> name and version of the installed package that brought it
 
 
 def register(slot: str, kind: str, settings: type[Any] | None = None) -> Callable[[Part], Part]:
@@ -111,7 +130,7 @@ def find(slot: str, kind: str) -> Registered | None:
         if (slot, kind) not in _known and kind in BUILT_IN[slot]:
             importlib.import_module(BUILT_IN[slot][kind])
         if (slot, kind) not in _known:
-            _ask_packages()
+            ask_packages()
         return _known.get((slot, kind))
 
 
@@ -134,7 +153,7 @@ def settings_of(slot: str, values: Mapping[str, Any]) -> Any:
 def kinds(slot: str) -> list[str]:
     """The kinds of a slot: the built-in ones first."""
     with _lock:
-        _ask_packages()
+        ask_packages()
         return list(dict.fromkeys([*BUILT_IN[slot], *(kind for place, kind in _known if place == slot)]))
 
 
@@ -143,7 +162,25 @@ def entries(slot: str) -> list[Registered]:
     return [get(slot, kind) for kind in kinds(slot)]
 
 
-def _ask_packages() -> None:
+def of_module(module: str) -> list[Registered]:
+    """What one module has registered."""
+    return [entry for entry in _known.values() if entry.module == module]
+
+
+def forget(module: str) -> list[Registered]:
+    """Take back what one module has registered."""
+    gone = of_module(module)
+    for entry in gone:
+        del _known[entry.slot, entry.kind]
+    return gone
+
+
+def restore(entries: list[Registered]) -> None:
+    """Undo `forget`."""
+    _known.update({(entry.slot, entry.kind): entry for entry in entries})
+
+
+def ask_packages() -> None:
     """Import what installed packages bring, once, and only when something is asked for that may be theirs."""
     global _asked_packages
     if _asked_packages:
@@ -152,4 +189,13 @@ def _ask_packages() -> None:
     from importlib.metadata import entry_points
 
     for point in entry_points(group=ENTRY_POINTS):
-        point.load()
+        name, version = (point.dist.name, point.dist.version) if point.dist is not None else (point.name, "")
+        before = set(_known)
+        try:
+            point.load()
+        except Exception as error:
+            said = error.message if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
+            raise UserError(f"the parts of the package {name} ({point.value}) cannot be loaded: {said.rstrip('.')}; "
+                            f"update it, or uninstall it: pip uninstall {name}.") from error
+        packages.update({_known[key].module: (name, version) for key in set(_known) - before
+                         if _known[key].module not in BUILT_IN[key[0]].values()})

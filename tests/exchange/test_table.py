@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import stemma
-from stemma.exchange import FAMILIES
+from stemma.exchange import families
 from stemma.exchange.bart import BART
 from stemma.exchange.bert import BERT
 from stemma.exchange.gpt2 import GPT2
@@ -20,7 +20,7 @@ from stemma.exchange.xlnet import XLNET
 from stemma.lineage import Recipe, recipe
 from stemma.schema.layers import flatten
 
-FAMILY = pytest.mark.parametrize("family", FAMILIES.values(), ids=lambda family: family.model_type)
+FAMILY = pytest.mark.parametrize("family", families().values(), ids=lambda family: family.model_type)
 # what makes a family's recipe one of the family, where it is another's
 CHANGES = {"distilbert": ["network.embedding.segments=0", "corpus.pair=start A separator B separator",
                           "remove=objective.next_sentence"]}
@@ -130,7 +130,7 @@ def test_a_tensor_that_the_table_does_not_name_is_another_family(family):
     assert not fits(model, replace(family, body=(*family.body, more)))  # one less
 
 
-@pytest.mark.parametrize(("family", "key"), [(family, key) for family in FAMILIES.values()
+@pytest.mark.parametrize(("family", "key"), [(family, key) for family in families().values()
                                              for key in (*family.fixed, *family.follows)])
 def test_every_fixed_value_counts(family, key):
     """A value that is fixed and differs makes another network, even where the tensors are the same."""

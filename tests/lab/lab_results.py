@@ -145,7 +145,7 @@ def _results(scores: dict[str, tuple[float | None, float]], *, kind: str, title:
         "data": {"text": ["notes.txt"], "documents": 233, "held_out_documents": 5, "held_out_bytes": 200_000},
         "variants": variants, "measures": [BITS, ACCURACY], "cells": cells, "table": table, "differences": [],
         "contributions": None, "remainder": None, "hidden": [], "impossible": [], "diffs": [],
-        "tree": [info._asdict() | {"lit": info.name in lit} for info in family()], "scaling": None, "claim": None}
+        "tree": [info.plain() | {"lit": info.name in lit} for info in family()], "scaling": None, "claim": None}
 
 
 def _cell(name: str, seed: int, place: int, bits: float | None, accuracy: float) -> dict[str, Any]:

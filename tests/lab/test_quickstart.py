@@ -19,7 +19,7 @@ from stemma import lineage
 from stemma.cli import main
 from stemma.cli.start import _tell
 from stemma.errors import Interrupted, UserError
-from stemma.exchange import FAMILIES
+from stemma.exchange import families
 from stemma.lab.quickstart import quickstart as story
 from stemma.lab.quickstart import speed
 from stemma.lab.quickstart.explained import NO_EFFECT
@@ -200,7 +200,7 @@ def test_what_is_changed_from_bert_is_listed_with_reasons(told, capsys):
 
 def test_the_last_lines_show_how_to_use_the_model(told, capsys):
     model = Path(told["out"]) / "run/model"
-    known = json.loads((model / "config.json").read_text())["model_type"] in FAMILIES
+    known = json.loads((model / "config.json").read_text())["model_type"] in families()
     assert set(told["usage"]) == {"command line", "python", *(["transformers"] if known else [])}
     _tell(told)
     *_, last = told["usage"].values()

@@ -11,8 +11,7 @@ from stemma.errors import UserError
 from stemma.network.heads import TokenHead
 from stemma.network.streams import Hidden
 from stemma.objectives import build_objectives, check_needs, finish, group_objectives
-from stemma.objectives.causal_lm import HEAD, CausalLM
-from stemma.schema.objective import CausalLMSettings
+from stemma.objectives.causal_lm import HEAD, CausalLM, CausalLMSettings
 from stemma.text.train import train_tokenizer
 from stemma.visibility import Causal
 

@@ -10,8 +10,7 @@ from sided import chinese, labels_of, originals, rows_of, sided_draft, with_sent
 from stemma import lineage
 from stemma.corpus.shards import Corpus
 from stemma.errors import UserError
-from stemma.objectives.denoise import Denoise, infill
-from stemma.schema.objective import DenoiseSettings
+from stemma.objectives.denoise import Denoise, DenoiseSettings, infill
 
 NOTHING = {"infill": 0.0, "permute": 0.0, "mask": 0.0, "delete": 0.0, "rotate": 0.0}
 

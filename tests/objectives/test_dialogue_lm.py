@@ -15,8 +15,7 @@ from stemma.corpus.shards import Corpus
 from stemma.corpus.turns import Turns
 from stemma.corpus.view import View, split
 from stemma.objectives import finish
-from stemma.objectives.dialogue_lm import DialogueLM
-from stemma.schema.encoder_tasks import DialogueLMSettings
+from stemma.objectives.dialogue_lm import DialogueLM, DialogueLMSettings
 
 NAME = "talk"
 

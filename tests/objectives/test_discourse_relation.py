@@ -11,8 +11,7 @@ from stemma.corpus.randomness import RowRandomness
 from stemma.corpus.shards import Corpus
 from stemma.corpus.view import View
 from stemma.objectives.connectives import CHINESE, CONNECTIVES
-from stemma.objectives.discourse_relation import DiscourseRelation, find
-from stemma.schema.encoder_tasks import DiscourseRelationSettings
+from stemma.objectives.discourse_relation import DiscourseRelation, DiscourseRelationSettings, find
 from stemma.text.train import train_tokenizer
 
 NAME = "discourse_relation"

@@ -16,8 +16,7 @@ from stemma.corpus.view import View
 from stemma.errors import UserError
 from stemma.network.heads import ClassHead
 from stemma.objectives import finish
-from stemma.objectives.ir_relevance import IRRelevance
-from stemma.schema.encoder_tasks import IRRelevanceSettings
+from stemma.objectives.ir_relevance import IRRelevance, IRRelevanceSettings
 
 
 @pytest.fixture(scope="module")

@@ -4,8 +4,7 @@ from making import draft_of, pieced_corpus, whole
 
 from stemma.corpus.randomness import RowRandomness
 from stemma.corpus.shards import Corpus
-from stemma.objectives.masked_lm import HEAD, MaskedLM
-from stemma.schema.objective import MaskedLMSettings
+from stemma.objectives.masked_lm import HEAD, MaskedLM, MaskedLMSettings
 
 
 @pytest.fixture(scope="module")

@@ -10,8 +10,7 @@ from stemma.corpus.randomness import RowRandomness
 from stemma.corpus.shards import Corpus
 from stemma.corpus.view import View, split
 from stemma.objectives import finish
-from stemma.objectives.next_sentence import NextSentence
-from stemma.schema.objective import NextSentenceSettings
+from stemma.objectives.next_sentence import NextSentence, NextSentenceSettings
 
 HEAD = "next_sentence"
 

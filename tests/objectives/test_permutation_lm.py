@@ -17,9 +17,8 @@ from stemma.errors import UserError
 from stemma.network.heads import TokenHead
 from stemma.network.streams import QUERY, Hidden
 from stemma.objectives import finish
-from stemma.objectives.permutation_lm import HEAD, PermutationLM
+from stemma.objectives.permutation_lm import HEAD, PermutationLM, PermutationLMSettings
 from stemma.objectives.spans import choose_spans, walk
-from stemma.schema.objective import PermutationLMSettings
 from stemma.visibility import Others, Permuted
 
 SINGLE, PAIR = "A separator start:2", "A separator B:1 separator:1 start:2"

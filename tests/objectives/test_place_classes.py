@@ -8,9 +8,8 @@ from making import corpus_of, draft_of, whole
 from stemma import lineage
 from stemma.corpus.shards import Corpus
 from stemma.objectives import build_network, build_objectives, finish
-from stemma.objectives.capitalisation import Capitalisation
-from stemma.objectives.token_document_relation import TokenDocumentRelation
-from stemma.schema.encoder_tasks import CapitalisationSettings, TokenDocumentRelationSettings
+from stemma.objectives.capitalisation import Capitalisation, CapitalisationSettings
+from stemma.objectives.token_document_relation import TokenDocumentRelation, TokenDocumentRelationSettings
 from stemma.text.train import train_tokenizer
 
 CASE, RELATION = "capitalisation", "token_document_relation"

@@ -7,8 +7,7 @@ from stemma.corpus.feed import Feed
 from stemma.corpus.randomness import RowRandomness
 from stemma.corpus.shards import Corpus
 from stemma.corpus.view import View, split
-from stemma.objectives.sentence_distance import SentenceDistance
-from stemma.schema.encoder_tasks import SentenceDistanceSettings
+from stemma.objectives.sentence_distance import SentenceDistance, SentenceDistanceSettings
 
 NAME = "sentence_distance"
 LINES = ["the clerk reads", "our neighbour forgets", "every scribe copies", "the printer collects a letter"]

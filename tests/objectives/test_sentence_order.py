@@ -11,8 +11,7 @@ from stemma.corpus.randomness import RowRandomness
 from stemma.corpus.shards import Corpus
 from stemma.corpus.view import View, split
 from stemma.objectives import build_network, build_objectives, finish
-from stemma.objectives.sentence_order import SentenceOrder
-from stemma.schema.encoder_tasks import SentenceOrderSettings
+from stemma.objectives.sentence_order import SentenceOrder, SentenceOrderSettings
 
 NAME = "sentence_order"
 

@@ -11,8 +11,7 @@ from stemma.corpus.feed import Feed
 from stemma.corpus.randomness import RowRandomness
 from stemma.corpus.shards import Corpus
 from stemma.objectives import finish
-from stemma.objectives.sentence_reordering import SentenceReordering, all_orders, some_of
-from stemma.schema.encoder_tasks import SentenceReorderingSettings
+from stemma.objectives.sentence_reordering import SentenceReordering, SentenceReorderingSettings, all_orders, some_of
 
 NAME = "sentence_reordering"
 

@@ -12,9 +12,8 @@ from stemma.corpus.shards import Corpus
 from stemma.errors import UserError
 from stemma.network.streams import Stream
 from stemma.objectives import build_network, build_objectives, finish, group_objectives
-from stemma.objectives.masked_lm import MaskedLM
-from stemma.objectives.prefix_lm import PrefixLM
-from stemma.schema.objective import MaskedLMSettings, PrefixLMSettings
+from stemma.objectives.masked_lm import MaskedLM, MaskedLMSettings
+from stemma.objectives.prefix_lm import PrefixLM, PrefixLMSettings
 from stemma.visibility import Later, Prefix
 
 TASKS = ["full", "prefix", "causal", "later"]

@@ -10,8 +10,7 @@ from stemma import lineage
 from stemma.corpus.shards import Corpus
 from stemma.errors import UserError
 from stemma.objectives import check_needs
-from stemma.objectives.span_corruption import SpanCorruption, part_in_spans
-from stemma.schema.objective import SpanCorruptionSettings
+from stemma.objectives.span_corruption import SpanCorruption, SpanCorruptionSettings, part_in_spans
 
 
 @pytest.fixture(scope="module")

@@ -5,8 +5,7 @@ from sided import chinese, labels_of, originals, rows_of, sided_draft, with_sent
 
 from stemma.corpus.shards import Corpus
 from stemma.objectives import finish
-from stemma.objectives.span_to_span import SpanToSpan, choose_span
-from stemma.schema.objective import SpanToSpanSettings
+from stemma.objectives.masked_span_to_span import SpanToSpan, SpanToSpanSettings, choose_span
 
 
 @pytest.fixture(scope="module")

@@ -15,8 +15,7 @@ from stemma.corpus.packers import Packing
 from stemma.corpus.shards import Corpus
 from stemma.errors import UserError
 from stemma.objectives import build_network, build_objectives, check_needs, finish
-from stemma.objectives.translation import Translation
-from stemma.schema.objective import TranslationSettings
+from stemma.objectives.translation import Translation, TranslationSettings
 from stemma.text.parallel import PairSource
 from stemma.visibility import Causal, Full, Padded
 

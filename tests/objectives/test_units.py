@@ -11,9 +11,8 @@ from making import corpus_of, draft_of, pieced_corpus, whole
 from stemma.corpus.randomness import RowRandomness
 from stemma.corpus.shards import MANIFEST, Corpus
 from stemma.files import CHECKSUMS, write_checksums
-from stemma.objectives.masked_lm import HEAD, MaskedLM
+from stemma.objectives.masked_lm import HEAD, MaskedLM, MaskedLMSettings
 from stemma.objectives.masking import alike, choose_units, geometric, joined
-from stemma.schema.objective import MaskedLMSettings
 from stemma.text.train import train_tokenizer
 
 UNITS = ["word", "ngram", "word_ngram", "span", "phrase", "entity"]

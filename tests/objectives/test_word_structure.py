@@ -11,8 +11,7 @@ from stemma.corpus.feed import Feed
 from stemma.corpus.randomness import RowRandomness
 from stemma.corpus.shards import Corpus
 from stemma.objectives import build_network, build_objectives, finish, group_objectives
-from stemma.objectives.word_structure import WordStructure
-from stemma.schema.encoder_tasks import WordStructureSettings
+from stemma.objectives.word_structure import WordStructure, WordStructureSettings
 
 NAME = "word_structure"
 

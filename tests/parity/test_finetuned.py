@@ -12,20 +12,20 @@ from parity.reference import assert_loads_into, config_of, configure, perturb, r
 from torch import Tensor
 
 import stemma
-from stemma.exchange import FAMILIES
+from stemma.exchange import families
 from stemma.exchange.cards import ALONE
 from stemma.exchange.model import Model
 from stemma.network.heads import ClassHead, Pooler
 from stemma.network.task_heads import SentenceHead
 
-FAMILIES_TASKS = [(family, kind) for family, table in FAMILIES.items() for kind in table.tasks]
+FAMILIES_TASKS = [(family, kind) for family, table in families().items() for kind in table.tasks]
 LABELS = {0: "no", 1: "yes", 2: "perhaps"}
 PADDING = 1  # RoBERTa's places are counted by it
 
 
 def random_class(family: str, kind: str, seed: int) -> Any:
     labels = {"id2label": LABELS} if kind in ("classify", "tag") else {}
-    return random_reference(family, seed, FAMILIES[family].tasks[kind].name, pad_token_id=PADDING, **labels)
+    return random_reference(family, seed, families()[family].tasks[kind].name, pad_token_id=PADDING, **labels)
 
 
 def inputs_of(config: Any, seed: int, filling: bool) -> tuple[dict[str, Tensor], Tensor]:
@@ -101,7 +101,7 @@ def test_a_foreign_class_agrees_both_ways(tmp_path, family, kind, seed):
                                                  ("xlnet", "summary_last_dropout"),
                                                  ("modernbert", "classifier_dropout")])
 def test_the_dropout_before_the_answer_is_kept(tmp_path, family, dropout):
-    name = FAMILIES[family].tasks["classify"].name
+    name = families()[family].tasks["classify"].name
     random_reference(family, 0, name, **{dropout: 0.35}).save_pretrained(tmp_path / "theirs")
     model = stemma.load(tmp_path / "theirs")
     assert model.card().heads[ALONE].dropout == 0.35
@@ -124,7 +124,7 @@ NULL = ("bert", "roberta", "electra", "ernie")  # who may say null over there
 def test_the_answers_dropout_is_theirs(tmp_path, family, kind, said):
     """Where config.json does not say it, most take the body's, and some a number of their own."""
     known = transformers.AutoConfig.for_model(family).to_dict()
-    name = FAMILIES[family].tasks[kind].name
+    name = families()[family].tasks[kind].name
     random_reference(family, 0, name, **{key: 0.35 for key in RATES if key in known}).save_pretrained(tmp_path)
     answers = {"classifier_dropout"} if said == "null" else {"classifier_dropout", *(ANSWERS & known.keys())}
     configure(tmp_path, **dict.fromkeys(answers, {"absent": ..., "null": None, "stated": 0.45}[said]))

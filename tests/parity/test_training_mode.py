@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import stemma
-from stemma.exchange import FAMILIES
+from stemma.exchange import families
 from stemma.exchange.keys import to_ours
 from stemma.network.streams import QUERY, Stream
 from stemma.visibility import Causal, Permuted
@@ -236,7 +236,7 @@ def test_what_transformers_leaves_out_of_albert():
 
 @NAMES
 def test_gradients_are_equal_without_dropout(name):
-    ours, theirs, family = *pair(name, False), FAMILIES[CASES[name].family]
+    ours, theirs, family = *pair(name, False), families()[CASES[name].family]
     one, other = copy.deepcopy(ours.network).train(), copy.deepcopy(theirs).train()
     torch.manual_seed(5)
     logits, expected = our_logits(one, name, text_of(name)), their_logits(other, name, text_of(name))

@@ -15,6 +15,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 from typer.core import TyperGroup
 
+from stemma import plugins
 from stemma.cli import (
     cleaning,
     evaluate,
@@ -30,6 +31,7 @@ from stemma.cli import (
     use,
 )
 from stemma.cli.claims import claims_app
+from stemma.cli.common import add_common_options
 from stemma.cli.corpus import corpus_app
 from stemma.cli.finetune import Tasks, finetune_app
 from stemma.cli.output import emit
@@ -99,6 +101,7 @@ translate.register(app)
 evaluate.register(app)
 predict.register(app)
 cleaning.register(app)
+add_common_options(app)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -170,7 +173,7 @@ def _explain(error: BaseException, as_json: bool) -> int:
     if hasattr(error, "format_message"):
         error = UserError(_usage(error))
     if not isinstance(error, UserError):
-        error = blame_surroundings(error) or error
+        error = blame_surroundings(error) or plugins.blamed(error) or error
     if isinstance(error, UserError):
         print(f"error: {error}", file=sys.stderr)
         if as_json and sys.stdout is not None:

@@ -43,9 +43,11 @@ def tree(html: Annotated[Path | None, typer.Option("--html", metavar="FILE", hel
         from rich.text import Text
         from rich.tree import Tree
 
+        known = {info.name for info in family}
+
         def grow(branch: Tree, parent: str | None) -> None:
             for info in family:
-                if info.parent == parent:
+                if (info.parent if info.parent in known else None) == parent:
                     label = Text.assemble((info.name, "bold"), f"  {info.year or ''}  ", (info.summary, "dim"))
                     grow(branch.add(label), info.name)
 
@@ -56,7 +58,7 @@ def tree(html: Annotated[Path | None, typer.Option("--html", metavar="FILE", hel
         grow(root, None)
         console().print(root)
 
-    emit({"recipes": [info._asdict() for info in family], **({"html": str(html)} if html else {})}, json, human)
+    emit({"recipes": [info.plain() for info in family], **({"html": str(html)} if html else {})}, json, human)
 
 
 def show(recipe: RecipeArgument, changes: ChangesArgument = None, json: JsonOption = False,

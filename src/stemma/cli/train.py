@@ -127,12 +127,14 @@ def _use(run: Path) -> str:
     """How to ask a finished model something."""
     from stemma import lineage
     from stemma.generation.ways import FROM_SOURCE, way_of
+    from stemma.schema.corpus import packing_of
 
     if (run / "model" / "tasks.json").is_file():
         return f"predict {run} FILE"
-    trained = lineage.recipe(run / "recipe.toml")
+    trained = lineage.recipe(run / "recipe.toml", stored=True)
     way = way_of(trained)
-    if way in FROM_SOURCE and "parallel" in trained.settings.packings().values():
+    paired = any(packing_of(packing).reads == "pairs" for packing in trained.settings.packings().values())
+    if way in FROM_SOURCE and paired:
         return f'translate {run} --text "..."'
     return f'{"fill" if way in (None, "cloze") else "generate"} {run} "..."'
 

@@ -18,6 +18,7 @@ from stemma.corpus.packers import Packing
 from stemma.corpus.pieces import Pieces
 from stemma.corpus.view import View
 from stemma.errors import UserError
+from stemma.schema.corpus import packing_of
 
 JITTER = 0.02  # share of its length by which a row may seem longer than it is
 
@@ -40,7 +41,8 @@ class BucketFeed(Feed):
 
     def __init__(self, view: View, packing: Packing, seed: int, places: int, copies: int | None = None,
                  rates: Sequence[float] | None = None):
-        sizes = _pair_sizes(view, packing) if packing.kind == "parallel" else np.ones(len(view.documents), np.int64)
+        paired = packing_of(packing.kind).reads == "pairs"
+        sizes = _pair_sizes(view, packing) if paired else np.ones(len(view.documents), np.int64)
         fits = sizes <= packing.layout.length
         super().__init__(View(view.corpus, view.documents[fits]), packing, seed, copies)
         self.left_out = int((~fits).sum())  # pairs that are too long for the window

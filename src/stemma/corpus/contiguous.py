@@ -19,6 +19,8 @@ from stemma.corpus.feed import Position, too_small
 from stemma.corpus.packers import Packing
 from stemma.corpus.pieces import Pieces
 from stemma.corpus.view import View
+from stemma.registry import register
+from stemma.schema.corpus import PackingSettings
 
 A, B, PAST = 0, 1, 2  # parts of a row
 ELSEWHERE = 0.5  # how often B does not go on from A, as in the authors' code
@@ -88,6 +90,18 @@ class Part(NamedTuple):
     stop: int
 
 
+class Contiguous(PackingSettings):
+    contiguous = True
+
+
+class ContiguousPair(PackingSettings):
+    contiguous = True
+    paired = True
+    past = 0.5
+
+
+@register("packing", "contiguous", Contiguous)
+@register("packing", "contiguous_pair", ContiguousPair)
 class ContiguousFeed:
     """Endless batches of a fixed number of rows. A position is (epoch, 0, batch); each epoch begins at the columns'
     beginnings. A text too short for so many columns of one window has fewer, which several rows share."""

@@ -5,19 +5,23 @@ full_sentences, doc_sentences; and stream, which ignores sentences. One Python s
 For batches of similar length there are sentence and parallel: a sentence, or a pair of source and target, is a row.
 dialogue makes a row of two or three turns, as ERNIE 1.0 does (arXiv:1904.09223, section 3.3).
 Packings whose rows go on from batch to batch are cut by their feed: see `contiguous.py`.
+
+A packing is registered with what other modules must know of it, and is a function of documents (arrays of sentence
+bounds), the `Packing` and random numbers; one whose rows go on is the class of its feed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
+from stemma import registry
 from stemma.corpus.layout import Layout
 from stemma.corpus.pieces import Pieces
 from stemma.errors import UserError
-from stemma.schema.corpus import PAIR_PACKINGS
+from stemma.registry import register
+from stemma.schema.corpus import PackingSettings, packing_of
 
 MOST_TURNS = 3
 PieceRow = tuple[int, int, int, int, bool]
@@ -32,7 +36,8 @@ class Packing:
 
     @property
     def paired(self) -> bool:
-        return self.kind in PAIR_PACKINGS or self.together
+        facts = packing_of(self.kind)
+        return self.together or facts.paired and facts.reads == "text"
 
     @property
     def capacity(self) -> int:
@@ -47,10 +52,18 @@ class Packing:
 
     def pack(self, documents: list[np.ndarray], rng: np.random.Generator) -> Pieces:
         """`documents` are arrays of sentence bounds: (S+1,) token offsets each."""
-        return _PACKERS[self.kind](documents, self, rng)
+        made: Pieces = registry.get("packing", self.kind).build(documents, self, rng)
+        return made
 
 
-def _segment_pair(documents: list[np.ndarray], packing: Packing, rng: np.random.Generator) -> Pieces:
+class SegmentPair(PackingSettings):
+    paired = True
+    filled = True
+    shortens = True
+
+
+@register("packing", "segment_pair", SegmentPair)
+def segment_pair(documents: list[np.ndarray], packing: Packing, rng: np.random.Generator) -> Pieces:
     """A and B are neighbouring stretches of whole sentences that together fill the window (arXiv:1810.04805, A.2);
     now and then a shorter row, so that short inputs are no surprise later."""
     made: list[PieceRow] = []
@@ -74,7 +87,13 @@ def _segment_pair(documents: list[np.ndarray], packing: Packing, rng: np.random.
     return pieces
 
 
-def _sentence_pair(documents: list[np.ndarray], packing: Packing, rng: np.random.Generator) -> Pieces:
+class SentencePair(PackingSettings):
+    paired = True
+    filled = True
+
+
+@register("packing", "sentence_pair", SentencePair)
+def sentence_pair(documents: list[np.ndarray], packing: Packing, rng: np.random.Generator) -> Pieces:
     """Two neighbouring sentences, and no more."""
     made: list[PieceRow] = []
     row = 0
@@ -89,7 +108,12 @@ def _sentence_pair(documents: list[np.ndarray], packing: Packing, rng: np.random
     return pieces
 
 
-def _full_sentences(documents: list[np.ndarray], packing: Packing, rng: np.random.Generator) -> Pieces:
+class FullSentences(PackingSettings):
+    filled = True
+
+
+@register("packing", "full_sentences", FullSentences)
+def full_sentences(documents: list[np.ndarray], packing: Packing, rng: np.random.Generator) -> Pieces:
     """Whole sentences until the window is full, across documents, with a separator between them."""
     made: list[PieceRow] = []
     row, used = 0, 0
@@ -113,7 +137,13 @@ def _whole_sentences(bounds: np.ndarray, start: int, space: int) -> int | None:
     return stop if stop > start else None
 
 
-def _doc_sentences(documents: list[np.ndarray], packing: Packing, rng: np.random.Generator) -> Pieces:
+class DocSentences(PackingSettings):
+    filled = True
+    one_document = True
+
+
+@register("packing", "doc_sentences", DocSentences)
+def doc_sentences(documents: list[np.ndarray], packing: Packing, rng: np.random.Generator) -> Pieces:
     """Whole sentences until the window is full, never across documents."""
     made: list[PieceRow] = []
     for bounds in documents:
@@ -125,7 +155,12 @@ def _doc_sentences(documents: list[np.ndarray], packing: Packing, rng: np.random
     return Pieces.of(len(made), made)
 
 
-def _stream(documents: list[np.ndarray], packing: Packing, rng: np.random.Generator) -> Pieces:
+class Stream(PackingSettings):
+    filled = True
+
+
+@register("packing", "stream", Stream)
+def stream(documents: list[np.ndarray], packing: Packing, rng: np.random.Generator) -> Pieces:
     """The running text, cut wherever the window ends, with a separator where a new document begins."""
     made: list[PieceRow] = []
     row, used = 0, 0
@@ -141,7 +176,12 @@ def _stream(documents: list[np.ndarray], packing: Packing, rng: np.random.Genera
     return Pieces.of(row + 1 if made else 0, made, running=True)
 
 
-def _sentence(documents: list[np.ndarray], packing: Packing, rng: np.random.Generator) -> Pieces:
+class Sentence(PackingSettings):
+    bucketed = True
+
+
+@register("packing", "sentence", Sentence)
+def sentence(documents: list[np.ndarray], packing: Packing, rng: np.random.Generator) -> Pieces:
     """Every sentence by itself; one longer than the window is cut."""
     start, length = _sentences(documents)
     cuts = -(-length // packing.capacity)  # rows that each sentence makes
@@ -151,7 +191,14 @@ def _sentence(documents: list[np.ndarray], packing: Packing, rng: np.random.Gene
     return _one_piece_each(np.arange(len(start)), np.zeros(len(start)), start, length)
 
 
-def _parallel(documents: list[np.ndarray], packing: Packing, rng: np.random.Generator) -> Pieces:
+class Parallel(PackingSettings):
+    reads = "pairs"
+    paired = True
+    bucketed = True
+
+
+@register("packing", "parallel", Parallel)
+def parallel(documents: list[np.ndarray], packing: Packing, rng: np.random.Generator) -> Pieces:
     """Source and target; a pair of which a side is longer than its window is left out, since a translation that was
     cut teaches to stop too early."""
     start, length = _sentences([bounds for bounds in documents if len(bounds) == 3])
@@ -160,7 +207,12 @@ def _parallel(documents: list[np.ndarray], packing: Packing, rng: np.random.Gene
     return _one_piece_each(np.arange(len(start)) // 2, np.arange(len(start)) % 2, start, length)
 
 
-def _dialogue(documents: list[np.ndarray], packing: Packing, rng: np.random.Generator) -> Pieces:
+class Dialogue(PackingSettings):
+    reads = "dialogues"
+
+
+@register("packing", "dialogue", Dialogue)
+def dialogue(documents: list[np.ndarray], packing: Packing, rng: np.random.Generator) -> Pieces:
     """Two or three neighbouring turns with a separator between them; a turn is alone only if its dialogue has no other.
     """
     made: list[PieceRow] = []
@@ -211,15 +263,3 @@ def _one_piece_each(row: np.ndarray, part: np.ndarray, start: np.ndarray, length
     """Rows of which each part is one piece."""
     rows = int(row[-1]) + 1 if len(row) else 0
     return Pieces(rows, row, start, length, part.astype(np.int8), np.zeros(len(row), bool))
-
-
-_PACKERS: dict[str, Callable[[list[np.ndarray], Packing, np.random.Generator], Pieces]] = {
-    "segment_pair": _segment_pair,
-    "sentence_pair": _sentence_pair,
-    "full_sentences": _full_sentences,
-    "doc_sentences": _doc_sentences,
-    "stream": _stream,
-    "sentence": _sentence,
-    "parallel": _parallel,
-    "dialogue": _dialogue,
-}

@@ -12,6 +12,7 @@ import numpy as np
 
 from stemma.corpus.batches import RELEVANCE, ROLES
 from stemma.corpus.shards import Corpus
+from stemma.schema.corpus import packing_of
 from stemma.text.holdout import LARGEST
 
 RUNNING = "running"  # text that is neither
@@ -61,9 +62,10 @@ class View:
     def read_by(self, packing: str) -> View:
         """The documents that a packing can lay out: dialogues, queries with titles, or running text. In a corpus of
         pairs (source and target) there are no kinds: pairs also serve as text."""
-        side = {"dialogue": ROLES, "parallel": RELEVANCE}.get(packing, RUNNING)
+        reads = packing_of(packing).reads
+        side = {"dialogues": ROLES, "pairs": RELEVANCE}.get(reads, RUNNING)
         known = set(self.corpus.sides()) & {ROLES, RELEVANCE}
-        if side not in known and (packing == "parallel" or side == RUNNING and not known):
+        if side not in known and (reads == "pairs" or side == RUNNING and not known):
             return self
         return View(self.corpus, self.documents[self.kinds() == KINDS.index(side)])
 

@@ -1,22 +1,28 @@
-"""The Hugging Face layout, read and written: one declarative table per family."""
+"""The Hugging Face layout, read and written: one declarative table per family, registered under its `model_type`."""
 
 from __future__ import annotations
 
-from stemma.exchange.albert import ALBERT
-from stemma.exchange.bart import BART
-from stemma.exchange.bert import BERT
-from stemma.exchange.distilbert import DISTILBERT
-from stemma.exchange.electra import ELECTRA
-from stemma.exchange.ernie import ERNIE
-from stemma.exchange.gpt import GPT
-from stemma.exchange.gpt2 import GPT2
-from stemma.exchange.modernbert import MODERNBERT, MODERNBERT_DECODER
-from stemma.exchange.roberta import ROBERTA
-from stemma.exchange.t5 import T5
-from stemma.exchange.table import Family
-from stemma.exchange.transformer_xl import TRANSFORMER_XL
-from stemma.exchange.xlnet import XLNET
+from typing import TYPE_CHECKING
 
-KNOWN = (BERT, GPT, GPT2, TRANSFORMER_XL, XLNET, T5, BART, ROBERTA, ALBERT, DISTILBERT, ELECTRA, ERNIE,
-         MODERNBERT, MODERNBERT_DECODER)
-FAMILIES: dict[str, Family] = {family.model_type: family for family in KNOWN}
+from stemma import registry
+from stemma.errors import UserError
+
+if TYPE_CHECKING:
+    from stemma.exchange.table import Family
+
+
+def family_named(model_type: str) -> Family | None:
+    """The family that says so in `config.json`; only its own table is imported."""
+    entry = registry.find("family", model_type)
+    if entry is None:
+        return None
+    found: Family = entry.build()
+    if found.model_type != model_type:
+        raise UserError(f'{entry.module} registers the family "{model_type}" with a table whose model_type is '
+                        f'"{found.model_type}"; give both the same name.')
+    return found
+
+
+def families() -> dict[str, Family]:
+    """All of them, the built-in ones first."""
+    return {kind: found for kind in registry.kinds("family") if (found := family_named(kind)) is not None}

@@ -14,6 +14,7 @@ from stemma.exchange.keys import Key, linear
 from stemma.exchange.table import Config, Family, Setting, Values
 from stemma.exchange.task_class import pooled_answers
 from stemma.network.heads import ClassHead, Pooler, TokenHead
+from stemma.registry import register
 
 BLOCK, LAYER = "encoder.blocks.{i}.", "encoder.albert_layer_groups.{i}.albert_layers.0."
 WIDTH = "network.embedding.width"
@@ -88,3 +89,8 @@ ALBERT = Family(
             "predictions.decoder.bias": "predictions.bias"},
     ignored=("position_ids",),
 )
+
+
+@register("family", "albert")
+def family() -> Family:
+    return ALBERT

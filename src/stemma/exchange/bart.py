@@ -5,6 +5,7 @@ from __future__ import annotations
 from stemma.exchange.keys import Key, linear
 from stemma.exchange.table import ACTIVATIONS, ORDINARY, Family, Setting
 from stemma.network.heads import TokenHead
+from stemma.registry import register
 
 SIZES = (
     Setting("tokenizer.vocab_size", "vocab_size"),
@@ -88,3 +89,8 @@ BART = Family(
     zeros=("final_logits_bias",),
     ignored=("encoder.version", "decoder.version"),
 )
+
+
+@register("family", "bart")
+def family() -> Family:
+    return BART

@@ -7,6 +7,7 @@ from stemma.exchange.table import ACTIVATIONS, ORDINARY, Family, Setting
 from stemma.exchange.task_class import pooled_answers
 from stemma.network.boundary_head import BoundaryHead
 from stemma.network.heads import ClassHead, Pooler, TokenHead
+from stemma.registry import register
 
 BLOCK, LAYER = "encoder.blocks.{i}.", "encoder.layer.{i}."
 
@@ -86,3 +87,8 @@ BERT = Family(
     ignored=("position_ids",),
     old_names={"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"},
 )
+
+
+@register("family", "bert")
+def family() -> Family:
+    return BERT

@@ -8,6 +8,7 @@ from stemma.exchange.table import ACTIVATIONS, Family, Setting
 from stemma.exchange.task_class import TaskClass
 from stemma.network.heads import ClassHead, TokenHead
 from stemma.network.task_heads import SentenceHead, SpanHead
+from stemma.registry import register
 
 BLOCK, LAYER = "encoder.blocks.{i}.", "transformer.layer.{i}."
 TEXT, TEXT_LAYERS = SentenceHead(1, "first", "relu", dropout=0.2), {"dense": "pre_classifier", "output": "classifier"}
@@ -67,3 +68,8 @@ DISTILBERT = Family(
     copies={"vocab_projector.weight": "embeddings.word_embeddings.weight"},
     ignored=("position_ids",),
 )
+
+
+@register("family", "distilbert")
+def family() -> Family:
+    return DISTILBERT

@@ -9,6 +9,7 @@ from stemma.exchange.table import Config, Family, Setting, Values
 from stemma.exchange.task_class import TaskClass, pooled_answers
 from stemma.network.heads import JudgeHead, TokenHead
 from stemma.network.task_heads import SentenceHead
+from stemma.registry import register
 
 WIDTH, PROJECT = "network.embedding.width", "embedding.project."
 
@@ -69,3 +70,8 @@ ELECTRA = Family(
     ignored=BERT.ignored,
     old_names=BERT.old_names,
 )
+
+
+@register("family", "electra")
+def family() -> Family:
+    return ELECTRA

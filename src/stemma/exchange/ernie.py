@@ -8,9 +8,10 @@ from itertools import chain, combinations
 
 from stemma.exchange.bert import BERT
 from stemma.exchange.keys import Key, linear
-from stemma.exchange.table import Config, Setting
+from stemma.exchange.table import Config, Family, Setting
 from stemma.exchange.task_class import pooled_answers
 from stemma.network.heads import ClassHead
+from stemma.registry import register
 
 NONE_USED = 3  # what is said over there of the number of task vectors where there are none
 
@@ -59,3 +60,8 @@ ERNIE = replace(
     },
     tasks=pooled_answers("Ernie"),
 )
+
+
+@register("family", "ernie")
+def family() -> Family:
+    return ERNIE

@@ -10,6 +10,7 @@ from stemma.exchange.table import ORDINARY, Family, Setting
 from stemma.exchange.task_class import TaskClass
 from stemma.network.heads import TokenHead
 from stemma.network.task_heads import SentenceHead
+from stemma.registry import register
 
 BLOCK, LAYER = "encoder.blocks.{i}.", "h.{i}."
 
@@ -72,3 +73,8 @@ GPT = Family(
     copies={"lm_head.weight": "tokens_embed.weight"},
     ignored=BUFFERS,
 )
+
+
+@register("family", "openai-gpt")
+def family() -> Family:
+    return GPT

@@ -8,6 +8,7 @@ from stemma.exchange.table import ACTIVATIONS, Family, Setting
 from stemma.exchange.task_class import TaskClass
 from stemma.network.heads import ClassHead, TokenHead
 from stemma.network.task_heads import SpanHead
+from stemma.registry import register
 
 GPT2 = Family(
     model_type="gpt2",
@@ -41,3 +42,8 @@ GPT2 = Family(
     copies={"lm_head.weight": "wte.weight"},
     ignored=BUFFERS,
 )
+
+
+@register("family", "gpt2")
+def family() -> Family:
+    return GPT2

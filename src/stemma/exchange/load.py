@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from stemma.errors import CorruptFileError, UserError, did_you_mean
-from stemma.exchange import FAMILIES
+from stemma.exchange import families, family_named
 from stemma.exchange.cards import FILE, Card, read_cards
 from stemma.exchange.foreign import card_of, laid_out
 from stemma.exchange.keys import to_ours, to_theirs
@@ -43,11 +43,14 @@ def load(where: str | Path, device: torch.device | str = "cpu") -> Model:
         verify_checksums(folder, "the model", "copy it again, or save it again from its run; if you changed it on "
                                               f"purpose, delete {CHECKSUMS}.", ("config.json",))
     kind = config.get("model_type")
-    if kind != OWN_TYPE and (not isinstance(kind, str) or kind not in FAMILIES):
+    family = family_named(kind) if isinstance(kind, str) and kind != OWN_TYPE else None
+    if kind != OWN_TYPE and family is None:
+        if (folder / RECIPE).is_file():
+            recipe(folder / RECIPE, stored=True)  # asks for the plug-in that the family comes from
         raise UserError(f'{folder}/config.json says model_type "{kind}", which is not supported (supported: '
-                        f'{", ".join([*FAMILIES, OWN_TYPE])}).{did_you_mean(str(kind), FAMILIES)}')
+                        f'{", ".join([*families(), OWN_TYPE])}).{did_you_mean(str(kind), families())}')
     tokenizer = Tokenizer.load(folder) if any((folder / name).is_file() for name in TOKENIZER_FILES) else None
-    model = _load_own(folder, config) if kind == OWN_TYPE else _load_family(folder, config, FAMILIES[kind], tokenizer)
+    model = _load_own(folder, config) if family is None else _load_family(folder, config, family, tokenizer)
     model.tokenizer = tokenizer
     if tokenizer is not None and tokenizer.vocab_size > model.network.vocabulary:
         model.notices.append(f"the tokenizer of {folder} has {tokenizer.vocab_size:,} tokens and the network knows "
@@ -96,7 +99,7 @@ def _read_config(folder: Path) -> dict[str, Any]:
 
 
 def _load_own(folder: Path, config: Mapping[str, Any]) -> Model:
-    own, weights = recipe(folder / RECIPE), read_weights(folder)
+    own, weights = recipe(folder / RECIPE, stored=True), read_weights(folder)
     check_own_sizes(folder, own, config, weights)
     stated = config.get("network")
     told = flatten(stated) if isinstance(stated, dict) else {}
@@ -135,7 +138,7 @@ def _load_family(folder: Path, config: Mapping[str, Any], family: Family, tokeni
     heads = family.heads_in(config, weights)
     removed = [key for head in heads for key in family.removes.get(head, ())]
     if (folder / RECIPE).is_file():
-        own, told_apart = agreed_in_family(folder, family, config, recipe(folder / RECIPE))
+        own, told_apart = agreed_in_family(folder, family, config, recipe(folder / RECIPE, stored=True))
         notices += told_apart
     else:
         own = _recipe_of(family, config, folder, tokenizer, removed)

@@ -52,7 +52,7 @@ class Model:
     @property
     def sees(self) -> Visibility:
         """How the model reads: up to each place, if it never learned anything else; otherwise all of the text."""
-        learned = {task.sees for task in self.recipe.settings.objective.values()}
+        learned = {task.visibility for task in self.recipe.settings.objective.values()}
         return Causal() if learned == {"causal"} else Full()
 
     @property
@@ -79,7 +79,7 @@ class Model:
     def _check(self, input_ids: Tensor, token_type_ids: Tensor | None) -> None:
         """What would only be an index out of range further down."""
         settings = self.recipe.settings.network
-        limit = getattr(settings.position, "maximum", None)
+        limit = settings.longest
         if limit is not None and input_ids.shape[1] > limit:
             raise UserError(f"the input is {input_ids.shape[1]} tokens long and {self.recipe.label} reads at most "
                             f"{limit}; cut the text shorter.")

@@ -15,6 +15,7 @@ from stemma.exchange.table import ACTIVATIONS, ORDINARY, Config, Family, Setting
 from stemma.exchange.task_class import TaskClass
 from stemma.network.heads import ClassHead, TokenHead
 from stemma.network.task_heads import SentenceHead, SpanHead
+from stemma.registry import register
 
 BLOCK, LAYER = "encoder.blocks.{i}.", "layers.{i}."
 GLOBAL, LOCAL = "full_attention", "sliding_attention"
@@ -171,3 +172,13 @@ MODERNBERT_DECODER = replace(
                                  dropout="classifier_dropout")},
     missing=0,  # its configuration takes nothing but numbers
 )
+
+
+@register("family", "modernbert")
+def family() -> Family:
+    return MODERNBERT
+
+
+@register("family", "modernbert-decoder")
+def decoder_family() -> Family:
+    return MODERNBERT_DECODER

@@ -11,6 +11,7 @@ from stemma.exchange.table import Family, Setting
 from stemma.exchange.task_class import TaskClass, pooled_answers
 from stemma.network.heads import Pooler, TokenHead
 from stemma.network.task_heads import SentenceHead
+from stemma.registry import register
 
 PADDING = 1  # the first place stands behind it in the table, and what is no padding is counted
 OFFSET = PADDING + 1
@@ -64,3 +65,8 @@ ROBERTA = Family(
     ignored=BERT.ignored,
     old_names=BERT.old_names,
 )
+
+
+@register("family", "roberta")
+def family() -> Family:
+    return ROBERTA

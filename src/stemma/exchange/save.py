@@ -9,7 +9,8 @@ from typing import Any
 
 import torch
 
-from stemma.exchange import FAMILIES
+from stemma import registry
+from stemma.exchange import families
 from stemma.exchange.cards import write_cards
 from stemma.exchange.keys import to_theirs
 from stemma.exchange.model import Model
@@ -53,7 +54,8 @@ def _likely(model: Model) -> Iterator[Family]:
     # a body without a head, or with a common one, may be one of several: its recipe's own name goes first, then its
     # parent's
     line = [model.recipe.name, model.recipe.parent]
-    ordered = sorted(FAMILIES.values(), key=lambda family: [*line, name := family.recipe.partition("@")[0]].index(name))
+    ordered = sorted(families().values(),
+                     key=lambda family: [*line, name := family.recipe.partition("@")[0]].index(name))
     yield from (family for family in ordered if filler is None or family.padding in (None, filler))
 
 
@@ -64,7 +66,7 @@ def _values(model: Model) -> dict[str, Any]:
 def _reading(recipe: Recipe) -> set[str]:
     """The ways in which the objectives read; nobody over there reads a text from its end."""
     tasks = recipe.settings.objective.values()
-    return {"backward" if getattr(task, "direction", None) == "backward" else task.sees for task in tasks}
+    return {"backward" if getattr(task, "direction", None) == "backward" else task.visibility for task in tasks}
 
 
 def save(model: Model, folder: str | Path, overwrite: bool = False) -> None:
@@ -108,7 +110,7 @@ def write_model(model: Model, place: Path) -> None:
         config["pad_token_id"] = roles.get("padding")
         parted = network.embedding.segments > 0 or network.attention.segments
         single, pair = (_possible(template, roles, parted) for template in (single, pair))
-        model.tokenizer.save(place, single, pair, getattr(network.position, "maximum", None))
+        model.tokenizer.save(place, single, pair, network.longest)
     if family is not None:
         config |= {key: next((roles[role] for role in serving if role in roles), family.missing)
                    for key, serving in family.special.items()}
@@ -116,7 +118,8 @@ def write_model(model: Model, place: Path) -> None:
         write_cards(place, cards)
     write_weights(place / SAFE, weights)
     (place / "config.json").write_text(json.dumps(config, indent=2) + "\n")
-    (place / RECIPE).write_text(model.recipe.to_toml())
+    layout = [] if family is None else [registry.get("family", family.model_type)]
+    (place / RECIPE).write_text(model.recipe.to_toml(layout))
 
 
 def _generator_recipe(recipe: Recipe) -> Recipe:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from stemma.exchange.keys import Key
 from stemma.exchange.table import ACTIVATIONS, ORDINARY, Family, Setting
 from stemma.network.heads import TokenHead
+from stemma.registry import register
 
 
 def weight(ours: str, *theirs: str) -> Key:
@@ -79,3 +80,8 @@ T5 = Family(
     shares={"encoder.embed_tokens.weight": "shared.weight", "decoder.embed_tokens.weight": "shared.weight"},
     ignored=("EncDecAttention.relative_attention_bias.weight",),  # once stored, never used
 )
+
+
+@register("family", "t5")
+def family() -> Family:
+    return T5

@@ -8,6 +8,7 @@ from __future__ import annotations
 from stemma.exchange.keys import Key, linear
 from stemma.exchange.table import ORDINARY, Family, Setting
 from stemma.network.heads import TokenHead
+from stemma.registry import register
 
 BLOCK, LAYER = "encoder.blocks.{i}.", "layers.{i}."
 TABLES, BIASES = "embedding.tokens.tables.{i}.weight", "heads.vocabulary.biases.{i}"
@@ -81,3 +82,8 @@ TRANSFORMER_XL = Family(
             "crit.out_projs.{i}": "word_emb.emb_projs.{i}"},
     ignored=("pos_emb.inv_freq",),
 )
+
+
+@register("family", "transfo-xl")
+def family() -> Family:
+    return TRANSFORMER_XL

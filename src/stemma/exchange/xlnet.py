@@ -9,6 +9,7 @@ from stemma.exchange.table import ACTIVATIONS, ORDINARY, Family, Setting
 from stemma.exchange.task_class import TaskClass
 from stemma.network.heads import ClassHead, TokenHead
 from stemma.network.task_heads import SentenceHead, SpanHead
+from stemma.registry import register
 
 BLOCK, LAYER = "encoder.blocks.{i}.", "layer.{i}."
 
@@ -84,3 +85,8 @@ XLNET = Family(
              "num_hidden_layers": "n_layer"},
     copies={"lm_loss.weight": "word_embedding.weight"},
 )
+
+
+@register("family", "xlnet")
+def family() -> Family:
+    return XLNET

@@ -18,7 +18,7 @@ def fill(model: Model, text: str, top: int = 5) -> list[dict[str, Any]]:
     if model.decodes:
         raise UserError(f"{model.recipe.label} does not guess at a mask's place: its decoder writes; use `stemma "
                         "generate` with the text as its source.")
-    if not any(task.kind == "masked_lm" for task in model.recipe.settings.objective.values()):
+    if not any(task.masks_tokens for task in model.recipe.settings.objective.values()):
         _refuse_unmasked(model)
     tokenizer = model.needs_tokenizer()
     mask = tokenizer.role("mask")

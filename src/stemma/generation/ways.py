@@ -12,16 +12,15 @@ The first two write on from a prompt; the others write a text of its own from a 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import get_args
 
 from stemma.exchange.model import Model
 from stemma.lineage import Recipe
 from stemma.schema.corpus import Slot, parse_template
-from stemma.schema.objective import ObjectiveSettings
+from stemma.schema.task import ObjectiveSettings, Way
 
-Way = Literal["decoder", "permuted", "prefix", "next", "cloze"]
 FROM_SOURCE: tuple[Way, ...] = ("decoder", "prefix", "cloze")
 
 
@@ -32,19 +31,10 @@ def way_of(recipe: Recipe) -> Way | None:
 
 
 def _learned(recipe: Recipe) -> tuple[Way, ObjectiveSettings] | None:
-    tasks = list(recipe.settings.objective.values())
-    ways: list[tuple[Way, Iterator[ObjectiveSettings]]] = [
-        ("decoder", (task for task in tasks if task.needs_decoder)),
-        ("permuted", (task for task in tasks if task.sees == "permuted")),
-        ("prefix", (task for task in tasks if task.kind == "prefix_lm" or _learned_pairs(task))),
-        ("next", (task for task in tasks if task.kind == "causal_lm")),
-        ("cloze", (task for task in tasks if task.kind == "masked_lm" and task.sees == "prefix")),
-        ("cloze", (task for task in tasks if task.kind == "masked_lm" and task.sees == "causal"))]
-    return next(((way, task) for way, found in ways for task in found), None)
-
-
-def _learned_pairs(task: ObjectiveSettings) -> bool:
-    return task.kind == "causal_lm" and task.scored == "second"
+    """Objectives say how a model writes that has learned them; learned from pairs is learned more directly."""
+    tasks = [(writing, task) for task in recipe.settings.objective.values() if (writing := task.writing) is not None]
+    first = min(tasks, key=lambda found: (get_args(Way).index(found[0].way), not found[0].paired), default=None)
+    return None if first is None else (first[0].way, first[1])
 
 
 @dataclass(frozen=True)
@@ -102,7 +92,7 @@ def scheme_of(model: Model) -> Scheme | None:
     ends = {model.boundary} | ({model.tokenizer.roles.get("end")} if model.tokenizer is not None else set())
     slots, written, begin = [Slot("A", 0)], Slot("A", 0), []
     if way in FROM_SOURCE:
-        paired = way != "decoder" and (task.sees == "prefix" or _learned_pairs(task))
+        paired = task.writing is not None and task.writing.paired
         template = parse_template((task.pair or corpus.pair) if paired else (task.single or corpus.single))
         place = [slot.name for slot in template].index("B" if paired else "A")
         written, before, after = template[place], template[:place], template[place + 1:]
@@ -113,7 +103,7 @@ def scheme_of(model: Model) -> Scheme | None:
         else:
             slots = before if paired else [*before, written]
     return Scheme(way, tuple((_token(model, slot), slot.segment) for slot in slots), written.segment,
-                  full=task.sees != "causal", begin=tuple(_token(model, slot) or 0 for slot in begin),
+                  full=task.visibility != "causal", begin=tuple(_token(model, slot) or 0 for slot in begin),
                   ends=tuple(sorted(token for token in ends if token is not None)),
                   mask=model.needs_tokenizer().role("mask") if way == "cloze" else None, longest=longest_text(model))
 
@@ -124,7 +114,7 @@ def _token(model: Model, slot: Slot) -> int | None:
 
 def longest_text(model: Model) -> int | None:
     """How many tokens the network reads at once; None: any number. Further places may exist, and were not trained."""
-    most = getattr(model.recipe.settings.network.position, "maximum", None)
+    most = model.recipe.settings.network.longest
     return None if most is None else min(most, model.recipe.settings.corpus.sequence_length)
 
 

@@ -49,7 +49,7 @@ class TextReader:
         self.remembers = kept is not None
         usual = None if kept is None else kept.evaluation or kept.length
         self.memory = usual if memory is None else memory
-        most = getattr(settings.network.position, "maximum", None)
+        most = settings.network.longest
         # places beyond the sequence length may exist, and were never trained
         self.length = length if length is not None else min(settings.corpus.sequence_length, most or 2**31)
         self.stride = stride if stride is not None else max(1, self.length // 2)

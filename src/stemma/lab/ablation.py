@@ -17,7 +17,7 @@ from stemma.lab.cells import ASIDE, FINETUNING
 from stemma.lab.changes import SIZE, Group, added, atomic, differences, regroup, trainable, undone
 from stemma.lab.experiment import Variant
 from stemma.lineage import Change, Recipe, diff, recipe
-from stemma.schema.corpus import parse_template
+from stemma.schema.corpus import packing_of, parse_template
 from stemma.schema.layers import at, spell
 from stemma.schema.recipe import RecipeSettings
 
@@ -34,7 +34,7 @@ EFFECTS = (
     Effect("corpus.first_phase*", lambda all, _: all.corpus.first_phase if all.corpus.first_phase is not None and
            all.corpus.first_phase.sequence_length < all.corpus.sequence_length else None,
            "rows of the first phase are no shorter than the window here"),
-    Effect("corpus.short_probability", lambda all, _: "segment_pair" in all.packings().values()
+    Effect("corpus.short_probability", lambda all, _: any(packing_of(kind).shortens for kind in all.packings().values())
            and all.corpus.short_probability, "only rows of the packing segment_pair are ever shortened"),
     Effect("corpus.pair", lambda all, _: all.templates().get("corpus.pair"), "no row of pre-training holds a pair"),
     Effect("corpus.decoder_start", lambda all, _: all.network.decoder and all.corpus.decoder_start,

@@ -15,9 +15,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from stemma import plugins
 from stemma.files import sha256
 from stemma.lab.experiment import Allowance, Experiment, LabTask, Score, Variant
 from stemma.lab.shared_text import SharedText
+from stemma.schema.base import parts_of
 from stemma.schema.layers import flatten
 from stemma.stored import read_object
 from stemma.text.train import LEARNT
@@ -98,7 +100,9 @@ def recipe_number(variant: Variant) -> str:
     said = {key: value for key, value in flatten(variant.recipe.values).items()
             if key not in ASIDE and not key.startswith(f"{FINETUNING}.")}
     kind = said["tokenizer.kind"]
-    return digest(said | ({"tokenizer.learnt": LEARNT[kind]} if kind in LEARNT else {}))
+    code = plugins.used_by(parts_of(variant.recipe.settings))
+    return digest(said | ({"tokenizer.learnt": LEARNT[kind]} if kind in LEARNT else {})
+                  | ({"plugins": code} if code else {}))
 
 
 def task_number(task: LabTask) -> str:

@@ -6,7 +6,8 @@ The rule, from two resolved recipes:
 1. Every value that differs is a change. A table that came or went as a whole is one change, and so is a table whose
    `kind` is another one with other keys.
 2. Changes that mean nothing without each other are one: the keys of a table whose `kind` changed, the keys of a line of
-   FAMILIES below, a part of the network with the tasks that cannot do without it (PARTS), and tasks that
+   FAMILIES below or of a task's own groups (`one_decision`), a part of the network with the tasks that cannot do
+   without it (PARTS), and tasks that
    - replace each other: sentence tasks of the same rows, or all tasks that guess tokens where none of them stayed;
    - came or went together and share rows that no other task reads;
    - are stages of one curriculum: `starts` and `stops` go with the tasks whose time begins or ends there.
@@ -25,10 +26,11 @@ from fnmatch import fnmatchcase
 from itertools import combinations
 from typing import Any
 
+from stemma import registry
 from stemma.errors import UserError, did_you_mean
 from stemma.lineage import COMMAND_LINE, Change, Recipe
 from stemma.schema.layers import at
-from stemma.schema.task import BaseObjective
+from stemma.schema.task import ObjectiveSettings
 
 SIZE = ("network.width", "network.layers", "network.heads", "network.feedforward", "network.attention.head_width",
         "network.decoder.layers")
@@ -47,9 +49,6 @@ FAMILIES: tuple[tuple[str, ...], ...] = (
     ("network.bias", "network.attention.bias"),
     ("network.initialization.*", "network.embedding.scale", "network.embedding.quiet", "network.attention.scale"),
 )
-# The same within one task.
-TASK_FAMILIES: tuple[tuple[str, ...], ...] = (
-    ("unit", "ngrams", "geometric", "longest", "together"), ("dynamic", "duplicates"), ("mask", "random"))
 PARTS = {"network.decoder": "needs_decoder", "network.generator": "needs_generator",
          "network.embedding.query": "needs_query"}
 WHOLE = ("tokenizer", "finetuning")  # sections of a recipe that are one decision
@@ -215,8 +214,8 @@ def _belonging(changes: Sequence[Change], parent: Recipe, child: Recipe) -> Iter
             yield matching(change.key.removesuffix("kind") + "*")
     for family in FAMILIES:
         yield matching(*family)
-    for name in child.settings.objective:
-        for leaves in TASK_FAMILIES:
+    for name, task in child.settings.objective.items():
+        for leaves in task.one_decision:
             yield matching(*(f"objective.{name}.{leaf}" for leaf in leaves))
     for part, needs_it in PARTS.items():
         yield matching(part, *(f"objective.{name}" for one in (parent, child)
@@ -227,8 +226,6 @@ def _belonging(changes: Sequence[Change], parent: Recipe, child: Recipe) -> Iter
 
 def _tasks_together(parent: Recipe, child: Recipe, keys: set[str]) -> Iterator[list[str]]:
     """Names of tasks whose coming, going, starting and stopping is one change."""
-    from stemma.objectives import OBJECTIVES
-
     before, after = parent.settings.objective, child.settings.objective
     gone, come = [name for name in before if name not in after], [name for name in after if name not in before]
     stayed = [name for name in after if name in before]
@@ -237,10 +234,10 @@ def _tasks_together(parent: Recipe, child: Recipe, keys: set[str]) -> Iterator[l
     def rows(name: str) -> tuple[Any, ...]:
         """What tasks share whose rows are the same."""
         task = everything[name]
-        return task.packing, getattr(task, "sees", None), task.single, task.pair, task.task_id
+        return task.packing, task.visibility, task.single, task.pair, task.task_id
 
-    def guessing(tasks: Mapping[str, BaseObjective]) -> set[str]:
-        return {name for name, task in tasks.items() if OBJECTIVES[task.kind].guesses_tokens}
+    def guessing(tasks: Mapping[str, ObjectiveSettings]) -> set[str]:
+        return {name for name, task in tasks.items() if registry.get("objective", task.kind).build.guesses_tokens}
 
     for old in gone:
         yield [old, *(new for new in come if everything[old].rearranges and everything[new].rearranges
@@ -258,7 +255,7 @@ def _tasks_together(parent: Recipe, child: Recipe, keys: set[str]) -> Iterator[l
                            if rows(other) == rows(name) and _staged(everything[other]))]
 
 
-def _staged(task: BaseObjective) -> bool:
+def _staged(task: ObjectiveSettings) -> bool:
     return task.starts > 0 or task.start_step > 0 or task.stops < 1
 
 

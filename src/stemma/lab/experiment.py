@@ -121,8 +121,8 @@ class Experiment:
             for one in stored["variants"]:
                 verify(folder / one["recipe"], f"delete {file} and give the command that made the lab again; to try "
                                                "another recipe, give it to `stemma compare`.")
-            variants = tuple(Variant(one["name"], recipe(folder / one["recipe"]), one["role"], one["change"])
-                             for one in stored["variants"])
+            variants = tuple(Variant(one["name"], recipe(folder / one["recipe"], stored=True), one["role"],
+                                     one["change"]) for one in stored["variants"])
             return cls(**{"device": AUTO} | stored | {
                 "variants": variants, "allowance": Allowance(**stored["allowance"]), "seeds": tuple(stored["seeds"]),
                 "text": tuple(stored["text"]), "reading": Reading(**stored["reading"]),

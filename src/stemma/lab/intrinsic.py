@@ -34,7 +34,7 @@ from stemma.generation.windows import TextReader
 from stemma.lab.experiment import Measure, Score
 from stemma.network.heads import Head
 from stemma.network.streams import QUERY
-from stemma.schema.objective import ObjectiveSettings
+from stemma.schema.task import ObjectiveSettings
 from stemma.tasks.layout import RowLayout
 from stemma.text.words import CJK_RUN
 
@@ -115,8 +115,7 @@ def _asked_by(model: Model) -> ObjectiveSettings | None:
     if model.decodes:
         return None
     tasks = model.recipe.settings.objective.values()
-    return next((task for task in tasks
-                 if task.sees == "permuted" or (task.kind == "masked_lm" and task.sees == "full")), None)
+    return next((task for task in tasks if task.guesses_from_both_sides), None)
 
 
 def word_of_tokens(text: str, offsets: Sequence[tuple[int, int]]) -> np.ndarray:
@@ -229,7 +228,7 @@ def _batches(rows: _Rows) -> Iterator[np.ndarray]:
 def _guesses(model: Model, task: ObjectiveSettings, ids: Tensor, segments: Tensor, real: Tensor, hidden: Tensor,
              scored: Tensor) -> Tensor:
     """(B, L) each -> (N, width) from which the scored places are guessed, row by row."""
-    if task.sees == "permuted":  # what is hidden is filling to everybody, and a query stands at each place
+    if task.visibility == "permuted":  # what is hidden is filling to everybody, and a query stands at each place
         counts = scored.sum(1)
         asking = torch.arange(int(counts.max())) < counts[:, None]
         places = torch.zeros(asking.shape, dtype=torch.int64)

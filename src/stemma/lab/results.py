@@ -298,7 +298,7 @@ def _diffs(experiment: Experiment) -> list[dict[str, Any]]:
 
 def _tree(experiment: Experiment) -> list[dict[str, Any]]:
     lit = {one.recipe.name for one in experiment.variants}
-    return [info._asdict() | {"lit": info.name in lit} for info in family()]
+    return [info.plain() | {"lit": info.name in lit} for info in family()]
 
 
 def _scaling(experiment: Experiment, measures: Sequence[Measure],

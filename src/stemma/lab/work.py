@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from stemma import plugins
 from stemma.device import AUTO, asked_device, device_asked, takes_device
 from stemma.errors import Interrupted, UserError, counted
 from stemma.files import Busy, NoSpace, folder_atomically, make_folder, only_here
@@ -206,7 +207,8 @@ def _others(folder: Path, processes: int) -> Iterator[None]:
         yield
         return
     share = share_cores(processes)
-    command = [sys.executable, "-m", "stemma", "resume", str(folder), "--json", "--device", asked_device() or AUTO]
+    command = [sys.executable, "-m", "stemma", "resume", str(folder), "--json", "--device", asked_device() or AUTO,
+               *plugins.options()]
     with (folder / "workers.log").open("ab") as log:
         started = [subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
                                     env={**os.environ, "OMP_NUM_THREADS": str(share), PARENT: str(os.getpid())})

@@ -11,10 +11,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from stemma.lineage import Recipe
-from stemma.schema.task import BaseObjective
+from stemma.schema.task import ObjectiveSettings
 
 ORIGIN = "corpus"  # who made these changes, as a run's recipe tells it
-COMPANION = "masked_lm"
 
 
 def switch_off(recipe: Recipe, lacking: Mapping[str, str]) -> tuple[Recipe, list[str]]:
@@ -38,16 +37,16 @@ def switch_off(recipe: Recipe, lacking: Mapping[str, str]) -> tuple[Recipe, list
     return recipe.with_changes(changes, ORIGIN), list(told.values())
 
 
-def _companions(tasks: Mapping[str, BaseObjective], gone: str, lacking: Mapping[str, str]) -> Iterator[str]:
+def _companions(tasks: Mapping[str, ObjectiveSettings], gone: str, lacking: Mapping[str, str]) -> Iterator[str]:
     """Masked language models of the task vector of a task that is none, if nobody else of that vector is left."""
     vector = tasks[gone].task_id
     mates = {name: task for name, task in tasks.items() if vector is not None and task.task_id == vector}
-    others = {name for name, task in mates.items() if task.kind != COMPANION}
+    others = {name for name, task in mates.items() if not task.masks_tokens}
     if gone in others and others <= set(lacking):
         yield from (name for name in mates if name not in others and name not in lacking)
 
 
-def _inherit(left: Mapping[str, BaseObjective], gone: BaseObjective, edges: tuple[str, str],
+def _inherit(left: Mapping[str, ObjectiveSettings], gone: ObjectiveSettings, edges: tuple[str, str],
              changes: dict[str, Any]) -> list[str]:
     """Let tasks alike take over a stage: those whose one edge ("stops") meets the other edge ("starts") of the one that
     is gone. Notes it in `changes`, and returns who they are."""

@@ -5,21 +5,24 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
-from torch import Tensor
 
-from stemma.corpus.draft import Draft
-from stemma.corpus.randomness import Randomness
-from stemma.corpus.shards import Corpus
-from stemma.corpus.view import View
-from stemma.network.heads import HeadSpec
-from stemma.network.network import Network
-from stemma.network.streams import Hidden
-from stemma.objectives.batch import Batch
-from stemma.schema.objective import Sees
+from stemma.schema.task import Sees
 
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from stemma.corpus.draft import Draft
+    from stemma.corpus.randomness import Randomness
+    from stemma.corpus.shards import Corpus
+    from stemma.network.heads import HeadSpec
+    from stemma.network.network import Network
+    from stemma.network.streams import Hidden
+    from stemma.objectives.batch import Batch
+
+VOCABULARY = "vocabulary"  # the head that guesses tokens
 # How a corpus comes by each side array that it may lack.
 MAKERS = {"phrases": "`stemma corpus annotate CORPUS --phrases mine`",
           "entities": "`stemma corpus annotate CORPUS --entities FILE`",
@@ -76,6 +79,7 @@ class Objective(ABC):
 
     guesses_tokens = False  # its loss is comparable with a unigram model's, and is what people watch
     guesses_next = False  # a place guesses the token after it, not the one that stands there
+    judges_rows = False  # asks about a whole row, so its texts must stand as it laid them out
     needs_sentences = False  # asks how sentences follow one another, so that some document must have several
 
     def __init__(self, name: str, settings: Any):
@@ -86,7 +90,7 @@ class Objective(ABC):
     @property
     def visibility(self) -> Sees:
         """Objectives of one packing and one visibility share a forward pass."""
-        return self.settings.sees
+        return self.settings.visibility
 
     def backward_rows(self, rows: int) -> np.ndarray:
         """(rows,) which rows of a batch are to be read from their text's end."""
@@ -100,6 +104,10 @@ class Objective(ABC):
     def raw_length(self, length: int, special: int) -> int:
         """How many tokens of text fill a window of this length, once corrupted, beside so many special tokens."""
         return length - special
+
+    def sentinels(self, length: int) -> int:
+        """How many different sentinels a row of a window of this length may need."""
+        return 0
 
     @abstractmethod
     def needs(self) -> Needs:
@@ -140,5 +148,8 @@ class Objective(ABC):
 
 def _has_neighbours(corpus: Corpus) -> bool:
     """Whether some document of running text has more than one sentence."""
+
+    from stemma.corpus.view import View
+
     first, last = np.searchsorted(corpus.sentences, View.whole(corpus).read_by("segment_pair").documents).T
     return bool((last - first > 1).any())

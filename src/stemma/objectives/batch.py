@@ -11,11 +11,11 @@ from torch import Tensor
 from stemma.corpus.draft import Draft
 from stemma.corpus.sides import DECODER, ENCODER, Side
 from stemma.network.streams import Stream
-from stemma.schema.objective import Sees
+from stemma.objectives.base import VOCABULARY
+from stemma.schema.task import Sees
 from stemma.visibility import Causal, Full, Later, Padded, Permuted, Prefix, Visibility
 
 FEW_READ: tuple[Sees, ...] = ("full", "prefix", "later")  # here many places are read by nobody
-VOCABULARY = "vocabulary"  # the head that a decoder's tokens are guessed by
 
 
 @dataclass(frozen=True)

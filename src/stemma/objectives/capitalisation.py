@@ -4,20 +4,38 @@ they tell. (ERNIE 2.0, arXiv:1907.12412, section 4.2.1)"""
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 
-from stemma.corpus.draft import Draft
-from stemma.corpus.randomness import Randomness
-from stemma.corpus.shards import Corpus
 from stemma.objectives.base import Needs
 from stemma.objectives.classifiers import PlaceClassifier
-from stemma.schema.encoder_tasks import CapitalisationSettings
+from stemma.registry import register
+from stemma.schema.corpus import packings
+from stemma.schema.task import ObjectiveSettings, Sees
+
+if TYPE_CHECKING:
+    from stemma.corpus.draft import Draft
+    from stemma.corpus.randomness import Randomness
+    from stemma.corpus.shards import Corpus
 
 FIELD = "capitals"
 AT_ONCE = 1 << 22  # tokens that are looked through
 
 
+class CapitalisationSettings(ObjectiveSettings):
+    """ERNIE 2.0: was the word written with a capital?"""
+
+    kind: Literal["capitalisation"]
+
+    sees: ClassVar[Sees] = "full"
+
+    @property
+    def needs_packing(self) -> tuple[str, ...]:
+        return packings(contiguous=False)
+
+
+@register("objective", "capitalisation", CapitalisationSettings)
 class Capitalisation(PlaceClassifier):
     settings: CapitalisationSettings
 

@@ -5,19 +5,27 @@ Read backwards, the next token is the one before: the same task on the mirrored 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
 import numpy as np
-from torch import Tensor
 
-from stemma.corpus.draft import Draft
-from stemma.corpus.randomness import Randomness
-from stemma.network.heads import TokenHead
-from stemma.network.network import Network
-from stemma.network.streams import Hidden
-from stemma.objectives.base import Needs, Objective
-from stemma.objectives.batch import Batch
-from stemma.schema.objective import CausalLMSettings
+from stemma.objectives.base import VOCABULARY, Needs, Objective
+from stemma.registry import register
+from stemma.schema.base import Blame, Conflict
+from stemma.schema.corpus import two_texts
+from stemma.schema.task import ObjectiveSettings, Sees, Writing
 
-HEAD = "vocabulary"
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from stemma.corpus.draft import Draft
+    from stemma.corpus.randomness import Randomness
+    from stemma.network.network import Network
+    from stemma.network.streams import Hidden
+    from stemma.objectives.batch import Batch
+
+HEAD = VOCABULARY
 
 
 class NextToken(Objective):
@@ -27,6 +35,8 @@ class NextToken(Objective):
     guesses_next = True
 
     def needs(self) -> Needs:
+        from stemma.network.heads import TokenHead
+
         return Needs(heads={HEAD: TokenHead(transform=False, bias=False)})
 
     def loss(self, network: Network, hidden: Hidden, batch: Batch) -> dict[str, Tensor]:
@@ -40,10 +50,41 @@ class NextToken(Objective):
         return {self.name: float(-unigram[batch.scores[HEAD].labels.cpu().numpy()].mean())}
 
 
+class CausalLMSettings(ObjectiveSettings):
+    kind: Literal["causal_lm"]
+    direction: Literal["forward", "backward"] = "forward"  # backward reads every text from its end
+    scored: Literal["all", "second"] = "all"  # second: A of a pair is given, and only B is guessed
+    transform: bool = False  # a layer and a norm before the scores, and a bias, as masked models have (Ettin)
+
+    roles = frozenset({"end"})  # parts documents; a vocabulary without one (openai-gpt's) still serves
+    sees: ClassVar[Sees] = "causal"
+
+    @property
+    def needs_packing(self) -> tuple[str, ...]:
+        return () if self.scored == "all" else two_texts()
+
+    @property
+    def writing(self) -> Writing | None:
+        return Writing("next") if self.scored == "all" else Writing("prefix", paired=True)
+
+    @property
+    def for_pairs(self) -> dict[str, Any] | None:
+        return {"scored": "second"}
+
+    def conflicts(self) -> Iterator[Conflict]:
+        yield from super().conflicts()
+        if self.scored == "second" and self.direction == "backward":
+            yield (Blame("scored", "with direction=backward B is read first, so it cannot be guessed from A"),
+                   Blame("direction", "with scored=second A must be read first"))
+
+
+@register("objective", "causal_lm", CausalLMSettings)
 class CausalLM(NextToken):
     settings: CausalLMSettings
 
     def needs(self) -> Needs:
+        from stemma.network.heads import TokenHead
+
         return Needs(heads={HEAD: TokenHead(transform=self.settings.transform, bias=self.settings.transform)})
 
     def backward_rows(self, rows: int) -> np.ndarray:

@@ -7,24 +7,31 @@ the class prior of the labels that were drawn, not of those that a recipe wants:
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
-from torch import Tensor
 
-from stemma.corpus.draft import Draft
-from stemma.network.heads import ClassHead, Pooler
-from stemma.network.network import POOLER, Network
-from stemma.network.streams import Hidden
 from stemma.objectives.base import Needs, Objective
-from stemma.objectives.batch import Batch
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from stemma.corpus.draft import Draft
+    from stemma.network.network import Network
+    from stemma.network.streams import Hidden
+    from stemma.objectives.batch import Batch
 
 
 class RowClassifier(Objective):
     """One answer a row, read off the pooled first place; a row whose label is -1 is not asked."""
 
     classes: int
+    judges_rows = True
 
     def needs(self) -> Needs:
+        from stemma.network.heads import ClassHead, Pooler
+        from stemma.network.network import POOLER
+
         return Needs(heads={POOLER: Pooler(), self.settings.kind: ClassHead(self.classes)})
 
     def loss(self, network: Network, hidden: Hidden, batch: Batch) -> dict[str, Tensor]:
@@ -43,6 +50,8 @@ class PlaceClassifier(Objective):
     """Yes or no, at places of the text."""
 
     def needs(self) -> Needs:
+        from stemma.network.heads import ClassHead
+
         return Needs(heads={self.settings.kind: ClassHead(2)})
 
     def ask(self, draft: Draft, labels: np.ndarray) -> None:

@@ -8,16 +8,48 @@ exact.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Literal
+
 import numpy as np
 
-from stemma.corpus.draft import Draft
-from stemma.corpus.randomness import Randomness
 from stemma.corpus.sides import Side
 from stemma.objectives.masking import rounded
-from stemma.objectives.seq2seq import DecoderTask, source_and_target, whole_text
-from stemma.schema.objective import DenoiseSettings
+from stemma.objectives.seq2seq import DecoderTask, DecoderTaskSettings, source_and_target, whole_text
+from stemma.registry import register
+from stemma.schema.base import BelowOne, Blame, Conflict, Probability
+from stemma.schema.task import MeanSpan
+
+if TYPE_CHECKING:
+    from stemma.corpus.draft import Draft
+    from stemma.corpus.randomness import Randomness
 
 
+class DenoiseSettings(DecoderTaskSettings):
+    """BART: spoil a text in one or several ways, in this order, and write the original."""
+
+    kind: Literal["denoise"]
+    permute: Probability = 1.0  # how often the sentences of a row are shuffled
+    infill: BelowOne = 0.3  # share of the tokens that stand in spans, each replaced by one mask token
+    mean_span: MeanSpan = 3.0  # their lengths are Poisson's; a span of none is a mask put in between
+    mask: BelowOne = 0.0  # share of the tokens replaced by a mask token each
+    delete: BelowOne = 0.0  # share of the tokens that are left out
+    rotate: Probability = 0.0  # how often a row begins at any of its tokens
+
+    roles = frozenset({"mask"})
+
+    def conflicts(self) -> Iterator[Conflict]:
+        yield from super().conflicts()
+        names = ("infill", "mask", "delete")
+        if sum(getattr(self, name) for name in names) >= 1:
+            what = f"infill {self.infill:g}, mask {self.mask:g} and delete {self.delete:g} leave nothing of the text"
+            yield tuple(Blame(name, what) for name in names)
+        if not any(getattr(self, name) for name in (*names, "permute", "rotate")):
+            what = "nothing is spoilt, so there is nothing to learn: set one of infill, mask, delete, permute, rotate"
+            yield tuple(Blame(name, what) for name in (*names, "permute", "rotate"))
+
+
+@register("objective", "denoise", DenoiseSettings)
 class Denoise(DecoderTask):
     settings: DenoiseSettings
 

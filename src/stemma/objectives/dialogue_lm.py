@@ -6,20 +6,41 @@ The hidden words are guessed by a `masked_lm` of the same packing, which shares 
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, ClassVar, Literal
+
 import numpy as np
 
 from stemma.corpus.batches import ROLES
-from stemma.corpus.draft import Draft
 from stemma.corpus.packers import fit_turns
-from stemma.corpus.randomness import Randomness
-from stemma.corpus.shards import Corpus
 from stemma.corpus.turns import Turns
 from stemma.corpus.view import View
 from stemma.objectives.base import Needs
 from stemma.objectives.classifiers import RowClassifier
-from stemma.schema.encoder_tasks import DialogueLMSettings
+from stemma.registry import register
+from stemma.schema.base import Probability
+from stemma.schema.task import ObjectiveSettings, Sees
+
+if TYPE_CHECKING:
+    from stemma.corpus.draft import Draft
+    from stemma.corpus.randomness import Randomness
+    from stemma.corpus.shards import Corpus
 
 
+class DialogueLMSettings(ObjectiveSettings):
+    """ERNIE 1.0: segments say who speaks; was one of the turns exchanged for another dialogue's?"""
+
+    kind: Literal["dialogue_lm"]
+    fake: Probability = 0.5
+
+    rearranges = True
+    sees: ClassVar[Sees] = "full"
+
+    @property
+    def needs_packing(self) -> tuple[str, ...]:
+        return ("dialogue",)
+
+
+@register("objective", "dialogue_lm", DialogueLMSettings)
 class DialogueLM(RowClassifier):
     settings: DialogueLMSettings
     classes = 2

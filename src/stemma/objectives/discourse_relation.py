@@ -9,20 +9,25 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from stemma.corpus.draft import Draft
 from stemma.corpus.pieces import Pieces
-from stemma.corpus.randomness import Randomness
-from stemma.corpus.shards import Corpus
 from stemma.corpus.view import View
 from stemma.objectives.classifiers import RowClassifier
 from stemma.objectives.connectives import CONNECTIVES
-from stemma.schema.encoder_tasks import DiscourseRelationSettings
-from stemma.text.tokenizer import Tokenizer
+from stemma.registry import register
+from stemma.schema import base
+from stemma.schema.corpus import neighbours
+from stemma.schema.task import ObjectiveSettings, Sees
+
+if TYPE_CHECKING:
+    from stemma.corpus.draft import Draft
+    from stemma.corpus.randomness import Randomness
+    from stemma.corpus.shards import Corpus
+    from stemma.text.tokenizer import Tokenizer
 
 COMMAS = ("", ",", "，")
 SPACES = " ▁Ġ"  # as tokenizers write a space
@@ -41,6 +46,25 @@ class Found:
         return Found(self.number[chosen], self.skip[chosen], self.label[chosen])
 
 
+Connectives = Annotated[list[str], base.limit(lambda words: len({word.strip() for word in words} - {""}) == len(words),
+                                              "must be words, each of them once")]
+
+
+class DiscourseRelationSettings(ObjectiveSettings):
+    """ERNIE 2.0: B began with a connective, which was taken away; which one was it?"""
+
+    kind: Literal["discourse_relation"]
+    connectives: Connectives = []  # empty = the built-in English and Chinese ones
+
+    rearranges = True
+    sees: ClassVar[Sees] = "full"
+
+    @property
+    def needs_packing(self) -> tuple[str, ...]:
+        return neighbours()
+
+
+@register("objective", "discourse_relation", DiscourseRelationSettings)
 class DiscourseRelation(RowClassifier):
     settings: DiscourseRelationSettings
     needs_sentences = True

@@ -3,18 +3,39 @@ it? (ERNIE 2.0, arXiv:1907.12412, section 4.2.3: clicked often, shown, or neithe
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+
 import numpy as np
 
 from stemma.corpus.batches import RELEVANCE
-from stemma.corpus.draft import Draft
-from stemma.corpus.randomness import Randomness
-from stemma.corpus.shards import Corpus
 from stemma.errors import UserError
 from stemma.objectives.base import Needs
 from stemma.objectives.classifiers import RowClassifier
-from stemma.schema.encoder_tasks import IRRelevanceSettings
+from stemma.registry import register
+from stemma.schema import base
+from stemma.schema.task import ObjectiveSettings, Sees
+
+if TYPE_CHECKING:
+    from stemma.corpus.draft import Draft
+    from stemma.corpus.randomness import Randomness
+    from stemma.corpus.shards import Corpus
 
 
+class IRRelevanceSettings(ObjectiveSettings):
+    """ERNIE 2.0: how well does a title answer a query: clicked, shown, or neither?"""
+
+    kind: Literal["ir_relevance"]
+    classes: Annotated[int, base.limit(lambda n: n >= 2, "must be 2 or more")] = 3
+
+    sees: ClassVar[Sees] = "full"
+    reads_relevance = True
+
+    @property
+    def needs_packing(self) -> tuple[str, ...]:
+        return ("parallel",)
+
+
+@register("objective", "ir_relevance", IRRelevanceSettings)
 class IRRelevance(RowClassifier):
     settings: IRRelevanceSettings
 

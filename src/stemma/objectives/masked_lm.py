@@ -3,26 +3,89 @@ side the network may see just then (UniLM, arXiv:1905.03197)."""
 
 from __future__ import annotations
 
-from typing import cast
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 import numpy as np
-import torch
-from torch import Tensor
 
-from stemma.corpus.draft import Draft
-from stemma.corpus.randomness import Randomness
-from stemma.network.heads import TokenHead, TokenScorer
-from stemma.network.network import Network
-from stemma.network.streams import Hidden
-from stemma.objectives.base import Needs, Objective, Scored
-from stemma.objectives.batch import Batch
+from stemma.objectives.base import VOCABULARY, Needs, Objective, Scored
 from stemma.objectives.masking import apart, choose_tokens, choose_units, geometric, joined, replaced, singles
-from stemma.schema.objective import MaskedLMSettings
+from stemma.registry import register
+from stemma.schema import base
+from stemma.schema.base import Blame, Conflict, Count, Probability, Share
+from stemma.schema.corpus import packings, two_texts
+from stemma.schema.task import ObjectiveSettings, Writing
 
-HEAD = "vocabulary"
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from stemma.corpus.draft import Draft
+    from stemma.corpus.randomness import Randomness
+    from stemma.network.network import Network
+    from stemma.network.streams import Hidden
+    from stemma.objectives.batch import Batch
+
+HEAD = VOCABULARY
 SIDES = {"phrase": "phrases", "entity": "entities"}  # the side array that marks such units
+PAIRS_RATE = 0.7  # of UniLM's fine-tuning on pairs, as its released commands have it
+Ngrams = Annotated[list[Probability], base.limit(lambda shares: abs(sum(shares) - 1) < 1e-6, "must add up to 1: the "
+                                                 "chances that a unit is 1, 2, 3... tokens long")]
+Unit = Literal["token", "word", "ngram", "word_ngram", "span", "phrase", "entity"]
 
 
+class MaskedLMSettings(ObjectiveSettings):
+    kind: Literal["masked_lm"]
+    rate: Share  # share of the tokens that are guessed
+    unit: Unit  # what is hidden whole or not at all
+    ngrams: Ngrams = [0.8, 0.1, 0.1]  # chances of 1, 2, 3... tokens (unit ngram: UniLM) or words (word_ngram: ALBERT)
+    geometric: Share = 0.2  # where unit is span: the chance that a span of words ends after each (SpanBERT)
+    longest: Count = 10  # where unit is span: its most words
+    together: bool = False  # all tokens of a unit are masked, replaced or kept alike
+    sees: Literal["full", "prefix", "causal", "later"] = "full"  # prefix: B from A and what is before; later: mirrored
+    scored: Literal["all", "second"] = "all"  # second: A of a pair is given, and only B is hidden
+    dynamic: bool  # new masks each time; otherwise `duplicates` masked copies take turns
+    duplicates: Count = 10
+    mask: Probability = 0.8  # of the chosen: replaced by the mask token
+    random: Probability = 0.1  # of the chosen: replaced by another token; the rest stays as it was
+
+    roles = frozenset({"mask"})
+    masks_tokens = True
+    size_keys = ("rate",)  # ELECTRA's largest hides more: a better generator leaves fewer of them wrong
+    one_decision = (("unit", "ngrams", "geometric", "longest", "together"), ("dynamic", "duplicates"),
+                    ("mask", "random"))
+
+    @property
+    def needs_packing(self) -> tuple[str, ...]:
+        """Masked copies are kept row by row, so their rows must not hang together; nor may they where the rule of
+        sight knows nothing of a memory."""
+        if self.sees == "prefix" or self.scored == "second":
+            return two_texts()
+        return () if self.dynamic and self.sees == "full" else packings(contiguous=False)
+
+    @property
+    def writing(self) -> Writing | None:
+        """A mask behind the text asks what stands there, if the text before it did not see it while it was learned."""
+        return Writing("cloze", paired=self.sees == "prefix") if self.sees in ("prefix", "causal") else None
+
+    @property
+    def guesses_from_both_sides(self) -> bool:
+        return self.sees == "full"
+
+    @property
+    def for_pairs(self) -> dict[str, Any] | None:
+        return {"scored": "second", "rate": PAIRS_RATE} if self.sees == "prefix" else None
+
+    def conflicts(self) -> Iterator[Conflict]:
+        yield from super().conflicts()
+        if self.mask + self.random > 1:
+            what = f"mask {self.mask:g} and random {self.random:g} add up to more than 1"
+            yield (Blame("mask", what), Blame("random", what))
+        if self.scored == "second" and self.sees == "later":
+            yield (Blame("scored", "with sees=later A is never seen from B, so B cannot be guessed from it"),
+                   Blame("sees", "with scored=second B must see A: full, prefix or causal"))
+
+
+@register("objective", "masked_lm", MaskedLMSettings)
 class MaskedLM(Objective):
     settings: MaskedLMSettings
     guesses_tokens = True
@@ -32,6 +95,8 @@ class MaskedLM(Objective):
         return None if self.settings.dynamic else self.settings.duplicates
 
     def needs(self) -> Needs:
+        from stemma.network.heads import TokenHead
+
         marked = SIDES.get(self.settings.unit)
         return Needs(roles=frozenset({"mask"}), fields=frozenset({marked} if marked else ()),
                      heads={HEAD: TokenHead(transform=True)})
@@ -71,6 +136,10 @@ class MaskedLM(Objective):
         head = network.reader.head(HEAD)
         if network.reader is network:
             return {self.name: head.loss(places, target.labels, target.total)}
+        import torch
+
+        from stemma.network.heads import TokenScorer
+
         # a generator has read, and what it would write is left for another task to judge (ELECTRA)
         guess = cast(TokenScorer, head).guess(places, target.labels, target.total)
         accuracy = guess.right.sum(), torch.tensor(len(places))

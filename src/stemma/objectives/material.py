@@ -9,6 +9,7 @@ from stemma.corpus.shards import Corpus
 from stemma.corpus.view import View
 from stemma.errors import UserError
 from stemma.lineage import Recipe
+from stemma.schema.corpus import packing_of
 from stemma.text.words import MUCH, without_segmenter
 
 OF_WORDS = ("word", "span", "phrase", "entity")  # units that are made of words
@@ -28,7 +29,7 @@ def check_words(recipe: Recipe, corpus: Corpus) -> None:
 
 def check_speakers(recipe: Recipe, corpus: Corpus) -> None:
     """Segments say who speaks, so there must be one for each; a network without any does not tell."""
-    reading = [name for name, packing in recipe.settings.packings().items() if packing == "dialogue"]
+    reading = [name for name, packing in recipe.settings.packings().items() if packing_of(packing).reads == "dialogues"]
     segments = recipe.settings.network.embedding.segments
     if not reading or not segments or ROLES not in corpus.sides():
         return

@@ -2,15 +2,35 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, ClassVar, Literal
+
 import numpy as np
 
-from stemma.corpus.draft import Draft
-from stemma.corpus.randomness import Randomness
 from stemma.objectives.classifiers import RowClassifier
 from stemma.objectives.elsewhere import from_another_document
-from stemma.schema.objective import NextSentenceSettings
+from stemma.registry import register
+from stemma.schema.base import Probability
+from stemma.schema.corpus import neighbours
+from stemma.schema.task import ObjectiveSettings, Sees
+
+if TYPE_CHECKING:
+    from stemma.corpus.draft import Draft
+    from stemma.corpus.randomness import Randomness
 
 
+class NextSentenceSettings(ObjectiveSettings):
+    kind: Literal["next_sentence"]
+    random: Probability = 0.5  # how often B comes from another document
+
+    rearranges = True
+    sees: ClassVar[Sees] = "full"
+
+    @property
+    def needs_packing(self) -> tuple[str, ...]:
+        return neighbours()
+
+
+@register("objective", "next_sentence", NextSentenceSettings)
 class NextSentence(RowClassifier):
     settings: NextSentenceSettings
     classes = 2

@@ -7,22 +7,51 @@ ones before. A target must not see itself, so it is guessed through a second str
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+
 import numpy as np
-from torch import Tensor
 
-from stemma.corpus.draft import Draft
-from stemma.corpus.randomness import Randomness
-from stemma.network.heads import TokenHead
-from stemma.network.network import Network
-from stemma.network.streams import QUERY, Hidden
-from stemma.objectives.base import Needs, Objective
-from stemma.objectives.batch import Batch
+from stemma.objectives.base import VOCABULARY, Needs, Objective
 from stemma.objectives.spans import choose_spans
-from stemma.schema.objective import PermutationLMSettings
+from stemma.registry import register
+from stemma.schema import base
+from stemma.schema.base import Count
+from stemma.schema.task import ObjectiveSettings, Sees, Writing
 
-HEAD = "vocabulary"
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from stemma.corpus.draft import Draft
+    from stemma.corpus.randomness import Randomness
+    from stemma.network.network import Network
+    from stemma.network.streams import Hidden
+    from stemma.objectives.batch import Batch
+
+HEAD = VOCABULARY
+Context = Annotated[int, base.limit(lambda k: k >= 2, "must be 2 or more: with 1 every token is guessed and none is "
+                                                      "left to guess it from")]
 
 
+class PermutationLMSettings(ObjectiveSettings):
+    kind: Literal["permutation_lm"]
+    context: Context = 6  # the paper's K: one token in so many is guessed
+    longest_span: Count = 5  # targets come in spans of up to so many units
+    unit: Literal["token", "word"] = "word"
+    both_directions: bool = True  # half of the rows are read from their end
+
+    sees: ClassVar[Sees] = "permuted"
+    needs_query = True
+
+    @property
+    def writing(self) -> Writing | None:
+        return Writing("permuted")
+
+    @property
+    def guesses_from_both_sides(self) -> bool:
+        return True
+
+
+@register("objective", "permutation_lm", PermutationLMSettings)
 class PermutationLM(Objective):
     settings: PermutationLMSettings
     guesses_tokens = True
@@ -32,6 +61,8 @@ class PermutationLM(Objective):
         return np.arange(rows) >= (rows + 1) // 2 if self.settings.both_directions else np.zeros(rows, dtype=bool)
 
     def needs(self) -> Needs:
+        from stemma.network.heads import TokenHead
+
         return Needs(heads={HEAD: TokenHead(transform=False, bias=True)})
 
     def corrupt(self, draft: Draft, rng: Randomness) -> None:
@@ -58,6 +89,8 @@ class PermutationLM(Objective):
         return chosen
 
     def loss(self, network: Network, hidden: Hidden, batch: Batch) -> dict[str, Tensor]:
+        from stemma.network.streams import QUERY
+
         target = batch.scores[HEAD]
         places = hidden[QUERY].flatten(0, 1)[target.index]  # (N, width)
         return {self.name: network.head(HEAD).loss(places, target.labels, target.total)}

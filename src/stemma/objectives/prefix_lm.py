@@ -3,14 +3,42 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
 import numpy as np
 
-from stemma.corpus.draft import Draft
-from stemma.corpus.randomness import Randomness
 from stemma.objectives.causal_lm import HEAD, NextToken
-from stemma.schema.objective import PrefixLMSettings
+from stemma.registry import register
+from stemma.schema.corpus import packings
+from stemma.schema.task import ObjectiveSettings, Sees, Writing
+
+if TYPE_CHECKING:
+    from stemma.corpus.draft import Draft
+    from stemma.corpus.randomness import Randomness
 
 
+class PrefixLMSettings(ObjectiveSettings):
+    """The next token after a prefix that sees itself in full; the prefix ends where B begins, or at random."""
+
+    kind: Literal["prefix_lm"]
+
+    roles = frozenset({"end"})
+    sees: ClassVar[Sees] = "prefix"
+
+    @property
+    def needs_packing(self) -> tuple[str, ...]:
+        return packings(contiguous=False)
+
+    @property
+    def writing(self) -> Writing | None:
+        return Writing("prefix", paired=True)
+
+    @property
+    def for_pairs(self) -> dict[str, Any] | None:
+        return {}
+
+
+@register("objective", "prefix_lm", PrefixLMSettings)
 class PrefixLM(NextToken):
     settings: PrefixLMSettings
 

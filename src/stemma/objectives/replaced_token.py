@@ -10,28 +10,44 @@ no gradient on: generator and discriminator meet in their shared embedding only.
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
-import torch
-from torch import Tensor
-from torch.nn import functional
 
-from stemma.corpus.draft import Draft
-from stemma.corpus.randomness import Randomness
-from stemma.network.heads import JudgeHead
-from stemma.network.network import Network
-from stemma.network.streams import Hidden
-from stemma.objectives.base import Needs, Objective, Scored
-from stemma.objectives.batch import VOCABULARY, Batch
-from stemma.schema.encoder_tasks import ReplacedTokenSettings
+from stemma.objectives.base import VOCABULARY, Needs, Objective, Scored
+from stemma.registry import register
+from stemma.schema.task import ObjectiveSettings, Sees
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from stemma.corpus.draft import Draft
+    from stemma.corpus.randomness import Randomness
+    from stemma.network.network import Network
+    from stemma.network.streams import Hidden
+    from stemma.objectives.batch import Batch
 
 HEAD = "replaced_token"
 
 
+class ReplacedTokenSettings(ObjectiveSettings):
+    """ELECTRA: of every token, say whether it is the original or what a small generator put there."""
+
+    kind: Literal["replaced_token"]
+    judged: Literal["all", "hidden"] = "all"  # hidden: only where the generator wrote, the paper's "ELECTRA 15%"
+
+    sees: ClassVar[Sees] = "full"
+    needs_generator = True
+    needs_masks = True
+
+
+@register("objective", "replaced_token", ReplacedTokenSettings)
 class ReplacedToken(Objective):
     settings: ReplacedTokenSettings
 
     def needs(self) -> Needs:
+        from stemma.network.heads import JudgeHead
+
         return Needs(heads={HEAD: JudgeHead()})
 
     def corrupt(self, draft: Draft, rng: Randomness) -> None:
@@ -40,6 +56,9 @@ class ReplacedToken(Objective):
     def loss(self, network: Network, hidden: Hidden, batch: Batch) -> Scored:
         """Every real place is judged, special tokens too, as in the released code; or those alone that were hidden, as
         the paper does to see what judging all of them is worth (its section 3.4)."""
+        import torch
+        from torch.nn import functional
+
         stream, hid = batch.streams["encoder"], batch.scores[VOCABULARY]
         assert hidden.sampled is not None, "the masked LM comes first, and its generator writes"
         ids = stream.ids.flatten().index_copy(0, hid.index, hidden.sampled).view_as(stream.ids)

@@ -3,19 +3,39 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, ClassVar, Literal
+
 import numpy as np
 
-from stemma.corpus.draft import Draft
-from stemma.corpus.randomness import Randomness
 from stemma.objectives.classifiers import RowClassifier
 from stemma.objectives.elsewhere import first_start, from_another_document
-from stemma.schema.encoder_tasks import SentenceDistanceSettings
+from stemma.registry import register
+from stemma.schema.corpus import neighbours
+from stemma.schema.task import ObjectiveSettings, Sees
+
+if TYPE_CHECKING:
+    from stemma.corpus.draft import Draft
+    from stemma.corpus.randomness import Randomness
 
 NEAR, APART, OTHER = 0, 1, 2
 # Where a row cannot have the answer that was drawn, the nearest one that it can.
 INSTEAD = np.array([[NEAR, APART, OTHER], [APART, NEAR, OTHER], [OTHER, APART, NEAR]])
 
 
+class SentenceDistanceSettings(ObjectiveSettings):
+    """ERNIE 2.0: are A and B neighbours, of one document, or of two?"""
+
+    kind: Literal["sentence_distance"]
+
+    rearranges = True
+    sees: ClassVar[Sees] = "full"
+
+    @property
+    def needs_packing(self) -> tuple[str, ...]:
+        return neighbours()
+
+
+@register("objective", "sentence_distance", SentenceDistanceSettings)
 class SentenceDistance(RowClassifier):
     settings: SentenceDistanceSettings
     classes = 3

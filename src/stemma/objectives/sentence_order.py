@@ -3,17 +3,47 @@ tell, as they do in next-sentence prediction. StructBERT (arXiv:1908.04577) adds
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, ClassVar, Literal
+
 import numpy as np
 
-from stemma.corpus.draft import Draft
-from stemma.corpus.randomness import Randomness
 from stemma.objectives.classifiers import RowClassifier
 from stemma.objectives.elsewhere import from_another_document
-from stemma.schema.encoder_tasks import SentenceOrderSettings
+from stemma.registry import register
+from stemma.schema.base import Blame, Conflict, Probability
+from stemma.schema.corpus import neighbours
+from stemma.schema.task import ObjectiveSettings, Sees
+
+if TYPE_CHECKING:
+    from stemma.corpus.draft import Draft
+    from stemma.corpus.randomness import Randomness
 
 IN_ORDER, SWAPPED, OTHER = 0, 1, 2
 
 
+class SentenceOrderSettings(ObjectiveSettings):
+    """ALBERT: do A and B stand in their order? StructBERT adds a third answer: B is from another document."""
+
+    kind: Literal["sentence_order"]
+    swapped: Probability = 0.5
+    other: Probability = 0.0  # 0 = two classes
+
+    rearranges = True
+    sees: ClassVar[Sees] = "full"
+
+    @property
+    def needs_packing(self) -> tuple[str, ...]:
+        return neighbours()
+
+    def conflicts(self) -> Iterator[Conflict]:
+        yield from super().conflicts()
+        if self.swapped + self.other > 1:
+            what = f"swapped {self.swapped:g} and other {self.other:g} add up to more than 1"
+            yield (Blame("swapped", what), Blame("other", what))
+
+
+@register("objective", "sentence_order", SentenceOrderSettings)
 class SentenceOrder(RowClassifier):
     settings: SentenceOrderSettings
     needs_sentences = True

@@ -8,16 +8,38 @@ to stay in order look alike however many they are.
 from __future__ import annotations
 
 from itertools import permutations
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 import numpy as np
 
-from stemma.corpus.draft import Draft
 from stemma.corpus.pieces import Pieces
-from stemma.corpus.randomness import Randomness
 from stemma.objectives.classifiers import RowClassifier
-from stemma.schema.encoder_tasks import SentenceReorderingSettings
+from stemma.registry import register
+from stemma.schema import base
+from stemma.schema.corpus import packings
+from stemma.schema.task import ObjectiveSettings, Sees
+
+if TYPE_CHECKING:
+    from stemma.corpus.draft import Draft
+    from stemma.corpus.randomness import Randomness
 
 
+class SentenceReorderingSettings(ObjectiveSettings):
+    """ERNIE 2.0: cut a paragraph into 1 to `parts` parts, shuffle them, and say which shuffle it was."""
+
+    kind: Literal["sentence_reordering"]
+    parts: Annotated[int, base.limit(lambda n: 2 <= n <= 6, "must lie between 2 and 6: there are 1! + 2! + ... "
+                                                            "classes")] = 3
+
+    rearranges = True
+    sees: ClassVar[Sees] = "full"
+
+    @property
+    def needs_packing(self) -> tuple[str, ...]:
+        return packings(one_document=True)
+
+
+@register("objective", "sentence_reordering", SentenceReorderingSettings)
 class SentenceReordering(RowClassifier):
     settings: SentenceReorderingSettings
     needs_sentences = True

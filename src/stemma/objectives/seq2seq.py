@@ -3,18 +3,47 @@ target is guessed from the source and the tokens before it."""
 
 from __future__ import annotations
 
-import numpy as np
-from torch import Tensor
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from stemma.corpus.draft import Draft
+import numpy as np
+
 from stemma.corpus.layout import DECODER_START
 from stemma.corpus.sides import DECODER, ENCODER, Side
-from stemma.network.heads import TokenHead
-from stemma.network.network import Network
-from stemma.network.streams import Hidden
+from stemma.objectives.base import VOCABULARY as HEAD
 from stemma.objectives.base import Needs, Objective
-from stemma.objectives.batch import VOCABULARY as HEAD
-from stemma.objectives.batch import Batch
+from stemma.schema.base import BelowOne
+from stemma.schema.corpus import running_text
+from stemma.schema.task import ObjectiveSettings, Sees, Writing
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from stemma.corpus.draft import Draft
+    from stemma.network.network import Network
+    from stemma.network.streams import Hidden
+    from stemma.objectives.batch import Batch
+
+
+class DecoderTaskSettings(ObjectiveSettings):
+    """The encoder reads a source, and the decoder writes a target token by token."""
+
+    smoothing: BelowOne = 0.0  # share of certainty that is spread over all tokens alike
+
+    sees: ClassVar[Sees] = "full"  # of the encoder
+    needs_decoder = True
+
+    @property
+    def writing(self) -> Writing | None:
+        return Writing("decoder")
+
+    @property
+    def for_pairs(self) -> dict[str, Any] | None:
+        """Whatever it was pre-trained to write, a decoder learns pairs by translation."""
+        return {"kind": "translation"}
+
+    @property
+    def needs_packing(self) -> tuple[str, ...]:
+        return running_text()
 
 
 class DecoderTask(Objective):
@@ -22,6 +51,8 @@ class DecoderTask(Objective):
     guesses_next = True
 
     def needs(self) -> Needs:
+        from stemma.network.heads import TokenHead
+
         return Needs(roles=self.settings.roles, parts=frozenset({ENCODER, DECODER}),
                      heads={HEAD: TokenHead(transform=False, bias=False)})
 

@@ -6,27 +6,63 @@ A span is a run of hidden tokens, as `masked_lm` left it: runs that meet are one
 
 from __future__ import annotations
 
-import numpy as np
-import torch
-from torch import Tensor
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, ClassVar, Literal
 
-from stemma.corpus.draft import Draft
-from stemma.corpus.randomness import Randomness
-from stemma.network.boundary_head import BoundaryHead, BoundaryScorer
-from stemma.network.network import Network
-from stemma.network.streams import Hidden
-from stemma.objectives.base import Needs, Objective
-from stemma.objectives.batch import Batch, Target
-from stemma.objectives.masked_lm import HEAD as VOCABULARY
-from stemma.schema.encoder_tasks import SpanBoundarySettings
+import numpy as np
+
+from stemma.objectives.base import VOCABULARY, Needs, Objective
+from stemma.registry import register
+from stemma.schema.base import Blame, Conflict, Count
+from stemma.schema.corpus import packings, parse_template
+from stemma.schema.task import ObjectiveSettings, Sees
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from stemma.corpus.draft import Draft
+    from stemma.corpus.randomness import Randomness
+    from stemma.network.network import Network
+    from stemma.network.streams import Hidden
+    from stemma.objectives.batch import Batch, Target
+    from stemma.schema.recipe import RecipeSettings
 
 HEAD = "span_boundary"
 
 
+class SpanBoundarySettings(ObjectiveSettings):
+    """SpanBERT: guess each token of a hidden span from the two places around the span and its number within it."""
+
+    kind: Literal["span_boundary"]
+    places: Count = 15  # how many numbers there are (as released); a longer span's rest shares the last
+
+    sees: ClassVar[Sees] = "full"
+    needs_masks = True
+
+    @property
+    def needs_packing(self) -> tuple[str, ...]:
+        return packings(contiguous=False)
+
+    def conflicts_in(self, name: str, recipe: RecipeSettings) -> Iterator[Conflict]:
+        """There must be a position on either side of each span, and one matrix that scores all tokens."""
+        if recipe.network.embedding.cutoffs:
+            what = "one matrix for all tokens, and network.embedding.cutoffs parts it"
+            yield (Blame(f"objective.{name}", f"needs {what}"),
+                   Blame("network.embedding.cutoffs", f"objective.{name} needs {what}"))
+        for key, template in recipe.templates().items():
+            slots = [slot.name for slot in parse_template(template)]
+            if key.startswith(("corpus.", f"objective.{name}.")) and {slots[0], slots[-1]} & {"A", "B"}:
+                what = "a special token on either side of the text"
+                yield (Blame(key, f"objective.{name} needs {what}"), Blame(f"objective.{name}", f"needs {what}"))
+
+
+@register("objective", "span_boundary", SpanBoundarySettings)
 class SpanBoundary(Objective):
     settings: SpanBoundarySettings
 
     def needs(self) -> Needs:
+        from stemma.network.boundary_head import BoundaryHead
+
         return Needs(heads={HEAD: BoundaryHead(self.settings.places)})
 
     def corrupt(self, draft: Draft, rng: Randomness) -> None:
@@ -41,6 +77,8 @@ class SpanBoundary(Objective):
         draft.score(HEAD, at=hidden, labels=draft.original)
 
     def loss(self, network: Network, hidden: Hidden, batch: Batch) -> dict[str, Tensor]:
+        from stemma.network.boundary_head import BoundaryScorer
+
         target, head = batch.scores[HEAD], network.heads[HEAD]
         assert isinstance(head, BoundaryScorer)
         places = hidden["encoder"].flatten(0, 1)
@@ -53,6 +91,8 @@ class SpanBoundary(Objective):
 
 def edges(target: Target) -> tuple[Tensor, Tensor, Tensor]:
     """(N,) each: the flat place before the span of every scored one, the place behind it, and its number within it."""
+    import torch
+
     index, row = target.index, target.index // target.width
     begins = torch.ones(len(index), dtype=torch.bool, device=index.device)
     begins[1:] = (index[1:] != index[:-1] + 1) | (row[1:] != row[:-1])

@@ -7,15 +7,36 @@ text fills a window once it is shortened. All ways of parting the text so are eq
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any, Literal
+
 import numpy as np
 
-from stemma.corpus.draft import Draft
-from stemma.corpus.randomness import Randomness
 from stemma.corpus.sides import Side
-from stemma.objectives.seq2seq import DecoderTask, source_and_target
-from stemma.schema.objective import SpanCorruptionSettings
+from stemma.objectives.seq2seq import DecoderTask, DecoderTaskSettings, source_and_target
+from stemma.registry import register
+from stemma.schema.base import Share
+from stemma.schema.task import MeanSpan
+
+if TYPE_CHECKING:
+    from stemma.corpus.draft import Draft
+    from stemma.corpus.randomness import Randomness
 
 
+class SpanCorruptionSettings(DecoderTaskSettings):
+    """T5: every hidden span becomes one sentinel, and the target says what each sentinel stands for."""
+
+    kind: Literal["span_corruption"]
+    rate: Share = 0.15  # share of the tokens that are hidden
+    mean_span: MeanSpan = 3.0
+
+    roles = frozenset({"sentinel", "end"})
+
+    @property
+    def for_pairs(self) -> dict[str, Any] | None:
+        return {"kind": "translation", "smoothing": 0.0}  # as T5 is fine-tuned
+
+
+@register("objective", "span_corruption", SpanCorruptionSettings)
 class SpanCorruption(DecoderTask):
     settings: SpanCorruptionSettings
 
@@ -32,8 +53,8 @@ class SpanCorruption(DecoderTask):
             text -= 1
         return text
 
-    def most_spans(self, length: int, special: int = 1) -> int:
-        """How many sentinels a window of this length takes."""
+    def sentinels(self, length: int, special: int = 1) -> int:
+        """Every span of a row has a sentinel of its own."""
         return int(self._counts(np.array(self.raw_length(length, special)))[1])
 
     def corrupt(self, draft: Draft, rng: Randomness) -> None:

@@ -3,14 +3,35 @@ document is about. (ERNIE 2.0, arXiv:1907.12412, section 4.2.1)"""
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, ClassVar, Literal
+
 import numpy as np
 
-from stemma.corpus.draft import Draft
-from stemma.corpus.randomness import Randomness
 from stemma.objectives.classifiers import PlaceClassifier
-from stemma.schema.encoder_tasks import TokenDocumentRelationSettings
+from stemma.registry import register
+from stemma.schema.base import Count
+from stemma.schema.corpus import packings
+from stemma.schema.task import ObjectiveSettings, Sees
+
+if TYPE_CHECKING:
+    from stemma.corpus.draft import Draft
+    from stemma.corpus.randomness import Randomness
 
 
+class TokenDocumentRelationSettings(ObjectiveSettings):
+    """ERNIE 2.0: does this token occur elsewhere in the same document?"""
+
+    kind: Literal["token_document_relation"]
+    reach: Count = 8192  # tokens of the document, around the row, that are looked through
+
+    sees: ClassVar[Sees] = "full"
+
+    @property
+    def needs_packing(self) -> tuple[str, ...]:
+        return packings(one_document=True)
+
+
+@register("objective", "token_document_relation", TokenDocumentRelationSettings)
 class TokenDocumentRelation(PlaceClassifier):
     settings: TokenDocumentRelationSettings
 

@@ -2,12 +2,31 @@
 
 from __future__ import annotations
 
-from stemma.corpus.draft import Draft
-from stemma.corpus.randomness import Randomness
-from stemma.objectives.seq2seq import DecoderTask, source_and_target, whole_text
-from stemma.schema.objective import TranslationSettings
+from typing import TYPE_CHECKING, Any, Literal
+
+from stemma.objectives.seq2seq import DecoderTask, DecoderTaskSettings, source_and_target, whole_text
+from stemma.registry import register
+from stemma.schema.base import BelowOne
+
+if TYPE_CHECKING:
+    from stemma.corpus.draft import Draft
+    from stemma.corpus.randomness import Randomness
 
 
+class TranslationSettings(DecoderTaskSettings):
+    kind: Literal["translation"]
+    smoothing: BelowOne = 0.1
+
+    @property
+    def needs_packing(self) -> tuple[str, ...]:
+        return ("parallel",)
+
+    @property
+    def for_pairs(self) -> dict[str, Any] | None:
+        return {"kind": "translation", "smoothing": self.smoothing}
+
+
+@register("objective", "translation", TranslationSettings)
 class Translation(DecoderTask):
     settings: TranslationSettings
 

@@ -6,24 +6,44 @@ place of a run, by the same head that guesses masked ones.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+
 import numpy as np
-from torch import Tensor
 
-from stemma.corpus.draft import Draft
-from stemma.corpus.randomness import Randomness
-from stemma.network.heads import TokenHead
-from stemma.network.network import Network
-from stemma.network.streams import Hidden
-from stemma.objectives.base import Needs, Objective
-from stemma.objectives.batch import VOCABULARY, Batch
+from stemma.objectives.base import VOCABULARY, Needs, Objective
 from stemma.objectives.masking import rounded
-from stemma.schema.encoder_tasks import WordStructureSettings
+from stemma.registry import register
+from stemma.schema import base
+from stemma.schema.base import Share
+from stemma.schema.task import ObjectiveSettings, Sees
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from stemma.corpus.draft import Draft
+    from stemma.corpus.randomness import Randomness
+    from stemma.network.network import Network
+    from stemma.network.streams import Hidden
+    from stemma.objectives.batch import Batch
 
 
+class WordStructureSettings(ObjectiveSettings):
+    """StructBERT: shuffle some runs of tokens that are not hidden, and put them back."""
+
+    kind: Literal["word_structure"]
+    rate: Share = 0.05  # share of the tokens that stand in shuffled runs
+    length: Annotated[int, base.limit(lambda n: n >= 2, "must be 2 or more: one token alone has no order")] = 3
+
+    sees: ClassVar[Sees] = "full"
+
+
+@register("objective", "word_structure", WordStructureSettings)
 class WordStructure(Objective):
     settings: WordStructureSettings
 
     def needs(self) -> Needs:
+        from stemma.network.heads import TokenHead
+
         return Needs(heads={VOCABULARY: TokenHead(transform=True)})
 
     def corrupt(self, draft: Draft, rng: Randomness) -> None:

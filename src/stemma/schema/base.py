@@ -7,14 +7,13 @@ registered (`registry.py`), looked up by its `kind` when a recipe is checked.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from typing import Annotated, Any, NamedTuple, get_args, get_origin
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Annotated, Any, ClassVar, NamedTuple, get_args, get_origin
 
 from pydantic import (
     AfterValidator,
     BaseModel,
     ConfigDict,
-    Discriminator,
     GetCoreSchemaHandler,
     PlainValidator,
     SerializationInfo,
@@ -38,6 +37,11 @@ Conflict = tuple[Blame, ...]
 class Settings(BaseModel):
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid", allow_inf_nan=False)
 
+    # What a size of a recipe may set is a closed list, so that a size stays a size: ideas belong into recipes.
+    size_keys: ClassVar[tuple[str, ...]] = ()
+    laptop_keys: ClassVar[tuple[str, ...]] = ()  # those that a laptop's size may set besides, with all keys below
+    one_decision: ClassVar[tuple[tuple[str, ...], ...]] = ()  # groups of keys that change together in an ablation
+
     def conflicts(self) -> Iterator[Conflict]:
         """Values that are fine alone and impossible together, with keys relative to this table."""
         yield from ()
@@ -55,9 +59,6 @@ class Settings(BaseModel):
                         yield tuple(Blame(f"{path}.{blame.key}", blame.message) for blame in conflict)
 
 
-BY_KIND = Discriminator("kind")
-
-
 class Slot:
     """Marks a field that holds the settings of one of the kinds registered under this name."""
 
@@ -68,7 +69,7 @@ class Slot:
         dump = core_schema.plain_serializer_function_ser_schema(_dumped, info_arg=True)
         return core_schema.no_info_plain_validator_function(self.check, serialization=dump)
 
-    def check(self, value: Any) -> Settings:
+    def check(self, value: Any) -> Any:
         base = registry.base_of(self.name)
         assert base is not None
         if isinstance(value, base):
@@ -84,20 +85,44 @@ class Slot:
         return found.settings.model_validate(value)
 
 
-class KindOf(AfterValidator):
-    """Marks a key that names a registered kind of a slot and is no table of its own."""
+class KindName(Slot):
+    """Marks a field that holds just the name of a kind, as `corpus.packing` does."""
 
-    def __init__(self, slot: str):
-        def check(kind: str) -> str:
-            if registry.find(slot, kind) is None:
-                raise PydanticKnownError("literal_error", {"expected": ", ".join(registry.kinds(slot))})
-            return kind
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.no_info_after_validator_function(self.check, handler(source))
 
-        super().__init__(check)
+    def check(self, value: Any) -> Any:
+        if registry.find(self.name, value) is None:
+            raise PydanticKnownError("literal_error", {"expected": ", ".join(registry.kinds(self.name))})
+        return value
 
 
 def _dumped(value: Settings, info: SerializationInfo) -> dict[str, Any]:
     return value.model_dump(mode=info.mode, exclude_none=bool(info.exclude_none))
+
+
+def slot_of(annotation: Any, metadata: Sequence[Any] = ()) -> Slot | None:
+    """The slot whose kinds may stand in a field of this type, by themselves or in a table or a list."""
+    mark = next((mark for mark in metadata if isinstance(mark, Slot)), None)
+    if mark is not None:
+        return mark
+    if get_origin(annotation) is Annotated:
+        inner, *marks = get_args(annotation)
+        return slot_of(inner, marks)
+    return next((found for each in get_args(annotation) if (found := slot_of(each)) is not None), None)
+
+
+def parts_of(settings: Settings) -> Iterator[registry.Registered]:
+    """Every registered part that these settings name."""
+    for name, field in type(settings).model_fields.items():
+        value, slot = getattr(settings, name), slot_of(field.annotation, field.metadata)
+        inside = value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else [value]
+        for each in inside:
+            kind = getattr(each, "kind", each)
+            if slot is not None and isinstance(kind, str):
+                yield registry.get(slot.name, kind)
+            if isinstance(each, Settings):
+                yield from parts_of(each)
 
 
 def limit(holds: Callable[[Any], bool], message: str) -> AfterValidator:
@@ -133,8 +158,3 @@ Share = Annotated[float, limit(lambda x: 0 < x < 1, "must lie between 0 and 1")]
 Probability = Annotated[float, limit(lambda x: 0 <= x <= 1, "must lie between 0 and 1")]
 BelowOne = Annotated[float, limit(lambda x: 0 <= x < 1, "must be at least 0 and less than 1")]
 
-
-def kinds(union: Any) -> dict[str, Any]:
-    """The classes of a slot by their kind."""
-    members = get_args(get_args(union)[0]) if get_origin(union) is Annotated else ()
-    return {get_args(member.model_fields["kind"].annotation)[0]: member for member in members}

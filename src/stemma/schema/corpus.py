@@ -3,22 +3,15 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Literal, NamedTuple, get_args
+from typing import Annotated, ClassVar, Literal, NamedTuple
 
 from pydantic import AfterValidator
 
+from stemma import registry
 from stemma.errors import did_you_mean
-from stemma.schema.base import Count, Natural, Positive, Probability, Settings, Share
+from stemma.schema.base import Count, KindName, Natural, Positive, Probability, Settings, Share
 
-Packing = Literal["segment_pair", "sentence_pair", "full_sentences", "doc_sentences", "stream", "contiguous",
-                  "contiguous_pair", "sentence", "parallel", "dialogue"]
-PAIR_PACKINGS: tuple[Packing, ...] = ("segment_pair", "sentence_pair", "contiguous_pair")  # these fill `pair`
-CONTIGUOUS_PACKINGS: tuple[Packing, ...] = ("contiguous", "contiguous_pair")  # each row goes on in the next batch
-SHUFFLED_PACKINGS: tuple[Packing, ...] = tuple(kind for kind in get_args(Packing) if kind not in CONTIGUOUS_PACKINGS)
-BUCKETED_PACKINGS: tuple[Packing, ...] = ("sentence", "parallel")  # a batch's rows are of similar length
-RUNNING_TEXT: tuple[Packing, ...] = ("full_sentences", "doc_sentences", "stream", "sentence")  # rows of one text, no B
-FILLED_PACKINGS: tuple[Packing, ...] = ("segment_pair", "sentence_pair", "full_sentences", "doc_sentences", "stream")
-TWO_TEXTS: tuple[Packing, ...] = ("segment_pair", "sentence_pair", "parallel")  # rows of A and B that stand alone
+Packing = Annotated[str, KindName("packing")]
 TEMPLATE_ROLES = ("start", "separator", "begin", "end", "mask")
 
 
@@ -59,8 +52,53 @@ SingleTemplate = Annotated[str, _holding("A")]
 PairTemplate = Annotated[str, _holding("A", "B")]
 
 
+class PackingSettings(Settings):
+    """What packings of every kind say of themselves (`corpus/packers.py`). They have no keys: a recipe names one."""
+
+    kind: str
+
+    reads: ClassVar[Literal["text", "pairs", "dialogues"]] = "text"  # which documents of a corpus
+    paired: ClassVar[bool] = False  # a row has an A and a B, laid out by the template `pair`
+    one_document: ClassVar[bool] = False  # a row is one stretch of one document
+    filled: ClassVar[bool] = False  # rows are as long as the window, where the text allows it
+    shortens: ClassVar[bool] = False  # some rows are made shorter, by corpus.short_probability
+    bucketed: ClassVar[bool] = False  # a batch's rows are of similar length
+    contiguous: ClassVar[bool] = False  # each row goes on in the same row of the next batch
+    past: ClassVar[float] = 0.0  # of a contiguous row, the share that is only read, and goes into memory
+
+
+def packing_of(kind: str) -> type[PackingSettings]:
+    """What a packing says of itself."""
+    found = registry.get("packing", kind).settings
+    assert found is not None
+    return found
+
+
+def packings(**facts: object) -> tuple[str, ...]:
+    """The names of all packings of which this is so."""
+    return tuple(kind for kind in registry.kinds("packing")
+                 if all(getattr(packing_of(kind), fact) == value for fact, value in facts.items()))
+
+
+def two_texts() -> tuple[str, ...]:
+    """Rows of an A and a B that stand alone."""
+    return packings(paired=True, contiguous=False)
+
+
+def neighbours() -> tuple[str, ...]:
+    """The same, where A and B follow one another in running text."""
+    return packings(paired=True, contiguous=False, reads="text")
+
+
+def running_text() -> tuple[str, ...]:
+    """Rows of one text that stand alone."""
+    return packings(paired=False, contiguous=False, reads="text")
+
+
 class FirstPhase(Settings):
     """Attention costs the square of the length, so BERT sees short examples first."""
+
+    size_keys = ("batch_size", "warmup_steps")
 
     share: Share  # of the budget
     sequence_length: Count
@@ -78,6 +116,8 @@ class Mixture(Settings):
 
 
 class CorpusSettings(Settings):
+    size_keys = ("sequence_length",)
+
     packing: Packing
     sequence_length: Count
     short_probability: Probability = 0.0  # how often an example is made shorter than it could be

@@ -21,6 +21,8 @@ def _usual(slot: str, **keys: Any) -> Any:
 
 
 class FinetuningSettings(Settings):
+    size_keys = ("learning_rate", "width", "epochs", "warmup", "layer_decay")
+
     optimizer: AnyOptimizer = _usual("optimizer", kind="adamw", epsilon=1e-6)
     learning_rate: Positive = 5e-5  # of a network of this `width`:
     width: Count = 768  # narrower networks take more, wider ones less, in proportion

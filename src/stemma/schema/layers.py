@@ -7,8 +7,8 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from stemma import registry
 from stemma.errors import did_you_mean
-from stemma.schema.objective import OBJECTIVE_KINDS
 
 ABSENT: Any = object()
 
@@ -160,18 +160,19 @@ def _with_objective_kinds(layer: Mapping[str, Any],
     for name, task in stated.items():
         if name in present or not isinstance(task, Mapping) or "kind" in task:
             kept[name] = task
-        elif name in OBJECTIVE_KINDS:
+        elif registry.find("objective", name) is not None:
             kept[name] = {"kind": name, **task}
         else:
-            message = f'no objective "{name}", nor a kind of it.{did_you_mean(name, [*present, *OBJECTIVE_KINDS])}'
+            known = [*present, *registry.kinds("objective")]
+            message = f'no objective "{name}", nor a kind of it.{did_you_mean(name, known)}'
             leaves = flatten({f"objective.{name}": task}) or {f"objective.{name}": ABSENT}
             problems += [Problem(key, value, message) for key, value in leaves.items()]
     return {**layer, "objective": kept}, problems
 
 
 def _rearranges(task: Any) -> bool:
-    kind = OBJECTIVE_KINDS.get(str(task.get("kind"))) if isinstance(task, Mapping) else None
-    return kind is not None and kind.rearranges
+    found = registry.find("objective", str(task.get("kind"))) if isinstance(task, Mapping) else None
+    return found is not None and found.settings is not None and found.settings.rearranges
 
 
 def restated(before: Mapping[str, Any], layer: Mapping[str, Any], prefix: str = "") -> list[Problem]:

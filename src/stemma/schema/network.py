@@ -14,7 +14,7 @@ from stemma.schema.base import (
     Conflict,
     Count,
     Depth,
-    KindOf,
+    KindName,
     Natural,
     Positive,
     Settings,
@@ -28,6 +28,8 @@ Activation = Literal["gelu", "gelu_tanh", "relu", "tanh", "silu"]
 
 
 class EmbeddingSettings(Settings):
+    size_keys = ("width", "shrink")
+
     width: Width | None = None  # narrower than the network: a factorised table (ALBERT); None = the network's width
     segments: Natural = 0  # how many segment vectors; 0 = none
     tasks: Natural = 0  # how many task vectors; 0 = none (ERNIE 2.0)
@@ -45,7 +47,7 @@ class EmbeddingSettings(Settings):
 
 
 class NormSettings(Settings):
-    kind: Annotated[str, KindOf("norm")]  # scale: only the size is brought to 1, the mean is left alone (T5)
+    kind: Annotated[str, KindName("norm")]  # scale: only the size is brought to 1, the mean is left alone (T5)
     place: Literal["post", "pre"]
     epsilon: Positive
     weight: bool = True  # a factor for each number, learned
@@ -62,6 +64,8 @@ class NormSettings(Settings):
 
 
 class InitializationSettings(Settings):
+    size_keys = ("spread",)
+
     spread: Positive | None = None  # standard deviation, before anything is cut off; None = 1 / sqrt(width)
     distribution: Literal["truncated_normal", "normal"] = "truncated_normal"  # truncated: nothing beyond two standard
     #                                                                           deviations, as in BERT's code
@@ -86,6 +90,8 @@ Places = Annotated[int, limit(lambda n: n >= 1, "must be 1 or more; remove=netwo
 class MemorySettings(Settings):
     """What was read before stays in sight, without a gradient (Transformer-XL)."""
 
+    size_keys = ("length", "evaluation")
+
     length: Places  # kept while training
     evaluation: Places | None = None  # kept otherwise; None = as in training
     start: Literal["empty", "zeros"] = "empty"  # what stands there before anything was read
@@ -93,7 +99,9 @@ class MemorySettings(Settings):
 
 
 class DecoderSettings(Settings):
-    """A second stack that writes, and looks at the first one's output. It shares the table of tokens."""
+    """A second stack that writes, and looks at the first one's output. It shares the token embedding."""
+
+    size_keys = ("layers",)
 
     layers: Depth
 
@@ -102,12 +110,17 @@ class GeneratorSettings(Settings):
     """A second, smaller network that fills in what is hidden, for the first to find out (ELECTRA). It reads by the
     first one's embedding."""
 
+    size_keys = ("multiplier",)
+
     multiplier: Annotated[float, limit(lambda x: 0 < x <= 1, "must be greater than 0 and at most 1")]  # of width,
     #                                                                                     heads and feed-forward
     layers: Depth | None = None  # None = as many as the network
 
 
 class NetworkSettings(Settings):
+    size_keys = ("layers", "width", "heads", "feedforward", "dropout", "inner_dropout", "output_dropout")
+    laptop_keys = ("initialization",)
+
     layers: Depth
     width: Width
     heads: Width
@@ -125,7 +138,7 @@ class NetworkSettings(Settings):
     memory: MemorySettings | None = None
     depth: Annotated[BodySettings, Slot("body")] = Field(
         default_factory=lambda: registry.settings_of("body", {"kind": "stacked"}))
-    transition: Annotated[str, KindOf("feedforward")] = "feedforward"  # what follows attention in a block;
+    transition: Annotated[str, KindName("feedforward")] = "feedforward"  # what follows attention in a block;
     #                                                   gated: GeGLU or SwiGLU, by the activation (arXiv:2002.05202)
     decoder: DecoderSettings | None = None
     sharing: Literal["none", "all", "attention", "feedforward"] = "none"  # what all layers have in common (ALBERT)
@@ -135,6 +148,11 @@ class NetworkSettings(Settings):
     def all_layers(self) -> int:
         """Of the encoder and a decoder; the embedding is none."""
         return self.layers + (self.decoder.layers if self.decoder is not None else 0)
+
+    @property
+    def longest(self) -> int | None:
+        """How many tokens can be read at once; None: any number."""
+        return self.position.longest
 
     def of_generator(self) -> NetworkSettings:
         """The generator's own: a network without a generator, narrower by the multiplier, over the same embedding. Its

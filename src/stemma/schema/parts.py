@@ -31,7 +31,6 @@ class PositionSettings(Settings):
     needs: ClassVar[frozenset[str]] = frozenset()  # features that attention must have
     relative: ClassVar[bool] = False  # distances only: text of a memory needs no position of its own
     per_step: ClassVar[bool] = False  # can be added again before each step of recurrent depth
-    size_keys: ClassVar[tuple[str, ...]] = ()
 
     @property
     def longest(self) -> int | None:
@@ -63,6 +62,7 @@ class AttentionSettings(Settings):
 
     supports: ClassVar[frozenset[str]] = frozenset()  # of FEATURES
     size_keys: ClassVar[tuple[str, ...]] = ("head_width", "dropout", "windows")
+    laptop_keys: ClassVar[tuple[str, ...]] = ("output_dropout",)
 
 
 class FeedForwardKind(Settings):

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Collection, Iterator, Mapping
-from typing import Any, get_args
+from typing import Any, get_args, get_origin
 
 from pydantic import ValidationError
-from pydantic.fields import FieldInfo
 
 from stemma import registry
 from stemma.errors import did_you_mean, nearest
-from stemma.schema.base import Settings, Slot
+from stemma.schema.base import Settings, slot_of
 from stemma.schema.layers import ABSENT, Problem, flatten
-from stemma.schema.objective import OBJECTIVE_KINDS, ObjectiveSettings
 from stemma.schema.other_names import for_key
 from stemma.schema.recipe import RecipeSettings
+from stemma.schema.sizes import tables_of
 
 _TYPES = {"int": "a whole number", "float": "a number", "bool": "true or false", "string": "text", "list": "a list",
           "dict": "a table", "model": "a table", "model_attributes": "a table"}
@@ -26,28 +25,21 @@ def known_keys(values: Mapping[str, Any], model: type[Settings] = RecipeSettings
     for name, field in model.model_fields.items():
         inner = values.get(name)
         inner = inner if isinstance(inner, Mapping) else {}
-        if field.annotation == dict[str, ObjectiveSettings]:
+        slot = slot_of(field.annotation, field.metadata)
+        if slot is not None and get_origin(field.annotation) is dict:
             for task, table in inner.items():
                 kind = table.get("kind", task) if isinstance(table, Mapping) else None
-                if kind in list(OBJECTIVE_KINDS):
-                    yield from known_keys(table, OBJECTIVE_KINDS[kind], f"{prefix}{name}.{task}.")
+                found = registry.find(slot.name, kind) if isinstance(kind, str) else None
+                if found is not None and found.settings is not None:
+                    yield from known_keys(table, found.settings, f"{prefix}{name}.{task}.")
             continue
-        choices = _choices(field)
+        choices = tables_of(field)
         chosen = [member for member in choices if "kind" in member.model_fields
                   and inner.get("kind") in get_args(member.model_fields["kind"].annotation)]
         if choices:
             yield from known_keys(inner, (chosen or choices)[0], f"{prefix}{name}.")
         else:
             yield prefix + name
-
-
-def _choices(field: FieldInfo) -> list[type[Settings]]:
-    """The tables that may stand in a field: one, or one for each registered kind."""
-    slot = next((mark for mark in field.metadata if isinstance(mark, Slot)), None)
-    if slot is not None:
-        return [entry.settings for entry in registry.entries(slot.name) if entry.settings is not None]
-    return [member for member in (field.annotation, *get_args(field.annotation))
-            if isinstance(member, type) and issubclass(member, Settings)]
 
 
 def validate(values: dict[str, Any], changed: Collection[str] = (),
@@ -89,7 +81,7 @@ def explain(error: ValidationError, values: Mapping[str, Any],
                 yield Problem(leaf, inner, _no_such_key(leaf, known, model))
         elif kind in ("union_tag_invalid", "union_tag_not_found"):
             allowed = [word.strip(" '") for word in context.get("expected_tags", "").split(",")] or []
-            allowed = [word for word in allowed if word] or list(OBJECTIVE_KINDS)
+            allowed = [word for word in allowed if word]
             chosen = value.get("kind", ABSENT) if isinstance(value, Mapping) else ABSENT
             yield Problem(f"{key}.kind", chosen, _one_of(chosen, allowed))
         elif kind == "literal_error":
@@ -133,7 +125,7 @@ def _kinds_with(key: str, model: type[Settings]) -> list[str]:
     members = [model]
     for table in tables:
         members = [choice for member in members if table in member.model_fields
-                   for choice in _choices(member.model_fields[table])]
+                   for choice in tables_of(member.model_fields[table])]
     return [get_args(member.model_fields["kind"].annotation)[0] for member in members
             if {"kind", last} <= member.model_fields.keys()]
 

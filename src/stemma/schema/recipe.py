@@ -3,51 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import Field
+from pydantic import Field, PlainValidator
 
 from stemma.schema.base import Blame, Conflict, Settings
-from stemma.schema.corpus import PAIR_PACKINGS, TWO_TEXTS, CorpusSettings, parse_template
+from stemma.schema.corpus import CorpusSettings, packing_of, parse_template
 from stemma.schema.finetuning import FinetuningSettings, unstated
 from stemma.schema.network import NetworkSettings
-from stemma.schema.objective import ObjectiveSettings
-from stemma.schema.task import BaseObjective
+from stemma.schema.task import AnyObjective, ObjectiveSettings
 from stemma.schema.tokenizer import TokenizerSettings
 from stemma.schema.training import TrainingSettings
 
 SECTIONS = ("tokenizer", "corpus", "network", "objective", "training", "finetuning")
-
-# What a size may set. The list is closed so that a size stays a size: ideas belong into recipes.
-SIZE_KEYS = (
-    "network.layers", "network.width", "network.heads", "network.feedforward", "network.dropout",
-    "network.inner_dropout", "network.output_dropout",
-    "network.embedding.width", "network.embedding.shrink", "network.decoder.layers", "network.generator.multiplier",
-    "network.position.maximum", "network.attention.head_width", "network.attention.dropout",
-    "network.attention.windows", "network.memory.length", "network.memory.evaluation",
-    "network.initialization.spread", "corpus.sequence_length",
-    "corpus.first_phase.batch_size", "corpus.first_phase.warmup_steps",
-    "training.batch_size", "training.warmup_steps", "training.learning_rate", "training.steps",
-    "training.checkpoint_every", "training.validate_every", "training.optimizer.weight_decay",
-    "training.optimizer.adamw_learning_rate",
-    "finetuning.learning_rate", "finetuning.width", "finetuning.epochs", "finetuning.warmup", "finetuning.layer_decay",
-    "objective.masked_lm.rate",  # ELECTRA's largest hides more: a better generator leaves fewer of them wrong
-)
-
-# What the sizes of a laptop may set besides, with all keys below: they are ours, no paper's, and must learn in minutes.
-LAPTOP_KEYS = ("network.attention.output_dropout", "network.initialization", "training.optimizer", "training.schedule")
-
-
-def for_size(key: str, laptop: bool) -> bool:
-    """Whether a size may set this key."""
-    return key in SIZE_KEYS or laptop and any(f"{key}.".startswith(f"{own}.") for own in LAPTOP_KEYS)
 
 
 class RecipeSettings(Settings):
     tokenizer: TokenizerSettings
     corpus: CorpusSettings
     network: NetworkSettings
-    objective: dict[str, ObjectiveSettings] = {}
+    objective: dict[str, AnyObjective] = {}
     training: TrainingSettings
     finetuning: FinetuningSettings = Field(default_factory=unstated)
 
@@ -61,7 +36,7 @@ class RecipeSettings(Settings):
         used: dict[str, str] = {}
         for name, packing in self.packings().items():
             task = self.objective[name]
-            paired = packing in (*PAIR_PACKINGS, *TWO_TEXTS) and not task.needs_decoder
+            paired = packing_of(packing).paired and not task.needs_decoder
             for kind in ("single", "pair") if paired else ("single",):
                 own = getattr(task, kind)
                 key = f"corpus.{kind}" if own is None else f"objective.{name}.{kind}"
@@ -75,7 +50,7 @@ class RecipeSettings(Settings):
         return (written - {"A", "B"}).union(*(task.roles for task in self.objective.values()))
 
     def conflicts(self) -> Iterator[Conflict]:
-        longest = getattr(self.network.position, "maximum", None)
+        longest = self.network.longest
         if longest is not None and self.corpus.sequence_length > longest:
             yield (Blame("corpus.sequence_length", f"is longer than network.position.maximum = {longest}"),
                    Blame("network.position.maximum", f"is shorter than corpus.sequence_length = "
@@ -104,11 +79,13 @@ class RecipeSettings(Settings):
             if self.network.decoder is not None and not task.needs_decoder:
                 yield (Blame(f"objective.{name}", "does not use the decoder: remove=network.decoder"),
                        Blame("network.decoder", f"objective.{name} does not use it: remove=network.decoder"))
-            needs = {"full": set(), "causal": {"causal"}}.get(task.sees, {"masks"})
+            needs = {"full": set(), "causal": {"causal"}}.get(task.visibility, {"masks"})
             yield from (tuple(Blame(f"network.{blame.key}", blame.message) for blame in conflict)
                         for conflict in self.network.lacking(needs, f"objective.{name}"))
         yield from self._generator_conflicts()
-        yield from self._boundary_conflicts()
+        yield from self._mask_conflicts()
+        for name, task in self.objective.items():
+            yield from task.conflicts_in(name, self)
         yield from self._layer_conflicts()
         segments = max(self.network.embedding.segments, 1)
         for key, template in self.templates().items():
@@ -124,8 +101,8 @@ class RecipeSettings(Settings):
         if self.network.generator is not None and self.objective and not judging:
             yield (Blame("network.generator", "no objective judges what it writes: add objective.replaced_token (or "
                                               "remove=network.generator)"),)
-        for number, (name, task) in enumerate(self.objective.items()):
-            if self.network.generator is not None and task.kind != "masked_lm" and not task.needs_generator:
+        for name, task in self.objective.items():
+            if self.network.generator is not None and not task.masks_tokens and not task.needs_generator:
                 yield (Blame(f"objective.{name}", "is not supported beside a generator, which reads the text in its "
                                                   "place (or remove=network.generator)"),
                        Blame("network.generator", f"is not supported beside objective.{name}"))
@@ -134,29 +111,14 @@ class RecipeSettings(Settings):
             if self.network.generator is None:
                 yield (Blame(f"objective.{name}", "judges what a generator wrote: set network.generator.multiplier"),
                        Blame("network.generator", f"objective.{name} needs it (or remove=objective.{name})"))
-            hides = [other for other in list(self.objective.values())[:number] if other.kind == "masked_lm"]
-            if not any(_serves(other, task) for other in hides):
-                what = "needs a masked_lm before it that sees both sides, reads the same rows and is active as long"
-                yield (Blame(f"objective.{name}", what), Blame("objective.masked_lm", f"objective.{name} {what}"))
 
-    def _boundary_conflicts(self) -> Iterator[Conflict]:
-        """Spans are those that a masked_lm hid, and there must be a place on either side of each."""
+    def _mask_conflicts(self) -> Iterator[Conflict]:
+        """What asks about masked tokens needs a task that masks them."""
         for number, (name, task) in enumerate(self.objective.items()):
-            if task.kind != "span_boundary":
-                continue
-            hides = [other for other in list(self.objective.values())[:number] if other.kind == "masked_lm"]
-            if not any(_serves(other, task) for other in hides):
+            masking = [other for other in list(self.objective.values())[:number] if other.masks_tokens]
+            if task.needs_masks and not any(_serves(other, task) for other in masking):
                 what = "needs a masked_lm before it that sees both sides, reads the same rows and is active as long"
                 yield (Blame(f"objective.{name}", what), Blame("objective.masked_lm", f"objective.{name} {what}"))
-            if self.network.embedding.cutoffs:
-                what = "one matrix for all tokens, and network.embedding.cutoffs parts it"
-                yield (Blame(f"objective.{name}", f"needs {what}"),
-                       Blame("network.embedding.cutoffs", f"objective.{name} needs {what}"))
-            for key, template in self.templates().items():
-                slots = [slot.name for slot in parse_template(template)]
-                if key.startswith(("corpus.", f"objective.{name}.")) and {slots[0], slots[-1]} & {"A", "B"}:
-                    what = "a special token on either side of the text"
-                    yield (Blame(key, f"objective.{name} needs {what}"), Blame(f"objective.{name}", f"needs {what}"))
 
     def _layer_conflicts(self) -> Iterator[Conflict]:
         """What cannot be asked of these layers."""
@@ -191,12 +153,19 @@ class RecipeSettings(Settings):
                                                     "learns: take adamw"))
 
 
-def _serves(masked: BaseObjective, judging: BaseObjective) -> bool:
+def _serves(masked: ObjectiveSettings, judging: ObjectiveSettings) -> bool:
     """Whether what one hides is there whenever the other judges it, in one pass."""
     alike = all(getattr(masked, key) == getattr(judging, key) for key in ("packing", "single", "pair", "task_id"))
     covers = masked.start_step <= judging.start_step and masked.starts <= judging.starts \
         and masked.stops >= judging.stops
-    return alike and covers and getattr(masked, "sees", None) == "full"
+    return alike and covers and masked.visibility == "full"
+
+
+def _plugins(value: Any) -> Any:
+    inside = value.values() if isinstance(value, dict) else value if isinstance(value, list) else [None]
+    if all(isinstance(each, str) for each in inside):
+        return value
+    raise ValueError('must be a list of files, such as ["my_objective.py"]')
 
 
 class RecipeFile(Settings):
@@ -209,6 +178,8 @@ class RecipeFile(Settings):
     summary: str | None = None
     remove: list[str] = []
     sizes: dict[str, dict[str, Any]] = {}
+    # a recipe lists files of code, beside its own, that register what it names; in the file of a run: name and SHA-256
+    plugins: Annotated[list[str] | dict[str, str], PlainValidator(_plugins)] = []
     # only in the file of a run, where everything is resolved:
     name: str | None = None
     size: str | None = None

@@ -1,20 +1,34 @@
-"""What every pre-training task says of itself, whatever it is."""
+"""What every pre-training objective says of itself, whatever it is. Each kind stands in its own file of `objectives/`,
+settings and all; what other modules must know of it is stated here as plain data, so that none of them asks for a kind.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple, cast
 
 from stemma.schema import base
-from stemma.schema.base import BelowOne, Blame, Conflict, Natural, Positive, Settings
+from stemma.schema.base import BelowOne, Blame, Conflict, Natural, Positive, Settings, Slot
 from stemma.schema.corpus import Packing, PairTemplate, SingleTemplate
 
+if TYPE_CHECKING:
+    from stemma.schema.recipe import RecipeSettings
+
 Sees = Literal["full", "causal", "permuted", "prefix", "later"]
+Way = Literal["decoder", "permuted", "prefix", "next", "cloze"]  # of several, the first: it was learned most directly
 Part = Annotated[float, base.limit(lambda x: 0 < x <= 1, "must be greater than 0 and at most 1")]
+MeanSpan = Annotated[float, base.limit(lambda x: x >= 1, "must be 1 or more: a span hides at least one token")]
 
 
-class BaseObjective(Settings):
-    """Each task also says what it `sees` while it is learned: a constant of its class, or a key."""
+class Writing(NamedTuple):
+    """How a model that has learned an objective writes (`generation/ways.py`)."""
+
+    way: Way
+    paired: bool = False  # it is given A of a pair, and writes B
+
+
+class ObjectiveSettings(Settings):
+    """A kind may also say what a position `sees` while it is learned: a constant of its class, or a key."""
 
     kind: str
     weight: Positive = 1.0  # of its loss
@@ -32,13 +46,43 @@ class BaseObjective(Settings):
     needs_query: ClassVar[bool] = False  # guesses through a second stream, which does not see its own token
     needs_decoder: ClassVar[bool] = False  # reads one text with the encoder and writes another with the decoder
     needs_generator: ClassVar[bool] = False  # judges what a second, smaller network wrote
+    needs_masks: ClassVar[bool] = False  # asks about the tokens that another task of the same pass has masked
+    masks_tokens: ClassVar[bool] = False  # puts mask tokens into the text and guesses what stood there
+    reads_relevance: ClassVar[bool] = False  # its pairs are graded queries and titles, which stand beside running text
 
     @property
-    def needs_packing(self) -> tuple[Packing, ...]:
+    def visibility(self) -> Sees:
+        """What a position may attend to while this is learned."""
+        return cast(Sees, getattr(self, "sees", "full"))
+
+    @property
+    def needs_packing(self) -> tuple[str, ...]:
         """The packings that the task can work with; empty = any."""
         return ()
+
+    @property
+    def writing(self) -> Writing | None:
+        """How a model that has learned this writes; None: it only reads."""
+        return None
+
+    @property
+    def guesses_from_both_sides(self) -> bool:
+        """Whether a model that has learned this can be asked for one token of a text, given all the others."""
+        return False
+
+    @property
+    def for_pairs(self) -> dict[str, Any] | None:
+        """The keys with which it learns to write the target of a pair from its source; None: it cannot."""
+        return None
 
     def conflicts(self) -> Iterator[Conflict]:
         if self.starts >= self.stops:
             what = f"starts {self.starts:g} is not before stops {self.stops:g}, so the task is never trained"
             yield (Blame("starts", what), Blame("stops", what))
+
+    def conflicts_in(self, name: str, recipe: RecipeSettings) -> Iterator[Conflict]:
+        """Conflicts with the rest of the recipe, in which the objective has this name; keys are whole ones."""
+        yield from ()
+
+
+AnyObjective = Annotated[ObjectiveSettings, Slot("objective")]

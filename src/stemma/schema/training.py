@@ -38,6 +38,9 @@ Decay = Annotated[float, limit(lambda x: 0 < x <= 1, "must be greater than 0 and
 
 
 class TrainingSettings(Settings):
+    size_keys = ("batch_size", "warmup_steps", "learning_rate", "steps", "checkpoint_every", "validate_every")
+    laptop_keys = ("optimizer", "schedule")
+
     batch_size: Count  # sequences a step
     micro_batch_size: Count | None = None  # sequences at once; None = chosen by size
     learning_rate: Positive

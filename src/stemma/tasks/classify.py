@@ -71,7 +71,7 @@ class Classifier(nn.Module):
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """Ids with the special tokens of the recipe's template, cut where the network can read no further."""
         corpus = self.model.recipe.settings.corpus
-        limit = getattr(self.model.recipe.settings.network.position, "maximum", None) or corpus.sequence_length
+        limit = self.model.recipe.settings.network.longest or corpus.sequence_length
         tokenizer = self.model.needs_tokenizer().template(corpus.single, corpus.pair)
         return [encoding.ids[:limit] for encoding in tokenizer.encode_batch(list(texts))]
 

@@ -236,7 +236,7 @@ def draw_card(task: Task, examples: Mapping[str, Sequence[Example]], model: Mode
 def window(wanted: Recipe, usual: int | None) -> int:
     """Places of a row: what was typed, or as many as the model reads."""
     settings, typed = wanted.settings, wanted.origin.get("corpus.sequence_length") == "command line"
-    most = getattr(settings.network.position, "maximum", settings.corpus.sequence_length)
+    most = settings.network.longest or settings.corpus.sequence_length
     if typed:
         return settings.corpus.sequence_length
     return min(most, usual) if usual else most

@@ -45,7 +45,6 @@ from stemma.training.supply import Epoch, Supply
 
 ROWS = 16  # of the longest pairs make a batch, and more of shorter ones
 SMOOTHING = 0.1
-UNILM_RATE = 0.7
 HELD_OUT = ("dev", "test")
 Notice = Callable[[str], None]
 
@@ -85,7 +84,7 @@ def adapted(model: Model, mixture: Mixture | None = None) -> Recipe:
     name, objective = _objective(recipe)
     changes: dict[str, Any] = {"corpus.packing": "parallel", "tokenizer.vocab_size": model.network.vocabulary,
                                **{f"objective.{name}.{key}": value for key, value in objective.items()}}
-    if objective["kind"] in ("prefix_lm", "causal_lm"):
+    if way_of(recipe) in ("prefix", "next"):
         changes["corpus.pair"] = "A end B end"  # where the source ends is to be seen, where to end is to be learned
     if mixture is not None:
         changes["corpus.mixture"] = mixture.model_dump(exclude_none=True)
@@ -95,20 +94,17 @@ def adapted(model: Model, mixture: Mixture | None = None) -> Recipe:
 
 def _objective(recipe: Recipe) -> tuple[str, dict[str, Any]]:
     """The objective that teaches pairs in the way this model writes: its name, and its keys."""
-    tasks, way = recipe.settings.objective, way_of(recipe)
+    way = way_of(recipe)
+    able = {name: (task.writing.way, task.kind, task.for_pairs) for name, task in recipe.settings.objective.items()
+            if task.writing is not None and task.for_pairs is not None}
     if way == "decoder":
-        # who has learned to write from a source goes on in the same manner; T5 does without smoothing
-        smoothing = next((0.0 if task.kind == "span_corruption" else task.smoothing for task in tasks.values()
-                          if task.kind in ("translation", "span_corruption")), SMOOTHING)
-        return "translation", {"kind": "translation", "smoothing": smoothing}
-    kept = {"packing": "parallel", "start_step": 0}
-    for name, task in tasks.items():
-        if way == "cloze" and task.kind == "masked_lm" and task.sees == "prefix":
-            return name, {"kind": task.kind, "scored": "second", "rate": UNILM_RATE, **kept}
-        if way == "prefix" and task.kind == "prefix_lm":
-            return name, {"kind": task.kind, **kept}
-        if way in ("prefix", "next") and task.kind == "causal_lm" and recipe.settings.network.memory is None:
-            return name, {"kind": task.kind, "scored": "second", **kept}
+        # who has learned to write from a source goes on in the same manner; the first to say how counts
+        stated = [keys for written, _, keys in able.values() if written == way]
+        merged = {key: value for keys in reversed(stated) for key, value in keys.items()}
+        return merged["kind"], {"smoothing": SMOOTHING, **merged}
+    for name, (written, kind, keys) in able.items():
+        if (written == "cloze") == (way == "cloze") and recipe.settings.network.memory is None:
+            return name, {"kind": kind, **keys, "packing": "parallel", "start_step": 0}
     raise UserError(f"{recipe.label} does not write one text from another, so it cannot learn pairs; start from a "
                     "model that does: transformer, mass, bart, t5, unilm, prefix-lm or gpt2.")
 

@@ -27,7 +27,7 @@ from stemma.errors import UserError
 from stemma.exchange.model import JUDGE
 from stemma.lineage import recipe
 from stemma.network.network import POOLER
-from stemma.objectives.batch import VOCABULARY
+from stemma.objectives.base import VOCABULARY
 from stemma.schema.base import BelowOne, Count, Positive, Settings
 from stemma.tasks.data.datasets import kind_of
 from stemma.tasks.data.examples import KINDS

@@ -18,7 +18,7 @@ from stemma.corpus.shards import Corpus
 from stemma.corpus.sides import DECODER, ENCODER
 from stemma.lineage import Recipe
 from stemma.objectives import Batch, Objective, build_objectives, check_needs, finish, without_data
-from stemma.objectives.batch import VOCABULARY
+from stemma.objectives.base import VOCABULARY
 from stemma.training.supply import Supply
 from stemma.visibility import Others, Visibility
 

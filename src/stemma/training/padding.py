@@ -5,8 +5,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from stemma.objectives.classifiers import RowClassifier
-from stemma.schema.corpus import FILLED_PACKINGS
 from stemma.training.supply import Supply
 
 
@@ -14,13 +12,13 @@ def mostly_padding(supply: Supply) -> str | None:
     """What to tell where rows are less than half full, judged by a batch of each kind."""
     length = supply.settings.sequence_length
     for group in supply.groups:
-        if group.decodes or group.packing not in FILLED_PACKINGS or not supply.has_text(group):
+        if group.decodes or not group.facts.filled or not supply.has_text(group):
             continue
         lengths = supply.sample(group, length).lengths
         if 2 * lengths.mean() >= length:
             continue
         own = next((objective.name for objective in group.objectives if objective.settings.packing), None)
-        paired = any(isinstance(objective, RowClassifier) for objective in group.objectives)
+        paired = any(objective.judges_rows for objective in group.objectives)
         ways = [] if paired or group.packing == "full_sentences" else \
             [f"{'corpus' if own is None else f'objective.{own}'}.packing=full_sentences, which fills rows with "
              "sentences of several documents"]

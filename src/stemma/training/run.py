@@ -97,7 +97,7 @@ def is_stream(path: str) -> bool:
 def read_run(out: Path) -> tuple[Recipe, Plan]:
     plan = read_plan(out)
     verify(out / RECIPE, _child(out, plan))
-    return recipe(out / RECIPE), plan
+    return recipe(out / RECIPE, stored=True), plan
 
 
 def read_plan(out: Path) -> Plan:

@@ -23,6 +23,7 @@ from stemma.corpus.shards import Corpus
 from stemma.errors import UserError
 from stemma.files import folder_atomically, make_folder, only_here, remove_leftovers, sha256
 from stemma.lineage import Recipe, roles_needed
+from stemma.schema.corpus import packing_of
 from stemma.schema.tokenizer import TokenizerSettings
 from stemma.text.holdout import Split
 from stemma.text.parallel import PairSource, pair_sources, read_pairs
@@ -58,8 +59,9 @@ def reads_pairs(chosen: Recipe) -> bool:
     alike, but they stand beside running text, in a corpus."""
     settings = chosen.settings
     tasks = settings.objective.values()
-    judges = any(task.kind == "ir_relevance" for task in tasks)
-    return settings.corpus.packing == "parallel" or not judges and any(task.packing == "parallel" for task in tasks)
+    judges = any(task.reads_relevance for task in tasks)
+    stated = [settings.corpus.packing, *(task.packing for task in tasks if task.packing is not None and not judges)]
+    return any(packing_of(packing).reads == "pairs" for packing in stated)
 
 
 def locate_target(chosen: Recipe, corpus: str | None, text: Sequence[str], target: Sequence[str]) -> list[str]:

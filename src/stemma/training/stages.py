@@ -12,14 +12,14 @@ from stemma.errors import UserError
 from stemma.lineage import Recipe
 from stemma.objectives import Objective
 from stemma.objectives.base import Scoring
-from stemma.schema.task import BaseObjective
+from stemma.schema.task import ObjectiveSettings
 from stemma.training.budget import Budget
 
 
 def has_begun(task: Scoring, step: int, used: float) -> bool:
     """Whether it was trained by then; a task of fine-tuning, which has no schedule, always was."""
     settings = getattr(task, "settings", None)
-    return not isinstance(settings, BaseObjective) or (settings.start_step <= step and settings.starts <= used)
+    return not isinstance(settings, ObjectiveSettings) or (settings.start_step <= step and settings.starts <= used)
 
 
 def going_on(objectives: Sequence[Objective], step: int, used: float) -> list[Objective]:
@@ -46,7 +46,7 @@ def check_stages(recipe: Recipe, budget: Budget) -> None:
                         problems)
 
 
-def _never(name: str, task: BaseObjective, steps: int) -> tuple[str, str] | None:
+def _never(name: str, task: ObjectiveSettings, steps: int) -> tuple[str, str] | None:
     if task.start_step >= steps:
         return f"objective.{name}.start_step = {task.start_step:,}", f"the last step is number {steps - 1:,}"
     first = max(task.start_step, int(task.starts * steps))

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from stemma import registry
 from stemma.corpus.buckets import BucketFeed, mixture_rates
 from stemma.corpus.contiguous import ContiguousFeed
 from stemma.corpus.draft import Draft
@@ -26,7 +27,6 @@ from stemma.corpus.view import View, split
 from stemma.errors import UserError
 from stemma.lineage import Recipe
 from stemma.objectives import Batch, Group, Objective, finish, group_objectives
-from stemma.schema.corpus import BUCKETED_PACKINGS, CONTIGUOUS_PACKINGS
 from stemma.training.batches import Prepared
 from stemma.training.phases import first_phase, rows_of
 from stemma.training.stages import going_on
@@ -136,7 +136,7 @@ class Supply:
     def too_long(self) -> str | None:
         """What to tell of pairs that do not fit the window: a sentence that names the first of them."""
         for number, group in enumerate(self.groups):
-            feed = self._feed(number, self.settings.sequence_length) if group.packing == "parallel" else None
+            feed = self._feed(number, self.settings.sequence_length) if group.facts.reads == "pairs" else None
             if isinstance(feed, BucketFeed) and feed.first_left_out is not None and len(feed.view.documents):
                 document = int(np.searchsorted(self.corpus.documents, feed.first_left_out, side="right")) - 1
                 begins = self.corpus.text(document)[:40].partition("\n")[0]
@@ -153,13 +153,13 @@ class Supply:
             return
         rows, most = self.rows_at(length), max(1, VALIDATION_TOKENS // length)
         size = max(1, min(rows, BATCH_TOKENS // length))
-        if group.packing in CONTIGUOUS_PACKINGS:
+        if group.facts.contiguous:
             size = max(1, min(size, view.tokens // (SEGMENTS * length)))
-            running = ContiguousFeed(view, packing, VALIDATION_SEED, size, group.backward(size))
+            running = _contiguous(view, packing, VALIDATION_SEED, size, group.backward(size))
             for start in range(0, min(most, running.batches * size), size):
                 yield start, self._draw(running, view, group, size)[0]
             return
-        if group.packing in BUCKETED_PACKINGS:
+        if group.facts.bucketed:
             bucketed = BucketFeed(view, packing, VALIDATION_SEED, min(rows * length, BATCH_TOKENS))
             for start, alike in enumerate(bucketed.batches(VALIDATION_TOKENS)):
                 yield start, Draft(view, alike, packing.layout, group.backward(alike.rows))
@@ -172,14 +172,14 @@ class Supply:
     def unigram(self) -> np.ndarray:
         """(vocabulary,) log-probability of each token in the training text, every token counted once more. Of pairs
         only the targets are guessed, so only they are counted."""
-        if all(group.packing == "parallel" for group in self.groups):
+        if all(group.facts.reads == "pairs" for group in self.groups):
             counts = self._target_counts()
         else:
             counts = self.corpus.counts.copy()
             for start, stop in self.validation.documents:
                 counts -= np.bincount(self.corpus.slice("tokens", start, stop), minlength=len(counts))
         boundary = self.corpus.tokenizer.boundary(self.settings.boundary) if self.settings.boundary != "none" else None
-        writing = [group for group in self.groups if (group.decodes or group.packing == "parallel")
+        writing = [group for group in self.groups if (group.decodes or group.facts.reads == "pairs")
                    and any(objective.guesses_tokens for objective in group.objectives)]
         if boundary is not None and any(objective.guesses_next for group in self.groups if group not in writing
                                         for objective in group.objectives):
@@ -191,7 +191,7 @@ class Supply:
     def _target_counts(self) -> np.ndarray:
         """How often each token occurs in the second texts of the training pairs."""
         counts = np.zeros_like(self.corpus.counts)
-        documents, sentences = self._read["parallel"][0].documents, np.asarray(self.corpus.sentences)
+        documents, sentences = self._read[self.groups[0].packing][0].documents, np.asarray(self.corpus.sentences)
         for first in range(0, len(documents), COUNTED_PAIRS):
             start, stop = documents[first:first + COUNTED_PAIRS].T
             middle = np.minimum(sentences[np.searchsorted(sentences, start, side="right")], stop)
@@ -279,11 +279,11 @@ class Supply:
                               for epoch, start, length in zip(epochs, starts, lengths, strict=True)])
 
     def _packing(self, group: Group, length: int) -> Packing:
-        past = length // 2 if group.packing == "contiguous_pair" else 0
+        past = int(length * group.facts.past)
         start = self.settings.decoder_start if group.decodes else None
         layout = Layout.of(self.corpus.tokenizer, group.kind.single, group.kind.pair, group.raw_length(length), past,
                            self.settings.boundary, start)
-        together = group.packing == "parallel" and not group.decodes
+        together = group.facts.reads == "pairs" and not group.decodes
         return Packing(group.packing, layout, self.settings.short_probability, together)
 
     def _feed(self, number: int, length: int) -> AnyFeed:
@@ -306,11 +306,17 @@ class Supply:
 
     def _new_feed(self, group: Group, packing: Packing, seed: int, length: int) -> AnyFeed:
         (view, _), rows = self._read[group.packing], self.rows_at(length)
-        if group.packing in CONTIGUOUS_PACKINGS:
-            return ContiguousFeed(view, packing, seed, rows, group.backward(rows))
-        if group.packing in BUCKETED_PACKINGS:
+        if group.facts.contiguous:
+            return _contiguous(view, packing, seed, rows, group.backward(rows))
+        if group.facts.bucketed:
             return BucketFeed(view, packing, seed, rows * length, group.copies, self.rates)
         return Feed(view, packing, seed, group.copies)
+
+
+def _contiguous(view: View, packing: Packing, seed: int, rows: int, backward: np.ndarray | None) -> ContiguousFeed:
+    """The feed that a packing of this kind is."""
+    made: ContiguousFeed = registry.get("packing", packing.kind).build(view, packing, seed, rows, backward)
+    return made
 
 
 def _key(group: int, length: int) -> str:

@@ -10,7 +10,7 @@ import json
 import shlex
 from pathlib import Path
 
-from stemma.exchange import FAMILIES
+from stemma import registry
 from stemma.json_files import read_object
 from stemma.text.tokenizer import Tokenizer
 
@@ -42,7 +42,8 @@ def usage(run: Path, examples: Path) -> dict[str, list[str]]:
 
 
 def opens_in_transformers(model: Path) -> bool:
-    return read_object(model / "config.json", "make the quickstart again.").get("model_type") in FAMILIES
+    told = read_object(model / "config.json", "make the quickstart again.")
+    return told.get("model_type") in registry.BUILT_IN["family"]
 
 
 def _quoted(text: str | Path) -> str:

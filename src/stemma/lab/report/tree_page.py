@@ -19,7 +19,7 @@ def write_tree(path: Path, lit: Collection[str] = ()) -> Path:
     page = Page("The family of recipes").lead(
         f"{len(family)} recipes, {min(years)} to {max(years)}. A recipe is what it changed from its parent: each "
         "stands below the one that it changes. Open one to see what it changed.")
-    page.tree([info._asdict() | {"lit": info.name in lit} for info in family],
+    page.tree([info.plain() | {"lit": info.name in lit} for info in family],
               {info.name: _unfolded(info) for info in family})
     page.section("In the terminal").code("stemma tree\nstemma show bert\nstemma diff bert roberta")
     return page.write(path)
@@ -27,6 +27,8 @@ def write_tree(path: Path, lit: Collection[str] = ()) -> Path:
 
 def _unfolded(info: lineage.Info) -> str:
     """Title and paper, then the changes."""
+    if info.file is not None:  # it may name plug-ins, and a page of the family loads no code
+        return f"<p>{html.escape(info.title)}, of your own: <code>{html.escape(info.file)}</code></p>"
     found = lineage.recipe(info.name)
     about = html.escape(", ".join(filter(None, [info.title, found.paper])))
     if info.parent is None:

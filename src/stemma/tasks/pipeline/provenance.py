@@ -68,7 +68,7 @@ class Provenance:
         entry = stage.entry
         stated = entry.model_dump(exclude={"after", "interpolate", "seed", "corpus", "model", "train", "dev", "test",
                                            "texts_of", "recipe"})
-        built = recipe(entry.recipe).to_toml() if entry.recipe else None
+        built = recipe(entry.recipe, stored=True).to_toml() if entry.recipe else None
         mixed = sorted(self.general.values()) if entry.replay is not None else None
         return digest(before, stated, built, mixed, self._contents(stage), stage.seed if seed is None else seed)
 

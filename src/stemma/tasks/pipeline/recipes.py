@@ -6,8 +6,7 @@ from stemma.errors import UserError
 from stemma.exchange.load import load
 from stemma.lineage import Recipe, recipe
 from stemma.objectives import build_objectives
-from stemma.objectives.classifiers import RowClassifier
-from stemma.schema.encoder_tasks import PAIRS
+from stemma.schema.corpus import neighbours
 from stemma.tasks.finetune import gentle
 from stemma.tasks.pipeline.plan import PipelinePlan, Stage
 from stemma.tasks.prepare import BATCH_SIZE
@@ -46,7 +45,7 @@ def _recipe_of(stage: Stage, before: dict[str, Recipe]) -> Recipe:
         model = load(entry.model)
         return model.recipe.with_changes({"tokenizer.vocab_size": model.network.vocabulary}, ORIGIN)
     if entry.recipe is not None:
-        return recipe(entry.recipe, entry.changes)
+        return recipe(entry.recipe, entry.changes, stored=True)
     assert stage.after is not None
     return continued(before[stage.after], entry.steps).typed(entry.changes)
 
@@ -55,14 +54,14 @@ def continued(chosen: Recipe, steps: int | None = None) -> Recipe:
     """A recipe to go on with: gently, and only with tasks that a text by itself can serve. How sentences hang together
     is left out (arXiv:2004.10964 adapts by masked tokens alone): the text of a task is often a sentence."""
     settings, tasks = chosen.settings, build_objectives(chosen)
-    asking = [task.name for task in tasks if task.needs_sentences or isinstance(task, RowClassifier)]
+    asking = [task.name for task in tasks if task.needs_sentences or task.judges_rows]
     left = [task for task in tasks if task.name not in asking]
     if not any(task.guesses_tokens for task in left):
         asking, left = [], tasks
     changes = {"training.batch_size": min(BATCH_SIZE, settings.training.batch_size),
                **gentle(settings, [f"objective.{name}" for name in asking])}
-    packings = [task.settings.needs_packing for task in left if task.settings.packing is None]
-    if asking and settings.corpus.packing in PAIRS and all(not any_of or RUNNING in any_of for any_of in packings):
+    needed = [task.settings.needs_packing for task in left if task.settings.packing is None]
+    if asking and settings.corpus.packing in neighbours() and all(not any_of or RUNNING in any_of for any_of in needed):
         changes["corpus.packing"] = RUNNING
     if steps is not None:
         changes |= {"training.warmup_steps": int(settings.finetuning.warmup * steps),

@@ -7,16 +7,42 @@ stretch of one token is BERT's task; the whole sentence is GPT's, with nothing l
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Literal
+
 import numpy as np
 
-from stemma.corpus.draft import Draft
-from stemma.corpus.randomness import Randomness
 from stemma.corpus.sides import DECODER, ENCODER, Side, closed
 from stemma.objectives.masking import replaced
-from stemma.objectives.seq2seq import DecoderTask
-from stemma.schema.objective import SpanToSpanSettings
+from stemma.objectives.seq2seq import DecoderTask, DecoderTaskSettings
+from stemma.registry import register
+from stemma.schema.base import Blame, Conflict, Probability
+from stemma.schema.task import Part
+
+if TYPE_CHECKING:
+    from stemma.corpus.draft import Draft
+    from stemma.corpus.randomness import Randomness
 
 
+class SpanToSpanSettings(DecoderTaskSettings):
+    """MASS: hide one span, and write it."""
+
+    kind: Literal["masked_span_to_span"]
+    share: Part = 0.5  # of the text: a single token makes it BERT's task, all of it GPT's
+    mask: Probability = 0.8  # of the hidden: replaced by the mask token
+    random: Probability = 0.1  # of the hidden: replaced by another token; the rest stays as it was
+
+    roles = frozenset({"mask"})
+    one_decision = (("mask", "random"),)
+
+    def conflicts(self) -> Iterator[Conflict]:
+        yield from super().conflicts()
+        if self.mask + self.random > 1:
+            what = f"mask {self.mask:g} and random {self.random:g} add up to more than 1"
+            yield (Blame("mask", what), Blame("random", what))
+
+
+@register("objective", "masked_span_to_span", SpanToSpanSettings)
 class SpanToSpan(DecoderTask):
     settings: SpanToSpanSettings
 

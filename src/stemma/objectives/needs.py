@@ -1,0 +1,98 @@
+"""What a recipe's objectives ask of a corpus: refused where it cannot be given, or the objective is switched off."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from stemma.corpus.shards import Corpus
+from stemma.corpus.view import View
+from stemma.errors import UserError
+from stemma.lineage import Recipe
+from stemma.objectives.absent import ORIGIN, switch_off
+from stemma.objectives.base import MAKERS
+from stemma.objectives.build import build_objectives
+from stemma.objectives.material import check_speakers, check_words
+from stemma.schema.corpus import packing_of, parse_template
+
+if TYPE_CHECKING:
+    from stemma.objectives.base import Objective
+
+
+def without_data(recipe: Recipe, corpus: Corpus) -> tuple[Recipe, list[str]]:
+    """The recipe without the tasks that this corpus has nothing for, and a notice for each of them; and with whatever
+    the corpus decides for the others."""
+    lacking = {objective.name: why for objective in build_objectives(recipe)
+               if (why := _lacks(recipe, objective, corpus)) is not None}
+    settled = {f"objective.{objective.name}.{key}": value for objective in build_objectives(recipe)
+               if objective.name not in lacking for key, value in objective.settles(corpus).items()}
+    if settled:
+        recipe = recipe.with_changes(settled, ORIGIN)
+    if not lacking:
+        return recipe, []
+    if len(lacking) == len(recipe.settings.objective):
+        raise UserError(f"the corpus {corpus.path} has nothing for any task of {recipe.label}",
+                        [(f"objective.{name}", why) for name, why in lacking.items()])
+    return switch_off(recipe, lacking)
+
+
+def _lacks(recipe: Recipe, objective: Objective, corpus: Corpus) -> str | None:
+    """What the task itself misses, or its packing does: whatever is done to dialogues needs some."""
+    packing = recipe.settings.packings()[objective.name]
+    if not len(View.whole(corpus).read_by(packing).documents):
+        side = {"dialogues": "roles", "pairs": "relevance"}.get(packing_of(packing).reads)
+        return f'the corpus has no "{side}"; {MAKERS[side]} makes them' if side else "the corpus has no running text"
+    return objective.lacks(corpus)
+
+
+def check_needs(recipe: Recipe, corpus: Corpus) -> None:
+    """Refuse, all reasons at once, a recipe whose objectives ask for what this corpus cannot give."""
+    objectives = build_objectives(recipe)
+    if not objectives:
+        raise UserError(f'the recipe "{recipe.label}" has no objective, so there is nothing to train; choose one of '
+                        "its descendants (`stemma tree`) or add an [objective.NAME] section.")
+    late = [(objective.name, "start_step" if objective.settings.start_step else "starts") for objective in objectives
+            if objective.settings.start_step > 0 or objective.settings.starts > 0]
+    if len(late) == len(objectives):
+        raise UserError(f"no objective of {recipe.label} starts at step 0, so the first step has nothing to train; set "
+                        f"objective.{late[0][0]}.{late[0][1]}=0.")
+    _check_pairs(recipe, corpus)
+    _check_sentinels(recipe, corpus, objectives)
+    check_words(recipe, corpus)
+    check_speakers(recipe, corpus)
+    problems: list[tuple[str, str]] = []
+    for objective in objectives:
+        needs = objective.needs()
+        problems += [(f"objective.{objective.name}", f'needs the special token "{role}", which the tokenizer lacks')
+                     for role in sorted(needs.roles - corpus.tokenizer.roles.keys())]
+        problems += [(f"objective.{objective.name}", f'needs "{name}" boundaries: run `stemma corpus annotate` first')
+                     for name in sorted(needs.fields - set(corpus.sides()))]
+    for key, template in recipe.settings.templates().items():
+        written = {slot.name for slot in parse_template(template)} - {"A", "B"}
+        problems += [(key, f'writes the special token "{role}", which the tokenizer lacks')
+                     for role in sorted(written - corpus.tokenizer.roles.keys())]
+    start = recipe.settings.corpus.decoder_start
+    if recipe.settings.network.decoder is not None and start not in corpus.tokenizer.roles:
+        problems.append(("corpus.decoder_start", f'is the special token "{start}", which the tokenizer lacks'))
+    if problems:
+        raise UserError(f"the corpus {corpus.path} cannot serve {recipe.label}; train its tokenizer with "
+                        f"`stemma tokenizer train ... --for {recipe.name}` and build it again", problems)
+
+
+def _check_pairs(recipe: Recipe, corpus: Corpus) -> None:
+    """Parallel text is needed where pairs are packed; elsewhere its sentences serve as plain text."""
+    wanting = [name for name, packing in recipe.settings.packings().items() if packing_of(packing).reads == "pairs"]
+    if wanting and not corpus.manifest.get("pairs") and "relevance" not in corpus.sides():
+        raise UserError(f"the corpus {corpus.path} holds plain text, and objective.{wanting[0]} of {recipe.label} "
+                        "needs pairs of source and target; build one with `stemma corpus build SOURCE --target "
+                        "TARGET`, or from a table with `--pairs`.")
+
+
+def _check_sentinels(recipe: Recipe, corpus: Corpus, objectives: list[Objective]) -> None:
+    """Every span of a row has a sentinel of its own, and a vocabulary has only so many."""
+    length, known = recipe.settings.corpus.sequence_length, len(corpus.tokenizer.sentinels)
+    for objective in objectives:
+        if known and objective.sentinels(length) > known:
+            raise UserError(f"objective.{objective.name} hides up to {objective.sentinels(length)} spans in a "
+                            f"corpus.sequence_length of {length}, and the tokenizer of {corpus.path} has {known} "
+                            f"sentinels; set a shorter corpus.sequence_length or a longer "
+                            f"objective.{objective.name}.mean_span.")

@@ -1,0 +1,108 @@
+"""A plug-in of each kind, as a user would write it: one small file each."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+OBJECTIVE = '''
+from stemma.extend import VOCABULARY, Needs, Objective, Settings, TokenHead, choose_tokens, register
+
+class ReverseSettings(Settings):
+    rate: float = 0.15
+
+@register("objective", "reverse", ReverseSettings)
+class Reverse(Objective):
+    """Guess tokens that were replaced by the one before them."""
+    guesses_tokens = True
+
+    def needs(self):
+        return Needs(heads={VOCABULARY: TokenHead(transform=True)})
+
+    def corrupt(self, draft, rng):
+        chosen = choose_tokens(draft, self.settings.rate, rng)
+        draft.score(VOCABULARY, at=chosen, labels=draft.original)
+        ids = draft.ids.copy()
+        ids[:, 1:][chosen[:, 1:]] = draft.original[:, :-1][chosen[:, 1:]]
+        draft.ids = ids
+
+    def loss(self, network, hidden, batch):
+        target = batch.scores[VOCABULARY]
+        found = hidden["encoder"].flatten(0, 1)[target.index]
+        return {self.name: network.head(VOCABULARY).loss(found, target.labels, target.total)}
+
+    def baseline(self, batch, unigram):
+        return {self.name: float(-unigram[batch.scores[VOCABULARY].labels.numpy()].mean())}
+'''
+OPTIMIZER = '''
+from stemma.extend import OptimizerSettings, register
+
+class SignSettings(OptimizerSettings):
+    momentum: float = 0.9
+
+@register("optimizer", "sign", SignSettings)
+def sign(groups, learning_rate, settings, precision):
+    import torch
+
+    class Sign(torch.optim.Optimizer):
+        def __init__(self):
+            super().__init__(groups, {"lr": learning_rate})
+
+        @torch.no_grad()
+        def step(self, closure=None):
+            for group in self.param_groups:
+                for p in group["params"]:
+                    if p.grad is not None:
+                        mean = self.state[p].setdefault("mean", torch.zeros_like(p))
+                        mean.lerp_(p.grad, 1 - settings.momentum)
+                        p.sub_(mean.sign(), alpha=group["lr"])
+
+    return Sign()
+'''
+SCHEDULE = '''
+from stemma.extend import Settings, register
+
+class SteepSettings(Settings):
+    power: float = 2.0
+
+@register("schedule", "steep", SteepSettings)
+def steep(settings, at):
+    return at.rise if at.rise < 1 else at.left ** settings.power
+'''
+FILES = {"my_objective.py": OBJECTIVE, "my_optimizer.py": OPTIMIZER, "my_schedule.py": SCHEDULE}
+RECIPE = f'''
+parent  = "bert"
+remove  = ["objective.next_sentence", "objective.masked_lm"]
+plugins = [{", ".join(f'"{name}"' for name in FILES)}]
+
+[corpus]
+packing = "full_sentences"
+
+[objective.reverse]
+rate = 0.3
+
+[training.optimizer]
+kind = "sign"
+
+[training.schedule]
+kind  = "steep"
+power = 3.0
+
+[sizes.small]
+laptop                  = true
+network.layers          = 1
+network.width           = 16
+network.heads           = 2
+network.feedforward     = 32
+corpus.sequence_length  = 24
+training.batch_size     = 4
+training.learning_rate  = 1e-3
+training.warmup_steps   = 2
+'''
+
+
+def write(folder: Path) -> list[str]:
+    """The files and `mine.toml`, which names them; returns the options that name them on a command line."""
+    for name, content in FILES.items():
+        (folder / name).write_text(content)
+    (folder / "mine.toml").write_text(RECIPE)
+    return [word for name in FILES for word in ("--plugin", name)]

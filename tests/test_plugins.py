@@ -1,0 +1,256 @@
+"""Plug-ins: parts of the user's own through every verb, and code that is never loaded unless the user names it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import sys
+import tomllib
+from pathlib import Path
+
+import own_parts
+import pytest
+from commands import reached
+from commands import start_unreported as start
+from commands import stemma_unreported as stemma
+
+from stemma import lineage, plugins, registry
+from stemma.errors import UserError
+from stemma.plugins import use_plugin
+
+OFTEN = ["training.checkpoint_every=2", "training.validate_every=20", "training.log_every=1"]
+HARMLESS = '@register("schedule", "{}")\ndef schedule(settings, at):\n    return 1.0\n'
+IMPORT = "from stemma.extend import register\n"
+
+
+@pytest.fixture
+def alone(monkeypatch):
+    """What a test loads in this process is forgotten after it."""
+    for slot in registry.BUILT_IN:
+        registry.entries(slot)  # what comes with the program stays
+    monkeypatch.setattr(plugins, "_loaded", {})
+    monkeypatch.setattr(registry, "_known", dict(registry._known))
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory, corpus_folder) -> Path:
+    """A folder with the plug-ins, a run that used them, and the same run killed with -9."""
+    folder = tmp_path_factory.mktemp("own")
+    own_parts.write(folder)
+    command = ["pretrain", "mine.toml@small", "--corpus", corpus_folder, "--steps", "9", "--json", *OFTEN]
+    whole = stemma(*command, "--out", "whole", folder=folder)
+    assert whole.code == 0, whole.err
+    start(*command, "--out", "killed", folder=folder).kill_when(lambda: reached(folder / "killed", 2))
+    return folder
+
+
+# --- through the verbs -----------------------------------------------------------------------------------------------
+
+
+def test_show_and_diff_know_parts_of_the_user(made):
+    shown = stemma("show", "mine.toml", "--json", folder=made)
+    assert shown.code == 0, shown.err
+    assert shown.json["values"]["objective"]["reverse"]["rate"] == 0.3
+    told = stemma("diff", "bert", "mine.toml", "--json", folder=made).json["changes"]
+    assert {"key": "training.schedule.power", "from": None, "to": 3.0} in told
+    named = stemma("show", "bert@tiny", "objective.reverse.rate=0.2", "--plugin", "my_objective.py", "--json",
+                   folder=made)
+    assert named.json["values"]["objective"]["reverse"]["rate"] == 0.2
+    wrong = stemma("show", "mine.toml", "objective.reverse.rat=1", folder=made)
+    assert wrong.code == 2 and 'Did you mean "objective.reverse.rate"?' in wrong.err
+
+
+def test_a_killed_run_goes_on_to_the_same_bytes_once_its_plugins_are_named(made):
+    refused = stemma("resume", "killed", folder=made)
+    assert refused.code == 2
+    assert "killed uses the plug-in my_objective.py, which is code and is loaded only if you name it; give --plugin " \
+           "my_objective.py" in refused.err
+    resumed = stemma("resume", "killed", "--json", *own_parts.write(made), folder=made)
+    assert resumed.code == 0, resumed.err
+    assert resumed.json["steps"] == 9
+    whole, killed = ((made / name / "model" / "model.safetensors").read_bytes() for name in ("whole", "killed"))
+    assert whole == killed
+
+
+def test_runs_and_models_note_name_and_sha256_under_their_checksums(made):
+    expected = {name: hashlib.sha256(text.encode()).hexdigest() for name, text in own_parts.FILES.items()}
+    for folder in (made / "whole", made / "whole" / "model"):
+        assert tomllib.loads((folder / "recipe.toml").read_text())["plugins"] == expected
+        assert "recipe.toml" in json.loads((folder / "checksums.json").read_text())
+
+
+@pytest.mark.parametrize("words", [
+    ["fill", "whole", "the old [MASK] reads"], ["average", "whole", "--last", "2", "--out", "mean"],
+    ["embed", "whole", "text.txt", "--out", "vectors.npy"], ["perplexity", "whole", "text.txt"],
+    ["pretrain", "bert@tiny", "--from", "whole", "--corpus", "text.txt", "--out", "more", "--steps", "2"],
+    ["pretrain", "whole/recipe.toml", "--corpus", "text.txt", "--out", "again", "--steps", "2"]])
+def test_whoever_reads_such_a_folder_is_asked_for_the_plugin(made, words):
+    (made / "text.txt").write_text("The old clerk copies a letter. Our neighbour reads.\n")
+    refused = stemma(*words, folder=made)
+    assert refused.code == 2 and "give --plugin my_objective.py" in refused.err
+    options = own_parts.write(made)
+    if words[0] in ("average", "fill", "embed"):
+        done = stemma(*words, *options, folder=made)
+        assert done.code == 0 or "cannot fill a mask" in done.err, done.err
+
+
+def test_a_finetuned_model_predicts(made):
+    rows = ["text\tlabel", *(f"{word} letter reads\t{label}" for word, label in (("old", "a"), ("young", "b")) * 4)]
+    (made / "train.tsv").write_text("\n".join(rows))
+    options = own_parts.write(made)
+    tuned = stemma("finetune", "classify", "--model", "whole", "--train", "train.tsv", "--dev", "train.tsv", "--out",
+                   "tuned", "--steps", "2", *options, folder=made)
+    assert tuned.code == 0, tuned.err
+    asked = ["predict", "tuned", "train.tsv"]
+    assert "give --plugin" in stemma(*asked, folder=made).err
+    predicted = stemma(*asked, "--json", *options, folder=made)
+    assert predicted.code == 0, predicted.err
+    assert predicted.json["predictions"][0]["label"] in "ab"
+
+
+def test_ablate_measures_parts_of_the_user(made, corpus_folder):
+    (made / "steeper.toml").write_text('parent = "mine.toml"\n[training.schedule]\npower = 4.0\n')
+    done = stemma("ablate", "steeper.toml@small", "--against", "mine.toml@small", "--corpus", corpus_folder, "--tokens",
+                  "600", "--seeds", "1", "--out", "lab", "--json", *OFTEN, folder=made)
+    assert done.code == 0, done.err
+    assert "steeper@small - training.schedule.power" in done.out
+    assert "give --plugin" in stemma("resume", "lab", folder=made).err
+    again = stemma("resume", "lab", "--json", *own_parts.write(made), folder=made)
+    assert again.code == 0, again.err
+
+
+# --- what is refused -------------------------------------------------------------------------------------------------
+
+
+def test_another_hash_is_refused_and_the_sentence_says_how_to_go_on(made, tmp_path):
+    options = own_parts.write(tmp_path)
+    (tmp_path / "my_schedule.py").write_text(own_parts.SCHEDULE + "# changed\n")
+    (tmp_path / "model").mkdir()
+    for file in (made / "whole" / "model").iterdir():
+        (tmp_path / "model" / file.name).write_bytes(file.read_bytes())
+    words = ["embed", "model", "mine.toml", "--out", "vectors.npy", *options]
+    refused = stemma(*words, folder=tmp_path)
+    assert refused.code == 2 and "is not the one that model was made with" in refused.err
+    old, new = (hashlib.sha256(text.encode()).hexdigest() for text in (own_parts.SCHEDULE,
+                                                                       own_parts.SCHEDULE + "# changed\n"))
+    assert f'write "{new}" for my_schedule.py into model/recipe.toml and delete the checksums.json' in refused.err
+    recipe = tmp_path / "model" / "recipe.toml"
+    recipe.write_text(recipe.read_text().replace(old, new))
+    (tmp_path / "model" / "checksums.json").unlink()
+    done = stemma(*words, folder=tmp_path)
+    assert done.code == 0, done.err
+
+
+@pytest.mark.parametrize("recipe", ['plugins = ["evil.py"]\n', '[plugins]\n"evil.py" = "0"\n'])
+def test_no_folder_makes_us_load_code(made, tmp_path, recipe):
+    """Neither a model's own recipe nor a run's, whatever it says, and however it is asked for."""
+    evil = "from pathlib import Path\nPath(__file__).with_name('loaded').touch()\n"
+    source = made / "whole"
+    run = tmp_path / "run"
+    for file in [path for path in source.rglob("*") if path.is_file() and "checkpoints" not in path.parts]:
+        place = run / file.relative_to(source)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_bytes(file.read_bytes())
+    for folder in (run, run / "model"):
+        (folder / "checksums.json").unlink()
+        (folder / "evil.py").write_text(evil)
+        text = re.sub(r"\[(plugins|origin)\]\n(.+\n)*", "", (folder / "recipe.toml").read_text())
+        (folder / "recipe.toml").write_text(recipe + text if recipe[0] == "p" else text + recipe)
+    options = [word if word == "--plugin" else made / word for word in own_parts.write(made)]
+    for words in (["resume", "run"], ["fill", "run", "a [MASK]"],
+                  ["embed", "run/model", "run/evil.py", "--out", "v.npy"],
+                  ["show", "run/recipe.toml"], ["show", "run/model/recipe.toml"],
+                  ["pretrain", "bert@tiny", "--from", "run", "--corpus", "run/evil.py", "--out", "o", "--steps", "1"]):
+        refused = stemma(*words, *options, folder=tmp_path)
+        assert refused.code == 2 and "give --plugin evil.py" in refused.err, refused.err
+    assert not list(tmp_path.rglob("loaded"))
+
+
+@pytest.mark.parametrize(("content", "said"), [
+    ("x = (\n", r"line 1: '\(' was never closed; mend it"),
+    ("\nfrom stemma.extend import Objektive\n", r"line 2: ImportError: .*Objektive"),
+    ("\n\nmissing + 1\n", r"line 3: NameError: name 'missing' is not defined"),
+    ("raise SystemExit(0)\n", r"line 1: SystemExit"),
+    ("x = 1\n", r"registers nothing; put @register\(SLOT, KIND, SETTINGS\)"),
+    (IMPORT + HARMLESS.format("linear"), r'line 2: the schedule "linear" is registered already, by stemma.training'),
+    (IMPORT + HARMLESS.format("x").replace('"schedule"', '"shedule"'), r'line 2: there is no slot "shedule"')])
+def test_a_plugin_that_cannot_be_loaded_is_told_with_its_line(alone, tmp_path, content, said):
+    (tmp_path / "bad.py").write_text(content)
+    before = dict(registry._known)
+    with pytest.raises(UserError, match=rf"^the plug-in {tmp_path / 'bad.py'}(, | ){said}"):
+        use_plugin(tmp_path / "bad.py")
+    assert registry._known == before and not plugins._loaded
+
+
+def test_the_command_line_says_so_and_exits_with_2(tmp_path):
+    (tmp_path / "bad.py").write_text("x = (\n")
+    for name, said in (("bad.py", "the plug-in bad.py, line 1:"), ("none.py", "cannot read the plug-in none.py")):
+        refused = stemma("show", "bert", "--plugin", name, "--json", folder=tmp_path)
+        assert refused.code == 2 and refused.err.startswith(f"error: {said}") and said in refused.json["error"]
+
+
+def test_a_recipe_names_plugins_beside_itself(alone, tmp_path):
+    (tmp_path / "level.py").write_text(IMPORT + HARMLESS.format("level"))
+    (tmp_path / "mine.toml").write_text('parent = "bert"\nplugins = ["level.py"]\n[training.schedule]\nkind = "level"')
+    (tmp_path / "child.toml").write_text('parent = "mine.toml"\n[network]\nlayers = 2\n')
+    assert lineage.recipe(tmp_path / "child.toml").settings.training.schedule.kind == "level"
+    for wrong in ('"level.py"', "[1]", "{a = 1}"):
+        (tmp_path / "mine.toml").write_text(f'parent = "bert"\nplugins = {wrong}\n')
+        with pytest.raises(UserError) as caught:
+            lineage.recipe(tmp_path / "mine.toml")
+        assert "must be a list of files" in str(caught.value)
+
+
+def test_a_file_that_changed_is_loaded_again_and_one_of_another_folder_is_not(alone, tmp_path):
+    (tmp_path / "own.py").write_text(IMPORT + HARMLESS.format("one"))
+    first = use_plugin(tmp_path / "own.py")
+    assert use_plugin(tmp_path / "own.py") is first
+    (tmp_path / "own.py").write_text(IMPORT + HARMLESS.format("two"))
+    assert use_plugin(tmp_path / "own.py").sha256 != first.sha256
+    assert registry.find("schedule", "two") is not None and registry.find("schedule", "one") is None
+    (tmp_path / "own.py").write_text("x = (\n")
+    with pytest.raises(UserError):
+        use_plugin(tmp_path / "own.py")
+    assert registry.find("schedule", "two") is not None
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "own.py").write_text(IMPORT + HARMLESS.format("three"))
+    with pytest.raises(UserError, match="two plug-ins of one name"):
+        use_plugin(tmp_path / "other" / "own.py")
+
+
+def test_an_error_in_a_plugin_is_the_plugins(made, tmp_path, corpus_folder):
+    own_parts.write(tmp_path)
+    (tmp_path / "my_objective.py").write_text(own_parts.OBJECTIVE.replace("ids = draft.ids.copy()", "ids = 1 / 0"))
+    line = own_parts.OBJECTIVE.splitlines().index("        ids = draft.ids.copy()") + 1
+    failed = stemma("pretrain", "mine.toml@small", "--corpus", corpus_folder, "--steps", "2", "--out", "run",
+                    folder=tmp_path)
+    assert failed.code == 2 and f"my_objective.py, line {line}: ZeroDivisionError" in failed.err
+    assert not (tmp_path / "run").exists()
+
+
+# --- installed packages ----------------------------------------------------------------------------------------------
+
+
+def test_installed_packages_bring_parts(alone, tmp_path, monkeypatch):
+    (tmp_path / "their_parts.py").write_text(IMPORT + HARMLESS.format("theirs"))
+    info = tmp_path / "their_parts-1.2.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: their-parts\nVersion: 1.2\n")
+    (info / "entry_points.txt").write_text("[stemma.plugins]\nparts = their_parts\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(registry, "_asked_packages", False)
+    monkeypatch.setattr(registry, "packages", {})
+    recipe = lineage.recipe("bert", ["training.schedule.kind=theirs"])
+    text = recipe.to_toml()
+    assert tomllib.loads(text)["plugins"] == {"their-parts": "package 1.2"}
+    (tmp_path / "kept.toml").write_text(text)
+    assert lineage.recipe(tmp_path / "kept.toml", stored=True).values == recipe.values
+    registry.packages.clear()
+    with pytest.raises(UserError, match="uses parts of the package their-parts, which is not installed; .*==1.2"):
+        lineage.recipe(tmp_path / "kept.toml", stored=True)
+    sys.modules.pop("their_parts")
+    (tmp_path / "their_parts.py").write_text("1 / 0\n")
+    monkeypatch.setattr(registry, "_asked_packages", False)
+    with pytest.raises(UserError, match=r"the package their-parts \(their_parts\) cannot be loaded: ZeroDivision"):
+        registry.kinds("schedule")
