@@ -68,7 +68,85 @@ class SteepSettings(Settings):
 def steep(settings, at):
     return at.rise if at.rise < 1 else at.left ** settings.power
 '''
-FILES = {"my_objective.py": OBJECTIVE, "my_optimizer.py": OPTIMIZER, "my_schedule.py": SCHEDULE}
+ATTENTION = '''
+import torch
+from torch import nn
+from stemma.extend import AttentionSettings, Linear, draw_of, output_draw, register
+
+class LinearAttentionSettings(AttentionSettings):
+    """Cost grows with the length and not its square (arXiv:2006.16236); every position sees every other."""
+    epsilon: float = 1e-6
+
+@register("attention", "linear", LinearAttentionSettings)
+class LinearAttention(nn.Module):
+    def __init__(self, network):
+        super().__init__()
+        self.heads, self.epsilon = network.heads, network.attention.epsilon
+        self.input = Linear(network.width, 3 * network.width, True, draw_of(network, network.width))
+        self.output = Linear(network.width, network.width, True, output_draw(network, network.width))
+
+    def forward(self, x, context):
+        query, key, value = self.input(x).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
+        query, key = torch.nn.functional.elu(query) + 1, torch.nn.functional.elu(key) + 1
+        if context.real is not None:
+            key = key * context.real[:, None, :, None]
+        mixed = query @ (key.transpose(-1, -2) @ value)
+        mixed = mixed / (query @ key.sum(-2)[..., None] + self.epsilon)
+        return self.output(mixed.transpose(1, 2).flatten(2))
+'''
+NETWORK = '''
+from dataclasses import replace
+import torch
+from torch import nn
+from stemma.extend import (BodySettings, FeedForwardKind, Linear, NormKind, Position, PositionSettings, Stack, draw_of,
+                           output_draw, register)
+
+class SlowSettings(PositionSettings):
+    base: float = 100.0
+
+class Waves(nn.Module):
+    def __init__(self, width, base):
+        super().__init__()
+        self.width, self.base = width, base
+
+    def forward(self, ids, positions):
+        at = torch.arange(ids.shape[1], device=ids.device) if positions is None else positions
+        return torch.sin(at[..., None] / self.base ** torch.linspace(0, 1, self.width, device=ids.device))
+
+@register("position", "slow", SlowSettings)
+class Slow(Position):
+    def embedding(self, width):
+        return Waves(width, self.network.position.base)
+
+@register("feedforward", "single", FeedForwardKind)
+class Single(nn.Module):
+    def __init__(self, network):
+        super().__init__()
+        self.output = Linear(network.width, network.width, True, output_draw(network, network.width))
+
+    def forward(self, x, context):
+        return self.output(torch.relu(x))
+
+@register("norm", "centred", NormKind)
+class Centred(nn.Module):
+    def __init__(self, settings, width):
+        super().__init__()
+        self.bias = nn.Parameter(torch.zeros(width))
+
+    def forward(self, x):
+        return x - x.mean(-1, keepdim=True) + self.bias
+
+class TwiceSettings(BodySettings):
+    pass
+
+@register("body", "twice", TwiceSettings)
+class Twice(Stack):
+    def forward(self, x, given):
+        first = super().forward(x, replace(given, wanted=None))
+        return super().forward(first.x, given)
+'''
+FILES = {"my_objective.py": OBJECTIVE, "my_optimizer.py": OPTIMIZER, "my_schedule.py": SCHEDULE,
+         "my_attention.py": ATTENTION, "my_network.py": NETWORK}
 RECIPE = f'''
 parent  = "bert"
 remove  = ["objective.next_sentence", "objective.masked_lm"]
@@ -79,6 +157,26 @@ packing = "full_sentences"
 
 [objective.reverse]
 rate = 0.3
+
+[network]
+transition = "single"
+
+[network.attention]
+kind    = "linear"
+dropout = 0.0
+epsilon = 1e-5
+
+[network.position]
+kind = "slow"
+base = 50.0
+
+[network.norm]
+kind    = "centred"
+place   = "pre"
+epsilon = 1e-6
+
+[network.depth]
+kind = "twice"
 
 [training.optimizer]
 kind = "sign"

@@ -91,3 +91,48 @@ def test_an_unknown_kind_is_told_with_the_nearest():
     with pytest.raises(UserError) as caught:
         stemma.recipe("bert@tiny", ["objective.mine.kind=masked"])
     assert "must be one of masked_lm, next_sentence" in str(caught.value.problems)
+
+
+def test_attention_that_cannot_do_something_is_refused_before_any_tensor_exists(own):
+    from stemma.schema.parts import AttentionSettings
+
+    class LinearSettings(AttentionSettings):
+        pass
+
+    register("attention", "linear", LinearSettings)(lambda network: None)
+    linear = ["network.attention.kind=linear", "network.attention.dropout=0"]
+    assert stemma.recipe("bert@tiny", linear).settings.network.attention.kind == "linear"
+    for name, key, told in (
+            ("gpt2@tiny", "network.attention.kind", "cannot be causal, which objective.causal_lm needs"),
+            ("prefix-lm@tiny", "network.attention.kind", "takes no attention mask of its own"),
+            ("t5@tiny", "network.attention.kind", "has no scores to which something could be added, which "
+                                                  "network.position.kind needs"),
+            ("modernbert@tiny", "network.attention.kind", "does not rotate queries and keys"),
+            ("bart@tiny", "network.attention.kind", "cannot be causal, which network.decoder needs")):
+        with pytest.raises(UserError) as caught:
+            stemma.recipe(name, linear)
+        assert any(place.startswith(key) and told in message for place, message in caught.value.problems), \
+            caught.value.problems
+    with pytest.raises(UserError, match="network.transition") as caught:
+        stemma.recipe("bert@tiny", ["network.transition=gatd"])
+    assert 'Did you mean "gated"?' in str(caught.value.problems)
+
+
+def test_a_task_answers_with_a_head_of_the_users_own(own):
+    from dataclasses import dataclass
+
+    from stemma.exchange.cards import Card
+
+    @register("head", "PlainHead")
+    @dataclass(frozen=True)
+    class PlainHead:
+        classes: int
+
+        def build(self, settings, embedding):
+            from torch import nn
+
+            return nn.Linear(settings.width, self.classes)
+
+    card = Card("task", "classify", ("a", "b"), {"task": PlainHead(2)}, "start A separator",
+                "start A separator B separator", 16, ("accuracy",))
+    assert Card.from_json(card.to_json()) == card

@@ -10,25 +10,33 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 __all__ = [
-    "VOCABULARY", "Batch", "ClassHead", "Count", "DecoderTask", "DecoderTaskSettings", "Draft", "Family", "Hidden",
-    "Natural", "Needs", "Network", "NextToken", "Objective", "ObjectiveSettings", "OptimizerSettings",
-    "PackingSettings", "Pieces", "PlaceClassifier", "Point", "Pooler", "Positive", "Probability", "Randomness",
-    "RowClassifier", "ScheduleSettings", "Settings", "Share", "TokenHead", "UserError", "Writing", "choose_tokens",
-    "choose_units", "register", "replaced"]
+    "VOCABULARY", "AttentionSettings", "Batch", "BodySettings", "ClassHead", "Context", "Count", "DecoderTask",
+    "DecoderTaskSettings", "Draft", "Draw", "Family", "FeedForwardKind", "FullAttention", "Hidden", "Linear",
+    "LookupEmbedding", "Natural", "Needs", "Network", "NetworkSettings", "NextToken", "NormKind", "Objective",
+    "ObjectiveSettings", "OptimizerSettings", "PackingSettings", "Pieces", "PlaceClassifier", "Point", "Pooler",
+    "Position", "PositionSettings", "Positive", "Probability", "Randomness", "RowClassifier", "ScheduleSettings",
+    "Scored", "Settings", "Share", "Stack", "StackInput", "StackOutput", "TokenHead", "UserError", "Writing",
+    "choose_tokens", "choose_units", "draw_of", "output_draw", "register", "replaced"]
 
 _HOMES = {
     "register": "stemma.registry", "UserError": "stemma.errors",
     **dict.fromkeys(("Settings", "Count", "Natural", "Positive", "Probability", "Share"), "stemma.schema.base"),
     **dict.fromkeys(("ObjectiveSettings", "Writing"), "stemma.schema.task"),
     **dict.fromkeys(("OptimizerSettings", "ScheduleSettings"), "stemma.schema.training"),
-    **dict.fromkeys(("Objective", "Needs", "VOCABULARY"), "stemma.objectives.base"),
+    **dict.fromkeys(("Objective", "Needs", "Scored", "VOCABULARY"), "stemma.objectives.base"),
+    **dict.fromkeys(("AttentionSettings", "BodySettings", "FeedForwardKind", "NormKind", "PositionSettings"),
+                    "stemma.schema.parts"),
+    "NetworkSettings": "stemma.schema.network", "Position": "stemma.network.positions",
+    "FullAttention": "stemma.network.attention.full",
+    **dict.fromkeys(("Draw", "Linear", "LookupEmbedding", "draw_of", "output_draw"), "stemma.network.initialization"),
+    **dict.fromkeys(("Stack", "StackInput", "StackOutput"), "stemma.network.stack"),
     "NextToken": "stemma.objectives.causal_lm",
     **dict.fromkeys(("RowClassifier", "PlaceClassifier"), "stemma.objectives.classifiers"),
     **dict.fromkeys(("DecoderTask", "DecoderTaskSettings"), "stemma.objectives.seq2seq"),
     **dict.fromkeys(("choose_tokens", "choose_units", "replaced"), "stemma.objectives.masking"),
     "Batch": "stemma.objectives.batch", "Draft": "stemma.corpus.draft", "Randomness": "stemma.corpus.randomness",
     **dict.fromkeys(("TokenHead", "ClassHead", "Pooler"), "stemma.network.heads"),
-    "Network": "stemma.network.network", "Hidden": "stemma.network.streams",
+    "Network": "stemma.network.network", **dict.fromkeys(("Context", "Hidden"), "stemma.network.streams"),
     "Point": "stemma.training.schedules", "PackingSettings": "stemma.schema.corpus", "Pieces": "stemma.corpus.pieces",
     "Family": "stemma.exchange.table",
 }
@@ -39,10 +47,14 @@ if TYPE_CHECKING:
     from stemma.corpus.randomness import Randomness
     from stemma.errors import UserError
     from stemma.exchange.table import Family
+    from stemma.network.attention.full import FullAttention
     from stemma.network.heads import ClassHead, Pooler, TokenHead
+    from stemma.network.initialization import Draw, Linear, LookupEmbedding, draw_of, output_draw
     from stemma.network.network import Network
-    from stemma.network.streams import Hidden
-    from stemma.objectives.base import VOCABULARY, Needs, Objective
+    from stemma.network.positions import Position
+    from stemma.network.stack import Stack, StackInput, StackOutput
+    from stemma.network.streams import Context, Hidden
+    from stemma.objectives.base import VOCABULARY, Needs, Objective, Scored
     from stemma.objectives.batch import Batch
     from stemma.objectives.causal_lm import NextToken
     from stemma.objectives.classifiers import PlaceClassifier, RowClassifier
@@ -51,6 +63,8 @@ if TYPE_CHECKING:
     from stemma.registry import register
     from stemma.schema.base import Count, Natural, Positive, Probability, Settings, Share
     from stemma.schema.corpus import PackingSettings
+    from stemma.schema.network import NetworkSettings
+    from stemma.schema.parts import AttentionSettings, BodySettings, FeedForwardKind, NormKind, PositionSettings
     from stemma.schema.task import ObjectiveSettings, Writing
     from stemma.schema.training import OptimizerSettings, ScheduleSettings
     from stemma.training.schedules import Point
