@@ -68,14 +68,40 @@ class SteepSettings(Settings):
 def steep(settings, at):
     return at.rise if at.rise < 1 else at.left ** settings.power
 '''
-FILES = {"my_objective.py": OBJECTIVE, "my_optimizer.py": OPTIMIZER, "my_schedule.py": SCHEDULE}
+PACKING = '''
+from stemma.extend import PackingSettings, Pieces, register
+
+class FirstSettings(PackingSettings):
+    one_document = True
+
+@register("packing", "first", FirstSettings)
+def first(documents, packing, rng):
+    rows = [(row, bounds[0], min(bounds[-1] - bounds[0], packing.capacity), 0, False)
+            for row, bounds in enumerate(documents)]
+    return Pieces.of(len(rows), rows)
+'''
+FAMILY = '''
+from dataclasses import replace
+
+from stemma.extend import register
+
+@register("family", "own-bert")
+def family():
+    from stemma.exchange.bert import BERT
+    return replace(BERT, model_type="own-bert", fixed={**BERT.fixed, "network.embedding.scale": True})
+'''
+FILES = {"my_objective.py": OBJECTIVE, "my_optimizer.py": OPTIMIZER, "my_schedule.py": SCHEDULE,
+         "my_packing.py": PACKING, "my_family.py": FAMILY}
 RECIPE = f'''
 parent  = "bert"
 remove  = ["objective.next_sentence", "objective.masked_lm"]
 plugins = [{", ".join(f'"{name}"' for name in FILES)}]
 
 [corpus]
-packing = "full_sentences"
+packing = "first"
+
+[network.embedding]
+scale = true
 
 [objective.reverse]
 rate = 0.3

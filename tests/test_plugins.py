@@ -75,8 +75,9 @@ def test_a_killed_run_goes_on_to_the_same_bytes_once_its_plugins_are_named(made)
 
 def test_runs_and_models_note_name_and_sha256_under_their_checksums(made):
     expected = {name: hashlib.sha256(text.encode()).hexdigest() for name, text in own_parts.FILES.items()}
-    for folder in (made / "whole", made / "whole" / "model"):
+    for folder in (made / "whole" / "model", made / "whole"):
         assert tomllib.loads((folder / "recipe.toml").read_text())["plugins"] == expected
+        expected.pop("my_family.py", None)  # how a model is laid out is no matter of the run
         assert "recipe.toml" in json.loads((folder / "checksums.json").read_text())
 
 
@@ -93,6 +94,13 @@ def test_whoever_reads_such_a_folder_is_asked_for_the_plugin(made, words):
     if words[0] in ("average", "fill", "embed"):
         done = stemma(*words, *options, folder=made)
         assert done.code == 0 or "cannot fill a mask" in done.err, done.err
+
+
+def test_a_model_is_laid_out_as_the_family_of_the_user_says(made):
+    assert json.loads((made / "whole" / "model" / "config.json").read_text())["model_type"] == "own-bert"
+    missing = [word for name in own_parts.FILES if name != "my_family.py" for word in ("--plugin", name)]
+    refused = stemma("embed", "whole", "mine.toml", "--out", "other.npy", *missing, folder=made)
+    assert refused.code == 2 and "uses the plug-in my_family.py" in refused.err
 
 
 def test_a_finetuned_model_predicts(made):
