@@ -68,6 +68,30 @@ class SteepSettings(Settings):
 def steep(settings, at):
     return at.rise if at.rise < 1 else at.left ** settings.power
 '''
+PACKING = '''
+from stemma.extend import PackingSettings, Pieces, register
+
+class FirstSettings(PackingSettings):
+    one_document = True
+
+@register("packing", "first", FirstSettings)
+def first(documents, packing, rng):
+    rows = [(row, bounds[0], min(bounds[-1] - bounds[0], packing.capacity), 0, False)
+            for row, bounds in enumerate(documents)]
+    return Pieces.of(len(rows), rows)
+'''
+FAMILY = '''
+from dataclasses import replace
+
+from stemma.extend import register
+
+@register("family", "own-bert")
+def family():
+    from stemma.exchange.bert import BERT
+    return replace(BERT, model_type="own-bert", fixed={**BERT.fixed, "network.embedding.scale": True})
+'''
+FILES = {"my_objective.py": OBJECTIVE, "my_optimizer.py": OPTIMIZER, "my_schedule.py": SCHEDULE,
+         "my_packing.py": PACKING, "my_family.py": FAMILY}
 ATTENTION = '''
 import torch
 from torch import nn
@@ -145,18 +169,14 @@ class Twice(Stack):
         first = super().forward(x, replace(given, wanted=None))
         return super().forward(first.x, given)
 '''
-FILES = {"my_objective.py": OBJECTIVE, "my_optimizer.py": OPTIMIZER, "my_schedule.py": SCHEDULE,
-         "my_attention.py": ATTENTION, "my_network.py": NETWORK}
-RECIPE = f'''
+NETWORK_FILES = {"my_attention.py": ATTENTION, "my_network.py": NETWORK}
+NETWORK_RECIPE = """
 parent  = "bert"
-remove  = ["objective.next_sentence", "objective.masked_lm"]
-plugins = [{", ".join(f'"{name}"' for name in FILES)}]
+remove  = ["objective.next_sentence"]
+plugins = ["my_attention.py", "my_network.py"]
 
 [corpus]
 packing = "full_sentences"
-
-[objective.reverse]
-rate = 0.3
 
 [network]
 transition = "single"
@@ -177,6 +197,20 @@ epsilon = 1e-6
 
 [network.depth]
 kind = "twice"
+"""
+RECIPE = f'''
+parent  = "bert"
+remove  = ["objective.next_sentence", "objective.masked_lm"]
+plugins = [{", ".join(f'"{name}"' for name in FILES)}]
+
+[corpus]
+packing = "first"
+
+[network.embedding]
+scale = true
+
+[objective.reverse]
+rate = 0.3
 
 [training.optimizer]
 kind = "sign"
@@ -204,3 +238,11 @@ def write(folder: Path) -> list[str]:
         (folder / name).write_text(content)
     (folder / "mine.toml").write_text(RECIPE)
     return [word for name in FILES for word in ("--plugin", name)]
+
+
+def write_network(folder: Path) -> list[str]:
+    """The same for parts of a network, and `deep.toml`."""
+    for name, content in NETWORK_FILES.items():
+        (folder / name).write_text(content)
+    (folder / "deep.toml").write_text(NETWORK_RECIPE)
+    return [word for name in NETWORK_FILES for word in ("--plugin", name)]

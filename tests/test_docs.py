@@ -15,6 +15,7 @@ from conftest import small_text
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 SHORTER = [(re.compile(r"--minutes \S+"), "--steps 4"), (re.compile(r"--steps [\d_]{2,}"), "--steps 4")]
+FILE = re.compile(r"# \S+\.py\n")  # a program that begins so is a file that commands name
 ANYTHING = "*"
 LONG = ("stemma quickstart",)  # has tests of its own
 SLOW = ("seq2seq.md", "encoders.md", "recurrence.md")  # a minute each, and what they show has tests of its own
@@ -23,7 +24,7 @@ SLOW = ("seq2seq.md", "encoders.md", "recurrence.md")  # a minute each, and what
 def typed(page: Path) -> list[tuple[str, str]]:
     """The (language, content) of each command and each program that is meant to be typed."""
     blocks = re.findall(r"^```(sh|python)\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
-    return [(language, one) for language, content in blocks
+    return [(language, one) for language, content in blocks if not FILE.match(content)
             for one in ([content] if language == "python" else content.splitlines())]
 
 
@@ -51,7 +52,8 @@ def test_the_commands_of_the_page_work(page: Path, part: list[tuple[str, str]], 
     (tmp_path / "held-out.txt").write_text(small_text(seed=1))
     write_pairs(tmp_path)
     write_beside(tmp_path)
-    for name, content in re.findall(r"^```toml\n# (\S+\.toml)\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL):
+    for name, content in re.findall(r"^```(?:toml|python)\n# (\S+\.(?:toml|py))\n(.*?)^```", page.read_text(),
+                                    re.MULTILINE | re.DOTALL):
         (tmp_path / name).write_text(content)
     targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
     for language, line in part:

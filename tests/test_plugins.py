@@ -75,8 +75,9 @@ def test_a_killed_run_goes_on_to_the_same_bytes_once_its_plugins_are_named(made)
 
 def test_runs_and_models_note_name_and_sha256_under_their_checksums(made):
     expected = {name: hashlib.sha256(text.encode()).hexdigest() for name, text in own_parts.FILES.items()}
-    for folder in (made / "whole", made / "whole" / "model"):
+    for folder in (made / "whole" / "model", made / "whole"):
         assert tomllib.loads((folder / "recipe.toml").read_text())["plugins"] == expected
+        expected.pop("my_family.py", None)  # how a model is laid out is no matter of the run
         assert "recipe.toml" in json.loads((folder / "checksums.json").read_text())
 
 
@@ -93,6 +94,13 @@ def test_whoever_reads_such_a_folder_is_asked_for_the_plugin(made, words):
     if words[0] in ("average", "fill", "embed"):
         done = stemma(*words, *options, folder=made)
         assert done.code == 0 or "cannot fill a mask" in done.err, done.err
+
+
+def test_a_model_is_laid_out_as_the_family_of_the_user_says(made):
+    assert json.loads((made / "whole" / "model" / "config.json").read_text())["model_type"] == "own-bert"
+    missing = [word for name in own_parts.FILES if name != "my_family.py" for word in ("--plugin", name)]
+    refused = stemma("embed", "whole", "mine.toml", "--out", "other.npy", *missing, folder=made)
+    assert refused.code == 2 and "uses the plug-in my_family.py" in refused.err
 
 
 def test_a_finetuned_model_predicts(made):
@@ -118,6 +126,39 @@ def test_ablate_measures_parts_of_the_user(made, corpus_folder):
     assert "give --plugin" in stemma("resume", "lab", folder=made).err
     again = stemma("resume", "lab", "--json", *own_parts.write(made), folder=made)
     assert again.code == 0, again.err
+
+
+def test_parts_of_a_network_through_the_verbs(tmp_path, corpus_folder):
+    """Attention, positions, a feed-forward layer, a norm and a body of the user's own."""
+    options = own_parts.write_network(tmp_path)
+    small = ["network.layers=2", "network.width=16", "network.heads=2", "network.feedforward=32",
+             "corpus.sequence_length=24", "training.batch_size=4", *OFTEN]
+    told = {change["key"]: change["to"] for change in stemma("diff", "bert", "deep.toml", "--json",
+                                                             folder=tmp_path).json["changes"]}
+    assert (told["network.attention.kind"], told["network.position.base"], told["network.transition"]) == \
+        ("linear", 50.0, "single")
+    command = ["pretrain", "deep.toml@tiny", "--corpus", corpus_folder, "--steps", "7", *small]
+    whole = stemma(*command, "--out", "whole", "--json", folder=tmp_path)
+    assert whole.code == 0, whole.err
+    start(*command, "--out", "killed", folder=tmp_path).kill_when(lambda: reached(tmp_path / "killed", 2))
+    assert "give --plugin my_attention.py" in stemma("resume", "killed", folder=tmp_path).err
+    resumed = stemma("resume", "killed", *options, folder=tmp_path)
+    assert resumed.code == 0, resumed.err
+    first, second = ((tmp_path / name / "model" / "model.safetensors").read_bytes() for name in ("whole", "killed"))
+    assert first == second
+    filled = stemma("fill", "whole", "the old [MASK] reads", "--json", *options, folder=tmp_path)
+    assert filled.code == 0 and len(filled.json["predictions"]) == 1, filled.err
+    rows = ["text\tlabel", *(f"{word} letter reads\t{label}" for word, label in (("old", "a"), ("young", "b")) * 4)]
+    (tmp_path / "train.tsv").write_text("\n".join(rows))
+    tuned = stemma("finetune", "classify", "--model", "whole", "--train", "train.tsv", "--dev", "train.tsv", "--out",
+                   "tuned", "--steps", "2", *options, folder=tmp_path)
+    assert tuned.code == 0, tuned.err
+    predicted = stemma("predict", "tuned", "train.tsv", "--json", *options, folder=tmp_path)
+    assert predicted.code == 0 and predicted.json["predictions"][0]["label"] in "ab", predicted.err
+    (tmp_path / "child.toml").write_text('parent = "deep.toml"\n[network.attention]\nepsilon = 1e-3\n')
+    lab = stemma("ablate", "child.toml@tiny", "--against", "deep.toml@tiny", "--corpus", corpus_folder, "--tokens",
+                 "300", "--seeds", "1", "--out", "lab", "--json", "training.warmup_steps=1", *small, folder=tmp_path)
+    assert lab.code == 0 and "network.attention.epsilon" in lab.out, lab.err
 
 
 # --- what is refused -------------------------------------------------------------------------------------------------

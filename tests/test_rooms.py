@@ -117,7 +117,7 @@ def test_what_runs_before_the_first_step_does_not_wait_for_torch(module):
 
 @pytest.mark.parametrize("statement", [
     'import stemma; stemma.recipe("ernie-2")', 'import stemma; stemma.recipe("bert").diff("t5")',
-    'from stemma import registry; [registry.entries(slot) for slot in ("objective", "optimizer", "schedule")]',
+    'from stemma import registry; [*map(registry.entries, ("objective", "packing", "optimizer", "schedule"))]',
     'from stemma.cli import app; app(["show", "unilm"], standalone_mode=False)'])
 def test_a_recipe_is_read_and_checked_without_torch(statement):
     assert "torch" not in loaded_after(statement)
