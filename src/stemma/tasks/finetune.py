@@ -37,7 +37,7 @@ def resume(out: str | Path, *, show: bool = False, notice: Notice = lambda text:
     if plan.task is None:
         return pretrain.resume(out, show=show, notice=notice)
     if plan.task["kind"] == "seq2seq":
-        return pretrain.resume(out, show=show, notice=notice, conclude=import_module("stemma.tasks.seq2seq").score)
+        return import_module("stemma.tasks.seq2seq").resume(Path(out), show, notice)
     module = "multitask" if plan.task["kind"] == "multitask" else "trials" if "trials" in plan.task else "learning"
     return pretrain.resume(out, show=show, notice=notice, work=import_module(f"stemma.tasks.{module}").work)
 
