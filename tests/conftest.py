@@ -23,6 +23,8 @@ if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:  # nohup make test
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
 os.fsync = lambda handle: None  # only a power cut needs it; with it, tests wait for the disk as long as they compute
 
+SEED = int(os.environ.get("STEMMA_TEST_SEED", "0"))  # of weights and training wherever a test asserts learning
+
 LONG = (  # the longest first
     "faults/test_kill.py", "test_docs.py", "lab/test_quickstart.py", "lab/test_lab_work.py", "training/test_loop.py",
     "objectives/test_replaced_token.py", "faults/test_kill_pipeline.py", "faults/test_bad_input.py",
@@ -105,12 +107,11 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup() -> None:
     """Each test draws the same numbers whatever ran before it; STEMMA_TEST_SEED=1 tries it with others."""
-    seed = int(os.environ.get("STEMMA_TEST_SEED", "0"))
-    random.seed(seed)
+    random.seed(SEED)
     if numpy := sys.modules.get("numpy"):
-        numpy.random.seed(seed)
+        numpy.random.seed(SEED)
     if torch := sys.modules.get("torch"):
-        torch.manual_seed(seed)
+        torch.manual_seed(SEED)
 
 
 def pytest_runtest_teardown() -> None:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import torch
+from conftest import SEED
 
 from stemma.exchange.model import Model
 from stemma.exchange.save import save
@@ -53,7 +54,7 @@ def save_model(folder: Path, name: str, *changes: str, more_places: int = 0) -> 
                                 roles=roles_needed(chosen) | {"padding", "unknown", "end"})
     size = tokenizer.vocab_size + more_places
     chosen = chosen.with_changes({"tokenizer.kind": "word", "tokenizer.vocab_size": size}, "test")
-    torch.manual_seed(0)
+    torch.manual_seed(SEED)
     network = Network(chosen.settings.network, size, heads_of(build_objectives(chosen)))
     save(Model(chosen, tokenizer, network.eval()), folder)
     return folder

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from conftest import OBJECTS, PLACES, SUBJECTS, VERBS, small_text
+from conftest import OBJECTS, PLACES, SEED, SUBJECTS, VERBS, small_text
 
 from stemma.exchange.model import Model
 from stemma.exchange.save import save
@@ -32,7 +32,7 @@ def save_model(folder: Path, name: str = "bert@tiny", *changes: str, length: int
     tokenizer = train_tokenizer(iter([small_text()]), kind, vocabulary if kind == "wordpiece" else 400, lowercase=True,
                                 roles=roles_needed(chosen) | {"padding", "unknown", "start", "separator"})
     chosen = chosen.with_changes({"tokenizer.vocab_size": tokenizer.vocab_size}, "test")
-    torch.manual_seed(0)
+    torch.manual_seed(SEED)
     network = Network(chosen.settings.network, tokenizer.vocab_size, heads_of(build_objectives(chosen)))
     save(Model(chosen, tokenizer, network.eval()), folder)
     return folder

@@ -9,6 +9,7 @@ import pytest
 import toy_tasks
 from closeness import assert_close
 from commands import stemma
+from conftest import SEED
 from watching import noted
 
 from stemma.cli import main
@@ -28,7 +29,7 @@ def tuned(tmp_path_factory):
         if kind not in made:
             made[kind] = folder / kind
             sets = toy_tasks.write_sets(folder, kind, 160, 32)
-            finetune(Task(kind, sets), start, made[kind], epochs=6, changes=toy_tasks.FAST)
+            finetune(Task(kind, sets), start, made[kind], epochs=6, changes=toy_tasks.FAST, seed=SEED)
         return made[kind]
 
     return run

@@ -8,12 +8,12 @@ import re
 import shlex
 import shutil
 import threading
-from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
 import torch
+from damaging import FOUND, Damage, another_number, flipped, one, refused, replaced, shorter, written
 from toy_tasks import save_model, write_sets
 
 from stemma.cli import main
@@ -30,7 +30,6 @@ from stemma.training.run import read_run
 SMALL = ["network.width=32", "network.heads=2", "network.layers=1", "network.feedforward=64",
          "corpus.sequence_length=32", "training.batch_size=8", "training.warmup_steps=2", "training.log_every=1"]
 DEEP = "[" * 100_000
-Damage = Callable[[Path], object]
 
 
 @pytest.fixture(scope="session")
@@ -62,56 +61,6 @@ def copy(made: Path, name: str, finished: bool = False) -> Path:
     return Path(name)
 
 
-def listing(folder: Path) -> dict[str, bytes | None]:
-    return {str(path.relative_to(folder)): path.read_bytes() if path.is_file() else None
-            for path in sorted(folder.rglob("*"))}
-
-
-def refused(capsys, *words: object) -> str:
-    before = listing(Path())
-    capsys.readouterr()
-    code = main([str(word) for word in words])
-    told = capsys.readouterr()
-    lines = [line for line in told.err.splitlines() if not line.startswith("note: ")]
-    assert code == 2 and lines[0].startswith("error: ") and "Traceback" not in told.err, told.err
-    assert listing(Path()) == before
-    return "\n".join(lines)
-
-
-def one(pattern: str) -> Path:
-    return sorted(Path().glob(pattern))[0]
-
-
-def written(text: str) -> Damage:
-    return lambda file: file.write_text(text)
-
-
-def replaced(before: str, after: str) -> Damage:
-    def change(file: Path) -> None:
-        content = file.read_text()
-        assert before in content, content[:300]
-        file.write_text(content.replace(before, after, 1))
-    return change
-
-
-def flipped(file: Path) -> None:
-    content = bytearray(file.read_bytes())
-    content[len(content) // 2] ^= 1
-    file.write_bytes(content)
-
-
-def shorter(file: Path) -> None:
-    """Without its last line."""
-    file.write_text("".join(file.read_text().splitlines(keepends=True)[:-1]))
-
-
-def another_number(file: Path) -> None:
-    content = file.read_text()
-    where = content.index("0.", len(content) // 3)
-    file.write_text(content[:where] + "1." + content[where + 2:])
-
-
-FOUND = "is damaged or was edited (its checksum differs from the one written)"
 CASES: dict[str, tuple[str, str, Damage, str]] = {
     "another label": ("tuned", "train.jsonl", replaced('"label": "', '"label": "un'), FOUND),
     "a line less": ("tuned", "train.jsonl", shorter, FOUND),
@@ -321,13 +270,18 @@ def test_a_log_that_was_changed_before_a_checkpoint_is_told(tmp_path):
 # --- the rules --------------------------------------------------------------------------------------------------------
 
 
-def test_a_kill_between_the_listing_and_the_file_leaves_a_file_that_is_known(tmp_path, monkeypatch):
+@pytest.mark.parametrize("written", [0, 1])
+def test_a_kill_between_the_listing_and_the_file_leaves_a_file_that_is_known(tmp_path, monkeypatch, written):
+    """Whichever of the two is written first."""
     store(tmp_path / "run.json", "old")
     with monkeypatch.context() as patch:
-        def killed(path: Path, content: bytes) -> None:
-            if path.name == "run.json":
+        done: list[Path] = []
+
+        def killed(path: Path, content: str | bytes) -> None:
+            if len(done) == written:
                 raise KeyboardInterrupt
             path.write_bytes(content.encode() if isinstance(content, str) else content)
+            done.append(path)
 
         patch.setattr("stemma.stored.write_atomically", killed)
         with pytest.raises(KeyboardInterrupt):

@@ -64,6 +64,25 @@ def test_without_a_place_for_errors_the_code_says_it(tmp_path, command, code):
     assert json.loads(told.stdout) if code == 0 else told.stdout == "", "no note strays into the result"
 
 
+def inside(lines: str, streams: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    """What a verb would do that was started with such streams."""
+    script = f"from stemma.cli import output, streams\nimport os\nwith streams.prepared_streams():\n    {lines}"
+    return subprocess.run(["bash", "-c", f'exec "$0" -c "$1" {streams}', sys.executable, script], capture_output=True,
+                          text=True, cwd=folder, check=False)
+
+
+def test_a_note_that_nobody_can_take_is_no_reason_to_end(tmp_path):
+    told = inside("output.notice('worth knowing'); print('done')", "2> /dev/full", tmp_path)
+    assert (told.returncode, told.stdout) == (0, "done\n")
+
+
+@pytest.mark.parametrize("closed", ["<&-", "2>&-", "<&- 2>&-", ">&-"])
+def test_no_file_takes_the_number_of_a_closed_stream(tmp_path, closed):
+    """Whatever prints there, a library among them, would print into the file."""
+    told = inside("os.write(file := os.open('made', os.O_CREAT | os.O_WRONLY), str(file).encode())", closed, tmp_path)
+    assert told.returncode == 0 and int((tmp_path / "made").read_text()) > 2, told
+
+
 # ---- names and handles ----
 
 LONG = "n" * 300

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import html
 import json
+import os
 import shlex
 import signal
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from commands import start
+from conftest import SEED
 
 import stemma
 from stemma import lineage
@@ -277,12 +280,27 @@ def test_interrupted_it_goes_on_where_it_was(tmp_path, monkeypatch, python_pages
     with pytest.raises(UserError, match=r"other settings \(--seed 0\)"):
         quickstart(tmp_path / "q", **{**SHORT, "minutes": 9})
     monkeypatch.undo()
+    for name in ("train.txt", "held-out.txt"):
+        with changed(tmp_path / "q" / name), \
+                pytest.raises(UserError, match=f"{name} is damaged or was edited .* add --overwrite"):
+            quickstart(tmp_path / "q", **asked)
     monkeypatch.setattr(story, "resume", _fail)
     result = quickstart(tmp_path / "q", **asked)
     assert result["minutes"] == 0.02 and result["speed"]["tokens_per_second"] == 100 and result["masked"]
     assert "--minutes 0.02 " in result["commands"][2]
     assert result["pretraining"]["elapsed_seconds"] >= 1.2
     assert (tmp_path / "q/train.txt").stat().st_mtime_ns == written
+
+
+@contextmanager
+def changed(file: Path) -> Iterator[None]:
+    """For as long as this lasts, with a line more."""
+    before = file.stat()
+    with file.open("a") as end:
+        end.write("A line more.\n")
+    yield
+    os.truncate(file, before.st_size)
+    os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
 
 
 def _fail(*_: object, **__: object) -> dict:
@@ -314,7 +332,7 @@ def test_any_run_gets_a_report(told, tmp_path):
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 def test_pretraining_pays(tmp_path):
-    result = quickstart(tmp_path / "q")
+    result = quickstart(tmp_path / "q", seed=SEED)
     masked, probe = result["masked"], result["probe"]
     assert masked["model"]["accuracy"] > masked["bigram"]["accuracy"]
     gain = np.mean(probe["pre-trained"]["test"]) - np.mean(probe["random"]["test"])

@@ -7,6 +7,7 @@ import json
 import pytest
 import torch
 import toy_tasks
+from conftest import SEED
 from safetensors.torch import load_file
 
 import stemma
@@ -91,7 +92,7 @@ def test_features_that_cannot_be_are_refused(name, kind, layers, told):
 def test_only_what_reads_the_features_learns(tmp_path, kind, family):
     start = toy_tasks.save_model(tmp_path / "start", family)
     sets = toy_tasks.write_sets(tmp_path, kind, train=200, dev=100)
-    result = finetune(Task(kind, sets, features="last4"), start, tmp_path / "run", epochs=8,
+    result = finetune(Task(kind, sets, features="last4"), start, tmp_path / "run", epochs=8, seed=SEED,
                       changes=["training.batch_size=16", "training.learning_rate=1e-2"])
     assert result["metrics"]["dev"]["accuracy" if kind == "classify" else "f1"] > 0.7
     tuned, before = stemma.load(tmp_path / "run"), stemma.load(start)

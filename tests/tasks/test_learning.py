@@ -8,6 +8,7 @@ import pytest
 import toy_tasks
 from closeness import assert_close
 from commands import stemma as command
+from conftest import SEED
 
 import stemma
 from stemma.errors import UserError
@@ -31,7 +32,7 @@ def test_every_kind_is_learnt_and_kept(tmp_path, start, kind):
     sets = toy_tasks.write_sets(tmp_path, kind, 200, 40, 20)
     told = []
     result = finetune(Task(kind, sets), start, tmp_path / "run", epochs=LONGER.get(kind, 4), changes=CHANGES,
-                      notice=told.append)
+                      seed=SEED, notice=told.append)
     metric, least = LEARNT[kind]
     assert result["metrics"]["dev"][metric] >= least, result["metrics"]
     assert result["validation_loss"] < result["unigram_loss"] and result["examples_per_second"] > 0
@@ -54,10 +55,10 @@ def test_a_head_of_another_task_is_not_taken_over(tmp_path, start):
         row["label"] = "abc"[number % 3]
     files = [{part: toy_tasks.write_rows(tmp_path / f"{name}-{part}.jsonl", rows) for part in ("train", "dev")}
              for name, rows in (("two", two), ("three", three))]
-    finetune(Task("classify", files[0]), start, tmp_path / "first", epochs=16, changes=CHANGES)
-    other = finetune(Task("classify", files[1]), tmp_path / "first", tmp_path / "second", steps=1)
+    finetune(Task("classify", files[0]), start, tmp_path / "first", epochs=16, changes=CHANGES, seed=SEED)
+    other = finetune(Task("classify", files[1]), tmp_path / "first", tmp_path / "second", steps=1, seed=SEED)
     assert other["loss"] == pytest.approx(1.1, abs=0.2)  # as good as guessing among three
-    same = finetune(Task("classify", files[0]), tmp_path / "first", tmp_path / "third", steps=1)
+    same = finetune(Task("classify", files[0]), tmp_path / "first", tmp_path / "third", steps=1, seed=SEED)
     assert same["loss"] < 0.3  # the same task goes on where it stopped
 
 
@@ -71,7 +72,7 @@ def test_dev_equal_to_train_is_told(tmp_path, start):
 
 def test_no_answer_is_learnt_to_be_said(tmp_path, start):
     sets = toy_tasks.write_sets(tmp_path, "qa", 200, 40)
-    finetune(Task("qa", sets), start, tmp_path / "run", epochs=4, changes=CHANGES)
+    finetune(Task("qa", sets), start, tmp_path / "run", epochs=4, changes=CHANGES, seed=SEED)
     model = stemma.load(tmp_path / "run")
     assert model.card().values["silence"] and 0 < model.card().values["threshold"] < 1
     kept = [json.loads(line) for line in (tmp_path / "run" / "dev.jsonl").open()]

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from closeness import assert_close
+from conftest import SEED
 from toy_tasks import FAST, MAKERS, save_model, write_rows, write_sets
 
 from stemma.corpus.sides import ENCODER
@@ -67,7 +68,7 @@ def test_every_kind_of_task_in_one_model(toy, tmp_path):
 
 def test_both_tasks_are_learnt_in_turns_by_adamax(toy, tmp_path):
     plan = plan_of(toy, {"first": "classify", "second": "pair"}, "epochs = 16", second='head = "san"')
-    result = multitask(plan, toy / "bert", tmp_path / "run",
+    result = multitask(plan, toy / "bert", tmp_path / "run", seed=SEED,
                        changes=["training.learning_rate=2e-2", "training.batch_size=16", "training.log_every=1"])
     scores = result["metrics"]["dev"]["tasks"]
     assert min(scores["first"]["accuracy"], scores["second"]["accuracy"]) > 0.9

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from conftest import SEED
 from staged import four_stages, write_data, write_plan
 
 import stemma
@@ -25,7 +26,7 @@ def done(tmp_path_factory) -> tuple[Path, dict, list[str]]:
     stages["domain"] |= {"replay": 0.25, "interpolate": [0.5, 1.0]}
     stages["finetune"] |= {"interpolate": [0.3, 0.9]}
     told: list[str] = []
-    plan = write_plan(folder, stages, ablate=True, seeds=2)
+    plan = write_plan(folder, stages, ablate=True, seeds=2, seed=SEED)
     return folder, pipeline(plan, folder / "run", notice=told.append), told
 
 
@@ -93,10 +94,11 @@ def test_the_mixture_that_did_best_on_dev_is_kept(done):
 def test_replay_reads_a_quarter_of_general_text(done):
     folder = done[0]
     lines = (folder / "run/texts/domain-general.jsonl").read_text().splitlines()
-    general = "".join(json.loads(line)["text"] for line in lines)
-    own = (folder / "domain.txt").read_text()
-    assert len(general) / (len(general) + len(own)) == pytest.approx(0.25, abs=0.03)
-    assert all(json.loads(line)["text"] in (folder / "general.txt").read_text() for line in lines)
+    general = [json.loads(line)["text"] for line in lines]
+    wanted = len((folder / "domain.txt").read_text()) / 3
+    assert sum(map(len, general[:-1])) < wanted  # whole documents, and none when there is enough
+    assert sum(map(len, general)) > 0.98 * wanted  # blank lines between documents are not counted
+    assert all(text in (folder / "general.txt").read_text() for text in general)
     assert len(json.loads((folder / "run/stages/domain/run.json").read_text())["text"]) == 2
 
 
@@ -126,17 +128,26 @@ def test_nothing_changed_so_nothing_is_made_again(done, again):
     assert result["payoff"] == done[1]["payoff"] and result["metrics"] == done[1]["metrics"]
 
 
+@pytest.mark.parametrize("file", ["lineage.json", "measures.json", "contamination.json", "result.json",
+                                  "stages/finetune/blended/blend.json"])
+def test_numbers_that_somebody_changed_are_not_taken_over(done, again, file):
+    place = again / "run" / file
+    place.write_text(place.read_text() + " ")  # still JSON
+    with pytest.raises(UserError, match=f"{place.name} is damaged or was edited"):
+        pipeline(again / "run/pipeline.toml", again / "run") if file != "result.json" else resume(again / "run")
+
+
 def test_what_changed_is_made_again_with_all_that_follows_and_can_come_back(done, again):
     run, plan, told = again / "run", again / "run/pipeline.toml", []
     before, text = weights(run), plan.read_text()
-    plan.write_text(text.replace('texts_of = "finetune"', 'texts_of = "finetune"\nseed     = 5'))
+    plan.write_text(text.replace('texts_of = "finetune"', f'texts_of = "finetune"\nseed     = {SEED + 5}'))
     assert plan.read_text() != text
     pipeline(plan, run, notice=told.append)
     after = weights(run)
     changed = {name for name in before if before[name] != after[name]}
     assert all("general" not in name.split("/")[1] and "stages/domain" not in name for name in changed)
-    assert {"stages/task/model/model.safetensors", "stages/finetune/model/model.safetensors",
-            "ablation/finetune/from-task/seed-1/model/model.safetensors", "model/model.safetensors"} <= changed
+    later = ("stages/task", "stages/finetune", f"ablation/finetune/from-task/seed-{SEED + 1}")
+    assert {f"{name}/model/model.safetensors" for name in later} | {"model/model.safetensors"} <= changed
     assert "general is unchanged and is kept." in told and any(text.startswith("task has changed") for text in told)
     plan.write_text(text)
     told.clear()

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 import toy_tasks
+from conftest import SEED
 from safetensors.torch import load_file
 from torch.nn import functional
 
@@ -31,7 +32,7 @@ def sets(tmp_path_factory):
 
 def tune(model, sets, out, *changes, kind="classify", values=None, **options):
     return finetune(Task(kind, sets, values=values or {}), model, out, changes=[*toy_tasks.FAST, *changes],
-                    **{"epochs": 1, **options})
+                    **{"epochs": 1, "seed": SEED, **options})
 
 
 def moved(start, run):

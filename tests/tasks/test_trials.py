@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import toy_tasks
 from commands import stemma as command
+from conftest import SEED
 
 import stemma
 from stemma.errors import UserError
@@ -17,6 +18,8 @@ from stemma.tasks.finetune import resume
 from stemma.tasks.prepare import Task, finetune
 from stemma.tasks.trials import Trials
 from stemma.training.loop import Diverged
+
+FIRST, SECOND = 4 + SEED, 5 + SEED  # the seeds of the trials
 
 
 @pytest.fixture(scope="module")
@@ -30,14 +33,14 @@ def tried(tmp_path_factory, model):
     folder = tmp_path_factory.mktemp("tried")
     sets = toy_tasks.write_sets(folder, "classify", train=64, dev=32, test=24)
     told: list[str] = []
-    result = finetune(Task("classify", sets), model, folder / "run", epochs=8, seed=4, notice=told.append,
+    result = finetune(Task("classify", sets), model, folder / "run", epochs=8, seed=FIRST, notice=told.append,
                       changes=["training.batch_size=16"], trials=Trials((1e-4, 5e-3), 2, ensemble=True))
     return folder / "run", result, told
 
 
 def test_every_rate_is_tried_from_every_seed_and_the_best_is_kept(tried):
     run, result, told = tried
-    names = ["rate-0.0001-seed-4", "rate-0.0001-seed-5", "rate-0.005-seed-4", "rate-0.005-seed-5"]
+    names = [f"rate-{rate}-seed-{seed}" for rate in ("0.0001", "0.005") for seed in (FIRST, SECOND)]
     assert [trial["trial"] for trial in result["trials"]] == names
     assert sorted(folder.name for folder in (run / "trials").iterdir()) == names
     means = {}
@@ -68,18 +71,19 @@ def test_a_trial_is_the_same_as_the_fine_tune_alone(tmp_path, tried, model):
     sets = {part: toy_tasks.write_rows(tmp_path / f"{part}.jsonl", [
         {"text": line["texts"][0], "label": line["label"]} for line in
         map(json.loads, (run / f"{part}.jsonl").read_text().splitlines())]) for part in ("train", "dev", "test")}
-    alone = finetune(Task("classify", sets), model, tmp_path / "alone", epochs=8, seed=5,
+    alone = finetune(Task("classify", sets), model, tmp_path / "alone", epochs=8, seed=SECOND,
                      changes=["training.batch_size=16", "training.learning_rate=5e-3"])
     assert alone["metrics"] == result["trials"][3]["metrics"]
     assert (tmp_path / "alone/model/model.safetensors").read_bytes() == \
-        (run / "trials/rate-0.005-seed-5/model/model.safetensors").read_bytes()
+        (run / f"trials/rate-0.005-seed-{SECOND}/model/model.safetensors").read_bytes()
 
 
 def test_an_ensemble_averages_logits(tried):
     run, result, _ = tried
     lines = [json.loads(line) for line in (run / "ensemble-dev.jsonl").read_text().splitlines()]
     members = [[json.loads(line)["prediction"] for line in
-                (run / f"trials/rate-0.005-seed-{seed}/dev.jsonl").read_text().splitlines()] for seed in (4, 5)]
+                (run / f"trials/rate-0.005-seed-{seed}/dev.jsonl").read_text().splitlines()]
+               for seed in (FIRST, SECOND)]
     right = 0
     for line, *said in zip(lines, *members, strict=True):
         # of two classes, the difference of logits is that of log chances

@@ -11,6 +11,7 @@ from dataclasses import fields, replace
 
 import pytest
 import torch
+from conftest import SEED
 
 from stemma.corpus.shards import Corpus
 from stemma.errors import Interrupted, UserError
@@ -50,7 +51,7 @@ def entries(run):
 
 @pytest.mark.parametrize("dynamic", ["true", "false"])
 def test_the_loss_falls_below_what_frequencies_know(tmp_path, corpus_folder, dynamic):
-    result = pretrain("bert@tiny", corpus_folder, tmp_path / "run", steps=300, changes=[
+    result = pretrain("bert@tiny", corpus_folder, tmp_path / "run", steps=300, seed=SEED, changes=[
         *SMALL, f"objective.masked_lm.dynamic={dynamic}", "network.width=64", "network.feedforward=128",
         "training.batch_size=32", "training.learning_rate=3e-3", "training.warmup_steps=30", "network.dropout=0.0",
         "network.attention.dropout=0.0"])

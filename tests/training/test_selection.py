@@ -6,6 +6,7 @@ import json
 
 import pytest
 import torch
+from conftest import SEED
 from safetensors.torch import load_file
 
 from stemma.corpus.shards import Corpus
@@ -113,7 +114,7 @@ def test_a_run_that_stopped_anywhere_goes_on_to_the_same_choice(tmp_path, corpus
 
 
 def test_the_held_out_loss_decides_where_nobody_judges(tmp_path, corpus_folder):
-    result = pretrain("bert@tiny", corpus_folder, tmp_path / "run", steps=12, changes=[
+    result = pretrain("bert@tiny", corpus_folder, tmp_path / "run", steps=12, seed=SEED, changes=[
         *SMALL, "training.keep_best=true", "training.learning_rate=0.9", "training.warmup_steps=1",
         "training.schedule={kind='constant'}"])  # soon astray
     losses = {entry["step"]: entry["validation_loss"] for line in (tmp_path / "run/log.jsonl").read_text().splitlines()

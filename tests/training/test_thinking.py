@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from conftest import SEED
 
 import stemma
 from stemma.corpus.build import build_corpus
@@ -98,7 +99,7 @@ def asked(model: stemma.Model, given: list[str], wanted: list[str]) -> tuple[boo
 
 def learned(example: Callable[[random.Random], Pair], folder: Path, steps: int, *changes: str) -> stemma.Model:
     recipe = stemma.recipe("universal-transformer@tiny", [*CHANGES, "corpus.sequence_length=16", *changes])
-    stemma.pretrain(recipe, corpus=corpus_of(example, 20_000, folder), out=folder / "run", steps=steps)
+    stemma.pretrain(recipe, corpus=corpus_of(example, 20_000, folder), out=folder / "run", steps=steps, seed=SEED)
     return stemma.load(folder / "run")
 
 
@@ -128,11 +129,11 @@ def test_questions_about_facts(tmp_path):
                "training.warmup_steps=500"]
     fixed = stemma.recipe("universal-transformer@tiny", [*(change for change in changes if "halting" not in change),
                                                          "remove=network.depth.halting"])
-    stemma.pretrain(fixed, corpus=corpus, out=tmp_path / "fixed", steps=6000)
+    stemma.pretrain(fixed, corpus=corpus, out=tmp_path / "fixed", steps=6000, seed=SEED)
     halting = stemma.recipe("universal-transformer@tiny", [
         *changes, "network.depth.halting.bias=-4.0", "network.depth.halting.limit=full", "training.learning_rate=5e-4",
         "training.warmup_steps=100"])
-    stemma.pretrain(halting, corpus=corpus, out=tmp_path / "run", steps=4000, start=tmp_path / "fixed")
+    stemma.pretrain(halting, corpus=corpus, out=tmp_path / "run", steps=4000, start=tmp_path / "fixed", seed=SEED)
     model = stemma.load(tmp_path / "run")
     rng, found, taken = random.Random(1), defaultdict(list), defaultdict(list)
     for facts in (1, 2, 3):

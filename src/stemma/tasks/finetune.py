@@ -41,7 +41,7 @@ def resume(out: str | Path, *, device: str | None = None, show: bool = False,
     if plan.task is None:
         return pretrain.resume(out, show=show, notice=notice)
     if plan.task["kind"] == "seq2seq":
-        return pretrain.resume(out, show=show, notice=notice, conclude=import_module("stemma.tasks.seq2seq").score)
+        return import_module("stemma.tasks.seq2seq").resume(Path(out), show, notice)
     module = "multitask" if plan.task["kind"] == "multitask" else "trials" if "trials" in plan.task else "learning"
     return pretrain.resume(out, show=show, notice=notice, work=import_module(f"stemma.tasks.{module}").work)
 

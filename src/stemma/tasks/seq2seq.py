@@ -39,8 +39,8 @@ from stemma.tasks.scores import summary_scores, translation_scores
 from stemma.text.parallel import Pair, PairSource, read_pairs
 from stemma.text.streams import name_of
 from stemma.text.words import CJK_RUN
-from stemma.training.pretrain import begin
-from stemma.training.run import RECIPE, Plan, Reading
+from stemma.training import pretrain
+from stemma.training.run import RECIPE, Plan, Reading, read_result
 from stemma.training.supply import Epoch, Supply
 
 ROWS = 16  # of the longest pairs make a batch, and more of shorter ones
@@ -75,7 +75,14 @@ def finetune(start: str | Path, data: Data, out: str | Path, *, epochs: float | 
                 "metrics": {task.name: task.metric for task in data.tasks}}
         Plan("corpus", [], budget, seed, origin, reading, corpus.fingerprint, task=task).write(place)
         store(place / RECIPE, wanted.to_toml())
-    return begin(run, show, notice, score)
+    return pretrain.begin(run, show, notice, score)
+
+
+def resume(run: Path, show: bool, notice: Notice) -> dict[str, Any]:
+    """Go on with such a run. Damage to what it is to be judged by is told now, not when training is over."""
+    if read_result(run) is None:
+        _held_out(run)
+    return pretrain.resume(run, show=show, notice=notice, conclude=score)
 
 
 def adapted(model: Model, mixture: Mixture | None = None) -> Recipe:
@@ -178,21 +185,23 @@ def _longest(corpus: Corpus, wanted: Recipe) -> int:
 # --- scores -----------------------------------------------------------------------------------------------------------
 
 
+def _held_out(run: Path) -> dict[str, list[dict[str, Any]]]:
+    files = {name: run / f"{name}.jsonl" for name in HELD_OUT}
+    return {name: read_lines(file, "bring it back, or start the fine-tune again in another folder.")
+            for name, file in files.items() if file.is_file() or is_listed(file)}
+
+
 def score(run: Path, plan: Plan, model: Model, result: dict[str, Any], notice: Notice) -> dict[str, Any]:
     """What the model writes for the held-out sources, kept beside them in dev.jsonl and test.jsonl, and how good it
     is."""
     task = plan.task or {}
     metrics: dict[str, Any] = {}
-    for name in HELD_OUT:
-        file = run / f"{name}.jsonl"
-        if not file.is_file() and not is_listed(file):
-            continue
-        lines = read_lines(file, "bring it back, or start the fine-tune again in another folder.")
+    for name, lines in _held_out(run).items():
         notice(f"writing from {len(lines):,} sources of {name}, to be scored")
         made = translate(model, [line["source"] for line in lines], where=[line["where"] for line in lines],
                          beams=task["options"]["beams"], max_length_ratio=0, max_extra=task["longest"], crop=True,
                          notice=notice)
-        _write_lines(file, [line | {"text": one.text} for line, one in zip(lines, made, strict=True)])
+        _write_lines(run / f"{name}.jsonl", [line | {"text": one.text} for line, one in zip(lines, made, strict=True)])
         found = {called: _scored([(one.text, line["references"]) for line, one in zip(lines, made, strict=True)
                                   if line["task"] == called]) for called in dict.fromkeys(x["task"] for x in lines)}
         loss = {"loss": result["validation_loss"]} if name == "dev" else {}

@@ -158,6 +158,7 @@ def begin(run: Path, trial: Trial, wanted: Recipe, plan: Plan) -> None:
         for card in map(Card.from_json, task["cards"].values()):
             for file in (file_of(part, card) for part in learning.SETS):
                 if (run / file).is_file():
+                    verify(run / file, "bring it back, or start the fine-tune again in another folder.")
                     shutil.copyfile(run / file, place / file)
         replace(plan, seed=trial.seed, task=task).write(place)
         if trial.rate != wanted.settings.training.learning_rate:
@@ -167,12 +168,14 @@ def begin(run: Path, trial: Trial, wanted: Recipe, plan: Plan) -> None:
 
 def put_in_place(run: Path, best: Path, card: Card) -> None:
     """The best trial as the whole run's: its model, its answers, its course."""
+    files = [file for file in (RECIPE, "log.jsonl", *(file_of(part, card) for part in HELD_OUT))
+             if (best / file).is_file()]
+    for file in files:
+        verify(best / file, f"delete {best}, and `stemma resume {run}` tries it again.")
     with folder_atomically(run / MODEL, overwrite=True, checksums=False) as place:
         shutil.copytree(best / MODEL, place, dirs_exist_ok=True)
-    for file in (RECIPE, "log.jsonl", *(file_of(part, card) for part in HELD_OUT)):
-        if (best / file).is_file():
-            verify(best / file, f"delete {best}, and `stemma resume {run}` tries it again.")
-            store(run / file, (best / file).read_bytes())
+    for file in files:
+        store(run / file, (best / file).read_bytes())
 
 
 # --- what was found ---------------------------------------------------------------------------------------------------
