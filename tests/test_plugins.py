@@ -295,3 +295,36 @@ def test_installed_packages_bring_parts(alone, tmp_path, monkeypatch):
     monkeypatch.setattr(registry, "_asked_packages", False)
     with pytest.raises(UserError, match=r"the package their-parts \(their_parts\) cannot be loaded: ZeroDivision"):
         registry.kinds("schedule")
+
+
+READER = '''
+from stemma.extend import ReaderKind, register, whole_document
+
+@register("reader", ".entries", ReaderKind)
+def entries(file, options):
+    for number, text in enumerate(file.read_text(options.encoding).split("%%"), 1):
+        yield from whole_document(text.strip(), f"{file}, entry {number}", str(file), options.errors)
+'''
+
+
+def test_a_reader_of_the_users_own(tmp_path):
+    """Files of its suffix are found in folders, read by it, and asked for again by name."""
+    (tmp_path / "my_reader.py").write_text(READER)
+    (tmp_path / "text").mkdir()
+    entries = [f"The old clerk copies letter {n}. He reads it again. Our neighbour sees him." for n in range(40)]
+    (tmp_path / "text" / "notes.entries").write_text(" %% ".join(entries))
+    option = ["--plugin", "my_reader.py"]
+    assert stemma("corpus", "build", "text", "--tokenizer", "none", "--out", "c", folder=tmp_path).code == 2
+    small = ["network.layers=1", "network.width=16", "network.heads=2", "network.feedforward=32", *OFTEN,
+             "corpus.sequence_length=16", "training.batch_size=4", "tokenizer.vocab_size=120"]
+    command = ["pretrain", "gpt2@tiny", "--corpus", "text", "--out", "run", "--steps", "2",
+               *[change for change in small if "vocab" not in change], "tokenizer.vocab_size=300"]
+    refused = stemma(*command, folder=tmp_path)
+    assert refused.code == 2 and "the folder has no text files" in refused.err
+    done = stemma(*command, *option, "--json", folder=tmp_path)
+    assert done.code == 0, done.err
+    noted = tomllib.loads((tmp_path / "run" / "recipe.toml").read_text())["plugins"]
+    assert noted == {"my_reader.py": hashlib.sha256(READER.encode()).hexdigest()}
+    assert "give --plugin my_reader.py" in stemma("resume", "run", folder=tmp_path).err
+    assert stemma("resume", "run", *option, folder=tmp_path).code == 0
+    assert stemma("generate", "run", "The old", "--tokens", "3", folder=tmp_path).code == 0  # a model reads no files

@@ -13,10 +13,11 @@ __all__ = [
     "VOCABULARY", "AttentionSettings", "Batch", "BodySettings", "ClassHead", "Context", "Count", "DecoderTask",
     "DecoderTaskSettings", "Draft", "Draw", "Family", "FeedForwardKind", "FullAttention", "Hidden", "Linear",
     "LookupEmbedding", "Natural", "Needs", "Network", "NetworkSettings", "NextToken", "NormKind", "Objective",
-    "ObjectiveSettings", "OptimizerSettings", "PackingSettings", "Pieces", "PlaceClassifier", "Point", "Pooler",
-    "Position", "PositionSettings", "Positive", "Probability", "Randomness", "RowClassifier", "ScheduleSettings",
-    "Scored", "Settings", "Share", "Stack", "StackInput", "StackOutput", "TokenHead", "UserError", "Writing",
-    "choose_tokens", "choose_units", "draw_of", "output_draw", "register", "replaced"]
+    "ObjectiveSettings", "OptimizerSettings", "PackingSettings", "Passage", "Pieces", "PlaceClassifier", "Point",
+    "Pooler", "Position", "PositionSettings", "Positive", "Probability", "Randomness", "ReaderKind", "ReaderOptions",
+    "RowClassifier", "ScheduleSettings", "Scored", "Settings", "Share", "Stack", "StackInput", "StackOutput",
+    "TokenHead", "UserError", "Writing", "choose_tokens", "choose_units", "draw_of", "output_draw", "register",
+    "replaced", "whole_document"]
 
 _HOMES = {
     "register": "stemma.registry", "UserError": "stemma.errors",
@@ -38,7 +39,8 @@ _HOMES = {
     **dict.fromkeys(("TokenHead", "ClassHead", "Pooler"), "stemma.network.heads"),
     "Network": "stemma.network.network", **dict.fromkeys(("Context", "Hidden"), "stemma.network.streams"),
     "Point": "stemma.training.schedules", "PackingSettings": "stemma.schema.corpus", "Pieces": "stemma.corpus.pieces",
-    "Family": "stemma.exchange.table",
+    "Family": "stemma.exchange.table", "ReaderKind": "stemma.schema.corpus",
+    **dict.fromkeys(("Passage", "ReaderOptions", "whole_document"), "stemma.text.readers"),
 }
 
 if TYPE_CHECKING:
@@ -62,11 +64,12 @@ if TYPE_CHECKING:
     from stemma.objectives.seq2seq import DecoderTask, DecoderTaskSettings
     from stemma.registry import register
     from stemma.schema.base import Count, Natural, Positive, Probability, Settings, Share
-    from stemma.schema.corpus import PackingSettings
+    from stemma.schema.corpus import PackingSettings, ReaderKind
     from stemma.schema.network import NetworkSettings
     from stemma.schema.parts import AttentionSettings, BodySettings, FeedForwardKind, NormKind, PositionSettings
     from stemma.schema.task import ObjectiveSettings, Writing
     from stemma.schema.training import OptimizerSettings, ScheduleSettings
+    from stemma.text.readers import Passage, ReaderOptions, whole_document
     from stemma.training.schedules import Point
 
 

@@ -340,11 +340,14 @@ def _resolved(file: _File, size: str | None) -> Recipe:
 
 
 def _with_finetuning(file: _File) -> tuple[dict[str, Any], dict[str, str]]:
-    """The sections of a run's recipe and who set them. A run from before there was a section [finetuning] has that of
-    the recipe it was made from, if that is one of ours."""
+    """The sections of a run's recipe and who set them. A run from before there was a section [finetuning], or its key
+    `style`, has that of the recipe it was made from, if that is one of ours."""
     sections, origins = file.sections, dict(file.top.origin or {})
-    if "finetuning" in sections or not (RECIPES / f"{file.name}.toml").is_file():
+    stated = sections.get("finetuning")
+    if not (RECIPES / f"{file.name}.toml").is_file() or isinstance(stated, dict) and "style" in stated:
         return sections, origins
+    if isinstance(stated, dict):
+        return {**sections, "finetuning": {**stated, "style": recipe(file.name).settings.finetuning.style}}, origins
     ours = recipe(file.name)
     if file.top.size in ours.sizes:
         ours = recipe(file.name, size=file.top.size)

@@ -36,6 +36,7 @@ BASES = {
     "schedule": "stemma.schema.training:ScheduleSettings",
     "objective": "stemma.schema.task:ObjectiveSettings",
     "packing": "stemma.schema.corpus:PackingSettings",
+    "reader": "stemma.schema.corpus:ReaderKind",
 }
 _PACKERS = "stemma.corpus.packers"
 # slot -> kind -> the module that registers it, in the order in which kinds are listed
@@ -58,6 +59,7 @@ BUILT_IN: dict[str, dict[str, str]] = {
                 "doc_sentences": _PACKERS, "stream": _PACKERS, "contiguous": "stemma.corpus.contiguous",
                 "contiguous_pair": "stemma.corpus.contiguous", "sentence": _PACKERS, "parallel": _PACKERS,
                 "dialogue": _PACKERS},
+    "reader": dict.fromkeys((".txt", ".text", ".md", ".jsonl", ".ndjson", ".parquet"), "stemma.text.readers"),
     "family": {"bert": "stemma.exchange.bert", "openai-gpt": "stemma.exchange.gpt", "gpt2": "stemma.exchange.gpt2",
                "transfo-xl": "stemma.exchange.transformer_xl", "xlnet": "stemma.exchange.xlnet",
                "t5": "stemma.exchange.t5", "bart": "stemma.exchange.bart", "roberta": "stemma.exchange.roberta",

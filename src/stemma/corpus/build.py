@@ -16,6 +16,7 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
+from stemma import registry
 from stemma.corpus.batches import RELEVANCE, ROLES, Batch, Parted, parted_batches, running_batches
 from stemma.corpus.shards import FORMAT, MANIFEST, VERSION
 from stemma.corpus.tokenise import Work, Worker
@@ -27,7 +28,7 @@ from stemma.progress import stage
 from stemma.text.dialogue import read_dialogues
 from stemma.text.holdout import Split
 from stemma.text.parallel import PairSource, read_pairs
-from stemma.text.readers import JSON_LINES, PARQUET, Passage, list_files, read_passages
+from stemma.text.readers import PLAIN, Passage, list_files, read_passages
 from stemma.text.relevance import open_relevance
 from stemma.text.streams import COMPRESSED
 from stemma.text.tokenizer import Tokenizer
@@ -149,7 +150,9 @@ def _files(pairs: Sequence[PairSource]) -> list[str | Path]:
 def text_size(paths: Sequence[str | Path]) -> int | None:
     """Bytes of text to come, where file sizes tell: not in packed files, and JSON and Parquet hold more than text."""
     files = list_files(paths) if paths else []
-    if any(not file.is_file() or file.suffix.lower() in (*COMPRESSED, *JSON_LINES, PARQUET) for file in files):
+    suffixes = {file.suffix.lower() for file in files} - set(PLAIN)
+    if not all(map(Path.is_file, files)) or any(suffix in COMPRESSED or registry.find("reader", suffix)
+                                                for suffix in suffixes):
         return None
     return sum(file.stat().st_size for file in files) or None
 

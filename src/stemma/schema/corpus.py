@@ -95,6 +95,14 @@ def running_text() -> tuple[str, ...]:
     return packings(paired=False, contiguous=False, reads="text")
 
 
+class ReaderKind(Settings):
+    """What is known of a reader; its kind is the suffix of the files it reads."""
+
+    kind: str
+
+    compressible: ClassVar[bool] = True  # it also reads files packed by gzip, xz or zstd (a further suffix)
+
+
 class FirstPhase(Settings):
     """Attention costs the square of the length, so BERT sees short examples first."""
 

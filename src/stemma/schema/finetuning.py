@@ -6,7 +6,7 @@ are BERT's (arXiv:1810.04805, appendix A.3, and its released code).
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import Field
 
@@ -32,6 +32,7 @@ class FinetuningSettings(Settings):
     clip_norm: Positive | None = None
     layer_decay: Decay | None = None  # as in [training]
     layer_decay_top: Count | None = None
+    style: Literal["plain", "gpt"] = "plain"  # how a task is put to the model: gpt as the paper of 2018 does it
     # a text that is too long for a question's row is read in windows:
     stride: Count = 128  # tokens from the start of one to the start of the next (BERT's doc_stride)
     overlap: Natural | None = None  # or tokens that two of them share (the `stride` of Hugging Face tokenizers)

@@ -48,7 +48,7 @@ def is_asked(model: Model, kind: str, style: str | None) -> bool:
     plain = not (network.embedding.cutoffs or network.embedding.width or network.embedding.quiet)
     in_the_way += [] if plain else ["does not guess tokens by a plain table of them"]
     if style is None:
-        return model.recipe.name == "gpt" and kind in KINDS and not in_the_way
+        return model.recipe.settings.finetuning.style == "gpt" and kind in KINDS and not in_the_way
     if style == "gpt" and kind not in KINDS:
         raise UserError(f"--style gpt is for {', '.join(KINDS)}, not for {kind}; leave it out.")
     if style == "gpt" and in_the_way:

@@ -12,17 +12,19 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
+from typing import ClassVar
 
+from stemma import registry
 from stemma.errors import UserError, counted, did_you_mean, nearest
 from stemma.json_files import parse
+from stemma.registry import register
+from stemma.schema.corpus import ReaderKind
 from stemma.text.streams import COMPRESSED, STDIN, Notice, check_encoding, name_of, read_text
 
 PASSAGE_LIMIT = 200_000
 JSON_LINE_LIMIT = 1 << 28  # a longer "line" is no line: one JSON text cannot be read in pieces
 PLAIN = (".txt", ".text", ".md")
 JSON_LINES = (".jsonl", ".ndjson")
-PARQUET = ".parquet"
-KNOWN = (*(kind + packed for kind in (*PLAIN, *JSON_LINES) for packed in ("", *COMPRESSED)), PARQUET)
 WHITE_SPACE = re.compile(r"\s")
 # Between documents: what separates them in plain text. With "file" nothing does.
 SEPARATORS = {"blank": re.compile(r"\n(?:[^\S\n]*\n)+"), "line": re.compile(r"\n"), "file": re.compile(r"(?!)")}
@@ -37,8 +39,40 @@ class Passage:
     source: str
 
 
-def list_files(paths: Iterable[str | Path], suffixes: tuple[str, ...] = KNOWN) -> list[Path]:
+@dataclass(frozen=True)
+class ReaderOptions:
+    """How a file is to be read; a reader takes what concerns its format."""
+
+    documents: str = "blank"  # what separates documents in plain text: blank (lines), line or file
+    field: str = "text"  # of a record that holds the text
+    encoding: str = "utf-8"
+    errors: str = "strict"  # or replace: what to do with bytes that are no text
+    notice: Notice = lambda text: None
+
+
+def known_suffixes() -> tuple[str, ...]:
+    """Of files that some registered reader reads, compressed or not."""
+    return tuple(entry.kind + packed for entry in registry.entries("reader")
+                 for packed in (("", *COMPRESSED) if entry.settings.compressible else ("",)))
+
+
+def own_readers(paths: Iterable[str | Path]) -> list[registry.Registered]:
+    """The readers of plug-ins that these paths need."""
+    own = {entry.kind: entry for entry in registry.entries("reader") if entry.kind not in registry.BUILT_IN["reader"]}
+    if not own:
+        return []
+    found = {_kind(file) for path in paths for file in _expand(str(path), known_suffixes())}
+    return [entry for kind, entry in own.items() if kind in found]
+
+
+def _kind(file: Path) -> str:
+    """The suffix that says how a file is read."""
+    return file.with_suffix("").suffix.lower() if file.suffix.lower() in COMPRESSED else file.suffix.lower()
+
+
+def list_files(paths: Iterable[str | Path], suffixes: tuple[str, ...] | None = None) -> list[Path]:
     """Files, folders (every known suffix below them) and globs as one list in a fixed order; each file once."""
+    suffixes = known_suffixes() if suffixes is None else suffixes
     found: dict[Path, None] = {}
     problems = []
     for given in paths:
@@ -65,23 +99,15 @@ def read_passages(
         raise UserError(f'--documents is "{documents}"; choose {", ".join(SEPARATORS)}.{hint}')
     encoding = check_encoding(encoding, errors)
     files = list_files(paths)
-    return _read_all(files, documents, field, encoding, errors, notice or (lambda text: None))
+    return _read_all(files, ReaderOptions(documents, field, encoding, errors, notice or (lambda text: None)))
 
 
-def _read_all(
-    files: list[Path], documents: str, field: str, encoding: str, errors: str, notice: Notice
-) -> Iterator[Passage]:
-    something = False
+def _read_all(files: list[Path], options: ReaderOptions) -> Iterator[Passage]:
+    something, notice = False, options.notice
     for file in files:
-        kind = file.with_suffix("").suffix.lower() if file.suffix.lower() in COMPRESSED else file.suffix.lower()
-        if kind == PARQUET:
-            passages = _parquet(file, field, errors, notice)
-        elif kind in JSON_LINES:
-            passages = _json_lines(file, field, encoding, errors, notice)
-        else:
-            passages = _plain(file, SEPARATORS[documents], encoding, errors, notice)
+        reader = registry.find("reader", _kind(file)) or registry.get("reader", PLAIN[0])
         empty = True
-        for passage in passages:
+        for passage in reader.build(file, options):
             empty = False
             yield passage
         something = something or not empty
@@ -118,14 +144,15 @@ def _nothing_there(path: Path, suffixes: tuple[str, ...]) -> str:
     return "no such file or folder" + (f'; did you mean "{path.with_name(best)}"?' if best else "")
 
 
-def _plain(
-    file: Path, separator: re.Pattern[str], encoding: str, errors: str, notice: Notice
-) -> Iterator[Passage]:
-    source = name_of(file)
+@register("reader", ".txt", ReaderKind)
+@register("reader", ".text", ReaderKind)
+@register("reader", ".md", ReaderKind)
+def _plain(file: Path, options: ReaderOptions) -> Iterator[Passage]:
+    source, separator, notice = name_of(file), SEPARATORS[options.documents], options.notice
     waiting = ""  # the document that is not over yet
     begins = True
     told = False
-    for block in chain(read_text(file, encoding, errors, notice), [None]):
+    for block in chain(read_text(file, options.encoding, options.errors, notice), [None]):
         *finished, waiting = separator.split(waiting + block) if block is not None else (waiting, "")
         # White space at the end may be the first half of a separator: it waits, and only the text before it is cut.
         body = waiting.rstrip()
@@ -177,10 +204,12 @@ def read_lines(file: Path, encoding: str, errors: str, notice: Notice) -> Iterat
     yield number + 1, "".join(parts)
 
 
-def _json_lines(file: Path, field: str, encoding: str, errors: str, notice: Notice) -> Iterator[Passage]:
-    source = name_of(file)
+@register("reader", ".jsonl", ReaderKind)
+@register("reader", ".ndjson", ReaderKind)
+def _json_lines(file: Path, options: ReaderOptions) -> Iterator[Passage]:
+    source, field, errors, notice = name_of(file), options.field, options.errors, options.notice
     empty = 0
-    for number, line in read_lines(file, encoding, errors, notice):
+    for number, line in read_lines(file, options.encoding, errors, notice):
         if not line or line.isspace():
             continue
         where = f"{source}, line {number}"
@@ -200,12 +229,18 @@ def _json_lines(file: Path, field: str, encoding: str, errors: str, notice: Noti
         if not isinstance(text, str):
             raise UserError(f'{where}: field "{field}" holds a {type(text).__name__}, not text; '
                             "choose another with --field.")
-        yield from _document(text, where, source, errors)
+        yield from whole_document(text, where, source, errors)
     if empty:
         notice(f'{source}: field "{field}" is null in ' + counted(empty, "line") + "; skipped.")
 
 
-def _parquet(file: Path, field: str, errors: str, notice: Notice) -> Iterator[Passage]:
+class ParquetKind(ReaderKind):
+    compressible: ClassVar[bool] = False  # it is compressed inside
+
+
+@register("reader", ".parquet", ParquetKind)
+def _parquet(file: Path, options: ReaderOptions) -> Iterator[Passage]:
+    field, errors, notice = options.field, options.errors, options.notice
     try:
         import pyarrow as arrow
         import pyarrow.parquet as parquet
@@ -225,7 +260,7 @@ def _parquet(file: Path, field: str, errors: str, notice: Notice) -> Iterator[Pa
                 for text in batch.column(0).to_pylist():
                     row += 1
                     empty += text is None
-                    yield from _document(text or "", f"{source}, row {row}", source, errors)
+                    yield from whole_document(text or "", f"{source}, row {row}", source, errors)
     except (arrow.ArrowException, UnicodeDecodeError, OSError) as error:
         reason = str(error).splitlines()[0]
         raise UserError(f"{source} is no intact Parquet file ({reason}); fetch it again.") from error
@@ -233,8 +268,8 @@ def _parquet(file: Path, field: str, errors: str, notice: Notice) -> Iterator[Pa
         notice(f'{source}: column "{field}" is null in ' + counted(empty, "row") + "; skipped.")
 
 
-def _document(text: str, where: str, source: str, errors: str) -> Iterator[Passage]:
-    """One string that is a whole document."""
+def whole_document(text: str, where: str, source: str, errors: str = "strict") -> Iterator[Passage]:
+    """One string that is a whole document, as passages; `where` is for errors, as in "notes.xml, entry 3"."""
     begins = True
     for piece in _cut(clean_text(text, where, errors)):
         if piece and not piece.isspace():

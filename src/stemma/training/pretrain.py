@@ -17,6 +17,7 @@ from stemma.errors import Interrupted, UserError, counted
 from stemma.files import NoSpace, folder_atomically, only_here, refuse_non_empty, remove_leftovers
 from stemma.lineage import Recipe, recipe
 from stemma.stored import store, store_object, verify
+from stemma.text.readers import own_readers
 from stemma.text.tokenizer import Tokenizer
 from stemma.training.budget import Budget
 from stemma.training.run import (
@@ -186,7 +187,7 @@ def open_training(run: Path, show: bool, notice: Notice) -> Training:
         wanted, network = start_from(plan.start, wanted, corpus, notice)
     else:
         network = build_network(wanted)
-    store(run / RECIPE, wanted.to_toml())
+    store(run / RECIPE, wanted.to_toml(own_readers(plan.text)))
     supply = Supply(wanted, corpus, build_objectives(wanted), plan.seed)
     loop = Loop(run, wanted, supply, network, plan.budget, plan.seed, notice, plan.tensorboard, show)
     if plan.task is None and (told := supply.too_long()):  # a fine-tune has said it already

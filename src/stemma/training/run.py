@@ -19,7 +19,7 @@ from stemma.files import folder_atomically
 from stemma.json_files import damage
 from stemma.lineage import Recipe, recipe
 from stemma.stored import read_object, store, store_object, verify
-from stemma.text.readers import list_files
+from stemma.text.readers import list_files, own_readers
 from stemma.text.streams import read_bytes
 from stemma.training.budget import Budget
 
@@ -74,7 +74,7 @@ def create_run(out: Path, chosen: Recipe, plan: Plan, overwrite: bool) -> None:
         text, target = (keep_streams(paths, place, out.resolve(), name)
                         for name, paths in (("text", plan.text), ("target", plan.target)))
         replace(plan, text=text, target=target).write(place)
-        store(place / RECIPE, chosen.to_toml())
+        store(place / RECIPE, chosen.to_toml(own_readers(plan.text)))
 
 
 def keep_streams(paths: Sequence[str], folder: Path, known_as: Path | None = None, called: str = "text") -> list[str]:

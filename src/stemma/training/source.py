@@ -18,6 +18,7 @@ from itertools import chain
 from pathlib import Path
 from typing import TypeVar
 
+from stemma import plugins
 from stemma.corpus.build import build_corpus
 from stemma.corpus.shards import Corpus
 from stemma.errors import UserError
@@ -27,7 +28,7 @@ from stemma.schema.corpus import packing_of
 from stemma.schema.tokenizer import TokenizerSettings
 from stemma.text.holdout import Split
 from stemma.text.parallel import PairSource, pair_sources, read_pairs
-from stemma.text.readers import list_files, read_passages
+from stemma.text.readers import list_files, own_readers, read_passages
 from stemma.text.tokenizer import Tokenizer
 from stemma.text.train import LEARNT, train_tokenizer
 from stemma.training.run import Reading, is_stream, keep_streams
@@ -101,6 +102,8 @@ def corpus_from_text(paths: list[str], chosen: Recipe, reading: Reading, notice:
     content: list[object] = [sha256(file) for file in list_files(paths)]
     if pairs:
         content = [content, [sha256(file) for file in list_files(target)] if target else "table"]
+    if own := plugins.used_by(own_readers(paths)):
+        content.append(own)
     key = json.dumps([FORMAT, content, asdict(reading), vocabulary])
     place = cache_folder() / hashlib.sha256(key.encode()).hexdigest()[:24]
     make_cache(place)
