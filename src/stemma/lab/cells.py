@@ -21,6 +21,7 @@ from stemma.lab.experiment import Allowance, Experiment, LabTask, Score, Variant
 from stemma.lab.shared_text import SharedText
 from stemma.schema.base import parts_of
 from stemma.schema.layers import flatten
+from stemma.schema.training import TrainingSettings
 from stemma.stored import read_object
 from stemma.text.train import LEARNT
 from stemma.training.run import read_result
@@ -30,8 +31,7 @@ FINETUNING = "finetuning"  # the section of a recipe
 SCORES, FAILED = "scores.json", "failed.json"
 FORMAT = 1  # a new number leaves old cells aside
 # What a recipe says of the machine and of looking on, and nothing of the model.
-ASIDE = {f"training.{key}" for key in ("threads", "log_every", "validate_every", "checkpoint_every",
-                                       "keep_checkpoints", "steps")}
+ASIDE = {f"training.{key}" for key in TrainingSettings.bookkeeping_keys}
 
 
 @dataclass(frozen=True)

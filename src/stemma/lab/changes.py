@@ -44,10 +44,6 @@ FAMILIES: tuple[tuple[str, ...], ...] = (
      "objective.*.single", "objective.*.pair"),  # what stands around a text, and which part of it a token belongs to
     ("network.embedding.tasks", "objective.*.task_id"),
     ("objective.*.turns",),  # shares of one whole
-    ("network.dropout", "network.attention.dropout", "network.attention.output_dropout", "network.inner_dropout",
-     "network.output_dropout"),
-    ("network.bias", "network.attention.bias"),
-    ("network.initialization.*", "network.embedding.scale", "network.embedding.quiet", "network.attention.scale"),
 )
 PARTS = {"network.decoder": "needs_decoder", "network.generator": "needs_generator",
          "network.embedding.query": "needs_query"}
@@ -214,9 +210,8 @@ def _belonging(changes: Sequence[Change], parent: Recipe, child: Recipe) -> Iter
             yield matching(change.key.removesuffix("kind") + "*")
     for family in FAMILIES:
         yield matching(*family)
-    for name, task in child.settings.objective.items():
-        for leaves in task.one_decision:
-            yield matching(*(f"objective.{name}.{leaf}" for leaf in leaves))
+    for group in dict.fromkeys([*parent.settings.decisions(), *child.settings.decisions()]):
+        yield matching(*group)
     for part, needs_it in PARTS.items():
         yield matching(part, *(f"objective.{name}" for one in (parent, child)
                                for name, task in one.settings.objective.items() if getattr(task, needs_it)))

@@ -41,6 +41,8 @@ class Settings(BaseModel):
     size_keys: ClassVar[tuple[str, ...]] = ()
     laptop_keys: ClassVar[tuple[str, ...]] = ()  # those that a laptop's size may set besides, with all keys below
     one_decision: ClassVar[tuple[tuple[str, ...], ...]] = ()  # groups of keys that change together in an ablation
+    structural_keys: ClassVar[tuple[str, ...]] = ()  # networks that differ in one have no weights in common
+    adjustable_keys: ClassVar[tuple[str, ...]] = ()  # may change when training goes on from a model: no weight notices
 
     def conflicts(self) -> Iterator[Conflict]:
         """Values that are fine alone and impossible together, with keys relative to this table."""
@@ -49,14 +51,29 @@ class Settings(BaseModel):
     def all_conflicts(self) -> Iterator[Conflict]:
         """The conflicts of this table and of every table inside it."""
         yield from self.conflicts()
+        for path, table in self.tables():
+            for conflict in table.all_conflicts():
+                yield tuple(Blame(f"{path}.{blame.key}", blame.message) for blame in conflict)
+
+    def tables(self) -> Iterator[tuple[str, Settings]]:
+        """The tables inside this one, each with its key."""
         for name in type(self).model_fields:
             value = getattr(self, name)
-            tables = value.items() if isinstance(value, dict) else [("", value)]
-            for key, table in tables:
-                path = f"{name}.{key}" if key else name
+            for key, table in value.items() if isinstance(value, dict) else [("", value)]:
                 if isinstance(table, Settings):
-                    for conflict in table.all_conflicts():
-                        yield tuple(Blame(f"{path}.{blame.key}", blame.message) for blame in conflict)
+                    yield f"{name}.{key}" if key else name, table
+
+    def stated(self, what: str) -> Iterator[str]:
+        """All keys that this table and those inside it state under a name, such as `structural_keys`."""
+        yield from getattr(self, what)
+        for path, table in self.tables():
+            yield from (f"{path}.{key}" for key in table.stated(what))
+
+    def decisions(self, prefix: str = "") -> Iterator[tuple[str, ...]]:
+        """The groups of keys that this table and those inside it state as `one_decision`."""
+        yield from (tuple(prefix + key for key in group) for group in self.one_decision)
+        for path, table in self.tables():
+            yield from table.decisions(f"{prefix}{path}.")
 
 
 class Slot:

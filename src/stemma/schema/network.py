@@ -29,6 +29,7 @@ Activation = Literal["gelu", "gelu_tanh", "relu", "tanh", "silu"]
 
 class EmbeddingSettings(Settings):
     size_keys = ("width", "shrink")
+    structural_keys = ("query", "norm")
 
     width: Width | None = None  # narrower than the network: a factorised table (ALBERT); None = the network's width
     segments: Natural = 0  # how many segment vectors; 0 = none
@@ -47,6 +48,8 @@ class EmbeddingSettings(Settings):
 
 
 class NormSettings(Settings):
+    structural_keys = ("kind", "place")
+
     kind: Annotated[str, KindName("norm")]  # scale: only the size is brought to 1, the mean is left alone (T5)
     place: Literal["post", "pre"]
     epsilon: Positive
@@ -65,6 +68,7 @@ class NormSettings(Settings):
 
 class InitializationSettings(Settings):
     size_keys = ("spread",)
+    adjustable_keys = ("distribution",)  # how weights are drawn is asked only of those that are new
 
     spread: Positive | None = None  # standard deviation, before anything is cut off; None = 1 / sqrt(width)
     distribution: Literal["truncated_normal", "normal"] = "truncated_normal"  # truncated: nothing beyond two standard
@@ -120,6 +124,11 @@ class GeneratorSettings(Settings):
 class NetworkSettings(Settings):
     size_keys = ("layers", "width", "heads", "feedforward", "dropout", "inner_dropout", "output_dropout")
     laptop_keys = ("initialization",)
+    structural_keys = ("transition",)
+    adjustable_keys = ("dropout", "inner_dropout", "output_dropout")
+    one_decision = (("dropout", "attention.dropout", "attention.output_dropout", "inner_dropout", "output_dropout"),
+                    ("bias", "attention.bias"),
+                    ("initialization.*", "embedding.scale", "embedding.quiet", "attention.scale"))
 
     layers: Depth
     width: Width

@@ -29,6 +29,7 @@ class PositionSettings(Settings):
     kind: str
 
     needs: ClassVar[frozenset[str]] = frozenset()  # features that attention must have
+    structural_keys: ClassVar[tuple[str, ...]] = ("kind",)
     relative: ClassVar[bool] = False  # distances only: text of a memory needs no position of its own
     per_step: ClassVar[bool] = False  # can be added again before each step of recurrent depth
 
@@ -63,6 +64,8 @@ class AttentionSettings(Settings):
     supports: ClassVar[frozenset[str]] = frozenset()  # of FEATURES
     size_keys: ClassVar[tuple[str, ...]] = ("head_width", "dropout", "windows")
     laptop_keys: ClassVar[tuple[str, ...]] = ("output_dropout",)
+    structural_keys: ClassVar[tuple[str, ...]] = ("kind", "bias", "segments")
+    adjustable_keys: ClassVar[tuple[str, ...]] = ("dropout", "output_dropout")
 
 
 class FeedForwardKind(Settings):
@@ -87,5 +90,6 @@ class BodySettings(Settings):
 
     kind: str
 
+    structural_keys: ClassVar[tuple[str, ...]] = ("kind",)
     one_block: ClassVar[bool] = False  # all layers are one: what treats layers differently has no meaning
     adds_positions: ClassVar[bool] = False  # itself: the embedding does not

@@ -39,6 +39,12 @@ Decay = Annotated[float, limit(lambda x: 0 < x <= 1, "must be greater than 0 and
 
 class TrainingSettings(Settings):
     size_keys = ("batch_size", "warmup_steps", "learning_rate", "steps", "checkpoint_every", "validate_every")
+    # chosen for one task, and not inherited by the next
+    task_keys: ClassVar[tuple[str, ...]] = ("layer_decay", "layer_decay_top", "frozen", "unfreeze", "fresh",
+                                            "keep_best", "patience")
+    # how a run is watched and kept, which changes nothing about what it computes
+    bookkeeping_keys: ClassVar[tuple[str, ...]] = ("threads", "log_every", "validate_every", "checkpoint_every",
+                                                   "keep_checkpoints", "steps")
     laptop_keys = ("optimizer", "schedule")
 
     batch_size: Count  # sequences a step

@@ -25,8 +25,6 @@ from stemma.training.run import read_run
 PIPELINE = "pipeline.toml"  # the plan of several runs below one folder
 ORIGIN = "fine-tuning"  # who set the values that a fine-tune brings
 SECTION = "finetuning"
-# what is chosen for one task
-STRATEGY = ("layer_decay", "layer_decay_top", "frozen", "unfreeze", "fresh", "keep_best", "patience")
 Notice = Callable[[str], None]
 
 
@@ -83,7 +81,8 @@ def outgrown(settings: RecipeSettings) -> list[str]:
     """What a recipe says for its pre-training alone, or said for another fine-tune. (Of few examples some are always
     far harder than the mean, so a loss that jumps means nothing here.)"""
     usual = TrainingSettings.model_fields
-    chosen = [f"training.{key}" for key in STRATEGY if getattr(settings.training, key) != usual[key].default]
+    chosen = [f"training.{key}" for key in TrainingSettings.task_keys
+              if getattr(settings.training, key) != usual[key].default]
     stated = {"corpus.first_phase": settings.corpus.first_phase, "corpus.mixture": settings.corpus.mixture,
               "training.spike_factor": settings.training.spike_factor}
     return [key for key, value in stated.items() if value is not None] + chosen

@@ -17,9 +17,6 @@ from stemma.schema.layers import flatten
 from stemma.training.transplant import transplant
 
 Notice = Callable[[str], None]
-# What makes two networks different in kind: another size or epsilon is adopted from the model to start from, these not.
-STRUCTURE = ("position.kind", "attention.kind", "attention.bias", "attention.segments", "norm.kind", "norm.place",
-             "depth.kind", "transition", "embedding.query", "embedding.norm")
 
 
 def start_from(where: str, wanted: Recipe, corpus: Corpus, notice: Notice) -> tuple[Recipe, Network]:
@@ -60,13 +57,14 @@ def adopt_network(wanted: Recipe, theirs: Recipe, origin: str, generator: bool =
     if generator:
         after.setdefault("generator.layers", None)  # as many as the network: said by leaving it out
     built = [(f"network.{key} = {before.get(key, 'none')}", f"{origin} has {after.get(key, 'none')}")
-             for key in STRUCTURE if before.get(key) != after.get(key)]
+             for key in dict.fromkeys([*wanted.settings.network.stated("structural_keys"),
+                                       *theirs.settings.network.stated("structural_keys")])
+             if before.get(key) != after.get(key)]  # another size or epsilon is adopted from the model to start from
     if built and theirs.name != wanted.name:
         raise UserError(f"{origin} is a {theirs.title} and {wanted.label} is built differently, so its weights have no "
                         f"place in it; train it further as {theirs.name}, or start from another model", built)
-    # may differ without touching a weight; how weights are drawn is asked only of those that are new
-    adjustable = ["dropout", "attention.dropout", "attention.output_dropout", "inner_dropout", "output_dropout",
-                  "initialization.distribution"]
+    # may differ without touching a weight
+    adjustable = [*wanted.settings.network.stated("adjustable_keys")]
     adjustable += [] if after.get("embedding.tasks") else ["embedding.tasks"]  # new vectors beside those that are there
     changed = {key: value for key, value in after.items() if before.get(key) != value and key not in adjustable}
     fought = [(f"network.{key} = {before.get(key)}", f"{origin} has {value}") for key, value in changed.items()
