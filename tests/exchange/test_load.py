@@ -309,3 +309,25 @@ def test_a_run_and_its_model_folder_are_the_same(tmp_path, folder):
     shutil.copy(tmp_path / "run/model/recipe.toml", tmp_path / "run/recipe.toml")
     ids = torch.tensor([[1, 2, 3]])
     assert_close(stemma.load(tmp_path / "run").hidden(ids), stemma.load(tmp_path / "run/model").hidden(ids))
+
+
+def test_a_part_that_computes_a_buffer_is_loaded_with_it(tmp_path, monkeypatch):
+    """Networks are built without memory and filled from the file, which has no such buffer."""
+    from stemma.network.position import Sinusoidal
+
+    real = Sinusoidal.__init__
+
+    def with_buffer(self, width):
+        real(self, width)
+        self.register_buffer("table", self.encode(torch.arange(30), width), persistent=False)
+
+    monkeypatch.setattr(Sinusoidal, "__init__", with_buffer)
+    monkeypatch.setattr(Sinusoidal, "forward", lambda self, ids, positions: self.table[: ids.shape[1]])
+    model = stemma.build("transformer@tiny", 40, ["corpus.sequence_length=16"])
+    stemma.save(model, tmp_path / "m")
+    torch.manual_seed(3)
+    before = torch.get_rng_state()
+    again = stemma.load(tmp_path / "m")
+    assert torch.equal(torch.get_rng_state(), before)
+    ids = torch.arange(1, 9)[None]
+    torch.testing.assert_close(again.logits(ids, decoder_input_ids=ids), model.logits(ids, decoder_input_ids=ids))

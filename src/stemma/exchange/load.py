@@ -231,8 +231,13 @@ def _sentence_limit(folder: Path) -> int | None:
 
 
 def _empty_network(own: Recipe, config: Mapping[str, Any], heads: Mapping[str, HeadSpec]) -> Network:
+    vocabulary = config.get("vocab_size") or own.settings.tokenizer.vocab_size
     with torch.device("meta"):  # no time is spent on random numbers that are replaced at once
-        return Network(own.settings.network, config.get("vocab_size") or own.settings.tokenizer.vocab_size, heads)
+        network = Network(own.settings.network, vocabulary, heads)
+    if not any(True for _ in network.buffers()):
+        return network
+    with torch.random.fork_rng(devices=[]):  # a part computes a buffer when it is built: no file has it
+        return Network(own.settings.network, vocabulary, heads)
 
 
 def _check_tensors(folder: Path, expected: Mapping[str, Tensor], found: Mapping[str, Tensor]) -> None:
