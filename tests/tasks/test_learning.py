@@ -18,7 +18,7 @@ from stemma.tasks.prepare import Task, finetune
 
 LEARNT = {"classify": ("accuracy", 0.9), "pair": ("accuracy", 0.8), "regress": ("pearson", 0.8),
           "choice": ("accuracy", 0.8), "qa": ("f1", 80), "tag": ("f1", 0.8), "rank": ("map", 0.8)}
-LONGER = {"pair": 12, "rank": 12, "tag": 6}  # epochs
+LONGER = {"classify": 8, "pair": 10, "regress": 8, "rank": 8, "tag": 6}  # epochs
 CHANGES = toy_tasks.FAST
 
 

@@ -71,7 +71,7 @@ def test_both_tasks_are_learnt_in_turns_by_adamax(toy, tmp_path):
     result = multitask(plan, toy / "bert", tmp_path / "run", seed=SEED,
                        changes=["training.learning_rate=2e-2", "training.batch_size=16", "training.log_every=1"])
     scores = result["metrics"]["dev"]["tasks"]
-    assert min(scores["first"]["accuracy"], scores["second"]["accuracy"]) > 0.9
+    assert min(scores["first"]["accuracy"], scores["second"]["accuracy"]) > 0.8
 
     log = [json.loads(line) for line in (tmp_path / "run" / "log.jsonl").read_text().splitlines()]
     order = [next(iter(entry["losses"])) for entry in log if "losses" in entry]

@@ -30,7 +30,7 @@ def models(tmp_path_factory):
 @pytest.fixture
 def data(tmp_path) -> Data:
     """Pairs to learn, and others to be judged by: of several words, since every single word must be learnt."""
-    every = sorted(dict.fromkeys(pairs(900, longest=3)), key=lambda pair: " " not in pair[0])
+    every = sorted(dict.fromkeys(pairs(2000, longest=3)), key=lambda pair: " " not in pair[0])
     return one_task({"train": [write_pairs(tmp_path / "train.tsv", every[40:])],
                      "dev": [write_pairs(tmp_path / "dev.tsv", every[:20])],
                      "test": [write_pairs(tmp_path / "test.tsv", every[20:40])]})

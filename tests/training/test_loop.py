@@ -55,7 +55,7 @@ def test_the_loss_falls_below_what_frequencies_know(tmp_path, corpus_folder, dyn
         *SMALL, f"objective.masked_lm.dynamic={dynamic}", "network.width=64", "network.feedforward=128",
         "training.batch_size=32", "training.learning_rate=3e-3", "training.warmup_steps=30", "network.dropout=0.0",
         "network.attention.dropout=0.0"])
-    assert result["validation_loss"] < 0.8 * result["unigram_loss"], result
+    assert result["validation_loss"] < 0.85 * result["unigram_loss"], result
     losses = [entry["loss"] for entry in entries(tmp_path / "run") if "loss" in entry]
     assert losses[0] > 1.3 * result["unigram_loss"] and losses[-1] < 0.9 * result["unigram_loss"]
 
