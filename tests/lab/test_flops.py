@@ -8,8 +8,9 @@ from torch.nn import functional
 from torch.utils.flop_counter import FlopCounterMode
 
 from stemma.corpus.shards import Corpus
-from stemma.lab.flops import CPU_ATTENTION, step_cost
+from stemma.lab.flops import step_cost
 from stemma.lineage import recipe
+from stemma.network.attention.flops import CPU_ATTENTION
 from stemma.objectives import build_network, build_objectives
 from stemma.training.passes import Passes
 from stemma.training.source import adopt_tokenizer

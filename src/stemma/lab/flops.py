@@ -1,12 +1,13 @@
 """What a training step costs, counted while it runs: the multiplications and additions of its matrix products.
 
 torch counts them operator by operator, forward and backward. It knows the fused attention of graphics cards; that of a
-CPU is told to it here. Additions of biases, norms and the optimizer are not matrix products: they are left out, as in
-most papers.
+CPU, and what else it does not know, is stated by the parts of a network (`flop_counts`). Additions of biases, norms and
+the optimizer are not matrix products: they are left out, as in most papers.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,13 +44,13 @@ def step_cost(recipe: Recipe, corpus: Corpus) -> StepCost:
     for step in range(LOOKED_AT):
         used = step / LOOKED_AT
         sorts.setdefault(supply.kind_of(step, supply.length_at(used), used), []).append(step)
-    flops, tokens = 0.0, 0.0
+    flops, tokens, unknown = 0.0, 0.0, unknown_operators(recipe)
     try:
         for steps in sorts.values():
             for step in steps[:EACH]:
                 used = step / LOOKED_AT
                 prepared = supply.take(step, supply.length_at(used), used)
-                with FlopCounterMode(display=False, custom_mapping=CPU_ATTENTION) as counter:
+                with FlopCounterMode(display=False, custom_mapping=unknown) as counter:
                     outcome = passes.train(prepared)
                 passes.remember(prepared.feed, outcome.memory)
                 network.zero_grad(set_to_none=True)
@@ -61,19 +62,7 @@ def step_cost(recipe: Recipe, corpus: Corpus) -> StepCost:
     return StepCost(flops, tokens, network.parameter_count())
 
 
-def _attention(query: Any, key: Any, value: Any, *_: Any, out_shape: Any = None, **__: Any) -> int:
-    """Scores and their mixture: two products. Shapes are (B, heads, places, width)."""
-    batch, heads, queries, width = query
-    keys, mixed = key[2], value[3]
-    return 2 * batch * heads * queries * keys * (width + mixed)
-
-
-def _attention_backward(gradient: Any, query: Any, key: Any, value: Any, *_: Any, out_shape: Any = None,
-                        **__: Any) -> int:
-    """Two gradients for each product of the way forth. That the kernel computes the scores once more is its own affair:
-    a recipe does not become dearer by the way it is computed."""
-    return 2 * _attention(query, key, value)
-
-
-CPU_ATTENTION = {torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: _attention,
-                 torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward: _attention_backward}
+def unknown_operators(recipe: Recipe) -> dict[Any, Callable[..., int]]:
+    """How to count the operators of this network's parts that torch's counter does not know."""
+    return {operator: count for _, part in recipe.settings.network.tables()
+            for operator, count in part.flop_counts().items()}

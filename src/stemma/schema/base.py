@@ -44,6 +44,10 @@ class Settings(BaseModel):
     structural_keys: ClassVar[tuple[str, ...]] = ()  # networks that differ in one have no weights in common
     adjustable_keys: ClassVar[tuple[str, ...]] = ()  # may change when training goes on from a model: no weight notices
 
+    def flop_counts(self) -> Mapping[Any, Callable[..., int]]:
+        """For operators of this part that torch's FLOP counter does not know: a function of their arguments' shapes."""
+        return {}
+
     def conflicts(self) -> Iterator[Conflict]:
         """Values that are fine alone and impossible together, with keys relative to this table."""
         yield from ()

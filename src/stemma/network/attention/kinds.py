@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, Literal
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from stemma.registry import register
 from stemma.schema.parts import FEATURES, AttentionSettings
@@ -19,6 +20,11 @@ class FullAttention(AttentionSettings):
     kind: Literal["full"]
 
     supports: ClassVar[frozenset[str]] = frozenset(FEATURES)
+
+    def flop_counts(self) -> Mapping[Any, Callable[..., int]]:
+        from stemma.network.attention.flops import CPU_ATTENTION
+
+        return CPU_ATTENTION
 
 
 @register("attention", "full", FullAttention)
