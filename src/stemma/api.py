@@ -94,7 +94,8 @@ def build(name: str | Recipe, vocab_size: int | None = None, changes: Sequence[s
     """A model of a recipe with random weights. `vocab_size` None is the published one. Draws from torch's global
     generator: seed that for fixed weights."""
     model = _with_methods(_build.build(name, vocab_size, changes))
-    model.network.to(choose_device(device))
+    if not any(parameter.is_meta for parameter in model.network.parameters()):  # a network that is only counted
+        model.network.to(choose_device(device))
     return model
 
 

@@ -45,7 +45,11 @@ def store(path: Path, content: str | bytes) -> None:
     rule = rule_of(path.name)
     assert rule is not None, f"{path.name} has no rule"
     data = content.encode() if isinstance(content, str) else content
-    _list(path, hashlib.sha256(data).hexdigest(), keep=rule == REWRITTEN)
+    digest = hashlib.sha256(data).hexdigest()
+    listed = _listed(path) if path.with_name(CHECKSUMS).is_file() else {}
+    if path.is_file() and digest in listed.get(path.name, ()) and path.read_bytes() == data:
+        return  # nothing changes
+    _list(path, digest, keep=rule == REWRITTEN)
     write_atomically(path, data)
 
 

@@ -73,7 +73,7 @@ def test_packed_weights_stand_beside_the_network(kind):
     network = network_of(kind).eval()
     before = [dict(vars(module)) for module in network.modules()]
     packed = packed_view(network, 4)
-    linear = [module for module in network.modules() if type(module) is nn.Linear]
+    linear = [module for module in network.modules() if isinstance(module, nn.Linear)]
     assert len(linear) == sum(type(module) is PackedLinear for module in packed.modules()) > 0
     assert not any(type(module) is nn.Linear for module in packed.modules())
     assert_close(logits(packed), logits(network))

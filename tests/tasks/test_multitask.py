@@ -125,9 +125,9 @@ def test_going_on_alone_changes_the_tasks_own_model_only(toy, tmp_path):
 
 
 def test_top_layers_start_afresh_once(toy, tmp_path):
-    tasks = {"first": "classify", "second": "pair"}  # with another head less, another draw
+    tasks = {"first": "classify", "second": "pair"}
     plan = plan_of(toy, tasks, "finetune = true\n[training]\nfresh = 1\nlearning_rate = 1e-12")
-    multitask(plan, toy / "bert", tmp_path / "run", steps=1)
+    multitask(plan, toy / "bert", tmp_path / "run", steps=1, seed=1)  # the model itself was drawn by seed 0
     shared, alone = (load(tmp_path / name).network.state_dict() for name in ("run", "run/tasks/first"))
     begun = load(toy / "bert").network.state_dict()
     top = "encoder.blocks.1."

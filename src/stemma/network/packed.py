@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from stemma.network.heads import TokenScorer
+from stemma.network.initialization import Linear
 from stemma.network.network import Network
 from stemma.network.views import eval_view, view
 
@@ -57,7 +58,8 @@ def packed_view(network: Network, rows: int) -> Network:
 
     def replace(module: nn.Module) -> nn.Module | None:
         # by the exact class: what somebody derives from it may compute something else
-        if type(module) is nn.Linear:
+        if type(module) in (nn.Linear, Linear):
+            assert isinstance(module, nn.Linear)
             return _become(module, PackedLinear, PackedProduct(module.weight, module.bias, rows))
         if type(module) is TokenScorer:
             return _become(module, PackedScorer, PackedProduct(module.table, module.bias, rows))

@@ -27,7 +27,7 @@ RETURNS = {
     "training/loop.py:_clip": "the gradients' norm, which says whether the step is sound",
     "training/loop.py:validate": "the losses on held-out text",
     "network/ragged.py:worth_it": "how much of the batch is padding",
-    "network/stack.py:narrowed": "the most positions that a row wants",
+    "network/stack.py:_narrowed": "the most positions that a row wants",
     "network/recurrent.py:running": "whether any position goes on",
 }
 ONE_STEP = 1e-9  # seconds: a loop that goes on so long takes one step
