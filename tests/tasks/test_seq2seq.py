@@ -46,8 +46,9 @@ def test_every_family_learns_to_translate(tmp_path, models, data, name):
     result = finetune(models(name), data, tmp_path / "run", steps=400, beams=2, seed=SEED,
                       changes=[rate(name), "training.batch_size=8", "training.schedule={kind='linear'}"])
     dev, test = result["metrics"]["dev"], result["metrics"]["test"]
-    assert dev["exact_match"] >= 50 and test["exact_match"] >= 50  # by chance: one in a hundred
-    assert dev["chrf"] > 50 and dev["rouge_l"] > 50 and dev["examples"] == 20
+    # seen (five seeds): 55 to 100 exactly right, where chance has one in a hundred; 91 to 100 of the words
+    assert dev["exact_match"] >= 25 and test["exact_match"] >= 25
+    assert dev["chrf"] > 70 and dev["rouge_l"] > 70 and dev["examples"] == 20
     assert dev["loss"] == result["validation_loss"] < 0.7 < 2 < result["unigram_loss"] < 2.5
     assert dev["signatures"]["bleu"].startswith("nrefs:1|case:mixed") and result["examples_per_second"] > 0
 
