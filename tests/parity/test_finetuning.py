@@ -121,8 +121,8 @@ def test_the_weights_are_those_of_a_plain_loop(tmp_path, kind, monkeypatch):
     before = model.network.state_dict()["embedding.tokens.weight"]
     assert (ours["bert.embeddings.word_embeddings.weight"] - before).abs().max() > 1e-3  # something was learnt
     for name, tensor in theirs.state_dict().items():
-        if kind == "choice" and name == "classifier.bias":
-            continue  # it moves all options alike, so its gradient is rounding
+        if (kind, name) in (("choice", "classifier.bias"), ("qa", "qa_outputs.bias")):
+            continue  # it moves all options, or all positions, alike, so its gradient is rounding
         assert torch.allclose(ours[name], tensor, atol=3e-5, rtol=1e-3), (name, (ours[name] - tensor).abs().max())
 
 
