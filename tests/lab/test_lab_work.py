@@ -16,7 +16,7 @@ from watching import noted
 from stemma.errors import Interrupted, UserError
 from stemma.lab import work
 from stemma.lab.cell_work import own_finetuning
-from stemma.lab.cells import cells_of, distinct
+from stemma.lab.cells import cells_of, distinct, finetuning_of
 from stemma.lab.comparison import allowance_of, compared_variants, tasks_of
 from stemma.lab.experiment import Allowance, Experiment, Variant
 from stemma.lab.results import check_measure
@@ -120,6 +120,16 @@ def test_pre_training_is_shared_where_only_the_fine_tuning_differs(tmp_path):
     assert own_finetuning(cells[0]) == []  # whose model it is
     again = cells[0].variant.recipe.typed(own_finetuning(cells[1]))
     assert again.values["finetuning"] == cells[1].finetuning != cells[0].finetuning
+
+
+def test_a_key_that_came_later_changes_no_number_while_it_has_its_default():
+    """Labs that were made before there was finetuning.style go on."""
+    chosen = recipe("bert@tiny", SMALL)
+    before = {key: value for key, value in chosen.values["finetuning"].items() if key != "style"}
+    assert "style" in chosen.values["finetuning"] and finetuning_of(Variant("now", chosen)) == before
+    asked = finetuning_of(Variant("asked for", chosen.typed(["finetuning.style=gpt"])))
+    assert asked == {**before, "style": "gpt"}
+    assert list(chosen.settings.later_defaults()) == ["finetuning.style"]
 
 
 @pytest.mark.slow

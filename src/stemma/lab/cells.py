@@ -72,7 +72,7 @@ class Cell:
         return None if found is None else str(found.get("why"))
 
     def task_folder(self, task: LabTask) -> Path:
-        return self.folder / TASKS / digest(task_number(task), self.finetuning)
+        return self.folder / TASKS / digest(task_number(task), finetuning_of(self.variant))
 
     def task_scores(self, task: LabTask) -> dict[str, Any] | None:
         return read_json(self.task_folder(task) / SCORES, self.again)
@@ -92,17 +92,24 @@ def cells_of(experiment: Experiment, shared: SharedText, folder: Path) -> list[C
 
 def distinct(cells: Sequence[Cell], tasks: Sequence[LabTask]) -> list[Cell]:
     """One of those that share all work: the pre-training, and where there are tasks the fine-tuning too."""
-    return list({(cell.number, digest(cell.finetuning) if tasks else ""): cell for cell in cells}.values())
+    return list({(cell.number, digest(finetuning_of(cell.variant)) if tasks else ""): cell for cell in cells}.values())
 
 
 def recipe_number(variant: Variant) -> str:
     """Of what the recipe says about the pre-trained model: not its name, nor who set what."""
+    unsaid = ASIDE | set(variant.recipe.settings.later_defaults())
     said = {key: value for key, value in flatten(variant.recipe.values).items()
-            if key not in ASIDE and not key.startswith(f"{FINETUNING}.")}
+            if key not in unsaid and not key.startswith(f"{FINETUNING}.")}
     kind = said["tokenizer.kind"]
     code = plugins.used_by(parts_of(variant.recipe.settings))
     return digest(said | ({"tokenizer.learnt": LEARNT[kind]} if kind in LEARNT else {})
                   | ({"plugins": code} if code else {}))
+
+
+def finetuning_of(variant: Variant) -> dict[str, Any]:
+    """What a number says of how a recipe is fine-tuned."""
+    unsaid = set(variant.recipe.settings.finetuning.later_defaults())
+    return {key: value for key, value in variant.recipe.values[FINETUNING].items() if key not in unsaid}
 
 
 def task_number(task: LabTask) -> str:

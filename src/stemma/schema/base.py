@@ -43,6 +43,8 @@ class Settings(BaseModel):
     one_decision: ClassVar[tuple[tuple[str, ...], ...]] = ()  # groups of keys that change together in an ablation
     structural_keys: ClassVar[tuple[str, ...]] = ()  # networks that differ in one have no weights in common
     adjustable_keys: ClassVar[tuple[str, ...]] = ()  # may change when training goes on from a model: no weight notices
+    later_keys: ClassVar[tuple[str, ...]] = ()  # added after labs had been made: left out of a cell's number while they
+    #                                             have their default, so that those labs go on
 
     def flop_counts(self) -> Mapping[Any, Callable[..., int]]:
         """For operators of this part that torch's FLOP counter does not know: a function of their arguments' shapes."""
@@ -72,6 +74,13 @@ class Settings(BaseModel):
         yield from getattr(self, what)
         for path, table in self.tables():
             yield from (f"{path}.{key}" for key in table.stated(what))
+
+    def later_defaults(self) -> Iterator[str]:
+        """Those of `later_keys`, here and inside, that have their default: a recipe says nothing new by them."""
+        yield from (key for key in self.later_keys
+                    if getattr(self, key) == type(self).model_fields[key].get_default(call_default_factory=True))
+        for path, table in self.tables():
+            yield from (f"{path}.{key}" for key in table.later_defaults())
 
     def decisions(self, prefix: str = "") -> Iterator[tuple[str, ...]]:
         """The groups of keys that this table and those inside it state as `one_decision`."""

@@ -22,6 +22,7 @@ def _usual(slot: str, **keys: Any) -> Any:
 
 class FinetuningSettings(Settings):
     size_keys = ("learning_rate", "width", "epochs", "warmup", "layer_decay")
+    later_keys = ("style",)
 
     optimizer: AnyOptimizer = _usual("optimizer", kind="adamw", epsilon=1e-6)
     learning_rate: Positive = 5e-5  # of a network of this `width`:
