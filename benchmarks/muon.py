@@ -110,7 +110,7 @@ def main() -> None:
         if not options.no_torch:
             peer = loops["Muon, torch's"] = make_loop(folder, "theirs", rows, length, [*common, *MUON])
             peer.optimizer = Peer(peer.optimizer)
-        spent = {name: timed(loop.optimizer, clock) for name, loop in loops.items()}
+        spent = {name: timed(loop.method.optimizer, clock) for name, loop in loops.items()}
         whole: dict[str, list[float]] = {name: [] for name in loops}
         part: dict[str, list[float]] = {name: [] for name in loops}
         for _ in range(options.rounds + 1):

@@ -19,6 +19,7 @@ __version__ = "0.1.0"
 # Where each name lives: "module", or "module:another name". Every verb has a function of its name.
 _HOMES = {
     "Model": "stemma.api", "Recipe": "stemma.lineage", "UserError": "stemma.errors",
+    "Callback": "stemma.training.callbacks",
     "load": "stemma.api", "build": "stemma.api", "save": "stemma.exchange.save", "recipe": "stemma.lineage",
     "tree": "stemma.lineage:family", "show": "stemma.lineage:recipe", "diff": "stemma.lineage",
     "clean": "stemma.text.cleaning.clean", "train_tokenizer": "stemma.text.train",
@@ -34,8 +35,8 @@ _HOMES = {
     "quickstart": "stemma.lab.quickstart.quickstart",
     "use_plugin": "stemma.plugins",
 }
-__all__ = ["Model", "Recipe", "UserError", "ablate", "annotate", "average", "build", "build_corpus", "clean",
-           "cloze", "compare", "diff", "embed", "evaluate", "fill", "finetune", "generate", "inspect", "load",
+__all__ = ["Callback", "Model", "Recipe", "UserError", "ablate", "annotate", "average", "build", "build_corpus",
+           "clean", "cloze", "compare", "diff", "embed", "evaluate", "fill", "finetune", "generate", "inspect", "load",
            "multitask", "overlap", "perplexity", "pipeline", "predict", "pretrain", "prompt", "quickstart",
            "recipe", "resume", "save", "show", "stream", "train_tokenizer", "translate", "tree", "use_plugin"]
 
@@ -61,6 +62,7 @@ if TYPE_CHECKING:
     from stemma.text.cleaning.clean import clean
     from stemma.text.train import train_tokenizer
     from stemma.training.average import average
+    from stemma.training.callbacks import Callback
     from stemma.training.inspect import inspect
     from stemma.training.pretrain import pretrain
 

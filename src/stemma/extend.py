@@ -10,7 +10,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 __all__ = [
-    "VOCABULARY", "AttentionSettings", "Batch", "BodySettings", "ClassHead", "Context", "Count", "DecoderTask",
+    "VOCABULARY", "AttentionSettings", "Batch", "BodySettings", "Callback",
+    "CallbackSettings", "ClassHead", "Context", "Count", "DecoderTask",
     "DecoderTaskSettings", "Draft", "Draw", "Family", "FeedForwardKind", "FullAttention", "Hidden", "Linear",
     "LookupEmbedding", "Natural", "Needs", "Network", "NetworkSettings", "NextToken", "NormKind", "Objective",
     "ObjectiveSettings", "OptimizerSettings", "PackingSettings", "Passage", "Pieces", "PlaceClassifier", "Point",
@@ -23,7 +24,9 @@ _HOMES = {
     "register": "stemma.registry", "UserError": "stemma.errors",
     **dict.fromkeys(("Settings", "Count", "Natural", "Positive", "Probability", "Share"), "stemma.schema.base"),
     **dict.fromkeys(("ObjectiveSettings", "Writing"), "stemma.schema.task"),
-    **dict.fromkeys(("OptimizerSettings", "ScheduleSettings"), "stemma.schema.training"),
+    **dict.fromkeys(("CallbackSettings", "MethodSettings", "OptimizerSettings", "ScheduleSettings"),
+                    "stemma.schema.training"),
+    "Callback": "stemma.training.callbacks",
     **dict.fromkeys(("Objective", "Needs", "Scored", "VOCABULARY"), "stemma.objectives.base"),
     **dict.fromkeys(("AttentionSettings", "BodySettings", "FeedForwardKind", "NormKind", "PositionSettings"),
                     "stemma.schema.parts"),
@@ -68,8 +71,9 @@ if TYPE_CHECKING:
     from stemma.schema.network import NetworkSettings
     from stemma.schema.parts import AttentionSettings, BodySettings, FeedForwardKind, NormKind, PositionSettings
     from stemma.schema.task import ObjectiveSettings, Writing
-    from stemma.schema.training import OptimizerSettings, ScheduleSettings
+    from stemma.schema.training import CallbackSettings, OptimizerSettings, ScheduleSettings
     from stemma.text.readers import Passage, ReaderOptions, whole_document
+    from stemma.training.callbacks import Callback
     from stemma.training.schedules import Point
 
 

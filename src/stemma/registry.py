@@ -34,6 +34,8 @@ BASES = {
     "body": "stemma.schema.parts:BodySettings",
     "optimizer": "stemma.schema.training:OptimizerSettings",
     "schedule": "stemma.schema.training:ScheduleSettings",
+    "method": "stemma.schema.training:MethodSettings",
+    "callback": "stemma.schema.training:CallbackSettings",
     "objective": "stemma.schema.task:ObjectiveSettings",
     "packing": "stemma.schema.corpus:PackingSettings",
     "reader": "stemma.schema.corpus:ReaderKind",
@@ -70,6 +72,8 @@ BUILT_IN: dict[str, dict[str, str]] = {
                                "stemma.training.optimizers"),
     "schedule": dict.fromkeys(("linear", "noam", "cosine", "inverse_sqrt", "constant", "slanted_triangular",
                                "warmup_stable_decay"), "stemma.training.schedules"),
+    "method": {"gradient_descent": "stemma.training.methods"},
+    "callback": {},
 }
 
 

@@ -3,7 +3,8 @@ import pytest
 from making import PACKINGS, corpus_of, packing_of, whole
 
 from stemma.corpus import feed as feed_module
-from stemma.corpus.feed import Feed, Position
+from stemma.corpus.feed import Demand, Feed, Position
+from stemma.corpus.feeds import feed_of
 from stemma.corpus.pieces import Pieces
 from stemma.corpus.shards import Corpus
 from stemma.corpus.view import View
@@ -137,3 +138,19 @@ def test_all_rows_gives_the_beginning_and_no_more_than_asked(view):
     assert feed.all_rows(10**9).rows == len(epoch_of(Feed(view, packing, seed=5)))
     assert feed.position == Position()
     assert np.unique(feed.all_rows(4).row).tolist() == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("kind", ["stream", "full_sentences", "sentence", "contiguous"])
+def test_every_packing_has_a_feed_with_the_same_manners(view, kind):
+    demand = Demand(view, packing_of(view.corpus, kind, 24), seed=3, rows=4, length=24)
+    feed = feed_of(kind).of(demand)
+    taken, batches = 0, feed.batches_in_epoch()
+    while feed.position.epoch == 0:
+        pieces, epochs = feed.take(4)
+        assert pieces.rows == len(epochs)
+        taken += 1
+    assert taken == batches
+    looks = [list(feed_of(kind).held_out(demand, 480, 96)) for _ in range(2)]
+    assert [rows_of(one.pieces) for one in looks[0]] == [rows_of(one.pieces) for one in looks[1]]
+    assert [one.number for one in looks[0]] == sorted({one.number for one in looks[0]}) and len(looks[0]) > 1
+    assert [one.continues for one in looks[0]] == [kind == "contiguous" and n > 0 for n in range(len(looks[0]))]

@@ -25,6 +25,7 @@ from stemma.tasks.pipeline.cache import known_hashes
 from stemma.text.tokenizer import Tokenizer
 from stemma.training.checkpoints import Standing, load_latest, save_checkpoint
 from stemma.training.log import Log
+from stemma.training.optimizer_state import OptimizerState
 from stemma.training.run import read_run
 
 SMALL = ["network.width=32", "network.heads=2", "network.layers=1", "network.feedforward=64",
@@ -242,7 +243,7 @@ def test_the_settings_of_a_tokenizer(tmp_path, tokenizer_folder, content):
     ('{"/etc/hostname": "0"}', "names /etc/hostname, which lies outside")])
 def test_a_damaged_listing_of_a_checkpoint_falls_back_to_the_one_before(tmp_path, content, said):
     network = torch.nn.Linear(2, 2)
-    optimizer = torch.optim.SGD(network.parameters(), 0.1)
+    optimizer = OptimizerState(network, torch.optim.SGD(network.parameters(), 0.1))
     (tmp_path / "outside").write_text("not ours")
     for step in (1, 2):
         save_checkpoint(tmp_path, network, optimizer, Standing(step, 10 * step), keep=2)

@@ -24,8 +24,8 @@ SMALL = ["network.layers=2", "network.width=32", "network.heads=2", "network.fee
 # What a step brings back to the CPU: each makes the program wait for the device, so that each needs a reason.
 RETURNS = {
     "training/passes.py:train": "the losses of a step, all at once",
-    "training/loop.py:_clip": "the gradients' norm, which says whether the step is sound",
-    "training/loop.py:validate": "the losses on held-out text",
+    "training/gradient_descent.py:_clip": "the gradients' norm, which says whether the step is sound",
+    "training/validation.py:look": "the losses on held-out text",
     "network/ragged.py:worth_it": "how much of the batch is padding",
     "network/stack.py:_narrowed": "the most positions that a row wants",
     "network/recurrent.py:running": "whether any position goes on",
@@ -61,7 +61,8 @@ def test_a_step_of_every_recipe(name, tmp_path, text_file):
                 loop.advance(ONE_STEP)
             assert all(parameter.device == device() for parameter in loop.network.parameters())
             with torch.no_grad():  # a wrapper's views are refused in inference mode, so that the mode is left out
-                found = type(loop).validate.__wrapped__(loop)  # type: ignore[attr-defined]
+                look = type(loop.validation).look.__wrapped__  # type: ignore[attr-defined]
+                found = look(loop.validation, loop.course, loop.supply.length_at(loop._used()))
     changed = [key for key, tensor in loop.network.state_dict().items() if not torch.equal(tensor.held, before[key])]
     assert len(changed) > len(before) / 2
     # the last of ernie-2's tasks have no held-out examples in so small a text

@@ -15,7 +15,8 @@ from stemma.errors import CorruptFileError, UserError
 from stemma.network.block import Block
 from stemma.schema.training import AnyOptimizer
 from stemma.training import checkpoints
-from stemma.training.checkpoints import Standing, latest_checkpoint, load_checkpoint, load_latest, save_checkpoint
+from stemma.training.checkpoints import Standing, latest_checkpoint
+from stemma.training.optimizer_state import OptimizerState
 from stemma.training.optimizers import build_optimizer, set_learning_rate
 
 KINDS = ["adamw", "adam", "lamb", "adamax", "adafactor", "stable_adamw", "muon"]
@@ -56,6 +57,18 @@ def make(kind="adamw", seed=0, width=6):
     torch.manual_seed(seed)
     network = Tiny(width, hidden=kind == "muon")
     return network, build_optimizer(network, TypeAdapter(AnyOptimizer).validate_python({"kind": kind}), 1.0)
+
+
+def save_checkpoint(run, network, optimizer, standing, keep):
+    return checkpoints.save_checkpoint(run, network, OptimizerState(network, optimizer), standing, keep)
+
+
+def load_checkpoint(folder, network, optimizer):
+    return checkpoints.load_checkpoint(folder, network, OptimizerState(network, optimizer))
+
+
+def load_latest(run, network, optimizer, notice):
+    return checkpoints.load_latest(run, network, OptimizerState(network, optimizer), notice)
 
 
 def train(network, optimizer, first, last):

@@ -45,6 +45,11 @@ def make_loop(run, corpus, *changes, steps=None, minutes=None, seed=0, told=None
     return Loop(run, chosen, supply, network, budget, seed, (told if told is not None else []).append)
 
 
+def factor(loop):
+    """Of the learning rate, at the next step."""
+    return loop.method.learning_rate.factor(loop.course, loop._used())
+
+
 def entries(run):
     return [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
 
@@ -75,7 +80,7 @@ def test_slices_add_up_to_the_whole_batch(tmp_path, corpus):
 def test_everything_about_the_course_goes_into_a_checkpoint(tmp_path, corpus):
     loop = make_loop(tmp_path, corpus, steps=7)
     loop.train()
-    saved = load_latest(tmp_path, loop.network, loop.optimizer, print)
+    saved = load_latest(tmp_path, loop.network, loop.method, print)
     assert {"step", "tokens", *saved.values} == {field.name for field in fields(Course)}
     then = replace(loop.course, elapsed=saved.values["elapsed"])  # the saving itself took time
     assert Course(saved.step, saved.tokens, **saved.values) == then
@@ -132,14 +137,14 @@ def test_a_warm_up_longer_than_the_budget_is_shortened_and_told(tmp_path, corpus
 def test_a_warm_up_cut_short_by_time_stays_so_after_a_resume(tmp_path, corpus):
     loop = make_loop(tmp_path, corpus, "training.warmup_steps=1000", minutes=1.0)
     loop.course = Course(step=40, tokens=4000, elapsed=9.0, loss=5.0)
-    at_the_top = loop._factor(loop._used())
+    at_the_top = factor(loop)
     assert at_the_top == 1.0 and loop.course.warmup == 41
     loop.course.step, loop.course.elapsed = 80, 30.0
-    later = loop._factor(loop._used())
+    later = factor(loop)
     loop.save()
     resumed = make_loop(tmp_path, corpus, "training.warmup_steps=1000", minutes=1.0)
     resumed._restore()
-    assert resumed._factor(resumed._used()) == later < 0.65
+    assert factor(resumed) == later < 0.65
 
 
 def test_a_decay_by_share_of_the_budget_goes_by_the_clock(tmp_path, corpus):
@@ -149,7 +154,7 @@ def test_a_decay_by_share_of_the_budget_goes_by_the_clock(tmp_path, corpus):
     found = []
     for step, seconds in ((40, 9.0), (50, 20.0), (90, 36.0), (91, 48.0), (500, 59.4)):
         loop.course.step, loop.course.elapsed = step, seconds
-        found.append(loop._factor(loop._used()))
+        found.append(factor(loop))
     assert found == pytest.approx([1.0, 1.0, 1.0, 0.5, 0.025])
 
 
@@ -169,7 +174,7 @@ def test_a_loss_that_is_no_number_stops_before_it_reaches_the_weights(tmp_path, 
     with pytest.raises(UserError, match=r"not a number at step 5; .* state of step 4 saved .*learning_rate"):
         loop.train()
     fresh = make_loop(tmp_path, corpus, steps=10)
-    state = load_latest(tmp_path, fresh.network, fresh.optimizer, print)
+    state = load_latest(tmp_path, fresh.network, fresh.method, print)
     assert state.step == 4
     assert all(torch.equal(value, before[name]) for name, value in fresh.network.state_dict().items())
     assert fresh.train()["steps"] == 10  # the state is good

@@ -8,7 +8,7 @@ from stemma.corpus.build import build_corpus
 from stemma.corpus.shards import Corpus
 from stemma.objectives import Batch, Objective, build_objectives
 from stemma.text.parallel import PairSource
-from stemma.training import supply as supply_module
+from stemma.training import feeds as feeds_module
 from stemma.training.batches import Prepared
 from stemma.training.padding import mostly_padding
 from stemma.training.supply import Supply
@@ -143,7 +143,7 @@ def test_each_phase_has_its_own_batch(make, packing):
 def rows_by_source(supply: Supply, epochs: int) -> list[dict[int, tuple[list[int], list[int], int]]]:
     """For each epoch (all of one length): where A begins -> (input, original, label) of that row."""
     found: list[dict[int, tuple[list[int], list[int], int]]] = [{} for _ in range(epochs)]
-    step, rows = 0, supply._feed(0, 32).all_rows(10**9).rows
+    step, rows = 0, supply.feeds.of(0, 32).all_rows(10**9).rows
     while step * supply.rows_at(32) < epochs * rows:
         draft, _ = supply.draft(step, 32)
         for row in range(draft.rows):
@@ -310,7 +310,7 @@ def test_held_out_text_goes_on_too(make, name):
 
 
 def test_much_held_out_text_is_not_read_to_its_end(make, monkeypatch):
-    monkeypatch.setattr(supply_module, "VALIDATION_TOKENS", 640)
+    monkeypatch.setattr(feeds_module, "VALIDATION_TOKENS", 640)
     for name in MEMORIES:
         batches = make("corpus.validation=0.5", name=name).validation_batches(32)
         assert 640 <= sum(batch.tokens for _, batch in batches) < 640 + 32 * batches[0][1].rows
@@ -375,7 +375,7 @@ def test_a_pair_that_does_not_fit_one_window_is_left_out_where_it_must(make, pai
     widths = [max(prepared.batch.streams["encoder"].ids.shape[1] for prepared in taken(supply, 60, 16))
               for supply in (apart, together)]
     assert widths[0] <= 16 and widths[1] <= 16
-    left_out = [supply._feed(0, 16).left_out for supply in (apart, together)]
+    left_out = [supply.feeds.of(0, 16).left_out for supply in (apart, together)]
     assert left_out[1] > left_out[0]
 
 

@@ -9,11 +9,12 @@ Pairs from several sources may be drawn at rates of one's own choosing, such as 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import Self
 
 import numpy as np
 
-from stemma.corpus.feed import Feed, Position, too_small
+from stemma.corpus.feed import Demand, Feed, HeldOutRows, Position, too_small
 from stemma.corpus.packers import Packing
 from stemma.corpus.pieces import Pieces
 from stemma.corpus.view import View
@@ -51,6 +52,16 @@ class BucketFeed(Feed):
         self.places = places
         self._edges = np.zeros(1, np.int64)  # of the batches in the block that was packed last
         self._groups = None if rates is None else self._members(rates)
+
+    @classmethod
+    def of(cls, demand: Demand) -> Self:
+        return cls(demand.view, demand.packing, demand.seed, demand.rows * demand.length, demand.copies, demand.rates)
+
+    @classmethod
+    def held_out(cls, demand: Demand, tokens: int, at_once: int) -> Iterator[HeldOutRows]:
+        feed = cls(demand.view, demand.packing, demand.seed, min(demand.rows * demand.length, at_once))
+        for number, alike in enumerate(feed.batches(tokens)):
+            yield HeldOutRows(number, alike, False)
 
     def take(self, rows: int = 0) -> tuple[Pieces, np.ndarray]:
         """The next batch, whatever its number of rows, and the epoch (or masked copy) that each row belongs to."""

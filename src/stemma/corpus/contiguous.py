@@ -11,11 +11,13 @@ from A or, every other time, begins at another sentence of the column. The next 
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import NamedTuple, Self
 
 import numpy as np
 
-from stemma.corpus.feed import Position, too_small
+from stemma.corpus.feed import Demand, HeldOutRows, Position, too_small
 from stemma.corpus.packers import Packing
 from stemma.corpus.pieces import Pieces
 from stemma.corpus.view import View
@@ -23,6 +25,7 @@ from stemma.registry import register
 from stemma.schema.corpus import PackingSettings
 
 A, B, PAST = 0, 1, 2  # parts of a row
+SEGMENTS = 4  # windows that a held-out column should have at least, so that a memory comes into play
 ELSEWHERE = 0.5  # how often B does not go on from A, as in the authors' code
 
 
@@ -106,7 +109,11 @@ class ContiguousFeed:
     """Endless batches of a fixed number of rows. A position is (epoch, 0, batch); each epoch begins at the columns'
     beginnings. A text too short for so many columns of one window has fewer, which several rows share."""
 
+    left_out, longest = 0, 0  # whatever is too long is cut
+    first_left_out: int | None = None
+
     def __init__(self, view: View, packing: Packing, seed: int, rows: int, backward: np.ndarray | None = None):
+        self.view = view
         self.packing = packing
         self.seed = seed
         self.rows = rows
@@ -117,6 +124,19 @@ class ContiguousFeed:
         edges = [number * self.text.size // self.distinct for number in range(self.distinct + 1)]
         self.columns = [Column(edges[row % self.distinct], edges[row % self.distinct + 1], bool(self.backward[row]))
                         for row in range(rows)]
+
+    @classmethod
+    def of(cls, demand: Demand) -> Self:
+        return cls(demand.view, demand.packing, demand.seed, demand.rows, demand.backward(demand.rows))
+
+    @classmethod
+    def held_out(cls, demand: Demand, tokens: int, at_once: int) -> Iterator[HeldOutRows]:
+        length, most = demand.length, max(1, tokens // demand.length)
+        size = max(1, min(demand.rows, at_once // length, demand.view.tokens // (SEGMENTS * length)))
+        feed = cls.of(replace(demand, rows=size))
+        for start in range(0, min(most, feed.batches * size), size):
+            continues = feed.continues
+            yield HeldOutRows(start, feed.take(size)[0], continues)
 
     @property
     def continues(self) -> bool:
@@ -130,6 +150,9 @@ class ContiguousFeed:
         if self.packing.paired:
             return 1 + max(0, min(column.size for column in self.columns) - layout.length) // layout.past
         return -(-longest // self.packing.capacity)
+
+    def batches_in_epoch(self) -> int:
+        return self.batches
 
     def take(self, rows: int) -> tuple[Pieces, np.ndarray]:
         """The next batch, and the epoch that each row belongs to."""

@@ -7,7 +7,9 @@ one block again and skips. Batches simply go on over the end of a block or an ep
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple, Protocol, Self
 
 import numpy as np
 
@@ -26,6 +28,55 @@ class Position:
     row: int = 0
 
 
+@dataclass(frozen=True)
+class Demand:
+    """What a feed is made from."""
+
+    view: View
+    packing: Packing
+    seed: int
+    rows: int  # of a step
+    length: int  # of a row
+    copies: int | None = None  # of static data
+    rates: Sequence[float] | None = None  # how often each group of pairs is drawn; None: as often as there are of them
+    backward: Callable[[int], np.ndarray | None] = lambda rows: None  # of so many rows, those read from their end
+
+
+class HeldOutRows(NamedTuple):
+    number: int  # by which their randomness is drawn
+    pieces: Pieces
+    continues: bool  # they go on from the rows before
+
+
+class AnyFeed(Protocol):
+    """What every feed can do, whatever its packing: `corpus/feeds.py` finds the one of a packing."""
+
+    packing: Packing
+    view: View
+    position: Position
+    left_out: int  # documents that are too long for the window
+    first_left_out: int | None  # the first token of the first of them
+    longest: int  # places of the longest row, where rows are counted beforehand
+
+    @classmethod
+    def of(cls, demand: Demand) -> Self: ...
+
+    @classmethod
+    def held_out(cls, demand: Demand, tokens: int, at_once: int) -> Iterator[HeldOutRows]:
+        """About so many tokens of rows for validation, in batches of at most `at_once`; the same each time."""
+
+    @property
+    def continues(self) -> bool:
+        """Whether the rows taken next go on from those taken last."""
+
+    def take(self, rows: int) -> tuple[Pieces, np.ndarray]:
+        """The next rows, and the epoch (or masked copy) that each belongs to. A feed that makes its own batches has
+        its own mind of how many."""
+
+    def batches_in_epoch(self) -> int:
+        """How many batches the first epoch has."""
+
+
 def too_small() -> UserError:
     return UserError("the corpus is too small to make a single example; give more text or set a shorter "
                      "corpus.sequence_length.")
@@ -35,14 +86,28 @@ class Feed:
     """Rows of one packing, from one view. `copies` makes the data static: epoch e packs as epoch e mod copies did."""
 
     continues = False  # rows stand alone: none goes on from one taken before
+    left_out, longest = 0, 0  # whatever is too long is cut
+    first_left_out: int | None = None
 
-    def __init__(self, view: View, packing: Packing, seed: int, copies: int | None = None):
+    def __init__(self, view: View, packing: Packing, seed: int, copies: int | None = None, rows: int = 1):
         self.view = view
         self.packing = packing
         self.seed = seed
         self.copies = copies
+        self.rows = rows
         self.position = Position()
         self._packed: tuple[int, int, Pieces, bool] | None = None
+
+    @classmethod
+    def of(cls, demand: Demand) -> Self:
+        return cls(demand.view, demand.packing, demand.seed, demand.copies, demand.rows)
+
+    @classmethod
+    def held_out(cls, demand: Demand, tokens: int, at_once: int) -> Iterator[HeldOutRows]:
+        size = max(1, min(demand.rows, at_once // demand.length))
+        pieces = cls.of(demand).all_rows(max(1, tokens // demand.length))
+        for start in range(0, pieces.rows, size):
+            yield HeldOutRows(start, pieces.select(np.arange(start, min(start + size, pieces.rows))), False)
 
     def take(self, rows: int) -> tuple[Pieces, np.ndarray]:
         """The next rows, and the epoch (or masked copy) that each belongs to."""
@@ -71,6 +136,14 @@ class Feed:
         """Up to `most` rows from the beginning of epoch 0, for validation."""
         pieces, _ = self._block(0, 0)
         return pieces.select(np.arange(min(most, pieces.rows)))
+
+    def batches_in_epoch(self) -> int:
+        """How many batches epoch 0 has; the others have about as many."""
+        count, block, last = 0, 0, False
+        while not last:
+            pieces, last = self._block(0, block)
+            count, block = count + pieces.rows, block + 1
+        return -(-count // self.rows)
 
     def _draw(self, epoch: int) -> int:
         return epoch if self.copies is None else epoch % self.copies

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
+from pydantic import field_validator
+
 from stemma.schema.base import Count, Natural, Positive, Settings, Slot, limit, number_or
 
 
@@ -32,8 +34,23 @@ class ScheduleSettings(Settings):
     kind: str
 
 
+class MethodSettings(Settings):
+    """What training methods of every kind say of themselves (`training/method.py`)."""
+
+    kind: str
+
+
+class CallbackSettings(Settings):
+    """What callbacks of every kind say of themselves (`training/callbacks.py`)."""
+
+    kind: str
+
+
+GRADIENT_DESCENT = "gradient_descent"
 AnyOptimizer = Annotated[OptimizerSettings, Slot("optimizer")]
 AnySchedule = Annotated[ScheduleSettings, Slot("schedule")]
+AnyMethod = Annotated[MethodSettings, Slot("method")]
+AnyCallback = Annotated[CallbackSettings, Slot("callback")]
 Decay = Annotated[float, limit(lambda x: 0 < x <= 1, "must be greater than 0 and at most 1")]
 
 
@@ -41,7 +58,7 @@ class TrainingSettings(Settings):
     size_keys = ("batch_size", "warmup_steps", "learning_rate", "steps", "checkpoint_every", "validate_every")
     # chosen for one task, and not inherited by the next
     task_keys: ClassVar[tuple[str, ...]] = ("layer_decay", "layer_decay_top", "frozen", "unfreeze", "fresh",
-                                            "keep_best", "patience")
+                                            "keep_best", "patience", "callbacks", "method")
     # how a run is watched and kept, which changes nothing about what it computes
     bookkeeping_keys: ClassVar[tuple[str, ...]] = ("threads", "log_every", "validate_every", "checkpoint_every",
                                                    "keep_checkpoints", "steps")
@@ -72,3 +89,17 @@ class TrainingSettings(Settings):
     # which look at held-out data, one every `validate_every` steps, decides
     keep_best: bool = False  # the weights of the best one are the run's, not the last
     patience: Count | None = None  # the same, and training ends after so many without a better one
+    # what hears of the run's steps, under names of one's own; None: nothing but what a call is given
+    callbacks: dict[str, AnyCallback] | None = None
+    # how a network learns from batches; None: by gradient descent, which is said by leaving it out
+    method: AnyMethod | None = None
+
+    @field_validator("method")
+    @classmethod
+    def _usual_method(cls, value: MethodSettings | None) -> MethodSettings | None:
+        """The usual one is not written down: recipes from before there were others stay what they are."""
+        return None if value is not None and value.kind == GRADIENT_DESCENT else value
+
+    @property
+    def learns_by(self) -> MethodSettings:
+        return self.method or MethodSettings(kind=GRADIENT_DESCENT)

@@ -20,6 +20,7 @@ from stemma.schema.recipe import RecipeSettings
 from stemma.schema.training import TrainingSettings
 from stemma.training import pretrain
 from stemma.training.budget import Budget
+from stemma.training.callbacks import takes_callbacks
 from stemma.training.run import read_run
 
 PIPELINE = "pipeline.toml"  # the plan of several runs below one folder
@@ -29,7 +30,8 @@ Notice = Callable[[str], None]
 
 
 @takes_device
-def resume(out: str | Path, *, device: str | None = None, show: bool = False,
+@takes_callbacks
+def resume(out: str | Path, *, device: str | None = None, callbacks: Sequence[Any] = (), show: bool = False,
            notice: Notice = lambda text: None) -> dict[str, Any]:
     """Go on with any run that was interrupted: a pre-training, a fine-tune up to its scores, or a whole pipeline; on
     the device where it was, unless another one is asked for."""

@@ -32,6 +32,7 @@ from stemma.tasks.learning import SETS, SEVERAL, TOKENIZER, file_of, layout_of, 
 from stemma.tasks.plan_files import Problems, refuse
 from stemma.tasks.prepare import Task, adapted, check_lesson, draw_card, keep, read_sets, tell_lengths
 from stemma.tasks.task_plan import Entry, TaskPlan, read_task_plan
+from stemma.training.callbacks import takes_callbacks
 from stemma.training.checkpoints import latest_checkpoint
 from stemma.training.pretrain import begin
 from stemma.training.pretrain import resume as go_on
@@ -47,10 +48,11 @@ Sets = dict[str, list[Example]]
 
 
 @takes_device
+@takes_callbacks
 def multitask(plan: str | Path, start: str | Path, out: str | Path, *, epochs: float | None = None,
               steps: int | None = None, minutes: float | None = None, seed: int = 0, changes: Sequence[str] = (),
-              reading: Reading = Reading(), overwrite: bool = False, device: str | None = None, show: bool = False,
-              notice: Notice = lambda text: None) -> dict[str, Any]:
+              reading: Reading = Reading(), overwrite: bool = False, device: str | None = None,
+              callbacks: Sequence[Any] = (), show: bool = False, notice: Notice = lambda text: None) -> dict[str, Any]:
     """Teach a model all tasks of a plan; returns what `--json` prints. The length holds for each stage: for all tasks
     together, and for each by itself."""
     told = read_task_plan(plan)

@@ -42,6 +42,7 @@ from stemma.tasks.metrics.entities import scheme_of
 from stemma.tasks.scoring import rehearse, right
 from stemma.tasks.trials import Trials
 from stemma.tasks.trials import work as try_out
+from stemma.training.callbacks import takes_callbacks
 from stemma.training.pretrain import begin
 from stemma.training.run import RECIPE, Plan, Reading
 
@@ -79,11 +80,13 @@ class Task:
 
 
 @takes_device
+@takes_callbacks
 def finetune(task: Task, start: str | Path, out: str | Path, *, epochs: float | None = None, steps: int | None = None,
              minutes: float | None = None, seed: int = 0, changes: Sequence[str] = (), reading: Reading = Reading(),
-             trials: Trials | None = None, overwrite: bool = False, device: str | None = None, show: bool = False,
-             notice: Notice = lambda text: None) -> dict[str, Any]:
-    """Teach a model a task from examples, several times over where there are `trials`; returns what `--json` prints."""
+             trials: Trials | None = None, overwrite: bool = False, device: str | None = None,
+             callbacks: Sequence[Any] = (), show: bool = False, notice: Notice = lambda text: None) -> dict[str, Any]:
+    """Teach a model a task from examples, several times over where there are `trials`; returns what `--json` prints.
+    `callbacks` hear of every step (`stemma.Callback`)."""
     length = Length(epochs, steps, minutes)
     run = Path(out)
     origin = check_places(start, run, overwrite)

@@ -40,6 +40,7 @@ from stemma.text.parallel import Pair, PairSource, read_pairs
 from stemma.text.streams import name_of
 from stemma.text.words import CJK_RUN
 from stemma.training import pretrain
+from stemma.training.callbacks import takes_callbacks
 from stemma.training.run import RECIPE, Plan, Reading, read_result
 from stemma.training.supply import Epoch, Supply
 
@@ -50,10 +51,11 @@ Notice = Callable[[str], None]
 
 
 @takes_device
+@takes_callbacks
 def finetune(start: str | Path, data: Data, out: str | Path, *, epochs: float | None = None, steps: int | None = None,
              minutes: float | None = None, beams: int = 4, seed: int = 0, changes: Sequence[str] = (),
-             reading: Reading = Reading(), overwrite: bool = False, device: str | None = None, show: bool = False,
-             notice: Notice = lambda text: None) -> dict[str, Any]:
+             reading: Reading = Reading(), overwrite: bool = False, device: str | None = None,
+             callbacks: Sequence[Any] = (), show: bool = False, notice: Notice = lambda text: None) -> dict[str, Any]:
     """Train a model on pairs and score what it writes for the held-out ones; returns what `--json` prints."""
     run, length = Path(out), Length(epochs, steps, minutes)
     origin = check_places(start, run, overwrite)

@@ -14,18 +14,18 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
-from torch.optim import Optimizer
 
 from stemma.errors import CorruptFileError, UserError
 from stemma.exchange.weights import aligned
 from stemma.files import CHECKSUMS, folder_atomically, remove_leftovers, verify_checksums
 from stemma.json_files import read_object
+from stemma.training.method import MethodState
 
 WEIGHTS, OPTIMIZER, STATE = "weights.safetensors", "optimizer.safetensors", "state.json"
 MEMORY = "memory.safetensors"  # only where the network carries text from one step to the next
@@ -41,11 +41,21 @@ class Standing:
     memories: dict[str, dict[str, Tensor]] = field(default_factory=dict)  # by feed and layer
 
 
-def save_checkpoint(run: Path, network: nn.Module, optimizer: Optimizer, state: Standing, keep: int) -> Path:
+class Kept(Protocol):
+    """What is kept beside the weights: a training method, or an optimizer's state."""
+
+    def state(self) -> MethodState: ...
+
+    def refusal(self, values: dict[str, Any]) -> str | None: ...
+
+    def restore(self, state: MethodState) -> None: ...
+
+
+def save_checkpoint(run: Path, network: nn.Module, method: Kept, state: Standing, keep: int) -> Path:
     """Write `run/checkpoints/step-N`, then delete all but the newest `keep`."""
     folder = run / "checkpoints" / f"step-{state.step}"
     remove_leftovers(folder.parent)
-    tensors, plain = _optimizer_contents(network, optimizer)
+    tensors, plain = method.state()
     document = {"step": state.step, "tokens": state.tokens, "values": state.values, "optimizer": plain}
     with folder_atomically(folder, overwrite=True) as temporary:
         _write_tensors(temporary / WEIGHTS, dict(_named_tensors(network)))
@@ -76,36 +86,37 @@ def latest_checkpoint(run: Path) -> Path | None:
     return next((folder for folder in newest_first(run) if all((folder / name).is_file() for name in files)), None)
 
 
-def load_latest(run: Path, network: nn.Module, optimizer: Optimizer, notice: Callable[[str], None]) -> Standing | None:
+def load_latest(run: Path, network: nn.Module, method: Kept, notice: Callable[[str], None]) -> Standing | None:
     """Restore the newest good checkpoint and tell of damaged ones; None when there never was one."""
     folders = newest_first(run)
     for folder, older in zip(folders, folders[1:], strict=False):
         try:
-            return _load(folder, network, optimizer, f"going on from {older.name} instead.")
+            return _load(folder, network, method, f"going on from {older.name} instead.")
         except CorruptFileError as error:
             notice(error.message)
     if not folders:
         return None
-    return _load(folders[-1], network, optimizer, f"no other checkpoint is good: delete {run / 'checkpoints'}, and "
+    return _load(folders[-1], network, method, f"no other checkpoint is good: delete {run / 'checkpoints'}, and "
                                                   f"`stemma resume {run}` starts again from step 0.")
 
 
-def load_checkpoint(folder: Path, network: nn.Module, optimizer: Optimizer) -> Standing:
+def load_checkpoint(folder: Path, network: nn.Module, method: Kept) -> Standing:
     """Restore weights, optimizer and counters bit for bit; nothing is touched unless everything is sound."""
-    return _load(folder, network, optimizer, f"delete {folder}, and `stemma resume` goes on from the one before it.")
+    return _load(folder, network, method, f"delete {folder}, and `stemma resume` goes on from the one before it.")
 
 
-def _load(folder: Path, network: nn.Module, optimizer: Optimizer, advice: str) -> Standing:
+def _load(folder: Path, network: nn.Module, method: Kept, advice: str) -> Standing:
     verify_checksums(folder, "the checkpoint", advice, (WEIGHTS, OPTIMIZER, STATE))
     document = read_object(folder / STATE, advice)
     weights = dict(_named_tensors(network))
     with safe_open(folder / WEIGHTS, framework="pt") as saved, torch.no_grad():
         shapes = {name: saved.get_slice(name).get_shape() for name in saved.keys()}  # noqa: SIM118 (not a dictionary)
         _refuse_other_network(folder, weights, shapes)
-        _refuse_other_optimizer(folder, network, optimizer, document["optimizer"])
+        if other := method.refusal(document["optimizer"]):
+            raise UserError(f"the checkpoint {folder} was made with {other}; resume it with the recipe it was made by.")
         for name, tensor in weights.items():
             tensor.copy_(saved.get_tensor(name))
-    _restore_optimizer(network, optimizer, _read_tensors(folder / OPTIMIZER), document["optimizer"])
+    method.restore(MethodState(_read_tensors(folder / OPTIMIZER), document["optimizer"]))
     return Standing(document["step"], document["tokens"], document["values"], _read_memories(folder / MEMORY))
 
 
@@ -126,47 +137,6 @@ def _named_tensors(network: nn.Module) -> Iterator[tuple[str, Tensor]]:
         if id(tensor) not in seen:
             seen.add(id(tensor))
             yield name, tensor
-
-
-def _optimizer_contents(network: nn.Module, optimizer: Optimizer) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """The optimizer as flat tensors ("parameter name/key") and as JSON (numbers, and which names each group has)."""
-    names = _names(network)
-    tensors: dict[str, Tensor] = {}
-    numbers: dict[str, Any] = {}
-    for parameter, state in optimizer.state.items():
-        for key, value in state.items():
-            (tensors if isinstance(value, Tensor) else numbers)[f"{names[parameter]}/{key}"] = value
-    groups = [{"parameters": [names[p] for p in group["params"]],
-               "values": {key: value for key, value in group.items() if _is_numeric(value)}}
-              for group in optimizer.param_groups]
-    return tensors, {"kind": type(optimizer).__name__, "groups": groups, "numbers": numbers}
-
-
-def _restore_optimizer(network: nn.Module, optimizer: Optimizer, tensors: dict[str, Tensor],
-                       plain: dict[str, Any]) -> None:
-    parameters = {name: parameter for parameter, name in _names(network).items()}
-    optimizer.state.clear()
-    for group, saved in zip(optimizer.param_groups, plain["groups"], strict=True):
-        group.update({key: tuple(value) if isinstance(value, list) else value
-                      for key, value in saved["values"].items()})
-    fused = {p for group in optimizer.param_groups if group.get("fused") for p in group["params"]}
-    for path, value in {**tensors, **plain["numbers"]}.items():
-        name, key = path.rsplit("/", 1)
-        parameter = parameters[name]
-        if isinstance(value, Tensor) and (key != "step" or parameter in fused):
-            value = value.to(parameter.device)  # step counters live on the CPU, unless a fused kernel reads them
-        optimizer.state[parameter][key] = value
-
-
-def _names(network: nn.Module) -> dict[Tensor, str]:
-    return {parameter: name for name, parameter in network.named_parameters()}
-
-
-def _is_numeric(value: Any) -> bool:
-    """Rates, betas and the like. Flags are not kept: they say how this machine computes, not what."""
-    if isinstance(value, tuple):
-        return all(_is_numeric(v) for v in value)
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 # ---- files ----
@@ -208,11 +178,3 @@ def _refuse_other_network(folder: Path, wanted: dict[str, Tensor], saved: dict[s
     if problems:
         raise UserError(f"the checkpoint {folder} is of another network; resume it with the recipe it was made by.",
                         problems)
-
-
-def _refuse_other_optimizer(folder: Path, network: nn.Module, optimizer: Optimizer, saved: dict[str, Any]) -> None:
-    names = _names(network)
-    groups = [[names[p] for p in group["params"]] for group in optimizer.param_groups]
-    if saved["kind"] != type(optimizer).__name__ or groups != [group["parameters"] for group in saved["groups"]]:
-        raise UserError(f"the checkpoint {folder} was made with another optimizer ({saved['kind']}, not "
-                        f"{type(optimizer).__name__}, or other groups); resume it with the recipe it was made by.")

@@ -28,4 +28,9 @@ class Course:
     positions: dict[str, list[int]] | None = None
     best: dict[str, Any] | None = None  # the best look at held-out data, where one is chosen (`selection.Best`)
     log: dict[str, Any] | None = None  # how much of log.jsonl is known, and its checksum
+    ended: bool = False  # by a callback, before the budget was used up
     threads: int | None = None  # sums are split over them: with another number the last bits differ
+
+    @property
+    def tokens_per_second(self) -> float:
+        return self.tokens / max(self.seconds, 1e-9)

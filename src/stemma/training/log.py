@@ -6,11 +6,15 @@ import hashlib
 import json
 import math
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from stemma.errors import UserError
 from stemma.files import explain_disk_errors, write_atomically
 from stemma.json_files import parse_object
+from stemma.training.callbacks import Callback, StepReport
+
+if TYPE_CHECKING:
+    from stemma.training.loop import Loop
 
 
 class Log:
@@ -78,6 +82,23 @@ class Log:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+class Logging(Callback):
+    """A line now and then, and one for each look at held-out data."""
+
+    def __init__(self, every: int):
+        self.every = every
+
+    def on_step(self, loop: Loop, report: StepReport) -> None:
+        course = loop.course
+        if course.step % self.every == 0 or course.step == 1:
+            loop.log.write({"step": course.step, "loss": report.loss, "losses": report.losses, **report.details,
+                            "tokens": course.tokens, "seconds": round(course.seconds, 3),
+                            "tokens_per_second": round(course.tokens_per_second, 1)})
+
+    def on_validation(self, loop: Loop, found: dict[str, Any]) -> None:
+        loop.log.write({"step": loop.course.step, "tokens": loop.course.tokens, **found})
 
 
 def _writer_class() -> Any:

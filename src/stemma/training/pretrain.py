@@ -20,6 +20,7 @@ from stemma.stored import store, store_object, verify
 from stemma.text.readers import own_readers
 from stemma.text.tokenizer import Tokenizer
 from stemma.training.budget import Budget
+from stemma.training.callbacks import takes_callbacks
 from stemma.training.run import (
     MODEL,
     RECIPE,
@@ -46,13 +47,15 @@ Work = Callable[[Path, bool, Notice], dict[str, Any]]
 
 
 @takes_device
+@takes_callbacks
 def pretrain(chosen: Recipe | str, corpus: str | Path | Sequence[str], out: str | Path, *, steps: int | None = None,
              tokens: int | None = None, minutes: float | None = None, start: str | Path | None = None, seed: int = 0,
              changes: Sequence[str] = (), reading: Reading | None = None, overwrite: bool = False,
              target: str | Path | Sequence[str] = (), tensorboard: bool = False, device: str | None = None,
-             show: bool = False, notice: Notice = lambda text: None) -> dict[str, Any]:
+             callbacks: Sequence[Any] = (), show: bool = False,
+             notice: Notice = lambda text: None) -> dict[str, Any]:
     """Pre-train a recipe on a corpus or on raw text, with `target` on two files whose lines are pairs; returns what
-    `--json` prints.
+    `--json` prints. `callbacks` are objects that hear of every step (`stemma.Callback`).
 
         stemma.pretrain("bert@tiny", corpus="notes.txt", out="run", steps=1000)["validation_loss"]
     """

@@ -11,12 +11,16 @@ import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from stemma.errors import UserError
 from stemma.files import verify_checksums
 from stemma.network.network import Network
+from stemma.training.callbacks import Callback
 from stemma.training.checkpoints import WEIGHTS, load_weights, save_weights
+
+if TYPE_CHECKING:
+    from stemma.training.loop import Loop
 
 Judge = Callable[[], float]  # how good the network is now: the higher, the better
 
@@ -30,12 +34,18 @@ class Best:
     since: int = 0  # looks that were not better
 
 
-class Selection:
+class Selection(Callback):
     """Without a `judge`, the held-out loss decides."""
 
     def __init__(self, run: Path, network: Network, patience: int | None, judge: Judge | None):
         self.run, self.network, self.patience, self.judge = run, network, patience, judge
         self.best = Best()
+
+    def on_validation(self, loop: Loop, found: dict[str, Any]) -> bool:
+        return self.look(loop.course.step, found)
+
+    def on_checkpoint(self, loop: Loop, folder: Path) -> None:
+        self.tidy()
 
     def look(self, step: int, found: dict[str, Any]) -> bool:
         """Take note of how good the network is after this step; with a judge, its word is added to what was found.

@@ -4,7 +4,7 @@ made again."""
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +34,7 @@ from stemma.tasks.pipeline.report import write
 from stemma.tasks.pipeline.stages import Stages
 from stemma.tasks.pipeline.texts import example_documents, numbered_texts
 from stemma.tasks.prepare import read_sets
+from stemma.training.callbacks import takes_callbacks
 from stemma.training.run import MODEL, RESULT, read_run
 
 REPORT, CONTAMINATION = "report.md", "contamination.json"
@@ -41,8 +42,9 @@ Notice = Callable[[str], None]
 
 
 @takes_device
+@takes_callbacks
 def pipeline(path: str | Path, out: str | Path, *, overwrite: bool = False, device: str | None = None,
-             show: bool = False, notice: Notice = lambda text: None) -> dict[str, Any]:
+             callbacks: Sequence[Any] = (), show: bool = False, notice: Notice = lambda text: None) -> dict[str, Any]:
     """Carry out a plan; in the folder of an earlier one, what is unchanged is reused. Returns what `--json` prints."""
     run, plan = Path(out), read_plan(path)
     known = is_pipeline(run) and not overwrite

@@ -1,0 +1,85 @@
+"""A training method: how a network learns from batches. Gradient descent is one; counting and closed forms are others.
+
+The loop asks it for one step at a time and does everything else: budget, held-out loss, log, checkpoints, resume.
+Whatever a method learns stands in the network, as parameters or buffers, which checkpoints and `model/` hold. What it
+must remember besides (an optimizer's moments) it gives out as `state`.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+from stemma.network.network import Network
+from stemma.schema.recipe import RecipeSettings
+from stemma.training.batches import Prepared
+from stemma.training.budget import Budget
+from stemma.training.course import Course
+from stemma.training.passes import Passes
+
+
+class Broken(Exception):  # noqa: N818  (the loop turns it into `Diverged`, once the state is saved)
+    """A step that must not reach the weights: what the loss did, and what to try instead."""
+
+    def __init__(self, what: str, advice: str):
+        super().__init__(what)
+        self.what, self.advice = what, advice
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What a method works with."""
+
+    network: Network
+    settings: RecipeSettings
+    passes: Passes  # forward and backward, on the run's device and in its precision
+    budget: Budget
+    notice: Callable[[str], None]
+
+
+class Learnt(NamedTuple):
+    """What one step reports."""
+
+    losses: dict[str, float]  # by objective
+    measures: dict[str, float]  # what the network tells of itself
+    details: dict[str, Any]  # for the log: learning rate, gradient norm, ...
+
+
+class MethodState(NamedTuple):
+    """What a checkpoint holds of a method, besides the network."""
+
+    tensors: dict[str, Tensor]
+    values: dict[str, Any]  # JSON, with the `kind` of the method or of its optimizer
+
+
+class Method(ABC):
+    def __init__(self, setup: Setup):
+        self.setup, self.network, self.passes = setup, setup.network, setup.passes
+
+    @abstractmethod
+    def learn(self, prepared: Prepared, course: Course, used: float) -> Learnt:
+        """One step: change the network by what a batch says, when this share of the budget is used. torch's random
+        numbers are seeded by the step, so that a resumed run draws the same."""
+
+    def train(self) -> None:
+        """Bring the network into training mode."""
+        self.network.train()
+
+    def remarks(self) -> str | None:
+        """What is to be told before the first step."""
+        return None
+
+    def state(self) -> MethodState:
+        return MethodState({}, {"kind": type(self).__name__})
+
+    def refusal(self, values: dict[str, Any]) -> str | None:
+        """Why a checkpoint with these values is not one of this method; None: it is."""
+        return None if values["kind"] == type(self).__name__ else \
+            f"another training method ({values['kind']}, not {type(self).__name__})"
+
+    def restore(self, state: MethodState) -> None:  # noqa: B027 (nothing to remember is the usual case)
+        """Go on from what `state` gave."""
