@@ -43,7 +43,7 @@ def tuned(tmp_path_factory, start):
 
 def learner_of(model, **values):
     card = model.card()
-    card = replace(card, values={**card.values, **values})
+    card = replace(card, values={**card.values.to_json(), **values})
     return build_learner(card, layout_of(card, model.needs_tokenizer()))
 
 

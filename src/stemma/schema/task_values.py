@@ -16,6 +16,8 @@ class TaskValues(Settings):
     """What all kinds have in common; each adds its own."""
 
     weight: float = 1.0  # of its loss, among several tasks
+    counts: list[int] = []  # where answers are classes: how often each occurs in the training set, in their order
+    balance: list[float] | str | None = None  # and the weight of each
     dataset: str | None = None  # the named data set that it was learnt from
     language: float | None = None  # weight of the language model's loss beside the task's (GPT's way)
     orders: int = 1  # 2: two texts are read in both orders

@@ -6,17 +6,18 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from stemma.registry import register
+from stemma.schema.task_values import TaskValues
 from stemma.tasks.data.columns import PAIR
 from stemma.tasks.data.examples import Example
 from stemma.tasks.data.reading import Reading
 from stemma.tasks.kinds.base import Columns
-from stemma.tasks.kinds.texts import ClassTask, ClassValues
+from stemma.tasks.kinds.texts import ClassTask
 
 if TYPE_CHECKING:
     from stemma.tasks.template import Template
 
 
-@register("task", "classify", ClassValues)
+@register("task", "classify", TaskValues)
 class Classify(ClassTask):
     idea = "One of several classes for a text."
     number_kind = "regress"

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from stemma.registry import register
-from stemma.tasks.kinds.texts import ClassTask, ClassValues
+from stemma.schema.task_values import TaskValues
+from stemma.tasks.kinds.texts import ClassTask
 
 
-@register("task", "pair", ClassValues)
+@register("task", "pair", TaskValues)
 class Pair(ClassTask):
     idea = "One of several classes for two texts."
     one_text, two_texts = False, True

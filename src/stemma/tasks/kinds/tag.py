@@ -15,7 +15,7 @@ from stemma.tasks.data.examples import Example, TaggedExample
 from stemma.tasks.data.reading import Reading
 from stemma.tasks.data.tags import as_iob2, read_tagged
 from stemma.tasks.kinds.base import Asked, Columns, HeadTask, ReportTable, Said, Span
-from stemma.tasks.kinds.texts import ClassValues, confusion_table, counts_of
+from stemma.tasks.kinds.texts import confusion_table, counts_of
 from stemma.tasks.metrics import entities
 from stemma.tasks.metrics.entities import entity_table, scheme_of
 from stemma.tasks.metrics.labels import confusion
@@ -34,7 +34,7 @@ BILOU = {"L": "E", "U": "S"}  # the letters of BIOES that mean the same
 PLAIN = "plain"  # tags that mark no entities
 
 
-class TagValues(ClassValues):
+class TagValues(TaskValues):
     scheme: str | None = None  # of the training tags: a few sentences may not show it
 
 

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from stemma.errors import UserError
-from stemma.schema.task_values import TaskValues
 from stemma.tasks.data.columns import read_plain
 from stemma.tasks.data.examples import Example, TextExample
 from stemma.tasks.data.reading import Reading
@@ -48,11 +47,6 @@ class TextTask(HeadTask):
             raise UserError(f"{where} should hold two texts with a tab between them; correct it, or give JSON lines "
                             "with text_a and text_b.")
         return TextExample(where, texts, None)
-
-
-class ClassValues(TaskValues):
-    counts: list[int] = []  # of the classes in the training set, in their order
-    balance: list[float] | str | None = None  # weight of each class
 
 
 class ClassTask(TextTask):
