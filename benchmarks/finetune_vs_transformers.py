@@ -113,13 +113,14 @@ class Contest:
 
     def score(self, model: Any) -> float:
         """On the dev set, by the metric that decides; the threshold of no answer is tuned on it for both sides."""
+        from stemma.tasks.kinds import head_task
         from stemma.tasks.learning import predict
-        from stemma.tasks.scoring import best_silence, measure, settle
+        from stemma.tasks.scoring import measure
 
         dev = self.examples["dev"]
         said = predict(model, self.learner, dev)
-        if self.card.values.get("silence"):
-            said = settle(said, best_silence(self.card, dev, said))
+        kind = head_task(self.card.kind)
+        said = kind.settled(kind.tuned(self.card, dev, said), said)
         return float(measure(self.card, dev, said)[self.card.metrics[0]])
 
 

@@ -42,7 +42,8 @@ FAMILY = pytest.mark.parametrize("family", MODELS)
 TEXTS = ["the old clerk copies a letter", "Every scribe forgets seven pages by the window.", "a", "one missing leaf",
          "our neighbour reads", "The printer numbers the margin notes before noon, without a lamp.", "an archive"]
 LABELS = ("no", "yes", "perhaps")
-VALUES = {"counts": [1, 1, 1], "spread": 1.0, "silence": False}
+VALUES = {**dict.fromkeys(("classify", "pair", "tag"), {"counts": [1, 1, 1]}), "regress": {"spread": 1.0},
+          "qa": {"silence": False}}
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +64,7 @@ def finetuned(family: str, kind: str, tokenizers: dict[str, Tokenizer], name: st
     network = Network(start.recipe.settings.network, tokenizer.vocab_size, heads).eval()
     perturb(network, 1)
     corpus = start.recipe.settings.corpus
-    card = Card(name, kind, labels, heads, corpus.single, corpus.pair, 128, ("accuracy",), VALUES)
+    card = Card(name, kind, labels, heads, corpus.single, corpus.pair, 128, ("accuracy",), VALUES.get(kind, {}))
     return Model(start.recipe, tokenizer, network, cards={name: card})
 
 

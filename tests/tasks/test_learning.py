@@ -74,7 +74,7 @@ def test_no_answer_is_learnt_to_be_said(tmp_path, start):
     sets = toy_tasks.write_sets(tmp_path, "qa", 200, 40)
     finetune(Task("qa", sets), start, tmp_path / "run", epochs=4, changes=CHANGES, seed=SEED)
     model = stemma.load(tmp_path / "run")
-    assert model.card().values["silence"] and 0 < model.card().values["threshold"] < 1
+    assert model.card().values.silence and 0 < model.card().values.threshold < 1
     kept = [json.loads(line) for line in (tmp_path / "run" / "dev.jsonl").open()]
     quiet = [line["impossible"] for line in kept if line["prediction"]["answer"] == ""]
     assert len(quiet) >= 5 and sum(quiet) / len(quiet) > 0.7

@@ -3,12 +3,13 @@ Face's classes. Where there is no such class, by what the body's way of reading 
 
 from __future__ import annotations
 
+from stemma import registry
 from stemma.exchange.model import Model
 from stemma.exchange.save import body_of
-from stemma.exchange.task_class import SERVED
+from stemma.exchange.task_class import served_as
 from stemma.network.heads import ClassHead, HeadSpec, Pooler
 from stemma.network.network import POOLER
-from stemma.network.task_heads import SentenceHead, SpanHead
+from stemma.network.task_heads import SentenceHead
 from stemma.schema.corpus import parse_template
 
 LEAST_DROPOUT = 0.1  # before the answer, also where the network was pre-trained without any
@@ -18,14 +19,13 @@ def answer_heads(model: Model, kind: str, classes: int, name: str) -> dict[str, 
     """The heads for a task of this kind, of which the one called `name` answers."""
     usual = model.recipe.settings.network.dropout
     family = body_of(model)
-    task = None if family is None else family.tasks.get(SERVED.get(kind, kind))
+    task = None if family is None else family.tasks.get(served_as(kind))
     if task is not None:
         return task.heads(name, classes, max(task.head.dropout, usual))
     dropout = max(LEAST_DROPOUT, usual)
-    if kind == "tag":
-        return {name: ClassHead(classes, dropout)}
-    if kind == "qa":
-        return {name: SpanHead()}
+    own: dict[str, HeadSpec] | None = registry.get("task", kind).build(kind).heads(name, classes, dropout)
+    if own is not None:
+        return own
     if model.sees.causal:  # who reads from left to right knows most at the last place
         return {name: SentenceHead(classes, "last", None, dropout, bias=False)}
     if parse_template(model.recipe.settings.corpus.single)[-1].name == "start":  # which has read the whole text there

@@ -129,6 +129,7 @@ def _load_family(folder: Path, config: Mapping[str, Any], family: Family, tokeni
     for old, new in family.old_names.items():
         weights = {name.replace(old, new): tensor for name, tensor in weights.items()}
     notices = family.notices(config)
+    kept = recipe(folder / RECIPE, stored=True) if (folder / RECIPE).is_file() else None  # first: it names plug-ins
     card = _own_card(folder, family) or card_of(folder, config, family, notices)
     told = None if card is None else family.answering(card.kind, card.name, card.heads)
     if card is not None and told is not None and set(told.heads_in(config, weights)) == set(card.heads):
@@ -137,8 +138,8 @@ def _load_family(folder: Path, config: Mapping[str, Any], family: Family, tokeni
     check_sizes(folder, family, config, weights, "" if bare else family.prefix)
     heads = family.heads_in(config, weights)
     removed = [key for head in heads for key in family.removes.get(head, ())]
-    if (folder / RECIPE).is_file():
-        own, told_apart = agreed_in_family(folder, family, config, recipe(folder / RECIPE, stored=True))
+    if kept is not None:
+        own, told_apart = agreed_in_family(folder, family, config, kept)
         notices += told_apart
     else:
         own = _recipe_of(family, config, folder, tokenizer, removed)

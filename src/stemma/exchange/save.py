@@ -11,11 +11,11 @@ import torch
 
 from stemma import registry
 from stemma.exchange import families
-from stemma.exchange.cards import write_cards
+from stemma.exchange.cards import parts_of, write_cards
 from stemma.exchange.keys import to_theirs
 from stemma.exchange.model import Model
 from stemma.exchange.table import Family
-from stemma.exchange.task_class import SERVED
+from stemma.exchange.task_class import served_as
 from stemma.exchange.weights import SAFE, write_weights
 from stemma.files import folder_atomically, refuse_non_empty, write_checksums
 from stemma.lineage import Recipe
@@ -31,7 +31,7 @@ def family_of(model: Model) -> Family | None:
     it is saved under our own name. Nobody over there answers several tasks with one body: more heads fit no class.
     Nor does anybody read two texts in both orders."""
     card = next(iter(model.answerable.values()), None)
-    if card is not None and card.values.get("orders", 1) > 1:
+    if card is not None and card.values.orders > 1:
         return None
     facts = (_values(model), _reading(model.recipe), model.network.specs, model.network.kept().keys())
     for family in _likely(model):
@@ -96,7 +96,7 @@ def write_model(model: Model, place: Path) -> None:
         config = {"model_type": family.model_type, "architectures": [family.classes[frozenset(heads)]],
                   **family.config(_values(model))}
         for card in cards.values():
-            config |= family.tasks[SERVED.get(card.kind, card.kind)].config(card)
+            config |= family.tasks[served_as(card.kind)].config(card)
     config["dtype"] = "float32"
     # said even where there is none: what a family takes for granted is a token of its published vocabulary
     roles = {} if model.tokenizer is None else model.tokenizer.roles
@@ -119,7 +119,7 @@ def write_model(model: Model, place: Path) -> None:
     write_weights(place / SAFE, weights)
     (place / "config.json").write_text(json.dumps(config, indent=2) + "\n")
     layout = [] if family is None else [registry.get("family", family.model_type)]
-    (place / RECIPE).write_text(model.recipe.to_toml(layout))
+    (place / RECIPE).write_text(model.recipe.to_toml([*layout, *parts_of(cards.values())]))
 
 
 def _generator_recipe(recipe: Recipe) -> Recipe:

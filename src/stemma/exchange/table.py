@@ -14,7 +14,7 @@ from typing import Any
 
 from stemma.errors import did_you_mean
 from stemma.exchange.keys import Key
-from stemma.exchange.task_class import SERVED, TaskClass
+from stemma.exchange.task_class import TaskClass, served_as
 from stemma.lineage import recipe
 from stemma.network.heads import HeadSpec
 from stemma.schema.layers import flatten
@@ -102,7 +102,7 @@ class Family:
     def answering(self, kind: str, name: str, heads: Mapping[str, HeadSpec]) -> Family | None:
         """This family's table for networks that answer such a task by these heads, and have no others; None if there
         is no such class over there."""
-        task = self.tasks.get(SERVED.get(kind, kind))
+        task = self.tasks.get(served_as(kind))
         if task is None or not task.answers(name, heads):
             return None
         beside = {other: self.heads[other] for other in heads if other != name}

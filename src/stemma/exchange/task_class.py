@@ -6,15 +6,21 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
+from stemma import registry
 from stemma.exchange.cards import Card
 from stemma.exchange.keys import Key, linear
 from stemma.network.heads import ClassHead, HeadSpec, Pooler
 from stemma.network.network import POOLER
 from stemma.network.task_heads import Place, SentenceHead, SpanHead
 
-SERVED = {"pair": "classify", "regress": "classify", "rank": "classify"}  # kinds of task that one class answers
 POOLINGS: Mapping[str, Place] = {"cls": "first", "mean": "mean"}
 NUMBER = "score"  # what a single number is called where every answer has a label
+
+
+def served_as(kind: str) -> str:
+    """The kind of task whose class over there answers this one, too."""
+    served: str | None = registry.get("task", kind).build(kind).served_as
+    return kind if served is None else served
 
 
 @dataclass(frozen=True)
@@ -65,7 +71,7 @@ class TaskClass:
             told[self.dropout] = spec.dropout
         if self.pooling is not None and isinstance(spec, SentenceHead):
             told[self.pooling] = next(theirs for theirs, place in POOLINGS.items() if place == spec.place)
-        single = SERVED.get(card.kind, card.kind) == "classify"
+        single = served_as(card.kind) == "classify"
         if single:
             told["problem_type"] = "single_label_classification" if card.labels else "regression"
         if labels := card.labels or ((NUMBER,) if single else ()):

@@ -24,6 +24,7 @@ from typing import Any, Literal
 from stemma.errors import UserError
 from stemma.schema.base import Settings
 from stemma.schema.corpus import Mixture
+from stemma.tasks.kinds.seq2seq import KIND
 from stemma.tasks.plan_files import Problems, checked, read_toml, refuse
 from stemma.text.parallel import COLUMNS, PairSource, pair_sources
 from stemma.training.run import is_stream
@@ -72,11 +73,11 @@ def one_task(files: dict[str, Sequence[str]], prefix: str = "", columns: str = C
     for name in SETS:
         if f"{name}_target" in files and name not in files:
             raise UserError(f"--{name}-target is the other side of --{name}, which is missing.")
-    sources = {name: _sources("seq2seq", name, files, prefix, columns) for name in SETS if name in files}
+    sources = {name: _sources(KIND, name, files, prefix, columns) for name in SETS if name in files}
     spelled = {key: [str(Path(path).absolute()) for path in paths] for key, paths in files.items()}
     stated = {key: value for key, value, usual in (("prefix", prefix, ""), ("columns", columns, COLUMNS))
               if value != usual}
-    return Data((Task("seq2seq", sources["train"], sources["dev"], sources.get("test", ())),),
+    return Data((Task(KIND, sources["train"], sources["dev"], sources.get("test", ())),),
                 options={**spelled, **stated})
 
 

@@ -11,7 +11,7 @@ the model's, with the one objective that teaches pairs in the way this model wri
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -33,7 +33,9 @@ from stemma.objectives import build_objectives, check_needs
 from stemma.schema.corpus import Mixture
 from stemma.schema.layers import flatten, parse_changes
 from stemma.stored import is_listed, read_lines, store
+from stemma.tasks.facts import WritingFacts
 from stemma.tasks.finetune import ORIGIN, Length, check_places, gentle, layered, with_choices
+from stemma.tasks.kinds.seq2seq import KIND
 from stemma.tasks.mixture import Data
 from stemma.tasks.scores import summary_scores, translation_scores
 from stemma.text.parallel import Pair, PairSource, read_pairs
@@ -72,10 +74,9 @@ def finetune(start: str | Path, data: Data, out: str | Path, *, epochs: float | 
         _hold_out(data, place, reading, notice)
         wanted, epoch = _fitted(wanted, corpus, data, seed, typed, notice)
         wanted, budget = length.fit(wanted, epoch.steps, typed)
-        task = {"kind": "seq2seq", "options": {**(data.options or {}), "beams": beams}, "changes": list(changes),
-                "pairs": epoch.pairs, "steps_in_epoch": epoch.steps, "longest": _longest(corpus, wanted),
-                "metrics": {task.name: task.metric for task in data.tasks}}
-        Plan("corpus", [], budget, seed, origin, reading, corpus.fingerprint, task=task).write(place)
+        facts = WritingFacts(KIND, {**(data.options or {}), "beams": beams}, list(changes), epoch.pairs, epoch.steps,
+                             _longest(corpus, wanted), {task.name: task.metric for task in data.tasks})
+        Plan("corpus", [], budget, seed, origin, reading, corpus.fingerprint, task=facts.to_json()).write(place)
         store(place / RECIPE, wanted.to_toml())
     return pretrain.begin(run, show, notice, score)
 
@@ -196,26 +197,27 @@ def _held_out(run: Path) -> dict[str, list[dict[str, Any]]]:
 def score(run: Path, plan: Plan, model: Model, result: dict[str, Any], notice: Notice) -> dict[str, Any]:
     """What the model writes for the held-out sources, kept beside them in dev.jsonl and test.jsonl, and how good it
     is."""
-    task = plan.task or {}
+    facts = WritingFacts.of(plan)
     metrics: dict[str, Any] = {}
     for name, lines in _held_out(run).items():
         notice(f"writing from {len(lines):,} sources of {name}, to be scored")
         made = translate(model, [line["source"] for line in lines], where=[line["where"] for line in lines],
-                         beams=task["options"]["beams"], max_length_ratio=0, max_extra=task["longest"], crop=True,
+                         beams=facts.options["beams"], max_length_ratio=0, max_extra=facts.longest, crop=True,
                          notice=notice)
         _write_lines(run / f"{name}.jsonl", [line | {"text": one.text} for line, one in zip(lines, made, strict=True)])
         found = {called: _scored([(one.text, line["references"]) for line, one in zip(lines, made, strict=True)
                                   if line["task"] == called]) for called in dict.fromkeys(x["task"] for x in lines)}
         loss = {"loss": result["validation_loss"]} if name == "dev" else {}
-        metrics[name] = loss | (next(iter(found.values())) if len(task["metrics"]) == 1 else _together(found, task))
-    seen = result["steps"] / task["steps_in_epoch"] * task["pairs"]
-    return {"task": task["kind"], "model": plan.start, "metrics": metrics,
+        metrics[name] = loss | (next(iter(found.values())) if len(facts.metrics) == 1
+                                else _together(found, facts.metrics))
+    seen = result["steps"] / facts.steps_in_epoch * facts.pairs
+    return {"task": facts.kind, "model": plan.start, "metrics": metrics,
             "examples_per_second": seen / max(result["seconds"], 1e-9)}
 
 
-def _together(found: dict[str, dict[str, Any]], task: dict[str, Any]) -> dict[str, Any]:
+def _together(found: dict[str, dict[str, Any]], metrics: Mapping[str, str]) -> dict[str, Any]:
     """The scores of each task, and the mean of those that count."""
-    counting = [scores[task["metrics"][name]] for name, scores in found.items()]
+    counting = [scores[metrics[name]] for name, scores in found.items()]
     return {"mean": sum(counting) / len(counting), "tasks": found}
 
 

@@ -30,7 +30,7 @@ from stemma.network.network import POOLER
 from stemma.objectives.base import VOCABULARY
 from stemma.schema.base import BelowOne, Count, Positive, Settings
 from stemma.tasks.data.datasets import kind_of
-from stemma.tasks.data.examples import KINDS
+from stemma.tasks.kinds import example_kinds, head_task
 from stemma.tasks.metrics import check_metrics
 from stemma.tasks.plan_files import Problems, checked, read_toml, refuse
 
@@ -130,8 +130,8 @@ def _conflicts(entry: Entry) -> Problems:
     try:
         kind = kind_of(entry.called)
         if entry.kind and kind != entry.kind:
-            raise UserError(f"must be one of {', '.join(KINDS)}; a data set's name belongs to dataset.")
-        if entry.dataset in KINDS:
+            raise UserError(f"must be one of {', '.join(example_kinds())}; a data set's name belongs to dataset.")
+        if entry.dataset in example_kinds():
             raise UserError("is a kind of task and no data set; write it as kind.")
     except UserError as error:
         return [(f".{'kind' if entry.kind else 'dataset'} = {entry.called}", error.message)]
@@ -142,11 +142,11 @@ def _conflicts(entry: Entry) -> Problems:
         found.append((".metric", " ".join([error.message, *(what for _, what in error.problems)])))
     if entry.columns and entry.dataset:
         found.append((".columns", f"the columns of {entry.dataset} are known and cannot be renamed"))
-    if entry.head == "san" and kind != "pair":
+    if entry.head == "san" and not head_task(kind).two_text_heads:
         found.append((".head = san", f"reads two texts to tell their class, and this task is of kind {kind}"))
     if entry.steps is not None and entry.head != "san":
         found.append((f".steps = {entry.steps}", 'are those of head = "san"'))
-    if entry.dropout is not None and kind == "qa":
+    if entry.dropout is not None and not head_task(kind).head_dropout:
         found.append((f".dropout = {entry.dropout}", "the head that finds answers has none"))
     return found
 
