@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from stemma import registry
+from stemma.corpus.sides import ENCODER
 from stemma.json_files import damage, read_object
 from stemma.network.heads import HeadSpec
 
@@ -44,6 +45,11 @@ class Card:
                  for name, told in stored["heads"].items()}
         known = {item.name: stored[item.name] for item in fields(cls)}
         return cls(**{**known, "labels": tuple(stored["labels"]), "metrics": tuple(stored["metrics"]), "heads": specs})
+
+
+def stack_of(card: Card) -> str:
+    """The stack whose output the head reads."""
+    return str(card.values.get("stack", ENCODER))
 
 
 def write_cards(folder: Path, cards: Mapping[str, Card]) -> None:

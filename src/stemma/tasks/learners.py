@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stemma.exchange.cards import Card
+from stemma.exchange.cards import Card, stack_of
 from stemma.network.san import SanHead
 from stemma.tasks.gpt_style import LanguageLearner
 from stemma.tasks.layout import RowLayout
@@ -16,6 +16,7 @@ from stemma.tasks.tagging import TagLearner
 def build_learner(card: Card, layout: RowLayout, seed: int = 0) -> Learner:
     learner = _of_kind(card, layout, seed)
     learner.weight = card.values.get("weight", 1.0)
+    learner.stack = stack_of(card)
     if isinstance(learner, ClassLearner | NumberLearner):
         learner.orders = card.values.get("orders", 1)
     if "language" not in card.values:

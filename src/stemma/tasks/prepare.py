@@ -13,10 +13,12 @@ from typing import Any
 
 import numpy as np
 
+from stemma.corpus.sides import ENCODER
 from stemma.device import takes_device
 from stemma.errors import UserError
-from stemma.exchange.answers import answer_heads
-from stemma.exchange.cards import Card
+from stemma.exchange.answers import answer_heads, answering_stack
+from stemma.exchange.cards import Card, stack_of
+from stemma.exchange.layouts import templates_of
 from stemma.exchange.load import load
 from stemma.exchange.model import Model
 from stemma.files import folder_atomically, write_checksums
@@ -105,6 +107,8 @@ def finetune(task: Task, start: str | Path, out: str | Path, *, epochs: float | 
     lesson = lesson_of(learner, examples, wanted.settings.training.batch_size)
     check_lesson(lesson, card, examples, str(task.files["train"]))
     tell_lengths(lesson, card, notice)
+    if model.decodes and stack_of(card) == ENCODER:
+        wanted = encoder_alone(wanted)
     wanted, budget = length.fit(wanted, len(batches_of(lesson.train, lesson.batch_size, None)), typed)
     facts = {"kind": card.kind, "name": task.name, "options": task.options(), "cards": {SINGLE: card.to_json()},
              "changes": list(changes), "vocabulary": vocabulary_of(model), "batch_size": lesson.batch_size}
@@ -138,6 +142,12 @@ def adapted(model: Model, typed: Sequence[str] = (), brought: Mapping[str, Any] 
     if frozen not in ("all", settings.network.all_layers + 1):  # with no layer left to learn, there is nothing to decay
         changes |= layered(settings)
     return chosen.with_changes(changes, ORIGIN).typed(rest)
+
+
+def encoder_alone(wanted: Recipe) -> Recipe:
+    """The recipe of the encoder of an encoder-decoder, for a task that only reads: nothing writes any more."""
+    gone = [f"objective.{name}" for name in wanted.settings.objective]
+    return wanted.with_changes({"remove": ["network.decoder", *gone]}, ORIGIN)
 
 
 def vocabulary_of(model: Model) -> int:
@@ -199,9 +209,7 @@ def draw_card(task: Task, examples: Mapping[str, Sequence[Example]], model: Mode
               like_gpt: bool = False) -> Card:
     """What the model will answer with, and by which rules its inputs are laid out."""
     kind, train = task.kind, examples["train"]
-    if model.decodes:
-        raise UserError(f"a {model.recipe.title} model answers by writing, with its decoder; teach it this task as "
-                        "text, with `stemma finetune seq2seq`.")
+    stack = answering_stack(model, kind, wanted.settings.finetuning.stack)
     metrics = tuple(task.metrics) or (DATASETS[task.name].metrics if task.name in DATASETS else METRICS[kind])
     labels = labels_for(task, train) if kind in ("classify", "pair", "tag") else []
     values = dict(task.values)
@@ -224,12 +232,14 @@ def draw_card(task: Task, examples: Mapping[str, Sequence[Example]], model: Mode
         values["balance"] = class_weights(values["balance"], kind, labels, values.get("counts", []))
     if kind == "regress":
         values["spread"] = float(np.std([right(kind, example) for example in train]))
-    corpus = wanted.settings.corpus
-    single, pair = (GPT_SINGLE, GPT_PAIR) if like_gpt else (corpus.single, corpus.pair)
+    if model.decodes:
+        values["stack"] = stack
+    single, pair = (GPT_SINGLE, GPT_PAIR) if like_gpt else templates_of(wanted.settings.corpus, model.tokenizer)
     values |= card_values(task.name, train) if like_gpt else {}
     longest = window(wanted, LONGEST_QUESTION if kind == "qa" else None)
-    heads: Mapping[str, HeadSpec] = answer_heads(model, kind, len(labels) or 1, name) if task.features is None else \
-        {name: feature_head(wanted.settings.network, kind, len(labels), task.features)}
+    heads: Mapping[str, HeadSpec] = answer_heads(model, kind, len(labels) or 1, name, stack) \
+        if task.features is None else \
+        {name: feature_head(wanted.settings.network, kind, len(labels), task.features, stack)}
     return Card(name, kind, tuple(labels), heads, single, pair, longest, metrics, values)
 
 
