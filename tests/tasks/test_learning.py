@@ -144,11 +144,3 @@ def test_questions_without_answers_do_not_suit_squad_1(tmp_path, start):
     files = {name: tmp_path / f"{name}.json" for name in ("train", "dev")}
     with pytest.raises(UserError, match="SQuAD 1.1 does not know"):
         finetune(Task("squad", files), start, tmp_path / "run", steps=1)
-
-
-def test_a_model_that_writes_is_pointed_to_text(tmp_path):
-    import toy_pairs
-
-    toy_pairs.save_model(tmp_path / "bart", "bart")
-    with pytest.raises(UserError, match="finetune seq2seq"):
-        finetune(Task("classify", toy_tasks.write_sets(tmp_path, "classify", 20)), tmp_path / "bart", tmp_path / "run")

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from stemma import registry
+from stemma.corpus.sides import ENCODER
 from stemma.json_files import damage, read_object
 from stemma.network.heads import HeadSpec
 from stemma.schema.task_values import values_of
@@ -61,6 +62,12 @@ def parts_of(cards: Iterable[Card]) -> list[registry.Registered]:
         heads = (registry.find("head", type(spec).__name__) for spec in card.heads.values())
         found += [registry.get("task", card.kind), *(head for head in heads if head is not None)]
     return found
+
+
+def stack_of(card: Card) -> str:
+    """The stack whose output the head reads."""
+    stack: str | None = card.values.stack
+    return stack or ENCODER
 
 
 def write_cards(folder: Path, cards: Mapping[str, Card]) -> None:

@@ -10,10 +10,12 @@ from typing import Any, cast
 from stemma import registry
 from stemma.errors import CorruptFileError
 from stemma.exchange.cards import ALONE, Card
+from stemma.exchange.layouts import templates_of
 from stemma.exchange.table import Config, Family
 from stemma.exchange.task_class import POOLINGS, TaskClass
 from stemma.lineage import Recipe, recipe
 from stemma.network.task_heads import SentenceHead
+from stemma.text.tokenizer import Tokenizer
 
 SEVERAL = "multi_label_classification"  # any number of labels may be right at once; no task here asks so
 
@@ -38,13 +40,15 @@ def card_of(folder: Path, config: Config, family: Family, notices: list[str]) ->
         heads[ALONE] = replace(cast(SentenceHead, heads[ALONE]), place=place)
     usual = recipe(family.recipe).settings.corpus
     return Card(ALONE, kind, tuple(labels), heads, usual.single, usual.pair, usual.sequence_length, (),
-                registry.get("task", kind).build(kind).unseen_values(labels))
+                registry.get("task", kind).build(kind).unseen_values(labels)
+                | ({"stack": task.stack} if family.decodes else {}))
 
 
-def laid_out(card: Card, own: Recipe) -> Card:
+def laid_out(card: Card, own: Recipe, tokenizer: Tokenizer | None) -> Card:
     """The same for a model of this recipe: texts as long as it reads, between the tokens that it knows."""
     corpus = own.settings.corpus
-    return replace(card, single=corpus.single, pair=corpus.pair, longest=corpus.sequence_length)
+    single, pair = templates_of(corpus, tokenizer)
+    return replace(card, single=single, pair=pair, longest=corpus.sequence_length)
 
 
 def _labels(folder: Path, config: Config) -> list[str]:

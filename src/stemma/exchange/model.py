@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
+from stemma.corpus.sides import DECODER, ENCODER
 from stemma.errors import UserError, did_you_mean
 from stemma.exchange.cards import Card
 from stemma.lineage import Recipe
@@ -105,6 +106,17 @@ class Model:
                             f"written so far, after {self.recipe.settings.corpus.decoder_start}.")
         self._check(decoder_input_ids, None)
         return {**streams, "decoder": Stream(decoder_input_ids, Causal()).to(self.device)}
+
+    def answering_streams(self, input_ids: Tensor, attention_mask: Tensor | None = None,
+                          token_type_ids: Tensor | None = None, stack: str = ENCODER) -> dict[str, Stream]:
+        """What each part reads where this stack answers a task: a decoder the same text, shifted right by one position
+        behind its start token, so that its last hidden state has seen all of the text."""
+        streams = {ENCODER: self.inputs_of(input_ids, attention_mask, token_type_ids)}
+        if stack == DECODER:
+            shifted = input_ids.roll(1, dims=1)
+            shifted[:, 0] = self.needs_tokenizer().role(self.recipe.settings.corpus.decoder_start)
+            streams[DECODER] = Stream(shifted, Causal()).to(self.device)  # padding comes last, where nobody sees it
+        return streams
 
     @torch.no_grad()
     def hidden(self, input_ids: Tensor, attention_mask: Tensor | None = None, token_type_ids: Tensor | None = None,

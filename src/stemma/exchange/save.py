@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Container, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import torch
 
 from stemma import registry
 from stemma.exchange import families
-from stemma.exchange.cards import parts_of, write_cards
+from stemma.exchange.cards import parts_of, stack_of, write_cards
 from stemma.exchange.keys import to_theirs
 from stemma.exchange.model import Model
 from stemma.exchange.table import Family
@@ -35,7 +36,7 @@ def family_of(model: Model) -> Family | None:
         return None
     facts = (_values(model), _reading(model.recipe), model.network.specs, model.network.kept().keys())
     for family in _likely(model):
-        told = family if card is None else family.answering(card.kind, card.name, card.heads)
+        told = family if card is None else family.answering(card.kind, card.name, card.heads, stack_of(card))
         if told is not None and told.fits(*facts):
             return told
     return None
@@ -45,7 +46,8 @@ def body_of(model: Model) -> Family | None:
     """The family that this network is one of, whatever heads it has."""
     names = {name for name in model.network.kept() if not name.startswith("heads.")}
     values, sees = _values(model), _reading(model.recipe)
-    return next((family for family in _likely(model) if family.fits(values, sees, {}, names)), None)
+    bodies = (replace(family, classes={**family.classes, frozenset(): ""}) for family in _likely(model))
+    return next((family for family in bodies if family.fits(values, sees, {}, names)), None)
 
 
 def _likely(model: Model) -> Iterator[Family]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 from stemma import registry
+from stemma.corpus.sides import ENCODER
 from stemma.exchange.cards import Card
 from stemma.exchange.keys import Key, linear
 from stemma.network.heads import ClassHead, HeadSpec, Pooler
@@ -34,6 +35,8 @@ class TaskClass:
     otherwise: str | float = 0.0  # the same where nothing is said: the name of another setting, or its value
     pooling: str | None = None  # what config.json calls the place that a text is judged by, where that can be chosen
     holds: Mapping[str, Any] = field(default_factory=dict)  # what config.json says, or leaves unsaid, of such a head
+    stack: str = ENCODER  # whose output is read; the class of an encoder-decoder that reads the encoder has no decoder
+    prefix: str | None = None  # the body's name inside this class, where it is not the family's
 
     def heads(self, name: str, classes: int, dropout: float) -> dict[str, HeadSpec]:
         """The heads of a task of so many classes, of which the one called `name` answers."""

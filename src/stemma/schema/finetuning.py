@@ -34,6 +34,9 @@ class FinetuningSettings(Settings):
     layer_decay: Decay | None = None  # as in [training]
     layer_decay_top: Count | None = None
     style: Literal["plain", "gpt"] = "plain"  # how a task is put to the model: gpt as the paper of 2018 does it
+    # which stack of an encoder-decoder answers: a decoder that reads the same text again (BART, arXiv:1910.13461,
+    # section 3), or the encoder alone; None: as the family's own classes have it, and otherwise the decoder
+    stack: Literal["encoder", "decoder"] | None = None
     # a text that is too long for a question's row is read in windows:
     stride: Count = 128  # tokens from the start of one to the start of the next (BERT's doc_stride)
     overlap: Natural | None = None  # or tokens that two of them share (the `stride` of Hugging Face tokenizers)

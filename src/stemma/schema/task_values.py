@@ -22,6 +22,8 @@ class TaskValues(Settings):
     language: float | None = None  # weight of the language model's loss beside the task's (GPT's way)
     orders: int = 1  # 2: two texts are read in both orders
 
+    stack: str | None = None  # of a model with two stacks: the one whose output the head reads
+
     def to_json(self) -> dict[str, Any]:
         return self.model_dump(exclude_unset=True)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from stemma.corpus.sides import DECODER, ENCODER
 from stemma.errors import UserError, did_you_mean
 from stemma.network.features import FeatureHead
 from stemma.schema.network import NetworkSettings
@@ -14,7 +15,7 @@ LAYERS = ("all", "last4", "concat4", "last", "before-last", "embedding")  # thos
 CHANGES: dict[str, Any] = {"training.frozen": "all", "training.learning_rate": 1e-3}
 
 
-def feature_head(network: NetworkSettings, kind: str, classes: int, layers: str) -> FeatureHead:
+def feature_head(network: NetworkSettings, kind: str, classes: int, layers: str, stack: str = ENCODER) -> FeatureHead:
     """The head for a task of this kind; refuses what cannot be."""
     read = head_task(kind).features
     if read is None:
@@ -25,8 +26,9 @@ def feature_head(network: NetworkSettings, kind: str, classes: int, layers: str)
                         f'{did_you_mean(layers, LAYERS)}')
     if network.depth.one_block:
         raise UserError("--features mixes layers, and a network of recurrent depth has a single one; leave it out.")
-    few = min(4, network.layers)
-    counts = {"all": network.layers + 1, "last4": few, "concat4": few}
-    above = {"before-last": 1, "embedding": network.layers}
+    height = network.decoder.layers if stack == DECODER and network.decoder is not None else network.layers
+    few = min(4, height)
+    counts = {"all": height + 1, "last4": few, "concat4": few}
+    above = {"before-last": 1, "embedding": height}
     return FeatureHead(classes, counts.get(layers, 1), each=read == "token", above=above.get(layers, 0),
                        joined=layers == "concat4")

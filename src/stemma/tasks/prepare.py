@@ -11,10 +11,12 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from stemma.corpus.sides import ENCODER
 from stemma.device import takes_device
 from stemma.errors import UserError
-from stemma.exchange.answers import answer_heads
-from stemma.exchange.cards import Card, parts_of
+from stemma.exchange.answers import answer_heads, answering_stack
+from stemma.exchange.cards import Card, parts_of, stack_of
+from stemma.exchange.layouts import templates_of
 from stemma.exchange.load import load
 from stemma.exchange.model import Model
 from stemma.files import folder_atomically, write_checksums
@@ -109,6 +111,8 @@ def finetune(task: Task, start: str | Path, out: str | Path, *, epochs: float | 
     lesson = lesson_of(learner, examples, wanted.settings.training.batch_size)
     check_lesson(lesson, card, examples, str(task.files["train"]))
     tell_lengths(lesson, card, notice)
+    if model.decodes and stack_of(card) == ENCODER:
+        wanted = encoder_alone(wanted)
     wanted, budget = length.fit(wanted, len(batches_of(lesson.train, lesson.batch_size, None)), typed)
     facts = HeadFacts(card.kind, task.options() | (trials.options() if trials else {}), list(changes),
                       {SINGLE: card.to_json()}, vocabulary_of(model), lesson.batch_size, task.name,
@@ -141,6 +145,12 @@ def adapted(model: Model, typed: Sequence[str] = (), brought: Mapping[str, Any] 
     if frozen not in ("all", settings.network.all_layers + 1):  # with no layer left to learn, there is nothing to decay
         changes |= layered(settings)
     return chosen.with_changes(changes, ORIGIN).typed(rest)
+
+
+def encoder_alone(wanted: Recipe) -> Recipe:
+    """The recipe of the encoder of an encoder-decoder, for a task that only reads: nothing writes any more."""
+    gone = [f"objective.{name}" for name in wanted.settings.objective]
+    return wanted.with_changes({"remove": ["network.decoder", *gone]}, ORIGIN)
 
 
 def vocabulary_of(model: Model) -> int:
@@ -202,9 +212,7 @@ def draw_card(task: Task, examples: Mapping[str, Sequence[Example]], model: Mode
               like_gpt: bool = False) -> Card:
     """What the model will answer with, and by which rules its inputs are laid out."""
     kind, train = head_task(task.kind), examples["train"]
-    if model.decodes:
-        raise UserError(f"a {model.recipe.title} model answers by writing, with its decoder; teach it this task as "
-                        "text, with `stemma finetune seq2seq`.")
+    stack = answering_stack(model, task.kind, wanted.settings.finetuning.stack)
     dataset = DATASETS.get(task.name)
     metrics = tuple(task.metrics) or (kind.usual if dataset is None else dataset.metrics)
     labels = labels_for(task, train) if kind.has_classes else []
@@ -220,13 +228,14 @@ def draw_card(task: Task, examples: Mapping[str, Sequence[Example]], model: Mode
         values["counts"] = [counts.get(label, 0) for label in labels]
     if "balance" in values:
         values["balance"] = class_weights(values["balance"], task.kind, labels, values.get("counts", []))
-    corpus = wanted.settings.corpus
-    single, pair = (GPT_SINGLE, GPT_PAIR) if like_gpt else (corpus.single, corpus.pair)
+    if model.decodes:
+        values["stack"] = stack
+    single, pair = (GPT_SINGLE, GPT_PAIR) if like_gpt else templates_of(wanted.settings.corpus, model.tokenizer)
     values |= card_values(task.name, train) if like_gpt else {}
     longest = window(wanted, kind.window)
     network = wanted.settings.network
-    heads: Mapping[str, HeadSpec] = {name: feature_head(network, task.kind, len(labels), task.features)} \
-        if task.features is not None else answer_heads(model, task.kind, len(labels) or 1, name)
+    heads: Mapping[str, HeadSpec] = {name: feature_head(network, task.kind, len(labels), task.features, stack)} \
+        if task.features is not None else answer_heads(model, task.kind, len(labels) or 1, name, stack)
     more = tuple(extended(pair, texts, segments_of(network)) for texts in range(3, kind.texts + 1))
     return Card(name, task.kind, tuple(labels), heads, single, pair, longest, metrics, values, more)
 
