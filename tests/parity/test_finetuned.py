@@ -190,7 +190,7 @@ def test_gradients_of_two_stacks(tmp_path, family, kind):
     told = {name: torch.zeros_like(each) if each.grad is None else each.grad for name, each in other.named_parameters()}
     found = {name: torch.zeros_like(each) if each.grad is None else each.grad for name, each in ours.named_parameters()}
     card = model.card()
-    table = families()[family].answering(card.kind, card.name, card.heads, card.values["stack"])
+    table = families()[family].answering(card.kind, card.name, card.heads, card.values.stack)
     for name, gradient in to_ours(table.keys(card.heads, found, bare=False), told, found).items():
         largest = float(gradient.abs().max().clamp(min=1e-3))
         torch.testing.assert_close(found[name] / largest, gradient / largest, atol=2e-4, rtol=0, msg=f"{name} differs")
