@@ -105,11 +105,10 @@ class Contest:
     def factor(self, updates: int) -> float:
         """The share of the learning rate after so many updates. Ours begins at 1 / warm-up, where transformers' linear
         schedule spends its first update on a learning rate of 0; here both sides have ours."""
-        from stemma.schema.training import LinearSchedule
-        from stemma.training.schedules import factor
+        from stemma.training.schedules import Linear, factor
 
         steps, warmup = self.steps(), self.warmup()
-        return factor(LinearSchedule(kind="linear"), updates + 1, warmup, updates / steps, max(warmup - 1, 0) / steps)
+        return factor(Linear(kind="linear"), updates + 1, warmup, updates / steps, max(warmup - 1, 0) / steps)
 
     def score(self, model: Any) -> float:
         """On the dev set, by the metric that decides; the threshold of no answer is tuned on it for both sides."""
