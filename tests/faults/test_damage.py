@@ -21,7 +21,7 @@ from stemma.errors import CorruptFileError, UserError
 from stemma.files import CHECKSUMS, read_checksums, write_checksums
 from stemma.lab.quickstart.quickstart import Stages, Wishes
 from stemma.stored import APPENDED, ONCE, RULES, list_finished, rule_of, store, verify
-from stemma.tasks.pipeline.cache import known_hashes
+from stemma.tasks.pipeline.pipeline import _ledger
 from stemma.text.tokenizer import Tokenizer
 from stemma.training.checkpoints import Standing, load_latest, save_checkpoint
 from stemma.training.log import Log
@@ -214,7 +214,7 @@ WITHOUT_SPEED = json.dumps({"wishes": asdict(Wishes(1.0, 0, 1, 1, 1)), "found": 
 def test_the_numbers_of_a_pipeline_and_the_state_of_a_quickstart(tmp_path, content):
     (tmp_path / "lineage.json").write_text(content)
     with pytest.raises(UserError, match="lineage.json is damaged"):
-        known_hashes(tmp_path)
+        _ledger(tmp_path).numbers()
     (tmp_path / "quickstart.json").write_text(content)
     with pytest.raises(UserError, match="quickstart.json is damaged .*--overwrite"):
         Stages.begin(tmp_path, Wishes(1.0, 0, 1, 1, 1), False)

@@ -116,7 +116,7 @@ def test_pre_training_is_shared_where_only_the_fine_tuning_differs(tmp_path):
         made = replace(asked, variants=tuple(variants), tasks=tasks)
         cells = cells_of(made, SimpleNamespace(digest="text"), tmp_path)
         assert len({cell.number for cell in cells}) == 1 and len(distinct(cells, tasks)) == count
-    assert cells[0].task_folder(task[0]) != cells[1].task_folder(task[0])
+    assert cells[0].task(task[0]).folder != cells[1].task(task[0]).folder
     create_run(cells[0].run, cells[0].variant.recipe, Plan(None, [], Budget("steps", 1), 0), overwrite=False)
     assert own_finetuning(cells[0]) == []  # whose model it is
     again = cells[0].variant.recipe.typed(own_finetuning(cells[1]))

@@ -15,12 +15,12 @@ from stemma.corpus.view import split
 from stemma.lineage import recipe
 from stemma.tasks.data.examples import ChoiceExample, QuestionExample, TaggedExample, TextExample
 from stemma.tasks.pipeline.blend import mixed
-from stemma.tasks.pipeline.cache import known_hashes, settle
 from stemma.tasks.pipeline.contamination import contamination
 from stemma.tasks.pipeline.held_out import bits_per_byte, held_out_loss, network_with, weights_of
 from stemma.tasks.pipeline.payoff import payoff
 from stemma.tasks.pipeline.texts import example_documents, numbered_texts, replayed, texts_in, write_documents
 from stemma.text.grams import words
+from stemma.training.graph import Ledger
 from stemma.training.pretrain import pretrain
 from stemma.training.run import Reading
 
@@ -39,41 +39,42 @@ def content(run, place):
 
 def test_what_changed_is_put_aside_and_comes_back(tmp_path):
     one = {"stages/a": "1" * 64, "stages/b": "2" * 64, "stages/b/blended": "3" * 64}
-    assert set(settle(tmp_path, one, []).values()) == {"new"}
+    assert set(Ledger(tmp_path, "").settle(one, []).values()) == {"new"}
     for place, number in one.items():
         made(tmp_path, place, number[0])
     two = {"stages/a": "1" * 64, "stages/b": "4" * 64, "stages/b/blended": "5" * 64}
-    assert settle(tmp_path, two, []) == {"stages/a": "kept", "stages/b": "changed", "stages/b/blended": "changed"}
+    assert Ledger(tmp_path, "").settle(two, []) == {"stages/a": "kept", "stages/b": "changed",
+                                                    "stages/b/blended": "changed"}
     assert content(tmp_path, "stages/a") == "1" and not (tmp_path / "stages/b").exists()
     made(tmp_path, "stages/b", "4")
-    assert set(settle(tmp_path, one, []).values()) == {"kept"}
+    assert set(Ledger(tmp_path, "").settle(one, []).values()) == {"kept"}
     assert [content(tmp_path, place) for place in one] == ["1", "2", "3"]
-    assert set(settle(tmp_path, two, [])) == set(two) and content(tmp_path, "stages/b") == "4"
-    assert known_hashes(tmp_path) == two
+    assert set(Ledger(tmp_path, "").settle(two, [])) == set(two) and content(tmp_path, "stages/b") == "4"
+    assert Ledger(tmp_path, "").numbers() == two
 
 
 def test_only_the_mixture_changes(tmp_path):
-    settle(tmp_path, {"stages/b": "2" * 64, "stages/b/blended": "3" * 64}, [])
+    Ledger(tmp_path, "").settle({"stages/b": "2" * 64, "stages/b/blended": "3" * 64}, [])
     made(tmp_path, "stages/b", "2")
     made(tmp_path, "stages/b/blended", "3")
-    told = settle(tmp_path, {"stages/b": "2" * 64, "stages/b/blended": "6" * 64}, [])
+    told = Ledger(tmp_path, "").settle({"stages/b": "2" * 64, "stages/b/blended": "6" * 64}, [])
     assert told == {"stages/b": "kept", "stages/b/blended": "changed"} and content(tmp_path, "stages/b") == "2"
     assert not (tmp_path / "stages/b/blended").exists()
 
 
 def test_a_kill_while_room_is_made_leaves_no_run_under_a_number_that_is_not_its_own(tmp_path, monkeypatch):
     one, two = {"stages/a": "1" * 64}, {"stages/a": "2" * 64}
-    settle(tmp_path, one, [])
+    Ledger(tmp_path, "").settle(one, [])
     made(tmp_path, "stages/a", "1")
 
     def killed(*arguments):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr("stemma.tasks.pipeline.cache.store_object", killed)  # after the old one has left
-        settle(tmp_path, two, [])
-    assert settle(tmp_path, two, []) == {"stages/a": "changed"} and content(tmp_path, "stages/a") is None
-    assert settle(tmp_path, one, []) == {"stages/a": "kept"} and content(tmp_path, "stages/a") == "1"
+        patch.setattr("stemma.training.graph.store_object", killed)  # after the old one has left
+        Ledger(tmp_path, "").settle(two, [])
+    assert Ledger(tmp_path, "").settle(two, []) == {"stages/a": "changed"} and content(tmp_path, "stages/a") is None
+    assert Ledger(tmp_path, "").settle(one, []) == {"stages/a": "kept"} and content(tmp_path, "stages/a") == "1"
 
 
 # --- texts ------------------------------------------------------------------------------------------------------------

@@ -64,7 +64,7 @@ def test_it_is_saved_as_the_class_that_answers_so(tmp_path, start, name, kind, s
     assert json.loads((tmp_path / "run/model/config.json").read_text())["architectures"] == [saved]
     model = stemma.load(tmp_path / "run")
     assert model.decodes == (saved != "T5ForTokenClassification")
-    assert model.card().values["stack"] == ("decoder" if model.decodes else "encoder")
+    assert model.card().values.stack == ("decoder" if model.decodes else "encoder")
 
 
 def test_the_encoder_alone_where_it_is_asked(tmp_path, start):

@@ -6,14 +6,15 @@ import shutil
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from stemma.device import choose_device
 from stemma.exchange.load import load
 from stemma.exchange.weights import SAFE
-from stemma.files import make_folder, remove_leftovers, sha256
-from stemma.lab.cells import FAILED, FINETUNING, SCORES, Cell, budget_of, stored_scores
+from stemma.files import remove_leftovers, sha256
+from stemma.lab.cells import FINETUNING, Cell, budget_of, stored_scores
 from stemma.lab.costs import Costs
 from stemma.lab.experiment import Experiment, LabTask, Score
 from stemma.lab.intrinsic import held_out_score
@@ -21,7 +22,6 @@ from stemma.lab.shared_text import SharedText
 from stemma.lineage import Recipe
 from stemma.schema.layers import flatten, spell
 from stemma.stored import read_lines as stored_lines
-from stemma.stored import store_object
 from stemma.tasks.facts import HeadFacts
 from stemma.tasks.finetune import resume as resume_task
 from stemma.tasks.kinds import head_task
@@ -29,9 +29,10 @@ from stemma.tasks.learning import read_lines
 from stemma.tasks.metrics import metrics_of
 from stemma.tasks.prepare import Task, finetune
 from stemma.training.budget import Budget
+from stemma.training.graph import carried_out
 from stemma.training.loop import Diverged
 from stemma.training.pretrain import resume
-from stemma.training.run import MODEL, PLAN, Plan, create_run, read_run
+from stemma.training.run import MODEL, Plan, create_run, read_run
 from stemma.training.source import adopt_tokenizer
 
 Notice = Callable[[str], None]
@@ -61,7 +62,7 @@ class Work:
         try:
             trained = self.train(cell)
         except Diverged as error:
-            store_object(cell.folder / FAILED, {"why": error.message})
+            cell.node.fail(error.message)
             return
         # somebody who was interrupted has trained it before
         before = max(0.0, trained["elapsed_seconds"] - (time.time() - began))
@@ -70,9 +71,14 @@ class Work:
             self.learn(cell, task)
 
     def train(self, cell: Cell) -> dict[str, Any]:
-        if not (cell.run / PLAN).is_file():
-            create_run(cell.run, *self.planned(cell), overwrite=True)
-        return resume(cell.run, show=self.show, notice=self.notice)
+        def go_on(run: Path) -> dict[str, Any]:
+            return resume(run, show=self.show, notice=self.notice)
+
+        def begin(run: Path) -> dict[str, Any]:
+            create_run(run, *self.planned(cell), overwrite=True)
+            return go_on(run)
+
+        return carried_out(cell.run, begin, go_on)
 
     def planned(self, cell: Cell) -> tuple[Recipe, Plan]:
         """The pre-training of a cell, as it stands on disk before it begins."""
@@ -103,27 +109,25 @@ class Work:
         found = {"scores": stored_scores(scores), "digest": sha256(cell.run / MODEL / SAFE),
                  "flops_a_step": cost.flops, "span": [began, time.time()], "before": before}
         shutil.rmtree(cell.run / CHECKPOINTS, ignore_errors=True)  # the model is there: nobody goes on from them
-        store_object(cell.folder / SCORES, found, indent=None)
+        cell.node.finish(found)
 
     def learn(self, cell: Cell, task: LabTask) -> None:
         """Fine-tune the model and keep what it answered; the fine-tuned weights are not kept."""
-        if cell.task_scores(task) is not None:
+        node = cell.task(task)
+        if node.found() is not None:
             return
-        began = time.time()
-        folder = cell.task_folder(task)
-        make_folder(folder)
-        remove_leftovers(folder)
-        run = folder / "run"
-        if (run / PLAN).is_file():
-            result = resume_task(run, show=self.show, notice=self.notice)
-        else:
+        began, run = time.time(), node.folder / "run"
+
+        def begin(run: Path) -> dict[str, Any]:
             asked = Task(task.name, {"train": task.train, "dev": task.dev}, dict(task.columns) or None)
-            result = finetune(asked, cell.run, run, epochs=task.epochs, seed=cell.seed, changes=own_finetuning(cell),
-                              show=self.show, notice=self.notice)
+            return finetune(asked, cell.run, run, epochs=task.epochs, seed=cell.seed, changes=own_finetuning(cell),
+                            show=self.show, notice=self.notice)
+
+        result = carried_out(run, begin, partial(resume_task, show=self.show, notice=self.notice))
         found = {"task": task.name, "scores": stored_scores(task_scores(run, result)),
                  "span": [began, time.time()]}
         shutil.rmtree(run, ignore_errors=True)  # first: whoever is killed in between learns again and leaves nothing
-        store_object(folder / SCORES, found, indent=None)
+        node.finish(found)
 
 
 def own_finetuning(cell: Cell) -> list[str]:

@@ -8,8 +8,6 @@ the pre-training, which variants that differ in nothing else share.
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -22,13 +20,13 @@ from stemma.lab.shared_text import SharedText
 from stemma.schema.base import parts_of
 from stemma.schema.layers import flatten
 from stemma.schema.training import TrainingSettings
-from stemma.stored import read_object
 from stemma.text.train import LEARNT
+from stemma.training import graph
+from stemma.training.graph import Node
 from stemma.training.run import read_result
 
 CELLS, RUN, TASKS = "cells", "run", "tasks"
 FINETUNING = "finetuning"  # the section of a recipe
-SCORES, FAILED = "scores.json", "failed.json"
 FORMAT = 1  # a new number leaves old cells aside
 # What a recipe says of the machine and of looking on, and nothing of the model.
 ASIDE = {f"training.{key}" for key in TrainingSettings.bookkeeping_keys}
@@ -58,24 +56,28 @@ class Cell:
         """What to do where something of it is damaged."""
         return f"delete {self.folder}, and `stemma resume {self.folder.parent.parent}` makes this cell again."
 
+    @property
+    def node(self) -> Node:
+        return Node(self.folder, self.again)
+
+    def task(self, task: LabTask) -> Node:
+        """The fine-tuning of its model on a task."""
+        return Node(self.folder / TASKS / digest(task_number(task), finetuning_of(self.variant)), self.again)
+
     def result(self) -> dict[str, Any] | None:
         """What its pre-training reported; None: not yet."""
         return read_result(self.run, self.again)
 
     def scores(self) -> dict[str, Any] | None:
         """What was measured of the model itself; None: not yet."""
-        return read_json(self.folder / SCORES, self.again)
+        return self.node.found()
 
     def failure(self) -> str | None:
         """Why its training cannot come to an end, however often it is tried."""
-        found = read_json(self.folder / FAILED, self.again)
-        return None if found is None else str(found.get("why"))
-
-    def task_folder(self, task: LabTask) -> Path:
-        return self.folder / TASKS / digest(task_number(task), finetuning_of(self.variant))
+        return self.node.failure()
 
     def task_scores(self, task: LabTask) -> dict[str, Any] | None:
-        return read_json(self.task_folder(task) / SCORES, self.again)
+        return self.task(task).found()
 
     def is_done(self, experiment: Experiment) -> bool:
         return self.failure() is not None or self.scores() is not None and all(
@@ -117,11 +119,8 @@ def task_number(task: LabTask) -> str:
 
 
 def digest(*parts: Any) -> str:
-    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
-
-
-def read_json(file: Path, advice: str) -> dict[str, Any] | None:
-    return read_object(file, advice) if file.is_file() else None
+    """Short: it names folders."""
+    return graph.digest(*parts)[:16]
 
 
 def stored_scores(scores: dict[str, Score]) -> dict[str, Any]:

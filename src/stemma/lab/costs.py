@@ -10,13 +10,14 @@ from stemma.corpus.shards import Corpus
 from stemma.errors import UserError
 from stemma.files import make_folder, only_here
 from stemma.json_files import damage
-from stemma.lab.cells import digest, read_json, recipe_number
+from stemma.lab.cells import digest, recipe_number
 from stemma.lab.experiment import Allowance, Variant
 from stemma.lab.flops import StepCost, step_cost
 from stemma.lab.shared_text import SharedText
 from stemma.lineage import Recipe
 from stemma.objectives import check_needs, without_data
 from stemma.stored import store_object
+from stemma.training.graph import read_if_there
 from stemma.training.source import adopt_tokenizer, corpus_from_text, reads_pairs
 
 COSTS = "costs"
@@ -71,7 +72,7 @@ class Costs:
         if number not in self._known:
             file = self.folder / f"{number}.json"
             advice = "delete it: it is counted again."
-            stored = read_json(file, advice)
+            stored = read_if_there(file, advice)
             if stored is None:
                 stored = asdict(step_cost(self.fitted(variant), self.corpus(variant)))
                 make_folder(self.folder)

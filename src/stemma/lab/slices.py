@@ -12,8 +12,7 @@ from contextlib import ExitStack
 from stemma.errors import Interrupted
 from stemma.files import only_here, remove_leftovers
 from stemma.lab.cell_work import Work
-from stemma.lab.cells import FAILED, Cell
-from stemma.stored import store_object
+from stemma.lab.cells import Cell
 from stemma.training.loop import Diverged
 from stemma.training.pretrain import Training, open_training
 from stemma.training.run import PLAN, create_run
@@ -44,7 +43,7 @@ def train_in_turns(work: Work, cells: Sequence[Cell]) -> None:
                         training.finish(training.loop.conclude(), work.notice)
                         open_runs.remove((cell, training))
                 except Diverged as error:
-                    store_object(cell.folder / FAILED, {"why": error.message})
+                    cell.node.fail(error.message)
                     open_runs.remove((cell, training))
                 except Interrupted:
                     for _, other in open_runs:

@@ -21,7 +21,7 @@ from typing import Any
 from stemma import plugins
 from stemma.device import AUTO, asked_device, device_asked, takes_device
 from stemma.errors import Interrupted, UserError, counted
-from stemma.files import Busy, NoSpace, folder_atomically, make_folder, only_here
+from stemma.files import Busy, NoSpace, folder_atomically, only_here
 from stemma.lab.cell_work import Work
 from stemma.lab.cells import CELLS, Cell, cells_of, distinct
 from stemma.lab.costs import Costs
@@ -33,7 +33,6 @@ from stemma.progress import clock, stage
 Notice = Callable[[str], None]
 PARENT = "STEMMA_LAB_PARENT"  # tells a process who started it to help; without that one, it ends
 WAIT = 2.0  # seconds between looks, while others finish their cells
-BUSY = "another process works on this cell."
 
 
 @dataclass(frozen=True)
@@ -148,9 +147,8 @@ def _one_by_one(lab: Lab, show: bool, notice: Notice, total: int) -> None:
         for cell in waiting:
             if os.environ.get(PARENT, parent) != parent:
                 raise Interrupted("the process that asked for help is gone.")
-            make_folder(cell.folder)
             try:
-                with only_here(cell.folder, BUSY):
+                with cell.node.held():
                     if cell.is_done(lab.experiment):  # by somebody else, meanwhile
                         continue
                     left = len(lab.open_cells())
@@ -195,8 +193,7 @@ def _in_turns(lab: Lab, show: bool, notice: Notice, total: int) -> None:
 def _all_of(cells: Sequence[Cell]) -> Iterator[None]:
     with ExitStack() as held:
         for cell in distinct(cells, ()):
-            make_folder(cell.folder)
-            held.enter_context(only_here(cell.folder, BUSY))
+            held.enter_context(cell.node.held())
         yield
 
 

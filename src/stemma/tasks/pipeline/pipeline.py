@@ -24,7 +24,6 @@ from stemma.tasks.facts import HeadFacts
 from stemma.tasks.finetune import PIPELINE
 from stemma.tasks.metrics import metrics_of
 from stemma.tasks.pipeline.blend import read_blend
-from stemma.tasks.pipeline.cache import known_hashes, settle
 from stemma.tasks.pipeline.contamination import contamination
 from stemma.tasks.pipeline.payoff import payoff
 from stemma.tasks.pipeline.plan import PipelinePlan, Stage
@@ -36,6 +35,7 @@ from stemma.tasks.pipeline.stages import Stages
 from stemma.tasks.pipeline.texts import example_documents, numbered_texts
 from stemma.tasks.prepare import read_sets
 from stemma.training.callbacks import takes_callbacks
+from stemma.training.graph import Ledger, remembered
 from stemma.training.run import MODEL, RESULT, read_run
 
 REPORT, CONTAMINATION = "report.md", "contamination.json"
@@ -82,7 +82,7 @@ def resume(out: str | Path, *, show: bool = False, notice: Notice = lambda text:
         notice(f"{run} is finished; nothing to do.")
         return read_object(run / RESULT, f"delete it, and `stemma resume {run}` writes it again.")
     stages = _prepared(run, read_plan(run / PIPELINE), show, notice)
-    before = known_hashes(run)
+    before = _ledger(run).numbers()
     changed = [place for place, number in stages.places().items() if before and before.get(place) != number]
     if changed:
         raise UserError(f"what goes into {changed[0]} has changed since {run} was interrupted, so it cannot go on as "
@@ -94,6 +94,10 @@ def resume(out: str | Path, *, show: bool = False, notice: Notice = lambda text:
 
 def is_pipeline(run: Path) -> bool:
     return (run / PIPELINE).is_file()
+
+
+def _ledger(run: Path) -> Ledger:
+    return Ledger(run, f"delete it, and `stemma pipeline {run / PIPELINE} --out {run}` makes all stages anew.")
 
 
 def _alone(run: Path) -> Any:
@@ -125,7 +129,7 @@ def _carry_out(stages: Stages) -> dict[str, Any]:
     remove_leftovers(run)
     lineage = stages.provenance.lineage()
     places = stages.places()
-    states = settle(run, places, lineage)
+    states = _ledger(run).settle(places, lineage)
     for place in places:
         if (state := states[place]) != "new" and place.count("/") == 1:
             said = "is unchanged and is kept" if state == "kept" else f"has changed; the old one lies in {run / 'past'}"
@@ -167,10 +171,13 @@ def _contaminated(stages: Stages) -> list[dict[str, Any]]:
     for it takes a while where there is much text."""
     plan, file = stages.plan, stages.run / CONTAMINATION
     number = digest([[entry["after"], entry["data"]] for entry in stages.provenance.lineage()], plan.header.ngram)
-    known = read_object(file, "delete it: it is counted again.") if file.is_file() else {}
-    if known.get("hash") == number:
-        return known["rows"]
-    found: list[dict[str, Any]] = []
+    found = remembered(file, None, number, "delete it: it is counted again.", lambda: {"rows": _overlaps(stages)})
+    rows: list[dict[str, Any]] = found["rows"]
+    return rows
+
+
+def _overlaps(stages: Stages) -> list[dict[str, Any]]:
+    plan, found = stages.plan, list[dict[str, Any]]()
     for stage in plan.of_kind("task"):
         examples = stages.examples[stage.name]
         texts = {before.name: lambda before=before: numbered_texts(before.entry.corpus, before.reading)
@@ -179,7 +186,6 @@ def _contaminated(stages: Stages) -> list[dict[str, Any]]:
                   for before in plan.line(stage.name) if before.entry.texts_of}
         sets = {part: examples[part] for part in ("dev", "test")}
         found += [{"task": stage.name, **row} for row in contamination(texts, sets, plan.header.ngram)]
-    store_object(file, {"hash": number, "rows": found})
     return found
 
 

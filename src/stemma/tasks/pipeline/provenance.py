@@ -6,8 +6,6 @@ changes a file, a key or an earlier stage gets another number for everything tha
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,6 +15,7 @@ from stemma.files import sha256
 from stemma.lineage import recipe
 from stemma.tasks.pipeline.plan import PipelinePlan, Stage
 from stemma.text.readers import list_files
+from stemma.training import graph
 from stemma.training.run import is_corpus
 
 FORMAT = 1  # another number makes everything anew
@@ -24,7 +23,7 @@ Sums = dict[str, str]  # path -> sha256
 
 
 def digest(*facts: Any) -> str:
-    return hashlib.sha256(json.dumps([FORMAT, *facts], sort_keys=True).encode()).hexdigest()
+    return graph.digest(FORMAT, *facts)
 
 
 def text_sums(paths: Sequence[str]) -> Sums:

@@ -11,9 +11,8 @@ from typing import Any
 from stemma.corpus.shards import Corpus
 from stemma.errors import UserError
 from stemma.exchange.load import find_folder
-from stemma.files import make_folder, remove_leftovers
+from stemma.files import remove_leftovers
 from stemma.lineage import Recipe
-from stemma.stored import read_object, store_object
 from stemma.tasks.data.examples import Example
 from stemma.tasks.finetune import resume
 from stemma.tasks.pipeline.blend import BLENDED, blend_task, blend_text, read_blend
@@ -24,6 +23,7 @@ from stemma.tasks.pipeline.recipes import continued
 from stemma.tasks.pipeline.texts import example_documents, numbered_texts, replayed, write_documents
 from stemma.tasks.prepare import finetune
 from stemma.text.tokenizer import Tokenizer
+from stemma.training.graph import carried_out, remembered
 from stemma.training.pretrain import pretrain
 from stemma.training.run import PLAN, is_corpus, locate, read_result, read_run
 from stemma.training.source import corpus_from_text
@@ -111,12 +111,8 @@ class Stages:
         return range(stage.seed, stage.seed + self.plan.header.seeds)
 
     def _run(self, place: str, begin: Callable[[Path], dict[str, Any]], notice: Notice) -> dict[str, Any]:
-        folder = self.run / place
-        make_folder(folder.parent)
-        remove_leftovers(folder.parent)
-        if not (folder / PLAN).is_file():
-            return begin(folder)
-        return read_result(folder) or resume(folder, show=self.show, notice=notice)
+        return carried_out(self.run / place, begin,
+                           lambda run: read_result(run) or resume(run, show=self.show, notice=notice))
 
     def _begin_text(self, stage: Stage, place: Path) -> dict[str, Any]:
         notice, entry = self._telling(stage.name), stage.entry
@@ -202,12 +198,8 @@ class Stages:
         first = self.plan.of_kind("text")[:1]
         number = digest(self.provenance.left[name], sorted(self.provenance.general.values()),
                         [self.provenance.trained[one.name] for one in first])
-        file = self.run / MEASURES
-        known = read_object(file, "delete it: it is measured again.") if file.is_file() else {}
-        if known.get(name, {}).get("hash") != number:
-            known[name] = {"hash": number, **self._measured(stage)}
-            store_object(file, known)
-        return known[name]
+        return remembered(self.run / MEASURES, name, number, "delete it: it is measured again.",
+                          lambda: self._measured(stage))
 
     def _measured(self, stage: Stage) -> dict[str, Any]:
         weights, general = weights_of(self.output(stage.name)), self.general()
