@@ -23,6 +23,7 @@ from stemma.schema.base import parts_of
 from stemma.schema.layers import flatten
 from stemma.schema.training import TrainingSettings
 from stemma.stored import read_object
+from stemma.tasks.data.datasets import code_of
 from stemma.text.train import LEARNT
 from stemma.training.run import read_result
 
@@ -106,7 +107,8 @@ def recipe_number(variant: Variant) -> str:
 
 
 def task_number(task: LabTask) -> str:
-    return digest(asdict(task) | {"train": sha256(Path(task.train)), "dev": sha256(Path(task.dev))})
+    files = {"train": sha256(Path(task.train)), "dev": sha256(Path(task.dev))}
+    return digest(asdict(task) | files | ({"plugins": code} if (code := code_of(task.name)) else {}))
 
 
 def digest(*parts: Any) -> str:
