@@ -107,3 +107,38 @@ def test_what_is_wrong_with_its_examples_is_told(made):
     unknown = stemma("finetune", "spans", "--model", "model", "--train", "wrong.jsonl", "--dev", "wrong.jsonl", "--out",
                      "bad", folder=made)
     assert unknown.code == 2 and 'no task "spans"' in unknown.err
+
+
+TRIPLES = '''
+from stemma.extend import ClassTask, TextExample, register
+
+@register("task", "triple")
+class Triple(ClassTask):
+    idea = "One of several classes for three texts."
+    texts = 3
+    plain_text = False
+
+    def read(self, path, columns, reading):
+        table = reading.table(path)
+        return [TextExample(table.where(number), tuple(row[name] for name in ("claim", "for", "against")),
+                            row.get("label")) for number, row in enumerate(table.rows)]
+'''
+
+
+@pytest.mark.parametrize("model", ["bert@tiny", "xlnet@tiny"])
+def test_a_kind_of_three_texts(tmp_path, model):
+    """Segments 0, 1, 2 where a network tells any two apart, and as many as it has otherwise."""
+    toy_tasks.save_model(tmp_path / "model", model)
+    (tmp_path / "my_triples.py").write_text(TRIPLES)
+    rows = [{"claim": one["text"], "for": "the old clerk", "against": other["text"], "label": other["label"]}
+            for one, other in zip(toy_tasks.rows("classify", 48), toy_tasks.rows("classify", 48, 1), strict=True)]
+    toy_tasks.write_rows(tmp_path / "rows.jsonl", rows)
+    words = ["--json", "--plugin", "my_triples.py"]
+    found = stemma("finetune", "triple", "--model", "model", "--train", "rows.jsonl", "--dev", "rows.jsonl", "--out",
+                   "run", "--steps", 4, *words, folder=tmp_path)
+    assert found.code == 0, found.err
+    card = json.loads((tmp_path / "run/model/tasks.json").read_text())["task"]
+    assert card["more"] == ["start A separator B:1 separator:1 C:1 separator:1" if model == "bert@tiny" else
+                            "A separator B:1 separator:1 C:2 separator:2 start:3"]
+    said = stemma("predict", "run", "rows.jsonl", *words, folder=tmp_path).json["predictions"]
+    assert said[0]["text_c"] == rows[0]["against"] and set(said[0]["scores"]) == {"good", "bad"}

@@ -23,7 +23,7 @@ from stemma.lineage import Recipe
 from stemma.network.san import SanHead
 from stemma.schema.layers import flatten, parse_changes
 from stemma.stored import read_object, store, store_object
-from stemma.tasks import learning
+from stemma.tasks import learning, seq2seq
 from stemma.tasks.batches import Lesson, batches_of
 from stemma.tasks.data.examples import Example
 from stemma.tasks.facts import SEVERAL, HeadFacts
@@ -53,8 +53,11 @@ def multitask(plan: str | Path, start: str | Path, out: str | Path, *, epochs: f
               reading: Reading = Reading(), overwrite: bool = False, device: str | None = None, show: bool = False,
               notice: Notice = lambda text: None) -> dict[str, Any]:
     """Teach a model all tasks of a plan; returns what `--json` prints. The length holds for each stage: for all tasks
-    together, and for each by itself."""
-    told = read_task_plan(plan)
+    together, and for each by itself. Where all of them are text to text, it learns to write (`seq2seq.py`)."""
+    told = read_task_plan(plan, notice)
+    if told.pairs:
+        return seq2seq.finetune(start, told.data(), out, epochs=epochs, steps=steps, minutes=minutes, seed=seed,
+                                changes=changes, reading=reading, overwrite=overwrite, show=show, notice=notice)
     length = Length(epochs, steps, minutes)
     length = Length(told.epochs) if length == Length() else length
     run = Path(out)

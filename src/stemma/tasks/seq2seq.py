@@ -58,6 +58,7 @@ def finetune(start: str | Path, data: Data, out: str | Path, *, epochs: float | 
              notice: Notice = lambda text: None) -> dict[str, Any]:
     """Train a model on pairs and score what it writes for the held-out ones; returns what `--json` prints."""
     run, length = Path(out), Length(epochs, steps, minutes)
+    length = Length(data.epochs) if length == Length() else length
     origin = check_places(start, run, overwrite)
     TranslateOptions(beams=beams)
     _scores([""], [[""]])  # a library that is missing is named now, not after an hour
@@ -65,8 +66,10 @@ def finetune(start: str | Path, data: Data, out: str | Path, *, epochs: float | 
     for found in model.notices:
         notice(found)
     chosen, rest = with_choices(model.recipe, changes)
-    wanted = adapted(replace(model, recipe=chosen), data.mixture).typed(rest)
-    typed = set(flatten(parse_changes(changes)[0]))
+    wanted = adapted(replace(model, recipe=chosen), data.mixture)
+    wanted = wanted.with_changes({"training": data.training}, data.origin) if data.training else wanted
+    wanted = wanted.typed(rest)
+    typed = {*flatten(parse_changes(changes)[0]), *flatten({"training": data.training})}
     with folder_atomically(run, overwrite, checksums=False) as place:
         corpus = _build(data, model, place, reading, notice)
         _hold_out(data, place, reading, notice)

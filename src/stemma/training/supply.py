@@ -302,7 +302,8 @@ class Supply:
             raise UserError(f"corpus.mixture draws from several groups of pairs, and the corpus {self.corpus.path} has "
                             "none; leave it out.")
         counts = [0 if group.get("held_out") else group["documents"] for group in groups]
-        return mixture_rates(counts, mixture.temperature, mixture.limit)
+        weights = [(mixture.weights or {}).get(group.get("name", ""), 1.0) for group in groups]
+        return mixture_rates(counts, mixture.temperature, mixture.limit, weights)
 
     def _new_feed(self, group: Group, packing: Packing, seed: int, length: int) -> AnyFeed:
         (view, _), rows = self._read[group.packing], self.rows_at(length)
