@@ -40,7 +40,8 @@ def cut_many_literally(lengths: list[int], room: int) -> list[int]:
 @pytest.mark.parametrize(("pair", "segments", "expected"), [
     (PAIR, None, "start A separator B:1 separator:1 C:2 separator:2 D:3 separator:3"),
     (PAIR, 2, "start A separator B:1 separator:1 C:1 separator:1 D:1 separator:1"),
-    ("A separator B:1 separator:1 start:2", None, "A separator B:1 separator:1 C:2 separator:2 D:3 separator:3 start:4"),
+    ("A separator B:1 separator:1 start:2", None,
+     "A separator B:1 separator:1 C:2 separator:2 D:3 separator:3 start:4"),
     ("start A separator separator B separator", None,
      "start A separator separator B separator separator C separator separator D separator"),
     ("begin A separator B start", 0, "begin A separator B separator C separator D start")])

@@ -313,7 +313,8 @@ def test_the_older_form_is_read_and_said_to_be_one(plan):
 
 
 def test_weights_multiply_the_rates_and_the_plan_says_how_to_train(tmp_path, models, plan):
-    text = plan.read_text().replace("temperature = 2.0", "epochs = 2").replace("limit = 100", "[training]\nbatch_size = 3")
+    text = plan.read_text().replace("temperature = 2.0", "epochs = 2")
+    text = text.replace("limit = 100", "[training]\nbatch_size = 3")
     plan.write_text(text.replace("[tasks.second]", "weight = 3\n[tasks.second]"))
     told: list[str] = []
     multitask(plan, models("t5"), tmp_path / "run", steps=1, notice=told.append, seed=SEED)

@@ -22,6 +22,7 @@ from stemma.tasks.kinds import task_kind
 from stemma.training import pretrain
 from stemma.training.budget import Budget
 from stemma.training.run import read_run
+from stemma.training.working import finished, working
 
 PIPELINE = "pipeline.toml"  # the plan of several runs below one folder
 ORIGIN = "fine-tuning"  # who set the values that a fine-tune brings
@@ -46,7 +47,10 @@ def resume(out: str | Path, *, device: str | None = None, show: bool = False,
         return task_kind(kind).resume(Path(out), plan, show, notice)
     from stemma.tasks.multitask import work
 
-    return pretrain.resume(out, show=show, notice=notice, work=work)
+    if (known := finished(Path(out), notice)) is not None:
+        return known
+    with working(Path(out)):
+        return work(Path(out), show, notice)
 
 
 def with_choices(recipe: Recipe, changes: Sequence[str]) -> tuple[Recipe, list[str]]:

@@ -34,9 +34,8 @@ from stemma.tasks.plan_files import Problems, refuse
 from stemma.tasks.prepare import Task, adapted, check_lesson, draw_card, keep, read_sets, tell_lengths
 from stemma.tasks.task_plan import Entry, TaskPlan, read_task_plan
 from stemma.training.checkpoints import latest_checkpoint
-from stemma.training.pretrain import begin
-from stemma.training.pretrain import resume as go_on
 from stemma.training.run import MODEL, RECIPE, RESULT, Plan, Reading, read_result, read_run
+from stemma.training.working import beginning, working
 
 SHARED = "shared.json"  # what the tasks reached together, while some are still learnt further
 ALONE = "tasks"  # the folder of those
@@ -81,7 +80,8 @@ def multitask(plan: str | Path, start: str | Path, out: str | Path, *, epochs: f
         keep(place, model, {name: (card, examples[name]) for name, card in cards.items()})
         Plan(None, [], budget, seed, origin, reading, task=facts.to_json()).write(place)
         store(place / RECIPE, wanted.to_toml(parts_of(cards.values())))
-    return begin(run, show, notice, work=work)
+    with beginning(run):
+        return work(run, show, notice)
 
 
 def work(run: Path, show: bool, notice: Notice) -> dict[str, Any]:
@@ -174,7 +174,8 @@ def _alone(run: Path, name: str, show: bool, notice: Notice) -> dict[str, Any]:
         if latest_checkpoint(place) is None:
             _lay_out(run, name, place)
         try:
-            result = go_on(place, show=show, notice=_speaker(name, notice), work=learning.work)
+            with working(place):
+                result = learning.work(place, show, _speaker(name, notice))
         except Interrupted:
             raise Interrupted(f"stopped while {name} was learnt by itself, and saved; `stemma resume {run}` goes on "
                               "from there.") from None
