@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 __all__ = [
     "VOCABULARY", "AttentionSettings", "Batch", "BodySettings", "Callback", "CallbackSettings", "Card", "ClassHead",
-    "Context", "Count", "DecoderTask", "DecoderTaskSettings", "Draft", "Draw", "Example", "Family", "FeedForwardKind",
-    "FullAttention", "HeadTask", "Hidden", "Item", "Learner", "Linear", "LookupEmbedding", "Metric", "Natural", "Needs",
-    "Network", "NetworkSettings", "NextToken", "NormKind", "Objective", "ObjectiveSettings", "OptimizerSettings",
-    "PackingSettings", "Passage", "Pieces", "PlaceClassifier", "Point", "Pooler", "Position", "PositionSettings",
-    "Positive", "Probability", "Problems", "Randomness", "ReaderKind", "ReaderOptions", "Reading", "ReportTable", "Row",
-    "RowClassifier", "RowLayout", "ScheduleSettings", "Scored", "Settings", "Share", "Stack", "StackInput",
-    "StackOutput", "Target", "TaskKind", "TaskValues", "TextExample", "TokenHead", "UserError", "Writing", "averaged",
-    "choose_tokens", "choose_units", "draw_of", "output_draw", "register", "replaced", "share", "summed",
-    "whole_document", "windows"]
+    "ClassTask", "Context", "Count", "DecoderTask", "DecoderTaskSettings", "Draft", "Draw", "Example", "Family",
+    "FeedForwardKind", "FullAttention", "HeadTask", "Hidden", "Item", "Learner", "Linear", "LookupEmbedding",
+    "Metric", "Natural", "Needs", "Network", "NetworkSettings", "NextToken", "NormKind", "Objective",
+    "ObjectiveSettings", "OptimizerSettings", "PackingSettings", "Passage", "Pieces", "PlaceClassifier", "Point",
+    "Pooler", "Position", "PositionSettings", "Positive", "Probability", "Problems", "Randomness", "ReaderKind",
+    "ReaderOptions", "Reading", "ReportTable", "Row", "RowClassifier", "RowLayout", "ScheduleSettings", "Scored",
+    "Settings", "Share", "Stack", "StackInput", "StackOutput", "Target", "TaskKind", "TaskValues", "TextExample",
+    "TextTask", "TokenHead", "UserError", "Writing", "averaged", "choose_tokens", "choose_units", "draw_of",
+    "output_draw", "register", "replaced", "share", "summed", "whole_document", "windows"]
 
 _HOMES = {
     "register": "stemma.registry", "UserError": "stemma.errors",
@@ -40,6 +40,7 @@ _HOMES = {
     **dict.fromkeys(("DecoderTask", "DecoderTaskSettings"), "stemma.objectives.seq2seq"),
     **dict.fromkeys(("choose_tokens", "choose_units", "replaced"), "stemma.objectives.masking"),
     **dict.fromkeys(("HeadTask", "ReportTable", "TaskKind"), "stemma.tasks.kinds.base"),
+    **dict.fromkeys(("ClassTask", "TextTask"), "stemma.tasks.kinds.texts"),
     **dict.fromkeys(("Example", "TextExample"), "stemma.tasks.data.examples"),
     **dict.fromkeys(("Item", "Learner"), "stemma.tasks.learner"),
     **dict.fromkeys(("Row", "RowLayout"), "stemma.tasks.layout"),
@@ -86,6 +87,7 @@ if TYPE_CHECKING:
     from stemma.tasks.data.examples import Example, TextExample
     from stemma.tasks.data.reading import Problems, Reading
     from stemma.tasks.kinds.base import HeadTask, ReportTable, TaskKind
+    from stemma.tasks.kinds.texts import ClassTask, TextTask
     from stemma.tasks.layout import Row, RowLayout
     from stemma.tasks.learner import Item, Learner
     from stemma.tasks.metrics.metric import Metric, averaged, share, summed

@@ -197,7 +197,7 @@ def seq2seq(
 
     Example: stemma finetune seq2seq --model run --tasks plan.toml --out all
     """
-    from stemma.tasks.mixture import SETS, one_task, read_plan
+    from stemma.tasks.mixture import SETS, one_task
     from stemma.training.run import Reading
 
     files = {"train": train, "train_target": train_target, "dev": dev, "dev_target": dev_target, "test": test,
@@ -210,8 +210,12 @@ def seq2seq(
     if tasks is None and missing:
         raise UserError(f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} missing: name a file of pairs "
                         "to learn and one to score, or a plan of several tasks with --tasks.")
-    data = one_task({key: paths or [] for key, paths in files.items()}, prefix, columns) if tasks is None \
-        else read_plan(tasks)
+    if tasks is None:
+        data = one_task({key: paths or [] for key, paths in files.items()}, prefix, columns)
+    else:
+        from stemma.tasks.task_plan import read_task_plan
+
+        data = read_task_plan(tasks, notice).data()
 
     from stemma.tasks.seq2seq import finetune
 

@@ -104,7 +104,7 @@ class Trial:
             else:
                 saves = steps // loop.settings.checkpoint_every + 1
                 spent = steps * a_step + (LOOKS + 1) * a_look + saves * a_save
-            closed = _timed(lambda: training.finish(loop.conclude(), _silent))
+            closed = _timed(lambda: training.finish(loop.conclude()))
         shape = digest(cell.variant.recipe.values["network"], training.corpus.fingerprint,
                        cell.variant.recipe.settings.corpus.sequence_length)
         if shape not in self.shapes:

@@ -20,6 +20,7 @@ from stemma.lab.shared_text import SharedText
 from stemma.schema.base import parts_of
 from stemma.schema.layers import flatten
 from stemma.schema.training import TrainingSettings
+from stemma.tasks.data.datasets import code_of
 from stemma.text.train import LEARNT
 from stemma.training import graph
 from stemma.training.graph import Node
@@ -115,7 +116,8 @@ def finetuning_of(variant: Variant) -> dict[str, Any]:
 
 
 def task_number(task: LabTask) -> str:
-    return digest(asdict(task) | {"train": sha256(Path(task.train)), "dev": sha256(Path(task.dev))})
+    files = {"train": sha256(Path(task.train)), "dev": sha256(Path(task.dev))}
+    return digest(asdict(task) | files | ({"plugins": code} if (code := code_of(task.name)) else {}))
 
 
 def digest(*parts: Any) -> str:

@@ -145,6 +145,7 @@ class Mixture(Settings):
 
     temperature: Positive = 1.0
     limit: Count | None = None
+    weights: dict[str, Positive] | None = None  # by the name of a group, what its rate is multiplied by; None: 1 each
 
 
 class CorpusSettings(Settings):

@@ -23,6 +23,7 @@ from stemma.training import pretrain
 from stemma.training.budget import Budget
 from stemma.training.callbacks import takes_callbacks
 from stemma.training.run import read_run
+from stemma.training.working import finished, working
 
 PIPELINE = "pipeline.toml"  # the plan of several runs below one folder
 ORIGIN = "fine-tuning"  # who set the values that a fine-tune brings
@@ -48,7 +49,10 @@ def resume(out: str | Path, *, device: str | None = None, callbacks: Sequence[An
         return task_kind(kind).resume(Path(out), plan, show, notice)
     from stemma.tasks.multitask import work
 
-    return pretrain.resume(out, show=show, notice=notice, work=work)
+    if (known := finished(Path(out), notice)) is not None:
+        return known
+    with working(Path(out)):
+        return work(Path(out), show, notice)
 
 
 def with_choices(recipe: Recipe, changes: Sequence[str]) -> tuple[Recipe, list[str]]:

@@ -23,7 +23,7 @@ from stemma.lineage import Recipe
 from stemma.network.san import SanHead
 from stemma.schema.layers import flatten, parse_changes
 from stemma.stored import read_object, store, store_object
-from stemma.tasks import learning
+from stemma.tasks import learning, seq2seq
 from stemma.tasks.batches import Lesson, batches_of
 from stemma.tasks.data.examples import Example
 from stemma.tasks.facts import SEVERAL, HeadFacts
@@ -35,9 +35,8 @@ from stemma.tasks.prepare import Task, adapted, check_lesson, draw_card, keep, r
 from stemma.tasks.task_plan import Entry, TaskPlan, read_task_plan
 from stemma.training.callbacks import takes_callbacks
 from stemma.training.checkpoints import latest_checkpoint
-from stemma.training.pretrain import begin
-from stemma.training.pretrain import resume as go_on
 from stemma.training.run import MODEL, RECIPE, RESULT, Plan, Reading, read_result, read_run
+from stemma.training.working import beginning, working
 
 SHARED = "shared.json"  # what the tasks reached together, while some are still learnt further
 ALONE = "tasks"  # the folder of those
@@ -55,8 +54,11 @@ def multitask(plan: str | Path, start: str | Path, out: str | Path, *, epochs: f
               reading: Reading = Reading(), overwrite: bool = False, device: str | None = None,
               callbacks: Sequence[Any] = (), show: bool = False, notice: Notice = lambda text: None) -> dict[str, Any]:
     """Teach a model all tasks of a plan; returns what `--json` prints. The length holds for each stage: for all tasks
-    together, and for each by itself."""
-    told = read_task_plan(plan)
+    together, and for each by itself. Where all of them are text to text, it learns to write (`seq2seq.py`)."""
+    told = read_task_plan(plan, notice)
+    if told.pairs:
+        return seq2seq.finetune(start, told.data(), out, epochs=epochs, steps=steps, minutes=minutes, seed=seed,
+                                changes=changes, reading=reading, overwrite=overwrite, show=show, notice=notice)
     length = Length(epochs, steps, minutes)
     length = Length(told.epochs) if length == Length() else length
     run = Path(out)
@@ -80,7 +82,8 @@ def multitask(plan: str | Path, start: str | Path, out: str | Path, *, epochs: f
         keep(place, model, {name: (card, examples[name]) for name, card in cards.items()})
         Plan(None, [], budget, seed, origin, reading, task=facts.to_json()).write(place)
         store(place / RECIPE, wanted.to_toml(parts_of(cards.values())))
-    return begin(run, show, notice, work=work)
+    with beginning(run):
+        return work(run, show, notice)
 
 
 def work(run: Path, show: bool, notice: Notice) -> dict[str, Any]:
@@ -173,7 +176,8 @@ def _alone(run: Path, name: str, show: bool, notice: Notice) -> dict[str, Any]:
         if latest_checkpoint(place) is None:
             _lay_out(run, name, place)
         try:
-            result = go_on(place, show=show, notice=_speaker(name, notice), work=learning.work)
+            with working(place):
+                result = learning.work(place, show, _speaker(name, notice))
         except Interrupted:
             raise Interrupted(f"stopped while {name} was learnt by itself, and saved; `stemma resume {run}` goes on "
                               "from there.") from None

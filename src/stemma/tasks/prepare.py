@@ -47,8 +47,8 @@ from stemma.tasks.scoring import rehearse
 from stemma.tasks.trials import Trials
 from stemma.tasks.trials import work as try_out
 from stemma.training.callbacks import takes_callbacks
-from stemma.training.pretrain import begin
 from stemma.training.run import RECIPE, Plan, Reading
+from stemma.training.working import beginning
 
 Notice = Callable[[str], None]
 BATCH_SIZE = 32
@@ -121,7 +121,8 @@ def finetune(task: Task, start: str | Path, out: str | Path, *, epochs: float | 
         keep(place, model, {SINGLE: (card, examples)})
         Plan(None, [], budget, seed, origin, reading, task=facts.to_json()).write(place)
         store(place / RECIPE, wanted.to_toml(parts_of([card])))
-    return begin(run, show, notice, work=try_out if trials else work)
+    with beginning(run):
+        return try_out(run, show, notice) if trials else work(run, show, notice)
 
 
 def keep(place: Path, model: Model, tasks: Mapping[str, tuple[Card, Mapping[str, Sequence[Example]]]]) -> None:

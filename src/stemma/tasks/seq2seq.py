@@ -32,7 +32,7 @@ from stemma.lineage import Recipe
 from stemma.objectives import build_objectives, check_needs
 from stemma.schema.corpus import Mixture
 from stemma.schema.layers import flatten, parse_changes
-from stemma.stored import is_listed, read_lines, store
+from stemma.stored import is_listed, read_lines, store, store_object
 from stemma.tasks.facts import WritingFacts
 from stemma.tasks.finetune import ORIGIN, Length, check_places, gentle, layered, with_choices
 from stemma.tasks.kinds.seq2seq import KIND
@@ -41,10 +41,11 @@ from stemma.tasks.scores import summary_scores, translation_scores
 from stemma.text.parallel import Pair, PairSource, read_pairs
 from stemma.text.streams import name_of
 from stemma.text.words import CJK_RUN
-from stemma.training import pretrain
 from stemma.training.callbacks import takes_callbacks
-from stemma.training.run import RECIPE, Plan, Reading, read_result
+from stemma.training.pretrain import open_training
+from stemma.training.run import RECIPE, RESULT, Plan, Reading, read_result
 from stemma.training.supply import Epoch, Supply
+from stemma.training.working import beginning, finished, working
 
 ROWS = 16  # of the longest pairs make a batch, and more of shorter ones
 SMOOTHING = 0.1
@@ -60,6 +61,7 @@ def finetune(start: str | Path, data: Data, out: str | Path, *, epochs: float | 
              callbacks: Sequence[Any] = (), show: bool = False, notice: Notice = lambda text: None) -> dict[str, Any]:
     """Train a model on pairs and score what it writes for the held-out ones; returns what `--json` prints."""
     run, length = Path(out), Length(epochs, steps, minutes)
+    length = Length(data.epochs) if length == Length() else length
     origin = check_places(start, run, overwrite)
     TranslateOptions(beams=beams)
     _scores([""], [[""]])  # a library that is missing is named now, not after an hour
@@ -67,8 +69,10 @@ def finetune(start: str | Path, data: Data, out: str | Path, *, epochs: float | 
     for found in model.notices:
         notice(found)
     chosen, rest = with_choices(model.recipe, changes)
-    wanted = adapted(replace(model, recipe=chosen), data.mixture).typed(rest)
-    typed = set(flatten(parse_changes(changes)[0]))
+    wanted = adapted(replace(model, recipe=chosen), data.mixture)
+    wanted = wanted.with_changes({"training": data.training}, data.origin) if data.training else wanted
+    wanted = wanted.typed(rest)
+    typed = {*flatten(parse_changes(changes)[0]), *flatten({"training": data.training})}
     with folder_atomically(run, overwrite, checksums=False) as place:
         corpus = _build(data, model, place, reading, notice)
         _hold_out(data, place, reading, notice)
@@ -78,14 +82,27 @@ def finetune(start: str | Path, data: Data, out: str | Path, *, epochs: float | 
                              _longest(corpus, wanted), {task.name: task.metric for task in data.tasks})
         Plan("corpus", [], budget, seed, origin, reading, corpus.fingerprint, task=facts.to_json()).write(place)
         store(place / RECIPE, wanted.to_toml())
-    return pretrain.begin(run, show, notice, score)
+    with beginning(run):
+        return work(run, show, notice)
 
 
 def resume(run: Path, show: bool, notice: Notice) -> dict[str, Any]:
     """Go on with such a run. Damage to what it is to be judged by is told now, not when training is over."""
     if read_result(run) is None:
         _held_out(run)
-    return pretrain.resume(run, show=show, notice=notice, conclude=score)
+    if (known := finished(run, notice)) is not None:
+        return known
+    with working(run):
+        return work(run, show, notice)
+
+
+def work(run: Path, show: bool, notice: Notice) -> dict[str, Any]:
+    """Train and score; what is reported goes to disk when all of it is known."""
+    training = open_training(run, show, notice)
+    model, result = training.save(training.loop.train())
+    result |= score(run, training.plan, model, result, notice)
+    store_object(run / RESULT, result)
+    return result
 
 
 def adapted(model: Model, mixture: Mixture | None = None) -> Recipe:

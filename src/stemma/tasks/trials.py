@@ -32,9 +32,9 @@ from stemma.tasks.learning import TOKENIZER, file_of, layout_of, predicted_lines
 from stemma.tasks.metrics import metrics_of
 from stemma.tasks.scoring import measure
 from stemma.text.tokenizer import Tokenizer
-from stemma.training import pretrain
 from stemma.training.loop import Diverged
 from stemma.training.run import MODEL, RECIPE, RESULT, Plan, read_result, read_run
+from stemma.training.working import working
 
 FOLDER = "trials"
 HELD_OUT = ("dev", "test")
@@ -139,7 +139,8 @@ def carry_out(run: Path, trial: Trial, wanted: Recipe, plan: Plan, show: bool, n
     result = read_result(trial.folder, f"delete {trial.folder}, and `stemma resume {run}` tries it again.")
     try:
         if result is None:
-            result = pretrain.resume(trial.folder, show=show, notice=notice, work=learning.work)
+            with working(trial.folder):
+                result = learning.work(trial.folder, show, notice)
     except Diverged:
         return trial
     except Interrupted:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from stemma import plugins, registry
 from stemma.errors import UserError, did_you_mean
 from stemma.tasks.data.choices import read_race, read_story_cloze, read_swag
 from stemma.tasks.data.columns import PAIR, SINGLE, Layout, read_texts
@@ -157,6 +158,11 @@ def kind_of(task: str) -> str:
         known = (*kinds, *DATASETS)
         raise UserError(f'no task "{task}".{did_you_mean(task, known)} There are {", ".join(known)}.')
     return DATASETS[task].kind
+
+
+def code_of(task: str) -> dict[str, str]:
+    """The plug-in that the kind of a task comes from: what was learnt with another is another result."""
+    return plugins.used_by([registry.get("task", kind_of(task))])
 
 
 def read_examples(task: str, path: str | Path, *, columns: Mapping[str, str] | None = None, encoding: str = "utf-8",

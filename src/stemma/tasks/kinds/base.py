@@ -177,10 +177,12 @@ class HeadTask(TaskKind):
     def resume(self, run: Path, plan: Plan, show: bool, notice: Notice) -> dict[str, Any]:
         from stemma.tasks import learning, trials
         from stemma.tasks.facts import HeadFacts
-        from stemma.training import pretrain
+        from stemma.training.working import finished, working
 
-        work = learning.work if HeadFacts.of(plan).trials is None else trials.work
-        return pretrain.resume(run, show=show, notice=notice, work=work)
+        if (known := finished(run, notice)) is not None:
+            return known
+        with working(run):
+            return (learning.work if HeadFacts.of(plan).trials is None else trials.work)(run, show, notice)
 
     # --- scores -------------------------------------------------------------------------------------------------------
 
