@@ -168,3 +168,17 @@ def test_a_band_behind_a_cache_equals_the_same_as_a_mask(queries, kept, band, pa
         for one, other in zip(*(torch.autograd.grad(each.square().sum(), tensors) for each in (found, expected)),
                               strict=True):
             torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(("windows", "last"), [([4], 6), ([4, 0], LENGTH - 1), ([0, 4], LENGTH - 1), ([1, 4], 3)])
+def test_windows_take_turns_where_distances_are_bucketed(windows, last):
+    """A network of two layers: how far the first token is noticed tells what each layer sees."""
+    recipe = lineage.recipe("prefix-lm@tiny", ["network.layers=2", f"network.attention.windows={windows}"])
+    torch.manual_seed(0)
+    network = Network(recipe.settings.network, VOCABULARY, {"vocabulary": TokenHead()}).eval()
+    text = ids()[:2]
+    text[1, 1:] = text[0, 1:]
+    text[1, 0] = (text[0, 0] + 1) % VOCABULARY
+    one, other = network({"encoder": Stream(text, Causal() & Padded(RIGHT[:1].expand(2, -1)))})["encoder"]
+    assert torch.equal((one - other).abs().amax(-1) > 1e-7, torch.arange(LENGTH) <= last)

@@ -126,9 +126,11 @@ class Walk:
 
     def __init__(self, stack: Stack, x: Tensor, given: StackInput):
         self.stack, self.number, self._is_narrowed = stack, 0, False
-        if stack.near is not None:  # the attention mask goes into it too: once for all layers
-            bias = masked(stack.near(given.length, given.keys, x.dtype), given.masks[0])
-            given = replace(given, context=replace(given.context, bias=bias), masks=[Mask()])
+        self.biases: list[Tensor] = []  # taken in turn by the layers
+        if stack.near is not None:  # the attention mask goes into it too: once for all layers that have the same
+            bias = stack.near(given.length, given.keys, x.dtype)
+            self.biases = [masked(bias, mask) for mask in given.masks]
+            given = replace(given, context=replace(given.context, bias=self.biases[0]), masks=[Mask()])
         self.output = StackOutput(x, layers=[x] if given.keep_layers else None)
         self._begin(x, given)
 
@@ -147,6 +149,8 @@ class Walk:
         """Through one more block."""
         stack, given, block = self.stack, self.given, self.stack.blocks[self.number]
         context = stack.context(self.number, self.x, given)
+        if len(self.biases) > 1:
+            context = replace(context, bias=self.biases[self.number % len(self.biases)])
         self.output.remembered += stack.remembered(self.number, self.x, given)
         self.number += 1
         last = self.done and not given.keep_layers and not given.observe
@@ -183,8 +187,9 @@ class Walk:
         context = given.context
         context = replace(context, ragged=None, apart=None if context.apart is None else context.apart[rows],
                           real=None if context.real is None else context.real[rows],
-                          bias=context.bias if context.bias is None or len(context.bias) == 1 else context.bias[rows],
+                          bias=None if context.bias is None else _rows_of(context.bias, rows),
                           distances=None if context.distances is None else context.distances.rows(rows))
+        self.biases = [_rows_of(bias, rows) for bias in self.biases]
         wanted = None if given.wanted is None else _of_rows(given.wanted, rows, given.length)
         self._begin(x[rows], replace(
             given, context=context, masks=[mask.rows(rows) for mask in given.masks], wanted=wanted,
@@ -249,6 +254,11 @@ def _only_behind(x: Tensor, context: Context, given: StackInput) -> tuple[Tensor
     turn = context.rotation
     turn = None if turn is None else replace(turn, query=turn.query.behind(first))
     return x[:, first:], replace(context, mask=mask, distances=distances, apart=apart, rotation=turn)
+
+
+def _rows_of(bias: Tensor, rows: Tensor) -> Tensor:
+    """(1 or B, heads, Q, K) for some rows of the batch."""
+    return bias if len(bias) == 1 else bias[rows]
 
 
 def _of_rows(wanted: Tensor, rows: Tensor, length: int) -> Tensor:
