@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 __all__ = [
-    "VOCABULARY", "AttentionSettings", "Batch", "BodySettings", "ClassHead", "Context", "Count", "DecoderTask",
+    "VOCABULARY", "AttentionSettings", "Batch", "Body", "BodySettings", "ClassHead", "Context", "Count", "DecoderTask",
     "DecoderTaskSettings", "Draft", "Draw", "Family", "FeedForwardKind", "FullAttention", "Hidden", "Linear",
     "LookupEmbedding", "Natural", "Needs", "Network", "NetworkSettings", "NextToken", "NormKind", "Objective",
     "ObjectiveSettings", "OptimizerSettings", "PackingSettings", "Passage", "Pieces", "PlaceClassifier", "Point",
@@ -30,7 +30,7 @@ _HOMES = {
     "NetworkSettings": "stemma.schema.network", "Position": "stemma.network.positions",
     "FullAttention": "stemma.network.attention.full",
     **dict.fromkeys(("Draw", "Linear", "LookupEmbedding", "draw_of", "output_draw"), "stemma.network.initialization"),
-    **dict.fromkeys(("Stack", "StackInput", "StackOutput"), "stemma.network.stack"),
+    **dict.fromkeys(("Body", "StackInput", "StackOutput"), "stemma.network.body"), "Stack": "stemma.network.stack",
     "NextToken": "stemma.objectives.causal_lm",
     **dict.fromkeys(("RowClassifier", "PlaceClassifier"), "stemma.objectives.classifiers"),
     **dict.fromkeys(("DecoderTask", "DecoderTaskSettings"), "stemma.objectives.seq2seq"),
@@ -50,11 +50,12 @@ if TYPE_CHECKING:
     from stemma.errors import UserError
     from stemma.exchange.table import Family
     from stemma.network.attention.full import FullAttention
+    from stemma.network.body import Body, StackInput, StackOutput
     from stemma.network.heads import ClassHead, Pooler, TokenHead
     from stemma.network.initialization import Draw, Linear, LookupEmbedding, draw_of, output_draw
     from stemma.network.network import Network
     from stemma.network.positions import Position
-    from stemma.network.stack import Stack, StackInput, StackOutput
+    from stemma.network.stack import Stack
     from stemma.network.streams import Context, Hidden
     from stemma.objectives.base import VOCABULARY, Needs, Objective, Scored
     from stemma.objectives.batch import Batch

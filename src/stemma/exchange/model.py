@@ -47,7 +47,7 @@ class Model:
     @property
     def decodes(self) -> bool:
         """Whether it reads one text with an encoder and writes another with a decoder."""
-        return self.network.decoder is not None
+        return "decoder" in self.network.parts
 
     @property
     def sees(self) -> Visibility:

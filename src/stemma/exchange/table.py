@@ -30,6 +30,7 @@ ORDINARY: Values = {
     "network.norm.kind": "layer", "network.attention.kind": "full", "network.attention.windows": [],
     "network.attention.bias": True, "network.attention.scale": True, "network.bias": True,
     "network.embedding.width": None, "network.embedding.quiet": False, "network.depth.kind": "stacked",
+    "network.decoder.depth.kind": None,  # the encoder's
     "network.transition": "feedforward", "network.sharing": "none",
 }
 

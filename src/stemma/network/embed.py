@@ -16,39 +16,41 @@ from stemma.network.kinds import build_norm
 from stemma.network.positions import position_of
 from stemma.network.streams import Stream
 from stemma.schema.network import NetworkSettings
+from stemma.schema.parts import NetworkPart
 
 
 class Embedding(nn.Module):
-    """Sums of what is known of each token. `shared`: a decoder reads by the encoder's token embedding, with positions
-    and a norm of its own; with `whole`, all is another embedding's but the map up to the stack's width, so that it is
-    stored, counted and trained once (ELECTRA's generator, arXiv:2003.10555, section 3.2)."""
+    """Sums of what is known of each token that a part of a network reads. `shared`: a decoder reads by the encoder's
+    token embedding, with positions and a norm of its own; with `whole`, all is another embedding's but the map up to
+    the stack's width, so that it is stored, counted and trained once (ELECTRA's generator, arXiv:2003.10555, section
+    3.2)."""
 
-    def __init__(self, settings: NetworkSettings, vocabulary: int, shared: Embedding | None = None,
-                 whole: bool = False):
+    def __init__(self, settings: NetworkSettings, vocabulary: int, part: NetworkPart,
+                 shared: Embedding | None = None, whole: bool = False):
         super().__init__()
         self.settings: NetworkSettings = shared.settings if shared is not None and whole else settings
         own, chosen = self.settings, self.settings.embedding
         width, usual = chosen.width or own.width, draw_of(own)
 
-        def part(name: str, build: Callable[[], Any], there: object = True) -> Any:
+        def made(name: str, build: Callable[[], Any], there: object = True) -> Any:
             return getattr(shared, name) if whole else build() if there else None
 
         self.tokens: AdaptiveTokens | nn.Embedding = shared.tokens if shared is not None else self._tokens(vocabulary)
-        self.segments: nn.Embedding | None = part("segments", lambda: LookupEmbedding(chosen.segments, width, usual),
+        self.segments: nn.Embedding | None = made("segments", lambda: LookupEmbedding(chosen.segments, width, usual),
                                                   chosen.segments)
         # what a row is read for (ERNIE 2.0, arXiv:1907.12412)
-        self.tasks: nn.Embedding | None = part("tasks", lambda: LookupEmbedding(chosen.tasks, width, usual),
+        self.tasks: nn.Embedding | None = made("tasks", lambda: LookupEmbedding(chosen.tasks, width, usual),
                                                chosen.tasks)
         # recurrent depth adds positions before each step
-        self.position = part("position", lambda: position_of(own).embedding(width), not own.depth.adds_positions)
+        self.position = made("position", lambda: position_of(own).embedding(width), not part.body.adds_positions)
         self.scale = math.sqrt(width) if chosen.scale else 1.0
-        self.norm = part("norm", lambda: build_norm(own.norm, width), chosen.norm)
+        self.norm = made("norm", lambda: build_norm(own.norm, width), chosen.norm)
         self.dropout = Dropout(own.dropout if chosen.dropout is None else chosen.dropout)
         # a narrow embedding and a map up to the stack's width (ALBERT's factorised embedding, arXiv:1909.11942)
         self.project = None if width == settings.width else Linear(width, settings.width, True,
                                                                    draw_of(settings, width))
         # what stands at a position whose token must not be seen (XLNet's w, arXiv:1906.08237, section 2.3)
-        self.query: nn.Parameter | None = part("query", lambda: nn.Parameter(torch.empty(own.width)), chosen.query)
+        self.query: nn.Parameter | None = made("query", lambda: nn.Parameter(torch.empty(own.width)), chosen.query)
         if not whole:
             self.reset_parameters()
 

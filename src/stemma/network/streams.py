@@ -35,6 +35,8 @@ class Stream:
     backward: Tensor | None = None  # (B,) True where the row is read from its end; None: nowhere
     keep: int | None = None  # how many places, from the first, a memory or a cache may take up; None: all, 0: none
     skips_filling: bool = False  # nobody will read what stands there: it need not be computed, and may be zero
+    padding: Tensor | None = None  # (B, L) False at padding that no position attends to anyway, since it comes last in
+    #                                causal text; padding that could be attended to is a rule of `sees`
 
     def to(self, device: torch.device | str) -> Stream:
         moved: dict[str, Any] = {name: value.to(device, non_blocking=True) for name, value in self._tensors().items()}
@@ -44,14 +46,31 @@ class Stream:
         cut: dict[str, Any] = {name: value[chosen] for name, value in self._tensors().items()
                                if value is not self.wanted}
         if self.wanted is not None:
-            first, last = (row * self.ids.shape[1] for row in (chosen.start, chosen.stop))
+            first, last = (row * self.length for row in (chosen.start, chosen.stop))
             cut["wanted"] = self.wanted[(self.wanted >= first) & (self.wanted < last)] - first
         return replace(self, sees=self.sees.rows(chosen), **cut)
+
+    @property
+    def batch(self) -> int:
+        """How many rows there are."""
+        return self.ids.shape[0]
+
+    @property
+    def length(self) -> int:
+        return self.ids.shape[1]
+
+    @property
+    def device(self) -> torch.device:
+        return self.ids.device
 
     def real(self) -> Tensor | None:
         """(B, L) False at filling; None: nothing is."""
         found = next((rule for rule in self.sees.rules() if isinstance(rule, Padded)), None)
-        return None if found is None else found.real[:, found.past:found.past + self.ids.shape[1]]
+        return None if found is None else found.real[:, found.past:found.past + self.length]
+
+    def counted(self) -> Tensor | None:
+        """(B, L) False at padding of either kind, which means over positions leave out; None: there is none."""
+        return self.real() if self.padding is None else self.padding
 
     def _tensors(self) -> dict[str, Tensor]:
         """What is there, by name."""
@@ -87,7 +106,8 @@ class Hidden:
     layers: dict[str, list[Tensor]] = field(default_factory=dict)  # the embedding first, then every layer; when asked
     state: State | None = None  # memory or cache to pass to the next call
     auxiliary: dict[str, Tensor] = field(default_factory=dict)  # costs a part adds by itself: means over all places
-    measures: dict[str, Tensor] = field(default_factory=dict)  # (B, L) what may be of interest: steps taken
+    measures: dict[str, Tensor] = field(default_factory=dict)  # (B, L) what may be of interest, such as steps taken;
+    #                                                            not a number at padding
     sampled: Tensor | None = None  # (N,) what a generator wrote at the scored places, in their order
     attentions: dict[str, list[Tensor]] = field(default_factory=dict)  # when asked: every layer's scores before the
     #                                             softmax, (B, heads, Q, K), by part; "cross" of a decoder to an encoder

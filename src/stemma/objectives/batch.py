@@ -119,7 +119,8 @@ def _two_sided(read: Side, written: Side) -> Batch:
     positions = None if written.positions is None else torch.from_numpy(written.positions)
     streams = {ENCODER: Stream(torch.from_numpy(read.ids.astype(np.int64)), _unfilled(torch.from_numpy(read.lengths)),
                                skips_filling=True),
-               DECODER: Stream(torch.from_numpy(written.ids.astype(np.int64)), Causal(), positions)}
+               DECODER: Stream(torch.from_numpy(written.ids.astype(np.int64)), Causal(), positions,
+                               padding=_tokens(torch.from_numpy(written.lengths)))}
     target = Target(torch.from_numpy(index), torch.from_numpy(labels), max(1.0, float(len(index))),
                     written.ids.shape[1])
     return Batch(streams, {VOCABULARY: target}, {}, int(read.lengths.sum() + written.lengths.sum()), len(read.ids))
@@ -144,9 +145,14 @@ def _sees(draft: Draft, visibility: Sees) -> Visibility:
 
 def _unfilled(lengths: Tensor) -> Visibility:
     """Everybody sees everybody but filling."""
+    tokens = _tokens(lengths)
+    return Full() if tokens is None else Padded(tokens)
+
+
+def _tokens(lengths: Tensor) -> Tensor | None:
+    """(B, L) False at padding; None: there is none."""
     longest = int(lengths.max())
-    full = bool((lengths == longest).all())
-    return Full() if full else Padded(torch.arange(longest)[None, :] < lengths[:, None])
+    return None if bool((lengths == longest).all()) else torch.arange(longest)[None, :] < lengths[:, None]
 
 
 def _unseen(draft: Draft) -> np.ndarray | None:

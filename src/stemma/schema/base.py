@@ -81,10 +81,10 @@ class Settings(BaseModel):
 
 
 class Slot:
-    """Marks a field that holds the settings of one of the kinds registered under this name."""
+    """Marks a field that holds the settings of one of the kinds registered under this name; `optional`: or None."""
 
-    def __init__(self, name: str):
-        self.name = name
+    def __init__(self, name: str, optional: bool = False):
+        self.name, self.optional = name, optional
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         dump = core_schema.plain_serializer_function_ser_schema(_dumped, info_arg=True)
@@ -93,7 +93,7 @@ class Slot:
     def check(self, value: Any) -> Any:
         base = registry.base_of(self.name)
         assert base is not None
-        if isinstance(value, base):
+        if isinstance(value, base) or value is None and self.optional:
             return value
         if not isinstance(value, Mapping):
             raise PydanticKnownError("dict_type")
@@ -118,8 +118,8 @@ class KindName(Slot):
         return value
 
 
-def _dumped(value: Settings, info: SerializationInfo) -> dict[str, Any]:
-    return value.model_dump(mode=info.mode, exclude_none=bool(info.exclude_none))
+def _dumped(value: Settings | None, info: SerializationInfo) -> dict[str, Any] | None:
+    return None if value is None else value.model_dump(mode=info.mode, exclude_none=bool(info.exclude_none))
 
 
 def slot_of(annotation: Any, metadata: Sequence[Any] = ()) -> Slot | None:
@@ -140,8 +140,9 @@ def parts_of(settings: Settings) -> Iterator[registry.Registered]:
         inside = value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else [value]
         for each in inside:
             kind = getattr(each, "kind", each)
-            if slot is not None and isinstance(kind, str):
-                yield registry.get(slot.name, kind)
+            # what stands for a part that is not there is not registered
+            if slot is not None and isinstance(kind, str) and (found := registry.find(slot.name, kind)) is not None:
+                yield found
             if isinstance(each, Settings):
                 yield from parts_of(each)
 

@@ -3,7 +3,8 @@ their settings. Networks, recipes and the command line ask these and keep no lis
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar
+from dataclasses import dataclass
+from typing import Annotated, ClassVar, Literal
 
 from stemma.schema.base import BelowOne, Settings, Width, at_most_all, limit
 
@@ -85,11 +86,42 @@ class NormKind(Settings):
     has_bias: ClassVar[bool] = True
 
 
+class NoAttention(AttentionSettings):
+    """What stands for [network.attention] where no body attends."""
+
+    kind: Literal["none"] = "none"
+    dropout: BelowOne = 0.0
+
+
+# Keys of [network] that bodies are made by. One that no body of a network needs is not part of its recipe.
+BODY_KEYS = ("layers", "heads", "feedforward", "attention")
+
+
 class BodySettings(Settings):
-    """How layers follow one another: [network.depth]."""
+    """What turns the embedded input of a part into hidden states: [network.depth], [network.decoder.depth]."""
 
     kind: str
 
     structural_keys: ClassVar[tuple[str, ...]] = ("kind",)
+    needs: ClassVar[frozenset[str]] = frozenset((*BODY_KEYS, "position"))  # keys of [network] that must be stated
+    supports: ClassVar[frozenset[str]] = frozenset()  # of FEATURES; of a body with attention, its attention says it
+    cross_attends: ClassVar[bool] = False  # can attend to another part's output, as a decoder does
+    has_blocks: ClassVar[bool] = False  # one block for each layer, stored as blocks.0, blocks.1, ...
     one_block: ClassVar[bool] = False  # all layers are one: what treats layers differently has no meaning
     adds_positions: ClassVar[bool] = False  # itself: the embedding does not
+
+    @property
+    def attends(self) -> bool:
+        """Whether it is made with [network.attention]."""
+        return "attention" in self.needs
+
+
+@dataclass(frozen=True)
+class NetworkPart:
+    """One part of a network: a body with an input of its own."""
+
+    name: str
+    body: BodySettings
+    layers: int
+    attends_to: str | None = None  # the part whose output it attends to, which comes before it
+    key: str = "depth"  # where [network] states its body

@@ -125,7 +125,7 @@ class RecipeSettings(Settings):
         network, training = self.network, self.training
         layers = network.all_layers
         frozen = layers + 1 if training.frozen == "all" else training.frozen
-        one = f"network.depth.kind = {network.depth.kind}" if network.depth.one_block else \
+        one = f"network.{network.one_block.key}.kind = {network.one_block.body.kind}" if network.one_block else \
             f"network.sharing = {network.sharing}" if network.sharing != "none" else None
         asked = {"layer_decay": training.layer_decay is not None, "frozen": frozen > 1 and training.frozen != "all",
                  "unfreeze": training.unfreeze is not None, "fresh": training.fresh > 0}
