@@ -186,6 +186,10 @@ class Walk:
         batch, length, width = text.shape
         row, place = wanted // length, wanted % length
         counts = torch.bincount(row, minlength=batch)
+        if context.mask.costs_less_than(int(counts.max())):  # then all positions ask, and those wanted go on
+            keys = context.keys if ragged is None else self.x
+            self._finished(block(text, replace(context, keys=keys, chosen=(row, place))), wanted, text)
+            return
         order = torch.arange(len(wanted), device=text.device) - (counts.cumsum(0) - counts)[row]  # number in its row
         places = wanted.new_zeros(batch, int(counts.max()))  # (B, Q); rows with fewer ask again at position 0
         places[row, order] = place
@@ -193,10 +197,14 @@ class Walk:
         turn = context.rotation
         turn = None if turn is None else replace(turn, query=turn.key.at(places))
         y = block(asking, replace(context, mask=context.mask.at(places, length), keys=self.x, rotation=turn,
-                                  chosen=(row, order)))  # (N, width)
+                                  chosen=(row, order)))
+        self._finished(y, wanted, text)
+
+    def _finished(self, y: Tensor, wanted: Tensor, text: Tensor) -> None:
+        """(N, width) of the wanted positions -> what leaves the stack, zero elsewhere."""
         y = self.stack.finish(y)
-        found = text.new_zeros(batch * length, width).to(y.dtype).index_copy(0, wanted, y)
-        self.output.x, self._is_narrowed = found.view(batch, length, width), True
+        found = text.new_zeros(text.shape[:2].numel(), text.shape[2]).to(y.dtype).index_copy(0, wanted, y)
+        self.output.x, self._is_narrowed = found.view(text.shape), True
 
 
 def _only_behind(x: Tensor, context: Context, given: StackInput) -> tuple[Tensor, Context]:
