@@ -17,7 +17,7 @@ from pydantic import ValidationError
 
 from stemma import plugins, registry, toml
 from stemma.errors import UserError, counted, did_you_mean
-from stemma.schema.base import parts_of
+from stemma.schema.base import Settings, parts_of
 from stemma.schema.layers import at, flatten, merged, nest, parse_changes, restated
 from stemma.schema.problems import Problem, explain, validate
 from stemma.schema.recipe import SECTIONS, RecipeFile, RecipeSettings
@@ -393,5 +393,7 @@ def _has_owner(settings: RecipeSettings, key: str) -> bool:
     *tables, last = key.split(".")
     owner: Any = settings
     for table in tables:
+        if isinstance(owner, Settings) and not owner.has(table):
+            return False
         owner = owner.get(table) if isinstance(owner, dict) else getattr(owner, table)
-    return owner is not None and last in type(owner).model_fields
+    return isinstance(owner, Settings) and owner.has(last)

@@ -118,13 +118,18 @@ class LayerCache:
     def __init__(self, limit: int | None):
         self.limit = limit
         self.start = self.stop = 0
-        self.recent: dict[str, Tensor] = {}  # the last inputs of sublayers that look at neighbours
+        self.recent: dict[str, Tensor] = {}  # (B, ...) the last inputs of sublayers that look at neighbours, or a state
         self.distances: tuple[tuple[int, ...], Tensor] | None = None  # which were at hand, and what was made of them
         self._buffers: tuple[Tensor, ...] = ()
 
     @property
     def length(self) -> int:
         return self.stop - self.start
+
+    def remember(self, new: int, **kept: Tensor) -> None:
+        """After so many new positions, `kept` (B, ...) by name (`recent`) is all that a layer must know of the text."""
+        self.stop += new
+        self.recent |= kept
 
     def extend(self, key: Tensor, value: Tensor, keep: int | None = None) -> tuple[Tensor, Tensor]:
         """(B, heads, Q, D) new ones -> (B, heads, past + Q, D) all of them. The first `keep` of the new ones (None:

@@ -44,6 +44,10 @@ class Settings(BaseModel):
     structural_keys: ClassVar[tuple[str, ...]] = ()  # networks that differ in one have no weights in common
     adjustable_keys: ClassVar[tuple[str, ...]] = ()  # may change when training goes on from a model: no weight notices
 
+    def has(self, key: str) -> bool:
+        """Whether there is such a key in this table."""
+        return key in type(self).model_fields
+
     def flop_counts(self) -> Mapping[Any, Callable[..., int]]:
         """For operators of this part that torch's FLOP counter does not know: a function of their arguments' shapes."""
         return {}

@@ -86,8 +86,11 @@ class NetworkSettings(Settings):
     @model_serializer(mode="wrap")
     def _stated(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
         """Without the keys that no body needs."""
-        needed: set[str] = set().union(*(part.body.needs for part in self.parts().values()))
-        return {key: value for key, value in dump(self).items() if key not in BODY_KEYS or key in needed}
+        return {key: value for key, value in dump(self).items() if self.has(key)}
+
+    def has(self, key: str) -> bool:
+        return super().has(key) and (key not in BODY_KEYS or
+                                     any(key in part.body.needs for part in self.parts().values()))
 
     def parts(self) -> dict[str, NetworkPart]:
         """The parts by name, each behind the one that it attends to. The last one writes."""
@@ -126,7 +129,7 @@ class NetworkSettings(Settings):
                                        "generator": None})
 
     def conflicts(self) -> Iterator[Conflict]:
-        if self.attention.head_width is None and self.width % self.heads:
+        if self.has("heads") and self.attention.head_width is None and self.width % self.heads:
             divisors = [n for n in range(1, self.width + 1) if self.width % n == 0]
             heads = min(divisors, key=lambda n: (abs(n - self.heads), -n))
             width = max(round(self.width / self.heads), 1) * self.heads
@@ -170,8 +173,7 @@ class NetworkSettings(Settings):
 
     def _unread(self) -> Iterator[Conflict]:
         """Keys that are stated although no body of this network has anything to do with them."""
-        needed: set[str] = set().union(*(part.body.needs for part in self.parts().values()))
-        for key in (key for key in BODY_KEYS if key in self.model_fields_set and key not in needed):
+        for key in (key for key in BODY_KEYS if key in self.model_fields_set and not self.has(key)):
             yield (Blame(key, f"means nothing to a body of kind {self.depth.kind}: remove=network.{key}"),)
 
     def _unsupported(self) -> Iterator[Conflict]:
@@ -243,16 +245,18 @@ class NetworkSettings(Settings):
 
 
 def needed_keys(values: Mapping[str, Any]) -> set[str]:
-    """The keys of a [network] that is not checked yet that its bodies need; of a kind that is not known, what most
-    need."""
+    """The keys of a [network], not checked yet, that its bodies need; of a kind that nobody knows, those of most."""
     decoder = values.get("decoder")
     stated = [values.get("depth", {"kind": "stacked"}), decoder.get("depth") if isinstance(decoder, Mapping) else None]
     needed: set[str] = set()
     for body in (body for body in stated if body is not None):
-        if isinstance(body, BodySettings):
-            needed |= body.needs
-        else:
-            kind = body.get("kind") if isinstance(body, Mapping) else None
-            found = registry.find("body", kind) if isinstance(kind, str) else None
-            needed |= BodySettings.needs if found is None else found.settings.needs
+        kind = body.get("kind") if isinstance(body, Mapping) else None
+        found = registry.find("body", kind) if isinstance(kind, str) else None
+        needed |= body.needs if isinstance(body, BodySettings) else \
+            BodySettings.needs if found is None else found.settings.needs
     return needed
+
+
+def unread_keys(values: Mapping[str, Any]) -> set[str]:
+    """The keys of a [network], not checked yet, that mean nothing to its bodies."""
+    return set(BODY_KEYS) - needed_keys(values)

@@ -105,6 +105,7 @@ class BodySettings(Settings):
     structural_keys: ClassVar[tuple[str, ...]] = ("kind",)
     needs: ClassVar[frozenset[str]] = frozenset((*BODY_KEYS, "position"))  # keys of [network] that must be stated
     supports: ClassVar[frozenset[str]] = frozenset()  # of FEATURES; of a body with attention, its attention says it
+    causal_only: ClassVar[bool] = False  # it reads from left to right, whatever an objective wants to look at
     cross_attends: ClassVar[bool] = False  # can attend to another part's output, as a decoder does
     has_blocks: ClassVar[bool] = False  # one block for each layer, stored as blocks.0, blocks.1, ...
     one_block: ClassVar[bool] = False  # all layers are one: what treats layers differently has no meaning
