@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 __all__ = [
     "VOCABULARY", "AttentionSettings", "Batch", "Body", "BodySettings", "ClassHead", "Context", "Count", "DecoderTask",
-    "DecoderTaskSettings", "Draft", "Draw", "Family", "FeedForwardKind", "FullAttention", "Hidden", "Linear",
-    "LookupEmbedding", "Natural", "Needs", "Network", "NetworkSettings", "NextToken", "NormKind", "Objective",
-    "ObjectiveSettings", "OptimizerSettings", "PackingSettings", "Passage", "Pieces", "PlaceClassifier", "Point",
-    "Pooler", "Position", "PositionSettings", "Positive", "Probability", "Randomness", "ReaderKind", "ReaderOptions",
-    "RowClassifier", "ScheduleSettings", "Scored", "Settings", "Share", "Stack", "StackInput", "StackOutput",
-    "TokenHead", "UserError", "Writing", "choose_tokens", "choose_units", "draw_of", "output_draw", "register",
-    "replaced", "whole_document"]
+    "DecoderTaskSettings", "Draft", "Draw", "Family", "FeedForwardKind", "FullAttention", "FusionKind", "Hidden",
+    "InputSettings", "Linear", "LookupEmbedding", "Natural", "Needs", "Network", "NetworkSettings", "NextToken",
+    "NormKind", "Objective", "ObjectiveSettings", "OptimizerSettings", "PackingSettings", "Passage", "Pieces",
+    "PlaceClassifier", "Point", "Pooler", "Position", "PositionSettings", "Positive", "Probability", "Randomness",
+    "ReaderKind", "ReaderOptions", "RowClassifier", "ScheduleSettings", "Scored", "Settings", "Share", "Stack",
+    "StackInput", "StackOutput", "TokenHead", "UserError", "Writing", "choose_tokens", "choose_units", "draw_of",
+    "output_draw", "register", "replaced", "whole_document"]
 
 _HOMES = {
     "register": "stemma.registry", "UserError": "stemma.errors",
@@ -25,8 +25,8 @@ _HOMES = {
     **dict.fromkeys(("ObjectiveSettings", "Writing"), "stemma.schema.task"),
     **dict.fromkeys(("OptimizerSettings", "ScheduleSettings"), "stemma.schema.training"),
     **dict.fromkeys(("Objective", "Needs", "Scored", "VOCABULARY"), "stemma.objectives.base"),
-    **dict.fromkeys(("AttentionSettings", "BodySettings", "FeedForwardKind", "NormKind", "PositionSettings"),
-                    "stemma.schema.parts"),
+    **dict.fromkeys(("AttentionSettings", "BodySettings", "FeedForwardKind", "FusionKind", "InputSettings", "NormKind",
+                     "PositionSettings"), "stemma.schema.parts"),
     "NetworkSettings": "stemma.schema.network", "Position": "stemma.network.positions",
     "FullAttention": "stemma.network.attention.full",
     **dict.fromkeys(("Draw", "Linear", "LookupEmbedding", "draw_of", "output_draw"), "stemma.network.initialization"),
@@ -67,7 +67,15 @@ if TYPE_CHECKING:
     from stemma.schema.base import Count, Natural, Positive, Probability, Settings, Share
     from stemma.schema.corpus import PackingSettings, ReaderKind
     from stemma.schema.network import NetworkSettings
-    from stemma.schema.parts import AttentionSettings, BodySettings, FeedForwardKind, NormKind, PositionSettings
+    from stemma.schema.parts import (
+        AttentionSettings,
+        BodySettings,
+        FeedForwardKind,
+        FusionKind,
+        InputSettings,
+        NormKind,
+        PositionSettings,
+    )
     from stemma.schema.task import ObjectiveSettings, Writing
     from stemma.schema.training import OptimizerSettings, ScheduleSettings
     from stemma.text.readers import Passage, ReaderOptions, whole_document

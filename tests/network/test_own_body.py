@@ -85,8 +85,9 @@ def test_a_body_without_parameters_learns_by_its_embedding(tmp_path, corpus_fold
     (tmp_path / "my_bag.py").write_text(BAG)
     plugin = ["--plugin", "my_bag.py"]
     learned = run("pretrain", "bert@tiny", "--corpus", corpus_folder, "--steps", "60", "--out", "bag", "--json",
-                  *plugin, *SMALL, "network.depth.kind=bag", "remove=objective.next_sentence", "corpus.packing=full_sentences",
-                  "training.learning_rate=0.02", "training.warmup_steps=5", folder=tmp_path)
+                  *plugin, *SMALL, "network.depth.kind=bag", "remove=objective.next_sentence",
+                  "corpus.packing=full_sentences", "training.learning_rate=0.02", "training.warmup_steps=5",
+                  folder=tmp_path)
     assert learned.code == 0, learned.err
     assert not [name for name in stemma_tensors(tmp_path / "bag" / "model") if name.startswith("encoder.")]
     lines = map(json.loads, (tmp_path / "bag" / "log.jsonl").read_text().splitlines())

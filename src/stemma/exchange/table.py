@@ -116,6 +116,8 @@ class Family:
         """Is a network with these (flat) values, reading, heads and tensors exactly one of this family?"""
         if any(values.get(key) != value for key, value in self.fixed.items()):
             return False
+        if any(key.startswith("network.inputs.") for key in values):  # their networks read tokens
+            return False
         reading = sees <= self.sees | self.also and bool(sees & self.sees or (not sees and "full" in self.sees))
         following = all(values.get(key) in (None, value(values)) for key, value in self.follows.items())
         known = frozenset(specs) in self.classes and all(

@@ -1,22 +1,33 @@
-"""From ids to vectors: what a token is, which segment it belongs to, where it stands."""
+"""From what a stream holds to vectors: what a token is, which segment it belongs to, where it stands, and what other
+inputs tell of it."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from stemma import registry
 from stemma.network.adaptive import AdaptiveTokens
 from stemma.network.dropout import Dropout
 from stemma.network.initialization import Draw, Linear, LookupEmbedding, draw_of
 from stemma.network.kinds import build_norm
 from stemma.network.positions import position_of
 from stemma.network.streams import Stream
-from stemma.schema.network import NetworkSettings
+from stemma.schema.network import TOKENS, NetworkSettings
 from stemma.schema.parts import NetworkPart
+
+
+class Sum(nn.Module):
+    def forward(self, read: Mapping[str, Tensor]) -> Tensor:
+        """(B, L, width) each, by name -> (B, L, width)"""
+        first, *others = read.values()
+        for other in others:
+            first = first + other
+        return first
 
 
 class Embedding(nn.Module):
@@ -51,6 +62,12 @@ class Embedding(nn.Module):
                                                                    draw_of(settings, width))
         # what stands at a position whose token must not be seen (XLNet's w, arXiv:1906.08237, section 2.3)
         self.query: nn.Parameter | None = made("query", lambda: nn.Parameter(torch.empty(own.width)), chosen.query)
+        # what else is read of each position; a decoder's text is tokens alone
+        asked = own.inputs if part.attends_to is None else {}
+        self.inputs: nn.ModuleDict | None = made("inputs", lambda: nn.ModuleDict(
+            {name: registry.get("input", one.kind).build(one, own, width) for name, one in asked.items()}), asked)
+        self.fusion: nn.Module | None = made("fusion", lambda: registry.get("fusion", chosen.fusion or "sum").build(
+            own, width, list(asked)), asked)
         if not whole:
             self.reset_parameters()
 
@@ -66,19 +83,32 @@ class Embedding(nn.Module):
             draw_of(self.settings)(self.query)
 
     def forward(self, stream: Stream) -> Tensor:
-        x = self.tokens(stream.ids)  # (B, L, width)
-        if self.scale != 1.0:
-            x = x * self.scale
+        x = self._read(stream)  # (B, L, width)
         if self.segments is not None:
             x = x + (self.segments.weight[0] if stream.segments is None else self.segments(stream.segments))
         if self.tasks is not None:
             x = x + (self.tasks.weight[0] if stream.tasks is None else self.tasks(stream.tasks)[:, None])
         if self.position is not None:
-            x = x + self.position(stream.ids, stream.positions)
+            x = x + self.position(x if stream.ids is None else stream.ids, stream.positions)
         if self.norm is not None:
             x = self.norm(x)
         x = self.dropout(x)
         return x if self.project is None else self.project(x)
+
+    def _read(self, stream: Stream) -> Tensor:
+        """Tokens and other inputs as one vector a position."""
+        read: dict[str, Tensor] = {}
+        if stream.ids is not None:
+            x = self.tokens(stream.ids)
+            read[TOKENS] = x if self.scale == 1.0 else x * self.scale
+        if self.inputs is not None:
+            read |= {name: module(stream.inputs[name]) for name, module in self.inputs.items() if name in stream.inputs}
+        unread = stream.inputs.keys() - read.keys()
+        assert read and not unread, f"the network has no input for {', '.join(unread) or 'an empty stream'}"
+        if self.fusion is None:
+            return read[TOKENS]
+        fused: Tensor = self.fusion(read)
+        return fused
 
     def unseen(self, places: Tensor) -> Tensor:
         """(B, P) positions -> (B, P, width): the same for all of them; where each stands is attention's to know."""

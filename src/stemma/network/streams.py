@@ -1,11 +1,13 @@
 """What enters a network and what leaves it.
 
-A stream is one sequence entering one part ("encoder", "decoder", "image"); the network gives back a Hidden with each
-part's output, and, where asked or where a family has them, every layer, the state to carry on, and auxiliary costs.
+A stream is one sequence entering one part ("encoder", "decoder", "image"): a length, an attention mask, and what is
+known of each position, token ids or other inputs by name. The network gives back a Hidden with each part's output, and,
+where asked or where a family has them, every layer, the state to carry on, and auxiliary costs.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +27,7 @@ QUERY = "query"  # the name of the second stream's output
 
 @dataclass(frozen=True)
 class Stream:
-    ids: Tensor  # (B, L)
+    ids: Tensor | None = None  # (B, L); None: other inputs tell all that is known
     sees: Visibility = field(default_factory=Full)
     positions: Tensor | None = None  # (B, L); None counts from 0, or from what a cache has kept
     segments: Tensor | None = None  # (B, L); None is segment 0 throughout
@@ -37,14 +39,17 @@ class Stream:
     skips_filling: bool = False  # nobody will read what stands there: it need not be computed, and may be zero
     padding: Tensor | None = None  # (B, L) False at padding that no position attends to anyway, since it comes last in
     #                                causal text; padding that could be attended to is a rule of `sees`
+    inputs: Mapping[str, Tensor] = field(default_factory=dict)  # (B, L, ...) by the name of [network.inputs.NAME]
 
     def to(self, device: torch.device | str) -> Stream:
         moved: dict[str, Any] = {name: value.to(device, non_blocking=True) for name, value in self._tensors().items()}
+        moved["inputs"] = {name: value.to(device, non_blocking=True) for name, value in self.inputs.items()}
         return replace(self, sees=self.sees.to(device), **moved)
 
     def rows(self, chosen: slice) -> Stream:
         cut: dict[str, Any] = {name: value[chosen] for name, value in self._tensors().items()
                                if value is not self.wanted}
+        cut["inputs"] = {name: value[chosen] for name, value in self.inputs.items()}
         if self.wanted is not None:
             first, last = (row * self.length for row in (chosen.start, chosen.stop))
             cut["wanted"] = self.wanted[(self.wanted >= first) & (self.wanted < last)] - first
@@ -53,15 +58,20 @@ class Stream:
     @property
     def batch(self) -> int:
         """How many rows there are."""
-        return self.ids.shape[0]
+        return self._any.shape[0]
 
     @property
     def length(self) -> int:
-        return self.ids.shape[1]
+        return self._any.shape[1]
 
     @property
     def device(self) -> torch.device:
-        return self.ids.device
+        return self._any.device
+
+    @property
+    def _any(self) -> Tensor:
+        """What tells the stream's shape: all inputs have the same rows and positions."""
+        return next(iter(self.inputs.values())) if self.ids is None else self.ids
 
     def real(self) -> Tensor | None:
         """(B, L) False at filling; None: nothing is."""

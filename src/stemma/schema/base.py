@@ -117,7 +117,7 @@ class KindName(Slot):
         return core_schema.no_info_after_validator_function(self.check, handler(source))
 
     def check(self, value: Any) -> Any:
-        if registry.find(self.name, value) is None:
+        if registry.find(self.name, value) is None and not (value is None and self.optional):
             raise PydanticKnownError("literal_error", {"expected": ", ".join(registry.kinds(self.name))})
         return value
 

@@ -24,12 +24,14 @@ from stemma.schema.parts import (
     FEATURES,
     AttentionSettings,
     BodySettings,
+    InputSettings,
     NetworkPart,
     NoAttention,
     PositionSettings,
 )
 
 MISSING: Any = object()
+TOKENS = "tokens"  # the input that every text has
 
 
 def _there(value: Any) -> Any:
@@ -61,6 +63,7 @@ class NetworkSettings(Settings):
     activation: Activation
     bias: bool = True  # constants beside the feed-forward matrices, and in a head's own layer
     embedding: EmbeddingSettings = EmbeddingSettings()
+    inputs: dict[str, Annotated[InputSettings, Slot("input")]] = {}  # read besides tokens, by name; left out if empty
     position: Annotated[PositionSettings, Slot("position"), IfNeeded] = Field(
         default_factory=lambda: registry.settings_of("position", {"kind": "none"}))
     attention: Annotated[AttentionSettings, Slot("attention"), IfNeeded] = Field(default_factory=NoAttention)
@@ -85,8 +88,8 @@ class NetworkSettings(Settings):
 
     @model_serializer(mode="wrap")
     def _stated(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Without the keys that no body needs."""
-        return {key: value for key, value in dump(self).items() if self.has(key)}
+        """Without the keys that no body needs, and without inputs where there are none."""
+        return {key: value for key, value in dump(self).items() if self.has(key) and (key != "inputs" or value)}
 
     def has(self, key: str) -> bool:
         return super().has(key) and (key not in BODY_KEYS or
@@ -167,6 +170,11 @@ class NetworkSettings(Settings):
             yield (Blame("embedding.query", "a second stream is not supported with recurrent depth"),
                    Blame(f"{one_block.key}.kind", "recurrent depth does not support a second stream "
                                                   "(network.embedding.query)"))
+        if self.embedding.fusion is not None and not self.inputs:
+            yield (Blame("embedding.fusion", "there is nothing to combine tokens with: add [network.inputs.NAME]"),)
+        for name in self.inputs:
+            if not name.isidentifier() or name == TOKENS:
+                yield (Blame(f"inputs.{name}", f"an input is named by letters, digits and _, and not {TOKENS}"),)
         if self.embedding.cutoffs and self.embedding.width is not None:
             yield (Blame("embedding.cutoffs", "already say how wide each part is; leave network.embedding.width out"),
                    Blame("embedding.width", "does not combine with network.embedding.cutoffs"))
@@ -233,7 +241,7 @@ class NetworkSettings(Settings):
 
     def _alone(self) -> Iterator[Conflict]:
         """What a network with a decoder cannot have."""
-        present = {"memory": self.memory is not None,
+        present = {"memory": self.memory is not None, "inputs": bool(self.inputs),
                    "position.kind": self.position.relative, "embedding.query": self.embedding.query,
                    "embedding.tasks": self.embedding.tasks > 0,
                    "embedding.cutoffs": bool(self.embedding.cutoffs), "attention.windows": any(self.attention.windows),

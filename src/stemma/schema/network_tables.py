@@ -38,6 +38,8 @@ class EmbeddingSettings(Settings):
     cutoffs: list[Count] = []  # a vocabulary sorted by frequency, parted here: rare words get narrower vectors
     shrink: Count = 4  # each part's vectors are so many times narrower than the part's before
     dropout: BelowOne | None = None  # of the sum; None = network.dropout
+    fusion: Annotated[str | None, KindName("fusion", optional=True)] = None  # how tokens and network.inputs become one
+    #                                                                          vector; None = sum
     quiet: bool = False  # scores of tokens are divided by the square root of the width: a loud table (T5)
 
     def conflicts(self) -> Iterator[Conflict]:

@@ -4,9 +4,12 @@ their settings. Networks, recipes and the command line ask these and keep no lis
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from stemma.schema.base import BelowOne, Settings, Width, at_most_all, limit
+
+if TYPE_CHECKING:
+    import numpy as np
 
 # What attention may be asked for, and how a sentence says that a kind cannot do it.
 FEATURES = {
@@ -67,6 +70,28 @@ class AttentionSettings(Settings):
     laptop_keys: ClassVar[tuple[str, ...]] = ("output_dropout",)
     structural_keys: ClassVar[tuple[str, ...]] = ("kind", "bias", "segments")
     adjustable_keys: ClassVar[tuple[str, ...]] = ("dropout", "output_dropout")
+
+
+class InputSettings(Settings):
+    """What a network reads of each position besides its token: [network.inputs.NAME]."""
+
+    kind: str
+
+    structural_keys: ClassVar[tuple[str, ...]] = ("kind",)
+
+    def from_draft(self, name: str, draft: Any) -> np.ndarray:
+        """(rows, length, ...) of a Draft that all objectives have edited; it must not tell what they hid."""
+        raise NotImplementedError
+
+    def lacks(self, name: str, corpus: Any) -> str | None:
+        """What a corpus does not have for it; None: nothing is missing."""
+        return None
+
+
+class FusionKind(Settings):
+    """What is known of a way to combine inputs; `network.embedding.fusion` names the kind, and it has no keys."""
+
+    kind: str
 
 
 class FeedForwardKind(Settings):

@@ -123,7 +123,7 @@ class Supply:
                 rng = np.random.default_rng([VALIDATION_SEED, number, start])
                 for objective in group.objectives:
                     objective.corrupt(draft, rng)
-                batch = finish(draft, group.visibility, group.kind.task)
+                batch = finish(draft, group.visibility, group.kind.task, self.recipe.network.inputs)
                 made.append((group.objectives, replace(batch, held_out=True)))
         return made
 
@@ -253,7 +253,8 @@ class Supply:
                      for key, feed in self._feeds.items() if feed.position != Position()}
         number, _ = self._choose(moment)
         kind = self.groups[number].kind
-        return Prepared(active, finish(draft, kind.visibility, kind.task), positions, _key(number, moment.length))
+        batch = finish(draft, kind.visibility, kind.task, self.recipe.network.inputs)
+        return Prepared(active, batch, positions, _key(number, moment.length))
 
     def _choose(self, moment: Moment) -> tuple[int, tuple[Objective, ...]]:
         """Groups take turns, each as often as the most frequent of its objectives asks for; an objective takes part
