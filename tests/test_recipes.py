@@ -212,6 +212,10 @@ def test_transformer_xl_and_xlnet_as_published():
 def test_the_universal_transformer_as_published():
     network = lineage.recipe("universal-transformer").settings.network
     assert network.depth.kind == "recurrent" and network.depth.halting.threshold == 0.99
+    both = lineage.recipe("universal-transformer-seq2seq").settings  # the paper's own form: both sides are recurrent
+    assert {name: (part.body.kind, part.layers, part.attends_to) for name, part in both.network.parts().items()} == {
+        "encoder": ("recurrent", 6, None), "decoder": ("recurrent", 6, "encoder")}
+    assert both.network.depth == network.depth and list(both.objective) == ["translation"]
 
 
 def test_roberta_as_published():

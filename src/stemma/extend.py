@@ -10,16 +10,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 __all__ = [
-    "VOCABULARY", "AttentionSettings", "Batch", "BodySettings", "Callback", "CallbackSettings", "Card", "ClassHead",
-    "ClassTask", "Context", "Count", "DecoderTask", "DecoderTaskSettings", "Draft", "Draw", "Example", "Family",
-    "FeedForwardKind", "FullAttention", "HeadTask", "Hidden", "Item", "Learner", "Linear", "LookupEmbedding",
-    "Metric", "Natural", "Needs", "Network", "NetworkSettings", "NextToken", "NormKind", "Objective",
-    "ObjectiveSettings", "OptimizerSettings", "PackingSettings", "Passage", "Pieces", "PlaceClassifier", "Point",
-    "Pooler", "Position", "PositionSettings", "Positive", "Probability", "Problems", "Randomness", "ReaderKind",
-    "ReaderOptions", "Reading", "ReportTable", "Row", "RowClassifier", "RowLayout", "ScheduleSettings", "Scored",
-    "Settings", "Share", "Stack", "StackInput", "StackOutput", "Target", "TaskKind", "TaskValues", "TextExample",
-    "TextTask", "TokenHead", "UserError", "Writing", "averaged", "choose_tokens", "choose_units", "draw_of",
-    "output_draw", "register", "replaced", "share", "summed", "whole_document", "windows"]
+    "VOCABULARY", "AttentionSettings", "Batch", "Body", "BodySettings", "Callback", "CallbackSettings", "Card",
+    "ClassHead", "ClassTask", "Context", "Count", "DecoderTask", "DecoderTaskSettings", "Draft", "Draw", "Example",
+    "Family", "FeedForwardKind", "FullAttention", "FusionKind", "HeadTask", "Hidden", "InputSettings", "Item",
+    "Learner", "Linear", "LookupEmbedding", "Metric", "Natural", "Needs", "Network", "NetworkSettings", "NextToken",
+    "NormKind", "Objective", "ObjectiveSettings", "OptimizerSettings", "PackingSettings", "Passage", "Pieces",
+    "PlaceClassifier", "Point", "Pooler", "Position", "PositionSettings", "Positive", "Probability", "Problems",
+    "Randomness", "ReaderKind", "ReaderOptions", "Reading", "ReportTable", "Row", "RowClassifier", "RowLayout",
+    "ScheduleSettings", "Scored", "Settings", "Share", "Stack", "StackInput", "StackOutput", "Target", "TaskKind",
+    "TaskValues", "TextExample", "TextTask", "TokenHead", "UserError", "Writing", "averaged", "choose_tokens",
+    "choose_units", "draw_of", "output_draw", "register", "replaced", "share", "summed", "whole_document", "windows"]
 
 _HOMES = {
     "register": "stemma.registry", "UserError": "stemma.errors",
@@ -29,12 +29,12 @@ _HOMES = {
                     "stemma.schema.training"),
     "Callback": "stemma.training.callbacks",
     **dict.fromkeys(("Objective", "Needs", "Scored", "VOCABULARY"), "stemma.objectives.base"),
-    **dict.fromkeys(("AttentionSettings", "BodySettings", "FeedForwardKind", "NormKind", "PositionSettings"),
-                    "stemma.schema.parts"),
+    **dict.fromkeys(("AttentionSettings", "BodySettings", "FeedForwardKind", "FusionKind", "InputSettings", "NormKind",
+                     "PositionSettings"), "stemma.schema.parts"),
     "NetworkSettings": "stemma.schema.network", "Position": "stemma.network.positions",
     "FullAttention": "stemma.network.attention.full",
     **dict.fromkeys(("Draw", "Linear", "LookupEmbedding", "draw_of", "output_draw"), "stemma.network.initialization"),
-    **dict.fromkeys(("Stack", "StackInput", "StackOutput"), "stemma.network.stack"),
+    **dict.fromkeys(("Body", "StackInput", "StackOutput"), "stemma.network.body"), "Stack": "stemma.network.stack",
     "NextToken": "stemma.objectives.causal_lm",
     **dict.fromkeys(("RowClassifier", "PlaceClassifier"), "stemma.objectives.classifiers"),
     **dict.fromkeys(("DecoderTask", "DecoderTaskSettings"), "stemma.objectives.seq2seq"),
@@ -64,11 +64,12 @@ if TYPE_CHECKING:
     from stemma.exchange.cards import Card
     from stemma.exchange.table import Family
     from stemma.network.attention.full import FullAttention
+    from stemma.network.body import Body, StackInput, StackOutput
     from stemma.network.heads import ClassHead, Pooler, TokenHead
     from stemma.network.initialization import Draw, Linear, LookupEmbedding, draw_of, output_draw
     from stemma.network.network import Network
     from stemma.network.positions import Position
-    from stemma.network.stack import Stack, StackInput, StackOutput
+    from stemma.network.stack import Stack
     from stemma.network.streams import Context, Hidden
     from stemma.objectives.base import VOCABULARY, Needs, Objective, Scored
     from stemma.objectives.batch import Batch, Target
@@ -80,7 +81,15 @@ if TYPE_CHECKING:
     from stemma.schema.base import Count, Natural, Positive, Probability, Settings, Share
     from stemma.schema.corpus import PackingSettings, ReaderKind
     from stemma.schema.network import NetworkSettings
-    from stemma.schema.parts import AttentionSettings, BodySettings, FeedForwardKind, NormKind, PositionSettings
+    from stemma.schema.parts import (
+        AttentionSettings,
+        BodySettings,
+        FeedForwardKind,
+        FusionKind,
+        InputSettings,
+        NormKind,
+        PositionSettings,
+    )
     from stemma.schema.task import ObjectiveSettings, Writing
     from stemma.schema.task_values import TaskValues
     from stemma.schema.training import CallbackSettings, OptimizerSettings, ScheduleSettings

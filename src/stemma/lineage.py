@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from stemma import plugins, recipe_files, registry, toml
 from stemma.errors import UserError, counted, did_you_mean
 from stemma.recipe_files import File, own_recipes, path_of, read_chain, read_file, refuse, refuse_taken
-from stemma.schema.base import parts_of
+from stemma.schema.base import Settings, parts_of
 from stemma.schema.layers import at, flatten, merged, nest, parse_changes, restated
 from stemma.schema.problems import Problem, validate
 from stemma.schema.recipe import SECTIONS, RecipeSettings
@@ -259,5 +259,7 @@ def _has_owner(settings: RecipeSettings, key: str) -> bool:
     *tables, last = key.split(".")
     owner: Any = settings
     for table in tables:
+        if isinstance(owner, Settings) and not owner.has(table):
+            return False
         owner = owner.get(table) if isinstance(owner, dict) else getattr(owner, table)
-    return owner is not None and last in type(owner).model_fields
+    return isinstance(owner, Settings) and owner.has(last)

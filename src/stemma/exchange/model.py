@@ -48,7 +48,7 @@ class Model:
     @property
     def decodes(self) -> bool:
         """Whether it reads one text with an encoder and writes another with a decoder."""
-        return self.network.decoder is not None
+        return "decoder" in self.network.parts
 
     @property
     def sees(self) -> Visibility:
@@ -131,10 +131,11 @@ class Model:
                          decoder_input_ids: Tensor | None = None) -> dict[str, list[Tensor]]:
         """The scores before the softmax, (B, heads, Q, K) of every layer, -inf where a position is not seen: of the
         "encoder", and with a decoder of the "decoder" to its own text and "cross" to the encoder's output."""
-        chosen = self.recipe.settings.network.attention
-        if "scores" not in chosen.supports:
-            raise UserError(f"attention of kind {chosen.kind} {FEATURES['scores']}; {self.recipe.label} is built with "
-                            "it.")
+        network = self.recipe.settings.network
+        if "scores" not in network.supported(self.network.last):
+            kind = f"attention of kind {network.attention.kind}" if network.depth.attends else \
+                f"a body of kind {network.depth.kind}"
+            raise UserError(f"{kind} {FEATURES['scores']}; {self.recipe.label} is built with it.")
         streams = self.streams_of(input_ids, attention_mask, token_type_ids, decoder_input_ids)
         found = self.network(streams, observe=True).attentions
         return {part: [layer.masked_fill(layer <= torch.finfo(layer.dtype).min / 2, -torch.inf) for layer in layers]

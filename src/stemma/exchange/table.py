@@ -31,6 +31,7 @@ ORDINARY: Values = {
     "network.norm.kind": "layer", "network.attention.kind": "full", "network.attention.windows": [],
     "network.attention.bias": True, "network.attention.scale": True, "network.bias": True,
     "network.embedding.width": None, "network.embedding.quiet": False, "network.depth.kind": "stacked",
+    "network.decoder.depth.kind": None,  # the encoder's
     "network.transition": "feedforward", "network.sharing": "none",
 }
 
@@ -135,6 +136,8 @@ class Family:
     def fits(self, values: Values, sees: Set[str], specs: Mapping[str, HeadSpec], names: Collection[str]) -> bool:
         """Is a network with these (flat) values, reading, heads and tensors exactly one of this family?"""
         if any(values.get(key) != value for key, value in self.fixed.items()):
+            return False
+        if any(key.startswith("network.inputs.") for key in values):  # their networks read tokens
             return False
         reading = sees <= self.sees | self.also and bool(sees & self.sees or (not sees and "full" in self.sees))
         following = all(values.get(key) in (None, value(values)) for key, value in self.follows.items())

@@ -6,8 +6,7 @@ some rows only, and still profit from what is left out: padding, and positions t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
@@ -15,58 +14,26 @@ from torch import Tensor, nn
 from stemma import registry
 from stemma.network.attention.full import masked
 from stemma.network.block import Block
+from stemma.network.body import Body, StackInput, StackOutput
 from stemma.network.dropout import Dropout
 from stemma.network.kinds import build_norm
 from stemma.network.positions import position_of
 from stemma.network.ragged import Ragged, worth_it
-from stemma.network.rotary import Rotation
-from stemma.network.state import Across, Cache, Memory
 from stemma.network.streams import Context
 from stemma.schema.network import NetworkSettings
+from stemma.schema.parts import NetworkPart
 from stemma.visibility import Mask
 
 
-@dataclass(frozen=True)
-class StackInput:
-    """What holds for all layers of one forward pass."""
+class Stack(Body):
+    """Blocks upon each other. Those of a part that attends to another part's output have one sublayer more, and its
+    text is read from one end."""
 
-    context: Context
-    masks: Sequence[Mask]  # taken in turn by the layers
-    length: int  # of the text; positions behind it ask, and are never asked
-    keys: int  # how many positions are looked at: the text, and before it what was kept
-    positions: Tensor | None = None  # where each token stands, if not counted from 0
-    rotations: Sequence[Rotation] = ()  # taken in turn by the layers, where positions are rotary
-    wanted: Tensor | None = None  # the flat positions that will be read, if not all
-    memory: Memory | None = None  # what each layer read before
-    keep: tuple[int, int] | None = None  # remember so many of these first positions
-    cache: Cache | None = None
-    blank: int = 0  # zeros that stand before the first text that a cache is given
-    skips_filling: bool = False
-    across: Across | None = None  # what a decoder looks at
-    keep_layers: bool = False  # every layer's output is asked for
-    observe: bool = False  # and so are the scores of attention
-
-
-@dataclass
-class StackOutput:
-    """What leaves a stack, and what was collected on the way."""
-
-    x: Tensor  # (B, Q, width)
-    layers: list[Tensor] | None = None  # what entered, then every layer's output, where asked for
-    remembered: list[Tensor] = field(default_factory=list)  # what each layer is to remember
-    scores: list[dict[str, Tensor]] = field(default_factory=list)  # of each layer's attention, where asked for
-    auxiliary: dict[str, Tensor] = field(default_factory=dict)
-    measures: dict[str, Tensor] = field(default_factory=dict)
-
-
-class Stack(nn.Module):
-    """An encoder's; or, `crossed` with another part's output, a decoder's, which is read from one end."""
-
-    def __init__(self, settings: NetworkSettings, crossed: bool = False, layers: int | None = None):
+    def __init__(self, settings: NetworkSettings, part: NetworkPart):
         super().__init__()
+        crossed = part.attends_to is not None
         first = Block(settings, crossed)
-        others = (settings.layers if layers is None else layers) - 1
-        self.blocks = nn.ModuleList([first, *(Block(settings, crossed, first) for _ in range(others))])
+        self.blocks = nn.ModuleList([first, *(Block(settings, crossed, first) for _ in range(part.layers - 1))])
         self.near = position_of(settings).score_bias(both_ways=not crossed)
         self.final_norm = build_norm(settings.norm, settings.width) if settings.norm.place == "pre" else None
         self.output_dropout = Dropout(settings.output_dropout)

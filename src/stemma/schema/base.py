@@ -46,6 +46,10 @@ class Settings(BaseModel):
     later_keys: ClassVar[tuple[str, ...]] = ()  # added after labs had been made: left out of a cell's number while they
     #                                             have their default, so that those labs go on
 
+    def has(self, key: str) -> bool:
+        """Whether there is such a key in this table."""
+        return key in type(self).model_fields
+
     def flop_counts(self) -> Mapping[Any, Callable[..., int]]:
         """For operators of this part that torch's FLOP counter does not know: a function of their arguments' shapes."""
         return {}
@@ -90,10 +94,10 @@ class Settings(BaseModel):
 
 
 class Slot:
-    """Marks a field that holds the settings of one of the kinds registered under this name."""
+    """Marks a field that holds the settings of one of the kinds registered under this name; `optional`: or None."""
 
-    def __init__(self, name: str):
-        self.name = name
+    def __init__(self, name: str, optional: bool = False):
+        self.name, self.optional = name, optional
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         dump = core_schema.plain_serializer_function_ser_schema(_dumped, info_arg=True)
@@ -102,7 +106,7 @@ class Slot:
     def check(self, value: Any) -> Any:
         base = registry.base_of(self.name)
         assert base is not None
-        if isinstance(value, base):
+        if isinstance(value, base) or value is None and self.optional:
             return value
         if not isinstance(value, Mapping):
             raise PydanticKnownError("dict_type")
@@ -122,13 +126,13 @@ class KindName(Slot):
         return core_schema.no_info_after_validator_function(self.check, handler(source))
 
     def check(self, value: Any) -> Any:
-        if registry.find(self.name, value) is None:
+        if registry.find(self.name, value) is None and not (value is None and self.optional):
             raise PydanticKnownError("literal_error", {"expected": ", ".join(registry.kinds(self.name))})
         return value
 
 
-def _dumped(value: Settings, info: SerializationInfo) -> dict[str, Any]:
-    return value.model_dump(mode=info.mode, exclude_none=bool(info.exclude_none))
+def _dumped(value: Settings | None, info: SerializationInfo) -> dict[str, Any] | None:
+    return None if value is None else value.model_dump(mode=info.mode, exclude_none=bool(info.exclude_none))
 
 
 def slot_of(annotation: Any, metadata: Sequence[Any] = ()) -> Slot | None:
@@ -149,8 +153,9 @@ def parts_of(settings: Settings) -> Iterator[registry.Registered]:
         inside = value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else [value]
         for each in inside:
             kind = getattr(each, "kind", each)
-            if slot is not None and isinstance(kind, str):
-                yield registry.get(slot.name, kind)
+            # what stands for a part that is not there is not registered
+            if slot is not None and isinstance(kind, str) and (found := registry.find(slot.name, kind)) is not None:
+                yield found
             if isinstance(each, Settings):
                 yield from parts_of(each)
 
