@@ -7,7 +7,8 @@
 - cloze: a mask behind the text asks what stands there, and the answer takes its place (UniLM, arXiv:1905.03197).
 - decoder: an encoder reads the given text, and a decoder writes another (arXiv:1706.03762).
 
-The first two write on from a prompt; the others write a text of its own from a source.
+The first two write on from a prompt; the others write a text of its own from a source, and so does a permuted model
+that was fine-tuned on pairs.
 """
 
 from __future__ import annotations
@@ -30,6 +31,16 @@ def way_of(recipe: Recipe) -> Way | None:
     return None if found is None else found[0]
 
 
+def writes_from_source(recipe: Recipe) -> bool:
+    """Whether it writes a text of its own from a source, and does not write on from a prompt."""
+    found = _learned(recipe)
+    return found is not None and _from_source(*found)
+
+
+def _from_source(way: Way, task: ObjectiveSettings) -> bool:
+    return way in FROM_SOURCE or (task.writing is not None and task.writing.paired)
+
+
 def _learned(recipe: Recipe) -> tuple[Way, ObjectiveSettings] | None:
     """Objectives say how a model writes that has learned them; learned from pairs is learned more directly."""
     tasks = [(writing, task) for task in recipe.settings.objective.values() if (writing := task.writing) is not None]
@@ -49,10 +60,7 @@ class Scheme:
     ends: tuple[int, ...]  # tokens that end what is written
     mask: int | None  # what asks, if a mask does
     longest: int | None  # how many tokens are read at once; None: any number
-
-    @property
-    def from_source(self) -> bool:
-        return self.way in FROM_SOURCE
+    from_source: bool  # a text of its own is written from what is given
 
     @property
     def goes_on(self) -> bool:
@@ -64,7 +72,7 @@ class Scheme:
         """How long a text may be given."""
         if self.longest is None:
             return None
-        return self.longest - (len(self.given) - 1) - (self.way in ("prefix", "cloze"))
+        return self.longest - (len(self.given) - 1) - (self.from_source and self.way != "decoder")
 
     def lay(self, text: Sequence[int]) -> list[int]:
         return [token for slot, _ in self.given for token in (text if slot is None else [slot])]
@@ -91,7 +99,7 @@ def scheme_of(model: Model) -> Scheme | None:
     corpus = model.recipe.settings.corpus
     ends = {model.boundary} | ({model.tokenizer.roles.get("end")} if model.tokenizer is not None else set())
     slots, written, begin = [Slot("A", 0)], Slot("A", 0), []
-    if way in FROM_SOURCE:
+    if _from_source(way, task):
         paired = task.writing is not None and task.writing.paired
         template = parse_template((task.pair or corpus.pair) if paired else (task.single or corpus.single))
         place = [slot.name for slot in template].index("B" if paired else "A")
@@ -105,7 +113,8 @@ def scheme_of(model: Model) -> Scheme | None:
     return Scheme(way, tuple((_token(model, slot), slot.segment) for slot in slots), written.segment,
                   full=task.visibility != "causal", begin=tuple(_token(model, slot) or 0 for slot in begin),
                   ends=tuple(sorted(token for token in ends if token is not None)),
-                  mask=model.needs_tokenizer().role("mask") if way == "cloze" else None, longest=longest_text(model))
+                  mask=model.needs_tokenizer().role("mask") if way == "cloze" else None, longest=longest_text(model),
+                  from_source=_from_source(way, task))
 
 
 def _token(model: Model, slot: Slot) -> int | None:

@@ -29,7 +29,7 @@ from torch.nn import functional
 
 from stemma.exchange.model import Model
 from stemma.generation.score import score_tokens
-from stemma.generation.ways import longest_text, way_of
+from stemma.generation.ways import longest_text, way_of, writes_from_source
 from stemma.generation.windows import TextReader
 from stemma.lab.experiment import Measure, Score
 from stemma.network.heads import Head
@@ -65,7 +65,7 @@ def held_out_score(model: Model, documents: Sequence[str]) -> dict[str, Score]:
         return {}
     texts = _Texts.of(model, documents)
     found = {}
-    if way_of(model.recipe) in ("next", "permuted"):
+    if way_of(model.recipe) in ("next", "permuted") and not writes_from_source(model.recipe):
         found[BITS] = texts.score(_read_through(model, texts))
     if (task := _asked_by(model)) is not None:
         found[PSEUDO] = texts.score(_ask_words(model, task, texts))
