@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from parity.reference import perturb
 from toy_pairs import pairs, rate, save_model, write_pairs
 
 import stemma
@@ -79,6 +80,7 @@ def test_an_encoder_writes_by_the_mask_behind_its_text(tmp_path, name, cached):
     """As UniLM: source, what was written, a mask; in one window or several."""
     pretrained = load(save_model(tmp_path / "start", name, "network.layers=2", *ENCODERS[name]))
     model = stemma.Model(adapted(pretrained), pretrained.tokenizer, pretrained.network)
+    perturb(model.network, 1)  # so that attention matters
     tokenizer = model.needs_tokenizer()
     start, separator, mask = (tokenizer.role(role) for role in ("start", "separator", "mask"))
     (source, target), between = DEV[0], 2 if name == "roberta" else 1

@@ -20,7 +20,7 @@ from typing import get_args
 from stemma.exchange.model import Model
 from stemma.lineage import Recipe
 from stemma.schema.corpus import Slot, parse_template
-from stemma.schema.task import ObjectiveSettings, Way
+from stemma.schema.task import Gap, ObjectiveSettings, Way
 
 FROM_SOURCE: tuple[Way, ...] = ("decoder", "prefix", "cloze")
 
@@ -35,6 +35,12 @@ def writes_from_source(recipe: Recipe) -> bool:
     """Whether it writes a text of its own from a source, and does not write on from a prompt."""
     found = _learned(recipe)
     return found is not None and _from_source(*found)
+
+
+def gap_of(recipe: Recipe) -> Gap | None:
+    """What a model is asked by to go on with a text, where it is pre-trained to fill gaps with a decoder."""
+    found = _learned(recipe)
+    return None if found is None or found[1].writing is None else found[1].writing.gap
 
 
 def _from_source(way: Way, task: ObjectiveSettings) -> bool:
