@@ -21,7 +21,7 @@ from stemma.json_files import damage
 from stemma.lab.calibration import foretold_before
 from stemma.lab.cells import Cell, distinct, restored_scores
 from stemma.lab.experiment import Experiment, Measure, Score
-from stemma.lab.intrinsic import BITS, MEASURES, PSEUDO
+from stemma.lab.intrinsic import MEASURES
 from stemma.lab.report.run_report import command
 from stemma.lab.statistics import Difference, corrected, difference, spread
 from stemma.lineage import diff, family
@@ -249,7 +249,7 @@ class Compared:
 
     def _simpler(self, measure: Measure, a: str, b: str) -> str | None:
         """A tokenizer that drops capitals makes its text cheaper, which is no merit of the model."""
-        if measure.key not in (BITS, PSEUDO) or self.experiment.corpus is not None:
+        if measure.key not in MEASURES or self.experiment.corpus is not None:
             return None
         lower = [one.name for one in self.experiment.variants
                  if one.name in (a, b) and one.recipe.settings.tokenizer.lowercase]

@@ -4,8 +4,10 @@ The pairs become a corpus in the run's own folder, with the model's tokenizer an
 the model's, with the one objective that teaches pairs in the way this model writes:
 
 - an encoder-decoder learns `translation`, whatever it was pre-trained to write;
-- UniLM fills in its target, of which 70% is masked (arXiv:1905.03197, as its released commands have it);
-- a prefix or causal language model guesses the target token by token, after the source.
+- UniLM fills in its target, of which 70% is masked (arXiv:1905.03197, as its released commands have it), and so does
+  an encoder that has only ever filled gaps: how to look at a source and at what is written it learns from the pairs;
+- a prefix or causal language model guesses the target token by token, after the source;
+- a permuted one (XLNet) does so through its second stream, with the source as the context of all orders.
 """
 
 from __future__ import annotations
@@ -32,6 +34,7 @@ from stemma.lineage import Recipe
 from stemma.objectives import build_objectives, check_needs
 from stemma.schema.corpus import Mixture
 from stemma.schema.layers import flatten, parse_changes
+from stemma.schema.task import Way
 from stemma.stored import is_listed, read_lines, store, store_object
 from stemma.tasks.facts import WritingFacts
 from stemma.tasks.finetune import ORIGIN, Length, check_places, gentle, layered, with_choices
@@ -47,6 +50,10 @@ from stemma.training.run import RECIPE, RESULT, Plan, Reading, read_result
 from stemma.training.supply import Epoch, Supply
 from stemma.training.working import beginning, finished, working
 
+# Where the source ends is to be seen, where to end is to be learned. A permuted model's two texts are one segment: what
+# a cache has kept of either is.
+LAYOUTS: dict[Way | None, str] = {"prefix": "A end B end", "next": "A end B end",
+                                  "permuted": "A separator B separator"}
 ROWS = 16  # of the longest pairs make a batch, and more of shorter ones
 SMOOTHING = 0.1
 HELD_OUT = ("dev", "test")
@@ -108,32 +115,37 @@ def work(run: Path, show: bool, notice: Notice) -> dict[str, Any]:
 def adapted(model: Model, mixture: Mixture | None = None) -> Recipe:
     """The model's recipe with the objective that teaches it pairs, trained gently."""
     recipe, settings = model.recipe, model.recipe.settings
-    name, objective = _objective(recipe)
+    name, objective = _objective(model)
     changes: dict[str, Any] = {"corpus.packing": "parallel", "tokenizer.vocab_size": model.network.vocabulary,
                                **{f"objective.{name}.{key}": value for key, value in objective.items()}}
-    if way_of(recipe) in ("prefix", "next"):
-        changes["corpus.pair"] = "A end B end"  # where the source ends is to be seen, where to end is to be learned
+    if pair := LAYOUTS.get(way_of(recipe)):
+        changes["corpus.pair"] = pair
     if mixture is not None:
         changes["corpus.mixture"] = mixture.model_dump(exclude_none=True)
     gone = [f"objective.{other}" for other in settings.objective if other != name]
     return recipe.with_changes({**changes, **gentle(settings, gone), **layered(settings)}, ORIGIN)
 
 
-def _objective(recipe: Recipe) -> tuple[str, dict[str, Any]]:
+def _objective(model: Model) -> tuple[str, dict[str, Any]]:
     """The objective that teaches pairs in the way this model writes: its name, and its keys."""
+    recipe = model.recipe
     way = way_of(recipe)
-    able = {name: (task.writing.way, task.kind, task.for_pairs) for name, task in recipe.settings.objective.items()
-            if task.writing is not None and task.for_pairs is not None}
+    able = {name: (task.writing, task.kind, task.for_pairs) for name, task in recipe.settings.objective.items()
+            if task.for_pairs is not None}
     if way == "decoder":
         # who has learned to write from a source goes on in the same manner; the first to say how counts
-        stated = [keys for written, _, keys in able.values() if written == way]
+        stated = [keys for written, _, keys in able.values() if written is not None and written.way == way]
         merged = {key: value for keys in reversed(stated) for key, value in keys.items()}
         return merged["kind"], {"smoothing": SMOOTHING, **merged}
+    if way is None and (model.judges or recipe.settings.network.generator is not None):
+        raise UserError(f"{recipe.label} judges tokens and guesses none, so it cannot learn to write; its generator "
+                        "can: give the folder generator/ below the model's.")
     for name, (written, kind, keys) in able.items():
-        if (written == "cloze") == (way == "cloze") and recipe.settings.network.memory is None:
+        fits = written is None if way is None else written is not None and (written.way == "cloze") == (way == "cloze")
+        if fits:
             return name, {"kind": kind, **keys, "packing": "parallel", "start_step": 0}
-    raise UserError(f"{recipe.label} does not write one text from another, so it cannot learn pairs; start from a "
-                    "model that does: transformer, mass, bart, t5, unilm, prefix-lm or gpt2.")
+    raise UserError(f"{recipe.label} has learned no objective that guesses tokens, so it cannot learn to write; start "
+                    "from the model as it was pre-trained.")
 
 
 # --- the pairs --------------------------------------------------------------------------------------------------------
