@@ -15,10 +15,10 @@ if TYPE_CHECKING:
     from stemma.training.run import Plan
 
 
-KIND = "seq2seq"
+KIND = "seq2seq"  # whose runs and plans others must tell from those of heads
 
 
-@register("task", KIND, TaskValues)
+@register("task", "seq2seq", TaskValues)
 class TextToText(TaskKind):
     idea = "One text written from another."
     metrics = texts.METRICS
