@@ -6,28 +6,22 @@ import shutil
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from stemma.device import choose_device
-from stemma.exchange.cards import Card
 from stemma.exchange.load import load
 from stemma.exchange.weights import SAFE
 from stemma.files import make_folder, remove_leftovers, sha256
 from stemma.lab.cells import FAILED, FINETUNING, SCORES, Cell, budget_of, stored_scores
 from stemma.lab.costs import Costs
-from stemma.lab.experiment import Experiment, LabTask, Score
+from stemma.lab.experiment import Experiment, LabTask
 from stemma.lab.intrinsic import held_out_score
+from stemma.lab.lab_tasks import finetune_on, task_scores
 from stemma.lab.shared_text import SharedText
 from stemma.lineage import Recipe
 from stemma.schema.layers import flatten, spell
-from stemma.stored import read_lines as stored_lines
 from stemma.stored import store_object
 from stemma.tasks.finetune import resume as resume_task
-from stemma.tasks.learning import read_lines
-from stemma.tasks.metrics import METRICS
-from stemma.tasks.prepare import Task, finetune
-from stemma.tasks.scoring import FOUND, right
 from stemma.training.budget import Budget
 from stemma.training.loop import Diverged
 from stemma.training.pretrain import resume
@@ -37,7 +31,6 @@ from stemma.training.source import adopt_tokenizer
 Notice = Callable[[str], None]
 LOOKS = 8  # at held-out text while a model learns: enough for a curve, few enough to cost little
 CHECKPOINTS = "checkpoints"
-RIGHT = ("accuracy", "exact_match")  # metrics that are the share of examples answered right, example by example
 
 
 class Work:
@@ -117,9 +110,8 @@ class Work:
         if (run / PLAN).is_file():
             result = resume_task(run, show=self.show, notice=self.notice)
         else:
-            asked = Task(task.name, {"train": task.train, "dev": task.dev}, dict(task.columns) or None)
-            result = finetune(asked, cell.run, run, epochs=task.epochs, seed=cell.seed, changes=own_finetuning(cell),
-                              show=self.show, notice=self.notice)
+            result = finetune_on(task, cell.run, run, epochs=task.epochs, seed=cell.seed, changes=own_finetuning(cell),
+                                 show=self.show, notice=self.notice)
         found = {"task": task.name, "scores": stored_scores(task_scores(run, result)),
                  "span": [began, time.time()]}
         shutil.rmtree(run, ignore_errors=True)  # first: whoever is killed in between learns again and leaves nothing
@@ -133,21 +125,3 @@ def own_finetuning(cell: Cell) -> list[str]:
         return []
     gone = [key for key in flatten({FINETUNING: found}) if key not in mine and key.count(".") == 1]
     return [*(f"remove={key}" for key in gone), *(f"{key}={spell(value)}" for key, value in mine.items())]
-
-
-def task_scores(run: Path, result: dict[str, Any]) -> dict[str, Score]:
-    """The metrics of a fine-tune on its dev set; of those that count right answers, example by example."""
-    plan = read_run(run)[1]
-    assert plan.task is not None
-    card = Card.from_json(next(iter(plan.task["cards"].values())))
-    metrics = result["metrics"]["dev"]
-    lines = stored_lines(run / "dev.jsonl", f"delete {run}: the task is learnt again.")
-    found = {}
-    for name in card.metrics:
-        parts: tuple[tuple[float, float], ...] = ()
-        if name in RIGHT and card.kind in ("classify", "pair", "choice"):
-            gold = [right(card.kind, example) for example in read_lines(run, "dev", card)]
-            said = [line["prediction"][FOUND[card.kind]] for line in lines]
-            parts = tuple((METRICS[card.kind][name].scale * (a == b), 1.0) for a, b in zip(gold, said, strict=True))
-        found[name] = Score(float(metrics[name]), parts)
-    return found
