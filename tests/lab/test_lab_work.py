@@ -133,6 +133,23 @@ def test_a_key_that_came_later_changes_no_number_while_it_has_its_default():
     assert list(chosen.settings.later_defaults()) == ["finetuning.style"]
 
 
+def test_models_that_write_are_compared_by_what_they_write(tmp_path, text):
+    """An encoder-decoder and an encoder: each is asked about held-out text in its own way, and both learn pairs."""
+    for part in ("train", "dev"):
+        (tmp_path / f"{part}.tsv").write_text("source\ttarget\nban dan\tgan\ngan\tdan ban\n")
+    task = tasks_of(["seq2seq"], [str(tmp_path / "train.tsv")], [str(tmp_path / "dev.tsv")], 1.0)
+    asked = experiment(text, ["bert@tiny", "gpt2@tiny"], Allowance("tokens", 6000), 1)
+    writer = Variant("bart@tiny", recipe("bart@tiny", [*SMALL, "network.decoder.layers=1"]))
+    asked = replace(asked, variants=(asked.variants[0], writer), tasks=task)
+    assert work.run_experiment(asked, tmp_path / "lab", dry_run=True)["cells"] == 2
+    found = work.run_experiment(asked, tmp_path / "lab")
+    scores = {row["variant"]: set(row["scores"]) for row in found["table"]}
+    written = {f"seq2seq.{name}" for name in ("bleu", "chrf", "rouge_l", "exact_match")}
+    assert written <= scores["bert@tiny"] & scores["bart@tiny"] and found["measures"][0]["key"] in written
+    assert "pseudo_bits_per_byte" in scores["bert@tiny"] - scores["bart@tiny"]
+    assert "continuation_bits_per_byte" in scores["bart@tiny"] - scores["bert@tiny"]
+
+
 @pytest.mark.slow
 def test_each_is_fine_tuned_as_it_says_from_the_shared_model(tmp_path, text):
     rows = [f"{line}\t{'yes' if 'ban' in line else 'no'}" for line in text.read_text().split("\n") if line][:96]

@@ -23,10 +23,9 @@ from stemma.lab.cell_work import LOOKS, Work
 from stemma.lab.cells import Cell, digest
 from stemma.lab.experiment import Experiment, LabTask
 from stemma.lab.intrinsic import held_out_score
-from stemma.tasks.facts import HeadFacts
-from stemma.tasks.prepare import Task, finetune
+from stemma.lab.lab_tasks import finetune_on, steps_of
 from stemma.training.pretrain import open_training
-from stemma.training.run import create_run, read_run
+from stemma.training.run import create_run
 from stemma.training.source import cache_folder, make_cache
 
 if TYPE_CHECKING:
@@ -117,14 +116,10 @@ class Trial:
     def _task(self, model: Path, task: LabTask) -> float:
         """A fine-tune of a few steps, drawn out to its whole length."""
         run = self.folder / "task"
-        asked = Task(task.name, {"train": task.train, "dev": task.dev}, dict(task.columns) or None)
         began = time.perf_counter()
-        result = finetune(asked, model, run, steps=TRIED, overwrite=True)
+        result = finetune_on(task, model, run, steps=TRIED, overwrite=True)
         took = time.perf_counter() - began
-        batch_size = HeadFacts.of(read_run(run)[1]).batch_size
-        examples = sum(1 for _ in (run / "train.jsonl").open(encoding="utf-8"))
-        steps = task.epochs * -(-examples // batch_size)
-        return took + result["seconds"] * (steps / TRIED - 1)
+        return took + result["seconds"] * (steps_of(run, task.epochs) / TRIED - 1)
 
 
 def _timed(do: Callable[[], Any]) -> float:

@@ -16,18 +16,13 @@ from stemma.exchange.weights import SAFE
 from stemma.files import remove_leftovers, sha256
 from stemma.lab.cells import FINETUNING, Cell, budget_of, stored_scores
 from stemma.lab.costs import Costs
-from stemma.lab.experiment import Experiment, LabTask, Score
+from stemma.lab.experiment import Experiment, LabTask
 from stemma.lab.intrinsic import held_out_score
+from stemma.lab.lab_tasks import finetune_on, task_scores
 from stemma.lab.shared_text import SharedText
 from stemma.lineage import Recipe
 from stemma.schema.layers import flatten, spell
-from stemma.stored import read_lines as stored_lines
-from stemma.tasks.facts import HeadFacts
 from stemma.tasks.finetune import resume as resume_task
-from stemma.tasks.kinds import head_task
-from stemma.tasks.learning import read_lines
-from stemma.tasks.metrics import metrics_of
-from stemma.tasks.prepare import Task, finetune
 from stemma.training.budget import Budget
 from stemma.training.graph import carried_out
 from stemma.training.loop import Diverged
@@ -38,7 +33,6 @@ from stemma.training.source import adopt_tokenizer
 Notice = Callable[[str], None]
 LOOKS = 8  # at held-out text while a model learns: enough for a curve, few enough to cost little
 CHECKPOINTS = "checkpoints"
-RIGHT = ("accuracy", "exact_match")  # metrics that are the share of examples answered right, example by example
 
 
 class Work:
@@ -119,9 +113,8 @@ class Work:
         began, run = time.time(), node.folder / "run"
 
         def begin(run: Path) -> dict[str, Any]:
-            asked = Task(task.name, {"train": task.train, "dev": task.dev}, dict(task.columns) or None)
-            return finetune(asked, cell.run, run, epochs=task.epochs, seed=cell.seed, changes=own_finetuning(cell),
-                            show=self.show, notice=self.notice)
+            return finetune_on(task, cell.run, run, epochs=task.epochs, seed=cell.seed, changes=own_finetuning(cell),
+                               show=self.show, notice=self.notice)
 
         result = carried_out(run, begin, partial(resume_task, show=self.show, notice=self.notice))
         found = {"task": task.name, "scores": stored_scores(task_scores(run, result)),
@@ -137,19 +130,3 @@ def own_finetuning(cell: Cell) -> list[str]:
         return []
     gone = [key for key in flatten({FINETUNING: found}) if key not in mine and key.count(".") == 1]
     return [*(f"remove={key}" for key in gone), *(f"{key}={spell(value)}" for key, value in mine.items())]
-
-
-def task_scores(run: Path, result: dict[str, Any]) -> dict[str, Score]:
-    """The metrics of a fine-tune on its dev set; of those that count right answers, example by example."""
-    card = next(iter(HeadFacts.of(read_run(run)[1]).read_cards().values()))
-    metrics = result["metrics"]["dev"]
-    lines = stored_lines(run / "dev.jsonl", f"delete {run}: the task is learnt again.")
-    kind, found = head_task(card.kind), {}
-    for name in card.metrics:
-        parts: tuple[tuple[float, float], ...] = ()
-        if name in RIGHT and kind.one_by_one:
-            gold = [kind.gold(example) for example in read_lines(run, "dev", card)]
-            said = [line["prediction"][kind.answer] for line in lines]
-            parts = tuple((metrics_of(card.kind)[name].scale * (a == b), 1.0) for a, b in zip(gold, said, strict=True))
-        found[name] = Score(float(metrics[name]), parts)
-    return found

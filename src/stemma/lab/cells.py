@@ -16,11 +16,11 @@ from typing import Any
 from stemma import plugins
 from stemma.files import sha256
 from stemma.lab.experiment import Allowance, Experiment, LabTask, Score, Variant
+from stemma.lab.lab_tasks import task_code
 from stemma.lab.shared_text import SharedText
 from stemma.schema.base import parts_of
 from stemma.schema.layers import flatten
 from stemma.schema.training import TrainingSettings
-from stemma.tasks.data.datasets import code_of
 from stemma.text.train import LEARNT
 from stemma.training import graph
 from stemma.training.graph import Node
@@ -117,7 +117,7 @@ def finetuning_of(variant: Variant) -> dict[str, Any]:
 
 def task_number(task: LabTask) -> str:
     files = {"train": sha256(Path(task.train)), "dev": sha256(Path(task.dev))}
-    return digest(asdict(task) | files | ({"plugins": code} if (code := code_of(task.name)) else {}))
+    return digest(asdict(task) | files | ({"plugins": code} if (code := task_code(task)) else {}))
 
 
 def digest(*parts: Any) -> str:

@@ -11,10 +11,10 @@ from stemma.device import takes_device
 from stemma.errors import UserError
 from stemma.lab.ablation import ablation
 from stemma.lab.experiment import Allowance, Experiment, LabTask, Variant
+from stemma.lab.lab_tasks import lab_kind
 from stemma.lab.results import check_measure
 from stemma.lab.work import run_experiment
 from stemma.lineage import recipe
-from stemma.tasks.data.datasets import kind_of
 from stemma.training.run import Reading, locate
 
 Notice = Callable[[str], None]
@@ -116,7 +116,7 @@ def tasks_of(names: Sequence[str], train: Sequence[str], dev: Sequence[str], epo
         raise UserError(f"{len(names)} --task, {len(train)} --train and {len(dev)} --dev are given; every task has one "
                         "of each, in the same order.")
     for name in names:
-        kind_of(name)  # refuses what is no task
+        lab_kind(name)  # refuses what is no task
     for file in (*train, *dev):
         if not Path(file).is_file():
             raise UserError(f"there is no file {file}; give the task's examples.")

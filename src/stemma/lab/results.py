@@ -22,12 +22,11 @@ from stemma.lab.calibration import foretold_before
 from stemma.lab.cells import Cell, distinct, restored_scores
 from stemma.lab.experiment import Experiment, Measure, Score
 from stemma.lab.intrinsic import MEASURES
+from stemma.lab.lab_tasks import task_metrics
 from stemma.lab.report.run_report import command
 from stemma.lab.statistics import Difference, corrected, difference, spread
 from stemma.lineage import diff, family
 from stemma.stored import read_lines
-from stemma.tasks.data.datasets import kind_of
-from stemma.tasks.metrics import metrics_of
 from stemma.training.run import read_run
 
 if TYPE_CHECKING:
@@ -165,7 +164,7 @@ def measures_of(experiment: Experiment, found: Sequence[str]) -> list[Measure]:
     """What was measured, the one that decides first: what was asked for, or a task's, or what suits most recipes."""
     known = dict(MEASURES) | {LOSS.key: LOSS}
     for number, task in enumerate(experiment.tasks):
-        for name, metric in metrics_of(kind_of(task.name)).items():
+        for name, metric in task_metrics(task).items():
             key = f"{task_key(experiment, number)}.{name}"
             known[key] = Measure(key, f"{task_key(experiment, number)}: {name}", "", metric.higher_is_better,
                                  metric.about, margin=POINT * metric.scale if metric.higher_is_better else None)
@@ -190,7 +189,7 @@ def check_measure(experiment: Experiment) -> None:
     if experiment.measure is None:
         return
     tasks = {f"{task_key(experiment, number)}.{name}" for number, task in enumerate(experiment.tasks)
-             for name in metrics_of(kind_of(task.name))}
+             for name in task_metrics(task)}
     known = {*MEASURES, LOSS.key, *tasks}
     if experiment.measure not in known:
         raise UserError(f'there is no measure "{experiment.measure}"; there are {", ".join(sorted(known))}.')
