@@ -100,7 +100,8 @@ def test_a_network_learns_from_a_field_of_the_corpus(tmp_path, hinted):
     ends in the same bytes; what it has learned is also used without hints."""
     command = ["pretrain", "gpt2@tiny", "--corpus", hinted, "--steps", "60", "--json", *SMALL[:4], "network.dropout=0",
                "network.attention.dropout=0", "corpus.sequence_length=24", "training.batch_size=8",
-               "training.log_every=1", "training.checkpoint_every=20", "training.learning_rate=0.01", "training.warmup_steps=5"]
+               "training.log_every=1", "training.checkpoint_every=20", "training.learning_rate=0.01",
+               "training.warmup_steps=5"]
     losses = {}
     for name, more in (("plain", []), ("told", SMALL[4:])):
         done = run(*command, *more, "--out", name, folder=tmp_path)
@@ -154,7 +155,8 @@ def test_inputs_that_cannot_be_are_refused(name, changes, key, said):
 
 def test_a_corpus_without_the_field_is_refused_before_anything_is_trained(hinted, tmp_path):
     command = ["pretrain", "bert@tiny", "--corpus", hinted, "--out", "run", "--steps", "2",
-               "network.inputs.hint.kind=vectors", "network.inputs.hint.size=4", "network.inputs.topic.kind=vectors", "network.inputs.topic.size=2"]
+               "network.inputs.hint.kind=vectors", "network.inputs.hint.size=4",
+               "network.inputs.topic.kind=vectors", "network.inputs.topic.size=2"]
     refused = run(*command, folder=tmp_path)
     assert refused.code == 2 and "set network.inputs.hint.size=5" in refused.err
     assert 'has no field "topic"; lay one beside its tokens: `stemma corpus annotate' in refused.err
