@@ -33,6 +33,8 @@ class FinetuningSettings(Settings):
     layer_decay: Decay | None = None  # as in [training]
     layer_decay_top: Count | None = None
     style: Literal["plain", "gpt"] = "plain"  # how a task is put to the model: gpt as the paper of 2018 does it
+    pooling: Literal["first", "last", "mean"] | None = None  # which hidden state judges a whole text, or the mean of
+    #                                                          all; None: the one that the family's own class takes
     # a text that is too long for a question's row is read in windows:
     stride: Count = 128  # tokens from the start of one to the start of the next (BERT's doc_stride)
     overlap: Natural | None = None  # or tokens that two of them share (the `stride` of Hugging Face tokenizers)

@@ -15,7 +15,7 @@ import numpy as np
 
 from stemma.device import takes_device
 from stemma.errors import UserError
-from stemma.exchange.answers import answer_heads
+from stemma.exchange.answers import answer_heads, with_pooling
 from stemma.exchange.cards import Card
 from stemma.exchange.load import load
 from stemma.exchange.model import Model
@@ -233,6 +233,7 @@ def draw_card(task: Task, examples: Mapping[str, Sequence[Example]], model: Mode
     longest = window(wanted, LONGEST_QUESTION if kind == "qa" else None)
     heads: Mapping[str, HeadSpec] = answer_heads(model, kind, len(labels) or 1, name) if task.features is None else \
         {name: feature_head(wanted.settings.network, kind, len(labels), task.features)}
+    heads = with_pooling(heads, name, wanted.settings.finetuning.pooling)
     return Card(name, kind, tuple(labels), heads, single, pair, longest, metrics, values)
 
 
