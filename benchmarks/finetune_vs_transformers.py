@@ -105,21 +105,21 @@ class Contest:
     def factor(self, updates: int) -> float:
         """The share of the learning rate after so many updates. Ours begins at 1 / warm-up, where transformers' linear
         schedule spends its first update on a learning rate of 0; here both sides have ours."""
-        from stemma.schema.training import LinearSchedule
-        from stemma.training.schedules import factor
+        from stemma.training.schedules import Linear, factor
 
         steps, warmup = self.steps(), self.warmup()
-        return factor(LinearSchedule(kind="linear"), updates + 1, warmup, updates / steps, max(warmup - 1, 0) / steps)
+        return factor(Linear(kind="linear"), updates + 1, warmup, updates / steps, max(warmup - 1, 0) / steps)
 
     def score(self, model: Any) -> float:
         """On the dev set, by the metric that decides; the threshold of no answer is tuned on it for both sides."""
+        from stemma.tasks.kinds import head_task
         from stemma.tasks.learning import predict
-        from stemma.tasks.scoring import best_silence, measure, settle
+        from stemma.tasks.scoring import measure
 
         dev = self.examples["dev"]
         said = predict(model, self.learner, dev)
-        if self.card.values.get("silence"):
-            said = settle(said, best_silence(self.card, dev, said))
+        kind = head_task(self.card.kind)
+        said = kind.settled(kind.tuned(self.card, dev, said), said)
         return float(measure(self.card, dev, said)[self.card.metrics[0]])
 
 

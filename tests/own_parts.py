@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import random
+import re
 from pathlib import Path
 
 OBJECTIVE = '''
@@ -246,3 +249,28 @@ def write_network(folder: Path) -> list[str]:
         (folder / name).write_text(content)
     (folder / "deep.toml").write_text(NETWORK_RECIPE)
     return [word for name in NETWORK_FILES for word in ("--plugin", name)]
+
+
+def documented(name: str) -> str:
+    """A plug-in that docs/extending.md shows, by the name of its file."""
+    page = (Path(__file__).parent.parent / "docs" / "extending.md").read_text()
+    found = re.search(rf"^```python\n# {re.escape(name)}\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    assert found is not None, name
+    return found[1]
+
+
+def write_spans(folder: Path) -> dict[str, Path]:
+    """The kind of task `spans`, and its examples by set: who does something, and what is done with."""
+    (folder / "my_spans.py").write_text(documented("my_spans.py"))
+    rng = random.Random(0)
+    files = {}
+    for part, count in (("train", 64), ("dev", 16)):
+        rows = []
+        for _ in range(count):
+            person, thing = rng.choice(["clerk", "scribe", "printer"]), rng.choice(["a letter", "seven pages"])
+            text = f"{rng.choice(['the old', 'a young'])} {person} reads {thing} {rng.choice(['at noon', 'again'])}"
+            rows.append({"text": text, "spans": [[text.index(word), text.index(word) + len(word), label]
+                                                 for word, label in ((person, "person"), (thing, "thing"))]})
+        files[part] = folder / f"spans-{part}.jsonl"
+        files[part].write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return files

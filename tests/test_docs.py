@@ -15,6 +15,7 @@ from conftest import small_text
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 SHORTER = [(re.compile(r"--minutes \S+"), "--steps 4"), (re.compile(r"--steps [\d_]{2,}"), "--steps 4")]
+LENGTH = re.compile(r"--(epochs|steps|rates|help)\b")  # a fine-tune that says how long it takes
 FILE = re.compile(r"# \S+\.py\n")  # a program that begins so is a file that commands name
 ANYTHING = "*"
 LONG = ("stemma quickstart",)  # has tests of its own
@@ -67,6 +68,8 @@ def test_the_commands_of_the_page_work(page: Path, part: list[tuple[str, str]], 
         elif command.startswith("stemma ") and not command.startswith(LONG):
             for pattern, replacement in SHORTER:
                 command = pattern.sub(replacement, command)
+            if command.startswith("stemma finetune") and not LENGTH.search(command):
+                command += " --epochs 1"
             done = stemma(*shlex.split(command)[1:], folder=tmp_path)
             assert done.code == 0, f"{command}\n{done.out}\n{done.err}"
         elif command and not command.startswith(LONG):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from stemma import lineage, toml
+from stemma import lineage, recipe_files, toml
 from stemma.errors import UserError
 from stemma.schema.corpus import Slot, parse_template
 from stemma.schema.layers import flatten
@@ -37,8 +37,8 @@ def child(folder: Path, text: str, name: str = "mine.toml") -> Path:
 def tree(tmp_path, monkeypatch) -> Path:
     """A copy of the shipped recipes that a test may add to."""
     folder = tmp_path / "recipes"
-    shutil.copytree(lineage.RECIPES, folder)
-    monkeypatch.setattr(lineage, "RECIPES", folder)
+    shutil.copytree(recipe_files.RECIPES, folder)
+    monkeypatch.setattr(recipe_files, "RECIPES", folder)
     return folder
 
 
@@ -341,7 +341,7 @@ def test_with_changes_takes_whole_tables_and_leaves_the_old_recipe_alone():
 def test_a_resolved_recipe_reads_back_equal_and_runs_alone(tmp_path, monkeypatch):
     ran = lineage.recipe("bert@tiny", ["training.steps=7", "corpus.first_phase.share=0.5", 'corpus.single="A"'])
     path = child(tmp_path, ran.to_toml(), "recipe.toml")
-    monkeypatch.setattr(lineage, "RECIPES", tmp_path / "nothing")  # not even its parents are there
+    monkeypatch.setattr(recipe_files, "RECIPES", tmp_path / "nothing")  # not even its parents are there
     again = lineage.recipe(path)
     assert again == ran
     assert again.to_toml() == ran.to_toml()

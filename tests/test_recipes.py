@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from stemma import lineage
+from stemma import lineage, recipe_files
 from stemma.schema.layers import flatten
 from stemma.training.phases import phases_of
 
@@ -24,13 +24,13 @@ def test_every_recipe_resolves_at_every_size_and_says_what_it_is(label):
 def test_the_tree_has_one_entry_per_file_and_known_parents():
     family = lineage.family()
     names = {info.name for info in family}
-    assert names == {path.stem for path in lineage.RECIPES.glob("*.toml")} >= {"transformer", "bert"}
+    assert names == {path.stem for path in recipe_files.RECIPES.glob("*.toml")} >= {"transformer", "bert"}
     assert all(info.parent is None or info.parent in names for info in family)
 
 
 @pytest.mark.parametrize("name", lineage.names())
 def test_each_file_opens_with_its_idea(name):
-    assert (lineage.RECIPES / f"{name}.toml").read_text().startswith("# ")
+    assert (recipe_files.RECIPES / f"{name}.toml").read_text().startswith("# ")
 
 
 def shape(label: str) -> tuple[int, int, int, int]:
@@ -212,6 +212,10 @@ def test_transformer_xl_and_xlnet_as_published():
 def test_the_universal_transformer_as_published():
     network = lineage.recipe("universal-transformer").settings.network
     assert network.depth.kind == "recurrent" and network.depth.halting.threshold == 0.99
+    both = lineage.recipe("universal-transformer-seq2seq").settings  # the paper's own form: both sides are recurrent
+    assert {name: (part.body.kind, part.layers, part.attends_to) for name, part in both.network.parts().items()} == {
+        "encoder": ("recurrent", 6, None), "decoder": ("recurrent", 6, "encoder")}
+    assert both.network.depth == network.depth and list(both.objective) == ["translation"]
 
 
 def test_roberta_as_published():

@@ -32,6 +32,8 @@ BASES = {
     "feedforward": "stemma.schema.parts:FeedForwardKind",
     "norm": "stemma.schema.parts:NormKind",
     "body": "stemma.schema.parts:BodySettings",
+    "input": "stemma.schema.parts:InputSettings",
+    "fusion": "stemma.schema.parts:FusionKind",
     "optimizer": "stemma.schema.training:OptimizerSettings",
     "schedule": "stemma.schema.training:ScheduleSettings",
     "method": "stemma.schema.training:MethodSettings",
@@ -39,6 +41,7 @@ BASES = {
     "objective": "stemma.schema.task:ObjectiveSettings",
     "packing": "stemma.schema.corpus:PackingSettings",
     "reader": "stemma.schema.corpus:ReaderKind",
+    "task": "stemma.schema.task_values:TaskValues",
 }
 _PACKERS = "stemma.corpus.packers"
 # slot -> kind -> the module that registers it, in the order in which kinds are listed
@@ -57,11 +60,15 @@ BUILT_IN: dict[str, dict[str, str]] = {
         "sentence_reordering", "sentence_distance", "discourse_relation", "ir_relevance", "dialogue_lm",
         "capitalisation", "token_document_relation", "causal_lm", "prefix_lm", "permutation_lm", "translation",
         "masked_span_to_span", "denoise", "span_corruption")},
+    "input": {"vectors": "stemma.network.inputs"},
+    "fusion": {"sum": "stemma.network.inputs"},
     "packing": {"segment_pair": _PACKERS, "sentence_pair": _PACKERS, "full_sentences": _PACKERS,
                 "doc_sentences": _PACKERS, "stream": _PACKERS, "contiguous": "stemma.corpus.contiguous",
                 "contiguous_pair": "stemma.corpus.contiguous", "sentence": _PACKERS, "parallel": _PACKERS,
                 "dialogue": _PACKERS},
     "reader": dict.fromkeys((".txt", ".text", ".md", ".jsonl", ".ndjson", ".parquet"), "stemma.text.readers"),
+    "task": {kind: f"stemma.tasks.kinds.{kind}" for kind in (
+        "classify", "pair", "regress", "choice", "qa", "tag", "rank", "seq2seq")},
     "family": {"bert": "stemma.exchange.bert", "openai-gpt": "stemma.exchange.gpt", "gpt2": "stemma.exchange.gpt2",
                "transfo-xl": "stemma.exchange.transformer_xl", "xlnet": "stemma.exchange.xlnet",
                "t5": "stemma.exchange.t5", "bart": "stemma.exchange.bart", "roberta": "stemma.exchange.roberta",
@@ -118,16 +125,20 @@ def base_of(slot: str) -> type[Any] | None:
 
 
 def _with_kind(slot: str, kind: str, settings: type[Any] | None) -> type[Any] | None:
-    """The settings with the key `kind` and those that all kinds of the slot have, whoever left them out."""
+    """The settings with the key `kind` and those that all kinds of the slot have, whoever left them out. (The values of
+    a task are no table that names its kind.)"""
     base = base_of(slot)
     if base is None:
         return settings
+    if "kind" not in base.model_fields and (settings is None or issubclass(settings, base)):
+        return base if settings is None else settings
     bases = (base,) if settings is None else (settings,) if issubclass(settings, base) else (settings, base)
     if settings is not None and bases == (settings,) and settings.model_fields["kind"].annotation == Literal[kind]:
         return settings
     named: Any = base if settings is None else settings
+    keys = {"kind": Literal[kind]} if "kind" in base.model_fields else {}
     return type(named)(named.__name__, bases, {"__module__": named.__module__, "__doc__": named.__doc__,
-                                               "__annotations__": {"kind": Literal[kind]}})
+                                               "__annotations__": keys})
 
 
 def find(slot: str, kind: str) -> Registered | None:

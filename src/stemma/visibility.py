@@ -21,13 +21,20 @@ class Mask:
 
     causal: bool = False
     dense: Tensor | None = None
-    band: tuple[int, int] | None = None  # only so many places behind and so many in front
+    band: tuple[int, int] | None = None  # only so many places behind and so many in front; queries are the last keys
     real: Tensor | None = None  # (B, K), with a band: False at padding
 
     def rows(self, rows: Tensor) -> Mask:
         """The same mask for some rows of the batch: (R,) their numbers."""
         return replace(self, dense=self.dense if self.dense is None or len(self.dense) == 1 else self.dense[rows],
                        real=self.real if self.real is None or len(self.real) == 1 else self.real[rows])
+
+    def costs_less_than(self, queries: int) -> bool:
+        """Whether all positions in blocks of a band are fewer scores than so many queries that see every key."""
+        if self.band is None:
+            return False
+        back, ahead = self.band
+        return back + max(back, ahead) + 1 + ahead < queries
 
     def at(self, places: Tensor, keys: int) -> Mask:
         """The same mask for queries at some places only: (B, Q), of `keys` places."""
@@ -135,16 +142,19 @@ class Window(Visibility):
         return (distance >= -self.back) & (distance <= self.ahead)
 
     def compile(self, queries: int, keys: int, device: torch.device | str = "cpu") -> Mask:
-        band = None if queries < keys else self.band(keys, causal=False)
+        band = self.band(queries, keys, causal=False)
         return Mask() if band == (keys, keys) else Mask(band=band) if band else super().compile(queries, keys, device)
 
-    def band(self, keys: int, causal: bool) -> tuple[int, int] | None:
-        """How far a place sees on either side, where computing that in blocks pays; (keys, keys) or (keys, 0) if the
-        window is no limit for so many places."""
+    def band(self, queries: int, keys: int, causal: bool) -> tuple[int, int] | None:
+        """How far a position sees on either side, where computing that in blocks pays, or where a cache holds positions
+        that none of the queries sees; (keys, keys) or (keys, 0) if the window is no limit for so many positions."""
         back, ahead = self.back, 0 if causal else self.ahead
-        if back >= keys - 1 and (causal or ahead >= keys - 1):
+        if self.back < 0 or self.ahead < 0:
+            return None
+        if back >= keys - 1 and (causal or ahead >= queries - 1):
             return keys, 0 if causal else keys
-        return (back, ahead) if back + ahead + max(back, ahead) + 1 < keys else None
+        pays = queries < keys and back + queries < keys or back + ahead + max(back, ahead) + 1 < queries
+        return (back, ahead) if pays else None
 
 
 @dataclass(frozen=True, eq=False)
@@ -199,8 +209,11 @@ class Padded(Visibility):
         return self._seen(key)[:, None, :].expand(-1, len(query), -1)
 
     def compile(self, queries: int, keys: int, device: torch.device | str = "cpu") -> Mask:
-        key = torch.arange(keys, device=device) - (keys - queries)
-        return Mask(dense=self._seen(key)[:, None, None, :])  # (B, 1, 1, K): one line serves every query
+        return Mask(dense=self.real_keys(queries, keys, device)[:, None, None, :])  # one line serves every query
+
+    def real_keys(self, queries: int, keys: int, device: torch.device | str) -> Tensor:
+        """(B, K) False at padding, the queries being the last keys."""
+        return self._seen(torch.arange(keys, device=device) - (keys - queries))
 
     def _seen(self, key: Tensor) -> Tensor:
         place = key + self.past
@@ -246,16 +259,15 @@ class Every(Visibility):
             return super().compile(queries, keys, device)
         others = [rule for rule in self.parts if rule is not window]
         padded = next((rule for rule in others if isinstance(rule, Padded)), None)
-        if queries == keys and window.back >= 0 and window.ahead >= 0 \
-                and all(isinstance(rule, Causal | Padded) for rule in others):
-            band = window.band(keys, self.causal)
+        if all(isinstance(rule, Causal | Padded) for rule in others):
+            band = window.band(queries, keys, self.causal)
             if band == (keys, 0 if self.causal else keys):
                 rest: Visibility = Full()
                 for rule in others:
                     rest = rest & rule
                 return rest.compile(queries, keys, device)
             if band is not None:
-                return Mask(band=band, real=None if padded is None else padded.real)
+                return Mask(band=band, real=None if padded is None else padded.real_keys(queries, keys, device))
         mask = super().compile(queries, keys, device)
         if padded is not None and not any(isinstance(rule, Others) for rule in others):
             # padding may have nothing but padding within its window: it sees itself, so that it sees something

@@ -105,7 +105,7 @@ def test_answers_and_entities_stand_where_they_say(tmp_path, tuned):
 
 
 def test_entities_are_read_from_any_scheme():
-    from stemma.tasks.predicting import entities
+    from stemma.tasks.kinds.tag import found_entities as entities
 
     words = ["a", "b", "c", "d", "e"]
     text, places = " ".join(words), [(2 * number, 2 * number + 1) for number in range(5)]

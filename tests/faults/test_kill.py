@@ -69,6 +69,8 @@ VARIANTS = {
     "transformer": [*STEPS, *DECODER, "training.micro_batch_size=3"],
 }
 
+ALIKE = ("two lengths", "gpt2", "bart", "ernie-2", "transformer-xl, slices")  # others stand for them; make test-slow
+
 
 def pairs_of(corpus: Path, folder: Path) -> Path:
     """Lines of the small text beside the lines that follow them, by the same vocabulary."""
@@ -134,7 +136,8 @@ def kill_and_resume(first: list[object], run: Path, rng: random.Random) -> int:
     return hits
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("variant", [pytest.param(name, marks=[pytest.mark.slow] * (name in ALIKE))
+                                     for name in VARIANTS])
 def test_a_killed_run_ends_in_the_same_bytes(tmp_path, corpus_folder, variant):
     named = variant.split(",")[0]
     recipe = f"{named if named in lineage.names() else 'bert'}@tiny"

@@ -12,7 +12,7 @@ STEPS = "20"
 EXACT = ("training.precision=fp32", "training.threads=1", "training.log_every=1")
 SMALL = (*EXACT, "tokenizer.vocab_size=300", "corpus.sequence_length=32", "training.batch_size=4",
          "training.validate_every=10")
-PAIRED = ("transformer", "universal-transformer")  # these learn from pairs of texts
+PAIRED = ("transformer", "universal-transformer", "universal-transformer-seq2seq")  # these learn from pairs of texts
 MARKED = ("ernie", "ernie-2")  # these from a corpus with dialogues, queries, phrases and entities
 MODELS = ("bert", "albert", "electra", "xlnet", "gpt", "gpt2", "bart", "t5", "unilm", "prefix-lm", "transformer",
           "transformer-xl", "modernbert")  # that others start from

@@ -13,14 +13,14 @@ from conftest import small_text
 from parity.reference import perturb
 
 import stemma
-from stemma.lab import intrinsic
-from stemma.lab.intrinsic import BITS, MEASURES, PSEUDO, held_out_score, word_of_tokens
+from stemma.lab import continuation, intrinsic
+from stemma.lab.intrinsic import BITS, CONTINUATION, MEASURES, PSEUDO, held_out_score, word_of_tokens
 from stemma.network.streams import QUERY, Stream
 from stemma.tasks.perplexity import count_words, perplexity
 from stemma.text.readers import Passage
 from stemma.text.tokenizer import Tokenizer
 from stemma.text.train import train_tokenizer
-from stemma.visibility import Permuted
+from stemma.visibility import Permuted, Prefix
 
 LENGTH = 24
 SMALL = ["network.layers=2", "network.width=24", "network.heads=3", "network.feedforward=32",
@@ -245,8 +245,8 @@ def test_a_first_token_that_nothing_stands_before_costs_its_bytes():
 
 
 @pytest.mark.parametrize("name,expected", [
-    ("bert", [PSEUDO]), ("unilm", [PSEUDO]), ("gpt2", [BITS]), ("xlnet", [BITS, PSEUDO]), ("electra", []), ("t5", []),
-    ("bart", []), ("mass", []), ("prefix-lm", [])])
+    ("bert", [PSEUDO]), ("unilm", [PSEUDO]), ("gpt2", [BITS]), ("xlnet", [BITS, PSEUDO]), ("electra", []),
+    ("t5", [CONTINUATION]), ("bart", [CONTINUATION]), ("mass", [CONTINUATION]), ("prefix-lm", [CONTINUATION])])
 def test_who_can_be_asked_what(name, expected):
     model = made(name)
     model.network.train()
@@ -255,3 +255,57 @@ def test_who_can_be_asked_what(name, expected):
     assert all(math.isfinite(score.value) and score.value > 0 for score in found.values())
     assert model.network.training
 
+
+# How a text goes on --------------------------------------------------------------------------------------------------
+
+
+@torch.no_grad()
+def continued_slowly(model: stemma.Model, first: str, second: str, read: int = 99, most: int = 99) -> float:
+    """Bits of the second half, every token by itself, with what each model reads spelled out."""
+    words, name = model.tokenizer, model.recipe.name
+    encoding = words.encode(first + second, special=False)
+    cut = next(place for place, (_, end) in enumerate(encoding.offsets) if end > len(words.prepare(first)))
+    given, target = encoding.ids[:cut][-read:], encoding.ids[cut:][:most]
+    start, end, mask = (words.roles.get(role) for role in ("start", "end", "mask"))
+    bits = 0.0
+    for place, token in enumerate(target):
+        if name == "prefix-lm":
+            stream = Stream(torch.tensor([given + target[:place]]), Prefix(torch.tensor([len(given)])))
+            logits = model.token_head()(model.network({"encoder": stream})["encoder"])
+        else:
+            source, written = {"t5": ([*given, words.roles["sentinel"], end],
+                                      [words.roles["padding"], words.roles["sentinel"]]),
+                               "bart": ([start, *given, mask, end], [end, start, *given]),
+                               "mass": ([*given, end], [mask])}[name]
+            logits = model.logits(torch.tensor([source]), decoder_input_ids=torch.tensor([written + target[:place]]))
+        bits -= float(logits[0, -1].double().log_softmax(-1)[token]) / math.log(2)
+    return bits
+
+
+@pytest.mark.parametrize("name", ["t5", "bart", "mass", "prefix-lm"])
+def test_the_second_half_given_the_first(name, monkeypatch):
+    """Two stretches of six words and one of three, of unequal length in one batch; a word alone is not asked."""
+    monkeypatch.setattr(continuation, "WORDS", 6)
+    model = made(name, changes=["corpus.sequence_length=64"])
+    text = "The old clerk reads a letter by the window, and a young printer forgets"
+    parts = [("The old clerk", " reads a letter"), (" by the window,", " and a young")]
+    assert list(continuation.halves(text)) == [*parts, (" printer", " forgets")]
+    expected = [sum(continued_slowly(model, *two) for two in (*parts, (" printer", " forgets"))),
+                continued_slowly(model, "the", " window")]
+    found = held_out_score(model, [text, "the window", "alone", ""])[CONTINUATION]
+    sizes = [sum(len(second) for _, second in parts) + len(" forgets"), len(" window"), 0, 0]
+    assert [size for _, size in found.parts] == sizes
+    assert [bits for bits, _ in found.parts] == pytest.approx([*expected, 0, 0], rel=1e-4)
+    assert found.value == pytest.approx(sum(expected) / sum(sizes), rel=1e-4)
+
+
+def test_what_has_no_room_is_charged_by_the_byte():
+    """A window that holds a part of the second half only: the rest costs eight bits a byte, as what is not spelt."""
+    model = made("mass", changes=["corpus.sequence_length=10", "network.position.maximum=10"])
+    text = "the old clerk reads seven letters by the window"
+    ((first, second),) = continuation.halves(text)
+    behind = [place for place in model.tokenizer.encode(text, special=False).offsets if place[1] > len(first)]
+    assert len(behind) > 10  # the decoder writes ten tokens, and the encoder reads nine and the end
+    expected = continued_slowly(model, first, second, read=9, most=10) + 8 * sum(end - start
+                                                                                for start, end in behind[10:])
+    assert held_out_score(model, [text])[CONTINUATION].parts == ((pytest.approx(expected, rel=1e-4), len(second)),)

@@ -5,12 +5,18 @@ Section 2.1, equations 4 and 5: at every step t the same block is applied to wha
 The pre-norm variant, as the released code (tensor2tensor) can be set, is A = X + SelfAttention(Norm(X)),
 H = A + Transition(Norm(A)), and one norm more on the final output.
 
-Weights are one dictionary of tensors; matrices are (out, in), so y = W x:
+The model is an encoder-decoder. The decoder's block has one sublayer more, between the two others: attention from its
+states to the encoder's final output, which is the same at every step ("the final output of the encoder"), with the
+queries of the decoder. Its self-attention is masked; it is trained with its input shifted to the right by one position.
+Both sides have their own block, and halt by themselves.
+
+Weights are one dictionary of tensors for each side; matrices are (out, in), so y = W x:
     query, key, value, output  (width, width), and each with its _bias
     inner (inner, width), outer (width, inner), and each with its _bias     if the transition is a feed-forward
     depth1 (width, 3), point1 (inner, width), point1_bias,                  if it is a separable convolution;
     depth2 (inner, 5), point2 (width, inner), point2_bias                   depth[channel, k] is a channel's kernel
     attention_norm, transition_norm (width,), and each with its _bias; also final_norm if pre-norm
+    cross_query, cross_key, cross_value, cross_output (width, width), each with its _bias, and cross_norm: a decoder
     halt (width,), halt_bias ()                                             if halting is adaptive
 
 The convolutional transition is tensor2tensor's: each of the two convolutions is one kernel for each channel (3 places
@@ -63,20 +69,22 @@ def norm(x: Tensor, weights: Weights, name: str, epsilon: float) -> Tensor:
     return centred / torch.sqrt((centred**2).mean() + epsilon) * weights[name] + weights[f"{name}_bias"]
 
 
-def self_attention(x: list[Tensor], weights: Weights, heads: int, sees: Sees) -> list[Tensor]:
+def attention(x: list[Tensor], looked_at: list[Tensor], weights: Weights, heads: int, sees: Sees,
+              prefix: str = "") -> list[Tensor]:
     """Equations 1 to 3: softmax(Q K^T / sqrt(head width)) V in each head."""
-    query, key, value = ([linear(each, weights, name) for each in x] for name in ("query", "key", "value"))
+    query = [linear(each, weights, f"{prefix}query") for each in x]
+    key, value = ([linear(each, weights, prefix + name) for each in looked_at] for name in ("key", "value"))
     size = len(query[0]) // heads
     result = []
     for i in range(len(x)):
         parts = []
         for head in range(heads):
             columns = slice(head * size, (head + 1) * size)
-            seen = [j for j in range(len(x)) if sees(i, j)]
+            seen = [j for j in range(len(looked_at)) if sees(i, j)]
             scores = torch.stack([query[i][columns] @ key[j][columns] / math.sqrt(size) for j in seen])
             shares = torch.softmax(scores, dim=0)
             parts.append(sum(share * value[j][columns] for share, j in zip(shares, seen, strict=True)))
-        result.append(linear(torch.cat(parts), weights, "output"))
+        result.append(linear(torch.cat(parts), weights, f"{prefix}output"))
     return result
 
 
@@ -99,8 +107,8 @@ def separable_convolution(x: list[Tensor], weights: Weights, number: int, causal
     return result
 
 
-def block(x: list[Tensor], weights: Weights, heads: int, sees: Sees, causal: bool, pre: bool,
-          epsilon: float) -> list[Tensor]:
+def block(x: list[Tensor], weights: Weights, heads: int, sees: Sees, causal: bool, pre: bool, epsilon: float,
+          encoded: list[Tensor] | None) -> list[Tensor]:
     def transition(y: list[Tensor]) -> list[Tensor]:
         if "inner" in weights:
             return feedforward(y, weights)
@@ -113,7 +121,9 @@ def block(x: list[Tensor], weights: Weights, heads: int, sees: Sees, causal: boo
             return [old + new for old, new in zip(y, changed, strict=True)]
         return [norm(old + new, weights, name, epsilon) for old, new in zip(y, function(y), strict=True)]
 
-    a = sublayer(x, lambda y: self_attention(y, weights, heads, sees), "attention_norm")
+    a = sublayer(x, lambda y: attention(y, y, weights, heads, sees), "attention_norm")
+    if encoded is not None:
+        a = sublayer(a, lambda y: attention(y, encoded, weights, heads, lambda i, j: True, "cross_"), "cross_norm")
     return sublayer(a, transition, "transition_norm")
 
 
@@ -123,16 +133,17 @@ def signalled(state: list[Tensor], step: int, first: int) -> list[Tensor]:
 
 
 def fixed(x: Tensor, weights: Weights, heads: int, steps: int, sees: Sees, causal: bool = False, pre: bool = False,
-          epsilon: float = 1e-5, first: int = 0) -> Tensor:
-    """(L, width) -> (L, width): the same number of steps at every place. `causal` concerns the convolution alone."""
+          epsilon: float = 1e-5, first: int = 0, encoded: list[Tensor] | None = None) -> Tensor:
+    """(L, width) -> (L, width): the same number of steps at every place. `causal` concerns the convolution alone.
+    `encoded`: the encoder's final output, which a decoder attends to."""
     state = list(x)
     for step in range(steps):
-        state = block(signalled(state, step, first), weights, heads, sees, causal, pre, epsilon)
+        state = block(signalled(state, step, first), weights, heads, sees, causal, pre, epsilon, encoded)
     return torch.stack([norm(each, weights, "final_norm", epsilon) for each in state] if pre else state)
 
 
 def adaptive(x: Tensor, weights: Weights, heads: int, maximum: int, threshold: float, sees: Sees, causal: bool = False,
-             pre: bool = False, epsilon: float = 1e-5, first: int = 0
+             pre: bool = False, epsilon: float = 1e-5, first: int = 0, encoded: list[Tensor] | None = None
              ) -> tuple[Tensor, list[int], list[Tensor]]:
     """(L, width) -> the output (L, width), and for each place its number of updates and its remainder."""
     length = len(x)
@@ -143,7 +154,7 @@ def adaptive(x: Tensor, weights: Weights, heads: int, maximum: int, threshold: f
     step = 0
     while any(probability[i] < threshold and updates[i] < maximum for i in range(length)):
         entering = signalled(state, step, first)
-        transformed = block(entering, weights, heads, sees, causal, pre, epsilon)
+        transformed = block(entering, weights, heads, sees, causal, pre, epsilon, encoded)
         for i in range(length):
             if probability[i] >= 1:  # halted at an earlier step
                 continue

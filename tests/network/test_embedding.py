@@ -12,7 +12,7 @@ from stemma.network.streams import Stream
 def build(*changes: str) -> Embedding:
     settings = lineage.recipe("bert@tiny", ["network.width=12", "network.heads=2", *changes]).settings.network
     torch.manual_seed(0)
-    return Embedding(settings, 30).eval()
+    return Embedding(settings, 30, settings.parts()["encoder"]).eval()
 
 
 IDS = torch.tensor([[3, 1, 4, 1, 5], [9, 2, 6, 5, 3]])

@@ -11,7 +11,7 @@ import stemma
 from stemma.network.heads import JudgeHead, TokenHead
 from stemma.network.network import Network
 from stemma.network.streams import Stream
-from stemma.schema.network import InitializationSettings
+from stemma.schema.network_tables import InitializationSettings
 
 SMALL = ["network.width=12", "network.heads=2", "network.feedforward=20", "network.layers=2",
          "network.generator.multiplier=0.5", "corpus.sequence_length=24", "network.position.maximum=24"]

@@ -50,24 +50,33 @@ def spread(model: stemma.Model) -> None:
 
 
 def transcribed(model: stemma.Model) -> literal.Weights:
-    state = {name: value.double() for name, value in model.network.state_dict().items()}
+    return weights_of({name: value.double() for name, value in model.network.state_dict().items()}, "encoder")
+
+
+def weights_of(state: dict[str, torch.Tensor], part: str) -> literal.Weights:
+    """A side's weights by the names of the transcription."""
     weights: literal.Weights = {}
     for kind in ("weight", "bias"):
         end = "" if kind == "weight" else "_bias"
-        for name, part in zip(("query", "key", "value"), state[f"encoder.blocks.0.attention.input.{kind}"].chunk(3),
-                              strict=True):
-            weights[name + end] = part
-        for ours, name in {"attention.output": "output", "feedforward.input": "inner", "feedforward.output": "outer",
+        for name, piece in zip(("query", "key", "value"), state[f"{part}.blocks.0.attention.input.{kind}"].chunk(3),
+                               strict=True):
+            weights[name + end] = piece
+        if part == "decoder":
+            weights["cross_key" + end], weights["cross_value" + end] = state[
+                f"{part}.blocks.0.cross.input.{kind}"].chunk(2)
+        for ours, name in {"attention.output": "output", "cross.query": "cross_query",
+                           "cross.output": "cross_output", "cross_norm": "cross_norm", "feedforward.input": "inner",
+                           "feedforward.output": "outer",
                            "feedforward.input.point": "point1", "feedforward.output.point": "point2",
                            "attention_norm": "attention_norm", "feedforward_norm": "transition_norm"}.items():
-            if f"encoder.blocks.0.{ours}.{kind}" in state:
-                weights[name + end] = state[f"encoder.blocks.0.{ours}.{kind}"]
-        if f"encoder.final_norm.{kind}" in state:
-            weights[f"final_norm{end}"] = state[f"encoder.final_norm.{kind}"]
-        if f"encoder.halting.unit.{kind}" in state:
-            weights[f"halt{end}"] = state[f"encoder.halting.unit.{kind}"][0]
+            if f"{part}.blocks.0.{ours}.{kind}" in state:
+                weights[name + end] = state[f"{part}.blocks.0.{ours}.{kind}"]
+        if f"{part}.final_norm.{kind}" in state:
+            weights[f"final_norm{end}"] = state[f"{part}.final_norm.{kind}"]
+        if f"{part}.halting.unit.{kind}" in state:
+            weights[f"halt{end}"] = state[f"{part}.halting.unit.{kind}"][0]
     for number, ours in ((1, "input"), (2, "output")):
-        name = f"encoder.blocks.0.feedforward.{ours}.depth.weight"
+        name = f"{part}.blocks.0.feedforward.{ours}.depth.weight"
         weights |= {f"depth{number}": state[name][:, 0]} if name in state else {}
     return weights
 

@@ -8,6 +8,7 @@ from closeness import assert_close
 from parity.reference import perturb
 
 import stemma
+from stemma.network.prepare import prepare
 from stemma.network.streams import Stream
 from stemma.visibility import Causal, Full, Padded
 
@@ -30,7 +31,7 @@ def walk_of(network, wanted=None, ids=None, lengths=LENGTHS, sees=Full):
     real = torch.arange(LENGTH) < lengths[:, None]
     rule = Padded(real) if sees is Full else sees() & Padded(real)
     stream = Stream(ids, rule, wanted=wanted, skips_filling=True)
-    given = network._prepare(stream, None, None)
+    given = prepare(network, stream, None, None)
     x = network.embedding(stream)
     return network.encoder.walk(x, given), stream, real
 

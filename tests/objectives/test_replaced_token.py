@@ -92,8 +92,8 @@ def test_what_is_judged_is_the_text_with_samples_in_it(batches, monkeypatch):
     draft, batch, objectives = batches
     network = network_of(draft)
     read = []
-    monkeypatch.setattr(network, "_encode", lambda stream, *rest: read.append(stream) or type(network)._encode(
-        network, stream, *rest))
+    monkeypatch.setattr(network, "_run", lambda part, stream, *rest: read.append(stream) or type(network)._run(
+        network, part, stream, *rest))
     with torch.no_grad():
         _, hidden = scored(network, objectives, batch)
     (stream,), target = read, batch.scores["vocabulary"]

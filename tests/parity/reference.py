@@ -11,6 +11,7 @@ import random
 from pathlib import Path
 from typing import Any
 
+import pytest
 import tokenizers
 import torch
 import transformers
@@ -22,6 +23,7 @@ from stemma import Model
 from stemma.network.streams import Stream
 from stemma.visibility import Causal
 
+SEEDS = [0, 1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (2, 3))]  # of sizes and weights
 MODERN = {"vocab_size": "vocabulary", "hidden_size": "even_width", "num_hidden_layers": "layers",
           "num_attention_heads": "heads", "intermediate_size": "inner", "max_position_embeddings": "places"}
 # What each family calls its sizes; a new family adds a line.

@@ -8,6 +8,7 @@ import transformers
 from closeness import assert_close
 from parity import reference
 from parity.reference import (
+    SEEDS,
     assert_agrees_both_ways,
     assert_loads_into,
     assert_same_outputs,
@@ -27,7 +28,7 @@ KIND = "BartForConditionalGeneration"
 LINES = ["The old clerk copies a letter.", "A<mask> letter", "two  spaces  here ", "na\u00efve Zo\u00eb", " before"]
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", SEEDS)
 def test_bart_agrees_with_transformers(tmp_path, seed):
     model = assert_agrees_both_ways(reference.random_reference("bart", seed, KIND), tmp_path, seed)
     assert model.recipe.settings.network.decoder.layers == config_of(tmp_path / "theirs")["decoder_layers"]

@@ -6,7 +6,7 @@ import pytest
 import torch
 import transformers
 from parity import reference
-from parity.reference import assert_agrees_both_ways, assert_same_outputs, config_of, configure, load_both_ways
+from parity.reference import SEEDS, assert_agrees_both_ways, assert_same_outputs, config_of, configure, load_both_ways
 
 import stemma
 from stemma.text.train import train_tokenizer
@@ -15,7 +15,7 @@ CHANGES = ["network.embedding.segments=0", "corpus.pair=start A separator B sepa
            "remove=objective.next_sentence", "network.width=24", "network.heads=2", "network.feedforward=96"]
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("kind", ["DistilBertForMaskedLM", "DistilBertModel"])
 def test_distilbert_agrees_with_transformers(tmp_path, seed, kind):
     model = assert_agrees_both_ways(reference.random_reference("distilbert", seed, kind), tmp_path, seed)

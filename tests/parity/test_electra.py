@@ -7,7 +7,7 @@ import torch
 import transformers
 from closeness import assert_close
 from parity import reference
-from parity.reference import assert_agrees_both_ways, assert_same_outputs, config_of, configure
+from parity.reference import SEEDS, assert_agrees_both_ways, assert_same_outputs, config_of, configure
 
 import stemma
 from stemma.errors import UserError
@@ -18,7 +18,7 @@ SMALL = ["network.generator.multiplier=0.5", "network.layers=2", "network.width=
          "network.feedforward=20", "network.position.maximum=19", "corpus.sequence_length=19"]
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("kind", CLASSES)
 def test_electra_agrees_with_transformers(tmp_path, seed, kind):
     theirs = reference.random_reference("electra", seed, kind)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from torch import Tensor
 import stemma
 from stemma.exchange import families
 from stemma.exchange.cards import ALONE
+from stemma.exchange.keys import to_ours
 from stemma.exchange.model import Model
 from stemma.network.heads import ClassHead, Pooler
 from stemma.network.task_heads import SentenceHead
@@ -21,11 +23,14 @@ from stemma.network.task_heads import SentenceHead
 FAMILIES_TASKS = [(family, kind) for family, table in families().items() for kind in table.tasks]
 LABELS = {0: "no", 1: "yes", 2: "perhaps"}
 PADDING = 1  # RoBERTa's places are counted by it
+END = 2  # what the last hidden state of a decoder is found by
+TWO_STACKS = {"eos_token_id": END, "decoder_start_token_id": 3}
 
 
 def random_class(family: str, kind: str, seed: int) -> Any:
     labels = {"id2label": LABELS} if kind in ("classify", "tag") else {}
-    return random_reference(family, seed, families()[family].tasks[kind].name, pad_token_id=PADDING, **labels)
+    ends = TWO_STACKS if families()[family].decodes else {}
+    return random_reference(family, seed, families()[family].tasks[kind].name, pad_token_id=PADDING, **labels, **ends)
 
 
 def inputs_of(config: Any, seed: int, filling: bool) -> tuple[dict[str, Tensor], Tensor]:
@@ -40,21 +45,32 @@ def inputs_of(config: Any, seed: int, filling: bool) -> tuple[dict[str, Tensor],
     real = place >= length - used[:, None] if front else place < used[:, None]
     types = {"token_type_ids": torch.randint(2, ids.shape, generator=generator)} \
         if getattr(config, "type_vocab_size", 0) >= 2 or front else {}
+    if config.is_encoder_decoder:  # one end token in each row, and it stands last
+        ids = ids.where(ids != END, END + 1).index_put((torch.arange(rows), used - 1), torch.tensor(END))
     given = {"input_ids": ids.masked_fill(~real, PADDING), "attention_mask": real.long(), **types}
     return given, torch.full((rows,), length) if front else used
 
 
-@torch.no_grad()
-def our_answer(model: Model, inputs: dict[str, Tensor], lengths: Tensor) -> Tensor:
-    hidden, card = model.hidden(**inputs), model.card()
-    head = model.network.heads[card.name]
-    if isinstance(card.heads[card.name], SentenceHead):
-        return head(hidden, lengths)
-    return head(model.network.pooled(hidden) if "pooler" in card.heads else hidden)
+def our_answer(model: Model, inputs: dict[str, Tensor], lengths: Tensor, learns: bool = False) -> Tensor:
+    given = dict(inputs)
+    if model.decodes:  # the same text, shifted right
+        start = torch.full_like(inputs["input_ids"][:, :1], TWO_STACKS["decoder_start_token_id"])
+        given["decoder_input_ids"] = torch.cat([start, inputs["input_ids"][:, :-1]], 1)
+    with torch.set_grad_enabled(learns):
+        hidden = model.network(model.streams_of(**given))["decoder" if model.decodes else "encoder"]
+        card = model.card()
+        head = model.network.heads[card.name]
+        if isinstance(card.heads[card.name], SentenceHead):
+            return head(hidden, lengths)
+        return head(model.network.pooled(hidden) if "pooler" in card.heads else hidden)
 
 
-@torch.no_grad()
-def their_answer(reference: Any, inputs: dict[str, Tensor]) -> Tensor:
+def their_answer(reference: Any, inputs: dict[str, Tensor], learns: bool = False) -> Tensor:
+    with torch.set_grad_enabled(learns):
+        return _asked(reference, inputs)
+
+
+def _asked(reference: Any, inputs: dict[str, Tensor]) -> Tensor:
     if type(reference).__name__.endswith("MultipleChoice"):  # (questions, options, L): here one option each
         return reference(**{name: value[:, None] for name, value in inputs.items()}).logits
     told = reference(**inputs)
@@ -130,8 +146,8 @@ def test_the_answers_dropout_is_theirs(tmp_path, family, kind, said):
     configure(tmp_path, **dict.fromkeys(answers, {"absent": ..., "null": None, "stated": 0.45}[said]))
     theirs = getattr(transformers, name).from_pretrained(tmp_path)
     body = f"{theirs.base_model_prefix}."
-    expected = {part.p for key, part in theirs.named_modules()
-                if isinstance(part, torch.nn.Dropout) and not key.startswith(body)} or {0.0}
+    expected = {part.p for key, part in theirs.named_modules() if isinstance(part, torch.nn.Dropout)
+                and not key.startswith((body, "encoder.", "decoder."))} or {0.0}
     model = stemma.load(tmp_path)
     assert model.network.embedding.dropout.rate == 0.35
     assert {model.card().heads[ALONE].dropout} == expected
@@ -139,7 +155,8 @@ def test_the_answers_dropout_is_theirs(tmp_path, family, kind, said):
 
 @pytest.mark.parametrize(("family", "kind"), [("bert", "classify"), ("roberta", "classify"), ("electra", "choice"),
                                               ("distilbert", "qa"), ("xlnet", "classify"), ("gpt2", "tag"),
-                                              ("modernbert", "qa"), ("modernbert-decoder", "classify")])
+                                              ("modernbert", "qa"), ("modernbert-decoder", "classify"),
+                                              ("bart", "classify"), ("t5", "classify"), ("t5", "tag")])
 def test_the_answers_dropout_by_itself(tmp_path, family, kind):
     """RoBERTa's acts twice, before and behind the layer; the bounds are those of `dropouts.py`."""
     theirs = random_class(family, kind, 0)
@@ -152,6 +169,31 @@ def test_the_answers_dropout_by_itself(tmp_path, family, kind):
     torch.manual_seed(3)
     rows = {key: value[:1].expand(DRAWS, -1) for key, value in inputs.items()}
     assert_same_draws(our_answer(model, rows, lengths[:1].expand(DRAWS)), their_answer(dropped, rows))
+
+
+@pytest.mark.parametrize(("family", "kind"), [(family, kind) for family, kind in FAMILIES_TASKS
+                                              if families()[family].decodes])
+def test_gradients_of_two_stacks(tmp_path, family, kind):
+    """In training mode, without dropout: of the head, and of both stacks through it."""
+    theirs = random_class(family, kind, 0)
+    theirs.save_pretrained(tmp_path)
+    model = stemma.load(tmp_path)
+    ours, other = only(model.network, []), only(theirs, [])
+    model = replace(model, network=ours)
+    inputs, lengths = inputs_of(theirs.config, 0, filling=True)
+    expected = their_answer(other, inputs, learns=True)
+    weights = torch.randn(expected.shape, generator=torch.Generator().manual_seed(1))
+    if expected.dim() == 3:  # what is said of padding differs, and nobody reads it
+        weights *= inputs["attention_mask"][..., None]
+    (expected * weights).sum().backward()
+    (our_answer(model, inputs, lengths, learns=True) * weights).sum().backward()
+    told = {name: torch.zeros_like(each) if each.grad is None else each.grad for name, each in other.named_parameters()}
+    found = {name: torch.zeros_like(each) if each.grad is None else each.grad for name, each in ours.named_parameters()}
+    card = model.card()
+    table = families()[family].answering(card.kind, card.name, card.heads, card.values.stack)
+    for name, gradient in to_ours(table.keys(card.heads, found, bare=False), told, found).items():
+        largest = float(gradient.abs().max().clamp(min=1e-3))
+        torch.testing.assert_close(found[name] / largest, gradient / largest, atol=2e-4, rtol=0, msg=f"{name} differs")
 
 
 def test_the_comparison_can_fail(tmp_path):

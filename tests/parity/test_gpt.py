@@ -8,7 +8,7 @@ import pytest
 import torch
 import transformers
 from parity import reference
-from parity.reference import assert_agrees_both_ways, assert_loads_into, assert_same_outputs, load_both_ways
+from parity.reference import SEEDS, assert_agrees_both_ways, assert_loads_into, assert_same_outputs, load_both_ways
 from safetensors.torch import load_file, save_file
 
 import stemma
@@ -17,7 +17,7 @@ from stemma.text.train import train_tokenizer
 KINDS = ["OpenAIGPTModel", "OpenAIGPTLMHeadModel"]
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("kind", KINDS)
 def test_gpt_agrees_with_transformers(tmp_path, seed, kind):
     assert_agrees_both_ways(reference.random_reference("openai-gpt", seed, kind), tmp_path, seed)

@@ -7,7 +7,7 @@ import torch
 import transformers
 from closeness import assert_close
 from parity import reference
-from parity.reference import assert_agrees_both_ways, assert_same_outputs, config_of, configure
+from parity.reference import SEEDS, assert_agrees_both_ways, assert_same_outputs, config_of, configure
 
 import stemma
 from stemma.errors import UserError
@@ -19,7 +19,7 @@ NAMES = ["masked-lm", "model", "model-without-pooler"]
 LINES = ["The old clerk copies a letter.", "A <mask> letter", "two  spaces  here ", "na\u00efve Zo\u00eb", " before"]
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize(("kind", "arguments"), CLASSES, ids=NAMES)
 def test_roberta_agrees_with_transformers(tmp_path, seed, kind, arguments):
     model = assert_agrees_both_ways(reference.random_reference("roberta", seed, kind, arguments), tmp_path, seed)

@@ -9,6 +9,7 @@ import transformers
 from closeness import assert_close
 from parity import reference
 from parity.reference import (
+    SEEDS,
     assert_agrees_both_ways,
     assert_loads_into,
     assert_same_outputs,
@@ -32,7 +33,7 @@ LINES = ["The old clerk copies a letter.", "A <extra_id_0> letter <extra_id_1> a
          "na\u00efve Zo\u00eb", " before", ""]
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", SEEDS)
 def test_t5_agrees_with_transformers(tmp_path, seed):
     model = assert_agrees_both_ways(reference.random_reference("t5", seed, KIND), tmp_path, seed)
     assert model.recipe.settings.network.decoder.layers == config_of(tmp_path / "theirs")["num_decoder_layers"]

@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from stemma.errors import UserError
-from stemma.tasks.data.datasets import DATASETS, METRICS, kind_of, read_examples
-from stemma.tasks.data.examples import KINDS, TextExample
-from stemma.tasks.metrics import METRICS as KNOWN_METRICS
+from stemma.tasks.data.datasets import DATASETS, kind_of, read_examples
+from stemma.tasks.data.examples import TextExample
+from stemma.tasks.kinds import example_kinds, task_kind
+from stemma.tasks.metrics import metrics_of
 from stemma.tasks.metrics.answers import STYLES
 
 NLI_COLUMNS = "sentence1_binary_parse\tsentence2_binary_parse\tsentence1_parse\tsentence2_parse\tsentence1\tsentence2"
@@ -205,12 +206,12 @@ def test_the_registry_is_whole():
         "chnsenticorp", "weibo", "lcqmc", "bq", "xnli", "msra-ner", "peoples-daily-ner", "cmrc2018", "drcd", "cjrc",
         "nlpcc-dbqa", "thucnews"}
     for name, dataset in DATASETS.items():
-        assert dataset.name == name and dataset.kind in KINDS and dataset.metrics and dataset.source
-        assert set(dataset.metrics) <= set(KNOWN_METRICS[dataset.kind])
+        assert dataset.name == name and dataset.kind in example_kinds() and dataset.metrics and dataset.source
+        assert set(dataset.metrics) <= set(metrics_of(dataset.kind))
         assert (dataset.style in STYLES) == (dataset.kind == "qa")
     assert [DATASETS[name].style for name in ("squad", "squad2", "cmrc2018", "drcd", "cjrc")] == \
            ["squad", "squad2", "cmrc", "cmrc", "cjrc"]
-    assert set(METRICS) == set(KINDS) and all(set(names) <= set(KNOWN_METRICS[kind]) for kind, names in METRICS.items())
+    assert all(set(task_kind(kind).usual) <= set(metrics_of(kind)) for kind in example_kinds())
     assert kind_of("sst2") == "classify" and kind_of("qa") == "qa"
 
 

@@ -23,6 +23,7 @@ from stemma.tasks.prepare import Task, finetune
 PUBLISHED = {
     "transformer": ("adam", 7e-5, 512, 3, 0.1, 1.0, None),
     "universal-transformer": ("adam", 7e-5, 512, 3, 0.1, 1.0, None),
+    "universal-transformer-seq2seq": ("adam", 7e-5, 512, 3, 0.1, 1.0, None),
     "transformer-xl": ("adam", 7e-5, 512, 3, 0.1, 1.0, None),
     "mass": ("adam", 1e-4, 1024, 3, 0.1, 1.0, None),
     "bart": ("adamw", 3e-5, 1024, 3, 0.025, 0.1, None),

@@ -43,7 +43,7 @@ def tuned(tmp_path_factory, start):
 
 def learner_of(model, **values):
     card = model.card()
-    card = replace(card, values={**card.values, **values})
+    card = replace(card, values={**card.values.to_json(), **values})
     return build_learner(card, layout_of(card, model.needs_tokenizer()))
 
 
@@ -159,7 +159,7 @@ def test_a_model_that_reads_both_orders_is_saved_under_our_own_name(tmp_path, st
     sets = {part: folder / f"{part}.tsv" for part in ("train", "dev")}
     finetune(Task("mrpc", sets), start, tmp_path / "run", epochs=1, changes=toy_tasks.FAST)
     model = stemma.load(tmp_path / "run")
-    assert model.card().values["orders"] == 2
+    assert model.card().values.orders == 2
     assert json.loads((tmp_path / "run/model/config.json").read_text())["architectures"] == ["StemmaNetwork"]
 
 

@@ -10,6 +10,7 @@ import pytest
 from making import PAIR, SINGLE
 
 from stemma.errors import UserError
+from stemma.schema.corpus import extended
 from stemma.tasks.layout import RowLayout
 from stemma.text.tokenizer import Tokenizer
 
@@ -27,6 +28,43 @@ def cut_literally(first: int, second: int, room: int) -> tuple[int, int]:
         else:
             second -= 1
     return first, second
+
+
+def cut_many_literally(lengths: list[int], room: int) -> list[int]:
+    """A token at a time from the end of the longest text; of equally long ones, of the last."""
+    while sum(lengths) > room:
+        lengths[max(range(len(lengths)), key=lambda number: (lengths[number], number))] -= 1
+    return lengths
+
+
+@pytest.mark.parametrize(("pair", "segments", "expected"), [
+    (PAIR, None, "start A separator B:1 separator:1 C:2 separator:2 D:3 separator:3"),
+    (PAIR, 2, "start A separator B:1 separator:1 C:1 separator:1 D:1 separator:1"),
+    ("A separator B:1 separator:1 start:2", None,
+     "A separator B:1 separator:1 C:2 separator:2 D:3 separator:3 start:4"),
+    ("start A separator separator B separator", None,
+     "start A separator separator B separator separator C separator separator D separator"),
+    ("begin A separator B start", 0, "begin A separator B separator C separator D start")])
+def test_templates_of_more_texts_follow_that_of_two(pair, segments, expected):
+    assert extended(pair, 4, segments) == expected
+    assert extended(pair, 2, None) == pair
+
+
+def test_any_number_of_texts_is_laid_out_and_cut(tokenizer):
+    rng = random.Random(1)
+    more = [extended(PAIR, texts) for texts in (3, 4)]
+    for _ in range(300):
+        layout = RowLayout(tokenizer, SINGLE, PAIR, rng.randint(13, 40), more)
+        lengths = [rng.randint(0, 30) for _ in range(rng.randint(1, 4))]
+        kept = layout.fit([range(length) for length in lengths])
+        assert list(map(len, kept)) == cut_many_literally(list(lengths), layout.room(len(lengths)))
+    texts = ("the old clerk", "", "seven pages", "a leaf")
+    layout = RowLayout(tokenizer, SINGLE, PAIR, 40, more)
+    row = layout.rows([texts])[0]
+    assert len(row.parts) == 4 and row.segments.max() == 3
+    for number, ((first, count), text) in enumerate(zip(row.parts, texts, strict=True)):
+        assert row.ids[first:first + count].tolist() == tokenizer.encode(text, special=False).ids
+        assert set(row.segments[first:first + count].tolist()) <= {number}
 
 
 def test_texts_are_cut_a_token_at_a_time(tokenizer):

@@ -10,7 +10,7 @@ from seqeval import scheme as schemes
 from seqeval.metrics import classification_report, f1_score, precision_score, recall_score
 
 from stemma.errors import UserError
-from stemma.tasks.metrics import METRICS, entity_table, score
+from stemma.tasks.metrics import entity_table, metrics_of, score
 from stemma.tasks.metrics.entities import prepare, scheme_of
 
 NAMES = ("f1", "precision", "recall", "conll_f1", "accuracy")
@@ -106,7 +106,7 @@ def test_each_round_is_the_score_of_what_it_drew(name):
     rng = random.Random(2)
     gold, said = random_tags(rng, "BIES", 12), []
     said = [[tag if rng.random() < 0.7 else "O" for tag in tags] for tags in gold]
-    found = METRICS["tag"][name].resample(prepare(gold, said), np.random.default_rng(1), 5)
+    found = metrics_of("tag")[name].resample(prepare(gold, said), np.random.default_rng(1), 5)
     drawn = np.random.default_rng(1).integers(12, size=(5, 12))
     assert found == pytest.approx([score("tag", (name,), [gold[i] for i in rows], [said[i] for i in rows])[name]
                                    for rows in drawn])

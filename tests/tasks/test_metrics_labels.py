@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from stemma.errors import UserError
-from stemma.tasks.metrics import METRICS, confusion, score
+from stemma.tasks.metrics import confusion, metrics_of, score
 from stemma.tasks.metrics.labels import prepare
 
 # as counts: 3 times 1 as 1, 1 as 0, 2 times 0 as 1, 4 times 0 as 0
@@ -81,7 +81,7 @@ def test_each_round_is_scikit_learns_score_of_what_it_drew(name):
     # the first round is the data itself; the last never meets blue; one in between has only one class
     tables = np.array([[[1, 0, 1], [1, 2, 0], [0, 0, 1]], [[0, 3, 0], [0, 1, 0], [1, 1, 0]],
                        [[6, 0, 0], [0, 0, 0], [0, 0, 0]], [[2, 1, 0], [2, 1, 0], [0, 0, 0]]])
-    metric = METRICS["classify"][name]
+    metric = metrics_of("classify")[name]
     found = metric.resample(case, Cells(tables.reshape(4, 9)), 4)
     for table, value in zip(tables, found, strict=True):
         pairs = [(case.labels[row], case.labels[column])

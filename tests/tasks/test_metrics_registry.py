@@ -9,19 +9,20 @@ import numpy as np
 import pytest
 
 from stemma.errors import UserError
-from stemma.tasks.data.examples import KINDS
-from stemma.tasks.metrics import METRICS, bootstrap, check_metrics, score
+from stemma.tasks.kinds import example_kinds, task_kinds
+from stemma.tasks.metrics import bootstrap, check_metrics, metrics_of, score
 from stemma.tasks.scores import summary_scores, translation_scores
 
 
 def test_every_kind_of_task_has_metrics():
-    assert set(METRICS) == {*KINDS, "seq2seq"}
-    for kind, metrics in METRICS.items():
+    known = {kind: metrics_of(kind) for kind in task_kinds()}
+    assert set(known) == {*example_kinds(), "seq2seq"}
+    for kind, metrics in known.items():
         assert metrics and all(name == metric.name and metric.about for name, metric in metrics.items()), kind
-    lower = [name for metrics in METRICS.values() for name, metric in metrics.items() if not metric.higher_is_better]
+    lower = [name for metrics in known.values() for name, metric in metrics.items() if not metric.higher_is_better]
     assert lower == ["mean_squared_error"]
-    assert METRICS["qa"]["f1"].scale == 100 and METRICS["tag"]["f1"].scale == METRICS["classify"]["f1"].scale == 1
-    assert METRICS["qa"]["f1"].needs == "spans" and METRICS["rank"]["map"].needs == "scores"
+    assert known["qa"]["f1"].scale == 100 and known["tag"]["f1"].scale == known["classify"]["f1"].scale == 1
+    assert known["qa"]["f1"].needs == "spans" and known["rank"]["map"].needs == "scores"
 
 
 def test_unknown_names_all_at_once():

@@ -18,10 +18,11 @@ from stemma.exchange.cards import Card
 from stemma.network.network import Network
 from stemma.tasks import questions
 from stemma.tasks.data.examples import Answer, QuestionExample
+from stemma.tasks.kinds import head_task
 from stemma.tasks.learners import build_learner
 from stemma.tasks.learning import heads_of, layout_of, predict
 from stemma.tasks.questions import Window, answer_tokens, settled, stretches
-from stemma.tasks.scoring import best_silence, measure, settle
+from stemma.tasks.scoring import measure
 from stemma.tasks.windows import windows
 from stemma.text.train import train_tokenizer
 
@@ -218,10 +219,12 @@ def test_the_threshold_is_that_of_the_best_score(model):
         text = "a letter" if rng.random() < 0.7 else "river"
         candidate = {"text": text, "start": CONTEXT.index(text), "end": CONTEXT.index(text) + len(text), "score": 1.0}
         said.append({"no_answer": float(rng.random() * (0.8 if right else 1.0)), "candidates": [candidate]})
-    threshold = best_silence(model.card(), examples, said)
+    kind, card = head_task("qa"), model.card()
+    threshold = kind.tuned(card, examples, said).threshold
 
     def scored(limit: float) -> float:
-        return measure(model.card(), examples, settle(said, limit))["f1"]
+        values = card.values.model_copy(update={"threshold": limit})
+        return measure(card, examples, kind.settled(values, said))["f1"]
 
     assert scored(threshold) == max(scored(limit) for limit in [0.0, 1.0, *(one["no_answer"] for one in said)])
     assert scored(threshold) > scored(1.0)

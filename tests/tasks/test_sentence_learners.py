@@ -14,6 +14,7 @@ from torch.nn import functional
 import stemma
 from stemma.exchange.answers import answer_heads
 from stemma.exchange.cards import Card
+from stemma.exchange.layouts import templates_of
 from stemma.network.network import Network
 from stemma.tasks.data.examples import ChoiceExample, TextExample
 from stemma.tasks.layout import RowLayout
@@ -25,16 +26,18 @@ TEXTS = ["the old clerk reads a letter", "our neighbour", "every scribe repairs 
          "the printer forgets seven pages before noon", "a", "an older manuscript for the archive"]
 
 
-@pytest.fixture(scope="module", params=["bert@tiny", "roberta@tiny", "electra@tiny", "gpt2@tiny", "xlnet@tiny"])
+@pytest.fixture(scope="module", params=["bert@tiny", "roberta@tiny", "electra@tiny", "gpt2@tiny", "xlnet@tiny",
+                                        "bart@tiny", "t5@tiny"])
 def body(request, tmp_path_factory):
-    return stemma.load(toy_tasks.save_model(tmp_path_factory.mktemp("body") / "model", request.param))
+    two = ["network.decoder.layers=2"] if request.param in ("bart@tiny", "t5@tiny") else []
+    return stemma.load(toy_tasks.save_model(tmp_path_factory.mktemp("body") / "model", request.param, *two))
 
 
 def taught(body, kind: str, labels: tuple[str, ...] = (), **values) -> tuple[stemma.Model, Learner]:
     """The body with a head of random weights, and the learner."""
-    corpus = body.recipe.settings.corpus
-    card = Card("task", kind, labels, answer_heads(body, kind, len(labels) or 1, "task"), corpus.single, corpus.pair,
-                40, (), values)
+    single, pair = templates_of(body.recipe.settings.corpus, body.tokenizer)
+    values |= {"stack": "decoder"} if body.decodes else {}
+    card = Card("task", kind, labels, answer_heads(body, kind, len(labels) or 1, "task"), single, pair, 40, (), values)
     torch.manual_seed(3)
     network = Network(body.recipe.settings.network, body.network.vocabulary, heads_of({"task": card})).eval()
     network.load_state_dict(body.network.state_dict(), strict=False)
@@ -46,8 +49,12 @@ def taught(body, kind: str, labels: tuple[str, ...] = (), **values) -> tuple[ste
 def score_alone(model, row) -> torch.Tensor:
     """(answers,) of one row, everything computed everywhere."""
     parted = model.recipe.settings.network.embedding.segments > 1 or model.recipe.settings.network.attention.segments
+    shifted = None
+    if model.decodes:  # BART's decoder begins with the end token, T5's with padding
+        start = {"BART": "end", "T5": "padding"}[model.recipe.title]
+        shifted = torch.tensor([[model.tokenizer.roles[start], *row.ids[:-1]]])
     hidden = model.hidden(torch.from_numpy(row.ids)[None], None,
-                          torch.from_numpy(row.segments)[None] if parted else None)
+                          torch.from_numpy(row.segments)[None] if parted else None, shifted)
     head = model.network.heads["task"]
     if "pooler" in model.cards["task"].heads:
         return head(model.network.pooled(hidden))[0]

@@ -134,7 +134,7 @@ def test_the_loss_weighs_each_class(tmp_path, model, kind):
     tune(model, sets, tmp_path / "run", kind=kind, values={"balance": "balanced"})
     tuned = stemma.load(tmp_path / "run")
     card = tuned.card()
-    assert len(card.values["balance"]) == len(card.labels)
+    assert len(card.values.balance) == len(card.labels)
     learner = build_learner(card, layout_of(card, tuned.needs_tokenizer()))
     examples = read_lines(tmp_path / "run", "dev", card)
     batch = learner.batch(tuned, learner.items(examples))
@@ -149,7 +149,7 @@ def test_the_loss_weighs_each_class(tmp_path, model, kind):
         answers = answers.flatten(0, 1)[target.index]
     else:
         target = batch.labels["task"]
-    expected = functional.cross_entropy(answers, target.labels, torch.tensor(card.values["balance"]))
+    expected = functional.cross_entropy(answers, target.labels, torch.tensor(card.values.balance))
     assert float(whole) == pytest.approx(float(expected), rel=1e-5)
     assert float(parts) == pytest.approx(float(expected), rel=1e-5)
 

@@ -54,7 +54,7 @@ def entries(run):
     return [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
 
 
-@pytest.mark.parametrize("dynamic", ["true", "false"])
+@pytest.mark.parametrize("dynamic", ["true", pytest.param("false", marks=pytest.mark.slow)])
 def test_the_loss_falls_below_what_frequencies_know(tmp_path, corpus_folder, dynamic):
     result = pretrain("bert@tiny", corpus_folder, tmp_path / "run", steps=300, seed=SEED, changes=[
         *SMALL, f"objective.masked_lm.dynamic={dynamic}", "network.width=64", "network.feedforward=128",

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from stemma.cli.output import DebugOption, JsonOption, at_least, columns, emit
-from stemma.errors import counted
+from stemma.errors import UserError, counted
 from stemma.progress import stage
 
 SOURCES = {"mined": "phrases found", "lexicon": "entries", "spans": "different spans"}
@@ -23,6 +23,11 @@ def annotate(
                                                   "end, type; counted from 0).")] = None,
     roles: Annotated[Path | None, typer.Option(metavar="FILE", show_default=False,
                                                help="Spans with who speaks there as their type.")] = None,
+    token_field: Annotated[list[str] | None, typer.Option(metavar="NAME=FILE.npy", show_default=False, help="Numbers "
+                                                          "beside each token: an array with a row for each. May be "
+                                                          "repeated.")] = None,
+    document_field: Annotated[list[str] | None, typer.Option(metavar="NAME=FILE.npy", show_default=False,
+                                                             help="The same beside each document.")] = None,
     min_count: Annotated[int, typer.Option(help="Mining: how often a phrase must occur.")] = 10,
     threshold: Annotated[float, typer.Option(help="Mining: the least score (normalised pointwise mutual information: 1 "
                                                   "is always together, 0 is chance).")] = 0.5,
@@ -33,7 +38,8 @@ def annotate(
     json: JsonOption = False,
     debug: DebugOption = False,
 ) -> None:
-    """Mark phrases, entities or speakers in a corpus, for tasks that hide whole units (unit=phrase, unit=entity).
+    """Mark phrases, entities or speakers in a corpus, for tasks that hide whole units (unit=phrase, unit=entity); or
+    lay numbers beside its tokens or documents, for inputs of a network that read them ([network.inputs.NAME]).
 
     Example: stemma corpus annotate corp --phrases mine --entities places.txt
     """
@@ -42,8 +48,21 @@ def annotate(
     with stage("annotating", unit="tokens") as work:
         result = run_it(corpus, phrases=phrases, entities=entities, roles=roles, min_count=min_count,
                         threshold=threshold, longest=longest, encoding=encoding, top=top, overwrite=overwrite,
-                        progress=work.done)
+                        token_fields=_named(token_field, "--token-field"),
+                        document_fields=_named(document_field, "--document-field"), progress=work.done)
     emit(result, json, lambda: print(_shown(result)))
+
+
+def _named(pairs: list[str] | None, option: str) -> dict[str, Path]:
+    """NAME=FILE pairs by name."""
+    found: dict[str, Path] = {}
+    for pair in pairs or []:
+        name, sign, file = pair.partition("=")
+        if not sign or not file or name in found:
+            raise UserError(f"{option} {pair}: " + (f"{name} is given twice; name each field once." if name in found
+                                                    else f"must be NAME=FILE.npy, such as {option} vectors=v.npy."))
+        found[name] = Path(file)
+    return found
 
 
 def _shown(result: dict[str, Any]) -> str:
@@ -60,4 +79,6 @@ def _shown(result: dict[str, Any]) -> str:
         rows = [[one["text"], f"{one['count']:,}", f"{one['score']:.2f}" if "score" in one else one.get("type", "")]
                 for one in side["top"]]
         lines += [f"    {line}" for line in columns(rows)]
+    lines += [f"{result['corpus']}: {name}: {counted(field['size'], 'number')} a {field['per']}"
+              for name, field in result.get("fields", {}).items()]
     return "\n".join(lines)

@@ -38,7 +38,7 @@ def _extended(verb: Callable[..., Any]) -> Callable[..., Any]:
                 use_plugin(path)
         if own_recipes is None:
             return verb(*args, **given)
-        from stemma.lineage import own_folder
+        from stemma.recipe_files import own_folder
 
         with own_folder(own_recipes):
             return verb(*args, **given)

@@ -146,7 +146,7 @@ def prompt(model: ModelArgument,
 
     def human() -> None:
         print(f"the first prompt:\n{result['example']}\n")
-        first = "exact_match" if shape.kind == "qa" else "accuracy"
+        first = "exact_match" if "exact_match" in result else "accuracy"
         print(f"{first.replace('_', ' ')} {_share(result, first)} of {counted(result['rows'], 'row')}, "
               f"{result['shots']} examples each")
         for key in ("f1", "macro_f1", "majority", "chance"):

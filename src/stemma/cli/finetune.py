@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from stemma import registry
 from stemma.cli.corpus import ColumnsOption, EmptyOption
 from stemma.cli.family import ChangesArgument
 from stemma.cli.output import DebugOption, DeviceOption, JsonOption, notice
@@ -19,23 +20,35 @@ ModelOption = Annotated[str, typer.Option("--model", metavar="MODEL", show_defau
                                           help="A run folder, its model/, or a Hugging Face folder.")]
 
 finetune_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
-KINDS = {"classify": "One of several classes for a text.", "pair": "One of several classes for two texts.",
-         "regress": "A number for one text or two.", "choice": "Which of several options is right.",
-         "qa": "Where in a text the answer to a question stands.", "tag": "A tag for each word.",
-         "rank": "Which candidates answer a query best."}
 
 
 class Tasks(TyperGroup):
-    """A data set's name is a task too: that of its kind, in the set's own file format."""
+    """A verb for each registered kind of task. A data set's name is a task too: that of its kind, in the set's own file
+    format."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return registry.kinds("task")
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        if (found := super().get_command(ctx, cmd_name)) is not None:
-            return found
-        from stemma.tasks.data.datasets import DATASETS
+        if cmd_name in self.commands:
+            return super().get_command(ctx, cmd_name)
+        known = registry.find("task", cmd_name) is not None
+        if not known:
+            from stemma.tasks.data.datasets import DATASETS
 
-        return super().get_command(ctx, DATASETS[cmd_name].kind) if cmd_name in DATASETS else None
+            known = cmd_name in DATASETS
+        return super().get_command(ctx, GENERAL) if known else None
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """With the idea of each kind, which its own object states."""
+        from stemma.tasks.kinds import task_kind
+
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, task_kind(name).idea) for name in self.list_commands(ctx)])
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if args and registry.find("task", args[0]) is None:
+            load_named_plugins(args)  # the kind may be one of theirs
         if args and not args[0].startswith("-") and self.get_command(ctx, args[0]) is None:
             from stemma.tasks.data.datasets import DATASETS
 
@@ -116,8 +129,18 @@ def examples_task(
     finish(result, out, json)
 
 
-for _kind, _idea in KINDS.items():
-    finetune_app.command(_kind, short_help=_idea)(examples_task)
+GENERAL = next(iter(registry.BUILT_IN["task"]))  # the verb that every other kind and data set has, too
+
+
+def load_named_plugins(args: list[str]) -> None:
+    """Load what `--plugin` names before it is known what the verb is."""
+    from stemma.plugins import use_plugin
+
+    for word, following in zip(args, [*args[1:], ""], strict=True):
+        if word == "--plugin" and following:
+            use_plugin(following)
+        elif word.startswith("--plugin="):
+            use_plugin(word.partition("=")[2])
 
 
 def renamed(columns: str | None) -> dict[str, str] | None:
@@ -174,7 +197,7 @@ def seq2seq(
 
     Example: stemma finetune seq2seq --model run --tasks plan.toml --out all
     """
-    from stemma.tasks.mixture import SETS, one_task, read_plan
+    from stemma.tasks.mixture import SETS, one_task
     from stemma.training.run import Reading
 
     files = {"train": train, "train_target": train_target, "dev": dev, "dev_target": dev_target, "test": test,
@@ -187,8 +210,12 @@ def seq2seq(
     if tasks is None and missing:
         raise UserError(f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} missing: name a file of pairs "
                         "to learn and one to score, or a plan of several tasks with --tasks.")
-    data = one_task({key: paths or [] for key, paths in files.items()}, prefix, columns) if tasks is None \
-        else read_plan(tasks)
+    if tasks is None:
+        data = one_task({key: paths or [] for key, paths in files.items()}, prefix, columns)
+    else:
+        from stemma.tasks.task_plan import read_task_plan
+
+        data = read_task_plan(tasks, notice).data()
 
     from stemma.tasks.seq2seq import finetune
 
@@ -197,3 +224,8 @@ def seq2seq(
                       changes=changes or (), reading=reading, overwrite=overwrite, show=sys.stderr.isatty(),
                       notice=notice)
     finish(result, out, json)
+
+
+for _kind in registry.BUILT_IN["task"]:
+    if _kind != seq2seq.__name__:  # which has pairs of texts, and options of its own
+        finetune_app.command(_kind)(examples_task)

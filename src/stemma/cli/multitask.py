@@ -22,7 +22,8 @@ def multitask(
     plan: Annotated[Path, typer.Argument(metavar="PLAN.toml", help="The tasks: a table [tasks.NAME] for each, with "
                                          "kind or dataset, train, dev, and perhaps test, columns, metric, weight, head "
                                          "(linear, or san for pairs), dropout; finetune = true to go on with each by "
-                                         "itself.")],
+                                         "itself. Or all of them text to text: kind = seq2seq, prefix, and a "
+                                         "temperature.")],
     model: ModelOption,
     out: Annotated[Path, typer.Option(metavar="RUN", show_default=False, help="The run folder to make.")],
     changes: ChangesArgument = None,

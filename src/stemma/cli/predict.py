@@ -25,7 +25,6 @@ ColumnsOption = Annotated[str | None, typer.Option("--columns", metavar="OURS=FI
                                                    help="Columns that are named otherwise: text=review; or their "
                                                         "numbers, if there is no header: text=1.")]
 LISTED = 5  # of the worst errors, for people
-MOST_CLASSES = 12  # of a confusion matrix on a terminal
 
 
 def register(app: typer.Typer) -> None:
@@ -159,6 +158,7 @@ def _place(model: Path, data: str, task: str | None) -> Path:
 
 def _show(result: dict[str, Any]) -> None:
     from stemma.lab.report.evaluation import described, written
+    from stemma.tasks.kinds import head_task
 
     kind = result["kind"]
     print("\n".join(columns([["metric", "score", "95%"], *(
@@ -166,16 +166,12 @@ def _show(result: dict[str, Any]) -> None:
          f"{written(kind, name, low)} to {written(kind, name, high)}"]
         for name, (low, high) in result["intervals"].items())])))
     print(f"{counted(result['examples'], 'example')}, {result['examples_per_second']:,.0f} a second")
-    if "confusion" in result and len(result["confusion"]["labels"]) <= MOST_CLASSES:
-        labels, counts = result["confusion"]["labels"], result["confusion"]["counts"]
-        rows = [[label, *map(str, row)] for label, row in zip(labels, counts, strict=True)]
-        print("\n" + "\n".join(columns([["right \\ said", *labels], *rows])))
-    if "entities" in result:
-        rows = [[name, *(f"{row[key]:.4f}" for key in ("precision", "recall", "f1")), str(row["support"])]
-                for name, row in result["entities"].items()]
-        print("\n" + "\n".join(columns([["entity", "precision", "recall", "f1", "in the data"], *rows])))
-    if "answers" in result:
-        print("\n" + "\n".join(columns([[name, f"{value:.2f}"] for name, value in result["answers"].items()])))
+    for table in head_task(kind).report(result):
+        if table.fits_terminal:
+            rows = [[f"{cell:.{table.digits}f}" if isinstance(cell, float) else str(cell) for cell in row]
+                    for row in table.rows]
+            names = table.columns if table.short is None else table.short
+            print("\n" + "\n".join(columns([*([list(names)] if names else []), *rows])))
     if result["worst"]:
         print(f"\nthe worst of its errors ({len(result['worst'])} are in the report):")
         for one in result["worst"][:LISTED]:

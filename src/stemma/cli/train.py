@@ -126,7 +126,7 @@ def _scores(name: str, metrics: dict[str, Any]) -> Iterator[str]:
 def _use(run: Path) -> str:
     """How to ask a finished model something."""
     from stemma import lineage
-    from stemma.generation.ways import FROM_SOURCE, way_of
+    from stemma.generation.ways import way_of, writes_from_source
     from stemma.schema.corpus import packing_of
 
     if (run / "model" / "tasks.json").is_file():
@@ -134,7 +134,7 @@ def _use(run: Path) -> str:
     trained = lineage.recipe(run / "recipe.toml", stored=True)
     way = way_of(trained)
     paired = any(packing_of(packing).reads == "pairs" for packing in trained.settings.packings().values())
-    if way in FROM_SOURCE and paired:
+    if writes_from_source(trained) and paired:
         return f'translate {run} --text "..."'
     return f'{"fill" if way in (None, "cloze") else "generate"} {run} "..."'
 

@@ -1,5 +1,6 @@
 """Marks beside the tokens of a corpus: phrases, entities, who speaks. They are side arrays of one byte a token, made
-once and stored in the shards; the corpus keeps its fingerprint, since its text has not changed.
+once and stored in the shards; the corpus keeps its fingerprint, since its text has not changed. Numbers beside tokens
+or documents are float fields (`fields.py`).
 
 The folder is made anew beside its place, where files that stay are links to the old ones, and then takes its place.
 """
@@ -10,15 +11,17 @@ import json
 import os
 import shutil
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from stemma.corpus.batches import RELEVANCE, ROLES
+from stemma.corpus.fields import Source, files_of, read_numbers
 from stemma.corpus.matching import Matcher, inside
 from stemma.corpus.mining import SCORE, mine
-from stemma.corpus.shards import MANIFEST, Corpus
+from stemma.corpus.shards import MANIFEST, TEXT, Corpus
 from stemma.corpus.stretches import stretches
 from stemma.errors import UserError
 from stemma.files import CHECKSUMS, folder_atomically, only_here, sha256
@@ -26,6 +29,7 @@ from stemma.json_files import parse_object
 from stemma.text.lexicon import SHOWN, Lexicon, Spans, read_marks
 
 MINE = "mine"
+SIDES = ("phrases", "entities", ROLES, RELEVANCE)  # names that side arrays have, whether or not they are there
 BEGINS, GOES_ON = 1, 2  # what a unit's first token is marked with, and its others
 MOST_ROLES = 254  # that a byte can tell apart, beside none
 Progress = Callable[[int], None]
@@ -34,14 +38,16 @@ Progress = Callable[[int], None]
 def annotate(path: str | Path, *, phrases: str | Path | None = None, entities: str | Path | None = None,
              roles: str | Path | None = None, min_count: int = 10, threshold: float = 0.5, longest: int = 4,
              encoding: str = "utf-8", top: int = 10, overwrite: bool = False,
+             token_fields: Mapping[str, Source] | None = None, document_fields: Mapping[str, Source] | None = None,
              progress: Progress | None = None) -> dict[str, Any]:
-    """Add side arrays to a corpus: `phrases` is "mine" or a file, the others are files (see `text/lexicon.py`). Returns
-    what was found, by side; `progress` hears how many tokens of the text have been looked at."""
+    """Add side arrays to a corpus: `phrases` is "mine" or a file, the others are files (see `text/lexicon.py`).
+    `token_fields` and `document_fields`: by name an array or a .npy file with a row of numbers for each token or
+    document. Returns what was found, by side; `progress` hears how many tokens of the text have been looked at."""
     wanted = {name: source for name, source in (("phrases", phrases), ("entities", entities), ("roles", roles))
               if source is not None}
-    if not wanted:
-        raise UserError("there is nothing to annotate; name --phrases mine, --phrases FILE, --entities FILE or "
-                        "--roles FILE.")
+    if not wanted and not token_fields and not document_fields:
+        raise UserError("there is nothing to annotate; name --phrases mine, --phrases FILE, --entities FILE, "
+                        "--roles FILE, --token-field NAME=FILE.npy or --document-field NAME=FILE.npy.")
     if min_count < 1 or longest < 2 or not -1 <= threshold <= 1:
         raise UserError(f"--min-count {min_count}, --longest {longest} and --threshold {threshold:g}: they must be at "
                         "least 1, at least 2, and between -1 and 1.")
@@ -51,14 +57,24 @@ def annotate(path: str | Path, *, phrases: str | Path | None = None, entities: s
     # Whoever comes second must see what the first one added, so the corpus is opened by one at a time.
     with only_here(path, f"corpus {path} is being annotated by another command; wait until that is done."):
         corpus = Corpus.open(path)
+        numbers = read_numbers(token_fields or {}, document_fields or {},
+                               {"token": corpus.tokens, "document": corpus.manifest["documents"]},
+                               [*corpus.manifest["arrays"], *SIDES, TEXT])
         there = [name for name in wanted if name in corpus.sides()]
+        there += [one.name for one in numbers if one.name in corpus.fields]
         if there and not overwrite:
             raise UserError(f"corpus {path} has {' and '.join(there)} already; add --overwrite to replace them.")
         read = {name: _read(name, source, encoding, corpus) for name, source in wanted.items()}
         found: dict[str, dict[str, Any]] = {}
-        changed = [f"{shard['folder']}/{name}.bin" for shard in corpus.manifest["shards"] for name in wanted]
+        shards = corpus.manifest["shards"]
+        changed = [f"{shard['folder']}/{name}.bin" for shard in shards for name in wanted]
+        changed += [file for one in numbers for file in files_of(one.name, one.per, shards)]
+        replaced = {file for one in numbers if one.name in corpus.fields
+                    for file in files_of(one.name, corpus.fields[one.name].per, shards)}
         with folder_atomically(path.resolve(), overwrite=True, checksums=False) as folder:
-            _link(path, folder, {MANIFEST, CHECKSUMS, *changed})
+            _link(path, folder, {MANIFEST, CHECKSUMS, *changed, *replaced})
+            for one in numbers:
+                one.write(folder, shards)
             for name, marks in read.items():
                 arrays = [np.memmap(folder / shard["folder"] / f"{name}.bin", np.uint8, "w+", shape=(shard["tokens"],))
                           for shard in corpus.manifest["shards"]]
@@ -73,8 +89,10 @@ def annotate(path: str | Path, *, phrases: str | Path | None = None, entities: s
                     array.flush()
                 if marks is not None:
                     found[name] |= {"file": Path(wanted[name]).name, "sha256": sha256(Path(wanted[name]))}
-            _seal(corpus, folder, found, changed)
-    return {"corpus": str(path), "tokens": corpus.tokens, "annotations": found}
+            fields = {one.name: one.record() for one in numbers}
+            _seal(corpus, folder, found, fields, changed, replaced)
+    told = {"corpus": str(path), "tokens": corpus.tokens, "annotations": found}
+    return {**told, "fields": fields} if fields else told
 
 
 def _read(name: str, source: str | Path, encoding: str, corpus: Corpus) -> Lexicon | Spans | None:
@@ -212,12 +230,16 @@ def _link(old: Path, new: Path, without: Iterable[str]) -> None:
                 shutil.copy2(file, new / name)
 
 
-def _seal(corpus: Corpus, folder: Path, found: dict[str, dict[str, Any]], changed: Iterable[str]) -> None:
+def _seal(corpus: Corpus, folder: Path, found: dict[str, dict[str, Any]], fields: dict[str, dict[str, Any]],
+          changed: Iterable[str], replaced: Collection[str]) -> None:
     """Say in the manifest what was added, and in the checksums what it must be."""
     manifest = {**corpus.manifest, "arrays": {**corpus.manifest["arrays"], **dict.fromkeys(found, "|u1")}}
     records = {name: {key: value for key, value in side.items() if key != "top"} for name, side in found.items()}
     manifest["annotations"] = {**manifest.get("annotations", {}), **records}
+    if fields:
+        manifest["fields"] = {**manifest.get("fields", {}), **fields}
     (folder / MANIFEST).write_text(json.dumps(manifest, indent=1, ensure_ascii=False), encoding="utf-8")
     sums = parse_object((corpus.path / CHECKSUMS).read_bytes())
+    sums = {name: value for name, value in sums.items() if name not in replaced}
     sums |= {name: sha256(folder / name) for name in (MANIFEST, *changed)}
     (folder / CHECKSUMS).write_text(json.dumps(sums, indent=1))

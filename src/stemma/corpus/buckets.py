@@ -24,11 +24,12 @@ from stemma.schema.corpus import packing_of
 JITTER = 0.02  # share of its length by which a row may seem longer than it is
 
 
-def mixture_rates(counts: Sequence[int], temperature: float = 1.0, limit: int | None = None) -> list[float]:
+def mixture_rates(counts: Sequence[int], temperature: float = 1.0, limit: int | None = None,
+                  weights: Sequence[float] | None = None) -> list[float]:
     """How often each group is drawn: in proportion to its size, of which no more than `limit` counts; the higher the
-    temperature, the more alike."""
+    temperature, the more alike. `weights` multiply that."""
     sizes = np.minimum(np.asarray(counts, float), np.inf if limit is None else limit)
-    scaled = np.where(sizes > 0, sizes ** (1 / temperature), 0)
+    scaled = np.where(sizes > 0, sizes ** (1 / temperature), 0) * np.asarray(1.0 if weights is None else weights)
     return (scaled / scaled.sum()).tolist()
 
 

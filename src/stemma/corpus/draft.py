@@ -105,6 +105,14 @@ class Draft:
         roles[np.arange(source.shape[1]) >= self.lengths[:, None]] = 0
         return np.where(roles > 0, turned(roles, self.lengths, self.backward) - 1, self.laid.segments)
 
+    def field(self, name: str) -> np.ndarray:
+        """(rows, length, size) float32: the numbers that a field of the corpus has for each token, or for the document
+        that a token is from; 0 at special tokens and padding."""
+        field = self.corpus.field(name)
+        values = np.zeros((*self.source.shape, field.size), np.float32)
+        values[self.text] = field.at(self.source[self.text])
+        return values
+
     @property
     def lengths(self) -> np.ndarray:
         """(rows,) places in use; the rest is padding."""

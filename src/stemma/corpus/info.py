@@ -28,7 +28,7 @@ def corpus_info(path: str | Path) -> dict[str, Any]:
         "labels": manifest.get("labels", []),
         "text_bytes": manifest["text_bytes"], "shards": len(manifest["shards"]),
         "tokenizer": manifest["tokenizer"], "segmenter": manifest["segmenter"], "options": manifest["options"],
-        "sides": corpus.sides(), "annotations": manifest.get("annotations", {}),
+        "sides": corpus.sides(), "annotations": manifest.get("annotations", {}), "fields": manifest.get("fields", {}),
         "unknown_rate": manifest["unknown"] / corpus.tokens,
         "unigram_loss": float(-(share * np.log(share)).sum()),
         "coverage": {"vocabulary_seen": len(share) / len(counts), "top_1000": float(share[:1000].sum()),
@@ -69,6 +69,9 @@ def describe(info: dict[str, Any]) -> str:
     for name, side in info["annotations"].items():
         rows[name] = (f"{counted(side['units'], 'unit')}, {counted(side['tokens'], 'token')} "
                       f"({side['share']:.2%} of all), {_source(side)}")
+    if info["fields"]:
+        rows["fields"] = ", ".join(f"{name} ({counted(field['size'], 'number')} a {field['per']})"
+                                   for name, field in info["fields"].items())
     if info["pairs"]:
         rows["pairs"] = "every document is a source and its target, a sentence each"
     if info["dialogues"]:

@@ -6,6 +6,7 @@
     documents.bin sentences.bin int64: first token of each, and the end
     texts.bin                   int64 pairs: where each document's text begins and ends, in UTF-8 bytes
     shard-00000/                tokens, word_starts, starts, lengths, capitals (one value per token), text (UTF-8)
+    field.NAME.bin              float32: numbers beside each document, or in each shard beside each token (`fields.py`)
     checksums.json              SHA-256 of all of these
 
 Tokens and text are counted through, over all shards; a document never crosses from one shard into the next.
@@ -20,7 +21,8 @@ from typing import Any
 
 import numpy as np
 
-from stemma.errors import CorruptFileError, UserError
+from stemma.corpus.fields import Field, files_of
+from stemma.errors import CorruptFileError, UserError, did_you_mean
 from stemma.files import CHECKSUMS, verify_checksums
 from stemma.json_files import damage, parse, parse_object
 from stemma.text.tokenizer import Tokenizer
@@ -52,6 +54,8 @@ class Corpus:
                                for shard in manifest["shards"]] for name, kind in manifest["arrays"].items()}
         self._text = [self._map(f"{shard['folder']}/{TEXT}.bin", "|u1", shard["text_bytes"])
                       for shard in manifest["shards"]]
+
+        self.fields = {name: self._field(name, about) for name, about in manifest.get("fields", {}).items()}
 
     @classmethod
     def open(cls, path: str | Path, verify: bool = True) -> Corpus:
@@ -88,15 +92,34 @@ class Corpus:
         return hashlib.sha256("\n".join([self.manifest["tokenizer"]["fingerprint"], *content]).encode()).hexdigest()
 
     def mark(self, name: str) -> str | None:
-        """Names the content of one array that was added; None where there is none."""
-        if name not in self._shards:
+        """Names the content of one array or field that was added; None where there is none."""
+        shards = self.manifest["shards"]
+        if name in self.fields:
+            files = files_of(name, self.fields[name].per, shards)
+        elif name in self._shards:
+            files = [f"{shard['folder']}/{name}.bin" for shard in shards]
+        else:
             return None
-        sums = [self._sums[f"{shard['folder']}/{name}.bin"] for shard in self.manifest["shards"]]
+        sums = [self._sums[file] for file in files]
         return hashlib.sha256("\n".join(sums).encode()).hexdigest()
 
     def sides(self) -> list[str]:
         """Names of the per-token arrays that not every corpus has."""
         return [name for name in self._shards if name not in CORE]
+
+    def field(self, name: str) -> Field:
+        """The float field of this name."""
+        if name not in self.fields:
+            raise UserError(f'corpus {self.path} has no field "{name}".{did_you_mean(name, self.fields)} '
+                            f"`stemma corpus annotate {self.path} --token-field {name}=FILE.npy` adds one.")
+        return self.fields[name]
+
+    def _field(self, name: str, about: dict[str, Any]) -> Field:
+        per, size, shards = about["per"], about["size"], self.manifest["shards"]
+        counts = [shard["tokens"] for shard in shards] if per == "token" else [self.manifest["documents"]]
+        arrays = [self._map(file, about["type"], count * size).reshape(-1, size)
+                  for file, count in zip(files_of(name, per, shards), counts, strict=True)]
+        return Field(name, per, size, arrays, self._bounds if per == "token" else np.asarray(self.documents))
 
     def take(self, name: str, index: np.ndarray) -> np.ndarray:
         """The values at these global token indices, in the same shape."""

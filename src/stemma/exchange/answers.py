@@ -1,34 +1,55 @@
 """How a model answers a task: by the heads that its family has for it, which are those of the authors and of Hugging
-Face's classes. Where there is no such class, by what the body's way of reading suggests."""
+Face's classes. Where there is no such class, by what the body's way of reading suggests.
+
+An encoder-decoder answers as BART does (arXiv:1910.13461, section 3): both stacks read the text, the decoder shifted
+by one position, and the answer is read from the decoder's last hidden state, or from all of them.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
 
+from stemma import registry
+from stemma.corpus.sides import DECODER, ENCODER
+from stemma.errors import UserError
 from stemma.exchange.model import Model
 from stemma.exchange.save import body_of
-from stemma.exchange.task_class import SERVED
+from stemma.exchange.task_class import TaskClass, served_as
 from stemma.network.heads import ClassHead, HeadSpec, Pooler
 from stemma.network.network import POOLER
-from stemma.network.task_heads import Place, SentenceHead, SpanHead
+from stemma.network.task_heads import Place, SentenceHead
 from stemma.schema.corpus import parse_template
 
 LEAST_DROPOUT = 0.1  # before the answer, also where the network was pre-trained without any
 
 
-def answer_heads(model: Model, kind: str, classes: int, name: str) -> dict[str, HeadSpec]:
+def answering_stack(model: Model, kind: str, asked: str | None = None) -> str:
+    """The stack that answers a task of this kind: the one that `asked` names, or that of the family's class."""
+    if not model.decodes:
+        if asked == DECODER:
+            raise UserError(f"finetuning.stack is {asked}, and this {model.recipe.title} model has no decoder; leave "
+                            "it out.")
+        return ENCODER
+    task = _class_of(model, kind)
+    return asked or (DECODER if task is None else task.stack)
+
+
+def answer_heads(model: Model, kind: str, classes: int, name: str, stack: str | None = None) -> dict[str, HeadSpec]:
     """The heads for a task of this kind, of which the one called `name` answers."""
     usual = model.recipe.settings.network.dropout
-    family = body_of(model)
-    task = None if family is None else family.tasks.get(SERVED.get(kind, kind))
-    if task is not None:
+    stack = answering_stack(model, kind) if stack is None else stack
+    task = _class_of(model, kind)
+    if task is not None and task.stack == stack:
         return task.heads(name, classes, max(task.head.dropout, usual))
     dropout = max(LEAST_DROPOUT, usual)
-    if kind == "tag":
-        return {name: ClassHead(classes, dropout)}
-    if kind == "qa":
-        return {name: SpanHead()}
+    own: dict[str, HeadSpec] | None = registry.get("task", kind).build(kind).heads(name, classes, dropout)
+    if own is not None:
+        return own
+    if stack == DECODER:
+        return {name: SentenceHead(classes, "last", "tanh", dropout, early=True)}
+    if model.decodes or task is not None:  # the encoder of two stacks has no position of its own for the whole text
+        return {name: SentenceHead(classes, "mean", None, dropout)}
     if model.sees.causal:  # who reads from left to right knows most at the last place
         return {name: SentenceHead(classes, "last", None, dropout, bias=False)}
     if parse_template(model.recipe.settings.corpus.single)[-1].name == "start":  # which has read the whole text there
@@ -45,3 +66,9 @@ def with_pooling(heads: Mapping[str, HeadSpec], name: str, pooling: Place | None
     if pooling is not None and isinstance(spec, ClassHead) and POOLER in heads:  # which reads the first position only
         return {name: SentenceHead(spec.classes, pooling, None, spec.dropout)}
     return heads
+
+
+def _class_of(model: Model, kind: str) -> TaskClass | None:
+    """The class over there that answers such a task with this body."""
+    family = body_of(model)
+    return None if family is None else family.tasks.get(served_as(kind))

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from stemma.corpus.sides import DECODER
 from stemma.exchange.keys import Key, linear
 from stemma.exchange.table import ACTIVATIONS, ORDINARY, Family, Setting
+from stemma.exchange.task_class import TaskClass
 from stemma.network.heads import TokenHead
+from stemma.network.task_heads import SentenceHead, SpanHead
 from stemma.registry import register
 
 SIZES = (
@@ -63,6 +66,11 @@ ALIASES = {"hidden_size": "d_model", "num_attention_heads": "encoder_attention_h
 
 SHARES = {"encoder.embed_tokens.weight": "shared.weight", "decoder.embed_tokens.weight": "shared.weight"}
 
+# The hidden state of the last end token answers for a text, through a layer of its own.
+TEXT = TaskClass("BartForSequenceClassification", SentenceHead(1, "last", "tanh", early=True),
+                 {"dense": "classification_head.dense", "output": "classification_head.out_proj"},
+                 dropout="classifier_dropout", stack=DECODER)
+
 BART = Family(
     model_type="bart",
     recipe="bart@large",
@@ -82,6 +90,8 @@ BART = Family(
     heads={"vocabulary": ()},
     specs={"vocabulary": TokenHead(transform=False, bias=False)},
     classes={frozenset({"vocabulary"}): "BartForConditionalGeneration"},
+    tasks={"classify": TEXT, "qa": TaskClass("BartForQuestionAnswering", SpanHead(), {"output": "qa_outputs"},
+                                             stack=DECODER)},
     always=frozenset({"vocabulary"}),  # the published files are bodies
     aliases=ALIASES,
     copies={"lm_head.weight": "shared.weight"},

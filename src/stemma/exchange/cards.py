@@ -7,14 +7,16 @@ long its inputs were, by which templates they were laid out, which head answers.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 from stemma import registry
+from stemma.corpus.sides import ENCODER
 from stemma.json_files import damage, read_object
 from stemma.network.heads import HeadSpec
+from stemma.schema.task_values import values_of
 
 FILE = "tasks.json"
 ALONE = "task"  # the name of a task that is the only one of its model
@@ -23,27 +25,49 @@ ALONE = "task"  # the name of a task that is the only one of its model
 @dataclass(frozen=True)
 class Card:
     name: str  # of the task, and of the head that answers it
-    kind: str  # classify, pair, regress, choice, qa, tag or rank
+    kind: str  # a registered kind of task
     labels: tuple[str, ...]  # the classes in order; empty where answers are no classes
     heads: Mapping[str, HeadSpec]
     single: str  # the templates by which inputs are laid out
     pair: str
     longest: int  # places of a row
     metrics: tuple[str, ...]  # the first one decides
-    values: Mapping[str, Any] = field(default_factory=dict)  # what else its learner must know
+    values: Any = field(default_factory=dict)  # what else its learner must know: the settings of its kind (TaskValues)
+    more: tuple[str, ...] = ()  # templates of three texts, of four, ..., where its kind has as many
+
+    def __post_init__(self) -> None:
+        if isinstance(self.values, Mapping):
+            object.__setattr__(self, "values", values_of(self.kind, self.values))
 
     def to_json(self) -> dict[str, Any]:
         specs = {name: {"kind": type(spec).__name__, **vars(spec)} for name, spec in self.heads.items()}
-        return {**{item.name: getattr(self, item.name) for item in fields(self)}, "heads": specs,
-                "values": dict(self.values)}
+        told = {item.name: getattr(self, item.name) for item in fields(self) if item.name != "more" or self.more}
+        return {**told, "heads": specs, "values": self.values.to_json()}
 
     @classmethod
     def from_json(cls, stored: Mapping[str, Any]) -> Card:
         specs = {name: registry.get("head", told["kind"]).build(**{key: value for key, value in told.items()
                                                                    if key != "kind"})
                  for name, told in stored["heads"].items()}
-        known = {item.name: stored[item.name] for item in fields(cls)}
-        return cls(**{**known, "labels": tuple(stored["labels"]), "metrics": tuple(stored["metrics"]), "heads": specs})
+        known = {item.name: stored[item.name] for item in fields(cls) if item.name != "more"}
+        lists = {key: tuple(stored.get(key, ()) if key == "more" else stored[key])
+                 for key in ("labels", "metrics", "more")}
+        return cls(**{**known, **lists, "heads": specs})
+
+
+def parts_of(cards: Iterable[Card]) -> list[registry.Registered]:
+    """The registered parts that these tasks need: their kinds, and the heads that answer."""
+    found = []
+    for card in cards:
+        heads = (registry.find("head", type(spec).__name__) for spec in card.heads.values())
+        found += [registry.get("task", card.kind), *(head for head in heads if head is not None)]
+    return found
+
+
+def stack_of(card: Card) -> str:
+    """The stack whose output the head reads."""
+    stack: str | None = card.values.stack
+    return stack or ENCODER
 
 
 def write_cards(folder: Path, cards: Mapping[str, Card]) -> None:

@@ -7,15 +7,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
+from stemma import registry
 from stemma.errors import CorruptFileError
 from stemma.exchange.cards import ALONE, Card
+from stemma.exchange.layouts import templates_of
 from stemma.exchange.table import Config, Family
 from stemma.exchange.task_class import POOLINGS, TaskClass
 from stemma.lineage import Recipe, recipe
 from stemma.network.task_heads import SentenceHead
-from stemma.schema.finetuning import unstated
+from stemma.text.tokenizer import Tokenizer
 
-STRIDE = unstated().stride  # tokens between two windows of a text, which config.json does not tell
 SEVERAL = "multi_label_classification"  # any number of labels may be right at once; no task here asks so
 
 
@@ -26,25 +27,28 @@ def card_of(folder: Path, config: Config, family: Family, notices: list[str]) ->
     kind, task = next(((kind, task) for kind, task in family.tasks.items() if task.name in named), (None, None))
     if kind is None or task is None:
         return None
-    labels = _labels(folder, config) if kind in ("classify", "tag") else []
-    if unusual := _unusual(kind, task, config, labels):
+    told = registry.get("task", kind).build(kind)
+    labels = _labels(folder, config) if told.has_classes else []
+    if unusual := _unusual(told.number_kind is not None, task, config, labels):
         notices.append(f"{folder} answers as a {task.name} with {', '.join(unusual)}, for which there is no task here; "
                        "its head is left aside.")
         return None
-    if kind == "classify" and len(labels) == 1:
-        kind, labels = "regress", []
+    if told.number_kind is not None and len(labels) == 1:
+        kind, labels = told.number_kind, []
     heads = task.heads(ALONE, len(labels) or 1, _dropout(task, config, family))
     if task.pooling is not None and (place := POOLINGS.get(str(config.get(task.pooling)))) is not None:
         heads[ALONE] = replace(cast(SentenceHead, heads[ALONE]), place=place)
     usual = recipe(family.recipe).settings.corpus
     return Card(ALONE, kind, tuple(labels), heads, usual.single, usual.pair, usual.sequence_length, (),
-                _values(kind, labels))
+                registry.get("task", kind).build(kind).unseen_values(labels)
+                | ({"stack": task.stack} if family.decodes else {}))
 
 
-def laid_out(card: Card, own: Recipe) -> Card:
+def laid_out(card: Card, own: Recipe, tokenizer: Tokenizer | None) -> Card:
     """The same for a model of this recipe: texts as long as it reads, between the tokens that it knows."""
     corpus = own.settings.corpus
-    return replace(card, single=corpus.single, pair=corpus.pair, longest=corpus.sequence_length)
+    single, pair = templates_of(corpus, tokenizer)
+    return replace(card, single=single, pair=pair, longest=corpus.sequence_length)
 
 
 def _labels(folder: Path, config: Config) -> list[str]:
@@ -59,9 +63,10 @@ def _labels(folder: Path, config: Config) -> list[str]:
                                "it again.") from error
 
 
-def _unusual(kind: str, task: TaskClass, config: Config, labels: list[str]) -> list[str]:
+def _unusual(whole: bool, task: TaskClass, config: Config, labels: list[str]) -> list[str]:
+    """What config.json says that no task here has; `whole`: the class judges whole texts."""
     needed: Mapping[str, Any] = task.holds
-    if kind == "classify" and (config.get("problem_type") == SEVERAL or len(labels) > 1):
+    if whole and (config.get("problem_type") == SEVERAL or len(labels) > 1):
         needed = {**needed, "problem_type": "single_label_classification"}
     return [f"{key} = {config[key]}" for key, value in needed.items() if config.get(key) not in (None, value)]
 
@@ -72,10 +77,3 @@ def _dropout(task: TaskClass, config: Config, family: Family) -> float:
         stated = family.complete(config)[task.otherwise] if isinstance(task.otherwise, str) else task.otherwise
     return float(stated)
 
-
-def _values(kind: str, labels: list[str]) -> dict[str, Any]:
-    """What a learner must know: nothing is known of the examples that this model has seen."""
-    if labels:
-        return {"counts": [0] * len(labels)}
-    known: dict[str, dict[str, Any]] = {"regress": {"spread": 1.0}, "qa": {"silence": False, "stride": STRIDE}}
-    return known.get(kind, {})

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from stemma.errors import CorruptFileError, UserError, did_you_mean
 from stemma.exchange import families, family_named
-from stemma.exchange.cards import FILE, Card, read_cards
+from stemma.exchange.cards import FILE, Card, read_cards, stack_of
 from stemma.exchange.foreign import card_of, laid_out
 from stemma.exchange.keys import to_ours, to_theirs
 from stemma.exchange.model import Model
@@ -119,7 +119,7 @@ def _load_own(folder: Path, config: Mapping[str, Any]) -> Model:
 
 
 def _load_family(folder: Path, config: Mapping[str, Any], family: Family, tokenizer: Tokenizer | None) -> Model:
-    problems = family.problems(config)
+    problems = family.of_class(config).problems(config)
     if config.get("quantization_config"):
         problems.append(("quantization_config", "quantized weights are not supported; load the full-precision model"))
     if problems:
@@ -129,16 +129,17 @@ def _load_family(folder: Path, config: Mapping[str, Any], family: Family, tokeni
     for old, new in family.old_names.items():
         weights = {name.replace(old, new): tensor for name, tensor in weights.items()}
     notices = family.notices(config)
+    kept = recipe(folder / RECIPE, stored=True) if (folder / RECIPE).is_file() else None  # first: it names plug-ins
     card = _own_card(folder, family) or card_of(folder, config, family, notices)
-    told = None if card is None else family.answering(card.kind, card.name, card.heads)
+    told = None if card is None else family.answering(card.kind, card.name, card.heads, stack_of(card))
     if card is not None and told is not None and set(told.heads_in(config, weights)) == set(card.heads):
         family = told  # otherwise only the body is of use; who asks for the card's answers is told
     bare = not any(name.startswith(family.prefix) for name in weights)
     check_sizes(folder, family, config, weights, "" if bare else family.prefix)
     heads = family.heads_in(config, weights)
     removed = [key for head in heads for key in family.removes.get(head, ())]
-    if (folder / RECIPE).is_file():
-        own, told_apart = agreed_in_family(folder, family, config, recipe(folder / RECIPE, stored=True))
+    if kept is not None:
+        own, told_apart = agreed_in_family(folder, family, config, kept)
         notices += told_apart
     else:
         own = _recipe_of(family, config, folder, tokenizer, removed)
@@ -157,14 +158,17 @@ def _load_family(folder: Path, config: Mapping[str, Any], family: Family, tokeni
     _check_zeros(folder, family.zeros, weights)
     known = {*expected, *copies, *family.zeros, *(name for name in weights if name.endswith(family.ignored))}
     notices += _left_aside(folder, weights, known)
-    cards = {card.name: card if (folder / FILE).is_file() else laid_out(card, own)} if card is not None else {}
+    if card is not None and not (folder / FILE).is_file():
+        card = laid_out(card, own, tokenizer)
+    cards = {} if card is None else {card.name: card}
     return _filled(own, network, to_ours(keys, weights, ours), notices, cards)
 
 
 def _own_card(folder: Path, family: Family) -> Card | None:
     """The task that a model of ours was fine-tuned for; under a family's name there is but one."""
     cards = list(read_cards(folder).values())
-    if cards and (len(cards) > 1 or family.answering(cards[0].kind, cards[0].name, cards[0].heads) is None):
+    if cards and (len(cards) > 1 or family.answering(cards[0].kind, cards[0].name, cards[0].heads,
+                                                     stack_of(cards[0])) is None):
         raise CorruptFileError(f"{folder}/{FILE} tells of tasks that no model of the family {family.model_type} "
                                "answers like that; it is another model's: copy the whole folder again.")
     return cards[0] if cards else None
@@ -177,7 +181,7 @@ def _recipe_of(family: Family, config: Mapping[str, Any], folder: Path, tokenize
     values = family.values(config)
     if tokenizer is not None:
         values |= {f"tokenizer.{key}": value for key, value in tokenizer.settings().items() if key != "vocab_size"}
-    if tokenizer is not None and base.settings.network.decoder is not None:
+    if tokenizer is not None and base.settings.network.decoder is not None and "network.decoder" not in removed:
         usual = base.settings.corpus.decoder_start
         values["corpus.decoder_start"] = _decoder_start(folder, config.get("decoder_start_token_id"), usual, tokenizer)
     limits = (values.get("network.position.maximum"), _sentence_limit(folder), base.settings.corpus.sequence_length)

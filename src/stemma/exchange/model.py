@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
+from stemma.corpus.sides import DECODER, ENCODER
 from stemma.errors import UserError, did_you_mean
 from stemma.exchange.cards import Card
 from stemma.lineage import Recipe
@@ -47,7 +48,7 @@ class Model:
     @property
     def decodes(self) -> bool:
         """Whether it reads one text with an encoder and writes another with a decoder."""
-        return self.network.decoder is not None
+        return "decoder" in self.network.parts
 
     @property
     def sees(self) -> Visibility:
@@ -106,6 +107,17 @@ class Model:
         self._check(decoder_input_ids, None)
         return {**streams, "decoder": Stream(decoder_input_ids, Causal()).to(self.device)}
 
+    def answering_streams(self, input_ids: Tensor, attention_mask: Tensor | None = None,
+                          token_type_ids: Tensor | None = None, stack: str = ENCODER) -> dict[str, Stream]:
+        """What each part reads where this stack answers a task: a decoder the same text, shifted right by one position
+        behind its start token, so that its last hidden state has seen all of the text."""
+        streams = {ENCODER: self.inputs_of(input_ids, attention_mask, token_type_ids)}
+        if stack == DECODER:
+            shifted = input_ids.roll(1, dims=1)
+            shifted[:, 0] = self.needs_tokenizer().role(self.recipe.settings.corpus.decoder_start)
+            streams[DECODER] = Stream(shifted, Causal()).to(self.device)  # padding comes last, where nobody sees it
+        return streams
+
     @torch.no_grad()
     def hidden(self, input_ids: Tensor, attention_mask: Tensor | None = None, token_type_ids: Tensor | None = None,
                decoder_input_ids: Tensor | None = None) -> Tensor:
@@ -119,10 +131,11 @@ class Model:
                          decoder_input_ids: Tensor | None = None) -> dict[str, list[Tensor]]:
         """The scores before the softmax, (B, heads, Q, K) of every layer, -inf where a position is not seen: of the
         "encoder", and with a decoder of the "decoder" to its own text and "cross" to the encoder's output."""
-        chosen = self.recipe.settings.network.attention
-        if "scores" not in chosen.supports:
-            raise UserError(f"attention of kind {chosen.kind} {FEATURES['scores']}; {self.recipe.label} is built with "
-                            "it.")
+        network = self.recipe.settings.network
+        if "scores" not in network.supported(self.network.last):
+            kind = f"attention of kind {network.attention.kind}" if network.depth.attends else \
+                f"a body of kind {network.depth.kind}"
+            raise UserError(f"{kind} {FEATURES['scores']}; {self.recipe.label} is built with it.")
         streams = self.streams_of(input_ids, attention_mask, token_type_ids, decoder_input_ids)
         found = self.network(streams, observe=True).attentions
         return {part: [layer.masked_fill(layer <= torch.finfo(layer.dtype).min / 2, -torch.inf) for layer in layers]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Container, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +12,11 @@ import torch
 
 from stemma import registry
 from stemma.exchange import families
-from stemma.exchange.cards import write_cards
+from stemma.exchange.cards import parts_of, stack_of, write_cards
 from stemma.exchange.keys import to_theirs
 from stemma.exchange.model import Model
 from stemma.exchange.table import Family
-from stemma.exchange.task_class import SERVED
+from stemma.exchange.task_class import served_as
 from stemma.exchange.weights import SAFE, write_weights
 from stemma.files import folder_atomically, refuse_non_empty, write_checksums
 from stemma.lineage import Recipe
@@ -31,11 +32,11 @@ def family_of(model: Model) -> Family | None:
     it is saved under our own name. Nobody over there answers several tasks with one body: more heads fit no class.
     Nor does anybody read two texts in both orders."""
     card = next(iter(model.answerable.values()), None)
-    if card is not None and card.values.get("orders", 1) > 1:
+    if card is not None and card.values.orders > 1:
         return None
     facts = (_values(model), _reading(model.recipe), model.network.specs, model.network.kept().keys())
     for family in _likely(model):
-        told = family if card is None else family.answering(card.kind, card.name, card.heads)
+        told = family if card is None else family.answering(card.kind, card.name, card.heads, stack_of(card))
         if told is not None and told.fits(*facts):
             return told
     return None
@@ -45,7 +46,8 @@ def body_of(model: Model) -> Family | None:
     """The family that this network is one of, whatever heads it has."""
     names = {name for name in model.network.kept() if not name.startswith("heads.")}
     values, sees = _values(model), _reading(model.recipe)
-    return next((family for family in _likely(model) if family.fits(values, sees, {}, names)), None)
+    bodies = (replace(family, classes={**family.classes, frozenset(): ""}) for family in _likely(model))
+    return next((family for family in bodies if family.fits(values, sees, {}, names)), None)
 
 
 def _likely(model: Model) -> Iterator[Family]:
@@ -96,7 +98,7 @@ def write_model(model: Model, place: Path) -> None:
         config = {"model_type": family.model_type, "architectures": [family.classes[frozenset(heads)]],
                   **family.config(_values(model))}
         for card in cards.values():
-            config |= family.tasks[SERVED.get(card.kind, card.kind)].config(card)
+            config |= family.tasks[served_as(card.kind)].config(card)
     config["dtype"] = "float32"
     # said even where there is none: what a family takes for granted is a token of its published vocabulary
     roles = {} if model.tokenizer is None else model.tokenizer.roles
@@ -119,7 +121,7 @@ def write_model(model: Model, place: Path) -> None:
     write_weights(place / SAFE, weights)
     (place / "config.json").write_text(json.dumps(config, indent=2) + "\n")
     layout = [] if family is None else [registry.get("family", family.model_type)]
-    (place / RECIPE).write_text(model.recipe.to_toml(layout))
+    (place / RECIPE).write_text(model.recipe.to_toml([*layout, *parts_of(cards.values())]))
 
 
 def _generator_recipe(recipe: Recipe) -> Recipe:

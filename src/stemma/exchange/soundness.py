@@ -55,10 +55,11 @@ def check_own_sizes(folder: Path, own: Recipe, config: Mapping[str, Any], weight
                                "number; save the model again from its run.")
     network = own.settings.network
     problems: Problems = []
-    if not network.depth.one_block and network.sharing == "none":
-        depths = {LAYERS: network.layers, DECODER: network.decoder.layers if network.decoder else 0}
-        for key, layers in depths.items():
-            problems += _fewer(f"{key} = {layers}", layers, BLOCKS[key], {prefix_of(name): None for name in weights})
+    for part in network.parts().values():
+        if part.body.has_blocks and network.sharing == "none":
+            key = LAYERS if part.attends_to is None else DECODER
+            problems += _fewer(f"{key} = {part.layers}", part.layers, BLOCKS[key],
+                               {prefix_of(name): None for name in weights})
     if TOKENS in weights and weights[TOKENS].dim() == 2 and not network.embedding.cutoffs:
         problems += _differs(f"vocab_size = {vocabulary}", vocabulary, TOKENS, weights, 0)
         width = network.embedding.width or network.width

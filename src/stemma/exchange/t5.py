@@ -5,9 +5,15 @@ The later releases (1.1, with gates and an output matrix of its own) go by the s
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from stemma.corpus.sides import DECODER
+from stemma.exchange.bart import TEXT
 from stemma.exchange.keys import Key
 from stemma.exchange.table import ACTIVATIONS, ORDINARY, Family, Setting
-from stemma.network.heads import TokenHead
+from stemma.exchange.task_class import TaskClass
+from stemma.network.heads import ClassHead, TokenHead
+from stemma.network.task_heads import SpanHead
 from stemma.registry import register
 
 
@@ -73,6 +79,13 @@ T5 = Family(
     heads={"vocabulary": ()},
     specs={"vocabulary": TokenHead(transform=False, bias=False)},
     classes={frozenset({"vocabulary"}): "T5ForConditionalGeneration"},
+    tasks={
+        "classify": replace(TEXT, name="T5ForSequenceClassification", prefix="transformer."),
+        # there are no decoder's weights in it
+        "tag": TaskClass("T5ForTokenClassification", ClassHead(1, 0.1), {"output": "classifier"},
+                         dropout="classifier_dropout", prefix="transformer."),
+        "qa": TaskClass("T5ForQuestionAnswering", SpanHead(), {"output": "qa_outputs"}, stack=DECODER),
+    },
     always=frozenset({"vocabulary"}),
     aliases={"hidden_size": "d_model", "num_attention_heads": "num_heads", "num_hidden_layers": "num_layers",
              "head_dim": "d_kv"},

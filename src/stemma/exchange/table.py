@@ -12,9 +12,10 @@ from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Any
 
+from stemma.corpus.sides import DECODER, ENCODER
 from stemma.errors import did_you_mean
 from stemma.exchange.keys import Key
-from stemma.exchange.task_class import SERVED, TaskClass
+from stemma.exchange.task_class import TaskClass, served_as
 from stemma.lineage import recipe
 from stemma.network.heads import HeadSpec
 from stemma.schema.layers import flatten
@@ -30,6 +31,7 @@ ORDINARY: Values = {
     "network.norm.kind": "layer", "network.attention.kind": "full", "network.attention.windows": [],
     "network.attention.bias": True, "network.attention.scale": True, "network.bias": True,
     "network.embedding.width": None, "network.embedding.quiet": False, "network.depth.kind": "stacked",
+    "network.decoder.depth.kind": None,  # the encoder's
     "network.transition": "feedforward", "network.sharing": "none",
 }
 
@@ -99,21 +101,43 @@ class Family:
     old_names: Mapping[str, str] = field(default_factory=dict)  # spellings of the first releases
     current: Callable[[Config], Config] = lambda config: config  # a config.json of earlier releases by today's keys
 
-    def answering(self, kind: str, name: str, heads: Mapping[str, HeadSpec]) -> Family | None:
-        """This family's table for networks that answer such a task by these heads, and have no others; None if there
-        is no such class over there."""
-        task = self.tasks.get(SERVED.get(kind, kind))
-        if task is None or not task.answers(name, heads):
+    def answering(self, kind: str, name: str, heads: Mapping[str, HeadSpec], stack: str = ENCODER) -> Family | None:
+        """This family's table for networks that answer such a task by these heads on this stack, and have no others;
+        None if there is no such class over there."""
+        task = self.tasks.get(served_as(kind))
+        if task is None or task.stack != stack or not task.answers(name, heads):
             return None
         beside = {other: self.heads[other] for other in heads if other != name}
-        return replace(self, heads={**beside, name: task.keys(name)}, specs=heads,
-                       classes={frozenset(heads): task.name})
+        family = replace(self, heads={**beside, name: task.keys(name)}, specs=heads, zeros=(),
+                         prefix=self.prefix if task.prefix is None else task.prefix,
+                         classes={frozenset(heads): task.name})
+        return family._without_decoder(name) if self.decodes and stack == ENCODER else family
+
+    @property
+    def decodes(self) -> bool:
+        return any(setting.ours.startswith("network.decoder.") for setting in self.settings)
+
+    def of_class(self, config: Config) -> Family:
+        """This table, or that of the encoder alone where config.json names a class that has no decoder."""
+        named = config.get("architectures") or ()
+        alone = [task for task in self.tasks.values() if task.name in named and task.stack == ENCODER]
+        return self._without_decoder("") if self.decodes and alone else self
+
+    def _without_decoder(self, head: str) -> Family:
+        """The table of a class that has the encoder alone; its recipe has no objective left, since all of them write
+        with the decoder."""
+        gone = ("network.decoder", *(f"objective.{name}" for name in recipe(self.recipe).settings.objective))
+        return replace(self, removes={**self.removes, head: gone}, holds={**self.holds, "is_encoder_decoder": False},
+                       settings=tuple(one for one in self.settings if not one.ours.startswith("network.decoder.")),
+                       body=tuple(key for key in self.body if not key.ours[0].startswith(DECODER)))
 
     # --- ours -> theirs -----------------------------------------------------------------------------------------------
 
     def fits(self, values: Values, sees: Set[str], specs: Mapping[str, HeadSpec], names: Collection[str]) -> bool:
         """Is a network with these (flat) values, reading, heads and tensors exactly one of this family?"""
         if any(values.get(key) != value for key, value in self.fixed.items()):
+            return False
+        if any(key.startswith("network.inputs.") for key in values):  # their networks read tokens
             return False
         reading = sees <= self.sees | self.also and bool(sees & self.sees or (not sees and "full" in self.sees))
         following = all(values.get(key) in (None, value(values)) for key, value in self.follows.items())

@@ -6,15 +6,22 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
+from stemma import registry
+from stemma.corpus.sides import ENCODER
 from stemma.exchange.cards import Card
 from stemma.exchange.keys import Key, linear
 from stemma.network.heads import ClassHead, HeadSpec, Pooler
 from stemma.network.network import POOLER
 from stemma.network.task_heads import Place, SentenceHead, SpanHead
 
-SERVED = {"pair": "classify", "regress": "classify", "rank": "classify"}  # kinds of task that one class answers
 POOLINGS: Mapping[str, Place] = {"cls": "first", "mean": "mean"}
 NUMBER = "score"  # what a single number is called where every answer has a label
+
+
+def served_as(kind: str) -> str:
+    """The kind of task whose class over there answers this one, too."""
+    served: str | None = registry.get("task", kind).build(kind).served_as
+    return kind if served is None else served
 
 
 @dataclass(frozen=True)
@@ -28,6 +35,8 @@ class TaskClass:
     otherwise: str | float = 0.0  # the same where nothing is said: the name of another setting, or its value
     pooling: str | None = None  # what config.json calls the place that a text is judged by, where that can be chosen
     holds: Mapping[str, Any] = field(default_factory=dict)  # what config.json says, or leaves unsaid, of such a head
+    stack: str = ENCODER  # whose output is read; the class of an encoder-decoder that reads the encoder has no decoder
+    prefix: str | None = None  # the body's name inside this class, where it is not the family's
 
     def heads(self, name: str, classes: int, dropout: float) -> dict[str, HeadSpec]:
         """The heads of a task of so many classes, of which the one called `name` answers."""
@@ -65,7 +74,7 @@ class TaskClass:
             told[self.dropout] = spec.dropout
         if self.pooling is not None and isinstance(spec, SentenceHead):
             told[self.pooling] = next(theirs for theirs, place in POOLINGS.items() if place == spec.place)
-        single = SERVED.get(card.kind, card.kind) == "classify"
+        single = served_as(card.kind) == "classify"
         if single:
             told["problem_type"] = "single_label_classification" if card.labels else "regression"
         if labels := card.labels or ((NUMBER,) if single else ()):

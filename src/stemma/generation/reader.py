@@ -77,6 +77,7 @@ class TextRows(Reader):
         self.permuted = scheme.way == "permuted"
         self.asks = scheme.way in ("permuted", "cloze")
         self.backward = reads_backward(model)
+        self.windowed = any(settings.network.attention.windows)
         self.segment = settings.corpus.sequence_length if settings.network.memory or self.permuted else None
         longest = max(map(len, prompts))
         assert self.segment is None or longest == min(map(len, prompts)), "a memory cannot skip filling"
@@ -157,8 +158,9 @@ class TextRows(Reader):
             order = [self._order(column) for column in range(self.read, stop)]
             order += [order[-1] + 1] if asks else []
             sees = Permuted(torch.tensor([order], device=self.device).expand(len(self.ids), -1))
-        elif self.scheme.from_source and self.scheme.full and self.read < self.prompt:
-            sees = Prefix(torch.full((len(self.ids),), self.prompt - self.read, device=self.device))
+        elif self.scheme.from_source and self.scheme.full and (self.read < self.prompt or self.windowed):
+            # a window lies on both sides of a position in such a network, behind the prompt too
+            sees = Prefix(torch.full((len(self.ids),), max(0, self.prompt - self.read), device=self.device))
         if self.cache.limit is not None and (new > 1 or asks):  # a single place sees all that is kept
             sees = sees & Window(self.cache.limit, new)
         return sees

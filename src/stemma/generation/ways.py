@@ -7,7 +7,8 @@
 - cloze: a mask behind the text asks what stands there, and the answer takes its place (UniLM, arXiv:1905.03197).
 - decoder: an encoder reads the given text, and a decoder writes another (arXiv:1706.03762).
 
-The first two write on from a prompt; the others write a text of its own from a source.
+The first two write on from a prompt; the others write a text of its own from a source, and so does a permuted model
+that was fine-tuned on pairs.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from typing import get_args
 from stemma.exchange.model import Model
 from stemma.lineage import Recipe
 from stemma.schema.corpus import Slot, parse_template
-from stemma.schema.task import ObjectiveSettings, Way
+from stemma.schema.task import Gap, ObjectiveSettings, Way
 
 FROM_SOURCE: tuple[Way, ...] = ("decoder", "prefix", "cloze")
 
@@ -28,6 +29,22 @@ def way_of(recipe: Recipe) -> Way | None:
     """None: it only reads. Of several ways, the one that was learned most directly."""
     found = _learned(recipe)
     return None if found is None else found[0]
+
+
+def writes_from_source(recipe: Recipe) -> bool:
+    """Whether it writes a text of its own from a source, and does not write on from a prompt."""
+    found = _learned(recipe)
+    return found is not None and _from_source(*found)
+
+
+def gap_of(recipe: Recipe) -> Gap | None:
+    """What a model is asked by to go on with a text, where it is pre-trained to fill gaps with a decoder."""
+    found = _learned(recipe)
+    return None if found is None or found[1].writing is None else found[1].writing.gap
+
+
+def _from_source(way: Way, task: ObjectiveSettings) -> bool:
+    return way in FROM_SOURCE or (task.writing is not None and task.writing.paired)
 
 
 def _learned(recipe: Recipe) -> tuple[Way, ObjectiveSettings] | None:
@@ -49,10 +66,7 @@ class Scheme:
     ends: tuple[int, ...]  # tokens that end what is written
     mask: int | None  # what asks, if a mask does
     longest: int | None  # how many tokens are read at once; None: any number
-
-    @property
-    def from_source(self) -> bool:
-        return self.way in FROM_SOURCE
+    from_source: bool  # a text of its own is written from what is given
 
     @property
     def goes_on(self) -> bool:
@@ -64,7 +78,7 @@ class Scheme:
         """How long a text may be given."""
         if self.longest is None:
             return None
-        return self.longest - (len(self.given) - 1) - (self.way in ("prefix", "cloze"))
+        return self.longest - (len(self.given) - 1) - (self.from_source and self.way != "decoder")
 
     def lay(self, text: Sequence[int]) -> list[int]:
         return [token for slot, _ in self.given for token in (text if slot is None else [slot])]
@@ -91,7 +105,7 @@ def scheme_of(model: Model) -> Scheme | None:
     corpus = model.recipe.settings.corpus
     ends = {model.boundary} | ({model.tokenizer.roles.get("end")} if model.tokenizer is not None else set())
     slots, written, begin = [Slot("A", 0)], Slot("A", 0), []
-    if way in FROM_SOURCE:
+    if _from_source(way, task):
         paired = task.writing is not None and task.writing.paired
         template = parse_template((task.pair or corpus.pair) if paired else (task.single or corpus.single))
         place = [slot.name for slot in template].index("B" if paired else "A")
@@ -105,7 +119,8 @@ def scheme_of(model: Model) -> Scheme | None:
     return Scheme(way, tuple((_token(model, slot), slot.segment) for slot in slots), written.segment,
                   full=task.visibility != "causal", begin=tuple(_token(model, slot) or 0 for slot in begin),
                   ends=tuple(sorted(token for token in ends if token is not None)),
-                  mask=model.needs_tokenizer().role("mask") if way == "cloze" else None, longest=longest_text(model))
+                  mask=model.needs_tokenizer().role("mask") if way == "cloze" else None, longest=longest_text(model),
+                  from_source=_from_source(way, task))
 
 
 def _token(model: Model, slot: Slot) -> int | None:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from stemma.errors import UserError
 from stemma.exchange.model import Model
-from stemma.generation.ways import FROM_SOURCE, reads_backward, way_of
+from stemma.generation.ways import reads_backward, way_of, writes_from_source
 from stemma.network.state import Cache
 from stemma.network.streams import QUERY, Stream
 from stemma.visibility import Causal, Permuted
@@ -36,8 +36,8 @@ class TextReader:
     def __init__(self, model: Model, length: int | None = None, stride: int | None = None, memory: int | None = None):
         model.token_head()
         way = way_of(model.recipe)
-        if way not in ("next", "permuted"):
-            how = "writes a text from a source" if way in FROM_SOURCE else "fills gaps"
+        if way not in ("next", "permuted") or writes_from_source(model.recipe):
+            how = "writes a text from a source" if writes_from_source(model.recipe) else "fills gaps"
             raise UserError(f"{model.recipe.label} {how} and does not read from one end, so a text has no "
                             "probability under it; use a causal or permuted model (such as gpt2 or xlnet).")
         self.model = model.in_eval_mode()

@@ -23,6 +23,7 @@ from stemma.lab.cell_work import LOOKS, Work
 from stemma.lab.cells import Cell, digest
 from stemma.lab.experiment import Experiment, LabTask
 from stemma.lab.intrinsic import held_out_score
+from stemma.tasks.facts import HeadFacts
 from stemma.tasks.prepare import Task, finetune
 from stemma.training.pretrain import open_training
 from stemma.training.run import create_run, read_run
@@ -103,7 +104,7 @@ class Trial:
             else:
                 saves = steps // loop.settings.checkpoint_every + 1
                 spent = steps * a_step + (LOOKS + 1) * a_look + saves * a_save
-            closed = _timed(lambda: training.finish(loop.conclude(), _silent))
+            closed = _timed(lambda: training.finish(loop.conclude()))
         shape = digest(cell.variant.recipe.values["network"], training.corpus.fingerprint,
                        cell.variant.recipe.settings.corpus.sequence_length)
         if shape not in self.shapes:
@@ -120,10 +121,9 @@ class Trial:
         began = time.perf_counter()
         result = finetune(asked, model, run, steps=TRIED, overwrite=True)
         took = time.perf_counter() - began
-        plan = read_run(run)[1]
-        assert plan.task is not None
+        batch_size = HeadFacts.of(read_run(run)[1]).batch_size
         examples = sum(1 for _ in (run / "train.jsonl").open(encoding="utf-8"))
-        steps = task.epochs * -(-examples // plan.task["batch_size"])
+        steps = task.epochs * -(-examples // batch_size)
         return took + result["seconds"] * (steps / TRIED - 1)
 
 

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from stemma.device import choose_device
-from stemma.exchange.cards import Card
 from stemma.exchange.load import load
 from stemma.exchange.weights import SAFE
 from stemma.files import remove_leftovers, sha256
@@ -23,11 +22,12 @@ from stemma.lab.shared_text import SharedText
 from stemma.lineage import Recipe
 from stemma.schema.layers import flatten, spell
 from stemma.stored import read_lines as stored_lines
+from stemma.tasks.facts import HeadFacts
 from stemma.tasks.finetune import resume as resume_task
+from stemma.tasks.kinds import head_task
 from stemma.tasks.learning import read_lines
-from stemma.tasks.metrics import METRICS
+from stemma.tasks.metrics import metrics_of
 from stemma.tasks.prepare import Task, finetune
-from stemma.tasks.scoring import FOUND, right
 from stemma.training.budget import Budget
 from stemma.training.graph import carried_out
 from stemma.training.loop import Diverged
@@ -141,17 +141,15 @@ def own_finetuning(cell: Cell) -> list[str]:
 
 def task_scores(run: Path, result: dict[str, Any]) -> dict[str, Score]:
     """The metrics of a fine-tune on its dev set; of those that count right answers, example by example."""
-    plan = read_run(run)[1]
-    assert plan.task is not None
-    card = Card.from_json(next(iter(plan.task["cards"].values())))
+    card = next(iter(HeadFacts.of(read_run(run)[1]).read_cards().values()))
     metrics = result["metrics"]["dev"]
     lines = stored_lines(run / "dev.jsonl", f"delete {run}: the task is learnt again.")
-    found = {}
+    kind, found = head_task(card.kind), {}
     for name in card.metrics:
         parts: tuple[tuple[float, float], ...] = ()
-        if name in RIGHT and card.kind in ("classify", "pair", "choice"):
-            gold = [right(card.kind, example) for example in read_lines(run, "dev", card)]
-            said = [line["prediction"][FOUND[card.kind]] for line in lines]
-            parts = tuple((METRICS[card.kind][name].scale * (a == b), 1.0) for a, b in zip(gold, said, strict=True))
+        if name in RIGHT and kind.one_by_one:
+            gold = [kind.gold(example) for example in read_lines(run, "dev", card)]
+            said = [line["prediction"][kind.answer] for line in lines]
+            parts = tuple((metrics_of(card.kind)[name].scale * (a == b), 1.0) for a, b in zip(gold, said, strict=True))
         found[name] = Score(float(metrics[name]), parts)
     return found

@@ -20,6 +20,7 @@ from stemma.lab.shared_text import SharedText
 from stemma.schema.base import parts_of
 from stemma.schema.layers import flatten
 from stemma.schema.training import TrainingSettings
+from stemma.tasks.data.datasets import code_of
 from stemma.text.train import LEARNT
 from stemma.training import graph
 from stemma.training.graph import Node
@@ -62,7 +63,7 @@ class Cell:
 
     def task(self, task: LabTask) -> Node:
         """The fine-tuning of its model on a task."""
-        return Node(self.folder / TASKS / digest(task_number(task), self.finetuning), self.again)
+        return Node(self.folder / TASKS / digest(task_number(task), finetuning_of(self.variant)), self.again)
 
     def result(self) -> dict[str, Any] | None:
         """What its pre-training reported; None: not yet."""
@@ -94,21 +95,29 @@ def cells_of(experiment: Experiment, shared: SharedText, folder: Path) -> list[C
 
 def distinct(cells: Sequence[Cell], tasks: Sequence[LabTask]) -> list[Cell]:
     """One of those that share all work: the pre-training, and where there are tasks the fine-tuning too."""
-    return list({(cell.number, digest(cell.finetuning) if tasks else ""): cell for cell in cells}.values())
+    return list({(cell.number, digest(finetuning_of(cell.variant)) if tasks else ""): cell for cell in cells}.values())
 
 
 def recipe_number(variant: Variant) -> str:
     """Of what the recipe says about the pre-trained model: not its name, nor who set what."""
+    unsaid = ASIDE | set(variant.recipe.settings.later_defaults())
     said = {key: value for key, value in flatten(variant.recipe.values).items()
-            if key not in ASIDE and not key.startswith(f"{FINETUNING}.")}
+            if key not in unsaid and not key.startswith(f"{FINETUNING}.")}
     kind = said["tokenizer.kind"]
     code = plugins.used_by(parts_of(variant.recipe.settings))
     return digest(said | ({"tokenizer.learnt": LEARNT[kind]} if kind in LEARNT else {})
                   | ({"plugins": code} if code else {}))
 
 
+def finetuning_of(variant: Variant) -> dict[str, Any]:
+    """What a number says of how a recipe is fine-tuned."""
+    unsaid = set(variant.recipe.settings.finetuning.later_defaults())
+    return {key: value for key, value in variant.recipe.values[FINETUNING].items() if key not in unsaid}
+
+
 def task_number(task: LabTask) -> str:
-    return digest(asdict(task) | {"train": sha256(Path(task.train)), "dev": sha256(Path(task.dev))})
+    files = {"train": sha256(Path(task.train)), "dev": sha256(Path(task.dev))}
+    return digest(asdict(task) | files | ({"plugins": code} if (code := code_of(task.name)) else {}))
 
 
 def digest(*parts: Any) -> str:

@@ -17,7 +17,6 @@ thing stays: a vocabulary without capitals is asked for a simpler text than one 
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -29,23 +28,28 @@ from torch.nn import functional
 
 from stemma.exchange.model import Model
 from stemma.generation.score import score_tokens
-from stemma.generation.ways import longest_text, way_of
+from stemma.generation.ways import longest_text, way_of, writes_from_source
 from stemma.generation.windows import TextReader
+from stemma.lab.continuation import WORDS, continuation_bits
 from stemma.lab.experiment import Measure, Score
 from stemma.network.heads import Head
 from stemma.network.streams import QUERY
 from stemma.schema.task import ObjectiveSettings
 from stemma.tasks.layout import RowLayout
-from stemma.text.words import CJK_RUN
+from stemma.text.words import WORD
 
-BITS, PSEUDO = "bits_per_byte", "pseudo_bits_per_byte"
+BITS, PSEUDO, CONTINUATION = "bits_per_byte", "pseudo_bits_per_byte", "continuation_bits_per_byte"
 MEASURES = {measure.key: measure for measure in (
     Measure(BITS, "bits of held-out text", "bits per byte", higher=False, margin=0.01,
             about="What every token of the held-out text costs, guessed from those before it, over the text's bytes."),
     Measure(PSEUDO, "pseudo-likelihood of held-out text", "bits per byte", higher=False, margin=0.01,
             about="What every word of the held-out text costs, one in seven hidden at a time and guessed from the "
                   "rest, over the text's bytes. Not to be compared with bits of guessing from one side; a vocabulary "
-                  "without capitals is asked for a simpler text than one that has them."))}
+                  "without capitals is asked for a simpler text than one that has them."),
+    Measure(CONTINUATION, "continuation of held-out text", "bits per byte", higher=False, margin=0.01,
+            about=f"What the second half of every {WORDS} words of the held-out text costs, written from the first "
+                  "half in the model's own way, over the bytes of those second halves. Not to be compared with bits of "
+                  "whole texts: half of the text is given, and none of it is scored."))}
 PASSES = 7  # one word in so many is hidden at once: 14%
 # Pieces of a word that are guessed one by one; whatever is left is guessed together with the last of them, which costs
 # it something: a bound, because every round reads again all rows that have so long a word.
@@ -54,21 +58,23 @@ BATCH_TOKENS = 4096  # read at one go; more gains nothing on a CPU
 SCORED_AT_ONCE = 128  # places; with more their logits leave the processor's cache before they are added up
 BYTE = 8.0  # bits
 
-_CHINESE = CJK_RUN.pattern.removesuffix("+")
-WORD = re.compile(rf"{_CHINESE}|(?:(?!{_CHINESE})\S)+")
-
-
 def held_out_score(model: Model, documents: Sequence[str]) -> dict[str, Score]:
-    """What can be asked of this model, by the keys of MEASURES. Nothing of one that judges tokens (ELECTRA), nor of one
-    that only ever writes from a source (T5, BART, MASS, a prefix LM): a text by itself has no probability there."""
+    """What can be asked of this model, by the keys of MEASURES. Nothing of one that judges tokens (ELECTRA). Of one
+    that only ever writes from a source (T5, BART, MASS, a prefix LM), how a text goes on: a text by itself has no
+    probability there."""
     if "vocabulary" not in model.network.heads:
         return {}
     texts = _Texts.of(model, documents)
     found = {}
-    if way_of(model.recipe) in ("next", "permuted"):
+    if way_of(model.recipe) in ("next", "permuted") and not writes_from_source(model.recipe):
         found[BITS] = texts.score(_read_through(model, texts))
     if (task := _asked_by(model)) is not None:
         found[PSEUDO] = texts.score(_ask_words(model, task, texts))
+    if not found and writes_from_source(model.recipe):
+        bits, sizes = continuation_bits(model, documents)
+        asked = [(float(bit), float(size)) for bit, size in zip(bits, sizes, strict=True)]
+        if sizes.sum():
+            found[CONTINUATION] = Score(float(bits.sum() / sizes.sum()), tuple(asked))
     return found
 
 

@@ -21,13 +21,13 @@ from stemma.json_files import damage
 from stemma.lab.calibration import foretold_before
 from stemma.lab.cells import Cell, distinct, restored_scores
 from stemma.lab.experiment import Experiment, Measure, Score
-from stemma.lab.intrinsic import BITS, MEASURES, PSEUDO
+from stemma.lab.intrinsic import MEASURES
 from stemma.lab.report.run_report import command
 from stemma.lab.statistics import Difference, corrected, difference, spread
 from stemma.lineage import diff, family
 from stemma.stored import read_lines
 from stemma.tasks.data.datasets import kind_of
-from stemma.tasks.metrics import METRICS
+from stemma.tasks.metrics import metrics_of
 from stemma.training.run import read_run
 
 if TYPE_CHECKING:
@@ -165,7 +165,7 @@ def measures_of(experiment: Experiment, found: Sequence[str]) -> list[Measure]:
     """What was measured, the one that decides first: what was asked for, or a task's, or what suits most recipes."""
     known = dict(MEASURES) | {LOSS.key: LOSS}
     for number, task in enumerate(experiment.tasks):
-        for name, metric in METRICS[kind_of(task.name)].items():
+        for name, metric in metrics_of(kind_of(task.name)).items():
             key = f"{task_key(experiment, number)}.{name}"
             known[key] = Measure(key, f"{task_key(experiment, number)}: {name}", "", metric.higher_is_better,
                                  metric.about, margin=POINT * metric.scale if metric.higher_is_better else None)
@@ -190,7 +190,7 @@ def check_measure(experiment: Experiment) -> None:
     if experiment.measure is None:
         return
     tasks = {f"{task_key(experiment, number)}.{name}" for number, task in enumerate(experiment.tasks)
-             for name in METRICS[kind_of(task.name)]}
+             for name in metrics_of(kind_of(task.name))}
     known = {*MEASURES, LOSS.key, *tasks}
     if experiment.measure not in known:
         raise UserError(f'there is no measure "{experiment.measure}"; there are {", ".join(sorted(known))}.')
@@ -249,7 +249,7 @@ class Compared:
 
     def _simpler(self, measure: Measure, a: str, b: str) -> str | None:
         """A tokenizer that drops capitals makes its text cheaper, which is no merit of the model."""
-        if measure.key not in (BITS, PSEUDO) or self.experiment.corpus is not None:
+        if measure.key not in MEASURES or self.experiment.corpus is not None:
             return None
         lower = [one.name for one in self.experiment.variants
                  if one.name in (a, b) and one.recipe.settings.tokenizer.lowercase]

@@ -40,7 +40,7 @@ def train_in_turns(work: Work, cells: Sequence[Cell]) -> None:
             for cell, training in list(open_runs):
                 try:
                     if training.loop.advance(seconds):
-                        training.finish(training.loop.conclude(), work.notice)
+                        training.finish(training.loop.conclude())
                         open_runs.remove((cell, training))
                 except Diverged as error:
                     cell.node.fail(error.message)

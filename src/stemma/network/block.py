@@ -33,6 +33,7 @@ class Block(nn.Module):
 
     attention: nn.Module
     attention_norm: nn.Module
+    cross: CrossAttention  # of a part that attends to another
 
     def __init__(self, settings: NetworkSettings, crossed: bool = False, first: Block | None = None):
         super().__init__()

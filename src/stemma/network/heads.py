@@ -21,7 +21,8 @@ from stemma.network.initialization import Linear, draw_of
 from stemma.network.kinds import build_norm
 from stemma.network.vocabulary_loss import Guess, vocabulary_guess, vocabulary_loss
 from stemma.registry import register
-from stemma.schema.network import Activation, NetworkSettings
+from stemma.schema.network import NetworkSettings
+from stemma.schema.network_tables import Activation
 
 
 @dataclass(frozen=True)

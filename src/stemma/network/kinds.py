@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 from stemma import registry
 from stemma.registry import register
 from stemma.schema.base import NonNegative, Settings, Share
-from stemma.schema.parts import BodySettings, FeedForwardKind, NormKind
+from stemma.schema.parts import BodySettings, FeedForwardKind, NetworkPart, NormKind
 
 if TYPE_CHECKING:  # settings are read before torch is imported
     from torch import nn
 
     from stemma.network.stack import Stack
-    from stemma.schema.network import NetworkSettings, NormSettings
+    from stemma.schema.network import NetworkSettings
+    from stemma.schema.network_tables import NormSettings
 
 
 # --- feed-forward layers ----------------------------------------------------------------------------------------------
@@ -94,12 +95,15 @@ class StackedDepth(BodySettings):
 
     kind: Literal["stacked"]
 
+    cross_attends: ClassVar[bool] = True
+    has_blocks: ClassVar[bool] = True
+
 
 @register("body", "stacked", StackedDepth)
-def stacked(network: NetworkSettings) -> Stack:
+def stacked(network: NetworkSettings, part: NetworkPart) -> Stack:
     from stemma.network.stack import Stack
 
-    return Stack(network)
+    return Stack(network, part)
 
 
 class HaltingSettings(Settings):
@@ -118,12 +122,13 @@ class RecurrentDepth(BodySettings):
     kind: Literal["recurrent"]
     halting: HaltingSettings | None = None  # None = every position takes every step
 
+    cross_attends: ClassVar[bool] = True
     one_block: ClassVar[bool] = True
     adds_positions: ClassVar[bool] = True
 
 
 @register("body", "recurrent", RecurrentDepth)
-def recurrent(network: NetworkSettings) -> Stack:
+def recurrent(network: NetworkSettings, part: NetworkPart) -> Stack:
     from stemma.network.recurrent import RecurrentStack
 
-    return RecurrentStack(network)
+    return RecurrentStack(network, part)

@@ -19,10 +19,10 @@ def fewest_parameters(settings: NetworkSettings, vocabulary: int) -> int:
     if settings.embedding.cutoffs:  # rare tokens have shorter vectors
         embedding = min(vocabulary, settings.embedding.cutoffs[0]) * settings.width
     positions = settings.position.parameters(settings.width)
-    shared = settings.sharing in ("all", "feedforward") or settings.depth.one_block
+    shared = settings.sharing in ("all", "feedforward") or settings.one_block is not None
     matrices = registry.get("feedforward", settings.transition).settings.matrices
     layer = matrices * settings.width * settings.feedforward
-    layers = 1 if shared else settings.layers + (settings.decoder.layers if settings.decoder else 0)
+    layers = 1 if shared else settings.all_layers
     return embedding + positions + layers * layer
 
 

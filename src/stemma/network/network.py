@@ -1,4 +1,4 @@
-"""A network: an embedding, one stack for each part, and the heads that objectives asked for. Parts, no families."""
+"""A network: an embedding and a body for each part, and the heads that objectives asked for. Parts, no families."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ import torch
 from torch import Tensor, nn
 
 from stemma import registry
+from stemma.network.body import Body, StackInput, StackOutput
 from stemma.network.embed import Embedding
 from stemma.network.heads import Head, HeadSpec
 from stemma.network.positions import position_of
-from stemma.network.rotary import Rotation
-from stemma.network.stack import Stack, StackInput, StackOutput
+from stemma.network.prepare import attended_from_outside, prepare
 from stemma.network.state import Across, Cache, Memory, State
-from stemma.network.streams import QUERY, Context, Hidden, Stream
+from stemma.network.streams import QUERY, Hidden, Stream
 from stemma.schema.network import NetworkSettings
-from stemma.visibility import Full, Mask, Others, Padded, Visibility, Window
+from stemma.schema.parts import NetworkPart
 
 POOLER = "pooler"
 GENERATOR = "generator"
@@ -34,20 +34,28 @@ class ParameterGroup:
 
 
 class Network(nn.Module):
-    """`generator`: the heads of a second, smaller network over the same embedding; None: there is none. It is built by
+    """The body of a part is the attribute of its name; a part that is not the first has an embedding of its own, beside
+    the tokens' (`decoder`, `decoder_embedding`).
+
+    `generator`: the heads of a second, smaller network over the same embedding; None: there is none. It is built by
     the same class with `shared` given, the embedding that it reads by, and is a whole network by itself."""
+
+    embedding: Embedding
+    encoder: Body
+    decoder: Body | None
 
     def __init__(self, settings: NetworkSettings, vocabulary: int, heads: Mapping[str, HeadSpec],
                  generator: Mapping[str, HeadSpec] | None = None, shared: Embedding | None = None):
         super().__init__()
-        self.settings = settings
-        self.specs = dict(heads)
-        self.embedding = Embedding(settings, vocabulary, shared, whole=shared is not None)
-        self.encoder: Stack = registry.get("body", settings.depth.kind).build(settings)
-        self.decoder_embedding, self.decoder = None, None
-        if settings.decoder is not None:
-            self.decoder_embedding = Embedding(settings, vocabulary, shared=self.embedding)
-            self.decoder = Stack(settings, crossed=True, layers=settings.decoder.layers)
+        self.settings, self.parts = settings, settings.parts()
+        self.specs, self.decoder = dict(heads), None  # unless there is such a part
+        self.first, self.last = list(self.parts)[0], list(self.parts)[-1]  # the last one writes
+        for name, part in self.parts.items():
+            if name == self.first:
+                self.embedding = Embedding(settings, vocabulary, part, shared, whole=shared is not None)
+            else:
+                setattr(self, f"{name}_embedding", Embedding(settings, vocabulary, part, shared=self.embedding))
+            setattr(self, name, registry.get("body", part.body.kind).build(settings, part))
         self.position = position_of(settings)
         self.distances = self.position.distances()
         self.heads = nn.ModuleDict({name: spec.build(settings, self.embedding) for name, spec in heads.items()})
@@ -61,14 +69,19 @@ class Network(nn.Module):
     def vocabulary(self) -> int:
         return self.embedding.tokens.num_embeddings
 
-    @property
-    def parts(self) -> tuple[str, ...]:
-        return ("encoder",) if self.decoder is None else ("encoder", "decoder")
+    def body_of(self, part: str) -> Body:
+        return cast(Body, getattr(self, part))
+
+    def embedding_of(self, part: str) -> Embedding:
+        return self.embedding if part == self.first else cast(Embedding, getattr(self, f"{part}_embedding"))
 
     def body(self) -> list[nn.Module]:
         """All that heads read the output of."""
-        parts = (self.embedding, self.decoder_embedding, self.distances, self.encoder, self.decoder)
-        return [part for part in parts if part is not None]
+        return [*self._below(), *map(self.body_of, self.parts)]
+
+    def _below(self) -> list[nn.Module]:
+        """What the bodies read."""
+        return [*map(self.embedding_of, self.parts), *([] if self.distances is None else [self.distances])]
 
     @property
     def reader(self) -> Network:
@@ -95,20 +108,18 @@ class Network(nn.Module):
         return len(self._layers())
 
     def _layers(self) -> list[tuple[str, list[nn.Module]]]:
-        stacks = {"encoder": self.encoder, **({} if self.decoder is None else {"decoder": self.decoder})}
-        return [(f"{part}.{number}", modules) for part, stack in stacks.items()
-                for number, modules in enumerate(stack.layer_groups())]
+        return [(f"{part}.{number}", modules) for part in self.parts
+                for number, modules in enumerate(self.body_of(part).layer_groups())]
 
     def groups(self) -> list[ParameterGroup]:
         """Every parameter once: the embedding, each layer from below, and on top each head and a generator."""
         names = {id(parameter): name for name, parameter in self.named_parameters()}
-        bottom: list[nn.Module] = [part for part in self.body() if not isinstance(part, Stack)]
         layers = self._layers()
         top: list[tuple[str, list[nn.Module]]] = [(f"head.{name}", [head]) for name, head in self.heads.items()]
         if self.generator is not None:
             top.append((GENERATOR, [self.generator]))
         made = []
-        declared: list[tuple[str, list[nn.Module]]] = [("embedding", bottom), *layers, *top]
+        declared: list[tuple[str, list[nn.Module]]] = [("embedding", self._below()), *layers, *top]
         for depth, (name, modules) in enumerate(declared):
             found = {names.pop(id(parameter)): parameter for module in modules for parameter in module.parameters()
                      if id(parameter) in names}
@@ -118,60 +129,48 @@ class Network(nn.Module):
 
     def forward(self, streams: Mapping[str, Stream], state: State | None = None, keep_layers: bool = False,
                 observe: bool = False) -> Hidden:
-        """`state` is what the call before gave back, or a new Cache where text is to be read bit by bit: a decoder's
-        text; the encoder's is given once, with the first bit. `observe`: with the scores of attention."""
+        """`state` is what the call before gave back, or a new Cache where text is to be read bit by bit: that of the
+        last part; the texts of the parts before it are given once, with the first bit. `observe`: with the scores of
+        attention."""
         keep_layers = keep_layers or any(getattr(spec, "keep_layers", False) for spec in self.specs.values())
-        if self.decoder is None:
-            return self._encode(streams["encoder"], self._state(state, streams["encoder"]), keep_layers, observe)
         cache = state if isinstance(state, Cache) else None
-        if "encoder" in streams:
-            hidden = self._encode(streams["encoder"], None, keep_layers, observe)
-            output = hidden["encoder"]
-            across = Across(output, self._filled(streams["encoder"]), keeps=cache is not None)
-            if cache is not None:
-                cache.across = across
-        else:
-            assert cache is not None and cache.across is not None, "the encoder has read nothing yet"
-            hidden, across = Hidden({}), cache.across
-        hidden.state = cache
-        if "decoder" in streams:
-            self._decode(streams["decoder"], across, cache, hidden, keep_layers, observe)
+        hidden = Hidden({}, state=cache)
+        outputs: dict[str, Across] = {} if cache is None else cache.across
+        for name, part in self.parts.items():
+            if name not in streams:
+                continue
+            stream, across = streams[name], None
+            if part.attends_to is not None:
+                assert part.attends_to in outputs, f"the {part.attends_to} has read nothing yet"
+                across = outputs[part.attends_to]
+            own = self._state(state, stream) if name == self.last else None
+            given = prepare(self, stream, own, across)
+            self._run(part, stream, replace(given, keep_layers=keep_layers, observe=observe), hidden)
+            if any(other.attends_to == name for other in self.parts.values()):
+                outputs[name] = Across(hidden[name], attended_from_outside(stream), keeps=cache is not None)
         return hidden
 
-    def _encode(self, stream: Stream, state: State | None, keep_layers: bool, observe: bool) -> Hidden:
-        memory = state if isinstance(state, Memory) else None
-        cache = state if isinstance(state, Cache) else None
-        given = replace(self._prepare(stream, memory, cache), keep_layers=keep_layers, observe=observe)
-        x = self.embedding(replace(stream, positions=given.positions))
+    def _run(self, part: NetworkPart, stream: Stream, given: StackInput, hidden: Hidden) -> None:
+        """One part: what leaves it is added to `hidden`."""
+        x = self.embedding_of(part.name)(replace(stream, positions=given.positions))
         if stream.query is not None:
             x = torch.cat([x, self.embedding.unseen(stream.query).to(x.dtype)], 1)
-        found: StackOutput = self.encoder(x, given)
-        x, behind = found.x, found.x[:, given.length:]
+        found: StackOutput = self.body_of(part.name)(x, given)
+        x = found.x
         if stream.query is None:
-            outputs = {"encoder": x}
-        elif keep_layers or observe:
-            outputs = {"encoder": x[:, : given.length], QUERY: behind}
+            hidden.outputs[part.name] = x
+        elif given.keep_layers or given.observe:
+            hidden.outputs |= {part.name: x[:, : given.length], QUERY: x[:, given.length:]}
         else:  # the text itself was not computed to the end
-            outputs = {QUERY: x}
-        kept: State | None = Memory(tuple(found.remembered)) if found.remembered else cache
-        return Hidden(outputs, {} if found.layers is None else {"encoder": found.layers}, kept, found.auxiliary,
-                      found.measures, attentions=_by_part("encoder", found))
-
-    def _decode(self, stream: Stream, across: Across, cache: Cache | None, hidden: Hidden,
-                keep_layers: bool, observe: bool) -> None:
-        assert self.decoder is not None and self.decoder_embedding is not None
-        given = replace(self._prepare(stream, None, cache), across=across, keep_layers=keep_layers, observe=observe)
-        found: StackOutput = self.decoder(self.decoder_embedding(replace(stream, positions=given.positions)), given)
-        hidden.outputs["decoder"] = found.x
-        hidden.attentions |= _by_part("decoder", found)
+            hidden.outputs[QUERY] = x
         if found.layers is not None:
-            hidden.layers["decoder"] = found.layers
-
-    def _filled(self, stream: Stream) -> Mask:
-        """Which places of a text can be looked at from outside: all but filling."""
-        length = stream.ids.shape[1]
-        real = next((rule for rule in stream.sees.rules() if isinstance(rule, Padded)), Full())
-        return real.compile(length, length, stream.ids.device)
+            hidden.layers[part.name] = found.layers
+        if part.name == self.last:
+            hidden.state = Memory(tuple(found.remembered)) if found.remembered else given.cache
+        of = "" if len(self.parts) == 1 else f"{part.name}_"  # each part tells of itself
+        hidden.auxiliary |= {of + name: cost for name, cost in found.auxiliary.items()}
+        hidden.measures |= {of + name: measure for name, measure in found.measures.items()}
+        hidden.attentions |= _by_part(part.name, found)
 
     def _state(self, state: State | None, stream: Stream) -> State | None:
         """A network with a memory always has one, unless nothing is to be kept: inputs while it is trained, otherwise
@@ -187,74 +186,6 @@ class Network(nn.Module):
         settings say."""
         memory = self.settings.memory
         return Cache(None if memory is None else limit or memory.evaluation or memory.length)
-
-    def _prepare(self, stream: Stream, memory: Memory | None, cache: Cache | None) -> StackInput:
-        """Who sees whom and how far away, once for all layers."""
-        chosen, device = self.settings.memory, stream.ids.device
-        batch, length = stream.ids.shape
-        sees, blank, keep = stream.sees, 0, None
-        if chosen is not None:
-            reach = cache.limit if cache is not None and cache.limit is not None else \
-                chosen.length if self.training else chosen.evaluation or chosen.length
-            if chosen.same_length:
-                sees = sees & Window(reach - 1, length)
-            if chosen.start == "zeros":
-                blank = reach
-            if self.training:
-                keep = None if stream.keep == 0 else (reach, length if stream.keep is None else stream.keep)
-                if memory is None and blank:
-                    nothing = torch.zeros(batch, blank, self.settings.width, device=device)
-                    memory = Memory((nothing,) * self.settings.layers)
-        kept = memory.length if memory is not None else cache.length or blank if cache is not None else 0
-        keys = kept + length
-        masks = [self._mask(rule, stream, keys) for rule in self._windows(sees)]
-        distances = None
-        if self.distances is not None:
-            distances = self.distances(length, keys, not sees.causal, device, stream.backward, stream.query)
-        context = Context(masks[0], distances=distances, apart=self._apart(stream, kept), keep=stream.keep,
-                          causal=sees.causal, real=stream.real())
-        positions = stream.positions
-        if positions is None and cache is not None and cache.length and chosen is None:
-            positions = torch.arange(cache.length, cache.length + length, device=device)
-        return StackInput(context, masks, length, keys, positions, self._rotations(stream, positions), stream.wanted,
-                          memory, keep, cache, blank if cache else 0, skips_filling=stream.skips_filling)
-
-    def _rotations(self, stream: Stream, positions: Tensor | None) -> list[Rotation]:
-        """What turns queries and keys in the layers, in turn; nothing where positions are not rotary."""
-        if "rotation" not in self.settings.position.needs:
-            return []
-        if positions is None:
-            positions = torch.arange(stream.ids.shape[1], device=stream.ids.device)
-        windows = self.settings.attention.windows or [0]
-        made = {local: self.position.rotation(local, positions, stream.query)
-                for local in {bool(window) for window in windows}}
-        return [turn for window in windows if (turn := made[bool(window)]) is not None]
-
-    def _windows(self, sees: Visibility) -> list[Visibility]:
-        """The rules that the layers take in turn: a window lies behind a place, itself included, where text is read
-        from one end, and on both sides of it otherwise."""
-        windows = [Full() if not size else Window(size - 1, 0) if sees.causal else Window(size, size)
-                   for size in self.settings.attention.windows]
-        return [sees & window for window in windows] or [sees]
-
-    def _mask(self, sees: Visibility, stream: Stream, keys: int) -> Mask:
-        length, device = stream.ids.shape[1], stream.ids.device
-        mask = sees.compile(length, keys, device)
-        if stream.query is None:
-            return mask
-        unseen = (sees & Others()).compile(length, keys, device).at(stream.query, keys)
-        assert mask.dense is not None and unseen.dense is not None
-        batch = len(stream.query)
-        return Mask(dense=torch.cat([mask.dense.expand(batch, 1, length, keys), unseen.dense], 2))
-
-    def _apart(self, stream: Stream, kept: int) -> Tensor | None:
-        """(B, 1, Q, K) whether query and key belong to different segments; what was kept counts as segment 0."""
-        if not self.settings.attention.segments or stream.segments is None:
-            return None
-        segments = stream.segments
-        keys = torch.nn.functional.pad(segments, (kept, 0))
-        asking = segments if stream.query is None else torch.cat([segments, segments.gather(1, stream.query)], 1)
-        return (asking[:, :, None] != keys[:, None, :])[:, None]
 
     def head(self, name: str) -> Head:
         return cast(Head, self.heads[name])

@@ -9,24 +9,32 @@ listing of its appendix C); and as in that listing, a new state is mixed in as n
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor, nn
 
+from stemma.network.block import Block
+from stemma.network.body import StackInput, StackOutput
 from stemma.network.initialization import Linear, draw_of
 from stemma.network.kinds import HaltingSettings, RecurrentDepth
 from stemma.network.position import Sinusoidal
 from stemma.network.positions import position_of
-from stemma.network.stack import Stack, StackInput, StackOutput
+from stemma.network.stack import Stack
+from stemma.network.streams import Context
 from stemma.schema.network import NetworkSettings
+from stemma.schema.parts import NetworkPart
 
 
 class RecurrentStack(Stack):
-    def __init__(self, settings: NetworkSettings):
-        super().__init__(settings, layers=1)
-        assert isinstance(settings.depth, RecurrentDepth)
-        self.steps = settings.layers
+    """Of an encoder; or of a decoder, whose block also attends to the encoder's final output at every step."""
+
+    def __init__(self, settings: NetworkSettings, part: NetworkPart):
+        super().__init__(settings, replace(part, layers=1))
+        assert isinstance(part.body, RecurrentDepth)
+        self.steps = part.layers
         self.places = position_of(settings).embedding(settings.width) if settings.position.per_step else None
-        self.halting = Halting(settings, settings.depth.halting) if settings.depth.halting else None
+        self.halting = Halting(settings, part.body.halting) if part.body.halting else None
 
     def layer_groups(self) -> list[list[nn.Module]]:
         (modules,) = super().layer_groups()
@@ -34,6 +42,11 @@ class RecurrentStack(Stack):
 
     def forward(self, x: Tensor, given: StackInput) -> StackOutput:
         block, output = self.blocks[0], StackOutput(x, layers=[x] if given.keep_layers else None)
+        if given.across is not None:  # keys and values of the other part's output are the same at every step
+            assert isinstance(block, Block)
+            across = given.across.for_one_pass()
+            across.kept(0, block.cross.keys_and_values)
+            given = replace(given, across=across)
         course = None if self.halting is None else self.halting.begin(x)
         for step in range(self.steps):
             x = x + self.signal(x, given, step)
@@ -54,13 +67,19 @@ class RecurrentStack(Stack):
             if course is not None and given.cache is None and not course.running():
                 break
         if course is not None and self.halting is not None:
-            x, real = course.output, given.context.real
-            counted = torch.ones_like(course.steps) if real is None else real.to(x.dtype)
+            x, tokens = course.output, given.counted
+            counted = torch.ones_like(course.steps) if tokens is None else tokens.to(x.dtype)
             pondered = (course.ponder() * counted).sum() / counted.sum().clamp(min=1)
             output.auxiliary["ponder"] = self.halting.cost * pondered
-            output.measures["steps"] = course.steps * counted
+            output.measures["steps"] = course.steps if tokens is None else \
+                course.steps.masked_fill(~tokens, torch.nan)
         output.x = self.finish(x)
         return output
+
+    def context(self, number: int, x: Tensor, given: StackInput) -> Context:
+        """Each step has its own keys and values of the text, and all have the same ones of another part's output."""
+        context = super().context(number, x, given)
+        return context if given.across is None else replace(context, layer=0)
 
     def signal(self, x: Tensor, given: StackInput, step: int) -> Tensor:
         """(L, width): sinusoids of the position plus sinusoids of the step, both from 0 as in the authors' code."""

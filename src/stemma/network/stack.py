@@ -6,8 +6,7 @@ some rows only, and still profit from what is left out: padding, and positions t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
@@ -15,58 +14,26 @@ from torch import Tensor, nn
 from stemma import registry
 from stemma.network.attention.full import masked
 from stemma.network.block import Block
+from stemma.network.body import Body, StackInput, StackOutput
 from stemma.network.dropout import Dropout
 from stemma.network.kinds import build_norm
 from stemma.network.positions import position_of
 from stemma.network.ragged import Ragged, worth_it
-from stemma.network.rotary import Rotation
-from stemma.network.state import Across, Cache, Memory
 from stemma.network.streams import Context
 from stemma.schema.network import NetworkSettings
+from stemma.schema.parts import NetworkPart
 from stemma.visibility import Mask
 
 
-@dataclass(frozen=True)
-class StackInput:
-    """What holds for all layers of one forward pass."""
+class Stack(Body):
+    """Blocks upon each other. Those of a part that attends to another part's output have one sublayer more, and its
+    text is read from one end."""
 
-    context: Context
-    masks: Sequence[Mask]  # taken in turn by the layers
-    length: int  # of the text; positions behind it ask, and are never asked
-    keys: int  # how many positions are looked at: the text, and before it what was kept
-    positions: Tensor | None = None  # where each token stands, if not counted from 0
-    rotations: Sequence[Rotation] = ()  # taken in turn by the layers, where positions are rotary
-    wanted: Tensor | None = None  # the flat positions that will be read, if not all
-    memory: Memory | None = None  # what each layer read before
-    keep: tuple[int, int] | None = None  # remember so many of these first positions
-    cache: Cache | None = None
-    blank: int = 0  # zeros that stand before the first text that a cache is given
-    skips_filling: bool = False
-    across: Across | None = None  # what a decoder looks at
-    keep_layers: bool = False  # every layer's output is asked for
-    observe: bool = False  # and so are the scores of attention
-
-
-@dataclass
-class StackOutput:
-    """What leaves a stack, and what was collected on the way."""
-
-    x: Tensor  # (B, Q, width)
-    layers: list[Tensor] | None = None  # what entered, then every layer's output, where asked for
-    remembered: list[Tensor] = field(default_factory=list)  # what each layer is to remember
-    scores: list[dict[str, Tensor]] = field(default_factory=list)  # of each layer's attention, where asked for
-    auxiliary: dict[str, Tensor] = field(default_factory=dict)
-    measures: dict[str, Tensor] = field(default_factory=dict)
-
-
-class Stack(nn.Module):
-    """An encoder's; or, `crossed` with another part's output, a decoder's, which is read from one end."""
-
-    def __init__(self, settings: NetworkSettings, crossed: bool = False, layers: int | None = None):
+    def __init__(self, settings: NetworkSettings, part: NetworkPart):
         super().__init__()
+        crossed = part.attends_to is not None
         first = Block(settings, crossed)
-        others = (settings.layers if layers is None else layers) - 1
-        self.blocks = nn.ModuleList([first, *(Block(settings, crossed, first) for _ in range(others))])
+        self.blocks = nn.ModuleList([first, *(Block(settings, crossed, first) for _ in range(part.layers - 1))])
         self.near = position_of(settings).score_bias(both_ways=not crossed)
         self.final_norm = build_norm(settings.norm, settings.width) if settings.norm.place == "pre" else None
         self.output_dropout = Dropout(settings.output_dropout)
@@ -126,9 +93,11 @@ class Walk:
 
     def __init__(self, stack: Stack, x: Tensor, given: StackInput):
         self.stack, self.number, self._is_narrowed = stack, 0, False
-        if stack.near is not None:  # the attention mask goes into it too: once for all layers
-            bias = masked(stack.near(given.length, given.keys, x.dtype), given.masks[0])
-            given = replace(given, context=replace(given.context, bias=bias), masks=[Mask()])
+        self.biases: list[Tensor] = []  # taken in turn by the layers
+        if stack.near is not None:  # the attention mask goes into it too: once for all layers that have the same
+            bias = stack.near(given.length, given.keys, x.dtype)
+            self.biases = [masked(bias, mask) for mask in given.masks]
+            given = replace(given, context=replace(given.context, bias=self.biases[0]), masks=[Mask()])
         self.output = StackOutput(x, layers=[x] if given.keep_layers else None)
         self._begin(x, given)
 
@@ -147,6 +116,8 @@ class Walk:
         """Through one more block."""
         stack, given, block = self.stack, self.given, self.stack.blocks[self.number]
         context = stack.context(self.number, self.x, given)
+        if len(self.biases) > 1:
+            context = replace(context, bias=self.biases[self.number % len(self.biases)])
         self.output.remembered += stack.remembered(self.number, self.x, given)
         self.number += 1
         last = self.done and not given.keep_layers and not given.observe
@@ -183,8 +154,9 @@ class Walk:
         context = given.context
         context = replace(context, ragged=None, apart=None if context.apart is None else context.apart[rows],
                           real=None if context.real is None else context.real[rows],
-                          bias=context.bias if context.bias is None or len(context.bias) == 1 else context.bias[rows],
+                          bias=None if context.bias is None else _rows_of(context.bias, rows),
                           distances=None if context.distances is None else context.distances.rows(rows))
+        self.biases = [_rows_of(bias, rows) for bias in self.biases]
         wanted = None if given.wanted is None else _of_rows(given.wanted, rows, given.length)
         self._begin(x[rows], replace(
             given, context=context, masks=[mask.rows(rows) for mask in given.masks], wanted=wanted,
@@ -219,6 +191,10 @@ class Walk:
         batch, length, width = text.shape
         row, place = wanted // length, wanted % length
         counts = torch.bincount(row, minlength=batch)
+        if context.mask.costs_less_than(int(counts.max())):  # then all positions ask, and those wanted go on
+            keys = context.keys if ragged is None else self.x
+            self._finished(block(text, replace(context, keys=keys, chosen=(row, place))), wanted, text)
+            return
         order = torch.arange(len(wanted), device=text.device) - (counts.cumsum(0) - counts)[row]  # number in its row
         places = wanted.new_zeros(batch, int(counts.max()))  # (B, Q); rows with fewer ask again at position 0
         places[row, order] = place
@@ -226,10 +202,14 @@ class Walk:
         turn = context.rotation
         turn = None if turn is None else replace(turn, query=turn.key.at(places))
         y = block(asking, replace(context, mask=context.mask.at(places, length), keys=self.x, rotation=turn,
-                                  chosen=(row, order)))  # (N, width)
+                                  chosen=(row, order)))
+        self._finished(y, wanted, text)
+
+    def _finished(self, y: Tensor, wanted: Tensor, text: Tensor) -> None:
+        """(N, width) of the wanted positions -> what leaves the stack, zero elsewhere."""
         y = self.stack.finish(y)
-        found = text.new_zeros(batch * length, width).to(y.dtype).index_copy(0, wanted, y)
-        self.output.x, self._is_narrowed = found.view(batch, length, width), True
+        found = text.new_zeros(text.shape[:2].numel(), text.shape[2]).to(y.dtype).index_copy(0, wanted, y)
+        self.output.x, self._is_narrowed = found.view(text.shape), True
 
 
 def _only_behind(x: Tensor, context: Context, given: StackInput) -> tuple[Tensor, Context]:
@@ -241,6 +221,11 @@ def _only_behind(x: Tensor, context: Context, given: StackInput) -> tuple[Tensor
     turn = context.rotation
     turn = None if turn is None else replace(turn, query=turn.query.behind(first))
     return x[:, first:], replace(context, mask=mask, distances=distances, apart=apart, rotation=turn)
+
+
+def _rows_of(bias: Tensor, rows: Tensor) -> Tensor:
+    """(1 or B, heads, Q, K) for some rows of the batch."""
+    return bias if len(bias) == 1 else bias[rows]
 
 
 def _of_rows(wanted: Tensor, rows: Tensor, length: int) -> Tensor:

@@ -66,6 +66,10 @@ class Across:
             self._layers[layer] = made
         return made
 
+    def for_one_pass(self) -> Across:
+        """The same, where what is made of it is kept at least as long as one forward pass lasts."""
+        return self if self.keeps else Across(self.output, self.mask, keeps=True)
+
     def choose(self, rows: Tensor) -> None:
         """Beams that change places within one text look at the same thing: then nothing is moved."""
         owner = self._owner[rows]
@@ -81,12 +85,12 @@ class Across:
 
 class Cache:
     """Keys and values of every layer, the newest last; with a `limit`, only the newest so many places. Of a network
-    with a decoder they are the decoder's, beside what it looks at."""
+    with several parts they are those of the part that writes, beside the output of the parts that it attends to."""
 
     def __init__(self, limit: int | None = None):
         self.limit = limit
         self.layers: dict[int, LayerCache] = {}
-        self.across: Across | None = None
+        self.across: dict[str, Across] = {}  # by the part whose output it is
 
     def __getitem__(self, layer: int) -> LayerCache:
         return self.layers.setdefault(layer, LayerCache(self.limit))
@@ -99,8 +103,8 @@ class Cache:
         """Go on with these rows, in this order and as often as they are named: beams that live on, texts that end."""
         for layer in self.layers.values():
             layer.choose(rows)
-        if self.across is not None:
-            self.across.choose(rows)
+        for across in self.across.values():
+            across.choose(rows)
 
     def crop(self, length: int) -> None:
         """Forget all but the first places: a window that slides reads its end again."""
@@ -114,13 +118,18 @@ class LayerCache:
     def __init__(self, limit: int | None):
         self.limit = limit
         self.start = self.stop = 0
-        self.recent: dict[str, Tensor] = {}  # the last inputs of sublayers that look at neighbours
+        self.recent: dict[str, Tensor] = {}  # (B, ...) the last inputs of sublayers that look at neighbours, or a state
         self.distances: tuple[tuple[int, ...], Tensor] | None = None  # which were at hand, and what was made of them
         self._buffers: tuple[Tensor, ...] = ()
 
     @property
     def length(self) -> int:
         return self.stop - self.start
+
+    def remember(self, new: int, **kept: Tensor) -> None:
+        """After so many new positions, `kept` (B, ...) by name (`recent`) is all that a layer must know of the text."""
+        self.stop += new
+        self.recent |= kept
 
     def extend(self, key: Tensor, value: Tensor, keep: int | None = None) -> tuple[Tensor, Tensor]:
         """(B, heads, Q, D) new ones -> (B, heads, past + Q, D) all of them. The first `keep` of the new ones (None:

@@ -1,11 +1,13 @@
 """What enters a network and what leaves it.
 
-A stream is one sequence entering one part ("encoder", "decoder", "image"); the network gives back a Hidden with each
-part's output, and, where asked or where a family has them, every layer, the state to carry on, and auxiliary costs.
+A stream is one sequence entering one part ("encoder", "decoder", "image"): a length, an attention mask, and what is
+known of each position, token ids or other inputs by name. The network gives back a Hidden with each part's output, and,
+where asked or where a family has them, every layer, the state to carry on, and auxiliary costs.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +27,7 @@ QUERY = "query"  # the name of the second stream's output
 
 @dataclass(frozen=True)
 class Stream:
-    ids: Tensor  # (B, L)
+    ids: Tensor | None = None  # (B, L); None: other inputs tell all that is known
     sees: Visibility = field(default_factory=Full)
     positions: Tensor | None = None  # (B, L); None counts from 0, or from what a cache has kept
     segments: Tensor | None = None  # (B, L); None is segment 0 throughout
@@ -35,23 +37,50 @@ class Stream:
     backward: Tensor | None = None  # (B,) True where the row is read from its end; None: nowhere
     keep: int | None = None  # how many places, from the first, a memory or a cache may take up; None: all, 0: none
     skips_filling: bool = False  # nobody will read what stands there: it need not be computed, and may be zero
+    padding: Tensor | None = None  # (B, L) False at padding that no position attends to anyway, since it comes last in
+    #                                causal text; padding that could be attended to is a rule of `sees`
+    inputs: Mapping[str, Tensor] = field(default_factory=dict)  # (B, L, ...) by the name of [network.inputs.NAME]
 
     def to(self, device: torch.device | str) -> Stream:
         moved: dict[str, Any] = {name: value.to(device, non_blocking=True) for name, value in self._tensors().items()}
+        moved["inputs"] = {name: value.to(device, non_blocking=True) for name, value in self.inputs.items()}
         return replace(self, sees=self.sees.to(device), **moved)
 
     def rows(self, chosen: slice) -> Stream:
         cut: dict[str, Any] = {name: value[chosen] for name, value in self._tensors().items()
                                if value is not self.wanted}
+        cut["inputs"] = {name: value[chosen] for name, value in self.inputs.items()}
         if self.wanted is not None:
-            first, last = (row * self.ids.shape[1] for row in (chosen.start, chosen.stop))
+            first, last = (row * self.length for row in (chosen.start, chosen.stop))
             cut["wanted"] = self.wanted[(self.wanted >= first) & (self.wanted < last)] - first
         return replace(self, sees=self.sees.rows(chosen), **cut)
+
+    @property
+    def batch(self) -> int:
+        """How many rows there are."""
+        return self._any.shape[0]
+
+    @property
+    def length(self) -> int:
+        return self._any.shape[1]
+
+    @property
+    def device(self) -> torch.device:
+        return self._any.device
+
+    @property
+    def _any(self) -> Tensor:
+        """What tells the stream's shape: all inputs have the same rows and positions."""
+        return next(iter(self.inputs.values())) if self.ids is None else self.ids
 
     def real(self) -> Tensor | None:
         """(B, L) False at filling; None: nothing is."""
         found = next((rule for rule in self.sees.rules() if isinstance(rule, Padded)), None)
-        return None if found is None else found.real[:, found.past:found.past + self.ids.shape[1]]
+        return None if found is None else found.real[:, found.past:found.past + self.length]
+
+    def counted(self) -> Tensor | None:
+        """(B, L) False at padding of either kind, which means over positions leave out; None: there is none."""
+        return self.real() if self.padding is None else self.padding
 
     def _tensors(self) -> dict[str, Tensor]:
         """What is there, by name."""
@@ -87,7 +116,8 @@ class Hidden:
     layers: dict[str, list[Tensor]] = field(default_factory=dict)  # the embedding first, then every layer; when asked
     state: State | None = None  # memory or cache to pass to the next call
     auxiliary: dict[str, Tensor] = field(default_factory=dict)  # costs a part adds by itself: means over all places
-    measures: dict[str, Tensor] = field(default_factory=dict)  # (B, L) what may be of interest: steps taken
+    measures: dict[str, Tensor] = field(default_factory=dict)  # (B, L) what may be of interest, such as steps taken;
+    #                                                            not a number at padding
     sampled: Tensor | None = None  # (N,) what a generator wrote at the scored places, in their order
     attentions: dict[str, list[Tensor]] = field(default_factory=dict)  # when asked: every layer's scores before the
     #                                             softmax, (B, heads, Q, K), by part; "cross" of a decoder to an encoder

@@ -18,7 +18,8 @@ from stemma.network.embed import Embedding
 from stemma.network.heads import Transform
 from stemma.network.initialization import Linear, draw_of
 from stemma.registry import register
-from stemma.schema.network import Activation, NetworkSettings
+from stemma.schema.network import NetworkSettings
+from stemma.schema.network_tables import Activation
 
 Place = Literal["first", "last", "mean"]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -12,6 +13,7 @@ from stemma.corpus.draft import Draft
 from stemma.corpus.sides import DECODER, ENCODER, Side
 from stemma.network.streams import Stream
 from stemma.objectives.base import VOCABULARY
+from stemma.schema.parts import InputSettings
 from stemma.schema.task import Sees
 from stemma.visibility import Causal, Full, Later, Padded, Permuted, Prefix, Visibility
 
@@ -74,9 +76,10 @@ class Batch:
                        lengths=None if self.lengths is None else self.lengths[start:stop])
 
 
-def finish(draft: Draft, visibility: Sees = "full", task: int | None = None) -> Batch:
+def finish(draft: Draft, visibility: Sees = "full", task: int | None = None,
+           inputs: Mapping[str, InputSettings] | None = None) -> Batch:
     """From numpy to torch; rows are cut to the longest one, and where nothing is padded no mask is made. `task` is the
-    number of the task vector that all rows carry."""
+    number of the task vector that all rows carry, `inputs` are what the network reads besides tokens."""
     if draft.sides:
         return _two_sided(draft.sides[ENCODER], draft.sides[DECODER])
     longest = int(draft.lengths.max())
@@ -101,7 +104,9 @@ def finish(draft: Draft, visibility: Sees = "full", task: int | None = None) -> 
                     wanted=torch.unique(torch.cat(read)) if read and visibility in FEW_READ else None,
                     query=None if query is None else torch.from_numpy(query),
                     backward=torch.from_numpy(draft.backward) if backward else None, keep=draft.layout.past or None,
-                    skips_filling=True)
+                    skips_filling=True,
+                    inputs={name: torch.from_numpy(np.ascontiguousarray(one.from_draft(name, draft)[:, :longest]))
+                            for name, one in (inputs or {}).items()})
     return Batch({ENCODER: stream}, scores, labels, int(draft.lengths.sum()), draft.rows, draft.continues)
 
 
@@ -119,7 +124,8 @@ def _two_sided(read: Side, written: Side) -> Batch:
     positions = None if written.positions is None else torch.from_numpy(written.positions)
     streams = {ENCODER: Stream(torch.from_numpy(read.ids.astype(np.int64)), _unfilled(torch.from_numpy(read.lengths)),
                                skips_filling=True),
-               DECODER: Stream(torch.from_numpy(written.ids.astype(np.int64)), Causal(), positions)}
+               DECODER: Stream(torch.from_numpy(written.ids.astype(np.int64)), Causal(), positions,
+                               padding=_tokens(torch.from_numpy(written.lengths)))}
     target = Target(torch.from_numpy(index), torch.from_numpy(labels), max(1.0, float(len(index))),
                     written.ids.shape[1])
     return Batch(streams, {VOCABULARY: target}, {}, int(read.lengths.sum() + written.lengths.sum()), len(read.ids))
@@ -144,9 +150,14 @@ def _sees(draft: Draft, visibility: Sees) -> Visibility:
 
 def _unfilled(lengths: Tensor) -> Visibility:
     """Everybody sees everybody but filling."""
+    tokens = _tokens(lengths)
+    return Full() if tokens is None else Padded(tokens)
+
+
+def _tokens(lengths: Tensor) -> Tensor | None:
+    """(B, L) False at padding; None: there is none."""
     longest = int(lengths.max())
-    full = bool((lengths == longest).all())
-    return Full() if full else Padded(torch.arange(longest)[None, :] < lengths[:, None])
+    return None if bool((lengths == longest).all()) else torch.arange(longest)[None, :] < lengths[:, None]
 
 
 def _unseen(draft: Draft) -> np.ndarray | None:

@@ -18,7 +18,7 @@ from stemma.objectives.masking import rounded
 from stemma.objectives.seq2seq import DecoderTask, DecoderTaskSettings, source_and_target, whole_text
 from stemma.registry import register
 from stemma.schema.base import BelowOne, Blame, Conflict, Probability
-from stemma.schema.task import MeanSpan
+from stemma.schema.task import Gap, MeanSpan, Writing
 
 if TYPE_CHECKING:
     from stemma.corpus.draft import Draft
@@ -37,6 +37,10 @@ class DenoiseSettings(DecoderTaskSettings):
     rotate: Probability = 0.0  # how often a row begins at any of its tokens
 
     roles = frozenset({"mask"})
+
+    @property
+    def writing(self) -> Writing | None:
+        return Writing("decoder", gap=Gap("mask", repeats=True) if self.infill else None)
 
     def conflicts(self) -> Iterator[Conflict]:
         yield from super().conflicts()

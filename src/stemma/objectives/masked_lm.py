@@ -9,7 +9,16 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 import numpy as np
 
 from stemma.objectives.base import VOCABULARY, Needs, Objective, Scored
-from stemma.objectives.masking import apart, choose_tokens, choose_units, geometric, joined, replaced, singles
+from stemma.objectives.masking import (
+    apart,
+    choose_tokens,
+    choose_units,
+    geometric,
+    joined,
+    replaced,
+    second_text,
+    singles,
+)
 from stemma.registry import register
 from stemma.schema import base
 from stemma.schema.base import Blame, Conflict, Count, Probability, Share
@@ -73,7 +82,11 @@ class MaskedLMSettings(ObjectiveSettings):
 
     @property
     def for_pairs(self) -> dict[str, Any] | None:
-        return {"scored": "second", "rate": PAIRS_RATE} if self.sees == "prefix" else None
+        """UniLM's way. Who has learned to guess from both sides learns it from the pairs themselves."""
+        keys = {"scored": "second", "rate": PAIRS_RATE}
+        if self.sees == "full":
+            return {**keys, "sees": "prefix", "unit": "token", "together": False, "dynamic": True}
+        return keys if self.sees == "prefix" else None
 
     def conflicts(self) -> Iterator[Conflict]:
         yield from super().conflicts()
@@ -103,7 +116,7 @@ class MaskedLM(Objective):
 
     def corrupt(self, draft: Draft, rng: Randomness) -> None:
         settings = self.settings
-        among = _second(draft) if settings.scored == "second" else None
+        among = second_text(draft) if settings.scored == "second" else None
         if settings.unit == "token":
             chosen = choose_tokens(draft, settings.rate, rng, among)
         else:
@@ -147,11 +160,3 @@ class MaskedLM(Objective):
 
     def baseline(self, batch: Batch, unigram: np.ndarray) -> dict[str, float]:
         return {self.name: float(-unigram[batch.scores[HEAD].labels.cpu().numpy()].mean())}
-
-
-def _second(draft: Draft) -> np.ndarray:
-    """(rows, length) bool: B, and the token that ends it, so that a network which writes by filling in masks learns to
-    stop (arXiv:1905.03197, section 2.4)."""
-    place, begins = np.arange(draft.text.shape[1]), draft.second()[:, None]
-    stops = begins + draft.pieces.part_lengths(1)[:, None]
-    return (place >= begins) & (place <= stops) & (place < draft.lengths[:, None])

@@ -129,3 +129,11 @@ def rounded(exact: np.ndarray, rng: Randomness) -> np.ndarray:
 def _share(counts: np.ndarray, rate: float, rng: Randomness) -> np.ndarray:
     """counts x rate, exact in the mean; at least one where there is text."""
     return np.minimum(np.maximum(rounded(counts * rate, rng), 1), counts)
+
+
+def second_text(draft: Draft) -> np.ndarray:
+    """(rows, length) bool: B, and the token that ends it, so that a network which writes by filling in masks learns to
+    stop (arXiv:1905.03197, section 2.4)."""
+    place, begins = np.arange(draft.text.shape[1]), draft.second()[:, None]
+    stops = begins + draft.pieces.part_lengths(1)[:, None]
+    return (place >= begins) & (place <= stops) & (place < draft.lengths[:, None])

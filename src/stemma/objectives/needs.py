@@ -66,6 +66,10 @@ def check_needs(recipe: Recipe, corpus: Corpus) -> None:
                      for role in sorted(needs.roles - corpus.tokenizer.roles.keys())]
         problems += [(f"objective.{objective.name}", f'needs "{name}" boundaries: run `stemma corpus annotate` first')
                      for name in sorted(needs.fields - set(corpus.sides()))]
+    unread = [(f"network.inputs.{name}", lacking) for name, chosen in recipe.settings.network.inputs.items()
+              if (lacking := chosen.lacks(name, corpus)) is not None]
+    if unread:
+        raise UserError(f"the corpus {corpus.path} has nothing for some inputs of {recipe.label}", unread)
     for key, template in recipe.settings.templates().items():
         written = {slot.name for slot in parse_template(template)} - {"A", "B"}
         problems += [(key, f'writes the special token "{role}", which the tokenizer lacks')

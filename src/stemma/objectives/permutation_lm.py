@@ -3,19 +3,25 @@
 Tokens keep their places; what is shuffled is who may see whom. One token in K is a target: it sees all that are none,
 and the targets before it in the order, so that both sides are used without a mask token and each guess builds on the
 ones before. A target must not see itself, so it is guessed through a second stream that knows only the place.
+
+Of a pair, the order may be fixed: the first text is the context, and the second is guessed from left to right, which is
+how such a model writes.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import numpy as np
 
 from stemma.objectives.base import VOCABULARY, Needs, Objective
+from stemma.objectives.masking import second_text
 from stemma.objectives.spans import choose_spans
 from stemma.registry import register
 from stemma.schema import base
-from stemma.schema.base import Count
+from stemma.schema.base import Blame, Conflict, Count
+from stemma.schema.corpus import two_texts
 from stemma.schema.task import ObjectiveSettings, Sees, Writing
 
 if TYPE_CHECKING:
@@ -38,17 +44,32 @@ class PermutationLMSettings(ObjectiveSettings):
     longest_span: Count = 5  # targets come in spans of up to so many units
     unit: Literal["token", "word"] = "word"
     both_directions: bool = True  # half of the rows are read from their end
+    scored: Literal["all", "second"] = "all"  # second: A of a pair is given, and B is guessed from left to right
 
     sees: ClassVar[Sees] = "permuted"
     needs_query = True
 
     @property
+    def needs_packing(self) -> tuple[str, ...]:
+        return () if self.scored == "all" else two_texts()
+
+    @property
     def writing(self) -> Writing | None:
-        return Writing("permuted")
+        return Writing("permuted", paired=self.scored == "second")
+
+    @property
+    def for_pairs(self) -> dict[str, Any] | None:
+        return {"scored": "second", "both_directions": False}
 
     @property
     def guesses_from_both_sides(self) -> bool:
-        return True
+        return self.scored == "all"
+
+    def conflicts(self) -> Iterator[Conflict]:
+        yield from super().conflicts()
+        if self.scored == "second" and self.both_directions:
+            yield (Blame("scored", "with both_directions some rows are read from their end: set both_directions=false"),
+                   Blame("both_directions", "with scored=second B is read from its start: set it to false"))
 
 
 @register("objective", "permutation_lm", PermutationLMSettings)
@@ -68,6 +89,11 @@ class PermutationLM(Objective):
     def corrupt(self, draft: Draft, rng: Randomness) -> None:
         """No token is replaced. A past that the memory will keep is a half of its own: it never sees the other half,
         which sees all of it; otherwise a row is one half."""
+        if self.settings.scored == "second":
+            chosen = second_text(draft)
+            draft.order = _left_to_right(draft)
+            draft.query(HEAD, at=chosen, labels=draft.original)
+            return
         chosen = self._choose(draft, rng)
         draft.order = _order(draft, chosen, rng.random((draft.rows, draft.layout.length)))
         draft.query(HEAD, at=chosen, labels=draft.original)
@@ -97,6 +123,14 @@ class PermutationLM(Objective):
 
     def baseline(self, batch: Batch, unigram: np.ndarray) -> dict[str, float]:
         return {self.name: float(-unigram[batch.scores[HEAD].labels.cpu().numpy()].mean())}
+
+
+def _left_to_right(draft: Draft) -> np.ndarray:
+    """(rows, length) the order in which B is written from A: first all that stands before B, at once, then place by
+    place."""
+    place = np.arange(draft.text.shape[1])
+    order = np.maximum(place - draft.second()[:, None] + 1, 0)
+    return np.where(place < draft.lengths[:, None], order, draft.text.shape[1] + 2)  # padding comes last
 
 
 def _order(draft: Draft, chosen: np.ndarray, keys: np.ndarray) -> np.ndarray:

@@ -61,6 +61,7 @@ class ReplacedToken(Objective):
 
         stream, hid = batch.streams["encoder"], batch.scores[VOCABULARY]
         assert hidden.sampled is not None, "the masked LM comes first, and its generator writes"
+        assert stream.ids is not None
         ids = stream.ids.flatten().index_copy(0, hid.index, hidden.sampled).view_as(stream.ids)
         labels = torch.zeros_like(ids, dtype=torch.bool).flatten()
         labels[hid.index] = hidden.sampled != hid.labels

@@ -15,7 +15,7 @@ from stemma.corpus.sides import Side
 from stemma.objectives.seq2seq import DecoderTask, DecoderTaskSettings, source_and_target
 from stemma.registry import register
 from stemma.schema.base import Share
-from stemma.schema.task import MeanSpan
+from stemma.schema.task import Gap, MeanSpan, Writing
 
 if TYPE_CHECKING:
     from stemma.corpus.draft import Draft
@@ -30,6 +30,10 @@ class SpanCorruptionSettings(DecoderTaskSettings):
     mean_span: MeanSpan = 3.0
 
     roles = frozenset({"sentinel", "end"})
+
+    @property
+    def writing(self) -> Writing | None:
+        return Writing("decoder", gap=Gap("sentinel"))
 
     @property
     def for_pairs(self) -> dict[str, Any] | None:

@@ -43,6 +43,12 @@ class Settings(BaseModel):
     one_decision: ClassVar[tuple[tuple[str, ...], ...]] = ()  # groups of keys that change together in an ablation
     structural_keys: ClassVar[tuple[str, ...]] = ()  # networks that differ in one have no weights in common
     adjustable_keys: ClassVar[tuple[str, ...]] = ()  # may change when training goes on from a model: no weight notices
+    later_keys: ClassVar[tuple[str, ...]] = ()  # added after labs had been made: left out of a cell's number while they
+    #                                             have their default, so that those labs go on
+
+    def has(self, key: str) -> bool:
+        """Whether there is such a key in this table."""
+        return key in type(self).model_fields
 
     def flop_counts(self) -> Mapping[Any, Callable[..., int]]:
         """For operators of this part that torch's FLOP counter does not know: a function of their arguments' shapes."""
@@ -73,6 +79,13 @@ class Settings(BaseModel):
         for path, table in self.tables():
             yield from (f"{path}.{key}" for key in table.stated(what))
 
+    def later_defaults(self) -> Iterator[str]:
+        """Those of `later_keys`, here and inside, that have their default: a recipe says nothing new by them."""
+        yield from (key for key in self.later_keys
+                    if getattr(self, key) == type(self).model_fields[key].get_default(call_default_factory=True))
+        for path, table in self.tables():
+            yield from (f"{path}.{key}" for key in table.later_defaults())
+
     def decisions(self, prefix: str = "") -> Iterator[tuple[str, ...]]:
         """The groups of keys that this table and those inside it state as `one_decision`."""
         yield from (tuple(prefix + key for key in group) for group in self.one_decision)
@@ -81,10 +94,10 @@ class Settings(BaseModel):
 
 
 class Slot:
-    """Marks a field that holds the settings of one of the kinds registered under this name."""
+    """Marks a field that holds the settings of one of the kinds registered under this name; `optional`: or None."""
 
-    def __init__(self, name: str):
-        self.name = name
+    def __init__(self, name: str, optional: bool = False):
+        self.name, self.optional = name, optional
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         dump = core_schema.plain_serializer_function_ser_schema(_dumped, info_arg=True)
@@ -93,7 +106,7 @@ class Slot:
     def check(self, value: Any) -> Any:
         base = registry.base_of(self.name)
         assert base is not None
-        if isinstance(value, base):
+        if isinstance(value, base) or value is None and self.optional:
             return value
         if not isinstance(value, Mapping):
             raise PydanticKnownError("dict_type")
@@ -113,13 +126,13 @@ class KindName(Slot):
         return core_schema.no_info_after_validator_function(self.check, handler(source))
 
     def check(self, value: Any) -> Any:
-        if registry.find(self.name, value) is None:
+        if registry.find(self.name, value) is None and not (value is None and self.optional):
             raise PydanticKnownError("literal_error", {"expected": ", ".join(registry.kinds(self.name))})
         return value
 
 
-def _dumped(value: Settings, info: SerializationInfo) -> dict[str, Any]:
-    return value.model_dump(mode=info.mode, exclude_none=bool(info.exclude_none))
+def _dumped(value: Settings | None, info: SerializationInfo) -> dict[str, Any] | None:
+    return None if value is None else value.model_dump(mode=info.mode, exclude_none=bool(info.exclude_none))
 
 
 def slot_of(annotation: Any, metadata: Sequence[Any] = ()) -> Slot | None:
@@ -140,8 +153,9 @@ def parts_of(settings: Settings) -> Iterator[registry.Registered]:
         inside = value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else [value]
         for each in inside:
             kind = getattr(each, "kind", each)
-            if slot is not None and isinstance(kind, str):
-                yield registry.get(slot.name, kind)
+            # what stands for a part that is not there is not registered
+            if slot is not None and isinstance(kind, str) and (found := registry.find(slot.name, kind)) is not None:
+                yield found
             if isinstance(each, Settings):
                 yield from parts_of(each)
 

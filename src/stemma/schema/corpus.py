@@ -12,14 +12,38 @@ from stemma.errors import did_you_mean
 from stemma.schema.base import Count, KindName, Natural, Positive, Probability, Settings, Share
 
 Packing = Annotated[str, KindName("packing")]
+TEXTS = "ABCDEFGH"  # the texts of a row, in their order
 TEMPLATE_ROLES = ("start", "separator", "begin", "end", "mask")
 
 
 class Slot(NamedTuple):
-    """One place of a template: the text "A" or "B", or the role of a special token, and the segment it belongs to."""
+    """One position of a template: a text ("A", "B", ...) or the role of a special token, and its segment."""
 
     name: str
     segment: int
+
+    @property
+    def is_text(self) -> bool:
+        return self.name in TEXTS
+
+
+def extended(pair: str, texts: int, segments: int | None = None) -> str:
+    """The template of more texts than two, made from that of two: what stands between A and B stands between any two,
+    and each text has a segment of its own, 0, 1, 2, ..., as far as the network has `segments` (None: any number)."""
+    slots = parse_template(pair)
+    names = [slot.name for slot in slots]
+    first, second = names.index("A"), names.index("B")
+    between, behind = slots[first + 1:second], slots[second + 1:]
+    step = slots[second].segment - slots[first].segment
+    made = list(slots[:second + 1])
+    for number in range(2, texts):
+        made += [Slot(slot.name, slot.segment + step * (number - 1)) for slot in between]
+        made.append(Slot(TEXTS[number], slots[second].segment + step * (number - 1)))
+    later = step * (texts - 2)  # what belongs to the last text, or stands behind it in a segment of its own
+    made += [Slot(slot.name, slot.segment + later if slot.segment >= slots[second].segment else slot.segment)
+             for slot in behind]
+    most = max(slot.segment for slot in made) if segments is None else max(0, segments - 1)
+    return " ".join(f"{slot.name}:{found}" if (found := min(slot.segment, most)) else slot.name for slot in made)
 
 
 def parse_template(template: str) -> list[Slot]:
@@ -30,7 +54,7 @@ def parse_template(template: str) -> list[Slot]:
         if not found:
             raise ValueError(f'cannot be read at "{word}" (write a role or A or B, with ":1" for segment 1)')
         name, segment = found[1], int(found[2] or 0)
-        if name not in ("A", "B", *TEMPLATE_ROLES):
+        if name not in (*TEXTS, *TEMPLATE_ROLES):
             raise ValueError(f'has no role "{name}"; known: A, B, {", ".join(TEMPLATE_ROLES)}.'
                              f"{did_you_mean(name, TEMPLATE_ROLES)}")
         slots.append(Slot(name, segment))
@@ -39,7 +63,7 @@ def parse_template(template: str) -> list[Slot]:
 
 def _holding(*texts: str) -> AfterValidator:
     def check(template: str) -> str:
-        held = [slot.name for slot in parse_template(template) if slot.name in ("A", "B")]
+        held = [slot.name for slot in parse_template(template) if slot.is_text]
         if held != list(texts):
             raise ValueError(f"must hold {' and then '.join(texts)} once each" if len(texts) > 1 else
                              f"must hold {texts[0]} once" + (" and no B" if "B" in held else ""))
@@ -121,6 +145,7 @@ class Mixture(Settings):
 
     temperature: Positive = 1.0
     limit: Count | None = None
+    weights: dict[str, Positive] | None = None  # by the name of a group, what its rate is multiplied by; None: 1 each
 
 
 class CorpusSettings(Settings):

@@ -22,6 +22,7 @@ def _usual(slot: str, **keys: Any) -> Any:
 
 class FinetuningSettings(Settings):
     size_keys = ("learning_rate", "width", "epochs", "warmup", "layer_decay")
+    later_keys = ("style",)
 
     optimizer: AnyOptimizer = _usual("optimizer", kind="adamw", epsilon=1e-6)
     learning_rate: Positive = 5e-5  # of a network of this `width`:
@@ -35,6 +36,9 @@ class FinetuningSettings(Settings):
     style: Literal["plain", "gpt"] = "plain"  # how a task is put to the model: gpt as the paper of 2018 does it
     pooling: Literal["first", "last", "mean"] | None = None  # which hidden state judges a whole text, or the mean of
     #                                                          all; None: the one that the family's own class takes
+    # which stack of an encoder-decoder answers: a decoder that reads the same text again (BART, arXiv:1910.13461,
+    # section 3), or the encoder alone; None: as the family's own classes have it, and otherwise the decoder
+    stack: Literal["encoder", "decoder"] | None = None
     # a text that is too long for a question's row is read in windows:
     stride: Count = 128  # tokens from the start of one to the start of the next (BERT's doc_stride)
     overlap: Natural | None = None  # or tokens that two of them share (the `stride` of Hugging Face tokenizers)

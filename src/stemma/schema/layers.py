@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from stemma import registry
 from stemma.errors import did_you_mean
+from stemma.schema.network import unread_keys
 
 ABSENT: Any = object()
 
@@ -108,6 +109,7 @@ def merged(values: Mapping[str, Any], origins: Mapping[str, str], layer: Mapping
     tasks = result.setdefault("objective", {})
     layer, more = _with_objective_kinds(layer, tasks)
     _lay(result, layer, result_origins, origin)
+    _drop_unread(result, layer, result_origins)
     if isinstance(tasks := result["objective"], dict):  # text is moved before tokens are hidden, whoever came first
         result["objective"] = dict(sorted(tasks.items(), key=lambda item: not _rearranges(item[1])))
     return result, result_origins, problems + more
@@ -142,6 +144,15 @@ def _lay(values: dict[str, Any], layer: Mapping[str, Any], origins: dict[str, st
         else:
             values[key] = copy.deepcopy(value)
             origins[prefix + key] = origin
+
+
+def _drop_unread(values: dict[str, Any], layer: Mapping[str, Any], origins: dict[str, str]) -> None:
+    """A new body drops what the network held for the old one; what the layer itself states stays, to be refused."""
+    network, stated = values.get("network"), layer.get("network")
+    if isinstance(network, dict) and isinstance(stated, Mapping):
+        for key in [key for key in unread_keys(network) if key in network and key not in stated]:
+            del network[key]
+            _forget(origins, f"network.{key}")
 
 
 def _forget(origins: dict[str, str], path: str) -> None:

@@ -2,124 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
-from typing import Annotated, Literal
+from collections.abc import Collection, Iterator, Mapping
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field, SerializerFunctionWrapHandler, model_serializer, model_validator
+from pydantic_core import PydanticKnownError
 
 from stemma import registry
-from stemma.schema.base import (
-    BelowOne,
-    Blame,
-    Conflict,
-    Count,
-    Depth,
-    KindName,
-    Natural,
-    Positive,
-    Settings,
-    Slot,
-    Width,
-    limit,
+from stemma.schema.base import BelowOne, Blame, Conflict, Depth, KindName, Settings, Slot, Width
+from stemma.schema.network_tables import (
+    Activation,
+    DecoderSettings,
+    EmbeddingSettings,
+    GeneratorSettings,
+    InitializationSettings,
+    MemorySettings,
+    NormSettings,
 )
-from stemma.schema.parts import FEATURES, AttentionSettings, BodySettings, PositionSettings
+from stemma.schema.parts import (
+    BODY_KEYS,
+    FEATURES,
+    AttentionSettings,
+    BodySettings,
+    InputSettings,
+    NetworkPart,
+    NoAttention,
+    PositionSettings,
+)
 
-Activation = Literal["gelu", "gelu_tanh", "relu", "tanh", "silu"]
-
-
-class EmbeddingSettings(Settings):
-    size_keys = ("width", "shrink")
-    structural_keys = ("query", "norm")
-
-    width: Width | None = None  # narrower than the network: a factorised table (ALBERT); None = the network's width
-    segments: Natural = 0  # how many segment vectors; 0 = none
-    tasks: Natural = 0  # how many task vectors; 0 = none (ERNIE 2.0)
-    scale: bool = False  # multiply by the square root of the width
-    norm: bool = False  # normalise the sum of token, segment and position
-    query: bool = False  # one more vector: a place whose token must not be seen (XLNet's second stream)
-    cutoffs: list[Count] = []  # a vocabulary sorted by frequency, parted here: rare words get narrower vectors
-    shrink: Count = 4  # each part's vectors are so many times narrower than the part's before
-    dropout: BelowOne | None = None  # of the sum; None = network.dropout
-    quiet: bool = False  # scores of tokens are divided by the square root of the width: a loud table (T5)
-
-    def conflicts(self) -> Iterator[Conflict]:
-        if self.cutoffs != sorted(set(self.cutoffs)):
-            yield (Blame("cutoffs", "must be in ascending order"),)
+MISSING: Any = object()
+TOKENS = "tokens"  # the input that every text has
 
 
-class NormSettings(Settings):
-    structural_keys = ("kind", "place")
-
-    kind: Annotated[str, KindName("norm")]  # scale: only the size is brought to 1, the mean is left alone (T5)
-    place: Literal["post", "pre"]
-    epsilon: Positive
-    weight: bool = True  # a factor for each number, learned
-    bias: bool = True  # and a constant; kind scale has none
-    first: bool = True  # false, with place = pre: none before the first attention, which reads the embedding's
-
-    def conflicts(self) -> Iterator[Conflict]:
-        if registry.get("norm", self.kind).settings.has_bias and self.bias and not self.weight:
-            yield (Blame("weight", "a norm without weights has no bias either: set network.norm.bias=false too"),
-                   Blame("bias", "needs network.norm.weight=true"))
-        if not self.first and self.place == "post":
-            yield (Blame("first", "is about norms before each sublayer: set network.norm.place=pre"),
-                   Blame("place", "with post, network.norm.first=false has no meaning"))
+def _there(value: Any) -> Any:
+    if value is MISSING:
+        raise PydanticKnownError("missing")
+    return value
 
 
-class InitializationSettings(Settings):
-    size_keys = ("spread",)
-    adjustable_keys = ("distribution",)  # how weights are drawn is asked only of those that are new
-
-    spread: Positive | None = None  # standard deviation, before anything is cut off; None = 1 / sqrt(width)
-    distribution: Literal["truncated_normal", "normal"] = "truncated_normal"  # truncated: nothing beyond two standard
-    #                                                                           deviations, as in BERT's code
-    residual: bool = False  # what is added to the residual starts smaller by the root of how many are added (GPT-2)
-    zero_output: bool = False  # the same start at zero: every block begins as the identity
-    by_input: bool = False  # each matrix by itself: 1 / sqrt(what enters it) (T5)
-    embedding: Positive | None = None  # of the embedding table; None = as everything else
-
-    def conflicts(self) -> Iterator[Conflict]:
-        if self.residual and self.zero_output:
-            yield (Blame("zero_output", "leaves nothing to scale: set network.initialization.residual=false"),
-                   Blame("residual", "has no effect with network.initialization.zero_output"))
-
-    def scale(self, width: int) -> float:
-        return self.spread if self.spread is not None else width**-0.5
-
-
-Places = Annotated[int, limit(lambda n: n >= 1, "must be 1 or more; remove=network.memory reads every segment by "
-                                                "itself")]
-
-
-class MemorySettings(Settings):
-    """What was read before stays in sight, without a gradient (Transformer-XL)."""
-
-    size_keys = ("length", "evaluation")
-
-    length: Places  # kept while training
-    evaluation: Places | None = None  # kept otherwise; None = as in training
-    start: Literal["empty", "zeros"] = "empty"  # what stands there before anything was read
-    same_length: bool = False  # nobody sees farther than the memory is long, wherever in the segment he stands
-
-
-class DecoderSettings(Settings):
-    """A second stack that writes, and looks at the first one's output. It shares the token embedding."""
-
-    size_keys = ("layers",)
-
-    layers: Depth
-
-
-class GeneratorSettings(Settings):
-    """A second, smaller network that fills in what is hidden, for the first to find out (ELECTRA). It reads by the
-    first one's embedding."""
-
-    size_keys = ("multiplier",)
-
-    multiplier: Annotated[float, limit(lambda x: 0 < x <= 1, "must be greater than 0 and at most 1")]  # of width,
-    #                                                                                     heads and feed-forward
-    layers: Depth | None = None  # None = as many as the network
-
+# Marks a key of [network] that must be stated only where a body needs it. Otherwise its default stands there, which
+# nothing reads, and which is not part of the recipe (BODY_KEYS), or which is what most bodies want (the others).
+IfNeeded = BeforeValidator(_there)
 
 class NetworkSettings(Settings):
     size_keys = ("layers", "width", "heads", "feedforward", "dropout", "inner_dropout", "output_dropout")
@@ -130,18 +53,20 @@ class NetworkSettings(Settings):
                     ("bias", "attention.bias"),
                     ("initialization.*", "embedding.scale", "embedding.quiet", "attention.scale"))
 
-    layers: Depth
+    layers: Annotated[Depth, IfNeeded] = 1
     width: Width
-    heads: Width
-    feedforward: Width
+    heads: Annotated[Width, IfNeeded] = 1
+    feedforward: Annotated[Width, IfNeeded] = 1
     dropout: BelowOne
     inner_dropout: BelowOne = 0.0  # between the two maps of the feed-forward layer
     output_dropout: BelowOne = 0.0  # of a stack's output, behind its last norm (T5, Transformer-XL, XLNet)
     activation: Activation
     bias: bool = True  # constants beside the feed-forward matrices, and in a head's own layer
     embedding: EmbeddingSettings = EmbeddingSettings()
-    position: Annotated[PositionSettings, Slot("position")]
-    attention: Annotated[AttentionSettings, Slot("attention")]
+    inputs: dict[str, Annotated[InputSettings, Slot("input")]] = {}  # read besides tokens, by name; left out if empty
+    position: Annotated[PositionSettings, Slot("position"), IfNeeded] = Field(
+        default_factory=lambda: registry.settings_of("position", {"kind": "none"}))
+    attention: Annotated[AttentionSettings, Slot("attention"), IfNeeded] = Field(default_factory=NoAttention)
     norm: NormSettings
     initialization: InitializationSettings
     memory: MemorySettings | None = None
@@ -153,10 +78,41 @@ class NetworkSettings(Settings):
     sharing: Literal["none", "all", "attention", "feedforward"] = "none"  # what all layers have in common (ALBERT)
     generator: GeneratorSettings | None = None
 
+    @model_validator(mode="before")
+    @classmethod
+    def _marked(cls, values: Any) -> Any:
+        """With a mark at every key that a body needs and nobody states."""
+        if not isinstance(values, Mapping):
+            return values
+        return {**values, **{key: MISSING for key in needed_keys(values) if key not in values}}
+
+    @model_serializer(mode="wrap")
+    def _stated(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Without the keys that no body needs, and without inputs where there are none."""
+        return {key: value for key, value in dump(self).items() if self.has(key) and (key != "inputs" or value)}
+
+    def has(self, key: str) -> bool:
+        return super().has(key) and (key not in BODY_KEYS or
+                                     any(key in part.body.needs for part in self.parts().values()))
+
+    def parts(self) -> dict[str, NetworkPart]:
+        """The parts by name, each behind the one that it attends to. The last one writes."""
+        made = {"encoder": NetworkPart("encoder", self.depth, self.layers)}
+        if self.decoder is not None:
+            own = self.decoder.depth
+            made["decoder"] = NetworkPart("decoder", self.depth if own is None else own, self.decoder.layers,
+                                          attends_to="encoder", key="depth" if own is None else "decoder.depth")
+        return made
+
+    @property
+    def one_block(self) -> NetworkPart | None:
+        """The first part that has one block for all its layers, if any has."""
+        return next((part for part in self.parts().values() if part.body.one_block), None)
+
     @property
     def all_layers(self) -> int:
-        """Of the encoder and a decoder; the embedding is none."""
-        return self.layers + (self.decoder.layers if self.decoder is not None else 0)
+        """Of all parts; the embedding is none."""
+        return sum(part.layers for part in self.parts().values())
 
     @property
     def longest(self) -> int | None:
@@ -176,13 +132,14 @@ class NetworkSettings(Settings):
                                        "generator": None})
 
     def conflicts(self) -> Iterator[Conflict]:
-        if self.attention.head_width is None and self.width % self.heads:
+        if self.has("heads") and self.attention.head_width is None and self.width % self.heads:
             divisors = [n for n in range(1, self.width + 1) if self.width % n == 0]
             heads = min(divisors, key=lambda n: (abs(n - self.heads), -n))
             width = max(round(self.width / self.heads), 1) * self.heads
             yield (Blame("heads", f"width {self.width} is not divisible by {self.heads} (try {heads})"),
                    Blame("width", f"is not divisible by {self.heads} heads (try {width})"))
-        relative, one_block = self.position.relative, self.depth.one_block
+        relative, one_block = self.position.relative, self.one_block
+        yield from self._unread()
         yield from self._unsupported()
         if self.memory is not None and not relative:
             yield (Blame("memory", "needs network.position.kind=relative_xl: places of the past have no number"),
@@ -190,8 +147,10 @@ class NetworkSettings(Settings):
         if self.attention.segments and not relative:
             yield (Blame("attention.segments", "needs network.position.kind=relative_xl"),
                    Blame("position.kind", "with network.attention.segments only relative_xl will do"))
-        if self.depth.adds_positions and self.position.needs:
-            yield (Blame("depth.kind", "recurrent depth adds places at every step: it needs sinusoidal positions"),
+        adding = next((part for part in self.parts().values() if part.body.adds_positions), None)
+        if adding is not None and self.position.needs:
+            yield (Blame(f"{adding.key}.kind", "recurrent depth adds places at every step: it needs sinusoidal "
+                                               "positions"),
                    Blame("position.kind", "with recurrent depth only sinusoidal will do"))
         if "rotation" in self.position.needs:
             yield from self._unpaired()
@@ -204,32 +163,59 @@ class NetworkSettings(Settings):
             yield from self._beside_generator()
         if one_block and self.sharing != "none":
             yield (Blame("sharing", "recurrent depth has one block for all its steps already"),
-                   Blame("depth.kind", "recurrent depth shares all there is; leave network.sharing out"))
+                   Blame(f"{one_block.key}.kind", "recurrent depth shares all there is; leave network.sharing out"))
         if one_block and any(self.attention.windows):
             yield (Blame("attention.windows", "are taken in turn by layers, and recurrent depth has one layer"),)
         if one_block and self.embedding.query:
             yield (Blame("embedding.query", "a second stream is not supported with recurrent depth"),
-                   Blame("depth.kind", "recurrent depth does not support a second stream (network.embedding.query)"))
+                   Blame(f"{one_block.key}.kind", "recurrent depth does not support a second stream "
+                                                  "(network.embedding.query)"))
+        if self.embedding.fusion is not None and not self.inputs:
+            yield (Blame("embedding.fusion", "there is nothing to combine tokens with: add [network.inputs.NAME]"),)
+        for name in self.inputs:
+            if not name.isidentifier() or name == TOKENS:
+                yield (Blame(f"inputs.{name}", f"an input is named by letters, digits and _, and not {TOKENS}"),)
         if self.embedding.cutoffs and self.embedding.width is not None:
             yield (Blame("embedding.cutoffs", "already say how wide each part is; leave network.embedding.width out"),
                    Blame("embedding.width", "does not combine with network.embedding.cutoffs"))
 
+    def _unread(self) -> Iterator[Conflict]:
+        """Keys that are stated although no body of this network has anything to do with them."""
+        for key in (key for key in BODY_KEYS if key in self.model_fields_set and not self.has(key)):
+            yield (Blame(key, f"means nothing to a body of kind {self.depth.kind}: remove=network.{key}"),)
+
     def _unsupported(self) -> Iterator[Conflict]:
-        """What this kind of attention cannot do and another part of the network asks for."""
+        """What attention of this kind, or a body without attention, cannot do and another key asks for."""
         asking = {"position.kind": self.position.needs, "memory": {"memory"} if self.memory is not None else set(),
                   "attention.windows": {"windows"} if any(self.attention.windows) else set(),
                   "attention.segments": {"relative"} if self.attention.segments else set(),
-                  "embedding.query": {"masks"} if self.embedding.query else set(),
-                  "decoder": {"causal", "cache"} if self.decoder is not None else set()}
+                  "embedding.query": {"masks"} if self.embedding.query else set()}
         for key, features in asking.items():
             yield from self.lacking(features, f"network.{key}", key)
+        if self.decoder is not None:
+            yield from self.lacking({"causal", "cache"}, "network.decoder", "decoder", "decoder")
+        for part in self.parts().values():
+            if part.attends_to is not None and not part.body.cross_attends:
+                what = f"a body of kind {part.body.kind} cannot attend to the {part.attends_to}'s output"
+                yield (Blame(f"{part.key}.kind", f"{what}: set network.{part.name}.depth.kind=stacked"),
+                       Blame(part.name, f"{what}: set network.{part.name}.depth.kind=stacked"))
 
-    def lacking(self, features: Collection[str], whose: str, key: str = "") -> Iterator[Conflict]:
-        """A conflict for each feature that `whose` key needs and attention of this kind does not have."""
-        for feature in sorted(set(features) - self.attention.supports):
-            what = f"attention of kind {self.attention.kind} {FEATURES[feature]}"
-            yield (Blame("attention.kind", f"{what}, which {whose} needs"),
-                   *((Blame(key, f"{what}: choose another network.attention.kind"),) if key else ()))
+    def lacking(self, features: Collection[str], whose: str, key: str = "",
+                part: str = "encoder") -> Iterator[Conflict]:
+        """A conflict for each feature that `whose` key needs of a part, and its attention, or a body that has none,
+        lacks."""
+        chosen = self.parts()[part]
+        owner, kind = ("attention.kind", f"attention of kind {self.attention.kind}") if chosen.body.attends else \
+            (f"{chosen.key}.kind", f"a body of kind {chosen.body.kind}")
+        for feature in sorted(set(features) - self.supported(part)):
+            what = f"{kind} {FEATURES[feature]}"
+            yield (Blame(owner, f"{what}, which {whose} needs"),
+                   *((Blame(key, f"{what}: choose another network.{owner}"),) if key else ()))
+
+    def supported(self, part: str = "encoder") -> frozenset[str]:
+        """What a part can do, of FEATURES."""
+        body = self.parts()[part].body
+        return self.attention.supports if body.attends else body.supports
 
     def _unpaired(self) -> Iterator[Conflict]:
         """Rotary positions turn pairs of numbers."""
@@ -255,7 +241,7 @@ class NetworkSettings(Settings):
 
     def _alone(self) -> Iterator[Conflict]:
         """What a network with a decoder cannot have."""
-        present = {"memory": self.memory is not None, "depth.kind": self.depth.one_block,
+        present = {"memory": self.memory is not None, "inputs": bool(self.inputs),
                    "position.kind": self.position.relative, "embedding.query": self.embedding.query,
                    "embedding.tasks": self.embedding.tasks > 0,
                    "embedding.cutoffs": bool(self.embedding.cutoffs), "attention.windows": any(self.attention.windows),
@@ -264,3 +250,21 @@ class NetworkSettings(Settings):
             if there:
                 yield (Blame(key, "is not supported beside a decoder (or remove=network.decoder)"),
                        Blame("decoder", f"is not supported beside network.{key}"))
+
+
+def needed_keys(values: Mapping[str, Any]) -> set[str]:
+    """The keys of a [network], not checked yet, that its bodies need; of a kind that nobody knows, those of most."""
+    decoder = values.get("decoder")
+    stated = [values.get("depth", {"kind": "stacked"}), decoder.get("depth") if isinstance(decoder, Mapping) else None]
+    needed: set[str] = set()
+    for body in (body for body in stated if body is not None):
+        kind = body.get("kind") if isinstance(body, Mapping) else None
+        found = registry.find("body", kind) if isinstance(kind, str) else None
+        needed |= body.needs if isinstance(body, BodySettings) else \
+            BodySettings.needs if found is None else found.settings.needs
+    return needed
+
+
+def unread_keys(values: Mapping[str, Any]) -> set[str]:
+    """The keys of a [network], not checked yet, that mean nothing to its bodies."""
+    return set(BODY_KEYS) - needed_keys(values)

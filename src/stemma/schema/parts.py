@@ -3,9 +3,13 @@ their settings. Networks, recipes and the command line ask these and keep no lis
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from stemma.schema.base import BelowOne, Settings, Width, at_most_all, limit
+
+if TYPE_CHECKING:
+    import numpy as np
 
 # What attention may be asked for, and how a sentence says that a kind cannot do it.
 FEATURES = {
@@ -68,6 +72,28 @@ class AttentionSettings(Settings):
     adjustable_keys: ClassVar[tuple[str, ...]] = ("dropout", "output_dropout")
 
 
+class InputSettings(Settings):
+    """What a network reads of each position besides its token: [network.inputs.NAME]."""
+
+    kind: str
+
+    structural_keys: ClassVar[tuple[str, ...]] = ("kind",)
+
+    def from_draft(self, name: str, draft: Any) -> np.ndarray:
+        """(rows, length, ...) of a Draft that all objectives have edited; it must not tell what they hid."""
+        raise NotImplementedError
+
+    def lacks(self, name: str, corpus: Any) -> str | None:
+        """What a corpus does not have for it; None: nothing is missing."""
+        return None
+
+
+class FusionKind(Settings):
+    """What is known of a way to combine inputs; `network.embedding.fusion` names the kind, and it has no keys."""
+
+    kind: str
+
+
 class FeedForwardKind(Settings):
     """What is known of a kind of feed-forward layer; `network.transition` names the kind, and it has no keys."""
 
@@ -85,11 +111,43 @@ class NormKind(Settings):
     has_bias: ClassVar[bool] = True
 
 
+class NoAttention(AttentionSettings):
+    """What stands for [network.attention] where no body attends."""
+
+    kind: Literal["none"] = "none"
+    dropout: BelowOne = 0.0
+
+
+# Keys of [network] that bodies are made by. One that no body of a network needs is not part of its recipe.
+BODY_KEYS = ("layers", "heads", "feedforward", "attention")
+
+
 class BodySettings(Settings):
-    """How layers follow one another: [network.depth]."""
+    """What turns the embedded input of a part into hidden states: [network.depth], [network.decoder.depth]."""
 
     kind: str
 
     structural_keys: ClassVar[tuple[str, ...]] = ("kind",)
+    needs: ClassVar[frozenset[str]] = frozenset((*BODY_KEYS, "position"))  # keys of [network] that must be stated
+    supports: ClassVar[frozenset[str]] = frozenset()  # of FEATURES; of a body with attention, its attention says it
+    causal_only: ClassVar[bool] = False  # it reads from left to right, whatever an objective wants to look at
+    cross_attends: ClassVar[bool] = False  # can attend to another part's output, as a decoder does
+    has_blocks: ClassVar[bool] = False  # one block for each layer, stored as blocks.0, blocks.1, ...
     one_block: ClassVar[bool] = False  # all layers are one: what treats layers differently has no meaning
     adds_positions: ClassVar[bool] = False  # itself: the embedding does not
+
+    @property
+    def attends(self) -> bool:
+        """Whether it is made with [network.attention]."""
+        return "attention" in self.needs
+
+
+@dataclass(frozen=True)
+class NetworkPart:
+    """One part of a network: a body with an input of its own."""
+
+    name: str
+    body: BodySettings
+    layers: int
+    attends_to: str | None = None  # the part whose output it attends to, which comes before it
+    key: str = "depth"  # where [network] states its body

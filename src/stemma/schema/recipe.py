@@ -82,6 +82,11 @@ class RecipeSettings(Settings):
             needs = {"full": set(), "causal": {"causal"}}.get(task.visibility, {"masks"})
             yield from (tuple(Blame(f"network.{blame.key}", blame.message) for blame in conflict)
                         for conflict in self.network.lacking(needs, f"objective.{name}"))
+            body = self.network.depth
+            if body.causal_only and task.visibility != "causal":
+                what = f"a body of kind {body.kind} reads from left to right only"
+                yield (Blame("network.depth.kind", f"{what}, and objective.{name} looks at both sides"),
+                       Blame(f"objective.{name}", f"looks at both sides, and {what}: set another network.depth.kind"))
         yield from self._generator_conflicts()
         yield from self._mask_conflicts()
         for name, task in self.objective.items():
@@ -125,7 +130,7 @@ class RecipeSettings(Settings):
         network, training = self.network, self.training
         layers = network.all_layers
         frozen = layers + 1 if training.frozen == "all" else training.frozen
-        one = f"network.depth.kind = {network.depth.kind}" if network.depth.one_block else \
+        one = f"network.{network.one_block.key}.kind = {network.one_block.body.kind}" if network.one_block else \
             f"network.sharing = {network.sharing}" if network.sharing != "none" else None
         asked = {"layer_decay": training.layer_decay is not None, "frozen": frozen > 1 and training.frozen != "all",
                  "unfreeze": training.unfreeze is not None, "fresh": training.fresh > 0}

@@ -20,11 +20,19 @@ Part = Annotated[float, base.limit(lambda x: 0 < x <= 1, "must be greater than 0
 MeanSpan = Annotated[float, base.limit(lambda x: x >= 1, "must be 1 or more: a span hides at least one token")]
 
 
+class Gap(NamedTuple):
+    """How a decoder that was pre-trained to fill gaps is asked to go on with a text: by a gap behind it."""
+
+    role: str  # the special token that stands for what is missing, in the source
+    repeats: bool = False  # the whole text is written, beginning with what was given; otherwise the token and the rest
+
+
 class Writing(NamedTuple):
     """How a model that has learned an objective writes (`generation/ways.py`)."""
 
     way: Way
     paired: bool = False  # it is given A of a pair, and writes B
+    gap: Gap | None = None  # what asks for the rest of a text; None: nothing but the text
 
 
 class ObjectiveSettings(Settings):

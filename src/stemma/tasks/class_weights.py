@@ -6,15 +6,15 @@ import math
 from collections.abc import Sequence
 
 from stemma.errors import UserError
+from stemma.tasks.kinds import head_task
 
 BALANCED = "balanced"
-WEIGHED = ("classify", "pair", "tag")  # kinds of tasks that have classes
 
 
 def class_weights(stated: str, kind: str, labels: Sequence[str], counts: Sequence[int]) -> list[float]:
     """`balanced`, or a number for each class in the order of the labels. Balanced, all classes weigh the same together:
     n / (classes * count), as scikit-learn has it; a class that does not occur counts as an ordinary one."""
-    if kind not in WEIGHED:
+    if not head_task(kind).has_classes:
         raise UserError(f"--class-weights goes with classes, and {kind} has none; leave it out.")
     if stated == BALANCED:
         present = sum(count > 0 for count in counts)

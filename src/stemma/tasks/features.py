@@ -4,27 +4,31 @@ from __future__ import annotations
 
 from typing import Any
 
+from stemma.corpus.sides import DECODER, ENCODER
 from stemma.errors import UserError, did_you_mean
 from stemma.network.features import FeatureHead
 from stemma.schema.network import NetworkSettings
+from stemma.tasks.kinds import example_kinds, head_task
 
 LAYERS = ("all", "last4", "concat4", "last", "before-last", "embedding")  # those of BERT's table 7
-KINDS = ("classify", "pair", "tag")
 # What reads the features starts from nothing, and bears a higher rate than a network that is only to be adapted.
 CHANGES: dict[str, Any] = {"training.frozen": "all", "training.learning_rate": 1e-3}
 
 
-def feature_head(network: NetworkSettings, kind: str, classes: int, layers: str) -> FeatureHead:
+def feature_head(network: NetworkSettings, kind: str, classes: int, layers: str, stack: str = ENCODER) -> FeatureHead:
     """The head for a task of this kind; refuses what cannot be."""
-    if kind not in KINDS:
-        raise UserError(f"--features is for {', '.join(KINDS)}, not for {kind}; leave it out.")
+    read = head_task(kind).features
+    if read is None:
+        able = [name for name in example_kinds() if head_task(name).features]
+        raise UserError(f"--features is for {', '.join(able)}, not for {kind}; leave it out.")
     if layers not in LAYERS:
         raise UserError(f'--layers is "{layers}"; choose {", ".join(LAYERS[:-1])} or {LAYERS[-1]}.'
                         f'{did_you_mean(layers, LAYERS)}')
     if network.depth.one_block:
         raise UserError("--features mixes layers, and a network of recurrent depth has a single one; leave it out.")
-    few = min(4, network.layers)
-    counts = {"all": network.layers + 1, "last4": few, "concat4": few}
-    above = {"before-last": 1, "embedding": network.layers}
-    return FeatureHead(classes, counts.get(layers, 1), each=kind == "tag", above=above.get(layers, 0),
+    height = network.decoder.layers if stack == DECODER and network.decoder is not None else network.layers
+    few = min(4, height)
+    counts = {"all": height + 1, "last4": few, "concat4": few}
+    above = {"before-last": 1, "embedding": height}
+    return FeatureHead(classes, counts.get(layers, 1), each=read == "token", above=above.get(layers, 0),
                        joined=layers == "concat4")

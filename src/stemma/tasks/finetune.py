@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +17,13 @@ from stemma.files import refuse_non_empty
 from stemma.lineage import Recipe
 from stemma.schema.recipe import RecipeSettings
 from stemma.schema.training import TrainingSettings
+from stemma.tasks.facts import SEVERAL, Facts
+from stemma.tasks.kinds import task_kind
 from stemma.training import pretrain
 from stemma.training.budget import Budget
 from stemma.training.callbacks import takes_callbacks
 from stemma.training.run import read_run
+from stemma.training.working import finished, working
 
 PIPELINE = "pipeline.toml"  # the plan of several runs below one folder
 ORIGIN = "fine-tuning"  # who set the values that a fine-tune brings
@@ -36,14 +38,21 @@ def resume(out: str | Path, *, device: str | None = None, callbacks: Sequence[An
     """Go on with any run that was interrupted: a pre-training, a fine-tune up to its scores, or a whole pipeline; on
     the device where it was, unless another one is asked for."""
     if (Path(out) / PIPELINE).is_file():
-        return import_module("stemma.tasks.pipeline.pipeline").resume(out, show=show, notice=notice)
+        from stemma.tasks.pipeline.pipeline import resume as resume_pipeline
+
+        return resume_pipeline(out, show=show, notice=notice)
     _, plan = read_run(Path(out))
     if plan.task is None:
         return pretrain.resume(out, show=show, notice=notice)
-    if plan.task["kind"] == "seq2seq":
-        return import_module("stemma.tasks.seq2seq").resume(Path(out), show, notice)
-    module = "multitask" if plan.task["kind"] == "multitask" else "trials" if "trials" in plan.task else "learning"
-    return pretrain.resume(out, show=show, notice=notice, work=import_module(f"stemma.tasks.{module}").work)
+    kind = Facts.of(plan).kind
+    if kind != SEVERAL:
+        return task_kind(kind).resume(Path(out), plan, show, notice)
+    from stemma.tasks.multitask import work
+
+    if (known := finished(Path(out), notice)) is not None:
+        return known
+    with working(Path(out)):
+        return work(Path(out), show, notice)
 
 
 def with_choices(recipe: Recipe, changes: Sequence[str]) -> tuple[Recipe, list[str]]:

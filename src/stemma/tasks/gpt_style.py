@@ -25,12 +25,12 @@ from stemma.network.streams import Hidden
 from stemma.network.vocabulary_loss import vocabulary_loss
 from stemma.objectives.batch import Batch, Target
 from stemma.tasks.data.examples import Example, TextExample
+from stemma.tasks.kinds import example_kinds, head_task
 from stemma.tasks.learner import Item, Learner
 from stemma.text.roles import HUGGING_FACE
 from stemma.text.tokenizer import Tokenizer
 
 STYLES = ("gpt", "plain")
-KINDS = ("classify", "pair", "regress", "choice", "rank")  # for which the paper says how
 TOKENS = {"begin": "_start_", "separator": "_delimiter_", "start": "_classify_"}  # the authors' spellings, by role
 SINGLE, PAIR = "begin A start", "begin A separator B start"
 COMPARED = ("mrpc", "qqp", "stsb", "lcqmc", "bq")  # data sets of texts that have no order
@@ -48,9 +48,10 @@ def is_asked(model: Model, kind: str, style: str | None) -> bool:
     plain = not (network.embedding.cutoffs or network.embedding.width or network.embedding.quiet)
     in_the_way += [] if plain else ["does not guess tokens by a plain table of them"]
     if style is None:
-        return model.recipe.settings.finetuning.style == "gpt" and kind in KINDS and not in_the_way
-    if style == "gpt" and kind not in KINDS:
-        raise UserError(f"--style gpt is for {', '.join(KINDS)}, not for {kind}; leave it out.")
+        return model.recipe.settings.finetuning.style == "gpt" and head_task(kind).in_gpt_style and not in_the_way
+    if style == "gpt" and not head_task(kind).in_gpt_style:
+        able = [name for name in example_kinds() if head_task(name).in_gpt_style]
+        raise UserError(f"--style gpt is for {', '.join(able)}, not for {kind}; leave it out.")
     if style == "gpt" and in_the_way:
         raise UserError(f"--style gpt is for language models like GPT, and this {model.recipe.title} model "
                         f"{in_the_way[0]}; leave it out.")

@@ -14,9 +14,10 @@ from stemma.exchange.model import Model
 from stemma.progress import stage
 from stemma.tasks.batches import reading_batches
 from stemma.tasks.data.examples import Example
+from stemma.tasks.kinds import head_task
 from stemma.tasks.learner import Item, Learner
-from stemma.tasks.metrics import METRICS
-from stemma.tasks.scoring import best_silence, is_known, measure, settle
+from stemma.tasks.metrics import metrics_of
+from stemma.tasks.scoring import measure
 from stemma.training.selection import Judge
 
 
@@ -38,7 +39,7 @@ def judge_of(model: Model, cards: Mapping[str, Card], learners: Mapping[str, Lea
              examples: Mapping[str, Mapping[str, Sequence[Example]]]) -> Judge | None:
     """Says how good the model is on the dev sets, by the metric of each task that decides, and their mean where there
     are several tasks. None where no answer is known."""
-    known = {name: [example for example in examples[name]["dev"] if is_known(example)] for name in cards}
+    known = {name: [example for example in examples[name]["dev"] if example.is_known] for name in cards}
     if not all(known.values()):
         return None
 
@@ -47,8 +48,8 @@ def judge_of(model: Model, cards: Mapping[str, Card], learners: Mapping[str, Lea
         for name, card in cards.items():
             items = learners[name].items(known[name])
             predictions = learners[name].decide(items, answers_of(model, learners[name], items), known[name])
-            if card.values.get("silence"):
-                predictions = settle(predictions, best_silence(card, known[name], predictions))
+            kind = head_task(card.kind)
+            predictions = kind.settled(kind.tuned(card, known[name], predictions), predictions)
             worths.append(worth(card, measure(card, known[name], predictions)))
         return float(np.mean(worths))
 
@@ -58,7 +59,7 @@ def judge_of(model: Model, cards: Mapping[str, Card], learners: Mapping[str, Lea
 def worth(card: Card, metrics: Mapping[str, Any]) -> float:
     """What decides, such that higher is better and a perfect score is 1; a metric that is not defined (a correlation
     with what never changes) is worth less than any other."""
-    metric = METRICS[card.kind][card.metrics[0]]
+    metric = metrics_of(card.kind)[card.metrics[0]]
     value = float(metrics[metric.name])
     if math.isnan(value):
         return -math.inf

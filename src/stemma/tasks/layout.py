@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from stemma.errors import UserError
-from stemma.schema.corpus import Slot, parse_template
+from stemma.schema.corpus import TEXTS, Slot, parse_template
 from stemma.text.tokenizer import Tokenizer
 
 LEAST = 8  # tokens of text that a row must hold
@@ -22,19 +22,21 @@ class Row:
 
 
 class RowLayout:
-    """`single` and `pair` name the places of one text and of two: "start A separator B:1 separator:1"."""
+    """`single` and `pair` name the positions of one text and of two: "start A separator B:1 separator:1"; `more` those
+    of three texts, of four and so on."""
 
-    def __init__(self, tokenizer: Tokenizer, single: str, pair: str, longest: int):
+    def __init__(self, tokenizer: Tokenizer, single: str, pair: str, longest: int, more: Sequence[str] = ()):
         self.tokenizer, self.longest = tokenizer, longest
-        self._slots = {1: parse_template(single), 2: parse_template(pair)}
+        self._slots = {texts: parse_template(template) for texts, template in enumerate((single, pair, *more), 1)}
         self.cut = 0  # rows so far that lost some of their text
-        if self.room(2) < LEAST:
+        least = min(map(self.room, self._slots))
+        if self.room(2) < LEAST or least < LEAST:
             raise UserError(f"rows of {longest} tokens leave no room for text beside the special tokens; set "
-                            f"corpus.sequence_length to {longest - self.room(2) + LEAST} or more.")
+                            f"corpus.sequence_length to {longest - least + LEAST} or more.")
 
     def room(self, texts: int) -> int:
         """How many tokens of so many texts fit a row."""
-        return self.longest - sum(slot.name not in "AB" for slot in self._slots[texts])
+        return self.longest - sum(not slot.is_text for slot in self._slots[texts])
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """The bare tokens of each text."""
@@ -46,39 +48,44 @@ class RowLayout:
                 for encoding in self.tokenizer.encode_batch(list(texts), special=False)]
 
     def rows(self, examples: Sequence[tuple[str, ...]]) -> list[Row]:
-        """A row for each example of one text or two."""
+        """A row for each example of one text or more."""
         encoded = iter(self.encode([text for texts in examples for text in texts]))
         return [self.row([next(encoded) for _ in texts]) for texts in examples]
 
     def row(self, parts: Sequence[Sequence[int]]) -> Row:
-        """The texts' tokens between special ones; what is too long is cut from its end, the longer text first."""
+        """The texts' tokens between special ones; what is too long is cut from its end, the longest text first."""
         parts = self.fit(parts)
         ids: list[int] = []
         segments: list[int] = []
         where = []
         for slot in self._slots[len(parts)]:
             tokens = self._tokens(slot, parts)
-            if slot.name in ("A", "B"):
+            if slot.is_text:
                 where.append((len(ids), len(tokens)))
             ids += tokens
             segments += [slot.segment] * len(tokens)
         return Row(np.array(ids, np.int64), np.array(segments, np.int64), tuple(where))
 
     def fit(self, parts: Sequence[Sequence[int]]) -> list[Sequence[int]]:
-        room = self.room(len(parts))
-        excess = sum(map(len, parts)) - room
-        if excess <= 0:
+        """A token at a time is cut from the end of the longest text, of equally long ones from the last. So all that
+        are longer than some length are cut to it, and the first of them keep one token more while there is room."""
+        room, lengths = self.room(len(parts)), [len(part) for part in parts]
+        if sum(lengths) <= room:
             return list(parts)
         self.cut += 1
-        if len(parts) == 1:
-            return [parts[0][:room]]
-        first, second = map(len, parts)
-        level = min(excess, abs(first - second))  # cut from the longer one alone, until they are level
-        rest = excess - level
-        for_first = first - (level if first > second else 0) - rest // 2
-        return [parts[0][:for_first], parts[1][:room - for_first]]
+        level, kept = 0, 0
+        for number, length in enumerate(sorted(lengths)):  # the shorter ones stay whole
+            level = (room - kept) // (len(lengths) - number)
+            if length > level:
+                break
+            kept += length
+        left = room - sum(min(length, level) for length in lengths)
+        made = []
+        for part in parts:
+            more = 1 if left > 0 and len(part) > level else 0
+            left -= more
+            made.append(part[:level + more])
+        return made
 
     def _tokens(self, slot: Slot, parts: Sequence[Sequence[int]]) -> list[int]:
-        if slot.name == "A":
-            return list(parts[0])
-        return list(parts[1]) if slot.name == "B" else [self.tokenizer.role(slot.name)]
+        return list(parts[TEXTS.index(slot.name)]) if slot.is_text else [self.tokenizer.role(slot.name)]

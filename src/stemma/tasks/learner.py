@@ -44,6 +44,7 @@ class Learner(ABC):
     """One task. Its head's weights stand in the network under its name."""
 
     guesses_tokens = False
+    stack = ENCODER  # whose output its head reads
 
     def __init__(self, name: str, layout: RowLayout, weight: float = 1.0):
         self.name, self.layout, self.weight = name, layout, weight
@@ -98,7 +99,8 @@ class Learner(ABC):
         used = torch.arange(longest) < lengths[:, None]
         network = model.recipe.settings.network
         parted = network.embedding.segments > 1 or network.attention.segments
-        stream = model.inputs_of(ids, used, segments if parted else None)
-        stream = replace(stream, wanted=self.wanted(lengths, longest), keep=0, skips_filling=True)
-        return Batch({ENCODER: stream}, *self.targets(items, longest), int(lengths.sum()), len(rows), lengths=lengths,
+        streams = model.answering_streams(ids, used, segments if parted else None, self.stack)
+        streams[ENCODER] = replace(streams[ENCODER], keep=0, skips_filling=True)
+        streams[self.stack] = replace(streams[self.stack], wanted=self.wanted(lengths, longest))
+        return Batch(streams, *self.targets(items, longest), int(lengths.sum()), len(rows), lengths=lengths,
                      together=len(items[0].rows))

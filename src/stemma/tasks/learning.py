@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,12 +25,14 @@ from stemma.network.network import Network
 from stemma.stored import is_listed, store, store_object
 from stemma.stored import read_lines as stored_lines
 from stemma.tasks.batches import Lesson, Lessons
-from stemma.tasks.data.examples import Answer, ChoiceExample, Example, QuestionExample, TaggedExample, TextExample
+from stemma.tasks.data.examples import Example
+from stemma.tasks.facts import SEVERAL, HeadFacts
 from stemma.tasks.judging import answers_of, judge_of
+from stemma.tasks.kinds import head_task
 from stemma.tasks.layout import RowLayout
 from stemma.tasks.learner import Learner
 from stemma.tasks.learners import build_learner
-from stemma.tasks.scoring import best_silence, is_known, measure, settle
+from stemma.tasks.scoring import measure
 from stemma.text.tokenizer import Tokenizer
 from stemma.training.checkpoints import latest_checkpoint
 from stemma.training.loop import Loop
@@ -39,8 +41,6 @@ from stemma.training.transplant import transplant
 
 SETS = ("train", "dev", "test")
 TOKENIZER = "tokenizer"
-SEVERAL = "multitask"  # the kind of a run that has more than one task, or could have
-SHAPES: dict[str, type] = {"choice": ChoiceExample, "qa": QuestionExample, "tag": TaggedExample}  # others: TextExample
 Notice = Callable[[str], None]
 
 
@@ -54,17 +54,16 @@ def work(run: Path, show: bool, notice: Notice) -> dict[str, Any]:
 def learn(run: Path, show: bool, notice: Notice) -> dict[str, Any]:
     """Train, score and save."""
     wanted, plan = read_run(run)
-    assert plan.task is not None
-    tokenizer = Tokenizer.load(run / TOKENIZER)
-    cards = {name: Card.from_json(card) for name, card in plan.task["cards"].items()}
+    facts = HeadFacts.of(plan)
+    tokenizer, cards = Tokenizer.load(run / TOKENIZER), facts.read_cards()
     torch.manual_seed(plan.seed)
-    network = Network(wanted.settings.network, plan.task["vocabulary"], heads_of(cards))
+    network = Network(wanted.settings.network, facts.vocabulary, heads_of(cards))
     if latest_checkpoint(run) is None:
         start_from(plan.start or "", network, cards, wanted.settings.training.fresh)
     model = Model(wanted, tokenizer, network, cards=cards)
     learners = {name: build_learner(card, layout_of(card, tokenizer), plan.seed) for name, card in cards.items()}
     examples = {name: {part: read_lines(run, part, card) for part in SETS} for name, card in cards.items()}
-    lessons = [lesson_of(learners[name], examples[name], plan.task["batch_size"]) for name, card in cards.items()]
+    lessons = [lesson_of(learners[name], examples[name], facts.batch_size) for name, card in cards.items()]
     supply = Lessons(model, lessons, plan.seed, max(card.longest for card in cards.values()))
     loop = Loop(run, wanted, supply, network, plan.budget, plan.seed, notice, plan.tensorboard, show,
                 judge_of(model, cards, learners, examples))
@@ -72,13 +71,13 @@ def learn(run: Path, show: bool, notice: Notice) -> dict[str, Any]:
         notice(f"{wanted.label} · {network.parameter_count() / 1e6:.1f} M parameters · "
                f"{counted(sum(len(lesson.train) for lesson in lessons), 'example')} · "
                f"{str(loop.precision).removeprefix('torch.')} on {counted(loop.threads, 'core')}")
-    result = {"run": str(run), "task": plan.task["kind"], "model": plan.start, **loop.train()}
+    result = {"run": str(run), "task": facts.kind, "model": plan.start, **loop.train()}
     network.eval()
     metrics: dict[str, Any] = {}
     for name, card in cards.items():
         found = scored(run, model, card, learners[name], examples[name])
         for part, values in found.items():
-            if plan.task["kind"] == SEVERAL:
+            if facts.kind == SEVERAL:
                 metrics.setdefault(part, {"tasks": {}})["tasks"][name] = values
             else:
                 metrics[part] = values
@@ -94,7 +93,7 @@ def heads_of(cards: Mapping[str, Card]) -> dict[str, Any]:
 
 
 def layout_of(card: Card, tokenizer: Tokenizer) -> RowLayout:
-    return RowLayout(tokenizer, card.single, card.pair, card.longest)
+    return RowLayout(tokenizer, card.single, card.pair, card.longest, card.more)
 
 
 def start_from(where: str, network: Network, cards: Mapping[str, Card], fresh: int = 0) -> None:
@@ -122,26 +121,17 @@ def lesson_of(learner: Learner, examples: Mapping[str, Sequence[Example]], batch
 def scored(run: Path, model: Model, card: Card, learner: Learner,
            examples: Mapping[str, Sequence[Example]]) -> dict[str, dict[str, Any]]:
     """Metrics by set; the predictions go beside their examples."""
-    found = {}
+    kind, found = head_task(card.kind), {}
     for part in ("dev", "test"):
         if not examples[part]:
             continue
         predictions = predict(model, learner, examples[part])
-        if part == "dev" and card.values.get("silence") and any(map(is_known, examples[part])):
-            card = with_threshold(model, card, best_silence(card, examples[part], predictions))
-        if card.kind == "qa" and "threshold" in card.values:
-            predictions = settle(predictions, card.values["threshold"])
-        write_lines(run / file_of(part, card), [stored(example) | {"prediction": prediction}
-                                                for example, prediction in zip(examples[part], predictions,
-                                                                               strict=True)])
+        if part == "dev" and any(example.is_known for example in examples[part]):
+            card = model.cards[card.name] = replace(card, values=kind.tuned(card, examples[part], predictions))
+        predictions = kind.settled(card.values, predictions)
+        write_lines(run / file_of(part, card), predicted_lines(card, examples[part], predictions))
         found[part] = measure(card, examples[part], predictions)
     return found
-
-
-def with_threshold(model: Model, card: Card, threshold: float) -> Card:
-    """The card of a model that now knows when to say nothing."""
-    model.cards[card.name] = replace(card, values={**card.values, "threshold": threshold})
-    return model.cards[card.name]
 
 
 def predict(model: Model, learner: Learner, examples: Sequence[Example]) -> list[Any]:
@@ -157,16 +147,14 @@ def file_of(part: str, card: Card) -> str:
     return f"{part}.jsonl" if card.name == "task" else f"{part}-{card.name}.jsonl"
 
 
-def stored(example: Example) -> dict[str, Any]:
-    return asdict(example)
+def stored_example(card: Card, example: Example) -> dict[str, Any]:
+    return head_task(card.kind).store(example)
 
 
-def restored(kind: str, line: dict[str, Any]) -> Example:
-    line = {key: tuple(value) if isinstance(value, list) else value for key, value in line.items()
-            if key != "prediction"}
-    if kind == "qa":
-        line["answers"] = tuple(Answer(**answer) for answer in line["answers"])
-    return SHAPES.get(kind, TextExample)(**line)
+def predicted_lines(card: Card, examples: Sequence[Example], predictions: Sequence[Any]) -> list[dict[str, Any]]:
+    """Examples as they are stored, each with what was predicted."""
+    return [stored_example(card, example) | {"prediction": said}
+            for example, said in zip(examples, predictions, strict=True)]
 
 
 def write_lines(file: Path, lines: Sequence[dict[str, Any]]) -> None:
@@ -178,5 +166,6 @@ def read_lines(run: Path, part: str, card: Card) -> list[Example]:
     advice = "bring it back, or start the fine-tune again in another folder."
     if part != "train" and not file.is_file() and not is_listed(file):
         return []
+    kind = head_task(card.kind)
     with damage(file, advice):
-        return [restored(card.kind, line) for line in stored_lines(file, advice)]
+        return [kind.restore(line) for line in stored_lines(file, advice)]

@@ -1,30 +1,19 @@
-"""One model, several tasks: all of them are text to text, and a prefix says which is meant (T5, arXiv:1910.10683).
+"""Text-to-text tasks: where the pairs of each come from. A prefix says which task is meant (T5, arXiv:1910.10683).
 
-A plan is a TOML file: how often each task is drawn (section 3.5.2 of the paper), and the files of each, which are
-looked for beside the plan.
-
-    temperature = 2.0           # rates go by min(pairs, limit) ^ (1 / temperature)
-    limit       = 65536
-
-    [[task]]
-    name   = "summarize"
-    prefix = "summarize: "      # this is also what is used if there is none
-    train  = "abstracts.jsonl"
-    dev    = "abstracts-dev.jsonl"
-    metric = "rouge_l"
+How often each task is drawn goes by min(pairs, limit) ^ (1 / temperature) (section 3.5.2 of the paper), times its
+weight. Plans of several tasks are read in `task_plan.py`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 from stemma.errors import UserError
-from stemma.schema.base import Settings
 from stemma.schema.corpus import Mixture
-from stemma.tasks.plan_files import Problems, checked, read_toml, refuse
+from stemma.tasks.kinds.seq2seq import KIND
 from stemma.text.parallel import COLUMNS, PairSource, pair_sources
 from stemma.training.run import is_stream
 
@@ -49,21 +38,9 @@ class Data:
     tasks: tuple[Task, ...]
     mixture: Mixture | None = None  # None: one task, not a plan
     options: dict[str, Any] | None = None  # how the command line spelled it, to be repeated
-
-
-class Entry(Settings):
-    """A [[task]] as it stands in a plan."""
-
-    name: str
-    prefix: str | None = None
-    train: list[str]
-    train_target: list[str] = []
-    dev: list[str]
-    dev_target: list[str] = []
-    test: list[str] = []
-    test_target: list[str] = []
-    columns: str = COLUMNS
-    metric: Metric = "bleu"
+    training: Mapping[str, Any] = field(default_factory=dict)  # of the recipe, as a plan has it
+    epochs: float | None = None  # as a plan has it
+    origin: str = ""  # the name of the plan
 
 
 def one_task(files: dict[str, Sequence[str]], prefix: str = "", columns: str = COLUMNS) -> Data:
@@ -72,55 +49,15 @@ def one_task(files: dict[str, Sequence[str]], prefix: str = "", columns: str = C
     for name in SETS:
         if f"{name}_target" in files and name not in files:
             raise UserError(f"--{name}-target is the other side of --{name}, which is missing.")
-    sources = {name: _sources("seq2seq", name, files, prefix, columns) for name in SETS if name in files}
+    sources = {name: sources_of(KIND, name, files, prefix, columns) for name in SETS if name in files}
     spelled = {key: [str(Path(path).absolute()) for path in paths] for key, paths in files.items()}
     stated = {key: value for key, value, usual in (("prefix", prefix, ""), ("columns", columns, COLUMNS))
               if value != usual}
-    return Data((Task("seq2seq", sources["train"], sources["dev"], sources.get("test", ())),),
+    return Data((Task(KIND, sources["train"], sources["dev"], sources.get("test", ())),),
                 options={**spelled, **stated})
 
 
-def read_plan(path: str | Path) -> Data:
-    """The tasks of a plan, or all that is wrong with it."""
-    path = Path(path)
-    content = read_toml(path)
-    entries = content.pop("task", [])
-    problems: Problems = []
-    mixture = checked(Mixture, content, "", problems)
-    if not isinstance(entries, list) or not entries:
-        problems.append(("task", "a plan has a table [[task]] for each of its tasks"))
-        entries = []
-    tasks = [_task(number, entry, path.parent, problems) for number, entry in enumerate(entries, 1)]
-    names = [task.name for task in tasks if task is not None]
-    problems += [(f"task {name}", f"{names.count(name)} tasks have this name; give each its own")
-                 for name in dict.fromkeys(names) if names.count(name) > 1]
-    if problems or mixture is None:
-        refuse(path, problems)
-    return Data(tuple(task for task in tasks if task is not None), mixture, {"tasks": [str(path.absolute())]})
-
-
-def _task(number: int, entry: Any, beside: Path, problems: Problems) -> Task | None:
-    if not isinstance(entry, dict):
-        problems.append((f"task {number}", "must be a table: write [[task]] above it"))
-        return None
-    where = f"task {entry.get('name', number)}: "
-    listed = {key: [value] if key in FILES and isinstance(value, str) else value for key, value in entry.items()}
-    found = checked(Entry, listed, where, problems)
-    if found is None:
-        return None
-    prefix = f"{found.name}: " if found.prefix is None else found.prefix
-    files = {key: [str(beside / file) for file in getattr(found, key)] for key in FILES}
-    sources = {}
-    for name in SETS:
-        try:
-            sources[name] = _sources(found.name, name, files, prefix, found.columns) if files[name] else ()
-        except UserError as error:
-            problems.append((f"{where}{name}", error.message))
-            sources[name] = ()
-    return Task(found.name, sources["train"], sources["dev"], sources["test"], found.metric)
-
-
-def _sources(task: str, name: str, files: dict[str, Any], prefix: str, columns: str) -> tuple[PairSource, ...]:
+def sources_of(task: str, name: str, files: Mapping[str, Any], prefix: str, columns: str) -> tuple[PairSource, ...]:
     """One set of a task. It is read more than once, so it cannot come from a pipe."""
     paths, targets = files[name], files.get(f"{name}_target", [])
     if stream := next(filter(is_stream, (*paths, *targets)), None):

@@ -15,7 +15,7 @@ from typing import Any
 
 from stemma.device import takes_device
 from stemma.errors import Interrupted, UserError
-from stemma.exchange.cards import Card
+from stemma.exchange.cards import Card, parts_of
 from stemma.exchange.load import load
 from stemma.exchange.model import Model
 from stemma.files import folder_atomically
@@ -23,20 +23,20 @@ from stemma.lineage import Recipe
 from stemma.network.san import SanHead
 from stemma.schema.layers import flatten, parse_changes
 from stemma.stored import read_object, store, store_object
-from stemma.tasks import learning
+from stemma.tasks import learning, seq2seq
 from stemma.tasks.batches import Lesson, batches_of
 from stemma.tasks.data.examples import Example
+from stemma.tasks.facts import SEVERAL, HeadFacts
 from stemma.tasks.finetune import ORIGIN, Length, check_places, with_choices
 from stemma.tasks.learners import build_learner
-from stemma.tasks.learning import SETS, SEVERAL, TOKENIZER, file_of, layout_of, lesson_of, read_lines, stored
+from stemma.tasks.learning import SETS, TOKENIZER, file_of, layout_of, lesson_of, read_lines, stored_example
 from stemma.tasks.plan_files import Problems, refuse
 from stemma.tasks.prepare import Task, adapted, check_lesson, draw_card, keep, read_sets, tell_lengths
 from stemma.tasks.task_plan import Entry, TaskPlan, read_task_plan
 from stemma.training.callbacks import takes_callbacks
 from stemma.training.checkpoints import latest_checkpoint
-from stemma.training.pretrain import begin
-from stemma.training.pretrain import resume as go_on
 from stemma.training.run import MODEL, RECIPE, RESULT, Plan, Reading, read_result, read_run
+from stemma.training.working import beginning, working
 
 SHARED = "shared.json"  # what the tasks reached together, while some are still learnt further
 ALONE = "tasks"  # the folder of those
@@ -54,8 +54,11 @@ def multitask(plan: str | Path, start: str | Path, out: str | Path, *, epochs: f
               reading: Reading = Reading(), overwrite: bool = False, device: str | None = None,
               callbacks: Sequence[Any] = (), show: bool = False, notice: Notice = lambda text: None) -> dict[str, Any]:
     """Teach a model all tasks of a plan; returns what `--json` prints. The length holds for each stage: for all tasks
-    together, and for each by itself."""
-    told = read_task_plan(plan)
+    together, and for each by itself. Where all of them are text to text, it learns to write (`seq2seq.py`)."""
+    told = read_task_plan(plan, notice)
+    if told.pairs:
+        return seq2seq.finetune(start, told.data(), out, epochs=epochs, steps=steps, minutes=minutes, seed=seed,
+                                changes=changes, reading=reading, overwrite=overwrite, show=show, notice=notice)
     length = Length(epochs, steps, minutes)
     length = Length(told.epochs) if length == Length() else length
     run = Path(out)
@@ -71,28 +74,27 @@ def multitask(plan: str | Path, start: str | Path, out: str | Path, *, epochs: f
     batches = {name: _batches(_lesson(told, card, examples[name], model, seed, batch_size, notice))
                for name, card in cards.items()}
     wanted, budget = length.fit(wanted, sum(batches.values()), stated)
-    facts = {"kind": SEVERAL, "command": [SEVERAL, str(told.path.absolute())], "options": {},
-             "length": {unit: value for unit, value in asdict(length).items() if value is not None},
-             "cards": {name: card.to_json() for name, card in cards.items()}, "changes": list(changes),
-             "stated": sorted(stated), "vocabulary": model.network.vocabulary, "batch_size": batch_size,
-             "batches": batches, "finetune": told.finetune}
+    facts = HeadFacts(SEVERAL, {}, list(changes), {name: card.to_json() for name, card in cards.items()},
+                      model.network.vocabulary, batch_size, command=[SEVERAL, str(told.path.absolute())],
+                      length={unit: value for unit, value in asdict(length).items() if value is not None},
+                      stated=sorted(stated), batches=batches, finetune=told.finetune)
     with folder_atomically(run, overwrite, checksums=False) as place:
         keep(place, model, {name: (card, examples[name]) for name, card in cards.items()})
-        Plan(None, [], budget, seed, origin, reading, task=facts).write(place)
-        store(place / RECIPE, wanted.to_toml())
-    return begin(run, show, notice, work=work)
+        Plan(None, [], budget, seed, origin, reading, task=facts.to_json()).write(place)
+        store(place / RECIPE, wanted.to_toml(parts_of(cards.values())))
+    with beginning(run):
+        return work(run, show, notice)
 
 
 def work(run: Path, show: bool, notice: Notice) -> dict[str, Any]:
     """All tasks together, then each by itself if the plan says so; what `stemma resume` calls, too."""
-    plan = read_run(run)[1]
-    assert plan.task is not None
-    if not plan.task["finetune"]:
+    facts = HeadFacts.of(read_run(run)[1])
+    if not facts.finetune:
         return learning.work(run, show, notice)
     if not (run / SHARED).is_file():
         store_object(run / SHARED, learning.learn(run, show, notice))
     result = read_object(run / SHARED, f"delete it, and `stemma resume {run}` scores the tasks again.")
-    result["finetuned"] = {name: _alone(run, name, show, notice) for name in plan.task["cards"]}
+    result["finetuned"] = {name: _alone(run, name, show, notice) for name in facts.cards}
     store_object(run / RESULT, result)
     return result
 
@@ -174,7 +176,8 @@ def _alone(run: Path, name: str, show: bool, notice: Notice) -> dict[str, Any]:
         if latest_checkpoint(place) is None:
             _lay_out(run, name, place)
         try:
-            result = go_on(place, show=show, notice=_speaker(name, notice), work=learning.work)
+            with working(place):
+                result = learning.work(place, show, _speaker(name, notice))
         except Interrupted:
             raise Interrupted(f"stopped while {name} was learnt by itself, and saved; `stemma resume {run}` goes on "
                               "from there.") from None
@@ -184,16 +187,18 @@ def _alone(run: Path, name: str, show: bool, notice: Notice) -> dict[str, Any]:
 def _lay_out(run: Path, name: str, place: Path) -> None:
     """A run that starts from what all tasks have learnt, its head included, with this task's examples alone."""
     wanted, plan = read_run(run)
-    assert plan.task is not None
-    card = Card.from_json(plan.task["cards"][name])
+    facts = HeadFacts.of(plan)
+    card = facts.read_cards()[name]
     if wanted.settings.training.fresh:  # they have learnt since
         wanted = wanted.with_changes({"training.fresh": 0}, ORIGIN)
-    wanted, budget = Length(**plan.task["length"]).fit(wanted, plan.task["batches"][name], plan.task["stated"])
-    facts = {**plan.task, "kind": card.kind, "cards": {name: plan.task["cards"][name]}}
+    assert facts.length is not None and facts.batches is not None and facts.stated is not None
+    wanted, budget = Length(**facts.length).fit(wanted, facts.batches[name], facts.stated)
+    alone = replace(facts, kind=card.kind, cards={name: facts.cards[name]})
     with folder_atomically(place, overwrite=True, checksums=False) as folder:
         shutil.copytree(run / TOKENIZER, folder / TOKENIZER)
         for part in SETS:
             if examples := read_lines(run, part, card):
-                learning.write_lines(folder / file_of(part, card), [stored(example) for example in examples])
-        replace(plan, budget=budget, start=str((run / MODEL).absolute()), task=facts).write(folder)
-        store(folder / RECIPE, wanted.to_toml())
+                learning.write_lines(folder / file_of(part, card),
+                                     [stored_example(card, example) for example in examples])
+        replace(plan, budget=budget, start=str((run / MODEL).absolute()), task=alone.to_json()).write(folder)
+        store(folder / RECIPE, wanted.to_toml(parts_of([card])))

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from stemma.corpus.sides import ENCODER
 from stemma.network.network import Network
 from stemma.network.streams import Hidden
 from stemma.objectives.batch import Batch, Target
@@ -28,7 +27,7 @@ class PairLearner(ClassLearner):
         return places, {**rows, PARTS: Target(torch.arange(len(items)), parts, 1.0)}
 
     def logits(self, network: Network, hidden: Hidden, batch: Batch) -> Tensor:
-        return network.heads[self.name](hidden[ENCODER], batch.labels[PARTS].labels)
+        return network.heads[self.name](hidden[self.stack], batch.labels[PARTS].labels)
 
 
 def where(row: Row) -> tuple[int, ...]:

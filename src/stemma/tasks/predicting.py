@@ -6,26 +6,22 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from stemma.exchange.cards import Card
 from stemma.exchange.model import Model
 from stemma.tasks.data.examples import Example
-from stemma.tasks.data.inputs import Asked, Place, given_inputs, read_inputs
-from stemma.tasks.data.tags import as_iob2
+from stemma.tasks.data.inputs import given_inputs, read_inputs
+from stemma.tasks.kinds import Asked, head_task
 from stemma.tasks.learners import build_learner
 from stemma.tasks.learning import layout_of
 from stemma.tasks.learning import predict as ask
 
-BILOU = {"L": "E", "U": "S"}  # the letters of BIOES that mean the same
-
 
 def answer(model: Model, card: Card, chunks: Iterable[Sequence[Asked]]) -> Iterator[dict[str, Any]]:
     """What the model says of each example: what is repeated of it, then the prediction."""
+    kind = head_task(card.kind)
     for chunk in chunks:
         for asked, said in zip(chunk, predictions(model, card, [asked.example for asked in chunk]), strict=True):
-            found = {"entities": entities(said, asked.told["text"], asked.words)} if card.kind == "tag" else {}
-            yield {**asked.told, **said, **found}
+            yield {**asked.told, **said, **kind.rendered(asked, said)}
 
 
 def predict(model: Model, rows: str | Mapping[str, Any] | Sequence[str | Mapping[str, Any]] | Path,
@@ -49,19 +45,3 @@ def predict(model: Model, rows: str | Mapping[str, Any] | Sequence[str | Mapping
 def predictions(model: Model, card: Card, examples: Sequence[Example]) -> list[Any]:
     learner = build_learner(card, layout_of(card, model.needs_tokenizer()))
     return ask(model, learner, examples)
-
-
-def entities(said: dict[str, Any], text: str, words: Sequence[Place]) -> list[dict[str, Any]]:
-    """What the tags mark, with the characters of the text where it stands; tags without prefixes mark nothing."""
-    tags = [BILOU.get(tag[0], tag[0]) + tag[1:] for tag in said["tags"]]
-    if any(tag != "O" and tag[1:2] != "-" for tag in tags):
-        return []
-    runs: list[list[int]] = []
-    for number, tag in enumerate(as_iob2(tags, "IOB2")):
-        if tag[0] == "B":
-            runs.append([])
-        if tag != "O":
-            runs[-1].append(number)
-    return [{"type": tags[run[0]][2:], "text": text[words[run[0]][0]:words[run[-1]][1]], "start": words[run[0]][0],
-             "end": words[run[-1]][1], "score": float(np.mean([said["scores"][number] for number in run]))}
-            for run in runs]

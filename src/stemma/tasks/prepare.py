@@ -11,44 +11,47 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
+from stemma.corpus.sides import ENCODER
 from stemma.device import takes_device
 from stemma.errors import UserError
-from stemma.exchange.answers import answer_heads, with_pooling
-from stemma.exchange.cards import Card
+from stemma.exchange.answers import answer_heads, answering_stack, with_pooling
+from stemma.exchange.cards import Card, parts_of, stack_of
+from stemma.exchange.layouts import templates_of
 from stemma.exchange.load import load
 from stemma.exchange.model import Model
 from stemma.files import folder_atomically, write_checksums
 from stemma.lineage import Recipe
 from stemma.network.heads import HeadSpec
+from stemma.schema.corpus import extended
 from stemma.schema.layers import flatten, parse_changes
+from stemma.schema.network import NetworkSettings
+from stemma.schema.task_values import values_of
 from stemma.stored import store
 from stemma.tasks.batches import Lesson, batches_of
 from stemma.tasks.class_weights import class_weights
-from stemma.tasks.data.checks import check_grades, check_labelled, check_labels
-from stemma.tasks.data.datasets import DATASETS, METRICS, kind_of, read_examples
+from stemma.tasks.data.checks import check_labelled, check_labels
+from stemma.tasks.data.datasets import DATASETS, kind_of, read_examples
 from stemma.tasks.data.examples import Example, balance, labels_of, overlap
+from stemma.tasks.facts import HeadFacts
 from stemma.tasks.features import CHANGES as FEATURES
 from stemma.tasks.features import feature_head
 from stemma.tasks.finetune import ORIGIN, Length, check_places, gentle, layered, with_choices
 from stemma.tasks.gpt_style import PAIR as GPT_PAIR
 from stemma.tasks.gpt_style import SINGLE as GPT_SINGLE
 from stemma.tasks.gpt_style import card_values, is_asked, prepared
+from stemma.tasks.kinds import head_task
 from stemma.tasks.learners import build_learner
-from stemma.tasks.learning import SETS, TOKENIZER, file_of, layout_of, lesson_of, stored, work, write_lines
+from stemma.tasks.learning import SETS, TOKENIZER, file_of, layout_of, lesson_of, stored_example, work, write_lines
 from stemma.tasks.metrics import check_metrics
-from stemma.tasks.metrics.entities import scheme_of
-from stemma.tasks.scoring import rehearse, right
+from stemma.tasks.scoring import rehearse
 from stemma.tasks.trials import Trials
 from stemma.tasks.trials import work as try_out
 from stemma.training.callbacks import takes_callbacks
-from stemma.training.pretrain import begin
 from stemma.training.run import RECIPE, Plan, Reading
+from stemma.training.working import beginning
 
 Notice = Callable[[str], None]
 BATCH_SIZE = 32
-LONGEST_QUESTION = 384  # places of a window of a long document, as BERT's authors have it
 SINGLE = "task"  # the name of a task that is alone in its run
 SHOWN = 10  # classes whose share is told
 
@@ -108,16 +111,18 @@ def finetune(task: Task, start: str | Path, out: str | Path, *, epochs: float | 
     lesson = lesson_of(learner, examples, wanted.settings.training.batch_size)
     check_lesson(lesson, card, examples, str(task.files["train"]))
     tell_lengths(lesson, card, notice)
+    if model.decodes and stack_of(card) == ENCODER:
+        wanted = encoder_alone(wanted)
     wanted, budget = length.fit(wanted, len(batches_of(lesson.train, lesson.batch_size, None)), typed)
-    facts = {"kind": card.kind, "name": task.name, "options": task.options(), "cards": {SINGLE: card.to_json()},
-             "changes": list(changes), "vocabulary": vocabulary_of(model), "batch_size": lesson.batch_size}
-    if trials:
-        facts |= {"trials": asdict(trials), "options": task.options() | trials.options()}
+    facts = HeadFacts(card.kind, task.options() | (trials.options() if trials else {}), list(changes),
+                      {SINGLE: card.to_json()}, vocabulary_of(model), lesson.batch_size, task.name,
+                      asdict(trials) if trials else None)
     with folder_atomically(run, overwrite, checksums=False) as place:
         keep(place, model, {SINGLE: (card, examples)})
-        Plan(None, [], budget, seed, origin, reading, task=facts).write(place)
-        store(place / RECIPE, wanted.to_toml())
-    return begin(run, show, notice, work=try_out if trials else work)
+        Plan(None, [], budget, seed, origin, reading, task=facts.to_json()).write(place)
+        store(place / RECIPE, wanted.to_toml(parts_of([card])))
+    with beginning(run):
+        return try_out(run, show, notice) if trials else work(run, show, notice)
 
 
 def keep(place: Path, model: Model, tasks: Mapping[str, tuple[Card, Mapping[str, Sequence[Example]]]]) -> None:
@@ -127,7 +132,7 @@ def keep(place: Path, model: Model, tasks: Mapping[str, tuple[Card, Mapping[str,
     for card, examples in tasks.values():
         for part, chosen in examples.items():
             if chosen:
-                write_lines(place / file_of(part, card), [stored(example) for example in chosen])
+                write_lines(place / file_of(part, card), [stored_example(card, example) for example in chosen])
 
 
 def adapted(model: Model, typed: Sequence[str] = (), brought: Mapping[str, Any] | None = None) -> Recipe:
@@ -141,6 +146,12 @@ def adapted(model: Model, typed: Sequence[str] = (), brought: Mapping[str, Any] 
     if frozen not in ("all", settings.network.all_layers + 1):  # with no layer left to learn, there is nothing to decay
         changes |= layered(settings)
     return chosen.with_changes(changes, ORIGIN).typed(rest)
+
+
+def encoder_alone(wanted: Recipe) -> Recipe:
+    """The recipe of the encoder of an encoder-decoder, for a task that only reads: nothing writes any more."""
+    gone = [f"objective.{name}" for name in wanted.settings.objective]
+    return wanted.with_changes({"remove": ["network.decoder", *gone]}, ORIGIN)
 
 
 def vocabulary_of(model: Model) -> int:
@@ -158,10 +169,10 @@ def read_sets(task: Task, reading: Reading, notice: Notice) -> dict[str, list[Ex
                 for part in SETS}
     for part in ("train", "dev"):
         check_labelled(examples[part], str(task.files.get(part)))
-    if task.kind == "rank":
-        for part in SETS:
-            check_grades(examples[part], str(task.files.get(part)))
-    if task.kind in ("classify", "pair", "tag"):
+    kind = head_task(task.kind)
+    for part in SETS:
+        kind.check(examples[part], str(task.files.get(part)))
+    if kind.has_classes:
         labels = labels_for(task, examples["train"])
         if len(labels) < 2:
             raise UserError(f'{task.files["train"]} has one label only, "{labels[0]}"; there is nothing to tell apart.')
@@ -201,40 +212,39 @@ def _is_number(label: str) -> bool:
 def draw_card(task: Task, examples: Mapping[str, Sequence[Example]], model: Model, wanted: Recipe, name: str,
               like_gpt: bool = False) -> Card:
     """What the model will answer with, and by which rules its inputs are laid out."""
-    kind, train = task.kind, examples["train"]
-    if model.decodes:
-        raise UserError(f"a {model.recipe.title} model answers by writing, with its decoder; teach it this task as "
-                        "text, with `stemma finetune seq2seq`.")
-    metrics = tuple(task.metrics) or (DATASETS[task.name].metrics if task.name in DATASETS else METRICS[kind])
-    labels = labels_for(task, train) if kind in ("classify", "pair", "tag") else []
+    kind, train = head_task(task.kind), examples["train"]
+    stack = answering_stack(model, task.kind, wanted.settings.finetuning.stack)
+    dataset = DATASETS.get(task.name)
+    metrics = tuple(task.metrics) or (kind.usual if dataset is None else dataset.metrics)
+    labels = labels_for(task, train) if kind.has_classes else []
     values = dict(task.values)
-    if task.name in DATASETS:
+    if dataset is not None:
         values["dataset"] = task.name
-    if kind == "tag":
-        values["scheme"] = scheme_of([right(kind, example) for example in train])
-        if values["scheme"] == "plain" and not task.metrics:  # such as parts of speech: there are no entities to find
-            metrics = ("accuracy",)
-    check_metrics(kind, metrics)
-    if kind == "qa":
-        values["style"] = DATASETS[task.name].style if task.name in DATASETS else None
-        values["silence"] = any(getattr(example, "impossible", False) for example in train)
-        chosen = wanted.settings.finetuning
-        values |= {"stride": chosen.stride} if chosen.overlap is None else {"overlap": chosen.overlap}
+    values |= kind.values(train, dataset, wanted.settings.finetuning)
+    if not task.metrics:
+        metrics = kind.suited(metrics, values_of(task.kind, values))
+    check_metrics(task.kind, metrics)
     if labels:
         counts = balance(train)
         values["counts"] = [counts.get(label, 0) for label in labels]
     if "balance" in values:
-        values["balance"] = class_weights(values["balance"], kind, labels, values.get("counts", []))
-    if kind == "regress":
-        values["spread"] = float(np.std([right(kind, example) for example in train]))
-    corpus = wanted.settings.corpus
-    single, pair = (GPT_SINGLE, GPT_PAIR) if like_gpt else (corpus.single, corpus.pair)
+        values["balance"] = class_weights(values["balance"], task.kind, labels, values.get("counts", []))
+    if model.decodes:
+        values["stack"] = stack
+    single, pair = (GPT_SINGLE, GPT_PAIR) if like_gpt else templates_of(wanted.settings.corpus, model.tokenizer)
     values |= card_values(task.name, train) if like_gpt else {}
-    longest = window(wanted, LONGEST_QUESTION if kind == "qa" else None)
-    heads: Mapping[str, HeadSpec] = answer_heads(model, kind, len(labels) or 1, name) if task.features is None else \
-        {name: feature_head(wanted.settings.network, kind, len(labels), task.features)}
+    longest = window(wanted, kind.window)
+    network = wanted.settings.network
+    heads: Mapping[str, HeadSpec] = {name: feature_head(network, task.kind, len(labels), task.features, stack)} \
+        if task.features is not None else answer_heads(model, task.kind, len(labels) or 1, name, stack)
     heads = with_pooling(heads, name, wanted.settings.finetuning.pooling)
-    return Card(name, kind, tuple(labels), heads, single, pair, longest, metrics, values)
+    more = tuple(extended(pair, texts, segments_of(network)) for texts in range(3, kind.texts + 1))
+    return Card(name, task.kind, tuple(labels), heads, single, pair, longest, metrics, values, more)
+
+
+def segments_of(network: NetworkSettings) -> int | None:
+    """How many segments a row may have; None: any number, since only the same and another are told apart."""
+    return None if network.attention.segments else network.embedding.segments
 
 
 def window(wanted: Recipe, usual: int | None) -> int:
@@ -248,11 +258,9 @@ def window(wanted: Recipe, usual: int | None) -> int:
 
 def check_lesson(lesson: Lesson, card: Card, examples: Mapping[str, Sequence[Example]], name: str) -> None:
     """What the examples cannot teach, or the metrics not measure, is told now and not after the training."""
+    head_task(card.kind).check_lesson(lesson.train, card.values, name)
     if not lesson.train:
-        raise UserError(f"{name} has no query with both a good candidate and another, so it teaches no order; give "
-                        "such queries.")
-    if card.kind == "regress" and not card.values["spread"]:
-        raise UserError(f"{name} has the same number on every row; there is nothing to learn.")
+        raise UserError(f"{name} gives no example to learn from; look at what it holds.")
     for part in ("dev", "test"):
         rehearse(card, examples[part])
 

@@ -15,7 +15,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from stemma.corpus.sides import ENCODER
 from stemma.network.features import FeatureHead
 from stemma.network.heads import ClassHead, HeadSpec
 from stemma.network.network import Network
@@ -54,9 +53,9 @@ class SentenceLearner(Learner):
 
     def logits(self, network: Network, hidden: Hidden, batch: Batch) -> Tensor:
         """(rows, answers)"""
-        head, text, spec = network.heads[self.name], hidden[ENCODER], self._specs[self.name]
+        head, text, spec = network.heads[self.name], hidden[self.stack], self._specs[self.name]
         if isinstance(spec, FeatureHead):
-            return head(hidden.all_layers(ENCODER), batch.lengths)
+            return head(hidden.all_layers(self.stack), batch.lengths)
         if isinstance(spec, ClassHead):
             return head(network.pooled(text)).float()
         return head(text, batch.lengths).float()

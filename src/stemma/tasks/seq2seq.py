@@ -4,14 +4,16 @@ The pairs become a corpus in the run's own folder, with the model's tokenizer an
 the model's, with the one objective that teaches pairs in the way this model writes:
 
 - an encoder-decoder learns `translation`, whatever it was pre-trained to write;
-- UniLM fills in its target, of which 70% is masked (arXiv:1905.03197, as its released commands have it);
-- a prefix or causal language model guesses the target token by token, after the source.
+- UniLM fills in its target, of which 70% is masked (arXiv:1905.03197, as its released commands have it), and so does
+  an encoder that has only ever filled gaps: how to look at a source and at what is written it learns from the pairs;
+- a prefix or causal language model guesses the target token by token, after the source;
+- a permuted one (XLNet) does so through its second stream, with the source as the context of all orders.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -32,18 +34,26 @@ from stemma.lineage import Recipe
 from stemma.objectives import build_objectives, check_needs
 from stemma.schema.corpus import Mixture
 from stemma.schema.layers import flatten, parse_changes
-from stemma.stored import is_listed, read_lines, store
+from stemma.schema.task import Way
+from stemma.stored import is_listed, read_lines, store, store_object
+from stemma.tasks.facts import WritingFacts
 from stemma.tasks.finetune import ORIGIN, Length, check_places, gentle, layered, with_choices
+from stemma.tasks.kinds.seq2seq import KIND
 from stemma.tasks.mixture import Data
 from stemma.tasks.scores import summary_scores, translation_scores
 from stemma.text.parallel import Pair, PairSource, read_pairs
 from stemma.text.streams import name_of
 from stemma.text.words import CJK_RUN
-from stemma.training import pretrain
 from stemma.training.callbacks import takes_callbacks
-from stemma.training.run import RECIPE, Plan, Reading, read_result
+from stemma.training.pretrain import open_training
+from stemma.training.run import RECIPE, RESULT, Plan, Reading, read_result
 from stemma.training.supply import Epoch, Supply
+from stemma.training.working import beginning, finished, working
 
+# Where the source ends is to be seen, where to end is to be learned. A permuted model's two texts are one segment: what
+# a cache has kept of either is.
+LAYOUTS: dict[Way | None, str] = {"prefix": "A end B end", "next": "A end B end",
+                                  "permuted": "A separator B separator"}
 ROWS = 16  # of the longest pairs make a batch, and more of shorter ones
 SMOOTHING = 0.1
 HELD_OUT = ("dev", "test")
@@ -58,6 +68,7 @@ def finetune(start: str | Path, data: Data, out: str | Path, *, epochs: float | 
              callbacks: Sequence[Any] = (), show: bool = False, notice: Notice = lambda text: None) -> dict[str, Any]:
     """Train a model on pairs and score what it writes for the held-out ones; returns what `--json` prints."""
     run, length = Path(out), Length(epochs, steps, minutes)
+    length = Length(data.epochs) if length == Length() else length
     origin = check_places(start, run, overwrite)
     TranslateOptions(beams=beams)
     _scores([""], [[""]])  # a library that is missing is named now, not after an hour
@@ -65,57 +76,76 @@ def finetune(start: str | Path, data: Data, out: str | Path, *, epochs: float | 
     for found in model.notices:
         notice(found)
     chosen, rest = with_choices(model.recipe, changes)
-    wanted = adapted(replace(model, recipe=chosen), data.mixture).typed(rest)
-    typed = set(flatten(parse_changes(changes)[0]))
+    wanted = adapted(replace(model, recipe=chosen), data.mixture)
+    wanted = wanted.with_changes({"training": data.training}, data.origin) if data.training else wanted
+    wanted = wanted.typed(rest)
+    typed = {*flatten(parse_changes(changes)[0]), *flatten({"training": data.training})}
     with folder_atomically(run, overwrite, checksums=False) as place:
         corpus = _build(data, model, place, reading, notice)
         _hold_out(data, place, reading, notice)
         wanted, epoch = _fitted(wanted, corpus, data, seed, typed, notice)
         wanted, budget = length.fit(wanted, epoch.steps, typed)
-        task = {"kind": "seq2seq", "options": {**(data.options or {}), "beams": beams}, "changes": list(changes),
-                "pairs": epoch.pairs, "steps_in_epoch": epoch.steps, "longest": _longest(corpus, wanted),
-                "metrics": {task.name: task.metric for task in data.tasks}}
-        Plan("corpus", [], budget, seed, origin, reading, corpus.fingerprint, task=task).write(place)
+        facts = WritingFacts(KIND, {**(data.options or {}), "beams": beams}, list(changes), epoch.pairs, epoch.steps,
+                             _longest(corpus, wanted), {task.name: task.metric for task in data.tasks})
+        Plan("corpus", [], budget, seed, origin, reading, corpus.fingerprint, task=facts.to_json()).write(place)
         store(place / RECIPE, wanted.to_toml())
-    return pretrain.begin(run, show, notice, score)
+    with beginning(run):
+        return work(run, show, notice)
 
 
 def resume(run: Path, show: bool, notice: Notice) -> dict[str, Any]:
     """Go on with such a run. Damage to what it is to be judged by is told now, not when training is over."""
     if read_result(run) is None:
         _held_out(run)
-    return pretrain.resume(run, show=show, notice=notice, conclude=score)
+    if (known := finished(run, notice)) is not None:
+        return known
+    with working(run):
+        return work(run, show, notice)
+
+
+def work(run: Path, show: bool, notice: Notice) -> dict[str, Any]:
+    """Train and score; what is reported goes to disk when all of it is known."""
+    training = open_training(run, show, notice)
+    model, result = training.save(training.loop.train())
+    result |= score(run, training.plan, model, result, notice)
+    store_object(run / RESULT, result)
+    return result
 
 
 def adapted(model: Model, mixture: Mixture | None = None) -> Recipe:
     """The model's recipe with the objective that teaches it pairs, trained gently."""
     recipe, settings = model.recipe, model.recipe.settings
-    name, objective = _objective(recipe)
+    name, objective = _objective(model)
     changes: dict[str, Any] = {"corpus.packing": "parallel", "tokenizer.vocab_size": model.network.vocabulary,
                                **{f"objective.{name}.{key}": value for key, value in objective.items()}}
-    if way_of(recipe) in ("prefix", "next"):
-        changes["corpus.pair"] = "A end B end"  # where the source ends is to be seen, where to end is to be learned
+    if pair := LAYOUTS.get(way_of(recipe)):
+        changes["corpus.pair"] = pair
     if mixture is not None:
         changes["corpus.mixture"] = mixture.model_dump(exclude_none=True)
     gone = [f"objective.{other}" for other in settings.objective if other != name]
     return recipe.with_changes({**changes, **gentle(settings, gone), **layered(settings)}, ORIGIN)
 
 
-def _objective(recipe: Recipe) -> tuple[str, dict[str, Any]]:
+def _objective(model: Model) -> tuple[str, dict[str, Any]]:
     """The objective that teaches pairs in the way this model writes: its name, and its keys."""
+    recipe = model.recipe
     way = way_of(recipe)
-    able = {name: (task.writing.way, task.kind, task.for_pairs) for name, task in recipe.settings.objective.items()
-            if task.writing is not None and task.for_pairs is not None}
+    able = {name: (task.writing, task.kind, task.for_pairs) for name, task in recipe.settings.objective.items()
+            if task.for_pairs is not None}
     if way == "decoder":
         # who has learned to write from a source goes on in the same manner; the first to say how counts
-        stated = [keys for written, _, keys in able.values() if written == way]
+        stated = [keys for written, _, keys in able.values() if written is not None and written.way == way]
         merged = {key: value for keys in reversed(stated) for key, value in keys.items()}
         return merged["kind"], {"smoothing": SMOOTHING, **merged}
+    if way is None and (model.judges or recipe.settings.network.generator is not None):
+        raise UserError(f"{recipe.label} judges tokens and guesses none, so it cannot learn to write; its generator "
+                        "can: give the folder generator/ below the model's.")
     for name, (written, kind, keys) in able.items():
-        if (written == "cloze") == (way == "cloze") and recipe.settings.network.memory is None:
+        fits = written is None if way is None else written is not None and (written.way == "cloze") == (way == "cloze")
+        if fits:
             return name, {"kind": kind, **keys, "packing": "parallel", "start_step": 0}
-    raise UserError(f"{recipe.label} does not write one text from another, so it cannot learn pairs; start from a "
-                    "model that does: transformer, mass, bart, t5, unilm, prefix-lm or gpt2.")
+    raise UserError(f"{recipe.label} has learned no objective that guesses tokens, so it cannot learn to write; start "
+                    "from the model as it was pre-trained.")
 
 
 # --- the pairs --------------------------------------------------------------------------------------------------------
@@ -196,26 +226,27 @@ def _held_out(run: Path) -> dict[str, list[dict[str, Any]]]:
 def score(run: Path, plan: Plan, model: Model, result: dict[str, Any], notice: Notice) -> dict[str, Any]:
     """What the model writes for the held-out sources, kept beside them in dev.jsonl and test.jsonl, and how good it
     is."""
-    task = plan.task or {}
+    facts = WritingFacts.of(plan)
     metrics: dict[str, Any] = {}
     for name, lines in _held_out(run).items():
         notice(f"writing from {len(lines):,} sources of {name}, to be scored")
         made = translate(model, [line["source"] for line in lines], where=[line["where"] for line in lines],
-                         beams=task["options"]["beams"], max_length_ratio=0, max_extra=task["longest"], crop=True,
+                         beams=facts.options["beams"], max_length_ratio=0, max_extra=facts.longest, crop=True,
                          notice=notice)
         _write_lines(run / f"{name}.jsonl", [line | {"text": one.text} for line, one in zip(lines, made, strict=True)])
         found = {called: _scored([(one.text, line["references"]) for line, one in zip(lines, made, strict=True)
                                   if line["task"] == called]) for called in dict.fromkeys(x["task"] for x in lines)}
         loss = {"loss": result["validation_loss"]} if name == "dev" else {}
-        metrics[name] = loss | (next(iter(found.values())) if len(task["metrics"]) == 1 else _together(found, task))
-    seen = result["steps"] / task["steps_in_epoch"] * task["pairs"]
-    return {"task": task["kind"], "model": plan.start, "metrics": metrics,
+        metrics[name] = loss | (next(iter(found.values())) if len(facts.metrics) == 1
+                                else _together(found, facts.metrics))
+    seen = result["steps"] / facts.steps_in_epoch * facts.pairs
+    return {"task": facts.kind, "model": plan.start, "metrics": metrics,
             "examples_per_second": seen / max(result["seconds"], 1e-9)}
 
 
-def _together(found: dict[str, dict[str, Any]], task: dict[str, Any]) -> dict[str, Any]:
+def _together(found: dict[str, dict[str, Any]], metrics: Mapping[str, str]) -> dict[str, Any]:
     """The scores of each task, and the mean of those that count."""
-    counting = [scores[task["metrics"][name]] for name, scores in found.items()]
+    counting = [scores[metrics[name]] for name, scores in found.items()]
     return {"mean": sum(counting) / len(counting), "tasks": found}
 
 

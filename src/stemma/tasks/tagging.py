@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from stemma.corpus.sides import ENCODER
 from stemma.network.features import FeatureHead
 from stemma.network.heads import HeadSpec
 from stemma.network.network import Network
@@ -80,12 +79,12 @@ class TagLearner(Learner):
         """(N, tags) of these flat places."""
         head = network.heads[self.name]
         if isinstance(self._specs[self.name], FeatureHead):
-            return head(hidden.all_layers(ENCODER), batch.lengths).flatten(0, 1)[places]
-        return head(hidden[ENCODER].flatten(0, 1)[places]).float()
+            return head(hidden.all_layers(self.stack), batch.lengths).flatten(0, 1)[places]
+        return head(hidden[self.stack].flatten(0, 1)[places]).float()
 
     def answers(self, network: Network, hidden: Hidden, batch: Batch) -> list[np.ndarray]:
-        rows, length = hidden[ENCODER].shape[:2]
-        every = torch.arange(rows * length, device=hidden[ENCODER].device)
+        rows, length = hidden[self.stack].shape[:2]
+        every = torch.arange(rows * length, device=hidden[self.stack].device)
         return list(self.logits(network, hidden, batch, every).view(rows, length, -1).cpu().numpy())  # (L, tags) each
 
     def decide(self, items: Sequence[Item], answers: Sequence[np.ndarray], examples: Sequence[Example]) -> list[Any]:

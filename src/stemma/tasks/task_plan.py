@@ -1,4 +1,4 @@
-"""A plan of several tasks for one encoder, as a TOML file. Files are looked for beside it.
+"""A plan of several tasks for one model, as a TOML file. Files are looked for beside it.
 
     epochs   = 5                      # or --epochs
     finetune = true                   # afterwards each task by itself, from the shared weights
@@ -7,19 +7,33 @@
     learning_rate = 5e-5
 
     [tasks.entailment]
-    dataset = "rte"                   # a data set in its own format, or kind = "pair" and named columns
+    dataset = "rte"                   # a data set in its own format, or a kind of task and named columns
     train   = "RTE/train.tsv"
     dev     = "RTE/dev.tsv"
     head    = "san"                   # of pairs; "linear" is usual
     weight  = 1.0                     # of its loss
+
+Tasks that are text to text have no heads, and are drawn in turns (`mixture.py`); a plan holds tasks of one sort:
+
+    temperature = 2.0                 # rates go by min(pairs, limit) ^ (1 / temperature)
+    limit       = 65536
+
+    [tasks.summarize]
+    kind   = "seq2seq"
+    prefix = "summarize: "            # this is also what is used if there is none
+    train  = "abstracts.jsonl"
+    dev    = "abstracts-dev.jsonl"
+    metric = "rouge_l"
+    weight = 1.0                      # of its rate
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from torch import nn
 
@@ -29,13 +43,19 @@ from stemma.lineage import recipe
 from stemma.network.network import POOLER
 from stemma.objectives.base import VOCABULARY
 from stemma.schema.base import BelowOne, Count, Positive, Settings
+from stemma.schema.corpus import Mixture
 from stemma.tasks.data.datasets import kind_of
-from stemma.tasks.data.examples import KINDS
+from stemma.tasks.kinds import example_kinds, head_task, task_kinds
+from stemma.tasks.kinds.seq2seq import KIND as TEXT_TO_TEXT
 from stemma.tasks.metrics import check_metrics
+from stemma.tasks.mixture import FILES, Data, Metric, Task, sources_of
 from stemma.tasks.plan_files import Problems, checked, read_toml, refuse
+from stemma.text.parallel import COLUMNS
 
 SETS = ("train", "dev", "test")
 TAKEN = {POOLER, VOCABULARY, JUDGE}  # heads of pre-training
+OLDER = "task"  # the key of the tables [[task]], in which text-to-text plans used to be written
+Notice = Callable[[str], None]
 
 
 class Top(Settings):
@@ -43,12 +63,16 @@ class Top(Settings):
 
     epochs: Positive | None = None
     finetune: bool = False
+    temperature: Positive | None = None
+    limit: Count | None = None
     training: dict[str, Any] = {}
     tasks: dict[str, Any] = {}
 
 
 class Entry(Settings):
-    """A task as it stands in a plan."""
+    """A task that is answered by a head, as it stands in a plan."""
+
+    listed: ClassVar[tuple[str, ...]] = ("metric",)  # keys of lists, where one value may stand alone
 
     kind: str | None = None
     dataset: str | None = None
@@ -68,19 +92,47 @@ class Entry(Settings):
         return self.dataset or self.kind or ""
 
 
+class PairsEntry(Settings):
+    """A text-to-text task, as it stands in a plan."""
+
+    listed: ClassVar[tuple[str, ...]] = FILES
+
+    kind: str
+    prefix: str | None = None
+    train: list[str]
+    train_target: list[str] = []
+    dev: list[str]
+    dev_target: list[str] = []
+    test: list[str] = []
+    test_target: list[str] = []
+    columns: str = COLUMNS
+    metric: Metric = "bleu"
+    weight: Positive = 1.0
+
+
 @dataclass(frozen=True)
 class TaskPlan:
     path: Path
-    tasks: dict[str, Entry]
+    tasks: dict[str, Entry]  # answered by heads
     training: dict[str, Any]
     epochs: float | None
     finetune: bool
+    pairs: dict[str, Task] = field(default_factory=dict)  # or text to text
+    mixture: Mixture | None = None
 
     def files(self, name: str) -> dict[str, Path]:
         return {part: self.path.parent / file for part in SETS if (file := getattr(self.tasks[name], part)) is not None}
 
+    def data(self) -> Data:
+        """The text-to-text tasks; refused where the plan has others."""
+        if not self.pairs:
+            raise UserError(f"the tasks of {self.path} are answered by heads, and not by writing; learn them with "
+                            f"`stemma multitask {self.path}`.")
+        return Data(tuple(self.pairs.values()), self.mixture, {"tasks": [str(self.path.absolute())]}, self.training,
+                    self.epochs, self.path.name)
 
-def read_task_plan(path: str | Path) -> TaskPlan:
+
+def read_task_plan(path: str | Path, notice: Notice = lambda text: None) -> TaskPlan:
     """The plan, or all that is wrong with it."""
     path = Path(path)
     try:
@@ -90,18 +142,60 @@ def read_task_plan(path: str | Path) -> TaskPlan:
             raise UserError(f'{path}, line {twice[2]}: a second task "{twice[1]}"; give each its own name.') from error
         raise
     problems: Problems = []
+    if OLDER in content:
+        content = _renewed(content, problems)
+        notice(f"{path} has tables [[task]], as plans of text-to-text tasks used to have them; write [tasks.NAME] with "
+               f'kind = "{TEXT_TO_TEXT}" now, in place of [[task]] with name = "NAME".')
     top = checked(Top, content, "", problems)
     tables = content.get("tasks")
     if not isinstance(tables, dict) or not tables:
         problems.append(("tasks", "a plan has a table [tasks.NAME] for each of its tasks"))
         tables = {}
-    entries = {name: entry for name, table in tables.items()
+    writing = {name for name, table in tables.items() if isinstance(table, dict) and table.get("kind") == TEXT_TO_TEXT}
+    if writing and len(writing) < len(tables):
+        others = [name for name in tables if name not in writing]
+        problems.append(("tasks", f"{', '.join(sorted(writing))} {'is' if len(writing) == 1 else 'are'} text to text, "
+                                  f"and {', '.join(others)} answered by a head: one run learns tasks of one sort; make "
+                                  f'two plans, or put all of them as text, with kind = "{TEXT_TO_TEXT}"'))
+    entries = {name: entry for name, table in tables.items() if name not in writing
                if (entry := _entry(name, table, path.parent, problems)) is not None}
+    found = {name: entry for name in tables if name in writing
+             if (entry := checked_table(PairsEntry, tables[name], f"tasks.{name}.", problems)) is not None}
+    pairs = {name: _pairs(name, entry, path.parent, problems) for name, entry in found.items()}
     if isinstance(training := content.get("training", {}), dict):
         problems += _training_problems(training)
+    if top is not None:
+        problems += _out_of_place(top, bool(writing))
     if problems or top is None:
         refuse(path, problems)
-    return TaskPlan(path, entries, top.training, top.epochs, top.finetune)
+    weights = {name: entry.weight for name, entry in found.items() if entry.weight != 1.0}
+    mixture = Mixture(temperature=top.temperature or 1.0, limit=top.limit, weights=weights or None) if pairs else None
+    return TaskPlan(path, entries, top.training, top.epochs, top.finetune, pairs, mixture)
+
+
+def _renewed(content: Mapping[str, Any], problems: Problems) -> dict[str, Any]:
+    """A plan of tables [[task]] as it is written now."""
+    told, made = content[OLDER], dict(content.get("tasks", {}))
+    if not isinstance(told, list):
+        told = []
+    names = [str(table.get("name", number)) for number, table in enumerate(told, 1) if isinstance(table, dict)]
+    problems += [(f"tasks.{name}", f"{names.count(name)} tasks have this name; give each its own")
+                 for name in dict.fromkeys(names) if names.count(name) > 1]
+    for number, table in enumerate(told, 1):
+        if not isinstance(table, dict):
+            problems.append((f"task {number}", "must be a table: write [tasks.NAME] above its keys"))
+            continue
+        name = str(table.get("name", number))
+        if "name" not in table:
+            problems.append((f"tasks.{number}", "has no name: write it into the table's head, [tasks.NAME]"))
+        made[name] = {"kind": TEXT_TO_TEXT, **{key: value for key, value in table.items() if key != "name"}}
+    return {**{key: value for key, value in content.items() if key != OLDER}, "tasks": made}
+
+
+def checked_table(sort: type[Any], table: Mapping[str, Any], where: str, problems: Problems) -> Any:
+    """A table as settings, where a single value may stand for a list of one."""
+    listed = {key: [value] if key in sort.listed and isinstance(value, str) else value for key, value in table.items()}
+    return checked(sort, listed, where, problems)
 
 
 def _entry(name: str, table: Any, beside: Path, problems: Problems) -> Entry | None:
@@ -113,13 +207,26 @@ def _entry(name: str, table: Any, beside: Path, problems: Problems) -> Entry | N
     if not isinstance(table, dict):
         problems.append((where, f"must be a table: write [tasks.{name}] above its keys"))
         return None
-    listed = {key: [value] if key == "metric" and isinstance(value, str) else value for key, value in table.items()}
-    entry = checked(Entry, listed, f"{where}.", problems)
+    entry: Entry | None = checked_table(Entry, table, f"{where}.", problems)
     problems += [(f"{where}.{part} = {file}", f"there is no file {beside / file}") for part in SETS
                  if isinstance(file := table.get(part), str) and not (beside / file).exists()]
     if entry is not None:
         problems += [(f"{where}{key}", what) for key, what in _conflicts(entry)]
     return entry
+
+
+def _pairs(name: str, entry: PairsEntry, beside: Path, problems: Problems) -> Task:
+    """Where the pairs of a text-to-text task come from."""
+    prefix = f"{name}: " if entry.prefix is None else entry.prefix
+    files = {key: [str(beside / file) for file in getattr(entry, key)] for key in FILES}
+    sources = {}
+    for part in SETS:
+        try:
+            sources[part] = sources_of(name, part, files, prefix, entry.columns) if files[part] else ()
+        except UserError as error:
+            problems.append((f"tasks.{name}.{part}", error.message))
+            sources[part] = ()
+    return Task(name, sources["train"], sources["dev"], sources["test"], entry.metric)
 
 
 def _conflicts(entry: Entry) -> Problems:
@@ -130,8 +237,8 @@ def _conflicts(entry: Entry) -> Problems:
     try:
         kind = kind_of(entry.called)
         if entry.kind and kind != entry.kind:
-            raise UserError(f"must be one of {', '.join(KINDS)}; a data set's name belongs to dataset.")
-        if entry.dataset in KINDS:
+            raise UserError(f"must be one of {', '.join(task_kinds())}; a data set's name belongs to dataset.")
+        if entry.dataset in example_kinds():
             raise UserError("is a kind of task and no data set; write it as kind.")
     except UserError as error:
         return [(f".{'kind' if entry.kind else 'dataset'} = {entry.called}", error.message)]
@@ -142,13 +249,23 @@ def _conflicts(entry: Entry) -> Problems:
         found.append((".metric", " ".join([error.message, *(what for _, what in error.problems)])))
     if entry.columns and entry.dataset:
         found.append((".columns", f"the columns of {entry.dataset} are known and cannot be renamed"))
-    if entry.head == "san" and kind != "pair":
+    if entry.head == "san" and not head_task(kind).two_text_heads:
         found.append((".head = san", f"reads two texts to tell their class, and this task is of kind {kind}"))
     if entry.steps is not None and entry.head != "san":
         found.append((f".steps = {entry.steps}", 'are those of head = "san"'))
-    if entry.dropout is not None and kind == "qa":
+    if entry.dropout is not None and not head_task(kind).head_dropout:
         found.append((f".dropout = {entry.dropout}", "the head that finds answers has none"))
     return found
+
+
+def _out_of_place(top: Top, writing: bool) -> Problems:
+    """Keys that the other sort of plan has."""
+    if writing:
+        return [("finetune = true", "goes on with each head by itself, and text-to-text tasks have none; leave it out")
+                ] if top.finetune else []
+    stated = [key for key in ("temperature", "limit") if getattr(top, key) is not None]
+    return [(f"{key} = {getattr(top, key)}", "says how often pairs of text-to-text tasks are drawn, and of these tasks "
+                                             "every example is read once an epoch; leave it out") for key in stated]
 
 
 def _training_problems(training: dict[str, Any]) -> Problems:

@@ -24,6 +24,7 @@ from pydantic import ValidationError
 from stemma.errors import UserError, did_you_mean
 from stemma.schema.base import Blame, Conflict, Count, Natural, Settings, limit
 from stemma.schema.problems import explain
+from stemma.tasks.kinds import task_kind, task_kinds
 from stemma.text.tables import SHOWN, Table, spelt
 
 PLACE = re.compile(r"\{\{|\}\}|\{([^{}]+)\}")
@@ -81,7 +82,6 @@ class Scored(Template):
 
 
 class Classify(Scored):
-    kind: Literal["classify"]
     labels: dict[str, str]  # what is in the column -> how it is said
 
     def conflicts(self) -> Iterator[Conflict]:
@@ -100,7 +100,6 @@ class Classify(Scored):
 
 
 class Choice(Scored):
-    kind: Literal["choice"]
     choices: list[str]  # "{column}" alone may hold a list of them
     label_as: Literal["number", "letter", "text"] = "number"
     first: Natural = 0  # the number of the first choice
@@ -130,7 +129,6 @@ class Choice(Scored):
 class Question(Template):
     """The answer is written, and compared."""
 
-    kind: Literal["qa"]
     answer: Written  # "{column}" alone may hold a list of right ones
     stop: list[str] = ["\n"]  # the answer ends before one of these
     tokens: Count = 32  # and after so many at the latest
@@ -144,9 +142,6 @@ class Question(Template):
         if not answers:
             raise ValueError("has no answer")
         return Example(fill(self.text, row), answers, 0, answers[0].strip(), line)
-
-
-KINDS: dict[str, type[Template]] = {"classify": Classify, "choice": Choice, "qa": Question}
 
 
 def places(text: str) -> list[str]:
@@ -174,11 +169,12 @@ def load_template(path: str | Path) -> Template:
         raise UserError(f"there is no template {path}; `stemma prompt --help` shows one.") from error
     except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"the template {path} cannot be read: {error}.") from error
-    kind = KINDS.get(str(values.get("kind")))
+    known = {name: found for name in task_kinds() if (found := task_kind(name).template()) is not None}
+    kind = known.get(str(values.get("kind")))
     if kind is None:
         said = f'is of kind "{values["kind"]}"' if "kind" in values else "has no kind"
-        raise UserError(f"the template {path} {said}; choose {', '.join(KINDS)}."
-                        f"{did_you_mean(str(values.get('kind')), KINDS)}")
+        raise UserError(f"the template {path} {said}; choose {', '.join(known)}."
+                        f"{did_you_mean(str(values.get('kind')), known)}")
     try:
         template = kind.model_validate(values)
         problems = [(conflict[0].key, conflict[0].message) for conflict in template.conflicts()]

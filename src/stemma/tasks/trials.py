@@ -18,21 +18,23 @@ import numpy as np
 
 from stemma.device import choose_device
 from stemma.errors import Interrupted, UserError
-from stemma.exchange.cards import Card
+from stemma.exchange.cards import Card, parts_of
 from stemma.exchange.load import load
 from stemma.files import folder_atomically, remove_leftovers
 from stemma.lineage import COMMAND_LINE, Recipe
 from stemma.stored import store, store_object, verify
 from stemma.tasks import learning
+from stemma.tasks.facts import HeadFacts
 from stemma.tasks.judging import answers_of, worth
+from stemma.tasks.kinds import head_task
 from stemma.tasks.learners import build_learner
-from stemma.tasks.learning import TOKENIZER, file_of, layout_of, read_lines, stored, write_lines
-from stemma.tasks.metrics import METRICS
-from stemma.tasks.scoring import best_silence, measure, settle
+from stemma.tasks.learning import TOKENIZER, file_of, layout_of, predicted_lines, read_lines, write_lines
+from stemma.tasks.metrics import metrics_of
+from stemma.tasks.scoring import measure
 from stemma.text.tokenizer import Tokenizer
-from stemma.training import pretrain
 from stemma.training.loop import Diverged
 from stemma.training.run import MODEL, RECIPE, RESULT, Plan, read_result, read_run
+from stemma.training.working import working
 
 FOLDER = "trials"
 HELD_OUT = ("dev", "test")
@@ -95,8 +97,8 @@ class Trial:
 def work(run: Path, show: bool, notice: Notice) -> dict[str, Any]:
     """Carry out what is left of the trials, choose among them, and put the best in place."""
     wanted, plan = read_run(run)
-    assert plan.task is not None
-    card = Card.from_json(next(iter(plan.task["cards"].values())))
+    facts = HeadFacts.of(plan)
+    card = next(iter(facts.read_cards().values()))
     planned, done = planned_trials(run, wanted, plan), []
     for number, trial in enumerate(planned, 1):
         done.append(carry_out(run, trial, wanted, plan, show, notice))
@@ -114,7 +116,7 @@ def work(run: Path, show: bool, notice: Notice) -> dict[str, Any]:
               "chosen": {"trial": best.folder.name, "rate": best.rate, "seed": best.seed}}
     for line in summary:
         notice(_line(card, line))
-    if plan.task["trials"]["ensemble"]:
+    if facts.trials and facts.trials["ensemble"]:
         result["ensemble"] = together(run, card, [trial.folder for trial in group if trial.result])
         notice(f"together, dev: {_scores(card, result['ensemble']['dev'])}")
     put_in_place(run, best.folder, card)
@@ -123,8 +125,8 @@ def work(run: Path, show: bool, notice: Notice) -> dict[str, Any]:
 
 
 def planned_trials(run: Path, wanted: Recipe, plan: Plan) -> list[Trial]:
-    assert plan.task is not None
-    asked = plan.task["trials"]
+    asked = HeadFacts.of(plan).trials
+    assert asked is not None
     rates = asked["rates"] or [wanted.settings.training.learning_rate]
     return [Trial(run / FOLDER / f"rate-{rate}-seed-{seed}", rate, seed)
             for rate in rates for seed in range(plan.seed, plan.seed + asked["restarts"])]
@@ -137,7 +139,8 @@ def carry_out(run: Path, trial: Trial, wanted: Recipe, plan: Plan, show: bool, n
     result = read_result(trial.folder, f"delete {trial.folder}, and `stemma resume {run}` tries it again.")
     try:
         if result is None:
-            result = pretrain.resume(trial.folder, show=show, notice=notice, work=learning.work)
+            with working(trial.folder):
+                result = learning.work(trial.folder, show, notice)
     except Diverged:
         return trial
     except Interrupted:
@@ -149,21 +152,21 @@ def carry_out(run: Path, trial: Trial, wanted: Recipe, plan: Plan, show: bool, n
 
 def begin(run: Path, trial: Trial, wanted: Recipe, plan: Plan) -> None:
     """A run of its own: the same examples, at another rate or from another seed."""
-    assert plan.task is not None
-    task = {key: value for key, value in plan.task.items() if key != "trials"}
+    facts = replace(HeadFacts.of(plan), trials=None)
+    cards = facts.read_cards().values()
     if trial.folder.parent.is_dir():
         remove_leftovers(trial.folder.parent)
     with folder_atomically(trial.folder, checksums=False) as place:
         shutil.copytree(run / TOKENIZER, place / TOKENIZER)
-        for card in map(Card.from_json, task["cards"].values()):
+        for card in cards:
             for file in (file_of(part, card) for part in learning.SETS):
                 if (run / file).is_file():
                     verify(run / file, "bring it back, or start the fine-tune again in another folder.")
                     shutil.copyfile(run / file, place / file)
-        replace(plan, seed=trial.seed, task=task).write(place)
+        replace(plan, seed=trial.seed, task=facts.to_json()).write(place)
         if trial.rate != wanted.settings.training.learning_rate:
             wanted = wanted.with_changes({"training.learning_rate": trial.rate}, COMMAND_LINE)
-        store(place / RECIPE, wanted.to_toml())
+        store(place / RECIPE, wanted.to_toml(parts_of(cards)))
 
 
 def put_in_place(run: Path, best: Path, card: Card) -> None:
@@ -205,7 +208,7 @@ def summed_up(card: Card, group: Sequence[Trial]) -> dict[str, Any]:
             values = [metrics[part][metric] for metrics in results if metric in metrics.get(part, {})]
             if values:
                 spread = float(np.std(values, ddof=1)) if len(values) > 1 else None
-                highest = METRICS[card.kind][metric].higher_is_better
+                highest = metrics_of(card.kind)[metric].higher_is_better
                 best = max(values) if highest else min(values)
                 found.setdefault(part, {})[metric] = {"mean": float(np.mean(values)), "spread": spread, "best": best}
     return found
@@ -224,16 +227,14 @@ def together(run: Path, card: Card, members: Sequence[Path]) -> dict[str, Any]:
             before = sums.get(part, [np.zeros_like(answer) for answer in answers])
             sums[part] = [one + other for one, other in zip(before, answers, strict=True)]
     found: dict[str, Any] = {"members": len(members)}
-    threshold = None
+    kind = head_task(card.kind)
+    values = card.values
     for part, some in items.items():
         predictions = learner.decide(some, [total / len(members) for total in sums[part]], examples[part])
-        if part == "dev" and card.values.get("silence"):
-            threshold = best_silence(card, examples[part], predictions)
-        if threshold is not None:
-            predictions = settle(predictions, threshold)
-        write_lines(run / f"ensemble-{file_of(part, card)}",
-                    [stored(example) | {"prediction": said}
-                     for example, said in zip(examples[part], predictions, strict=True)])
+        if part == "dev":
+            values = kind.tuned(card, examples[part], predictions)
+        predictions = kind.settled(values, predictions)
+        write_lines(run / f"ensemble-{file_of(part, card)}", predicted_lines(card, examples[part], predictions))
         found[part] = measure(card, examples[part], predictions)
     return found
 

@@ -18,6 +18,8 @@ import numpy as np
 from stemma.errors import UserError
 
 CJK_RUN = re.compile("[\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]+")
+_CHINESE = CJK_RUN.pattern.removesuffix("+")
+WORD = re.compile(rf"{_CHINESE}|(?:(?!{_CHINESE})\S)+")  # of raw text; Chinese characters are words by themselves
 
 MUCH = 0.1  # share of Chinese among the tokens from which on it matters who finds its words
 

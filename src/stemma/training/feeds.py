@@ -115,7 +115,8 @@ class Feeds:
             raise UserError(f"corpus.mixture draws from several groups of pairs, and the corpus {self.corpus.path} has "
                             "none; leave it out.")
         counts = [0 if group.get("held_out") else group["documents"] for group in groups]
-        return mixture_rates(counts, mixture.temperature, mixture.limit)
+        weights = [(mixture.weights or {}).get(group.get("name", ""), 1.0) for group in groups]
+        return mixture_rates(counts, mixture.temperature, mixture.limit, weights)
 
 
 def key_of(group: int, length: int) -> str:

@@ -52,7 +52,7 @@ def inspect(recipe: Recipe, corpus: Corpus, examples: int = 3, seed: int = 0, st
     finally:
         supply.close()
     mask = corpus.tokenizer.roles.get("mask")
-    places = sum(stream.ids.numel() for stream in batch.streams.values())
+    places = sum(stream.batch * stream.length for stream in batch.streams.values())
     return {"recipe": recipe.label, "step": step, "objectives": [objective.name for objective in active],
             "task": active[0].settings.task_id,
             "mask": None if mask is None else corpus.tokenizer.token(mask),

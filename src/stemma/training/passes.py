@@ -84,7 +84,7 @@ class Passes:
             return self.settings.micro_batch_size
         if self.device.type != "cpu":
             return batch.rows
-        length = max(stream.ids.shape[1] for stream in batch.streams.values())
+        length = max(stream.length for stream in batch.streams.values())
         return max(1, CPU_SLICE_TOKENS // length)
 
 

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from stemma.corpus.directions import write_directions
 from stemma.corpus.shards import Corpus
 from stemma.device import takes_device
-from stemma.errors import Interrupted, UserError, counted
-from stemma.files import NoSpace, folder_atomically, only_here, refuse_non_empty, remove_leftovers
+from stemma.errors import UserError, counted
+from stemma.files import folder_atomically, refuse_non_empty
 from stemma.lineage import Recipe, recipe
 from stemma.stored import store, store_object, verify
 from stemma.text.readers import own_readers
@@ -30,18 +28,16 @@ from stemma.training.run import (
     create_run,
     is_corpus,
     locate,
-    read_result,
     read_run,
 )
 from stemma.training.source import adopt_tokenizer, corpus_from_text, locate_target
+from stemma.training.working import beginning, finished, working
 
 if TYPE_CHECKING:
     from stemma.exchange.model import Model
     from stemma.training.loop import Loop
 
 Notice = Callable[[str], None]
-# What is said of a model besides its loss: called with the run, its plan, the model, what is known of it, and a notice.
-Conclude = Callable[[Path, Plan, "Model", dict[str, Any], Notice], dict[str, Any]]
 # What a run does, if not pre-training on a corpus: called with the run, whether to show progress, and a notice.
 Work = Callable[[Path, bool, Notice], dict[str, Any]]
 
@@ -79,20 +75,10 @@ def pretrain(chosen: Recipe | str, corpus: str | Path | Sequence[str], out: str 
     return begin(run, show, notice)
 
 
-def begin(run: Path, show: bool, notice: Notice, conclude: Conclude | None = None,
-          work: Work | None = None) -> dict[str, Any]:
+def begin(run: Path, show: bool, notice: Notice, work: Work | None = None) -> dict[str, Any]:
     """Carry out a run that stands on disk and has not been started."""
-    try:
-        return _carry_out(run, show, notice, work or partial(_train, conclude=conclude))
-    except Interrupted:
-        raise
-    except Exception as error:
-        if any(run.rglob("step-*")) or any(run.rglob(RESULT)):
-            raise
-        shutil.rmtree(run)  # nothing was trained, here or in a run below: leave nothing behind
-        if isinstance(error, NoSpace):  # so there is nothing to go on with either
-            raise NoSpace(error.what) from error
-        raise
+    with beginning(run):
+        return (work or _train)(run, show, notice)
 
 
 def _paths(given: str | Path | Sequence[str]) -> list[str]:
@@ -100,26 +86,13 @@ def _paths(given: str | Path | Sequence[str]) -> list[str]:
 
 
 def resume(out: str | Path, *, show: bool = False, notice: Notice = lambda text: None,
-           conclude: Conclude | None = None, work: Work | None = None) -> dict[str, Any]:
+           work: Work | None = None) -> dict[str, Any]:
     """Go on with a run that was interrupted; a finished one says what it reported then."""
     run = Path(out)
-    read_run(run)
-    finished = read_result(run)
-    if finished is not None:
-        notice(f"{run} is finished; nothing to do.")
-        return finished
-    return _carry_out(run, show, notice, work or partial(_train, conclude=conclude))
-
-
-def _carry_out(run: Path, show: bool, notice: Notice, work: Work) -> dict[str, Any]:
-    try:
-        with only_here(run, f"another process is training {run}; wait for it, or stop it first."):
-            remove_leftovers(run)
-            return work(run, show, notice)
-    except KeyboardInterrupt:  # between steps; during one, the loop ends it and saves
-        raise Interrupted(f"stopped; `stemma resume {run}` goes on from its last checkpoint.") from None
-    except NoSpace as error:
-        raise error.go_on(f"`stemma resume {run}` goes on from its last checkpoint") from error
+    if (known := finished(run, notice)) is not None:
+        return known
+    with working(run):
+        return (work or _train)(run, show, notice)
 
 
 @dataclass(frozen=True)
@@ -132,8 +105,14 @@ class Training:
     corpus: Corpus
     loop: Loop
 
-    def finish(self, told: dict[str, Any], notice: Notice, conclude: Conclude | None = None) -> dict[str, Any]:
+    def finish(self, told: dict[str, Any]) -> dict[str, Any]:
         """The model and what is reported of it, on disk."""
+        result = self.save(told)[1]
+        store_object(self.run / RESULT, result)
+        return result
+
+    def save(self, told: dict[str, Any]) -> tuple[Model, dict[str, Any]]:
+        """The model, which is on disk now, and what is to be reported of it: with that on disk, the run is finished."""
         from stemma.exchange.model import Model
         from stemma.exchange.save import write_model
         from stemma.training.start import with_pooler
@@ -145,15 +124,12 @@ class Training:
         with folder_atomically(self.run / MODEL, overwrite=True) as place:
             write_model(model, place)
             write_directions(self.corpus, place)
-        if conclude is not None:
-            result |= conclude(self.run, self.plan, model, result, notice)
-        store_object(self.run / RESULT, result)
-        return result
+        return model, result
 
 
-def _train(run: Path, show: bool, notice: Notice, conclude: Conclude | None) -> dict[str, Any]:
+def _train(run: Path, show: bool, notice: Notice) -> dict[str, Any]:
     training = open_training(run, show, notice)
-    return training.finish(training.loop.train(), notice, conclude)
+    return training.finish(training.loop.train())
 
 
 def open_training(run: Path, show: bool, notice: Notice) -> Training:

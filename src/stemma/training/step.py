@@ -41,7 +41,7 @@ class TrainingStep(nn.Module):
 
     def forward(self, batch: Batch, state: State | None = None) -> StepOutput:
         scored = Scored({})
-        with autocast(next(iter(batch.streams.values())).ids.device, self.precision):
+        with autocast(next(iter(batch.streams.values())).device, self.precision):
             hidden = self.network.reader(batch.streams, state)
             for name in batch.tasks:
                 found = Scored.of(self.objectives[name].loss(self.network, hidden, batch))
@@ -51,5 +51,5 @@ class TrainingStep(nn.Module):
         costs = {name: cost * batch.share for name, cost in hidden.auxiliary.items()}
         weighted = (scored.losses[name] * self.objectives[name].weight for name in batch.tasks)
         total = torch.stack([*weighted, *costs.values()]).sum()
-        measures = {name: measure.float().mean() * batch.share for name, measure in hidden.measures.items()}
+        measures = {name: measure.float().nanmean() * batch.share for name, measure in hidden.measures.items()}
         return StepOutput(total, {**scored.losses, **costs}, measures, scored.counts, hidden.state)

@@ -99,7 +99,7 @@ class Supply:
         for number, group in enumerate(self.groups):
             for start, draft in self.feeds.held_out(number, length):
                 _corrupt(draft, group.objectives, np.random.default_rng([VALIDATION_SEED, number, start]))
-                batch = finish(draft, group.visibility, group.kind.task)
+                batch = finish(draft, group.visibility, group.kind.task, self.recipe.network.inputs)
                 made.append((group.objectives, replace(batch, held_out=True)))
         return made
 
@@ -159,8 +159,8 @@ class Supply:
         draft, active = self._drafted(moment)
         number, _ = self._choose(moment)
         kind = self.groups[number].kind
-        return Prepared(active, finish(draft, kind.visibility, kind.task), self.feeds.positions(),
-                        key_of(number, moment.length))
+        batch = finish(draft, kind.visibility, kind.task, self.recipe.network.inputs)
+        return Prepared(active, batch, self.feeds.positions(), key_of(number, moment.length))
 
     def _choose(self, moment: Moment) -> tuple[int, tuple[Objective, ...]]:
         """Groups take turns, each as often as the most frequent of its objectives asks for; an objective takes part

@@ -97,7 +97,9 @@ def validation_baselines(recipe: Recipe, corpus: Corpus, seed: int) -> dict[str,
     fitted = {name: kind.fit(ids, corpus.tokenizer.vocab_size) for name, kind in BASELINES.items()}
     for _, batch in batches:
         target = batch.scores[HEAD]
-        rows = batch.streams["encoder"].ids.numpy().copy()
+        read = batch.streams["encoder"].ids
+        assert read is not None
+        rows = read.numpy().copy()
         rows.reshape(-1)[target.index.numpy()] = target.labels.numpy()
         scored = np.zeros(rows.shape, dtype=bool)
         scored.reshape(-1)[target.index.numpy()] = True

@@ -70,7 +70,7 @@ def train_and_look(run: Path, show: bool, notice: Notice, asked: float | None,
         loop.show = show
         loop.advance()
         told = loop.conclude()
-    return training.finish(told, notice)
+    return training.finish(told)
 
 
 def rate(tokens: int, seconds: float) -> float:

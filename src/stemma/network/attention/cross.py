@@ -45,5 +45,9 @@ class CrossAttention(nn.Module):
         across = context.across
         assert across is not None, "a decoder needs something to look at"
         (query,) = split_heads(self.query(x), 1, self.heads)
-        key, value = across.kept(context.layer, lambda output: split_heads(self.input(output), 2, self.heads))
+        key, value = across.kept(context.layer, self.keys_and_values)
         return query, key, value, across.mask
+
+    def keys_and_values(self, output: Tensor) -> tuple[Tensor, ...]:
+        """(B, S, width) the encoder's output -> two of (B, heads, S, D)"""
+        return split_heads(self.input(output), 2, self.heads)

@@ -142,8 +142,8 @@ def attend(query: Tensor, key: Tensor, value: Tensor, mask: Mask, dropout: float
            scale: float | None = None) -> Tensor:
     """(B, heads, Q, D), (B, heads, K, D), (B, heads, K, D) -> (B, heads, Q, D); `bias` is added to the scores, which
     are multiplied by `scale` before (None: 1 / sqrt(D))."""
-    if mask.band is not None and bias is None and scale is None:
-        return _attend_in_band(query, key, value, mask, dropout)
+    if mask.band is not None and bias is None:
+        return _attend_in_band(query, key, value, mask, dropout, scale)
     if dropout and query.device.type == "cpu":
         return _attend_with_dropout(query, key, value, mask, dropout, bias, scale)
     if bias is None:
@@ -183,32 +183,38 @@ def _hidden(mask: Mask, scores: Tensor) -> Tensor | None:
     """True where a key is not seen, broadcastable to the scores."""
     if mask.causal or mask.band is not None:
         queries, keys = scores.shape[-2:]
-        mask = mask.at(torch.arange(queries, device=scores.device)[None], keys)
+        mask = mask.at(torch.arange(keys - queries, keys, device=scores.device)[None], keys)
     return None if mask.dense is None else ~mask.dense
 
 
-def _attend_in_band(query: Tensor, key: Tensor, value: Tensor, mask: Mask, dropout: float) -> Tensor:
+def _attend_in_band(query: Tensor, key: Tensor, value: Tensor, mask: Mask, dropout: float,
+                    scale: float | None) -> Tensor:
     """Each place sees its neighbourhood. Cut in blocks of about that size, a block looks at itself and at so many
-    places on either side of it: the cost grows with the length and not with its square."""
+    places on either side of it: the cost grows with the length and not with its square. Of what a cache kept, no more
+    is looked at than the first query sees."""
     assert mask.band is not None
     back, ahead = mask.band
-    size = max(back, ahead) + 1
     batch, heads, length, width = query.shape
+    size = min(max(back, ahead) + 1, length)
+    past = min(back, key.shape[2] - length)  # positions before the first query that somebody sees
+    real = mask.real if mask.real is not None else torch.ones(1, past + length, dtype=torch.bool, device=query.device)
+    key, value, real = key[:, :, -past - length:], value[:, :, -past - length:], real[:, -past - length:]
     blocks = -(-length // size)
     behind = blocks * size - length
 
     def cut(x: Tensor, back: int, ahead: int) -> Tensor:
-        """(B, heads, L, D) -> (B x blocks, heads, back + size + ahead, D)"""
-        cuts = functional.pad(x, (0, 0, back, behind + ahead)).unfold(2, back + size + ahead, size)
+        """(B, heads, L, D) -> (B x blocks, heads, back + size + ahead, D), from `back` positions before it on"""
+        padded = functional.pad(x, (0, 0, back + length - x.shape[2], behind + ahead))
+        cuts = padded.unfold(2, back + size + ahead, size)
         return cuts.permute(0, 2, 1, 4, 3).flatten(0, 1)  # from (B, heads, blocks, D, back + size + ahead)
 
     place = torch.arange(back + size + ahead, device=query.device)
     away = place - place[:size, None]  # (size, back + size + ahead): from 0, the farthest seen, to the query's at back
     near = (away >= 0) & (away <= back + ahead)
-    real = mask.real if mask.real is not None else torch.ones(1, length, dtype=torch.bool, device=query.device)
-    real = functional.pad(real, (back, behind + ahead)).unfold(1, len(place), size)  # (B, blocks, back + size + ahead)
+    real = functional.pad(real, (back - past, behind + ahead)).unfold(1, len(place), size)  # (B, blocks, len(place))
     # padding may have nothing but padding around it: it sees itself, so that it sees something
     seen = near & (real[:, :, None] | (away == back))  # (B, blocks, size, back + size + ahead)
     dense = seen.expand(batch, -1, -1, -1).flatten(0, 1)[:, None]
-    mixed = attend(cut(query, 0, 0), cut(key, back, ahead), cut(value, back, ahead), Mask(dense=dense), dropout)
+    mixed = attend(cut(query, 0, 0), cut(key, back, ahead), cut(value, back, ahead), Mask(dense=dense), dropout,
+                   scale=scale)
     return mixed.view(batch, blocks, heads, size, width).transpose(1, 2).flatten(2, 3)[:, :, :length]

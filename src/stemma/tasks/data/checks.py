@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from stemma.errors import nearest
-from stemma.tasks.data.examples import Example, QuestionExample, TaggedExample
+from stemma.tasks.data.examples import Example
 from stemma.tasks.data.reading import Problems
 
 
@@ -14,11 +14,7 @@ def check_labelled(examples: Sequence[Example], name: str) -> None:
     """For training and evaluation; predicting needs no labels."""
     problems = Problems(name)
     for example in examples:
-        if isinstance(example, QuestionExample):
-            missing = not example.answers and not example.impossible
-        else:
-            missing = (example.tags if isinstance(example, TaggedExample) else example.label) is None
-        if missing:
+        if not example.is_known:
             problems.add(example.where, "nothing says what is right here")
     problems.check()
 
@@ -42,13 +38,7 @@ def check_labels(train_labels: Sequence[str], examples: Sequence[Example], name:
     known = set(train_labels)
     problems = Problems(name)
     for example in examples:
-        if isinstance(example, TaggedExample):
-            said = [(f"{example.where}, word {place + 1} ({word})", tag) for place, (word, tag)
-                    in enumerate(zip(example.words, example.tags or (), strict=False))]
-        else:
-            label = getattr(example, "label", None)
-            said = [(example.where, label)] if isinstance(label, str) else []
-        for where, label in said:
+        for where, label in example.stated():
             if label not in known:
                 best = nearest(label, known)
                 hint = f', did you mean "{best}"?' if best else ""

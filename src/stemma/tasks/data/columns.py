@@ -205,22 +205,25 @@ PAIR = Layout((("text_a", "sentence1", "premise", "query", "question1"),
                ("text_b", "sentence2", "hypothesis", "candidate", "question2")))
 
 
-def read_plain(kind: str, path: str | Path, columns: Mapping[str, str] | None, reading: Reading) -> list[TextExample]:
-    """A table of one's own for classify, pair, regress (one text or two) or rank; `columns` renames the defaults."""
+def read_plain(path: str | Path, columns: Mapping[str, str] | None, reading: Reading, *, one: bool = True,
+               two: bool = False, grouped: bool = False, number: bool = False) -> list[TextExample]:
+    """A table of one's own whose rows hold `one` text, `two`, or either, and a label that may be a number; with
+    `grouped`, rows belong to queries. `columns` renames the defaults."""
     roles: dict[str, Names] = {"text": SINGLE.texts[0], "text_a": PAIR.texts[0], "text_b": PAIR.texts[1],
                                "label": ("label", "score", "gold_label"), "group": ("group", "query_id", "qid"),
                                "id": ("id", "index")}
-    if kind == "classify":
+    if not two:
         roles = {role: roles[role] for role in ("text", "label", "id")}
-    elif kind != "regress":
+    elif not one:
         roles.pop("text")
-    if kind != "rank":
+    if not grouped:
         roles.pop("group", None)
     names = named(roles, columns)
     table = reading.table(path, chosen=(columns or {}).values())
     there = {_plain(column) for column in table.columns}
-    two = kind in ("pair", "rank") or (kind == "regress" and any(_plain(name) in there for name in names["text_b"]))
-    layout = replace(PAIR, texts=(names["text_a"], names["text_b"])) if two else replace(SINGLE, texts=(names["text"],))
+    paired = two and (not one or any(_plain(name) in there for name in names["text_b"]))
+    layout = replace(PAIR, texts=(names["text_a"], names["text_b"])) if paired else \
+        replace(SINGLE, texts=(names["text"],))
     layout = replace(layout, label=names["label"], group=names.get("group", ()), id=names["id"],
-                     number=kind == "regress")
+                     number=number)
     return texts_of(table, layout, reading, must="label" in (columns or {}))

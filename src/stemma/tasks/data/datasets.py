@@ -12,14 +12,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from stemma import plugins, registry
 from stemma.errors import UserError, did_you_mean
-from stemma.tasks.data.choices import read_choices, read_race, read_story_cloze, read_swag
-from stemma.tasks.data.columns import PAIR, SINGLE, Layout, read_plain, read_texts
-from stemma.tasks.data.examples import KINDS, Example
+from stemma.tasks.data.choices import read_race, read_story_cloze, read_swag
+from stemma.tasks.data.columns import PAIR, SINGLE, Layout, read_texts
+from stemma.tasks.data.examples import Example
 from stemma.tasks.data.questions import read_questions
 from stemma.tasks.data.reading import Reading
 from stemma.tasks.data.stories import read_babi, read_folders
 from stemma.tasks.data.tags import read_tagged
+from stemma.tasks.kinds import example_kinds, head_task, task_kind
 from stemma.text.streams import Notice
 
 Read = Callable[[str | Path, Reading], list[Example]]
@@ -38,10 +40,8 @@ class Dataset:
     style: str | None = None  # of questions: how the official script compares answers
 
 
-# What is measured where nothing else is said; the first decides.
-METRICS = {"classify": ("accuracy", "macro_f1"), "pair": ("accuracy", "macro_f1"), "regress": ("pearson", "spearman"),
-           "choice": ("accuracy",), "qa": ("f1", "exact_match"), "tag": ("f1", "precision", "recall"),
-           "rank": ("map", "mrr", "precision_at_1")}
+QUESTIONS, TAGS = task_kind("qa").usual, task_kind("tag").usual
+ACCURACY, RANKING = task_kind("classify").usual[:1], task_kind("rank").usual
 YES_NO = ("0", "1")
 INFERENCE = ("entailment", "neutral", "contradiction")
 TWO_WAYS = ("entailment", "not_entailment")
@@ -79,7 +79,7 @@ def _table(name: str, kind: str, layout: Layout, source: str, labels: tuple[str,
     def read(path: str | Path, reading: Reading) -> list[Example]:
         return list(read_texts(path, layout, reading, labels))
 
-    return Dataset(name, kind, metrics or METRICS[kind][:1], read, source, labels)
+    return Dataset(name, kind, metrics or task_kind(kind).usual[:1], read, source, labels)
 
 
 def _folders(name: str, layout: Layout, source: str, labels: tuple[str, ...] | None = None) -> Dataset:
@@ -89,16 +89,16 @@ def _folders(name: str, layout: Layout, source: str, labels: tuple[str, ...] | N
             return list(read_folders(Path(path), reading, labels, layout.clean))
         return list(read_texts(path, layout, reading, labels))
 
-    return Dataset(name, "classify", METRICS["classify"][:1], read, source, labels)
+    return Dataset(name, "classify", ACCURACY, read, source, labels)
 
 
 def _questions(name: str, style: str, source: str, faulty: bool = False) -> Dataset:
-    return Dataset(name, "qa", METRICS["qa"], lambda path, reading: list(read_questions(path, None, reading, faulty)),
+    return Dataset(name, "qa", QUESTIONS, lambda path, reading: list(read_questions(path, None, reading, faulty)),
                    source, style=style)
 
 
 def _tagged(name: str, source: str) -> Dataset:
-    return Dataset(name, "tag", METRICS["tag"], lambda path, reading: list(read_tagged(path, None, reading)), source)
+    return Dataset(name, "tag", TAGS, lambda path, reading: list(read_tagged(path, None, reading)), source)
 
 
 GLUE = "https://gluebenchmark.com/tasks, arXiv:1804.07461"
@@ -113,7 +113,7 @@ _ALL = (
     _table("mnli-mm", "pair", NLI, GLUE, INFERENCE),
     _table("qnli", "pair", QNLI, GLUE, TWO_WAYS),
     _table("qnli-rank", "rank", replace(QNLI, group=("question",), renamed={"entailment": "1", "not_entailment": "0"}),
-           f"{GLUE}; as a ranking of sentences: arXiv:1901.11504", YES_NO, METRICS["rank"]),
+           f"{GLUE}; as a ranking of sentences: arXiv:1901.11504", YES_NO, RANKING),
     _table("rte", "pair", PAIR, GLUE, TWO_WAYS),
     _table("wnli", "pair", PAIR, GLUE, YES_NO),
     _table("ax", "pair", PAIR, "https://gluebenchmark.com/diagnostics", INFERENCE, ("matthews", "accuracy")),
@@ -122,11 +122,11 @@ _ALL = (
     _questions("squad", "squad", "https://rajpurkar.github.io/SQuAD-explorer, arXiv:1606.05250"),
     _questions("squad2", "squad2", "https://rajpurkar.github.io/SQuAD-explorer, arXiv:1806.03822"),
     _tagged("conll2003", "https://www.clips.uantwerpen.be/conll2003/ner, arXiv:cs/0306050"),
-    Dataset("swag", "choice", METRICS["choice"], lambda path, reading: list(read_swag(path, reading)),
+    Dataset("swag", "choice", ACCURACY, lambda path, reading: list(read_swag(path, reading)),
             "https://github.com/rowanz/swagaf, arXiv:1808.05326"),
-    Dataset("race", "choice", METRICS["choice"], lambda path, reading: list(read_race(path, reading)),
+    Dataset("race", "choice", ACCURACY, lambda path, reading: list(read_race(path, reading)),
             "https://www.cs.cmu.edu/~glai1/data/race, arXiv:1704.04683"),
-    Dataset("storycloze", "choice", METRICS["choice"], lambda path, reading: list(read_story_cloze(path, reading)),
+    Dataset("storycloze", "choice", ACCURACY, lambda path, reading: list(read_story_cloze(path, reading)),
             "https://cs.rochester.edu/nlp/rocstories, arXiv:1604.01696"),
     Dataset("babi", "pair", ("accuracy",), lambda path, reading: list(read_babi(path, reading)),
             "https://research.fb.com/downloads/babi, arXiv:1502.05698"),
@@ -144,7 +144,7 @@ _ALL = (
     _questions("drcd", "cmrc", "https://github.com/DRCKnowledgeTeam/DRCD, arXiv:1806.00920", faulty=True),
     _questions("cjrc", "cjrc", "https://github.com/china-ai-law-challenge/CAIL2019", faulty=True),
     _table("nlpcc-dbqa", "rank", DBQA, "http://tcci.ccf.org.cn/conference/2017/dldoc/taskgline05.pdf", YES_NO,
-           METRICS["rank"]),
+           RANKING),
     _folders("thucnews", NEWS, "http://thuctc.thunlp.org, https://github.com/gaussic/text-classification-cnn-rnn"),
 )
 DATASETS: dict[str, Dataset] = {dataset.name: dataset for dataset in _ALL}
@@ -152,12 +152,17 @@ DATASETS: dict[str, Dataset] = {dataset.name: dataset for dataset in _ALL}
 
 def kind_of(task: str) -> str:
     """The kind of a task that is named by its kind or by its data set."""
-    if task in KINDS:
+    if task in (kinds := example_kinds()):
         return task
     if task not in DATASETS:
-        known = (*KINDS, *DATASETS)
+        known = (*kinds, *DATASETS)
         raise UserError(f'no task "{task}".{did_you_mean(task, known)} There are {", ".join(known)}.')
     return DATASETS[task].kind
+
+
+def code_of(task: str) -> dict[str, str]:
+    """The plug-in that the kind of a task comes from: what was learnt with another is another result."""
+    return plugins.used_by([registry.get("task", kind_of(task))])
 
 
 def read_examples(task: str, path: str | Path, *, columns: Mapping[str, str] | None = None, encoding: str = "utf-8",
@@ -170,10 +175,4 @@ def read_examples(task: str, path: str | Path, *, columns: Mapping[str, str] | N
             raise UserError(f"the columns of {task} are known and cannot be renamed; for a table of your own, the task "
                             f"is {kind}.")
         return DATASETS[task].read(path, reading)
-    if kind == "choice":
-        return list(read_choices(path, columns, reading))
-    if kind == "qa":
-        return list(read_questions(path, columns, reading))
-    if kind == "tag":
-        return list(read_tagged(path, columns, reading))
-    return list(read_plain(kind, path, columns, reading))
+    return list(head_task(kind).read(path, columns, reading))

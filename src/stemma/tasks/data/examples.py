@@ -1,30 +1,88 @@
-"""What the readers make of any data set: four shapes of example, each of which knows the line it came from.
+"""What the readers make of any data set: an example knows the line it came from, what a model reads, and its answer.
 
 A label, answer or tag that is None is unknown, as in the test files that official servers keep the answers of.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from string import ascii_lowercase
+from typing import Any, Self
 
-KINDS = ("classify", "pair", "regress", "choice", "qa", "tag", "rank")
+LONGEST = 300  # characters of a text that is shown
+
+
+class Example(ABC):
+    """One example of any kind of task: a frozen dataclass whose first field is `where`."""
+
+    __slots__ = ()
+    where: str  # "train.tsv, line 3"
+
+    @abstractmethod
+    def content(self) -> tuple[str, ...]:
+        """What a model gets to read; two examples with the same content are the same question."""
+
+    @property
+    @abstractmethod
+    def is_known(self) -> bool:
+        """Whether its answer is known."""
+
+    @abstractmethod
+    def unanswered(self) -> Self:
+        """The same without its answer."""
+
+    def classes(self) -> Iterable[str]:
+        """Every class that is stated in it; none where answers are no classes."""
+        return ()
+
+    def stated(self) -> Iterable[tuple[str, str]]:
+        """(where, class) of each of them."""
+        return [(self.where, label) for label in self.classes()]
+
+    def told(self) -> dict[str, Any]:
+        """What a prediction repeats of it: enough to know it again."""
+        return {"text": " ".join(self.content())}
+
+    def shown(self) -> dict[str, Any]:
+        """As people read it, not too long."""
+        return {"text": short(" ".join(self.content()))}
 
 
 @dataclass(frozen=True, slots=True)
-class TextExample:
-    """One text or two, and what is said of them: a class, or a number where the task is regression."""
+class TextExample(Example):
+    """Texts, and what is said of them: a class, or a number where the task is regression."""
 
-    where: str  # "train.tsv, line 3"
+    where: str
     texts: tuple[str, ...]
     label: str | float | None
     group: str | None = None  # the query whose candidates are ranked among each other
     id: str | None = None
 
+    def content(self) -> tuple[str, ...]:
+        return self.texts
+
+    @property
+    def is_known(self) -> bool:
+        return self.label is not None
+
+    def unanswered(self) -> TextExample:
+        return replace(self, label=None)
+
+    def classes(self) -> Iterable[str]:
+        return () if self.label is None else (str(self.label),)
+
+    def told(self) -> dict[str, Any]:
+        return dict(zip(text_names(len(self.texts)), self.texts, strict=True))
+
+    def shown(self) -> dict[str, Any]:
+        return {name: short(text) for name, text in self.told().items()}
+
 
 @dataclass(frozen=True, slots=True)
-class ChoiceExample:
+class ChoiceExample(Example):
     """Several ways to go on, of which one is right; `label` is its place."""
 
     where: str
@@ -33,6 +91,26 @@ class ChoiceExample:
     options: tuple[str, ...]
     label: int | None
     id: str | None = None
+
+    def content(self) -> tuple[str, ...]:
+        return (self.context, self.question, *self.options)
+
+    @property
+    def is_known(self) -> bool:
+        return self.label is not None
+
+    def unanswered(self) -> ChoiceExample:
+        return replace(self, label=None)
+
+    def classes(self) -> Iterable[str]:
+        return () if self.label is None else (str(self.label),)
+
+    def told(self) -> dict[str, Any]:
+        return {"question": self.question or self.context, "options": list(self.options)}
+
+    def shown(self) -> dict[str, Any]:
+        return {"context": short(self.context), "question": short(self.question),
+                "options": [short(option) for option in self.options]}
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +122,7 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True)
-class QuestionExample:
+class QuestionExample(Example):
     """A question about a paragraph; every answer is as good as the others."""
 
     where: str
@@ -54,28 +132,64 @@ class QuestionExample:
     answers: tuple[Answer, ...]
     impossible: bool | None  # the paragraph does not say; None: nobody has told us
 
+    def content(self) -> tuple[str, ...]:
+        return self.context, self.question
+
+    @property
+    def is_known(self) -> bool:
+        return bool(self.answers) or self.impossible is True
+
+    def unanswered(self) -> QuestionExample:
+        return replace(self, answers=(), impossible=None)
+
+    def classes(self) -> Iterable[str]:
+        """A question with an answer counts as "answerable"."""
+        return () if self.impossible is None else ("unanswerable" if self.impossible else "answerable",)
+
+    def told(self) -> dict[str, Any]:
+        """Without the paragraph, which many questions share."""
+        return {"question": self.question}
+
+    def shown(self) -> dict[str, Any]:
+        return {"question": short(self.question), "context": short(self.context)}
+
 
 @dataclass(frozen=True, slots=True)
-class TaggedExample:
+class TaggedExample(Example):
     """A sentence in words, and a tag for each of them."""
 
     where: str
     words: tuple[str, ...]
     tags: tuple[str, ...] | None
 
+    def content(self) -> tuple[str, ...]:
+        return self.words
 
-Example = TextExample | ChoiceExample | QuestionExample | TaggedExample
+    @property
+    def is_known(self) -> bool:
+        return self.tags is not None
+
+    def unanswered(self) -> TaggedExample:
+        return replace(self, tags=None)
+
+    def classes(self) -> Iterable[str]:
+        return self.tags or ()
+
+    def stated(self) -> Iterable[tuple[str, str]]:
+        return [(f"{self.where}, word {place + 1} ({word})", tag)
+                for place, (word, tag) in enumerate(zip(self.words, self.tags or (), strict=False))]
+
+    def shown(self) -> dict[str, Any]:
+        return {"words": list(self.words)}
 
 
-def content(example: Example) -> tuple[str, ...]:
-    """What a model gets to read; two examples with the same content are the same question."""
-    if isinstance(example, TextExample):
-        return example.texts
-    if isinstance(example, ChoiceExample):
-        return (example.context, example.question, *example.options)
-    if isinstance(example, QuestionExample):
-        return example.context, example.question
-    return example.words
+def text_names(count: int) -> list[str]:
+    """What each of so many texts is called."""
+    return ["text"] if count == 1 else [f"text_{letter}" for letter in ascii_lowercase[:count]]
+
+
+def short(text: str) -> str:
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]}..."
 
 
 def labels_of(examples: Iterable[Example]) -> list[str]:
@@ -88,20 +202,14 @@ def labels_of(examples: Iterable[Example]) -> list[str]:
 
 
 def balance(examples: Iterable[Example]) -> dict[str, int]:
-    """How often each class occurs, the most frequent first. A question with an answer counts as "answerable"."""
+    """How often each class occurs, the most frequent first."""
     counts: Counter[str] = Counter()
     for example in examples:
-        if isinstance(example, TaggedExample):
-            counts.update(example.tags or ())
-        elif isinstance(example, QuestionExample):
-            if example.impossible is not None:
-                counts["unanswerable" if example.impossible else "answerable"] += 1
-        elif example.label is not None:
-            counts[str(example.label)] += 1
+        counts.update(example.classes())
     return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
 
 
 def overlap(train: Sequence[Example], dev: Sequence[Example]) -> float:
     """The share of `dev` whose content also stands in `train`: 1.0 if somebody evaluates on what was learnt."""
-    seen = {content(example) for example in train}
-    return sum(content(example) in seen for example in dev) / max(1, len(dev))
+    seen = {example.content() for example in train}
+    return sum(example.content() in seen for example in dev) / max(1, len(dev))

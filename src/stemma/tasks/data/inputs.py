@@ -8,40 +8,22 @@ skipped.
 from __future__ import annotations
 
 import csv
-import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import chain, groupby
 from pathlib import Path
 from typing import Any
 
 from stemma.errors import UserError, counted
 from stemma.json_files import parse
-from stemma.tasks.data.choices import read_choices
-from stemma.tasks.data.columns import PAIR, read_plain
 from stemma.tasks.data.datasets import read_examples
-from stemma.tasks.data.examples import ChoiceExample, Example, QuestionExample, TaggedExample, TextExample
-from stemma.tasks.data.questions import read_questions
 from stemma.tasks.data.reading import Reading
-from stemma.tasks.data.tags import read_tagged
+from stemma.tasks.kinds import Asked, HeadTask, head_task
 from stemma.text.readers import list_files
 from stemma.text.streams import COMPRESSED, Notice, check_encoding, name_of, read_text
 from stemma.text.tables import FORMATS, Table, header_of
 
 ROWS, CHARACTERS = 256, 1_000_000  # of a chunk: whichever is reached first
-ANSWERS = {"label", "score", "gold_label", "labels", "tags", "ner_tags", "answers", "is_impossible"}
-CJK = "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
-WORD = re.compile(rf"[{CJK}]|[^\W{CJK}]+|[^\w\s]")  # a Chinese character, a run of letters and digits, or a mark
-Place = tuple[int, int]  # first character and the one behind the last
-
-
-@dataclass(frozen=True)
-class Asked:
-    """An example without its answer, what the prediction is to repeat of it, and where its words stand in its text."""
-
-    example: Example
-    told: dict[str, Any]
-    words: Sequence[Place] = ()
 
 
 def read_inputs(kind: str, path: str | Path, *, form: str | None = None, columns: Mapping[str, str] | None = None,
@@ -49,21 +31,22 @@ def read_inputs(kind: str, path: str | Path, *, form: str | None = None, columns
                 notice: Notice = lambda text: None) -> Iterator[list[Asked]]:
     """The rows of a file in chunks. `form` names a kind or a data set: the file is then read as training reads it, at
     once, as SQuAD's JSON always is."""
-    if form is None and kind == "qa" and _suffix(Path(path)) == ".json":
-        form = "qa"
+    found = head_task(kind)
+    if form is None and _suffix(Path(path)) in found.whole_files:
+        form = kind
     if form is not None:
         examples = read_examples(form, path, columns=columns, encoding=encoding, errors=errors, notice=notice)
         for start in range(0, len(examples), ROWS):
-            yield [asked(_unanswered(example)) for example in examples[start:start + ROWS]]
+            yield [found.asked(example.unanswered()) for example in examples[start:start + ROWS]]
         return
     for file in list_files([path]):
         lines = _lines(file, check_encoding(encoding, errors), errors, notice)
         first = next(((number, line) for number, line in lines if line.strip()), None)
         if first is None:
             raise UserError(f"{name_of(file)} is empty; there is nothing to answer.")
-        reader = _Rows(kind, name_of(file), columns)
-        found = FORMATS.get(_suffix(file)) or ("jsonl" if first[1].startswith("{") else "plain")
-        yield from getattr(reader, found)(chain([first], lines))
+        reader = _Rows(found, name_of(file), columns)
+        form_of = FORMATS.get(_suffix(file)) or ("jsonl" if first[1].startswith("{") else "plain")
+        yield from getattr(reader, form_of)(chain([first], lines))
 
 
 def given_inputs(kind: str, rows: Sequence[str | Mapping[str, Any]],
@@ -71,7 +54,7 @@ def given_inputs(kind: str, rows: Sequence[str | Mapping[str, Any]],
     """The same from memory: texts, or rows with named columns, in the order in which they are given."""
     if not rows:
         raise UserError("there is no row to answer; give a text, or a dictionary with named columns.")
-    reader = _Rows(kind, "the rows", columns)
+    reader = _Rows(head_task(kind), "the rows", columns)
     for plain, run in groupby(enumerate(rows, 1), key=lambda row: isinstance(row[1], str)):
         found = list(run)
         if plain:
@@ -82,33 +65,6 @@ def given_inputs(kind: str, rows: Sequence[str | Mapping[str, Any]],
             dicts = [dict(row) for _, row in found if not isinstance(row, str)]
             yield reader._read(list(dict.fromkeys(key for row in dicts for key in row)), dicts,
                                [number for number, _ in found])
-
-
-def _unanswered(example: Example) -> Example:
-    if isinstance(example, TaggedExample):
-        return replace(example, tags=None)
-    if isinstance(example, QuestionExample):
-        return replace(example, answers=(), impossible=None)
-    return replace(example, label=None)
-
-
-def asked(example: Example, **told: Any) -> Asked:
-    """What is repeated of an example: enough to know it again, without the paragraphs that many questions share."""
-    if getattr(example, "id", None) is not None:
-        told["id"] = example.id  # type: ignore[union-attr]
-    if isinstance(example, TextExample):
-        return Asked(example, told | (dict(zip(("text_a", "text_b"), example.texts, strict=True))
-                                      if len(example.texts) == 2 else {"text": example.texts[0]}))
-    if isinstance(example, ChoiceExample):
-        return Asked(example, told | {"question": example.question or example.context,
-                                      "options": list(example.options)})
-    if isinstance(example, QuestionExample):
-        return Asked(example, told | {"question": example.question})
-    places, begin = [], 0
-    for word in example.words:
-        places.append((begin, begin + len(word)))
-        begin += len(word) + 1
-    return Asked(example, told | {"text": " ".join(example.words)}, places)
 
 
 @dataclass(frozen=True)
@@ -126,7 +82,7 @@ class _Chunk(Reading):
 
 @dataclass(frozen=True)
 class _Rows:
-    kind: str
+    kind: HeadTask
     name: str
     columns: Mapping[str, str] | None
 
@@ -167,27 +123,15 @@ class _Rows:
         return self._table(rows())
 
     def plain(self, lines: Iterable[tuple[int, str]]) -> Iterator[list[Asked]]:
-        if self.kind in ("choice", "qa"):
-            raise UserError(f"{self.name} is plain text, and a task of the kind {self.kind} has several texts; give "
-                            'JSON lines, such as {"context": "...", "question": "..."}.')
+        if not self.kind.plain_text:
+            raise UserError(f"{self.name} is plain text, and a task of the kind {self.kind.name} has several texts; "
+                            'give JSON lines, such as {"context": "...", "question": "..."}.')
         if self.columns:
             raise UserError(f"{self.name} is plain text, so there are no columns to rename; give .tsv, .csv or .jsonl.")
         for chunk in _chunks(lines):
-            if made := [self._line(number, line.strip()) for number, line in chunk if line.strip()]:
+            if made := [self.kind.ask_line(f"{self.name}, line {number}", number, line.strip())
+                        for number, line in chunk if line.strip()]:
                 yield made
-
-    def _line(self, number: int, line: str) -> Asked:
-        where = f"{self.name}, line {number}"
-        if self.kind == "tag":
-            found = list(WORD.finditer(line))
-            example = TaggedExample(where, tuple(word[0] for word in found) or (line,), None)
-            return Asked(example, {"line": number, "text": line}, [word.span() for word in found] or [(0, len(line))])
-        two = self.kind in ("pair", "rank") or (self.kind == "regress" and "\t" in line)
-        texts = tuple(text.strip() for text in line.split("\t")) if two else (line,)
-        if two and (len(texts) != 2 or not all(texts)):
-            raise UserError(f"{where} should hold two texts with a tab between them; correct it, or give JSON lines "
-                            "with text_a and text_b.")
-        return asked(TextExample(where, texts, None), line=number)
 
     def _table(self, rows: Iterator[tuple[int, list[str]]]) -> Iterator[list[Asked]]:
         first = next(rows)
@@ -215,28 +159,16 @@ class _Rows:
     def _read(self, columns: list[str], rows: list[dict[str, Any]], lines: list[int],
               headed: bool = False) -> list[Asked]:
         asked_for = set((self.columns or {}).values())
-        passed = {column for column in columns if column.casefold() in ANSWERS and column not in asked_for}
+        passed = {column for column in columns
+                  if column.casefold() in self.kind.answer_columns and column not in asked_for}
         table = Table(self.name, [column for column in columns if column not in passed],
                       [{key: value for key, value in row.items() if key not in passed} for row in rows], lines, headed)
-        examples = _examples(self.kind, self.columns, _Chunk(rows=table))
-        made = [asked(example, line=line) for example, line in zip(examples, lines, strict=True)]
-        if self.kind == "qa" and "id" not in columns:  # numbers of our own within a chunk say nothing
+        examples = self.kind.read_rows(self.name, self.columns, _Chunk(rows=table))
+        made = [self.kind.asked(example, line=line) for example, line in zip(examples, lines, strict=True)]
+        if self.kind.numbers_rows and "id" not in columns:  # numbers of our own within a chunk say nothing
             for one in made:
                 one.told.pop("id", None)
         return made
-
-
-def _examples(kind: str, columns: Mapping[str, str] | None, chunk: _Chunk) -> Sequence[Example]:
-    if kind == "choice":
-        return read_choices(chunk.rows.name, columns, chunk)
-    if kind == "qa":
-        return read_questions(chunk.rows.name, columns, chunk)
-    if kind == "tag":
-        return read_tagged(chunk.rows.name, columns, chunk)
-    there = {column.casefold() for column in chunk.rows.columns}
-    if kind == "classify" and there & set(PAIR.texts[1]):  # a foreign model does not say whether it judges pairs
-        kind = "pair"
-    return read_plain(kind, chunk.rows.name, columns, chunk)
 
 
 def _suffix(file: Path) -> str:

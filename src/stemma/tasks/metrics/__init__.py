@@ -12,37 +12,37 @@ of questions, and the scores of written text (`Metric.scale` says which).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from stemma.errors import UserError, did_you_mean
-from stemma.tasks.metrics import answers, entities, labels, numbers, ranking, texts
 from stemma.tasks.metrics.answers import answer_table
 from stemma.tasks.metrics.entities import entity_table
 from stemma.tasks.metrics.labels import confusion
 from stemma.tasks.metrics.library import library
 from stemma.tasks.metrics.metric import Metric
 
-__all__ = ["METRICS", "Metric", "answer_table", "bootstrap", "check_metrics", "confusion", "entity_table", "score"]
+__all__ = ["Metric", "answer_table", "bootstrap", "check_metrics", "confusion", "entity_table", "metrics_of", "score"]
 
 CONFIDENCE = 0.95
-_FAMILIES: dict[str, tuple[Callable[..., Any], tuple[Metric, ...]]] = {
-    "classify": (labels.prepare, labels.METRICS), "pair": (labels.prepare, labels.METRICS),
-    "choice": (labels.prepare, (labels.ACCURACY,)), "regress": (numbers.prepare, numbers.METRICS),
-    "qa": (answers.prepare, answers.METRICS), "tag": (entities.prepare, entities.METRICS),
-    "rank": (ranking.prepare, ranking.METRICS), "seq2seq": (texts.prepare, texts.METRICS)}
-# METRICS["tag"]["f1"]: a name may mean another thing in another kind of task
-METRICS: dict[str, dict[str, Metric]] = {kind: {metric.name: metric for metric in metrics}
-                                         for kind, (_, metrics) in _FAMILIES.items()}
+
+
+def metrics_of(kind: str) -> dict[str, Metric]:
+    """The metrics of a kind of task by name: `f1` of tagged words is another thing than `f1` of classes."""
+    return {metric.name: metric for metric in _kind(kind).metrics}
+
+
+def _kind(name: str) -> Any:
+    from stemma.tasks.kinds import task_kind  # whose kinds name the metrics of this package
+
+    return task_kind(name)
 
 
 def check_metrics(kind: str, names: Sequence[str]) -> list[Metric]:
     """The metrics of these names. A wrong name or a missing library is told here, so before training, not after it."""
-    if kind not in METRICS:
-        raise UserError(f'no kind of task "{kind}"; choose {", ".join(METRICS)}.{did_you_mean(kind, METRICS)}')
-    known = METRICS[kind]
+    known = metrics_of(kind)
     unknown = [f'"{name}"{did_you_mean(name, known)}' for name in names if name not in known]
     if unknown:
         raise UserError(f"{kind} has no such metric; choose among {', '.join(known)}.", unknown)
@@ -90,4 +90,4 @@ def _prepare(kind: str, gold: Sequence[Any], predicted: Sequence[Any], extras: d
     if unknown:
         raise UserError(f"{unknown:,} of {len(gold):,} examples have no label to compare with; what has none, such as "
                         "an official test file, can be predicted but not scored.")
-    return _FAMILIES[kind][0](gold, predicted, **extras)
+    return _kind(kind).prepare(gold, predicted, **extras)

@@ -22,7 +22,7 @@ from stemma.files import folder_atomically, write_checksums
 from stemma.stored import read_object
 from stemma.tasks.learners import build_learner
 from stemma.tasks.learning import SETS, layout_of, read_lines, scored
-from stemma.tasks.metrics import METRICS
+from stemma.tasks.metrics import metrics_of
 from stemma.training.run import MODEL, read_run
 
 BLENDED, FACTS = "blended", "blend.json"
@@ -56,7 +56,7 @@ def blend_task(run: Path, start: str | Path, shares: Sequence[float]) -> dict[st
     card = model.card()
     learner = build_learner(card, layout_of(card, model.needs_tokenizer()), read_run(run)[1].seed)
     examples = {part: read_lines(run, part, card) for part in SETS}
-    name, sign = card.metrics[0], 1 if METRICS[card.kind][card.metrics[0]].higher_is_better else -1
+    name, sign = card.metrics[0], 1 if metrics_of(card.kind)[card.metrics[0]].higher_is_better else -1
 
     def measured(place: Path, share: float) -> dict[str, Any]:
         model.network.load_state_dict(mixed(before, after, share))

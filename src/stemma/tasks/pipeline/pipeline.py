@@ -20,8 +20,9 @@ from stemma.files import (
     write_atomically,
 )
 from stemma.stored import read_object, store_object
+from stemma.tasks.facts import HeadFacts
 from stemma.tasks.finetune import PIPELINE
-from stemma.tasks.metrics import METRICS
+from stemma.tasks.metrics import metrics_of
 from stemma.tasks.pipeline.blend import read_blend
 from stemma.tasks.pipeline.contamination import contamination
 from stemma.tasks.pipeline.payoff import payoff
@@ -236,10 +237,8 @@ def _about(stage: Stage) -> str:
 
 def _metric(stages: Stages, stage: Stage) -> tuple[str, str]:
     """The kind of a task, and the metric that decides."""
-    task = read_run(stages.folder(stage.name))[1].task
-    assert task is not None
-    card = next(iter(task["cards"].values()))
-    return card["kind"], card["metrics"][0]
+    card = next(iter(HeadFacts.of(read_run(stages.folder(stage.name))[1]).read_cards().values()))
+    return card.kind, card.metrics[0]
 
 
 def _paid(stages: Stages, trials: dict[str, dict[str, list[dict[str, Any]]]]) -> dict[str, list[dict[str, Any]]]:
@@ -247,6 +246,6 @@ def _paid(stages: Stages, trials: dict[str, dict[str, list[dict[str, Any]]]]) ->
     for name, by_start in trials.items():
         kind, metric = _metric(stages, stages.plan.stages[name])
         scores = {start: [run["metrics"]["dev"][metric] for run in runs] for start, runs in by_start.items()}
-        rows = payoff(scores, METRICS[kind][metric].higher_is_better)
+        rows = payoff(scores, metrics_of(kind)[metric].higher_is_better)
         found[name] = [{"metric": metric, **row} for row in rows]
     return found

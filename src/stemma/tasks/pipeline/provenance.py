@@ -13,6 +13,7 @@ from typing import Any
 from stemma.corpus.shards import Corpus
 from stemma.files import sha256
 from stemma.lineage import recipe
+from stemma.tasks.data.datasets import code_of
 from stemma.tasks.pipeline.plan import PipelinePlan, Stage
 from stemma.text.readers import list_files
 from stemma.training import graph
@@ -99,6 +100,8 @@ class Provenance:
         if stage.entry.texts_of is not None:
             other = self.plan.stages[stage.entry.texts_of].entry
             found["read as"] = [other.task, other.columns, other.encoding, other.errors]
+        if stage.entry.task is not None and (code := code_of(stage.entry.task)):
+            found["plugins"] = code
         return found
 
     def _judges(self, stage: Stage) -> Any:

@@ -129,7 +129,8 @@ def _wrong(name: str, entry: Entry, entries: Mapping[str, Entry]) -> Problems:
         problems += [(part, f"there is no {path}") for part in ("train", "dev", "test")
                      if (path := getattr(entry, part)) is not None and not Path(path).exists()]
         try:
-            kind_of(entry.task or "classify")
+            if entry.task is not None:
+                kind_of(entry.task)
         except UserError as error:
             problems.append(("task", error.message))
     return problems

@@ -14,7 +14,7 @@ import numpy as np
 from stemma.corpus.shards import Corpus
 from stemma.corpus.view import split
 from stemma.files import file_atomically, make_folder
-from stemma.tasks.data.examples import Example, TaggedExample, content
+from stemma.tasks.data.examples import Example, TaggedExample
 from stemma.text.readers import read_passages
 from stemma.text.words import CJK_RUN
 from stemma.training.run import Reading, is_corpus
@@ -25,7 +25,7 @@ Numbered = Iterator[tuple[int, str]]
 def texts_in(example: Example) -> tuple[str, ...]:
     """An example as a reader sees it: one text, or several that belong together."""
     if not isinstance(example, TaggedExample):
-        return tuple(text for text in content(example) if text.strip())
+        return tuple(text for text in example.content() if text.strip())
     written = "".join(example.words)
     return (written if CJK_RUN.match(written) else " ".join(example.words),)
 

@@ -1,0 +1,151 @@
+"""Recipes as files: where they lie, what is read of them, and everything that is wrong with one, by line.
+
+The files of the package come first, then a user's own. A file is read with its ancestors', so that `lineage.py` has a
+list of layers, the oldest first.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+from pydantic import ValidationError
+
+from stemma import plugins, toml
+from stemma.errors import UserError, did_you_mean
+from stemma.schema.layers import flatten
+from stemma.schema.problems import Problem, explain
+from stemma.schema.recipe import SECTIONS, RecipeFile
+from stemma.schema.sizes import for_size, size_keys
+
+RECIPES = Path(__file__).parent / "recipes"
+OWN = "recipes"  # the folder of a user's own, in the working directory
+_own: Path | None = None  # or the one that --recipes names
+
+
+@dataclass(frozen=True)
+class File:
+    path: Path
+    text: str
+    top: RecipeFile
+    sections: dict[str, Any]
+    problems: list[Problem]  # of the top and the sizes; told together with those of the sections
+
+    @property
+    def name(self) -> str:
+        return self.top.name or self.path.stem
+
+
+def path_of(name: str) -> Path:
+    """The file of a recipe's name: one of ours, or the user's."""
+    own = {path.stem: path for path in own_recipes()}
+    if name in own:
+        refuse_taken(own[name])
+        return own[name]
+    known = [file.stem for file in RECIPES.glob("*.toml")]
+    if name not in known:
+        raise UserError(f'no recipe "{name}".{did_you_mean(name, [*known, *own])} `stemma tree` lists all of them.')
+    return RECIPES / f"{name}.toml"
+
+
+def read_file(path: Path, stored: bool | None = None) -> File:
+    """One file; `stored` None only looks at it, and what it needs is neither loaded nor asked for."""
+    try:
+        text = path.read_text(encoding="utf-8")
+        content = tomllib.loads(text)
+    except OSError as error:
+        raise UserError(f"cannot read the recipe {path}: {error.strerror or error}.") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise UserError(f"{path} is not valid TOML: {error}.") from error
+    # a table that is none of the top's is a section, perhaps a misspelt one: it is checked with the others
+    about = {key: value for key, value in content.items()
+             if key in RecipeFile.model_fields or not (key in SECTIONS or isinstance(value, dict))}
+    problems: list[Problem] = []
+    try:
+        top = RecipeFile.model_validate(about)
+    except ValidationError as error:
+        problems = list(explain(error, about, RecipeFile))
+        wrong = {found["loc"][0] for found in error.errors()}
+        top = RecipeFile.model_validate({key: value for key, value in about.items() if key not in wrong})
+    if stored is not None and top.plugins:
+        _plug_in(path, top, stored)
+    problems += [Problem(f"sizes.{size}.{key}", value, f"is not for a size to set.{did_you_mean(key, size_keys())}")
+                 for size, overlay in top.sizes.items() for key, value in flatten(overlay).items()
+                 if not for_size(key, overlay.get("laptop") is True) and not (key == "laptop" and
+                                                                              isinstance(value, bool))]
+    sections = {key: value for key, value in content.items() if key not in about}
+    return File(path, text, top, sections, problems)
+
+
+def _plug_in(path: Path, top: RecipeFile, stored: bool) -> None:
+    """Load what a recipe names, or ask for it: a folder that a run or a model left, perhaps on another machine, never
+    makes us load code."""
+    within = [path.parent / file for file in ("run.json", "config.json")]
+    if isinstance(top.plugins, list) and not stored and top.origin is None and not any(map(Path.is_file, within)):
+        for name in top.plugins:
+            plugins.use_plugin(path.parent / name)
+        return
+    noted = top.plugins if isinstance(top.plugins, dict) else {Path(name).name: "" for name in top.plugins}
+    plugins.demand(noted, path.parent if any(map(Path.is_file, within)) else path, exact=stored)
+
+
+def read_chain(path: Path, stored: bool = False) -> list[File]:
+    """A recipe's file and its ancestors', the oldest first."""
+    chain: list[File] = []
+    while True:
+        file = read_file(path, stored)
+        chain.insert(0, file)
+        parent = file.top.parent
+        if parent is None or file.top.origin is not None:
+            return chain
+        where = f"{path}, line {toml.line_of(file.text, 'parent')}"
+        if parent.endswith(".toml"):
+            path = path.parent / parent
+            if not path.is_file():
+                raise UserError(f"{where}: no recipe file {path} to be the parent.")
+        else:
+            try:
+                path = path_of(parent)
+            except UserError as error:
+                raise UserError(f"{where}: {error.message}") from error
+        if any(path.resolve() == known.path.resolve() for known in chain):
+            line = " -> ".join([known.name for known in chain] + [chain[0].name])
+            raise UserError(f"{where}: a recipe cannot be its own ancestor ({line}).")
+
+
+def refuse(where: str, problems: Sequence[Problem], text: str = "") -> NoReturn:
+    def place(problem: Problem) -> str:
+        line = toml.line_of(text, problem.key)
+        return f"line {line}: {problem.place}" if line else problem.place
+
+    count = f"{len(problems)} problem{'s' if len(problems) > 1 else ''}"
+    raise UserError(f"{count} in {where}", [(place(problem), problem.message) for problem in problems])
+
+
+@contextmanager
+def own_folder(folder: str | Path | None) -> Iterator[None]:
+    """Where the user's own recipes are looked for meanwhile; None: in `recipes/` of the working directory."""
+    global _own
+    if folder is not None and not Path(folder).is_dir():
+        raise UserError(f"there is no folder {folder} of recipes; give --recipes a folder with .toml files.")
+    before, _own = _own, None if folder is None else Path(folder)
+    try:
+        yield
+    finally:
+        _own = before
+
+
+def own_recipes() -> list[Path]:
+    """The files of the user's own recipes."""
+    folder = Path(OWN) if _own is None else _own
+    return [] if not folder.is_dir() or folder.resolve() == RECIPES.resolve() else sorted(folder.glob("*.toml"))
+
+
+def refuse_taken(path: Path) -> None:
+    if (RECIPES / path.name).is_file():
+        raise UserError(f'{path} has the name of a recipe that comes with Stemma, and "{path.stem}" must mean one '
+                        "recipe; rename the file (it can still have that one as its parent).")

@@ -1,0 +1,128 @@
+"""Float fields: numbers beside each token or document, stored in the shards, checked, and laid out with the rows."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from commands import stemma
+from making import corpus_of, draft_of, whole
+
+from stemma.corpus.annotate import annotate
+from stemma.corpus.draft import Draft
+from stemma.corpus.shards import Corpus
+from stemma.errors import CorruptFileError, UserError
+
+DOCUMENTS = [["The old clerk reads a letter.", "Our neighbour forgets the margin notes."],
+             ["The printer repairs seven pages by the window."],
+             ["A young reader numbers one missing leaf.", "The librarian collects an older manuscript."]]
+
+
+@pytest.fixture
+def corpus(tmp_path, tokenizer_folder) -> Corpus:
+    made = corpus_of(tmp_path, DOCUMENTS, tokenizer_folder, shard_tokens=10)
+    assert len(made.manifest["shards"]) > 1
+    return made
+
+
+def numbers(rows: int, size: int) -> np.ndarray:
+    return np.random.default_rng(0).normal(size=(rows, size)).astype(np.float32)
+
+
+def test_numbers_lie_beside_tokens_and_documents_of_all_shards(corpus, tmp_path):
+    of_tokens, of_documents = numbers(corpus.tokens, 3), numbers(len(DOCUMENTS), 2).astype(np.float64)
+    np.save(tmp_path / "tokens.npy", of_tokens)
+    before = corpus.fingerprint
+    told = annotate(corpus.path, token_fields={"vectors": tmp_path / "tokens.npy", "place": np.arange(corpus.tokens)},
+                    document_fields={"topics": of_documents})
+    assert told["fields"]["vectors"] | {"sha256": ""} == {"per": "token", "size": 3, "type": "<f4",
+                                                          "file": "tokens.npy", "sha256": ""}
+    again = Corpus.open(corpus.path)
+    assert again.fingerprint == before and again.sides() == corpus.sides()
+    index = np.random.default_rng(1).permutation(corpus.tokens).reshape(1, -1)
+    assert np.array_equal(again.field("vectors").at(index), of_tokens[index])
+    assert again.field("place").at(index)[0, :, 0].tolist() == index[0].tolist()
+    owner = np.searchsorted(again.documents, index, side="right") - 1
+    assert np.array_equal(again.field("topics").at(index), of_documents.astype(np.float32)[owner])
+    assert (again.field("topics").per, again.field("topics").size) == ("document", 2)
+
+
+def test_rows_are_laid_out_with_their_numbers_and_special_tokens_have_none(corpus):
+    annotate(corpus.path, token_fields={"place": np.arange(1, corpus.tokens + 1)},
+             document_fields={"topic": np.arange(1, len(DOCUMENTS) + 1)})
+    view = whole(Corpus.open(corpus.path))
+    forward = draft_of(view, "full_sentences", 24, rows=4)
+    backward = Draft(view, forward.pieces, forward.layout, backward=np.array([True, False, True, False]))
+    for draft in (forward, backward):
+        placed = draft.field("place")
+        assert placed.shape == (4, 24, 1) and placed.dtype == np.float32 and draft.text.any()
+        assert np.array_equal(placed[..., 0], draft.source + 1)  # -1 at special tokens and padding
+        document = np.searchsorted(view.corpus.documents, draft.source, side="right")
+        assert np.array_equal(draft.field("topic")[..., 0], np.where(draft.text, document, 0))
+    assert not np.array_equal(forward.field("place"), backward.field("place"))
+
+
+def test_a_field_is_replaced_only_if_asked_and_leaves_nothing_behind(corpus):
+    annotate(corpus.path, token_fields={"topic": numbers(corpus.tokens, 2)})
+    first = Corpus.open(corpus.path).mark("topic")
+    with pytest.raises(UserError, match="has topic already; add --overwrite"):
+        annotate(corpus.path, document_fields={"topic": numbers(3, 1)})
+    annotate(corpus.path, document_fields={"topic": numbers(3, 1)}, overwrite=True)
+    again = Corpus.open(corpus.path)
+    assert again.mark("topic") not in (first, None) and again.mark("other") is None
+    assert [path.relative_to(corpus.path).as_posix() for path in corpus.path.rglob("field.*")] == ["field.topic.bin"]
+    assert set(json.loads((corpus.path / "checksums.json").read_text())) == {
+        path.relative_to(corpus.path).as_posix() for path in corpus.path.rglob("*")
+        if path.is_file() and path.name != "checksums.json"}
+
+
+def test_all_that_is_wrong_is_told_at_once(corpus, tmp_path):
+    np.save(tmp_path / "words.npy", np.array(["a"] * corpus.tokens))
+    (tmp_path / "text.npy").write_text("no numbers")
+    bad = numbers(corpus.tokens, 2)
+    bad[5, 1] = np.inf
+    with pytest.raises(UserError) as error:
+        annotate(corpus.path, token_fields={
+            "short": numbers(3, 1), "bad": bad, "large": np.full(corpus.tokens, 1e300), "words": tmp_path / "words.npy",
+            "text_": tmp_path / "text.npy", "absent": tmp_path / "absent.npy", "tokens": numbers(corpus.tokens, 1),
+            "My field": numbers(corpus.tokens, 1), "none": np.zeros((corpus.tokens, 0)),
+            "good": numbers(corpus.tokens, 1)},
+            document_fields={"phrases": numbers(3, 1), "good": numbers(3, 1)})
+    told = str(error.value)
+    assert len(error.value.problems) == 12
+    for words in (f"has the shape (3, 1), and the corpus has {corpus.tokens} tokens", "row 5 is not finite",
+                  "row 0 is not finite (or beyond float32)", "must hold numbers, not <U1", "is not a .npy file",
+                  "there is no such file", "is the name of another array", "small letters", "0 numbers a token",
+                  "is given twice"):
+        assert words in told, words
+    assert "fields" not in Corpus.open(corpus.path).manifest
+    with pytest.raises(UserError, match='has no field "topic"'):
+        corpus.field("topic")
+
+
+def test_damage_is_found(corpus):
+    annotate(corpus.path, token_fields={"vectors": numbers(corpus.tokens, 2)})
+    file = next(corpus.path.glob("shard-*/field.vectors.bin"))
+    content = file.read_bytes()
+    file.write_bytes(bytes([content[0] ^ 1]) + content[1:])
+    with pytest.raises(CorruptFileError):
+        Corpus.open(corpus.path)
+    file.write_bytes(content[:-4])
+    with pytest.raises(CorruptFileError, match="bytes instead of"):
+        Corpus.open(corpus.path, verify=False)
+
+
+def test_the_verb_adds_them_and_info_names_them(corpus, tmp_path):
+    np.save(tmp_path / "v.npy", numbers(corpus.tokens, 4))
+    np.save(tmp_path / "d.npy", numbers(3, 1)[:, 0])
+    done = stemma("corpus", "annotate", corpus.path, "--token-field", f"vectors={tmp_path / 'v.npy'}",
+                  "--document-field", f"score={tmp_path / 'd.npy'}")
+    assert done.code == 0, done.err
+    assert "vectors: 4 numbers a token" in done.out and "score: 1 number a document" in done.out
+    assert "vectors (4 numbers a token), score (1 number a document)" in stemma("corpus", "info", corpus.path).out
+    for words, told in ((["--token-field", "vectors"], "must be NAME=FILE.npy"),
+                        (["--token-field", "a=b.npy", "--token-field", "a=c.npy"], "a is given twice"),
+                        (["--token-field", f"vectors={tmp_path / 'v.npy'}"], "has vectors already; add --overwrite")):
+        refused = stemma("corpus", "annotate", corpus.path, *words)
+        assert refused.code == 2 and told in refused.err, refused.err

@@ -1,0 +1,162 @@
+"""Inputs besides token ids: vectors of a corpus field through a network, alone or with tokens, summed or fused."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from closeness import assert_close
+from commands import reached
+from commands import start_unreported as start
+from commands import stemma_unreported as run
+
+import stemma
+from stemma import lineage, plugins, registry
+from stemma.corpus.annotate import annotate
+from stemma.corpus.draft import Draft
+from stemma.corpus.layout import Layout
+from stemma.corpus.pieces import Pieces
+from stemma.corpus.shards import Corpus
+from stemma.corpus.view import View
+from stemma.errors import UserError
+from stemma.network.streams import Stream
+from stemma.objectives import finish
+from stemma.plugins import use_plugin
+from stemma.visibility import Padded
+
+PAGE = (Path(__file__).parent.parent.parent / "docs" / "extending.md").read_text()
+JOINED = re.search(r"# my_fusion\.py\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)[1]
+SIZE, WIDTH = 5, 16
+SMALL = [f"network.width={WIDTH}", "network.heads=2", "network.feedforward=24", "network.layers=2",
+         "network.inputs.hint.kind=vectors", f"network.inputs.hint.size={SIZE}"]
+IDS = torch.randint(40, (3, 7), generator=torch.Generator().manual_seed(0))
+VECTORS = torch.randn(3, 7, SIZE, generator=torch.Generator().manual_seed(1))
+
+
+@pytest.fixture(scope="module")
+def hinted(tmp_path_factory, corpus_folder) -> Path:
+    """A corpus whose tokens each carry a code of the token after them."""
+    folder = tmp_path_factory.mktemp("hinted") / "corpus"
+    shutil.copytree(corpus_folder, folder)
+    corpus = Corpus.open(folder)
+    ids = corpus.slice("tokens", 0, corpus.tokens)
+    codes = np.random.default_rng(0).standard_normal((int(ids.max()) + 1, SIZE)).astype(np.float32)
+    annotate(folder, token_fields={"hint": codes[np.roll(ids, -1)], "wide": np.zeros((corpus.tokens, SIZE + 1))})
+    return folder
+
+
+@torch.no_grad()
+def test_vectors_alone_and_with_tokens_go_through_a_network():
+    network = stemma.build("bert@tiny", 40, SMALL).network.eval()
+    embedding = network.embedding
+    real = torch.arange(7) < torch.tensor([7, 4, 2])[:, None]
+    entering = {"vectors": (Stream(inputs={"hint": VECTORS}, sees=Padded(real)), embedding.inputs["hint"](VECTORS)),
+                "both": (Stream(IDS, Padded(real), inputs={"hint": VECTORS}),
+                         embedding.tokens(IDS) + embedding.inputs["hint"](VECTORS)),
+                "tokens": (Stream(IDS, Padded(real)), embedding.tokens(IDS))}
+    for stream, read in entering.values():
+        assert (stream.batch, stream.length, stream.device.type) == (3, 7, "cpu")
+        positions = embedding.position(IDS, None)
+        assert_close(embedding(stream), embedding.norm(read + embedding.segments.weight[0] + positions))
+        whole, part = network({"encoder": stream})["encoder"], network({"encoder": stream.rows(slice(1, 3))})["encoder"]
+        assert_close(part[0, :4], whole[1, :4])  # slices take their rows of every input along
+    alone, both = (network({"encoder": entering[name][0]})["encoder"] for name in ("vectors", "both"))
+    assert not torch.allclose(alone[0], both[0])
+    with pytest.raises(AssertionError, match="no input for another"):
+        network({"encoder": Stream(IDS, inputs={"another": VECTORS})})
+
+
+def test_recipes_without_inputs_do_not_name_them():
+    """What they resolve to is as before, so that stored recipes and the numbers of lab cells stay."""
+    for name in lineage.names():
+        network = lineage.recipe(name).values["network"]
+        assert "inputs" not in network and "fusion" not in network["embedding"]
+        assert "depth" not in network.get("decoder", {})
+    made = lineage.recipe("bert@tiny", SMALL).values["network"]["inputs"]
+    assert made == {"hint": {"kind": "vectors", "size": SIZE}}
+
+
+def test_a_batch_hands_a_field_to_the_input_that_asks_and_hides_what_is_hidden(hinted):
+    corpus, recipe = Corpus.open(hinted), lineage.recipe("bert@tiny", SMALL)
+    layout = Layout.of(corpus.tokenizer, "start A separator", "start A separator B:1 separator:1", 12)
+    draft = Draft(View.whole(corpus), Pieces.of(2, [(0, 3, 8, 0, False), (1, 20, 5, 0, False)]), layout)
+    ids = draft.ids.copy()
+    ids[0, 2] = ids[0, 2] + 1  # another token stands here now
+    draft.ids = ids
+    (given,) = finish(draft, "full", None, recipe.settings.network.inputs).streams["encoder"].inputs.values()
+    expected = torch.from_numpy(np.ascontiguousarray(corpus.field("hint").at(np.arange(3, 11))))
+    expected[1] = 0
+    assert given.dtype == torch.float32 and torch.equal(given[0, 1:9], expected)
+    assert not given[0, 0].any() and not given[0, 9:].any() and given[1, 1:6].any() and not given[1, 6:].any()
+
+
+def test_a_network_learns_from_a_field_of_the_corpus(tmp_path, hinted):
+    """The hint tells the next token: a run that reads it soon guesses better than any that does not. Killed with -9, it
+    ends in the same bytes; what it has learned is also used without hints."""
+    command = ["pretrain", "gpt2@tiny", "--corpus", hinted, "--steps", "60", "--json", *SMALL[:4], "network.dropout=0",
+               "network.attention.dropout=0", "corpus.sequence_length=24", "training.batch_size=8",
+               "training.log_every=1", "training.checkpoint_every=20", "training.learning_rate=0.01",
+               "training.warmup_steps=5"]
+    losses = {}
+    for name, more in (("plain", []), ("told", SMALL[4:])):
+        done = run(*command, *more, "--out", name, folder=tmp_path)
+        assert done.code == 0, done.err
+        lines = map(json.loads, (tmp_path / name / "log.jsonl").read_text().splitlines())
+        losses[name] = np.mean([line["loss"] for line in lines if "loss" in line][-10:])
+    assert losses["told"] < losses["plain"] - 0.5, losses
+    start(*command, *SMALL[4:], "--out", "killed", folder=tmp_path).kill_when(lambda: reached(tmp_path / "killed", 20))
+    assert run("resume", "killed", folder=tmp_path).code == 0
+    first, second = ((tmp_path / name / "model" / "model.safetensors").read_bytes() for name in ("told", "killed"))
+    assert first == second
+    written = run("generate", "told", "the old", "--tokens", "4", "--json", folder=tmp_path)
+    assert written.code == 0, written.err
+    assert json.loads((tmp_path / "told" / "model" / "config.json").read_text())["model_type"] == "stemma"
+
+
+@torch.no_grad()
+def test_a_fusion_of_the_users_own(monkeypatch, tmp_path):
+    for slot in registry.BUILT_IN:
+        registry.entries(slot)
+    monkeypatch.setattr(plugins, "_loaded", {})
+    monkeypatch.setattr(registry, "_known", dict(registry._known))
+    (tmp_path / "my_fusion.py").write_text(JOINED)
+    use_plugin(tmp_path / "my_fusion.py")
+    embedding = stemma.build("bert@tiny", 40, [*SMALL, "network.embedding.fusion=joined"]).network.eval().embedding
+    given = {"both": Stream(IDS, inputs={"hint": VECTORS}), "tokens": Stream(IDS)}
+    hints = {"both": embedding.inputs["hint"](VECTORS), "tokens": torch.zeros(3, 7, WIDTH)}
+    for name, stream in given.items():
+        fused = embedding.fusion.map(torch.cat([embedding.tokens(IDS), hints[name]], -1))
+        around = embedding.segments.weight[0] + embedding.position(IDS, None)
+        assert_close(embedding(stream), embedding.norm(fused + around))
+
+
+@pytest.mark.parametrize(("name", "changes", "key", "said"), [
+    ("bert", ["network.inputs.hint.kind=vector"], "network.inputs.hint.kind", 'Did you mean "vectors"'),
+    ("bert", ["network.inputs.hint.kind=vectors"], "network.inputs.hint.size", "is missing"),
+    ("bert", [*SMALL[4:], "network.inputs.hint.sise=3"], "network.inputs.hint.sise",
+     'Did you mean "network.inputs.hint.size"'),
+    ("bert", ["network.embedding.fusion=sum"], "network.embedding.fusion", "there is nothing to combine tokens with"),
+    ("bert", [*SMALL[4:], "network.embedding.fusion=add"], "network.embedding.fusion", "must be sum"),
+    ("transformer", SMALL[4:], "network.inputs", "is not supported beside a decoder"),
+    ("bert", ["network.inputs.tokens.kind=vectors", "network.inputs.tokens.size=3"], "network.inputs.tokens",
+     "an input is named by letters"),
+])
+def test_inputs_that_cannot_be_are_refused(name, changes, key, said):
+    with pytest.raises(UserError) as refused:
+        lineage.recipe(name, changes)
+    problems = refused.value.problems
+    assert any(place.startswith(key) and said in message for place, message in problems), problems
+
+
+def test_a_corpus_without_the_field_is_refused_before_anything_is_trained(hinted, tmp_path):
+    command = ["pretrain", "bert@tiny", "--corpus", hinted, "--out", "run", "--steps", "2",
+               "network.inputs.hint.kind=vectors", "network.inputs.hint.size=4", "network.inputs.topic.kind=vectors",
+               "network.inputs.topic.size=2"]
+    refused = run(*command, folder=tmp_path)
+    assert refused.code == 2 and "set network.inputs.hint.size=5" in refused.err
+    assert 'has no field "topic"; lay one beside its tokens: `stemma corpus annotate' in refused.err

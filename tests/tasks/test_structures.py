@@ -1,0 +1,94 @@
+"""Every structure answers every kind of task: encoders, decoders, both together, prefix and permuted models.
+
+`benchmarks/structures_table.py` trains each of them long enough to see whether it learns.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+import toy_tasks
+
+import stemma
+from stemma.errors import UserError
+from stemma.network.heads import ClassHead
+from stemma.network.task_heads import SentenceHead
+from stemma.tasks.prepare import Task, finetune
+
+STRUCTURES = ("bert", "gpt2", "xlnet", "t5", "bart", "mass", "transformer", "unilm", "prefix-lm",
+              "universal-transformer", "transformer-xl")
+TWO_STACKS = ("t5", "bart", "mass", "transformer")
+ASKED = {"classify": "the old clerk reads a letter", "regress": "the old clerk reads a letter",
+         "tag": "the old clerk reads a letter",
+         "pair": {"text_a": "the clerk reads", "text_b": "a letter"}, "rank": {"text_a": "clerk", "text_b": "a letter"},
+         "choice": {"context": "the clerk", "question": "what then?", "options": ["he reads", "he forgets"]},
+         "qa": {"question": "what?", "context": "the clerk reads one missing leaf."}}
+ANSWER = {"classify": "label", "pair": "label", "regress": "score", "rank": "score", "choice": "label", "tag": "tags",
+          "qa": "answer"}
+
+
+@pytest.fixture(scope="module")
+def start(tmp_path_factory):
+    """A model of each structure, made when it is first asked for."""
+    folder, made = tmp_path_factory.mktemp("structures"), {}
+
+    def of(name: str):
+        if name not in made:
+            more = ["network.decoder.layers=1"] if name in TWO_STACKS else []
+            made[name] = toy_tasks.save_model(folder / name, f"{name}@tiny", "network.layers=1", *more)
+        return made[name]
+
+    return of
+
+
+@pytest.mark.parametrize("kind", toy_tasks.MAKERS)
+@pytest.mark.parametrize("name", STRUCTURES)
+def test_it_learns_saves_and_answers(tmp_path, start, name, kind):
+    files = toy_tasks.write_sets(tmp_path, kind, train=8, dev=4)
+    result = finetune(Task(kind, files), start(name), tmp_path / "run", steps=1, changes=["training.batch_size=4"])
+    assert math.isfinite(result["validation_loss"]) and result["metrics"]["dev"]["examples"] == 4
+    model = stemma.load(tmp_path / "run")
+    assert model.card().kind == kind
+    (said,) = stemma.predict(model, ASKED[kind])
+    assert ANSWER[kind] in said
+
+
+@pytest.mark.parametrize(("name", "kind", "saved"), [
+    ("bart", "pair", "BartForSequenceClassification"), ("t5", "regress", "T5ForSequenceClassification"),
+    ("t5", "tag", "T5ForTokenClassification"), ("bart", "tag", "StemmaNetwork"), ("mass", "qa", "StemmaNetwork")])
+def test_it_is_saved_as_the_class_that_answers_so(tmp_path, start, name, kind, saved):
+    files = toy_tasks.write_sets(tmp_path, kind, train=8, dev=4)
+    finetune(Task(kind, files), start(name), tmp_path / "run", steps=1, changes=["training.batch_size=4"])
+    assert json.loads((tmp_path / "run/model/config.json").read_text())["architectures"] == [saved]
+    model = stemma.load(tmp_path / "run")
+    assert model.decodes == (saved != "T5ForTokenClassification")
+    assert model.card().values.stack == ("decoder" if model.decodes else "encoder")
+
+
+def test_the_encoder_alone_where_it_is_asked(tmp_path, start):
+    """The decoder is gone then, and the objectives that wrote with it; the mean of the encoder's output answers."""
+    files = toy_tasks.write_sets(tmp_path, "classify", train=8, dev=4)
+    finetune(Task("classify", files), start("bart"), tmp_path / "run", steps=1,
+             changes=["training.batch_size=4", "finetuning.stack=encoder"])
+    model = stemma.load(tmp_path / "run")
+    assert not model.decodes and not model.recipe.settings.objective
+    assert model.card().heads == {"task": SentenceHead(2, "mean", None, 0.1)}
+    finetune(Task("tag", toy_tasks.write_sets(tmp_path, "tag", train=8, dev=4)), tmp_path / "run", tmp_path / "again",
+             steps=1, changes=["training.batch_size=4"])  # and it goes on as any encoder
+    assert isinstance(stemma.load(tmp_path / "again").card().heads["task"], ClassHead)
+
+
+def test_one_stack_has_no_decoder_to_answer(tmp_path, start):
+    files = toy_tasks.write_sets(tmp_path, "classify", train=8, dev=4)
+    with pytest.raises(UserError, match="finetuning.stack is decoder, and this BERT model has no decoder; leave it"):
+        finetune(Task("classify", files), start("bert"), tmp_path / "run", changes=["finetuning.stack=decoder"])
+
+
+@pytest.mark.parametrize("stack", ["encoder", "decoder"])
+def test_layers_of_either_stack_as_features(tmp_path, start, stack):
+    files = toy_tasks.write_sets(tmp_path, "classify", train=8, dev=4)
+    finetune(Task("classify", files, features="all"), start("bart"), tmp_path / "run", steps=1,
+             changes=["training.batch_size=4", f"finetuning.stack={stack}"])
+    assert stemma.predict(stemma.load(tmp_path / "run"), ASKED["classify"])[0]["label"] in ("good", "bad")
