@@ -6,6 +6,7 @@ import html
 import json
 import os
 import shlex
+import shutil
 import signal
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -14,6 +15,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from commands import start
 from conftest import SEED
 
@@ -23,8 +25,8 @@ from stemma.cli import main
 from stemma.cli.start import _tell
 from stemma.errors import Interrupted, UserError
 from stemma.exchange import families
+from stemma.lab.quickstart import probe, speed, starts
 from stemma.lab.quickstart import quickstart as story
-from stemma.lab.quickstart import speed
 from stemma.lab.quickstart.explained import NO_EFFECT
 from stemma.lab.quickstart.measure import spread
 from stemma.lab.quickstart.quickstart import quickstart
@@ -58,6 +60,38 @@ def test_every_number_is_there_and_possible(told):
         assert len(told["probe"][learner]["test"]) == len(told["probe"][learner]["train"]) == SHORT["seeds"]
     assert len(told["filled"]) == story.FILLED and all("[MASK]" in row["text"] for row in told["filled"])
     assert json.loads((Path(told["out"]) / "result.json").read_text())["masked"] == told["masked"]
+
+
+def test_every_fine_tune_is_a_run_that_is_learnt_once(told, tmp_path, monkeypatch):
+    """The rounds are nodes: what is found is kept, and the run itself is not."""
+    probes = Path(told["out"]) / story.PROBES
+    kept = sorted(probes.glob("round-*/*/scores.json"))
+    assert len(kept) == 2 * SHORT["seeds"] and not list(probes.glob("*/*/run"))
+    found = [json.loads(file.read_text())["test"] for file in kept]
+    assert sorted(found) == sorted(told["probe"]["random"]["test"] + told["probe"]["pre-trained"]["test"])
+    folder = tmp_path / "probes"
+    shutil.copytree(probes / "round-1", folder / "round-1")
+    monkeypatch.setattr(starts, "finetune", pytest.fail)
+    rows = {name: [json.loads(line) for line in (folder / f"round-1/task/{name}.jsonl").read_text().splitlines()]
+            for name in ("train", "test")}
+    numbers = {label: number for number, label in probe.LABELS.items()}
+    made = probe.Probe("replaced_words", *([(row["text"], numbers[row["label"]]) for row in rows[name]]
+                                           for name in ("train", "test")))
+    again = starts.compare_starts(Path(told["out"]) / "run", [made], starts.Settings(), told["seed"], folder)
+    assert again["pre-trained"]["test"] == told["probe"]["pre-trained"]["test"][:1]
+
+
+def test_the_probe_pools_by_the_mean_and_leaves_the_embedding(told, tmp_path):
+    run, task = Path(told["out"]) / "run", Path(told["out"]) / "task"
+    stemma.finetune("classify", run, task / "train.jsonl", task / "test.jsonl", tmp_path / "tuned", steps=2,
+                    changes=starts.Settings().changes())
+    before, after = stemma.load(run), stemma.load(tmp_path / "tuned")
+    assert after.card().heads["task"].place == "mean"
+    assert json.loads((tmp_path / "tuned/model/config.json").read_text())["classifier_pooling"] == "mean"
+    assert torch.equal(before.network.embedding.tokens.weight, after.network.embedding.tokens.weight)
+    changed = [not torch.equal(a, b) for a, b in zip(before.network.encoder.parameters(),
+                                                     after.network.encoder.parameters(), strict=True)]
+    assert all(changed)
 
 
 def test_no_held_out_document_was_trained_on(told):

@@ -42,8 +42,9 @@ def _tell(result: dict[str, Any]) -> None:
     from textwrap import fill
 
     from stemma.lab.quickstart.explained import ANCESTOR, in_short
-    from stemma.lab.quickstart.measure import LEARNERS, spread
+    from stemma.lab.quickstart.measure import spread
     from stemma.lab.quickstart.quickstart_page import READERS, guesses, question, threads
+    from stemma.lab.quickstart.starts import LEARNERS
     from stemma.lab.quickstart.usage import TITLES
 
     text, corpus, run, masked, probe = (result[key] for key in ("text", "corpus", "pretraining", "masked", "probe"))

@@ -7,6 +7,9 @@ by one position, and the answer is read from the decoder's last hidden state, or
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
+
 from stemma import registry
 from stemma.corpus.sides import DECODER, ENCODER
 from stemma.errors import UserError
@@ -15,7 +18,7 @@ from stemma.exchange.save import body_of
 from stemma.exchange.task_class import TaskClass, served_as
 from stemma.network.heads import ClassHead, HeadSpec, Pooler
 from stemma.network.network import POOLER
-from stemma.network.task_heads import SentenceHead
+from stemma.network.task_heads import Place, SentenceHead
 from stemma.schema.corpus import parse_template
 
 LEAST_DROPOUT = 0.1  # before the answer, also where the network was pre-trained without any
@@ -52,6 +55,17 @@ def answer_heads(model: Model, kind: str, classes: int, name: str, stack: str | 
     if parse_template(model.recipe.settings.corpus.single)[-1].name == "start":  # which has read the whole text there
         return {name: SentenceHead(classes, "last", "tanh", dropout)}
     return {POOLER: Pooler(), name: ClassHead(classes, dropout)}
+
+
+def with_pooling(heads: Mapping[str, HeadSpec], name: str, pooling: Place | None) -> Mapping[str, HeadSpec]:
+    """The heads of a task whose texts are judged by another hidden state, or by the mean of all; None changes nothing.
+    A head that judges every position has nothing to pool."""
+    spec = heads[name]
+    if pooling is not None and isinstance(spec, SentenceHead):
+        return {**heads, name: replace(spec, place=pooling)}
+    if pooling is not None and isinstance(spec, ClassHead) and POOLER in heads:  # which reads the first position only
+        return {name: SentenceHead(spec.classes, pooling, None, spec.dropout)}
+    return heads
 
 
 def _class_of(model: Model, kind: str) -> TaskClass | None:

@@ -34,6 +34,8 @@ class FinetuningSettings(Settings):
     layer_decay: Decay | None = None  # as in [training]
     layer_decay_top: Count | None = None
     style: Literal["plain", "gpt"] = "plain"  # how a task is put to the model: gpt as the paper of 2018 does it
+    pooling: Literal["first", "last", "mean"] | None = None  # which hidden state judges a whole text, or the mean of
+    #                                                          all; None: the one that the family's own class takes
     # which stack of an encoder-decoder answers: a decoder that reads the same text again (BART, arXiv:1910.13461,
     # section 3), or the encoder alone; None: as the family's own classes have it, and otherwise the decoder
     stack: Literal["encoder", "decoder"] | None = None

@@ -14,7 +14,7 @@ from typing import Any
 from stemma.corpus.sides import ENCODER
 from stemma.device import takes_device
 from stemma.errors import UserError
-from stemma.exchange.answers import answer_heads, answering_stack
+from stemma.exchange.answers import answer_heads, answering_stack, with_pooling
 from stemma.exchange.cards import Card, parts_of, stack_of
 from stemma.exchange.layouts import templates_of
 from stemma.exchange.load import load
@@ -237,6 +237,7 @@ def draw_card(task: Task, examples: Mapping[str, Sequence[Example]], model: Mode
     network = wanted.settings.network
     heads: Mapping[str, HeadSpec] = {name: feature_head(network, task.kind, len(labels), task.features, stack)} \
         if task.features is not None else answer_heads(model, task.kind, len(labels) or 1, name, stack)
+    heads = with_pooling(heads, name, wanted.settings.finetuning.pooling)
     more = tuple(extended(pair, texts, segments_of(network)) for texts in range(3, kind.texts + 1))
     return Card(name, task.kind, tuple(labels), heads, single, pair, longest, metrics, values, more)
 

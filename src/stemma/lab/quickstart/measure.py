@@ -1,14 +1,13 @@
 """What pre-training was worth, measured on text the model never saw: hidden words guessed, and few labels learnt from.
 
 Both questions come with something to compare with. Counting neighbours answers the first one too, at the very same
-places; the second one is also answered by the same network with random weights, fine-tuned by the very same code, and
-by a linear classifier of n-grams, which knows nothing but the labelled sentences.
+places; who else answers the second one stands in `starts.py`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -23,19 +22,13 @@ from stemma.corpus.view import split
 from stemma.exchange.model import Model
 from stemma.generation.fill import fill
 from stemma.lab.quickstart.baselines import Bigram, TwoSided, Unigram
-from stemma.lab.quickstart.ngrams import NGrams
-from stemma.lab.quickstart.probe import Probe
 from stemma.lineage import Recipe
-from stemma.objectives import build_network, build_objectives
+from stemma.objectives import build_objectives
 from stemma.objectives.masked_lm import HEAD
 from stemma.objectives.masking import choose_tokens
-from stemma.tasks.classify import Classifier, Settings, finetune
 from stemma.training.supply import Supply
 
 BASELINES = {"unigram": Unigram, "bigram": Bigram, "two-sided": TwoSided}
-# Who learns from few labels, and how that is called in tables.
-LEARNERS = {"random": "from random weights", "n-grams": "word and character n-grams",
-            "pre-trained": "from pre-trained weights"}
 RATE = 0.15  # of the tokens are hidden: the share that BERT is measured by
 MOST_ROWS = 1024  # of held-out text: enough for three digits
 ROWS_AT_ONCE = 64
@@ -115,31 +108,6 @@ def validation_baselines(recipe: Recipe, corpus: Corpus, seed: int) -> dict[str,
             losses[name].append((model.loss(rows, unseen, scored), int(scored.sum())))
     return {name: sum(loss * count for loss, count in parts) / sum(count for _, count in parts)
             for name, parts in losses.items() if parts}
-
-
-def compare_starts(model: Model, probes: Sequence[Probe], settings: Settings, seed: int,
-                   watch: Callable[[str], None] = lambda text: None) -> dict[str, dict[str, list[float]]]:
-    """Test accuracy after fine-tuning from the pre-trained and from random weights, and that of n-grams, by probe.
-
-    Every round draws its own examples, its own random weights and its own order of batches; the two starts of a round
-    share all of that, and the settings too. The n-gram classifier learns from the same examples.
-    """
-    found: dict[str, dict[str, list[float]]] = {name: {"test": [], "train": []} for name in LEARNERS}
-    for number, probe in enumerate(probes):
-        torch.manual_seed(seed + number)
-        fresh = replace(model, network=build_network(model.recipe, model.network.vocabulary).eval())
-        for name, start in (("random", fresh), ("pre-trained", model)):
-            watch(f"fine-tuning from {name} weights, seed {number + 1} of {len(probes)}")
-            fitted = finetune(start, probe.train, settings, seed + number)
-            _note(found[name], fitted, probe)
-        watch(f"fitting an n-gram classifier, seed {number + 1} of {len(probes)}")
-        _note(found["n-grams"], NGrams(probe.train), probe)
-    return found
-
-
-def _note(found: dict[str, list[float]], fitted: Classifier | NGrams, probe: Probe) -> None:
-    found["test"].append(fitted.accuracy(probe.test))
-    found["train"].append(fitted.accuracy(probe.train))
 
 
 def fill_some(model: Model, sentences: Sequence[str], count: int, seed: int) -> list[dict[str, Any]]:

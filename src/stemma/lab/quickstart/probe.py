@@ -7,18 +7,23 @@ one of SentEval's probes, arXiv:1805.01070). Words are split at spaces: the task
 
 from __future__ import annotations
 
+import json
 import string
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
 from stemma.errors import UserError, did_you_mean
+from stemma.files import folder_atomically
 
 SHORTEST, LONGEST = 8, 30                       # words of a sentence that is used
 INTACT, DAMAGED = 0, 1
 LABELS = {INTACT: "as written", DAMAGED: "damaged"}
 _MARKS = string.punctuation.replace("_", "")   # what may stand around a word; underscores belong to names
+
+TRAIN, TEST = "train.jsonl", "test.jsonl"
 
 Example = tuple[str, int]
 
@@ -30,6 +35,13 @@ class Probe:
     kind: str
     train: list[Example]
     test: list[Example]
+
+    def write(self, folder: Path) -> None:
+        """As files that `stemma finetune classify` reads."""
+        with folder_atomically(folder, overwrite=True) as place:
+            for name, examples in ((TRAIN, self.train), (TEST, self.test)):
+                rows = (json.dumps({"text": text, "label": LABELS[label]}) for text, label in examples)
+                (place / name).write_text("\n".join(rows) + "\n", encoding="utf-8")
 
 
 def make(kind: str, sentences: Iterable[str], vocabulary_counts: Mapping[str, int], seed: int, train: int, test: int,

@@ -37,6 +37,7 @@ from stemma.training.source import adopt_tokenizer
 
 STATE, RESULT, REPORT = "quickstart.json", "result.json", "report.html"
 TRAIN, HELD_OUT, TOKENIZER, CORPUS, RUN, TASK = "train.txt", "held-out.txt", "tokenizer", "corpus", "run", "task"
+PROBES = "probes"  # what is learnt from few labels, a round in each folder
 HELD_OUT_SHARE = 0.1
 RECIPE = "modernbert@tiny"
 # What a few minutes and a small text need besides; `explained.py` says why.
@@ -235,7 +236,7 @@ def _pretrain(folder: Path, stages: Stages, show: bool, say: Callable[[str], Non
 def _measure(folder: Path, wishes: Wishes, say: Callable[[str], None]) -> dict[str, Any]:
     from stemma.exchange.load import load
     from stemma.lab.quickstart import measure
-    from stemma.tasks.classify import Settings
+    from stemma.lab.quickstart.starts import Settings, compare_starts
 
     model, corpus = load(folder / RUN, choose_device()), Corpus.open(folder / CORPUS)
     held_out = [line for line in _lines(folder / HELD_OUT) if line]
@@ -246,12 +247,9 @@ def _measure(folder: Path, wishes: Wishes, say: Callable[[str], None]) -> dict[s
     counts = probe.count_words(_lines(folder / TRAIN))
     probes = [probe.make(PROBE, held_out, counts, wishes.seed + number, wishes.labels, wishes.tests, STRENGTH)
               for number in range(wishes.seeds)]
-    with folder_atomically(folder / TASK, overwrite=True) as place:
-        for name, examples in (("train", probes[0].train), ("test", probes[0].test)):
-            rows = (json.dumps({"text": text, "label": probe.LABELS[label]}) for text, label in examples)
-            (place / f"{name}.jsonl").write_text("\n".join(rows) + "\n", encoding="utf-8")
-    settings = Settings(frozen_embedding=True)
-    starts = measure.compare_starts(model, probes, settings, wishes.seed, say)
+    probes[0].write(folder / TASK)
+    settings = Settings()
+    starts = compare_starts(folder / RUN, probes, settings, wishes.seed, folder / PROBES, say)
     return {"places": int(hidden.scored.sum()), "masked": masked,
             "curve_baselines": measure.validation_baselines(model.recipe, corpus, wishes.seed),
             "probe": {"kind": PROBE, "strength": STRENGTH, "settings": asdict(settings), **starts,

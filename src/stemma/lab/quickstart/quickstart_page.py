@@ -10,7 +10,8 @@ import numpy as np
 
 from stemma.errors import counted
 from stemma.lab.quickstart.explained import ANCESTOR
-from stemma.lab.quickstart.measure import LEARNERS, spread
+from stemma.lab.quickstart.measure import spread
+from stemma.lab.quickstart.starts import LEARNERS
 from stemma.lab.quickstart.usage import TITLES
 from stemma.lab.report.page import Page
 from stemma.lab.report.run_report import draw_curve, value_text
