@@ -154,8 +154,9 @@ def test_all_that_is_wrong_is_told_at_once(tmp_path, models, sets):
 
 
 def test_a_layer_decay_of_the_recipe_is_used_and_given_up_where_nothing_is_left_to_decay(tmp_path, models, sets):
-    training = tuned(models["electra"], sets, tmp_path / "decayed", steps=1).settings.training
-    assert (training.layer_decay, training.layer_decay_top) == (0.8, 2)
+    decayed = tuned(models["electra"], sets, tmp_path / "decayed", "finetuning.layer_decay=0.8", steps=1)
+    assert (decayed.settings.training.layer_decay, decayed.settings.training.layer_decay_top) == (0.8, 2)
+    assert tuned(models["electra"], sets, tmp_path / "laptop", steps=1).settings.training.layer_decay == 1.0
     for number, change in enumerate(("training.frozen=all", "training.frozen=3", "remove=finetuning.layer_decay")):
         training = tuned(models["electra"], sets, tmp_path / f"{number}", change, steps=1).settings.training
         assert training.layer_decay is None
