@@ -15,6 +15,7 @@ import stemma
 from stemma.errors import UserError
 from stemma.network.heads import ClassHead
 from stemma.network.task_heads import SentenceHead
+from stemma.tasks.multitask import multitask
 from stemma.tasks.prepare import Task, finetune
 
 STRUCTURES = ("bert", "gpt2", "xlnet", "t5", "bart", "mass", "transformer", "unilm", "prefix-lm",
@@ -92,3 +93,17 @@ def test_layers_of_either_stack_as_features(tmp_path, start, stack):
     finetune(Task("classify", files, features="all"), start("bart"), tmp_path / "run", steps=1,
              changes=["training.batch_size=4", f"finetuning.stack={stack}"])
     assert stemma.predict(stemma.load(tmp_path / "run"), ASKED["classify"])[0]["label"] in ("good", "bad")
+
+
+def test_several_tasks_may_read_different_stacks(tmp_path, start):
+    """T5 classifies by its decoder and tags by its encoder; a model that does both keeps both."""
+    lines = []
+    for kind in ("classify", "tag"):
+        files = toy_tasks.write_sets(tmp_path, kind, train=8, dev=4)
+        lines += [f'[tasks.{kind}]\nkind = "{kind}"', *(f'{part} = "{file}"' for part, file in files.items())]
+    (tmp_path / "plan.toml").write_text("\n".join(lines) + "\n")
+    multitask(tmp_path / "plan.toml", start("t5"), tmp_path / "run", steps=1)
+    model = stemma.load(tmp_path / "run")
+    assert {name: card.values["stack"] for name, card in model.cards.items()} == {"classify": "decoder",
+                                                                                  "tag": "encoder"}
+    assert all(ANSWER[kind] in stemma.predict(model, ASKED[kind], task=kind)[0] for kind in model.cards)
