@@ -10,8 +10,10 @@ import torch
 from literal import universal_transformer as literal
 from network.test_universal import HALTING, HEADS, PLACE, STEPS, THRESHOLD, TRANSITION, VOCABULARY, WIDTH, weights_of
 from parity.reference import perturb
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import apply_activation_checkpointing
 
 import stemma
+from stemma.network.block import Block
 from stemma.network.position import Sinusoidal
 from stemma.network.streams import Hidden, Stream
 from stemma.visibility import Causal, Padded
@@ -28,6 +30,7 @@ def small(halting: bool, transition: str = "feedforward", place: str = "post") -
         {f"network.{key}": value for key, value in values.items()}, "test")
     recipe = recipe.with_changes({"network.depth.halting.threshold": THRESHOLD} if halting
                                  else {"remove": ["network.depth.halting"]}, "test")
+    torch.manual_seed(0)
     model = stemma.build(recipe, VOCABULARY)
     perturb(model.network, 4)
     model.network.double()
@@ -103,7 +106,7 @@ def test_it_agrees_with_the_transcription_and_learns_as_it(halting, transition, 
     for part in costs if halting else ():
         assert min(taken[part]) < max(taken[part]), "the positions halt alike, which proves little"
         cost = 0.01 * torch.stack(costs[part]).mean()
-        assert float(made.auxiliary[f"{part}_ponder"]) == pytest.approx(float(cost), abs=1e-7)
+        assert float(made.auxiliary[f"{part}_ponder"].detach()) == pytest.approx(float(cost.detach()), abs=1e-7)
         ours, theirs = ours + made.auxiliary[f"{part}_ponder"], theirs + cost
     ours.backward()
     theirs.backward()
@@ -162,6 +165,22 @@ def test_keys_of_the_encoder_are_made_once_a_pass():
     model.network.decoder.blocks[0].cross.input.register_forward_hook(lambda *_: made.append(1))
     model.network(streams())
     assert len(made) == 1
+
+
+def test_blocks_that_are_computed_again_have_the_same_gradients():
+    """Activation checkpointing: what all steps share is made outside of the block."""
+    found = []
+    for again in (False, True):
+        network = small(halting=True).network
+        if again:
+            apply_activation_checkpointing(network, check_fn=lambda module: isinstance(module, Block))
+        made = network(streams())
+        (made["decoder"].sum(-1) * torch.arange(6.0)).sum().backward()
+        found.append({name.replace("_checkpoint_wrapped_module.", ""): parameter.grad
+                      for name, parameter in network.named_parameters() if parameter.grad is not None})
+    assert found[0].keys() == found[1].keys() and len(found[0]) > 20
+    for name, gradient in found[0].items():
+        torch.testing.assert_close(found[1][name], gradient, rtol=1e-6, atol=1e-9)
 
 
 @torch.no_grad()

@@ -10,6 +10,7 @@ listing of its appendix C); and as in that listing, a new state is mixed in as n
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -43,9 +44,8 @@ class RecurrentStack(Stack):
     def forward(self, x: Tensor, given: StackInput) -> StackOutput:
         block, output = self.blocks[0], StackOutput(x, layers=[x] if given.keep_layers else None)
         if given.across is not None:  # keys and values of the other part's output are the same at every step
-            assert isinstance(block, Block)
             across = given.across.for_one_pass()
-            across.kept(0, block.cross.keys_and_values)
+            across.kept(0, cast(Block, block).cross.keys_and_values)  # a Block, or what wraps one
             given = replace(given, across=across)
         course = None if self.halting is None else self.halting.begin(x)
         for step in range(self.steps):
