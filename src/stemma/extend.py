@@ -13,13 +13,14 @@ __all__ = [
     "VOCABULARY", "AttentionSettings", "Batch", "Body", "BodySettings", "Callback", "CallbackSettings", "Card",
     "ClassHead", "ClassTask", "Context", "Count", "DecoderTask", "DecoderTaskSettings", "Draft", "Draw", "Example",
     "Family", "FeedForwardKind", "FullAttention", "FusionKind", "HeadTask", "Hidden", "InputSettings", "Item",
-    "Learner", "Linear", "LookupEmbedding", "Metric", "Natural", "Needs", "Network", "NetworkSettings", "NextToken",
-    "NormKind", "Objective", "ObjectiveSettings", "OptimizerSettings", "PackingSettings", "Passage", "Pieces",
-    "PlaceClassifier", "Point", "Pooler", "Position", "PositionSettings", "Positive", "Probability", "Problems",
-    "Randomness", "ReaderKind", "ReaderOptions", "Reading", "ReportTable", "Row", "RowClassifier", "RowLayout",
-    "ScheduleSettings", "Scored", "Settings", "Share", "Stack", "StackInput", "StackOutput", "Target", "TaskKind",
-    "TaskValues", "TextExample", "TextTask", "TokenHead", "UserError", "Writing", "averaged", "choose_tokens",
-    "choose_units", "draw_of", "output_draw", "register", "replaced", "share", "summed", "whole_document", "windows"]
+    "Learner", "Learnt", "Linear", "LookupEmbedding", "Method", "MethodSettings", "MethodSetup", "Metric",
+    "Natural", "Needs", "Network", "NetworkSettings", "NextToken", "NormKind", "Objective", "ObjectiveSettings",
+    "OptimizerSettings", "PackingSettings", "Passage", "Pieces", "PlaceClassifier", "Point", "Pooler", "Position",
+    "PositionSettings", "Positive", "Probability", "Problems", "Randomness", "ReaderKind", "ReaderOptions",
+    "Reading", "ReportTable", "Row", "RowClassifier", "RowLayout", "ScheduleSettings", "Scored", "Settings",
+    "Share", "Stack", "StackInput", "StackOutput", "Target", "TaskKind", "TaskValues", "TextExample", "TextTask",
+    "TokenHead", "UserError", "Writing", "averaged", "choose_tokens", "choose_units", "draw_of", "output_draw",
+    "register", "replaced", "share", "summed", "whole_document", "windows"]
 
 _HOMES = {
     "register": "stemma.registry", "UserError": "stemma.errors",
@@ -28,6 +29,7 @@ _HOMES = {
     **dict.fromkeys(("CallbackSettings", "MethodSettings", "OptimizerSettings", "ScheduleSettings"),
                     "stemma.schema.training"),
     "Callback": "stemma.training.callbacks",
+    **dict.fromkeys(("Learnt", "Method", "MethodSetup"), "stemma.training.method"),
     **dict.fromkeys(("Objective", "Needs", "Scored", "VOCABULARY"), "stemma.objectives.base"),
     **dict.fromkeys(("AttentionSettings", "BodySettings", "FeedForwardKind", "FusionKind", "InputSettings", "NormKind",
                      "PositionSettings"), "stemma.schema.parts"),
@@ -92,7 +94,7 @@ if TYPE_CHECKING:
     )
     from stemma.schema.task import ObjectiveSettings, Writing
     from stemma.schema.task_values import TaskValues
-    from stemma.schema.training import CallbackSettings, OptimizerSettings, ScheduleSettings
+    from stemma.schema.training import CallbackSettings, MethodSettings, OptimizerSettings, ScheduleSettings
     from stemma.tasks.data.examples import Example, TextExample
     from stemma.tasks.data.reading import Problems, Reading
     from stemma.tasks.kinds.base import HeadTask, ReportTable, TaskKind
@@ -103,6 +105,7 @@ if TYPE_CHECKING:
     from stemma.tasks.windows import windows
     from stemma.text.readers import Passage, ReaderOptions, whole_document
     from stemma.training.callbacks import Callback
+    from stemma.training.method import Learnt, Method, MethodSetup
     from stemma.training.schedules import Point
 
 

@@ -251,7 +251,8 @@ def _check_tensors(folder: Path, expected: Mapping[str, Tensor], found: Mapping[
         raise CorruptFileError(f"{_counted(missing)} missing in {folder}: {_listed(missing)}; the checkpoint is "
                                "incomplete, or its config.json is another model's.")
     wrong = [(name, f"is {_shape(found[name])} and should be {_shape(tensor)}") for name, tensor in expected.items()
-             if found[name].shape != tensor.shape or not found[name].is_floating_point()]
+             if found[name].shape != tensor.shape
+             or found[name].is_floating_point() != tensor.is_floating_point()]
     if wrong:
         raise CorruptFileError(f"the weights in {folder} do not fit its config.json; one of the two is another "
                                "model's", wrong[:8])

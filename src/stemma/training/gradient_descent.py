@@ -12,7 +12,7 @@ from stemma.training.batches import Prepared
 from stemma.training.course import Course
 from stemma.training.depth import Layers, learning_rate_shares
 from stemma.training.learning_rate import LearningRate
-from stemma.training.method import Broken, Learnt, Method, MethodState, Setup
+from stemma.training.method import Broken, Learnt, Method, MethodSetup, MethodState
 from stemma.training.optimizer_state import OptimizerState
 from stemma.training.optimizers import build_optimizer, set_learning_rate
 
@@ -21,7 +21,7 @@ ADVICE = "a lower training.learning_rate, a longer training.warmup_steps or trai
 
 
 class GradientDescent(Method):
-    def __init__(self, setup: Setup):
+    def __init__(self, setup: MethodSetup):
         super().__init__(setup)
         settings = self.settings = setup.settings.training
         self.layers = Layers(self.network, settings)

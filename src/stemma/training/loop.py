@@ -28,7 +28,7 @@ from stemma.training.callbacks import Callbacks, StepReport, callbacks_of
 from stemma.training.checkpoints import Standing, load_latest, save_checkpoint
 from stemma.training.course import Course
 from stemma.training.log import Log, Logging
-from stemma.training.method import Broken, Method, Setup
+from stemma.training.method import Broken, Method, MethodSetup
 from stemma.training.passes import Passes
 from stemma.training.precision import device_of, keep_memory, prepare_threads, resolve_precision
 from stemma.training.progress import Progress
@@ -54,7 +54,7 @@ class Loop:
         keep_memory()
         self.network, self.supply = network.to(self.device), supply
         self.passes = Passes(self.network, supply.objectives, settings, self.device, self.precision)
-        setup = Setup(self.network, recipe.settings, self.passes, budget, notice)
+        setup = MethodSetup(self.network, recipe.settings, self.passes, budget, notice)
         self.method: Method = registry.get("method", settings.learns_by.kind).build(settings.learns_by, setup)
         self.method.train()
         self.validation = Validation(supply, self.network, self.passes, seed)

@@ -31,7 +31,7 @@ class Broken(Exception):  # noqa: N818  (the loop turns it into `Diverged`, once
 
 
 @dataclass(frozen=True)
-class Setup:
+class MethodSetup:
     """What a method works with."""
 
     network: Network
@@ -57,7 +57,7 @@ class MethodState(NamedTuple):
 
 
 class Method(ABC):
-    def __init__(self, setup: Setup):
+    def __init__(self, setup: MethodSetup):
         self.setup, self.network, self.passes = setup, setup.network, setup.passes
 
     @abstractmethod

@@ -9,11 +9,11 @@ from stemma.registry import register
 from stemma.schema.training import MethodSettings
 
 if TYPE_CHECKING:
-    from stemma.training.method import Method, Setup
+    from stemma.training.method import Method, MethodSetup
 
 
 @register("method", "gradient_descent", MethodSettings)
-def gradient_descent(settings: MethodSettings, setup: Setup) -> Method:
+def gradient_descent(settings: MethodSettings, setup: MethodSetup) -> Method:
     from stemma.training.gradient_descent import GradientDescent
 
     return GradientDescent(setup)
