@@ -83,7 +83,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default=",".join(STRUCTURES), help="structures, with commas between them")
     parser.add_argument("--kinds", default=",".join(KINDS))
-    parser.add_argument("--steps", type=int, default=120)
+    parser.add_argument("--steps", type=int, default=240)
     chosen = parser.parse_args()
     torch.set_num_threads(1)
     kinds = chosen.kinds.split(",")
