@@ -281,7 +281,8 @@ def _left_aside(folder: Path, found: Iterable[str], known: Container[str]) -> li
 
 def _filled(own: Recipe, network: Network, weights: Mapping[str, Tensor], notices: list[str],
             cards: dict[str, Card]) -> Model:
-    owned = {name: aligned(tensor.float()) for name, tensor in weights.items()}
+    owned = {name: aligned(tensor.float() if tensor.is_floating_point() else tensor)  # counts stay whole numbers
+             for name, tensor in weights.items()}
     network.load_state_dict(owned, strict=True, assign=True)
     return Model(own, None, network.eval().requires_grad_(True), notices, cards)
 

@@ -1,0 +1,128 @@
+"""Training that is not gradient descent: a bigram model by counting, the one file that docs/extending.md shows."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from pathlib import Path
+
+import pytest
+import torch
+from closeness import assert_close
+from commands import reached
+from commands import start_unreported as start
+from commands import stemma_unreported as run
+from conftest import small_text
+
+import stemma
+from stemma import plugins, registry
+from stemma.corpus.shards import Corpus
+from stemma.errors import UserError
+from stemma.objectives import build_objectives
+from stemma.plugins import use_plugin
+from stemma.training.run import read_run
+from stemma.training.supply import Supply
+
+PAGE = (Path(__file__).parent.parent.parent / "docs" / "extending.md").read_text()
+FILES = dict(re.findall(r"^```(?:toml|python)\n# (\S*bigram\.(?:toml|py))\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL))
+OFTEN = ["training.checkpoint_every=2", "training.validate_every=20", "training.log_every=1", "training.batch_size=4",
+         "network.width=16", "corpus.sequence_length=32", "training.precision=fp32"]
+PLUGIN = ["--plugin", "my_bigram.py"]
+STEPS = 30
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory, corpus_folder) -> Path:
+    """A folder with the plug-in, a run of counting, and the same one killed with -9 and resumed."""
+    folder = tmp_path_factory.mktemp("counting")
+    for name, content in FILES.items():
+        (folder / name).write_text(content)
+    (folder / "held-out.txt").write_text(small_text(seed=1))
+    command = ["pretrain", "bigram.toml@tiny", "--corpus", corpus_folder, "--steps", STEPS, "--json", *OFTEN]
+    whole = run(*command, "--out", "whole", folder=folder)
+    assert whole.code == 0, whole.err
+    start(*command, "--out", "killed", folder=folder).kill_when(lambda: reached(folder / "killed", 2))
+    assert not (folder / "killed" / "result.json").exists()
+    resumed = run("resume", "killed", *PLUGIN, folder=folder)
+    assert resumed.code == 0, resumed.err
+    return folder
+
+
+@pytest.fixture
+def loaded(made, monkeypatch) -> Path:
+    """The same, with the plug-in in this process for as long as the test lasts."""
+    for slot in registry.BUILT_IN:
+        registry.entries(slot)
+    monkeypatch.setattr(plugins, "_loaded", {})
+    monkeypatch.setattr(registry, "_known", dict(registry._known))
+    use_plugin(made / "my_bigram.py")
+    return made
+
+
+def weights(run: Path) -> bytes:
+    return (run / "model" / "model.safetensors").read_bytes()
+
+
+def test_a_run_that_was_killed_ends_in_the_same_bytes(made):
+    assert weights(made / "whole") == weights(made / "killed")
+    results = [json.loads((made / name / "result.json").read_text()) for name in ("whole", "killed")]
+    for key in ("steps", "tokens", "loss", "losses", "validation_loss", "unigram_loss"):
+        assert results[0][key] == results[1][key], key
+    assert results[0]["steps"] == STEPS and results[0]["validation_loss"] < 0.8 * results[0]["unigram_loss"]
+    lines = [json.loads(line) for line in (made / "whole" / "log.jsonl").read_text().splitlines()]
+    losses = [line["loss"] for line in lines if "loss" in line]
+    assert len(losses) == STEPS and "learning_rate" not in lines[0]
+    assert sum(losses[-5:]) < sum(losses[:5])
+
+
+def test_the_counts_are_those_of_the_text(loaded, corpus_folder):
+    chosen, plan = read_run(loaded / "whole")
+    supply = Supply(chosen, Corpus.open(corpus_folder), build_objectives(chosen), plan.seed)
+    pairs: Counter[tuple[int, int]] = Counter()
+    for step in range(STEPS):
+        batch = supply.take(step, 32).batch
+        target = batch.scores["vocabulary"]
+        before = batch.streams["encoder"].ids.flatten()[target.index]
+        pairs.update(zip(before.tolist(), target.labels.tolist(), strict=True))
+    supply.close()
+    model = stemma.load(loaded / "whole")
+    counts = model.network.heads["vocabulary"].counts
+    assert counts.dtype == torch.int32 and int(counts.sum()) == pairs.total()
+    assert {(int(a), int(b)): int(counts[a, b]) for a, b in counts.nonzero()} == pairs
+
+    (first, second), _ = pairs.most_common(1)[0]  # the smoothed probability by hand
+    after, size = sum(n for (a, _), n in pairs.items() if a == first), len(counts)
+    unigram = (sum(n for (_, b), n in pairs.items() if b == second) + 1) / (pairs.total() + size)
+    found = model.logits(torch.tensor([[second, first]]))[0, 1].exp()
+    assert_close(found[second], torch.tensor((pairs[first, second] + 5.0 * unigram) / (after + 5.0)))
+    assert_close(found.sum(), torch.tensor(1.0))
+
+
+def test_it_is_loaded_saved_and_asked(loaded, tmp_path):
+    model = stemma.load(loaded / "whole")
+    stemma.save(model, tmp_path / "again")
+    assert (tmp_path / "again" / "model.safetensors").read_bytes() == weights(loaded / "whole")
+    written = model.generate("the old", tokens=5, seed=1)[0]
+    assert written.text
+    told = run("perplexity", "whole", "held-out.txt", "--json", *PLUGIN, folder=loaded)
+    assert told.code == 0, told.err
+    uniform = len(model.network.heads["vocabulary"].counts)
+    assert told.json["perplexity"] < 0.5 * uniform
+
+
+def test_what_cannot_be_counted_is_refused(loaded, tmp_path, corpus_folder):
+    with pytest.raises(UserError, match=r"needs a model of counts: add objective\.bigram"):
+        stemma.pretrain("gpt2@tiny", corpus_folder, tmp_path / "run", steps=2,
+                        changes=["training.method.kind=counting"])
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_checkpoint_of_another_method_is_refused(loaded, tmp_path):
+    """The bigram's checkpoint read by gradient descent: in the plan's words, not as a traceback."""
+    from stemma.training.optimizer_state import OptimizerState
+
+    network = torch.nn.Linear(2, 2)
+    other = OptimizerState(network, torch.optim.SGD(network.parameters(), 0.1))
+    state = json.loads(next((loaded / "whole" / "checkpoints").glob("step-*/state.json")).read_text())
+    assert other.refusal(state["optimizer"]) == "another optimizer (Counting, not SGD, or other groups)"
