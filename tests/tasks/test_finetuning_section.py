@@ -18,6 +18,7 @@ from stemma.lineage import diff, names, recipe
 from stemma.tasks.finetune import ORIGIN, gentle, resume
 from stemma.tasks.pipeline.recipes import continued
 from stemma.tasks.prepare import Task, finetune
+from stemma.text.tokenizer import Tokenizer
 
 # optimizer, learning rate at a width, epochs, warm-up, clipping, layer decay; the recipes say where from
 PUBLISHED = {
@@ -229,3 +230,21 @@ def test_a_fine_tune_from_before_goes_on_to_the_same_bytes(tmp_path, models, set
     resume(run)
     after = load_file(run / "model/model.safetensors")
     assert before.keys() == after.keys() and all((before[key] == after[key]).all() for key in before)
+
+
+@pytest.mark.parametrize(("name", "usual"), [("bert", None), ("modernbert", "first"), ("gpt2", "last")])
+def test_the_hidden_state_that_judges_a_text_can_be_chosen(tmp_path, tokenizer_folder, name, usual):
+    small = ["network.width=16", "network.heads=2", "network.layers=1", "network.feedforward=32"]
+    tokenizer = Tokenizer.load(tokenizer_folder)
+    model = stemma.build(f"{name}@tiny", tokenizer.vocab_size, small)
+    model.tokenizer = tokenizer
+    stemma.save(model, tmp_path / "start")
+    (tmp_path / "rows.tsv").write_text("\n".join(["text\tlabel", *(f"the old ship {n}\t{n % 2}" for n in range(8))]))
+    rows = [tmp_path / "rows.tsv", tmp_path / "rows.tsv"]
+    for pooling in (None, "mean", "last"):
+        out = tmp_path / str(pooling)
+        stemma.finetune("classify", tmp_path / "start", *rows, out, steps=1, changes=[
+            *QUICK, "finetuning.style=plain", *([] if pooling is None else [f"finetuning.pooling={pooling}"])])
+        tuned = stemma.load(out)
+        assert getattr(tuned.card().heads["task"], "place", None) == (pooling or usual)
+        assert len(tuned.predict(["the old ship", "a river"])) == 2
