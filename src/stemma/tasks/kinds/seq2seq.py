@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 KIND = "seq2seq"
 
 
-@register("task", KIND, TaskValues)
+@register("task", "seq2seq", TaskValues)
 class TextToText(TaskKind):
     idea = "One text written from another."
     metrics = texts.METRICS
