@@ -75,7 +75,7 @@ def test_what_is_mixed_is_found(tmp_path):
     """The stand-in can fail: a stream that was left on the CPU is refused, by the line that met it."""
     with pretended():
         network = build_network(lineage.recipe("bert@tiny", SMALL), 60).to(device())
-        with pytest.raises(MixedDevicesError, match=r"mixes 1 tensors there .* at network/embed.py:forward"):
+        with pytest.raises(MixedDevicesError, match=r"mixes 1 tensors there .* at network/embed.py:_read"):
             network({"encoder": Stream(torch.zeros(2, 6, dtype=torch.long), Full())})
         sent = torch.ones(3).to(device())
         assert sent.device == device() and (sent + 1).device == device() and float((sent * 2).sum()) == 6
