@@ -104,6 +104,5 @@ def test_several_tasks_may_read_different_stacks(tmp_path, start):
     (tmp_path / "plan.toml").write_text("\n".join(lines) + "\n")
     multitask(tmp_path / "plan.toml", start("t5"), tmp_path / "run", steps=1)
     model = stemma.load(tmp_path / "run")
-    assert {name: card.values["stack"] for name, card in model.cards.items()} == {"classify": "decoder",
-                                                                                  "tag": "encoder"}
+    assert {name: card.values.stack for name, card in model.cards.items()} == {"classify": "decoder", "tag": "encoder"}
     assert all(ANSWER[kind] in stemma.predict(model, ASKED[kind], task=kind)[0] for kind in model.cards)
