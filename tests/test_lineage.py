@@ -380,6 +380,8 @@ def test_the_toml_writer_survives_awkward_text():
     ("bert", ["objective.permutation_lm.unit=token"], "a second stream: set network.embedding.query=true"),
     ("universal-transformer", ["network.attention.windows=[0, 8]"], "recurrent depth has one layer"),
     ("universal-transformer", ["network.position.kind=relative_xl"], "with recurrent depth only sinusoidal will do"),
+    ("universal-transformer", ["network.position.kind=learned", "network.position.maximum=64"],
+     "with recurrent depth only sinusoidal will do"),
     ("universal-transformer", ["network.embedding.query=true"], "is not supported with recurrent depth"),
     ("bert", ["corpus.packing=contiguous", "remove=objective.next_sentence"], "objective.masked_lm needs"),
 ])

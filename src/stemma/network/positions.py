@@ -181,6 +181,8 @@ class Rotary(Position):
 class NoPosition(PositionSettings):
     kind: Literal["none"]
 
+    per_step: ClassVar[bool] = True  # there is nothing to add
+
 
 @register("position", "none", NoPosition)
 class Nothing(Position):

@@ -148,9 +148,9 @@ class NetworkSettings(Settings):
             yield (Blame("attention.segments", "needs network.position.kind=relative_xl"),
                    Blame("position.kind", "with network.attention.segments only relative_xl will do"))
         adding = next((part for part in self.parts().values() if part.body.adds_positions), None)
-        if adding is not None and self.position.needs:
-            yield (Blame(f"{adding.key}.kind", "recurrent depth adds places at every step: it needs sinusoidal "
-                                               "positions"),
+        if adding is not None and not self.position.per_step:
+            yield (Blame(f"{adding.key}.kind", "recurrent depth adds positions at every step: it needs sinusoidal "
+                                               "ones"),
                    Blame("position.kind", "with recurrent depth only sinusoidal will do"))
         if "rotation" in self.position.needs:
             yield from self._unpaired()
