@@ -32,8 +32,9 @@ LONG = (  # the longest first
     "faults/test_kill_tasks.py", "faults/test_kill_multitask.py", "lab/test_browser.py")
 NOT_FAST = (  # left out by make test-fast: these four, and the longest of those that train until something is learnt
     "faults/", "lab/test_browser.py", "test_docs.py", "lab/test_quickstart.py",
-    "lab/test_lab_work.py", "tasks/test_seq2seq.py", "training/test_loop.py::test_the_loss_falls",
-    "objectives/test_replaced_token.py::test_it_learns")
+    "lab/test_lab_work.py", "test_other_device.py", "generation/test_threads.py", "tasks/test_own_kind.py",
+    "tasks/test_seq2seq.py", "tasks/test_seq2seq_structures.py::test_they_learn", "tasks/test_learning.py",
+    "training/test_loop.py::test_the_loss_falls", "objectives/test_replaced_token.py::test_it_learns")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -296,6 +296,7 @@ def _refuse() -> list:
     raise UserError("no source")
 
 
+@pytest.mark.slow
 def test_interrupted_it_goes_on_where_it_was(tmp_path, monkeypatch, python_pages):
     """Three times: when the speed of the machine is known, before measuring, and at last to the end."""
     asked = {**SHORT, "minutes": None}
