@@ -148,7 +148,8 @@ def test_a_body_has_no_head_and_says_so(tmp_path):
 
 NOT_GPT2 = {"post-norm": ("gpt2", ["network.norm.place=post", "network.feedforward=100"]),
             "banded": ("gpt3", []), "backward": ("gpt2", ["objective.causal_lm.direction=backward"]),
-            "recurrent": ("gpt2", ["network.depth.kind=recurrent"]),
+            "recurrent": ("gpt2", ["network.depth.kind=recurrent", "network.position.kind=sinusoidal",
+                                   "network.position.maximum=128"]),
             "scaled": ("gpt2", ["network.embedding.scale=true"]),
             "wide heads": ("gpt2", ["network.attention.head_width=8"])}
 
