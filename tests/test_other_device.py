@@ -16,9 +16,11 @@ import pytest
 TESTS = Path(__file__).parent
 
 
-@pytest.mark.parametrize("file", ["training/other_device.py", "generation/elsewhere.py"])
-def test_on_another_device(file):
+@pytest.mark.parametrize(("file", "marks"), [
+    ("training/other_device.py", "not slow"), ("generation/elsewhere.py", "not slow"),
+    pytest.param("training/other_device.py", "slow", marks=pytest.mark.slow)])
+def test_on_another_device(file, marks):
     clean = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST_")}
-    run = subprocess.run([sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", str(TESTS / file)],
-                         cwd=TESTS.parent, env=clean, capture_output=True, text=True, timeout=280)
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-m", marks, str(TESTS / file)]
+    run = subprocess.run(command, cwd=TESTS.parent, env=clean, capture_output=True, text=True, timeout=280)
     assert run.returncode == 0, run.stdout[-4000:] + run.stderr[-1000:]

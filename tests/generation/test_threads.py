@@ -13,7 +13,7 @@ from asking import PROMPTS, all_models, questions, same
 import stemma
 from stemma.generation.generate import generate
 
-THREADS, ROUNDS = 8, 3
+THREADS, ROUNDS = 8, 1
 
 
 @pytest.fixture(scope="module")

@@ -221,6 +221,7 @@ def test_what_breaks_down_is_noted_and_not_tried_again(tmp_path, text):
     assert not any(line.startswith("cell ") for line in told)
 
 
+@pytest.mark.slow
 def test_a_planted_effect_is_found_and_a_planted_null_is_not(tmp_path, text):
     """Words here are whole tokens, so hiding words is hiding tokens: the null. At a rate of next to nothing a model
     does not even learn which words are frequent: the effect."""

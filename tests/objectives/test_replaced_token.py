@@ -206,6 +206,7 @@ def test_the_baseline_knows_the_share_of_replaced_tokens_only(batches):
     assert judged.baseline(batch, unigram) == {"replaced_token": pytest.approx(entropy)}
 
 
+@pytest.mark.slow
 def test_it_learns_to_tell_what_a_poor_generator_wrote(tmp_path, corpus_folder):
     """Beyond the number of replaced tokens, which alone would cost some 0.92 of the baseline here. Means over the last
     hundred steps: the held-out text is a few lines, and its loss goes up and down by a tenth."""

@@ -46,7 +46,12 @@ def changes_of(name: str) -> list[str]:
     return changes
 
 
-@pytest.mark.parametrize("name", lineage.names())
+# One recipe for each kind of network and step; the others run in make test-slow.
+QUICK = ("bert", "electra", "ernie-2", "modernbert", "t5", "transformer", "unilm", "universal-transformer", "xlnet")
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * (name not in QUICK))
+                                  for name in lineage.names()])
 def test_a_step_of_every_recipe(name, tmp_path, text_file):
     chosen = lineage.recipe(f"{name}@tiny", changes_of(name))
     if "parallel" in chosen.settings.packings().values():

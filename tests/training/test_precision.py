@@ -120,10 +120,10 @@ from stemma.training.precision import keep_memory
 assert sys.argv[1] == "give" or keep_memory()
 faults = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 for _ in range(4):
-    torch.ones(16 << 20)  # 64 MiB: 16,384 pages
+    torch.ones(10 << 20)  # 40 MiB: above glibc's largest threshold for reuse
 before = faults()
-for _ in range(20):
-    torch.ones(16 << 20)
+for _ in range(8):
+    torch.ones(10 << 20)
 print(faults() - before)
 """
     # In a process of its own, because the setting stays for good.
