@@ -269,7 +269,7 @@ def used(cell: Mapping[str, Any], unit: str) -> float:
 def fairness(results: Results) -> str:
     """How equal the budget was that was to be equal."""
     unit, amount = results["budget"]["unit"], results["budget"]["amount"]
-    cells = finished(results)
+    cells = [cell for cell in finished(results) if cell["cost"]]
     if not cells:
         return ""
     worst = max(cells, key=lambda cell: abs(used(cell, unit) / amount - 1))
@@ -287,7 +287,7 @@ def foretold(results: Results) -> str:
 
 
 def finished(results: Results) -> list[Mapping[str, Any]]:
-    return [cell for cell in results["cells"] if cell["state"] == "done" and cell["cost"]]
+    return [cell for cell in results["cells"] if cell["state"] == "done" and (cell["cost"] or cell["scores"])]
 
 
 def failures(results: Results) -> Sequence[str]:
