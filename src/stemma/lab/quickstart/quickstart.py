@@ -14,7 +14,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -227,7 +227,7 @@ def _pretrain(folder: Path, stages: Stages, show: bool, say: Callable[[str], Non
 
     asked = stages.wishes.minutes
     training = None if "speed" in stages.found else partial(speed.train_and_look, asked=asked, note=found)
-    lab = _lab(folder, stages, _probes(folder, stages.wishes), notice)
+    lab, _ = _lab(folder, stages, notice)
     return Work(lab.experiment, lab.shared, lab.costs, show, notice, training).train(lab.cells[0])
 
 
@@ -236,8 +236,7 @@ def _measure(folder: Path, stages: Stages, show: bool, say: Callable[[str], None
     from stemma.lab.quickstart import measure, starts
     from stemma.lab.work import work_on
 
-    wishes, probes = stages.wishes, _probes(folder, stages.wishes)
-    lab = _lab(folder, stages, probes, _silent)
+    wishes, (lab, probes) = stages.wishes, _lab(folder, stages, _silent)
     say(f"fine-tuning from pre-trained and from random weights, {counted(wishes.seeds, 'seed')} each")
     work_on(lab, 1, show, _silent)  # its notices are for experiments that are read by themselves
     model, corpus = load(folder / RUN, choose_device()), Corpus.open(folder / CORPUS)
@@ -253,28 +252,22 @@ def _measure(folder: Path, stages: Stages, show: bool, say: Callable[[str], None
             "filled": measure.fill_some(model, held_out, FILLED, wishes.seed)}
 
 
-def _lab(folder: Path, stages: Stages, probes: Sequence[probe.Probe], notice: Callable[[str], None]) -> Lab:
-    """The experiment in its folder; its budget is what was asked for until the machine's speed decides."""
+def _lab(folder: Path, stages: Stages, notice: Callable[[str], None]) -> tuple[Lab, list[probe.Probe]]:
+    """The experiment in its folder, and the examples of each round; its budget is what was asked for until the speed of
+    the machine decides."""
     from stemma.lab.quickstart.starts import experiment
     from stemma.lab.work import open_lab
 
-    wishes, tasks = stages.wishes, []
-    for number, made in enumerate(probes):
-        tasks.append(folder / (f"{TASK}-{number + 1}" if number else TASK))
-        if not tasks[-1].is_dir():
-            made.write(tasks[-1])
+    wishes, counts = stages.wishes, probe.count_words(_lines(folder / TRAIN))
+    held_out = [line for line in _lines(folder / HELD_OUT) if line]
+    tasks = [folder / (f"{TASK}-{number + 1}" if number else TASK) for number in range(wishes.seeds)]
+    probes = [probe.make(PROBE, held_out, counts, wishes.seed + number, wishes.labels, wishes.tests, STRENGTH)
+              for number in range(wishes.seeds)]
+    for made, place in zip(probes, tasks, strict=True):
+        made.write(place)
     minutes = stages.found["speed"]["minutes"] if "speed" in stages.found else wishes.minutes or speed.MINUTES
     asked = experiment(recipe(RECIPE, CHANGES), folder / RUN, folder / CORPUS, tasks, minutes, wishes.seed)
-    return open_lab(replace(asked, command=f"stemma quickstart --out {shlex.quote(str(folder))}"), folder / LAB, False,
-                    notice)
-
-
-def _probes(folder: Path, wishes: Wishes) -> list[probe.Probe]:
-    """A round each: every one draws its own sentences."""
-    held_out = [line for line in _lines(folder / HELD_OUT) if line]
-    counts = probe.count_words(_lines(folder / TRAIN))
-    return [probe.make(PROBE, held_out, counts, wishes.seed + number, wishes.labels, wishes.tests, STRENGTH)
-            for number in range(wishes.seeds)]
+    return open_lab(asked, folder / LAB, False, notice), probes
 
 
 def _pair(made: probe.Probe) -> dict[str, str]:

@@ -7,6 +7,7 @@ knows nothing but the labelled sentences.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -55,7 +56,8 @@ def experiment(chosen: Recipe, run: Path, corpus: Path, tasks: Sequence[Path], m
         Allowance("minutes", minutes), (seed,), str(corpus.absolute()), (),
         tasks=tuple(LabTask("classify", str((task / TRAIN).absolute()), str((task / TEST).absolute()), settings.epochs,
                             seed=seed + number, also=str((task / TRAIN).absolute()), changes=settings.changes())
-                    for number, task in enumerate(tasks)))
+                    for number, task in enumerate(tasks)),
+        command=f"stemma quickstart --out {shlex.quote(str(run.parent))}")
 
 
 def learnt(lab: Lab, probes: Sequence[Probe], watch: Say = lambda text: None) -> dict[str, dict[str, list[float]]]:
