@@ -6,7 +6,9 @@ import json
 import random
 import signal
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from commands import start, stemma
@@ -14,11 +16,13 @@ from conftest import SEED
 from watching import noted
 
 from stemma.errors import Interrupted, UserError
-from stemma.lab import work
-from stemma.lab.cell_work import own_finetuning
-from stemma.lab.cells import cells_of, distinct, finetuning_of
+from stemma.exchange.weights import SAFE
+from stemma.files import sha256
+from stemma.lab import cell_work, work
+from stemma.lab.cell_work import finetune_on, own_finetuning
+from stemma.lab.cells import cells_of, digest, distinct, finetuning_of, task_number
 from stemma.lab.comparison import allowance_of, compared_variants, tasks_of
-from stemma.lab.experiment import Allowance, Experiment, Variant
+from stemma.lab.experiment import RANDOM, Allowance, Experiment, LabTask, Variant
 from stemma.lab.results import check_measure
 from stemma.lineage import recipe
 from stemma.training.budget import Budget
@@ -131,6 +135,51 @@ def test_a_key_that_came_later_changes_no_number_while_it_has_its_default():
     asked = finetuning_of(Variant("asked for", chosen.typed(["finetuning.style=gpt"])))
     assert asked == {**before, "style": "gpt"}
     assert list(chosen.settings.later_defaults()) == ["finetuning.style"]
+
+
+@pytest.fixture
+def labelled(tmp_path) -> tuple[str, str]:
+    for part in ("train", "dev"):
+        (tmp_path / f"{part}.tsv").write_text("text\tlabel\n" + "ban dan kor\tyes\nsota lus\tno\n" * 4)
+    return str(tmp_path / "train.tsv"), str(tmp_path / "dev.tsv")
+
+
+def test_a_task_can_have_a_seed_and_settings_which_its_number_knows(labelled):
+    """And a task that has none keeps its number: the fine-tunes of older labs are found again."""
+    task = LabTask("classify", *labelled)
+    before = {"name": "classify", "train": sha256(Path(labelled[0])), "dev": sha256(Path(labelled[1])), "epochs": 3.0,
+              "columns": {}}
+    more = [replace(task, **one) for one in ({"seed": 0}, {"also": labelled[1]}, {"changes": ("training.frozen=1",)})]
+    assert task_number(task) == digest(before) and len({task_number(one) for one in [task, *more]}) == 4
+
+
+def test_random_weights_are_a_variant_that_is_only_fine_tuned(tmp_path, text, labelled, monkeypatch):
+    """Its weights are drawn anew by the seed of each task; the trained variant lies where it was asked for."""
+    drawn: list[tuple[str, str, int]] = []
+
+    def watch(task: LabTask, start: Path, run: Path, **options: Any) -> dict[str, Any]:
+        assert "training.frozen=1" in options["changes"]
+        weights = next(place for place in (start / "model" / SAFE, start / SAFE) if place.is_file())
+        drawn.append((start.name, sha256(weights), options["seed"]))
+        return finetune_on(task, start, run, **options)
+
+    monkeypatch.setattr(cell_work, "finetune_on", watch)
+    chosen, place = recipe("bert@tiny", SMALL), tmp_path / "here"
+    asked = replace(
+        experiment(text, ["bert@tiny", "gpt2@tiny"], Allowance("tokens", 6000), 1),
+        variants=(Variant("trained", chosen, run=str(place)), Variant("untrained", chosen, RANDOM)),
+        tasks=tuple(LabTask("classify", *labelled, 1.0, seed=seed, also=labelled[0], changes=("training.frozen=1",))
+                    for seed in (5, 6, 5)))
+    found = work.run_experiment(asked, tmp_path / "lab")
+    assert Experiment.read(tmp_path / "lab").tasks == asked.tasks and (place / "model").is_dir()
+    assert [(name, seed) for name, _, seed in drawn] == [("here", 5), ("here", 6), ("start", 5), ("start", 6)]
+    assert drawn[0][1] == drawn[1][1] and len({weights for _, weights, _ in drawn}) == 3
+    trained, random = found["table"]
+    assert {"classify-1.accuracy", "classify-3.accuracy"} <= set(random["scores"]) < set(trained["scores"])
+    assert trained["cost"]["tokens"] > 0 and random["cost"] == {}
+    assert found["cells"][0]["hash"] != found["cells"][1]["hash"]
+    page = (tmp_path / "lab/report.md").read_text()
+    assert "Each model but untrained (random weights) was trained on 6,000 tokens" in page
 
 
 def test_models_that_write_are_compared_by_what_they_write(tmp_path, text):

@@ -6,7 +6,6 @@ import html
 import json
 import os
 import shlex
-import shutil
 import signal
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -25,8 +24,10 @@ from stemma.cli import main
 from stemma.cli.start import _tell
 from stemma.errors import Interrupted, UserError
 from stemma.exchange import families
-from stemma.lab.quickstart import probe, speed, starts
+from stemma.lab import cell_work
+from stemma.lab.experiment import Allowance, Experiment
 from stemma.lab.quickstart import quickstart as story
+from stemma.lab.quickstart import speed, starts
 from stemma.lab.quickstart.explained import NO_EFFECT
 from stemma.lab.quickstart.measure import spread
 from stemma.lab.quickstart.quickstart import quickstart
@@ -62,23 +63,31 @@ def test_every_number_is_there_and_possible(told):
     assert json.loads((Path(told["out"]) / "result.json").read_text())["masked"] == told["masked"]
 
 
-def test_every_fine_tune_is_a_run_that_is_learnt_once(told, tmp_path, monkeypatch):
-    """The rounds are nodes: what is found is kept, and the run itself is not."""
-    probes = Path(told["out"]) / story.PROBES
-    kept = sorted(probes.glob("round-*/*/scores.json"))
-    assert len(kept) == 2 * SHORT["seeds"] and not list(probes.glob("*/*/run"))
-    found = [json.loads(file.read_text())["test"] for file in kept]
-    assert sorted(found) == sorted(told["probe"]["random"]["test"] + told["probe"]["pre-trained"]["test"])
-    folder = tmp_path / "probes"
-    shutil.copytree(probes / "round-1", folder / "round-1")
-    monkeypatch.setattr(starts, "finetune", pytest.fail)
-    rows = {name: [json.loads(line) for line in (folder / f"round-1/task/{name}.jsonl").read_text().splitlines()]
-            for name in ("train", "test")}
-    numbers = {label: number for number, label in probe.LABELS.items()}
-    made = probe.Probe("replaced_words", *([(row["text"], numbers[row["label"]]) for row in rows[name]]
-                                           for name in ("train", "test")))
-    again = starts.compare_starts(Path(told["out"]) / "run", [made], starts.Settings(), told["seed"], folder)
-    assert again["pre-trained"]["test"] == told["probe"]["pre-trained"]["test"][:1]
+def test_it_is_an_experiment_of_the_lab(told, capsys):
+    """Two variants, a task for each round; the lab finds everything done, and its results are the quickstart's."""
+    lab, run = Path(told["out"]) / story.LAB, Path(told["out"]) / "run"
+    asked = Experiment.read(lab)
+    assert [(one.name, one.pretrained) for one in asked.variants] == [("pre-trained", True), ("random", False)]
+    assert asked.allowance == Allowance("minutes", told["minutes"]) and len(asked.tasks) == SHORT["seeds"]
+    before = {file: file.stat().st_mtime_ns for file in [*lab.glob("cells/*/**/scores.json"), run / "result.json"]}
+    assert main(["resume", str(lab), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert before == {file: file.stat().st_mtime_ns for file in before}
+    for row in found["table"]:
+        scores = [row["scores"][f"classify-{number + 1}.accuracy"]["mean"] for number in range(SHORT["seeds"])]
+        assert scores == told["probe"][row["variant"]]["test"]
+        assert ("pseudo_bits_per_byte" in row["scores"]) == bool(row["cost"]) == (row["variant"] == "pre-trained")
+    assert "2 of 2" in (lab / "report.html").read_text()
+
+
+def test_every_fine_tune_is_a_run_that_is_learnt_once(told):
+    """A task of a cell: what is found is kept, and neither the run itself nor the random weights are."""
+    kept = sorted((Path(told["out"]) / story.LAB).glob("cells/*/tasks/*"))
+    assert len(kept) == 2 * SHORT["seeds"] and not [file for node in kept for file in node.iterdir() if file.is_dir()]
+    found = [json.loads((node / "scores.json").read_text()) for node in kept]
+    for part, values in (("test", [one["scores"]["accuracy"]["value"] for one in found]),
+                         ("train", [one["also"]["accuracy"] for one in found])):
+        assert sorted(values) == sorted(told["probe"]["random"][part] + told["probe"]["pre-trained"][part])
 
 
 def test_the_probe_pools_by_the_mean_and_leaves_the_embedding(told, tmp_path):
@@ -308,7 +317,7 @@ def test_interrupted_it_goes_on_where_it_was(tmp_path, monkeypatch, python_pages
     assert read_run(tmp_path / "q/run")[1].budget == Budget("minutes", 0.02)
     written = (tmp_path / "q/train.txt").stat().st_mtime_ns
     monkeypatch.setattr(speed, "train_and_look", _fail)
-    monkeypatch.setattr(story, "begin", _fail)
+    monkeypatch.setattr(cell_work, "create_run", _fail)
     monkeypatch.setattr(story, "_measure", _interrupt)
     with pytest.raises(Interrupted):
         quickstart(tmp_path / "q", **asked)
@@ -319,7 +328,7 @@ def test_interrupted_it_goes_on_where_it_was(tmp_path, monkeypatch, python_pages
         with changed(tmp_path / "q" / name), \
                 pytest.raises(UserError, match=f"{name} is damaged or was edited .* add --overwrite"):
             quickstart(tmp_path / "q", **asked)
-    monkeypatch.setattr(story, "resume", _fail)
+    monkeypatch.setattr(story, "_pretrain", _fail)
     result = quickstart(tmp_path / "q", **asked)
     assert result["minutes"] == 0.02 and result["speed"]["tokens_per_second"] == 100 and result["masked"]
     assert "--minutes 0.02 " in result["commands"][2]

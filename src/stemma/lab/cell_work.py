@@ -10,22 +10,28 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from stemma.device import choose_device
 from stemma.exchange.load import load
+from stemma.exchange.model import Model
+from stemma.exchange.save import save
 from stemma.exchange.weights import SAFE
 from stemma.files import remove_leftovers, sha256
 from stemma.lab.cells import FINETUNING, Cell, budget_of, stored_scores
 from stemma.lab.costs import Costs
-from stemma.lab.experiment import Experiment, LabTask
+from stemma.lab.experiment import Experiment, LabTask, Variant
 from stemma.lab.intrinsic import held_out_score
 from stemma.lab.lab_tasks import finetune_on, task_scores
 from stemma.lab.shared_text import SharedText
 from stemma.lineage import Recipe
+from stemma.objectives import build_network
 from stemma.schema.layers import flatten, spell
 from stemma.tasks.finetune import resume as resume_task
 from stemma.training.budget import Budget
 from stemma.training.graph import carried_out
 from stemma.training.loop import Diverged
+from stemma.training.pretrain import Work as Training
 from stemma.training.pretrain import resume
 from stemma.training.run import MODEL, Plan, create_run, read_run
 from stemma.training.source import adopt_tokenizer
@@ -38,8 +44,10 @@ CHECKPOINTS = "checkpoints"
 class Work:
     """Everything that the cells of one experiment share."""
 
-    def __init__(self, experiment: Experiment, shared: SharedText, costs: Costs, show: bool, notice: Notice):
+    def __init__(self, experiment: Experiment, shared: SharedText, costs: Costs, show: bool, notice: Notice,
+                 training: Training | None = None):
         self.experiment, self.shared, self.costs, self.show = experiment, shared, costs, show
+        self.training = training  # of a run that stands on disk; None: the loop, left alone
         self._notice, self._told = notice, set[str]()
 
     def notice(self, text: str) -> None:
@@ -53,20 +61,21 @@ class Work:
         on since `began`, or since now."""
         remove_leftovers(cell.folder)
         began = time.time() if began is None else began
-        try:
-            trained = self.train(cell)
-        except Diverged as error:
-            cell.node.fail(error.message)
-            return
-        # somebody who was interrupted has trained it before
-        before = max(0.0, trained["elapsed_seconds"] - (time.time() - began))
-        self.measure(cell, began, before)
+        if cell.variant.pretrained:
+            try:
+                trained = self.train(cell)
+            except Diverged as error:
+                cell.node.fail(error.message)
+                return
+            # somebody who was interrupted has trained it before
+            before = max(0.0, trained["elapsed_seconds"] - (time.time() - began))
+            self.measure(cell, began, before)
         for task in self.experiment.tasks:
             self.learn(cell, task)
 
     def train(self, cell: Cell) -> dict[str, Any]:
         def go_on(run: Path) -> dict[str, Any]:
-            return resume(run, show=self.show, notice=self.notice)
+            return resume(run, show=self.show, notice=self.notice, work=self.training)
 
         def begin(run: Path) -> dict[str, Any]:
             create_run(run, *self.planned(cell), overwrite=True)
@@ -110,17 +119,28 @@ class Work:
         node = cell.task(task)
         if node.found() is not None:
             return
-        began, run = time.time(), node.folder / "run"
+        began, run, drawn = time.time(), node.folder / "run", node.folder / "start"
+        seed = cell.seed if task.seed is None else task.seed
 
         def begin(run: Path) -> dict[str, Any]:
-            return finetune_on(task, cell.run, run, epochs=task.epochs, seed=cell.seed, changes=own_finetuning(cell),
+            start = cell.run if cell.variant.pretrained else self.random_start(cell.variant, seed, drawn)
+            own = own_finetuning(cell) if cell.variant.pretrained else []
+            return finetune_on(task, start, run, epochs=task.epochs, seed=seed, changes=[*own, *task.changes],
                                show=self.show, notice=self.notice)
 
         result = carried_out(run, begin, partial(resume_task, show=self.show, notice=self.notice))
         found = {"task": task.name, "scores": stored_scores(task_scores(run, result)),
-                 "span": [began, time.time()]}
-        shutil.rmtree(run, ignore_errors=True)  # first: whoever is killed in between learns again and leaves nothing
+                 "span": [began, time.time()]} | ({"also": result["metrics"]["test"]} if task.also else {})
+        for folder in (run, drawn):  # first: whoever is killed in between learns again and leaves nothing
+            shutil.rmtree(folder, ignore_errors=True)
         node.finish(found)
+
+    def random_start(self, variant: Variant, seed: int, place: Path) -> Path:
+        """The network of a variant as nobody has trained it, with the tokenizer of its corpus, as a folder."""
+        fitted = self.costs.fitted(variant)
+        torch.manual_seed(seed)
+        save(Model(fitted, self.costs.corpus(variant).tokenizer, build_network(fitted).eval()), place, overwrite=True)
+        return place
 
 
 def own_finetuning(cell: Cell) -> list[str]:

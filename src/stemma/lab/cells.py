@@ -29,6 +29,7 @@ from stemma.training.run import read_result
 CELLS, RUN, TASKS = "cells", "run", "tasks"
 FINETUNING = "finetuning"  # the section of a recipe
 FORMAT = 1  # a new number leaves old cells aside
+LATER = {"seed": None, "also": None, "changes": ()}  # keys of a task that its number leaves out if so
 # What a recipe says of the machine and of looking on, and nothing of the model.
 ASIDE = {f"training.{key}" for key in TrainingSettings.bookkeeping_keys}
 
@@ -45,7 +46,7 @@ class Cell:
 
     @property
     def run(self) -> Path:
-        return self.folder / RUN
+        return Path(self.variant.run) if self.variant.run else self.folder / RUN
 
     @property
     def finetuning(self) -> dict[str, Any]:
@@ -81,7 +82,8 @@ class Cell:
         return self.task(task).found()
 
     def is_done(self, experiment: Experiment) -> bool:
-        return self.failure() is not None or self.scores() is not None and all(
+        measured = not self.variant.pretrained or self.scores() is not None
+        return self.failure() is not None or measured and all(
             self.task_scores(task) is not None for task in experiment.tasks)
 
 
@@ -89,7 +91,8 @@ def cells_of(experiment: Experiment, shared: SharedText, folder: Path) -> list[C
     """Seed by seed, so that a lab which is stopped early has compared all variants on the same seeds."""
     numbers = {one.name: [recipe_number(one), shared.digest, asdict(experiment.allowance)]
                for one in experiment.variants}
-    return [Cell(one, seed, folder / CELLS / digest(FORMAT, *numbers[one.name], seed))
+    return [Cell(one, seed, folder / CELLS / digest(FORMAT, *numbers[one.name], seed,
+                                                    *([] if one.pretrained else [one.role])))
             for seed in experiment.seeds for one in experiment.variants]
 
 
@@ -116,8 +119,10 @@ def finetuning_of(variant: Variant) -> dict[str, Any]:
 
 
 def task_number(task: LabTask) -> str:
-    files = {"train": sha256(Path(task.train)), "dev": sha256(Path(task.dev))}
-    return digest(asdict(task) | files | ({"plugins": code} if (code := task_code(task)) else {}))
+    files = {"train": task.train, "dev": task.dev} | ({"also": task.also} if task.also else {})
+    said = {key: value for key, value in asdict(task).items() if key not in LATER or value != LATER[key]}
+    return digest(said | {name: sha256(Path(file)) for name, file in files.items()}
+                  | ({"plugins": code} if (code := task_code(task)) else {}))
 
 
 def digest(*parts: Any) -> str:

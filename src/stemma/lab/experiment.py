@@ -22,6 +22,7 @@ from stemma.training.run import Reading
 FILE, RECIPES = "lab.json", "recipes"
 VERSION = 1
 UNITS = ("tokens", "flops", "minutes")
+RANDOM = "random"  # the role of a variant that is not pre-trained
 
 
 @dataclass(frozen=True)
@@ -30,8 +31,15 @@ class Variant:
 
     name: str  # "bert@tiny", or of an ablation "bert@tiny + tokenizer", "roberta@tiny - tokenizer"
     recipe: Recipe
-    role: str = "recipe"  # recipe, or of an ablation: parent, child, plus (parent with a change), minus (child without)
+    # recipe, or of an ablation: parent, child, plus (parent with a change), minus (child without); or random: every
+    # fine-tune begins with random weights, drawn by its own seed
+    role: str = "recipe"
     change: str | None = None  # the group of changes that plus and minus are about
+    run: str | None = None  # where its pre-training lies, in an experiment of one seed; None: in its cell
+
+    @property
+    def pretrained(self) -> bool:
+        return self.role != RANDOM
 
 
 @dataclass(frozen=True)
@@ -43,6 +51,9 @@ class LabTask:
     dev: str
     epochs: float = 3.0
     columns: Mapping[str, str] = field(default_factory=dict)
+    seed: int | None = None  # of the fine-tuning; None: the cell's
+    also: str | None = None  # examples that are scored at the end, besides those that the measures are taken from
+    changes: tuple[str, ...] = ()  # typed for every model; what they leave open, its recipe says
 
 
 @dataclass(frozen=True)
@@ -102,7 +113,7 @@ class Experiment:
         for number, one in enumerate(self.variants):
             place = f"{RECIPES}/{number:03d}.toml"
             store(folder / place, one.recipe.to_toml())
-            listed.append({"name": one.name, "role": one.role, "change": one.change, "recipe": place})
+            listed.append({"name": one.name, "role": one.role, "change": one.change, "recipe": place, "run": one.run})
         plain = asdict(replace(self, variants=())) | {"variants": listed}
         store_object(folder / FILE, plain)
 
@@ -122,8 +133,9 @@ class Experiment:
                 verify(folder / one["recipe"], f"delete {file} and give the command that made the lab again; to try "
                                                "another recipe, give it to `stemma compare`.")
             variants = tuple(Variant(one["name"], recipe(folder / one["recipe"], stored=True), one["role"],
-                                     one["change"]) for one in stored["variants"])
+                                     one["change"], one.get("run")) for one in stored["variants"])
             return cls(**{"device": AUTO} | stored | {
                 "variants": variants, "allowance": Allowance(**stored["allowance"]), "seeds": tuple(stored["seeds"]),
                 "text": tuple(stored["text"]), "reading": Reading(**stored["reading"]),
-                "tasks": tuple(LabTask(**one) for one in stored["tasks"])})
+                "tasks": tuple(LabTask(**one | {"changes": tuple(one.get("changes", ()))})
+                               for one in stored["tasks"])})

@@ -38,11 +38,14 @@ def task_code(task: LabTask) -> dict[str, str]:
 
 def finetune_on(task: LabTask, start: Path, run: Path, **options: Any) -> dict[str, Any]:
     """`options` are those that all fine-tunes share."""
-    columns = dict(task.columns)
+    columns, files = dict(task.columns), {"train": task.train, "dev": task.dev}
+    if task.also:
+        files["test"] = task.also
     if lab_kind(task.name) == WRITTEN:
         named = {"columns": f"{columns.get('source', 'source')},{columns.get('target', 'target')}"} if columns else {}
-        return seq2seq.finetune(start, one_task({"train": [task.train], "dev": [task.dev]}, **named), run, **options)
-    return finetune(Task(task.name, {"train": task.train, "dev": task.dev}, columns or None), start, run, **options)
+        return seq2seq.finetune(start, one_task({name: [file] for name, file in files.items()}, **named), run,
+                                **options)
+    return finetune(Task(task.name, files, columns or None), start, run, **options)
 
 
 def steps_of(run: Path, epochs: float) -> float:

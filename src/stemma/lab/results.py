@@ -94,14 +94,14 @@ def gather(lab: Lab) -> dict[str, Any]:
 def _scores(experiment: Experiment, cell: Cell) -> dict[str, Score]:
     """All that was measured in a cell, by the measure's key."""
     stored, result = cell.scores(), cell.result()
-    if stored is None or result is None:
+    if cell.variant.pretrained and (stored is None or result is None):
         return {}
-    found = restored_scores(stored["scores"])
+    found = restored_scores(stored["scores"] if stored else {})
     for number, task in enumerate(experiment.tasks):
         told = cell.task_scores(task)
         found |= {f"{task_key(experiment, number)}.{key}": score
                   for key, score in restored_scores(told["scores"] if told else {}).items()}
-    if result.get("validation_loss") is not None:
+    if result is not None and result.get("validation_loss") is not None:
         found[LOSS.key] = Score(result["validation_loss"])
     return found
 
@@ -119,7 +119,7 @@ def _cell(experiment: Experiment, cell: Cell) -> dict[str, Any]:
             "state": "failed" if cell.failure() is not None else "done", "scores": {}, "cost": {}, "curve": [],
             "digest": None}
     if stored is None or result is None:
-        return told
+        return told | {"scores": {key: score.value for key, score in _scores(experiment, cell).items()}}
     tasks = [cell.task_scores(task) for task in experiment.tasks]
     flops = stored["flops_a_step"]
     curve = read_lines(cell.run / "log.jsonl", cell.again)
@@ -202,13 +202,14 @@ def check_measure(experiment: Experiment) -> None:
 
 def _row(name: str, experiment: Experiment, measures: Sequence[Measure],
          told: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    cells = [one for one in told if one["variant"] == name and one["state"] == "done" and one["cost"]]
+    cells = [one for one in told if one["variant"] == name and one["state"] == "done"]
     scores = {}
     for measure in measures:
         values = [one["scores"][measure.key] for one in cells if measure.key in one["scores"]]
         if values:
             scores[measure.key] = {"mean": fmean(values), "spread": spread(values), "values": values}
-    cost = {key: fmean(one["cost"][key] for one in cells) for key in COSTS} if cells else {}
+    costs = [one["cost"] for one in cells if one["cost"]]  # random weights cost nothing
+    cost = {key: fmean(one[key] for one in costs) for key in COSTS} if costs else {}
     return {"variant": name, "scores": scores, "cost": cost}
 
 

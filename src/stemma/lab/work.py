@@ -69,21 +69,26 @@ def run_experiment(experiment: Experiment, out: Path, *, processes: int = 1, dry
 
         return foretell(experiment, processes, notice)
     with _resumable(out):
-        known = (out / FILE).is_file() and not overwrite
-        if known:
-            Experiment.read(out)  # refuses another version, and damage
-        else:
-            known = not _make(experiment, out, overwrite)
-        try:
-            lab = _checked(Lab.open(out, experiment, notice))
-        except UserError:
-            if not known and not (out / CELLS).exists():
-                shutil.rmtree(out)  # it was refused before it began
-            raise
-        if known:  # only now: what was refused changes nothing
-            with only_here(out):
-                experiment.write(out)
-        return _work(lab, processes, show, notice)
+        return work_on(open_lab(experiment, out, overwrite, notice), processes, show, notice)
+
+
+def open_lab(experiment: Experiment, out: Path, overwrite: bool, notice: Notice) -> Lab:
+    """The experiment in its folder, with what is there already, ready to be worked on."""
+    known = (out / FILE).is_file() and not overwrite
+    if known:
+        Experiment.read(out)  # refuses another version, and damage
+    else:
+        known = not _make(experiment, out, overwrite)
+    try:
+        lab = _checked(Lab.open(out, experiment, notice))
+    except UserError:
+        if not known and not (out / CELLS).exists():
+            shutil.rmtree(out)  # it was refused before it began
+        raise
+    if known:  # only now: what was refused changes nothing
+        with only_here(out):
+            experiment.write(out)
+    return lab
 
 
 @takes_device
@@ -92,7 +97,7 @@ def resume_lab(out: Path, *, processes: int = 1, device: str | None = None, show
     """Go on with an experiment, or help with one that others work on."""
     with _resumable(out):
         lab = Lab.open(out, Experiment.read(out), notice)
-        return _work(lab if (out / CELLS).exists() else _checked(lab), processes, show, notice)
+        return work_on(lab if (out / CELLS).exists() else _checked(lab), processes, show, notice)
 
 
 def _make(experiment: Experiment, out: Path, overwrite: bool) -> bool:
@@ -127,15 +132,17 @@ def _resumable(out: Path) -> Iterator[None]:
         raise error.go_on(f"`stemma resume {out}` goes on from there") from error
 
 
-def _work(lab: Lab, processes: int, show: bool, notice: Notice) -> dict[str, Any]:
+def work_on(lab: Lab, processes: int, show: bool, notice: Notice) -> dict[str, Any]:
+    """Whatever is left to do in a lab, and its results."""
     from stemma.lab.results import conclude
 
     total = len(lab.distinct())
     waiting = lab.open_cells()
     if len(waiting) < total:
         notice(f"{total - len(waiting)} of {counted(total, 'cell')} are there already.")
+    in_turns = lab.experiment.allowance.unit == "minutes" and sum(one.pretrained for one in lab.experiment.variants) > 1
     with device_asked(asked_device() or lab.experiment.device), _others(lab.folder, min(processes, len(waiting))):
-        (_in_turns if lab.experiment.allowance.unit == "minutes" else _one_by_one)(lab, show, notice, total)
+        (_in_turns if in_turns else _one_by_one)(lab, show, notice, total)
     return conclude(lab)
 
 
@@ -178,7 +185,7 @@ def _in_turns(lab: Lab, show: bool, notice: Notice, total: int) -> None:
                            f"{lab.experiment.allowance.describe()} each")
                     began = time.time()
                     with stage(f"seed {seed}: {counted(len(cells), 'cell')} in turns", bar="none"):
-                        train_in_turns(work, distinct(cells, ()))
+                        train_in_turns(work, [cell for cell in distinct(cells, ()) if cell.variant.pretrained])
                     for cell in cells:
                         if cell.failure() is None:
                             work.carry_out(cell, began)

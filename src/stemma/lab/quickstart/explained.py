@@ -41,6 +41,7 @@ REASONS = {
     "training.schedule": "a learning rate that stays high and cools down at the end",
     "training.checkpoint_every": f"how often the run saves and measures itself; {NO_EFFECT} on what is learnt",
     "training.validate_every": f"how often the run saves and measures itself; {NO_EFFECT} on what is learnt",
+    "training.keep_checkpoints": f"how often the run saves and measures itself; {NO_EFFECT} on what is learnt",
     "training.steps": f"{NO_EFFECT} here: this run is as long as its minutes",
     "training": "many small steps with a high learning rate",
     "finetuning": f"{NO_EFFECT} here: a default of later fine-tuning",

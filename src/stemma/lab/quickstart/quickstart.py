@@ -1,8 +1,9 @@
 """The whole story on text that every user already has, the documentation inside their own Python: no download.
 
 Four stages, each complete on disk before the next one begins: the text, a vocabulary and a corpus, a pre-training run
-like any other (`stemma fill` and `stemma resume` work on it), and what it was worth on text that was held out. A
-small state file says which are done, so an interrupted quickstart goes on where it was.
+like any other (`stemma fill` and `stemma resume` work on it), and what it was worth on text that was held out. The
+last two are an experiment of the lab (`starts.py`); what only a quickstart measures comes on top. A small state file
+says which stages are done, so an interrupted quickstart goes on where it was.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from stemma.corpus.build import build_corpus
 from stemma.corpus.shards import Corpus
@@ -31,13 +32,14 @@ from stemma.stored import list_finished, read_object, store_object, verify
 from stemma.text.tokenizer import Tokenizer
 from stemma.text.train import train_tokenizer
 from stemma.training.budget import Budget
-from stemma.training.pretrain import begin, resume
-from stemma.training.run import PLAN, Plan, create_run, read_run
-from stemma.training.source import adopt_tokenizer
+from stemma.training.run import read_run
+
+if TYPE_CHECKING:
+    from stemma.lab.work import Lab
 
 STATE, RESULT, REPORT = "quickstart.json", "result.json", "report.html"
 TRAIN, HELD_OUT, TOKENIZER, CORPUS, RUN, TASK = "train.txt", "held-out.txt", "tokenizer", "corpus", "run", "task"
-PROBES = "probes"  # what is learnt from few labels, a round in each folder
+LAB = "lab"  # the experiment, its cells and its results
 HELD_OUT_SHARE = 0.1
 RECIPE = "modernbert@tiny"
 # What a few minutes and a small text need besides; `explained.py` says why.
@@ -50,6 +52,7 @@ CHANGES = (
     "objective.masked_lm.random=0",
     "training.batch_size=24",
     "training.checkpoint_every=1000",
+    "training.keep_checkpoints=1",
 )
 PROBE, STRENGTH = "replaced_words", 6
 FILLED = 6
@@ -96,7 +99,7 @@ def quickstart(out: str | Path = "quickstart", *, minutes: float | None = None, 
         with stages.run("worth") as due:
             if due:
                 say("measuring what it was worth on held-out text")
-                stages.note("worth", _measure(folder, wishes, say))
+                stages.note("worth", _measure(folder, stages, show, say))
     except UserError as error:
         if not stages.found:
             shutil.rmtree(folder)  # nothing was made: leave nothing behind
@@ -214,7 +217,7 @@ def _build_corpus(folder: Path, notice: Callable[[str], None]) -> dict[str, Any]
 
 def _pretrain(folder: Path, stages: Stages, show: bool, say: Callable[[str], None],
               notice: Callable[[str], None]) -> dict[str, Any]:
-    run, wishes = folder / RUN, stages.wishes
+    from stemma.lab.cell_work import Work
 
     def found(told: dict[str, Any]) -> None:
         """How long it takes is decided once, so that an interrupted run ends where it would have ended."""
@@ -222,45 +225,59 @@ def _pretrain(folder: Path, stages: Stages, show: bool, say: Callable[[str], Non
         stages.write()
         say(told["said"])
 
-    work = None if "speed" in stages.found else partial(speed.train_and_look, asked=wishes.minutes, note=found)
-    if (run / PLAN).is_file():
-        return resume(run, show=show, notice=notice, work=work)
-    minutes = stages.found["speed"]["minutes"] if work is None else wishes.minutes or speed.MINUTES
-    corpus = Corpus.open(folder / CORPUS)
-    plan = Plan(str(corpus.path.resolve()), [], Budget("minutes", minutes), wishes.seed,
-                fingerprint=corpus.fingerprint, split_first=True)
-    create_run(run, adopt_tokenizer(recipe(RECIPE, CHANGES), corpus), plan, overwrite=False)
-    return begin(run, show, notice, work=work)
+    asked = stages.wishes.minutes
+    training = None if "speed" in stages.found else partial(speed.train_and_look, asked=asked, note=found)
+    lab, _ = _lab(folder, stages, notice)
+    return Work(lab.experiment, lab.shared, lab.costs, show, notice, training).train(lab.cells[0])
 
 
-def _measure(folder: Path, wishes: Wishes, say: Callable[[str], None]) -> dict[str, Any]:
+def _measure(folder: Path, stages: Stages, show: bool, say: Callable[[str], None]) -> dict[str, Any]:
     from stemma.exchange.load import load
-    from stemma.lab.quickstart import measure
-    from stemma.lab.quickstart.starts import Settings, compare_starts
+    from stemma.lab.quickstart import measure, starts
+    from stemma.lab.work import work_on
 
+    wishes, (lab, probes) = stages.wishes, _lab(folder, stages, _silent)
+    say(f"fine-tuning from pre-trained and from random weights, {counted(wishes.seeds, 'seed')} each")
+    work_on(lab, 1, show, _silent)  # its notices are for experiments that are read by themselves
     model, corpus = load(folder / RUN, choose_device()), Corpus.open(folder / CORPUS)
     held_out = [line for line in _lines(folder / HELD_OUT) if line]
     with folder_atomically(folder / "held-out", overwrite=True) as place:
         build_corpus([folder / HELD_OUT], Tokenizer.load(folder / TOKENIZER), place / "corpus", sentences="line")
         hidden = measure.hide(Corpus.open(place / "corpus"), model.recipe, wishes.seed)
     masked = measure.guess_by_counting(corpus, hidden) | {"model": measure.guess_by_reading(model, hidden)}
-    counts = probe.count_words(_lines(folder / TRAIN))
-    probes = [probe.make(PROBE, held_out, counts, wishes.seed + number, wishes.labels, wishes.tests, STRENGTH)
-              for number in range(wishes.seeds)]
-    probes[0].write(folder / TASK)
-    settings = Settings()
-    starts = compare_starts(folder / RUN, probes, settings, wishes.seed, folder / PROBES, say)
     return {"places": int(hidden.scored.sum()), "masked": masked,
             "curve_baselines": measure.validation_baselines(model.recipe, corpus, wishes.seed),
-            "probe": {"kind": PROBE, "strength": STRENGTH, "settings": asdict(settings), **starts,
-                      "example": _pair(probes[0])},
+            "probe": {"kind": PROBE, "strength": STRENGTH, "settings": asdict(starts.Settings()),
+                      **starts.learnt(lab, probes, say), "example": _pair(probes[0])},
             "filled": measure.fill_some(model, held_out, FILLED, wishes.seed)}
+
+
+def _lab(folder: Path, stages: Stages, notice: Callable[[str], None]) -> tuple[Lab, list[probe.Probe]]:
+    """The experiment in its folder, and the examples of each round; its budget is what was asked for until the speed of
+    the machine decides."""
+    from stemma.lab.quickstart.starts import experiment
+    from stemma.lab.work import open_lab
+
+    wishes, counts = stages.wishes, probe.count_words(_lines(folder / TRAIN))
+    held_out = [line for line in _lines(folder / HELD_OUT) if line]
+    tasks = [folder / (f"{TASK}-{number + 1}" if number else TASK) for number in range(wishes.seeds)]
+    probes = [probe.make(PROBE, held_out, counts, wishes.seed + number, wishes.labels, wishes.tests, STRENGTH)
+              for number in range(wishes.seeds)]
+    for made, place in zip(probes, tasks, strict=True):
+        made.write(place)
+    minutes = stages.found["speed"]["minutes"] if "speed" in stages.found else wishes.minutes or speed.MINUTES
+    asked = experiment(recipe(RECIPE, CHANGES), folder / RUN, folder / CORPUS, tasks, minutes, wishes.seed)
+    return open_lab(asked, folder / LAB, False, notice), probes
 
 
 def _pair(made: probe.Probe) -> dict[str, str]:
     """One sentence as written and one damaged, to show what is asked."""
     return {name: next(text for text, label in made.train if label == wanted)
             for name, wanted in (("intact", probe.INTACT), ("damaged", probe.DAMAGED))}
+
+
+def _silent(text: str) -> None:
+    pass
 
 
 def _lines(path: Path) -> Sequence[str]:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from stemma.errors import counted
+from stemma.lab.experiment import RANDOM
 from stemma.schema.layers import spell
 
 Results = Mapping[str, Any]
@@ -83,8 +84,10 @@ def budget(results: Results, spelt: Callable[[float], str] = "{:,.0f}".format) -
 def setup(results: Results) -> str:
     """Under which conditions all this holds."""
     sizes = list(dict.fromkeys(variant["size"] or "as published" for variant in results["variants"]))
-    return (f"Each model was trained on {budget(results)} of the same text" if results["budget"]["unit"] == "tokens"
-            else f"Each model was trained for {budget(results)} on the same text") \
+    drawn = [variant["name"] for variant in results["variants"] if variant["role"] == RANDOM]
+    models = f"Each model but {listed(drawn)} (random weights)" if drawn else "Each model"
+    return (f"{models} was trained on {budget(results)} of the same text" if results["budget"]["unit"] == "tokens"
+            else f"{models} was trained for {budget(results)} on the same text") \
         + f", at size{'' if len(sizes) == 1 else 's'} {listed(sizes)}, with {counted(len(results['seeds']), 'seed')}."
 
 
@@ -269,7 +272,7 @@ def used(cell: Mapping[str, Any], unit: str) -> float:
 def fairness(results: Results) -> str:
     """How equal the budget was that was to be equal."""
     unit, amount = results["budget"]["unit"], results["budget"]["amount"]
-    cells = finished(results)
+    cells = [cell for cell in finished(results) if cell["cost"]]
     if not cells:
         return ""
     worst = max(cells, key=lambda cell: abs(used(cell, unit) / amount - 1))
@@ -287,7 +290,7 @@ def foretold(results: Results) -> str:
 
 
 def finished(results: Results) -> list[Mapping[str, Any]]:
-    return [cell for cell in results["cells"] if cell["state"] == "done" and cell["cost"]]
+    return [cell for cell in results["cells"] if cell["state"] == "done" and (cell["cost"] or cell["scores"])]
 
 
 def failures(results: Results) -> Sequence[str]:
