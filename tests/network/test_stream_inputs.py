@@ -141,7 +141,7 @@ def test_a_fusion_of_the_users_own(monkeypatch, tmp_path):
     ("bert", [*SMALL[4:], "network.inputs.hint.sise=3"], "network.inputs.hint.sise",
      'Did you mean "network.inputs.hint.size"'),
     ("bert", ["network.embedding.fusion=sum"], "network.embedding.fusion", "there is nothing to combine tokens with"),
-    ("bert", [*SMALL[4:], "network.embedding.fusion=add"], "network.embedding.fusion", "must be sum"),
+    ("bert", [*SMALL[4:], "network.embedding.fusion=add"], "network.embedding.fusion", "must be one of sum, gate"),
     ("bert", [*SMALL[4:], "network.inputs.hint.decoder=true"], "network.inputs.hint.decoder", "there is no decoder"),
     ("transformer", [*SMALL[4:], "network.inputs.hint.decoder=true"], "network.inputs.hint.decoder",
      "a decoder's text is tokens alone"),

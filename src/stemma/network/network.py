@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any, cast
@@ -69,6 +69,13 @@ class Network(nn.Module):
     @property
     def vocabulary(self) -> int:
         return self.embedding.tokens.num_embeddings
+
+    def start_inputs(self, tokenizer: Any, weights: Collection[str] = ()) -> None:
+        """Tell inputs what they know before training, such as how tokens are spelled. `weights`: the names of those
+        that another model lends; what it has learned is not told again."""
+        for name, one in self.embedding.reading.items():
+            if one.from_ids or not any(weight.startswith(f"embedding.inputs.{name}.") for weight in weights):
+                one.start(name, self.embedding.module(name), tokenizer)
 
     def body_of(self, part: str) -> Body:
         return cast(Body, getattr(self, part))

@@ -95,6 +95,10 @@ class InputSettings(Settings):
         """The highest number, where a stream has whole numbers from 0 on; None: it has any numbers."""
         return None
 
+    def fields(self, name: str) -> tuple[str, ...]:
+        """The arrays and float fields of the corpus that it is made from: a run goes on with the same ones."""
+        return ()
+
     def from_draft(self, name: str, draft: Any) -> np.ndarray:
         """(rows, length, ...) of a Draft that all objectives have edited, or of an encoder's side of it (Shown); it
         must not tell what they hid. Not asked of what is made from token ids."""

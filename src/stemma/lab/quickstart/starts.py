@@ -85,7 +85,8 @@ def _random_start(run: Path, place: Path, seed: int) -> Path:
     """The run's model with weights that are drawn anew, as a folder."""
     model = load(run)
     torch.manual_seed(seed)
-    save(replace(model, network=build_network(model.recipe, model.network.vocabulary).eval()), place, overwrite=True)
+    network = build_network(model.recipe, model.network.vocabulary, model.tokenizer)
+    save(replace(model, network=network.eval()), place, overwrite=True)
     return place
 
 

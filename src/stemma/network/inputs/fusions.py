@@ -25,3 +25,11 @@ def added_up(network: NetworkSettings, width: int, names: Sequence[str]) -> nn.M
     from stemma.network.inputs.modules import Sum
 
     return Sum()
+
+
+@register("fusion", "gate", FusionKind)
+def gated(network: NetworkSettings, width: int, names: Sequence[str]) -> nn.Module:
+    """Of each input as much is added to the token as both of them say, number by number (arXiv:1702.01992)."""
+    from stemma.network.inputs.modules import Gate
+
+    return Gate(network, width, names)

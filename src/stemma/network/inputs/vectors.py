@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal
 
+from stemma.network.inputs.fields import field_lacks
 from stemma.registry import register
 from stemma.schema.base import Width
 from stemma.schema.parts import InputSettings
@@ -26,6 +27,9 @@ class VectorSettings(InputSettings):
     def shape(self) -> tuple[int, ...]:
         return (self.size,)
 
+    def fields(self, name: str) -> tuple[str, ...]:
+        return (self.field or name,)
+
     def from_draft(self, name: str, draft: Any) -> np.ndarray:
         """Zeros at special tokens, at padding, and where an objective has put another token: they would tell which one
         stood there."""
@@ -43,16 +47,3 @@ def vectors(chosen: VectorSettings, network: NetworkSettings, width: int, vocabu
     from stemma.network.initialization import Linear, draw_of
 
     return Linear(chosen.size, width, False, draw_of(network, chosen.size))
-
-
-def field_lacks(corpus: Any, field: str, size: int, key: str | None) -> str | None:
-    """What a corpus does not have of a field with so many numbers a token; `key` is the setting that says how many, or
-    None: there is no choice."""
-    if field not in corpus.fields:
-        return f'the corpus has no field "{field}"; lay one beside its tokens: `stemma corpus annotate ' \
-               f"{corpus.path} --token-field {field}=FILE.npy`"
-    found = corpus.fields[field].size
-    if found == size:
-        return None
-    return f'the field "{field}" has {found} numbers a token: ' + (f"{size} are needed" if key is None else
-                                                                   f"set {key}={found}")
