@@ -226,6 +226,26 @@ def test_an_encoder_reads_beside_each_token_what_belongs_to_it(told, name, chang
         finish(draft, "full", None, recipe.settings.network.inputs)
 
 
+@pytest.mark.parametrize(("name", "change", "shown"), [
+    ("t5@tiny", [], False), ("bart@tiny", [], False), ("mass@tiny", [], True),
+    ("bart@tiny", ["objective.denoise.infill=0", "objective.denoise.mask=0.3"], True)])
+def test_what_is_kept_where_tokens_are_masked(told, name, change, shown):
+    """A masked token's own entity, where that is asked for; a mask for a whole span has none."""
+    corpus = Corpus.open(told)
+    recipe = lineage.recipe(name, [*KINDS["entities"], "network.inputs.entity.keep_masked=true", *change])
+    settings = recipe.settings.corpus
+    layout = Layout.of(corpus.tokenizer, settings.single, settings.pair, 40, decoder_start="start")
+    draft = Draft(View.whole(corpus), Pieces.of(1, [(0, 3, 30, 0, False)]), layout)
+    (objective,) = build_objectives(recipe)
+    objective.corrupt(draft, np.random.default_rng(1))
+    stream = finish(draft, "full", None, recipe.settings.network.inputs).streams["encoder"]
+    masks = torch.isin(stream.ids, torch.tensor([corpus.tokenizer.role("mask"), *corpus.tokenizer.sentinels]))
+    given = stream.inputs["entity"]
+    assert masks.any() and bool(given[masks].all()) is shown and bool(given[masks].any()) is shown
+    if shown:  # nothing is left out, so that all of them are those of the text
+        assert sorted(given[given > 0].tolist()) == sorted(corpus.slice("tokens", 3, 33).tolist())
+
+
 @torch.no_grad()
 @pytest.mark.parametrize("decodes", [False, True])
 def test_a_decoder_reads_tokens_and_what_is_made_from_them(decodes):

@@ -70,7 +70,7 @@ class Denoise(DecoderTask):
         first = span >= 0
         first[:, 1:] &= np.maximum.accumulate(span, axis=1)[:, :-1] < span[:, 1:]  # the one token that becomes the mask
         ids = np.where(first | masked, draft.corpus.tokenizer.role("mask"), ids)
-        origin = np.where(first | masked, -1, origin)
+        origin = np.where(first, -1, origin)  # a span's mask stands for no token in particular
         used = np.arange(text.shape[1]) < draft.lengths[:, None]
         keep = used & (first | (span < 0)) & ~dropped
         source = _with_masks(draft, ids, origin, keep, text, inserted, filling)
