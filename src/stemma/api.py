@@ -55,11 +55,13 @@ class Model(_model.Model):
 
         return stream(self, prompt, **options)
 
-    def embed(self, texts: str | Sequence[str], pooling: str = "mean", normalize: bool = False) -> np.ndarray:
-        """(texts, width): one vector for each text, its mean over the tokens or that of its first position."""
+    def embed(self, texts: str | Sequence[str], pooling: str = "mean", normalize: bool = False,
+              inputs: Mapping[str, Sequence[Any]] | None = None) -> np.ndarray:
+        """(texts, width): one vector for each text, its mean over the tokens or that of its first position. `inputs`:
+        what the network reads besides tokens, by name a list with an array for each text, (its tokens, ...)."""
         from stemma.tasks.embed import embed
 
-        return embed(self, [texts] if isinstance(texts, str) else texts, pooling, normalize)
+        return embed(self, [texts] if isinstance(texts, str) else texts, pooling, normalize, inputs=inputs)
 
     def score(self, texts: str | Sequence[str], after: str | Sequence[str] = "") -> list[Continuation]:
         """How probable each text is after another: its log-probability in nats, and whether greedy decoding would
@@ -122,14 +124,14 @@ def predict(model: _model.Model | str | Path, rows: Rows, task: str | None = Non
 
 
 def embed(model: _model.Model | str | Path, texts: Sequence[str], pooling: str = "mean", normalize: bool = False,
-          notice: Notice = lambda text: None) -> np.ndarray:
+          notice: Notice = lambda text: None, inputs: Mapping[str, Sequence[Any]] | None = None) -> np.ndarray:
     """One vector for each text, as `stemma embed` writes them: (texts, width).
 
         stemma.embed("run", ["a sentence", "another"]).shape
     """
     from stemma.tasks.embed import embed
 
-    return embed(opened(model), texts, pooling, normalize, notice)
+    return embed(opened(model), texts, pooling, normalize, notice, inputs)
 
 
 def perplexity(model: _model.Model | str | Path, paths: str | Path | Sequence[str], *, length: int | None = None,

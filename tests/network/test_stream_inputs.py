@@ -88,7 +88,7 @@ def test_a_batch_hands_a_field_to_the_input_that_asks_and_hides_what_is_hidden(h
     ids = draft.ids.copy()
     ids[0, 2] = ids[0, 2] + 1  # another token stands here now
     draft.ids = ids
-    (given,) = finish(draft, "full", None, recipe.settings.network.inputs).streams["encoder"].inputs.values()
+    given = finish(draft, "full", None, recipe.settings.network.inputs).streams["encoder"].inputs["hint"]
     expected = torch.from_numpy(np.ascontiguousarray(corpus.field("hint").at(np.arange(3, 11))))
     expected[1] = 0
     assert given.dtype == torch.float32 and torch.equal(given[0, 1:9], expected)
@@ -141,8 +141,12 @@ def test_a_fusion_of_the_users_own(monkeypatch, tmp_path):
     ("bert", [*SMALL[4:], "network.inputs.hint.sise=3"], "network.inputs.hint.sise",
      'Did you mean "network.inputs.hint.size"'),
     ("bert", ["network.embedding.fusion=sum"], "network.embedding.fusion", "there is nothing to combine tokens with"),
-    ("bert", [*SMALL[4:], "network.embedding.fusion=add"], "network.embedding.fusion", "must be sum"),
-    ("transformer", SMALL[4:], "network.inputs", "is not supported beside a decoder"),
+    ("bert", [*SMALL[4:], "network.embedding.fusion=add"], "network.embedding.fusion", "must be one of sum, gate"),
+    ("bert", [*SMALL[4:], "network.inputs.hint.decoder=true"], "network.inputs.hint.decoder", "there is no decoder"),
+    ("transformer", [*SMALL[4:], "network.inputs.hint.decoder=true"], "network.inputs.hint.decoder",
+     "a decoder's text is tokens alone"),
+    ("bert", ["network.inputs.speaker.kind=segments", "network.inputs.speaker.count=3"], "network.inputs.speaker.kind",
+     "segments are read where network.embedding.segments says so"),
     ("bert", ["network.inputs.tokens.kind=vectors", "network.inputs.tokens.size=3"], "network.inputs.tokens",
      "an input is named by letters"),
 ])

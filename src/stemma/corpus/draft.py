@@ -16,7 +16,7 @@ import numpy as np
 from stemma.corpus.batches import ROLES
 from stemma.corpus.layout import BOUNDARY, PARTS, Laid, Layout, lay_out, turned
 from stemma.corpus.pieces import Pieces
-from stemma.corpus.sides import Side
+from stemma.corpus.sides import Side, field_at
 from stemma.corpus.view import View
 
 
@@ -108,10 +108,7 @@ class Draft:
     def field(self, name: str) -> np.ndarray:
         """(rows, length, size) float32: the numbers that a field of the corpus has for each token, or for the document
         that a token is from; 0 at special tokens and padding."""
-        field = self.corpus.field(name)
-        values = np.zeros((*self.source.shape, field.size), np.float32)
-        values[self.text] = field.at(self.source[self.text])
-        return values
+        return field_at(self.corpus, name, self.source)
 
     @property
     def lengths(self) -> np.ndarray:

@@ -10,6 +10,7 @@ from torch import Tensor
 from stemma.corpus.sides import DECODER, ENCODER
 from stemma.errors import UserError, did_you_mean
 from stemma.exchange.cards import Card
+from stemma.exchange.given import Inputs, checked_inputs
 from stemma.lineage import Recipe
 from stemma.network.heads import Head
 from stemma.network.network import Network
@@ -65,8 +66,9 @@ class Model:
         return self.tokenizer.roles.get("begin") if parting is None else parting
 
     def inputs_of(self, input_ids: Tensor, attention_mask: Tensor | None = None,
-                  token_type_ids: Tensor | None = None) -> Stream:
-        """What the network reads: the ids with their mask and positions, on the model's device."""
+                  token_type_ids: Tensor | None = None, inputs: Inputs | None = None) -> Stream:
+        """What the network reads: the ids with their mask and positions, on the model's device. `inputs`: what it reads
+        besides, (B, L, ...) by the name of [network.inputs.NAME]."""
         sees = self.sees
         if attention_mask is not None and not bool(attention_mask.all()):
             sees = sees & Padded(attention_mask.bool())
@@ -75,7 +77,10 @@ class Model:
         if attention_mask is not None and chosen.skips_padding:
             real = attention_mask.long()  # padding stands right before the first position, if there is a row for it
             positions = (real.cumsum(1) * real - 1).clamp(min=-getattr(chosen, "offset", 0))
-        return Stream(ids=input_ids, sees=sees, positions=positions, segments=token_type_ids).to(self.device)
+        rows, length = input_ids.shape
+        beside = checked_inputs(inputs, self.recipe.settings.network.inputs, rows, length, self.recipe.label)
+        return Stream(ids=input_ids, sees=sees, positions=positions, segments=token_type_ids,
+                      inputs=beside).to(self.device)
 
     def _check(self, input_ids: Tensor, token_type_ids: Tensor | None) -> None:
         """What would only be an index out of range further down."""
@@ -93,9 +98,9 @@ class Model:
                             f"segment{'s' if segments > 1 else ''}, counted from 0.")
 
     def streams_of(self, input_ids: Tensor, attention_mask: Tensor | None = None, token_type_ids: Tensor | None = None,
-                   decoder_input_ids: Tensor | None = None) -> dict[str, Stream]:
-        """What each part of the network reads."""
-        streams = {"encoder": self.inputs_of(input_ids, attention_mask, token_type_ids)}
+                   decoder_input_ids: Tensor | None = None, inputs: Inputs | None = None) -> dict[str, Stream]:
+        """What each part of the network reads; `inputs` are the encoder's."""
+        streams = {"encoder": self.inputs_of(input_ids, attention_mask, token_type_ids, inputs)}
         if not self.decodes:
             if decoder_input_ids is not None:
                 raise UserError(f"{self.recipe.label} has no decoder, so decoder_input_ids have no place in it; leave "
@@ -120,15 +125,16 @@ class Model:
 
     @torch.no_grad()
     def hidden(self, input_ids: Tensor, attention_mask: Tensor | None = None, token_type_ids: Tensor | None = None,
-               decoder_input_ids: Tensor | None = None) -> Tensor:
-        """(B, L, width) of the last layer; of the decoder's, if there is one."""
-        streams = self.streams_of(input_ids, attention_mask, token_type_ids, decoder_input_ids)
+               decoder_input_ids: Tensor | None = None, inputs: Inputs | None = None) -> Tensor:
+        """(B, L, width) of the last layer; of the decoder's, if there is one. `inputs`: an array for each of the
+        network's inputs that the text has, (B, L, ...) by name."""
+        streams = self.streams_of(input_ids, attention_mask, token_type_ids, decoder_input_ids, inputs)
         return self.network(streams)["decoder" if self.decodes else "encoder"]
 
     @torch.no_grad()
     def attention_scores(self, input_ids: Tensor, attention_mask: Tensor | None = None,
-                         token_type_ids: Tensor | None = None,
-                         decoder_input_ids: Tensor | None = None) -> dict[str, list[Tensor]]:
+                         token_type_ids: Tensor | None = None, decoder_input_ids: Tensor | None = None,
+                         inputs: Inputs | None = None) -> dict[str, list[Tensor]]:
         """The scores before the softmax, (B, heads, Q, K) of every layer, -inf where a position is not seen: of the
         "encoder", and with a decoder of the "decoder" to its own text and "cross" to the encoder's output."""
         network = self.recipe.settings.network
@@ -136,24 +142,24 @@ class Model:
             kind = f"attention of kind {network.attention.kind}" if network.depth.attends else \
                 f"a body of kind {network.depth.kind}"
             raise UserError(f"{kind} {FEATURES['scores']}; {self.recipe.label} is built with it.")
-        streams = self.streams_of(input_ids, attention_mask, token_type_ids, decoder_input_ids)
+        streams = self.streams_of(input_ids, attention_mask, token_type_ids, decoder_input_ids, inputs)
         found = self.network(streams, observe=True).attentions
         return {part: [layer.masked_fill(layer <= torch.finfo(layer.dtype).min / 2, -torch.inf) for layer in layers]
                 for part, layers in found.items()}
 
     def attentions(self, input_ids: Tensor, attention_mask: Tensor | None = None, token_type_ids: Tensor | None = None,
-                   decoder_input_ids: Tensor | None = None) -> dict[str, list[Tensor]]:
+                   decoder_input_ids: Tensor | None = None, inputs: Inputs | None = None) -> dict[str, list[Tensor]]:
         """What every head attends to: the probabilities, (B, heads, Q, K) of every layer, by part as in
         `attention_scores`. A position that sees nothing (padding) has none."""
-        scores = self.attention_scores(input_ids, attention_mask, token_type_ids, decoder_input_ids)
+        scores = self.attention_scores(input_ids, attention_mask, token_type_ids, decoder_input_ids, inputs)
         return {part: [layer.softmax(-1).nan_to_num(0.0) for layer in layers] for part, layers in scores.items()}
 
     @torch.no_grad()
     def logits(self, input_ids: Tensor, attention_mask: Tensor | None = None, token_type_ids: Tensor | None = None,
-               decoder_input_ids: Tensor | None = None) -> Tensor:
+               decoder_input_ids: Tensor | None = None, inputs: Inputs | None = None) -> Tensor:
         """(B, L, vocabulary): the pre-training head's guess at every place; (B, L) of a head that judges tokens: above
         0 where it takes one for a replacement."""
-        hidden = self.hidden(input_ids, attention_mask, token_type_ids, decoder_input_ids)
+        hidden = self.hidden(input_ids, attention_mask, token_type_ids, decoder_input_ids, inputs)
         return self.network.heads[JUDGE](hidden) if self.judges else self.token_head()(hidden)
 
     @property

@@ -139,7 +139,9 @@ class Work:
         """The network of a variant as nobody has trained it, with the tokenizer of its corpus, as a folder."""
         fitted = self.costs.fitted(variant)
         torch.manual_seed(seed)
-        save(Model(fitted, self.costs.corpus(variant).tokenizer, build_network(fitted).eval()), place, overwrite=True)
+        tokenizer = self.costs.corpus(variant).tokenizer
+        network = build_network(fitted, tokenizer=tokenizer)
+        save(Model(fitted, tokenizer, network.eval()), place, overwrite=True)
         return place
 
 

@@ -1,11 +1,10 @@
-"""From what a stream holds to vectors: what a token is, which segment it belongs to, where it stands, and what other
-inputs tell of it."""
+"""From what a stream holds to vectors: the sum of its inputs, or what a fusion makes of them, and of positions."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -13,45 +12,37 @@ from torch import Tensor, nn
 from stemma import registry
 from stemma.network.adaptive import AdaptiveTokens
 from stemma.network.dropout import Dropout
-from stemma.network.initialization import Draw, Linear, LookupEmbedding, draw_of
+from stemma.network.initialization import Linear, draw_of
 from stemma.network.kinds import build_norm
 from stemma.network.positions import position_of
 from stemma.network.streams import Stream
-from stemma.schema.network import TOKENS, NetworkSettings
-from stemma.schema.parts import NetworkPart
-
-
-class Sum(nn.Module):
-    def forward(self, read: Mapping[str, Tensor]) -> Tensor:
-        """(B, L, width) each, by name -> (B, L, width)"""
-        first, *others = read.values()
-        for other in others:
-            first = first + other
-        return first
+from stemma.schema.network import TEXT_INPUTS, TOKENS, NetworkSettings
+from stemma.schema.parts import InputSettings, NetworkPart
 
 
 class Embedding(nn.Module):
-    """Sums of what is known of each token that a part of a network reads. `shared`: a decoder reads by the encoder's
+    """What a part of a network reads of each position, as one vector. `shared`: a decoder reads by the encoder's
     token embedding, with positions and a norm of its own; with `whole`, all is another embedding's but the map up to
     the stack's width, so that it is stored, counted and trained once (ELECTRA's generator, arXiv:2003.10555, section
     3.2)."""
+
+    tokens: AdaptiveTokens | nn.Embedding
+    segments: nn.Embedding | None
+    tasks: nn.Embedding | None
 
     def __init__(self, settings: NetworkSettings, vocabulary: int, part: NetworkPart,
                  shared: Embedding | None = None, whole: bool = False):
         super().__init__()
         self.settings: NetworkSettings = shared.settings if shared is not None and whole else settings
         own, chosen = self.settings, self.settings.embedding
-        width, usual = chosen.width or own.width, draw_of(own)
+        width = chosen.width or own.width
 
         def made(name: str, build: Callable[[], Any], there: object = True) -> Any:
             return getattr(shared, name) if whole else build() if there else None
 
-        self.tokens: AdaptiveTokens | nn.Embedding = shared.tokens if shared is not None else self._tokens(vocabulary)
-        self.segments: nn.Embedding | None = made("segments", lambda: LookupEmbedding(chosen.segments, width, usual),
-                                                  chosen.segments)
-        # what a row is read for (ERNIE 2.0, arXiv:1907.12412)
-        self.tasks: nn.Embedding | None = made("tasks", lambda: LookupEmbedding(chosen.tasks, width, usual),
-                                               chosen.tasks)
+        self.reading: dict[str, InputSettings] = made("reading", lambda: own.inputs_of(part))
+        for name in TEXT_INPUTS:
+            setattr(self, name, self._built(name, vocabulary, width, shared, whole) if name in self.reading else None)
         # recurrent depth adds positions before each step
         self.position = made("position", lambda: position_of(own).embedding(width), not part.body.adds_positions)
         self.scale = math.sqrt(width) if chosen.scale else 1.0
@@ -62,32 +53,44 @@ class Embedding(nn.Module):
                                                                    draw_of(settings, width))
         # what stands at a position whose token must not be seen (XLNet's w, arXiv:1906.08237, section 2.3)
         self.query: nn.Parameter | None = made("query", lambda: nn.Parameter(torch.empty(own.width)), chosen.query)
-        # what else is read of each position; a decoder's text is tokens alone
-        asked = own.inputs if part.attends_to is None else {}
+        # what else is read of each position
+        declared = [name for name in self.reading if name not in TEXT_INPUTS]
         self.inputs: nn.ModuleDict | None = made("inputs", lambda: nn.ModuleDict(
-            {name: registry.get("input", one.kind).build(one, own, width) for name, one in asked.items()}), asked)
+            {name: self._built(name, vocabulary, width, shared, whole) for name in declared}), declared)
         self.fusion: nn.Module | None = made("fusion", lambda: registry.get("fusion", chosen.fusion or "sum").build(
-            own, width, list(asked)), asked)
+            own, width, [name for name in declared if self.reading[name].fused]), declared)
         if not whole:
             self.reset_parameters()
 
-    def _tokens(self, vocabulary: int) -> AdaptiveTokens | nn.Embedding:
-        chosen, usual = self.settings.embedding, draw_of(self.settings)
-        width, std = chosen.width or self.settings.width, self.settings.initialization.embedding
-        if chosen.cutoffs:
-            return AdaptiveTokens(vocabulary, width, self.settings)
-        return LookupEmbedding(vocabulary, width, usual if std is None else Draw(std, usual.truncated))
+    def _built(self, name: str, vocabulary: int, width: int, shared: Embedding | None, whole: bool) -> nn.Module:
+        """The module of an input. What is made from token ids alone is the same in all parts."""
+        chosen = self.reading[name]
+        if shared is not None and (whole or chosen.from_ids):
+            found = shared.module(name)
+            assert found is not None
+            return found
+        built: nn.Module = registry.get("input", chosen.kind).build(chosen, self.settings, width, vocabulary)
+        return built
+
+    def module(self, name: str) -> nn.Module | None:
+        """What reads the input of this name; None: nothing does."""
+        if name in TEXT_INPUTS:
+            return cast("nn.Module | None", getattr(self, name))
+        return self.inputs[name] if self.inputs is not None and name in self.inputs else None
 
     def reset_parameters(self) -> None:
         if self.query is not None:
             draw_of(self.settings)(self.query)
 
     def forward(self, stream: Stream) -> Tensor:
-        x = self._read(stream)  # (B, L, width)
-        if self.segments is not None:
-            x = x + (self.segments.weight[0] if stream.segments is None else self.segments(stream.segments))
-        if self.tasks is not None:
-            x = x + (self.tasks.weight[0] if stream.tasks is None else self.tasks(stream.tasks)[:, None])
+        unread = [name for name in stream.inputs if name not in self.reading and name not in TEXT_INPUTS]
+        fused = {name: read for name, one in self.reading.items()
+                 if one.fused and (read := self._read(name, stream)) is not None}
+        assert fused and not unread, f"the network has no input for {', '.join(unread) or 'an empty stream'}"
+        x: Tensor = fused[TOKENS] if self.fusion is None else self.fusion(fused)  # (B, L, width)
+        for name, one in self.reading.items():
+            if not one.fused and (added := self._read(name, stream)) is not None:
+                x = x + added
         if self.position is not None:
             x = x + self.position(x if stream.ids is None else stream.ids, stream.positions)
         if self.norm is not None:
@@ -95,20 +98,16 @@ class Embedding(nn.Module):
         x = self.dropout(x)
         return x if self.project is None else self.project(x)
 
-    def _read(self, stream: Stream) -> Tensor:
-        """Tokens and other inputs as one vector a position."""
-        read: dict[str, Tensor] = {}
-        if stream.ids is not None:
-            x = self.tokens(stream.ids)
-            read[TOKENS] = x if self.scale == 1.0 else x * self.scale
-        if self.inputs is not None:
-            read |= {name: module(stream.inputs[name]) for name, module in self.inputs.items() if name in stream.inputs}
-        unread = stream.inputs.keys() - read.keys()
-        assert read and not unread, f"the network has no input for {', '.join(unread) or 'an empty stream'}"
-        if self.fusion is None:
-            return read[TOKENS]
-        fused: Tensor = self.fusion(read)
-        return fused
+    def _read(self, name: str, stream: Stream) -> Tensor | None:
+        """(B, L, width), or what is the same for many positions; None where the stream does not have it."""
+        chosen = self.reading[name]
+        given = stream.ids if chosen.from_ids else stream.inputs.get(name)
+        module = self.module(name)
+        assert module is not None
+        if given is None and not chosen.always:
+            return None
+        read: Tensor = module(given)
+        return read * self.scale if name == TOKENS and self.scale != 1.0 else read
 
     def unseen(self, places: Tensor) -> Tensor:
         """(B, P) positions -> (B, P, width): the same for all of them; where each stands is attention's to know."""

@@ -23,7 +23,8 @@ def fewest_parameters(settings: NetworkSettings, vocabulary: int) -> int:
     matrices = registry.get("feedforward", settings.transition).settings.matrices
     layer = matrices * settings.width * settings.feedforward
     layers = 1 if shared else settings.all_layers
-    return embedding + positions + layers * layer
+    inputs = sum(one.parameters(settings.width, vocabulary) for one in settings.inputs.values())
+    return embedding + positions + inputs + layers * layer
 
 
 def check_memory(settings: NetworkSettings, vocabulary: int) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any, cast
 
 import torch
@@ -17,7 +18,7 @@ from stemma.network.positions import position_of
 from stemma.network.prepare import attended_from_outside, prepare
 from stemma.network.state import Across, Cache, Memory, State
 from stemma.network.streams import QUERY, Hidden, Stream
-from stemma.schema.network import NetworkSettings
+from stemma.schema.network import TASKS, NetworkSettings
 from stemma.schema.parts import NetworkPart
 
 POOLER = "pooler"
@@ -69,6 +70,13 @@ class Network(nn.Module):
     def vocabulary(self) -> int:
         return self.embedding.tokens.num_embeddings
 
+    def start_inputs(self, tokenizer: Any, weights: Collection[str] = ()) -> None:
+        """Tell inputs what they know before training, such as how tokens are spelled. `weights`: the names of those
+        that another model lends; what it has learned is not told again."""
+        for name, one in self.embedding.reading.items():
+            if one.from_ids or not any(weight.startswith(f"embedding.inputs.{name}.") for weight in weights):
+                one.start(name, self.embedding.module(name), tokenizer)
+
     def body_of(self, part: str) -> Body:
         return cast(Body, getattr(self, part))
 
@@ -90,11 +98,12 @@ class Network(nn.Module):
         return self if self.generator is None else self.generator
 
     def repeated(self) -> dict[str, str]:
-        """The names under which parameters stand again (a tied embedding in a head or a decoder, layers that share),
-        each with the parameter's own name. They are stored and counted once. A generator is stored by itself."""
+        """The names under which parameters and buffers stand again (a tied embedding in a head or a decoder, layers
+        that share), each with its own name. They are stored and counted once. A generator is stored by itself."""
         first: dict[int, str] = {}
         again: dict[str, str] = {}
-        for name, parameter in self.named_parameters(remove_duplicate=False):
+        for name, parameter in chain(self.named_parameters(remove_duplicate=False),
+                                     self.named_buffers(remove_duplicate=False)):
             if name.startswith(f"{GENERATOR}."):
                 continue
             own = first.setdefault(id(parameter), name)
@@ -205,8 +214,9 @@ class Network(nn.Module):
             return sum(counted.values())
         above = sum(count for name, count in counted.items() if name.startswith("head.") and name != f"head.{POOLER}")
         # task embeddings serve the tasks alone, as heads do: releases come without them
-        tasks = 0 if self.embedding.tasks is None else self.embedding.tasks.weight.numel()
-        return sum(counted.values()) - above - tasks
+        tasks = self.embedding.module(TASKS)
+        serving = 0 if tasks is None else sum(parameter.numel() for parameter in tasks.parameters())
+        return sum(counted.values()) - above - serving
 
 
 def _by_part(part: str, found: StackOutput) -> dict[str, list[Tensor]]:

@@ -1,7 +1,7 @@
 """What enters a network and what leaves it.
 
-A stream is one sequence entering one part ("encoder", "decoder", "image"): a length, an attention mask, and what is
-known of each position, token ids or other inputs by name. The network gives back a Hidden with each part's output, and,
+A stream is one sequence entering one part ("encoder", "decoder", "image"): a length, an attention mask, and inputs by
+name, of which token ids are one. The network gives back a Hidden with each part's output, and,
 where asked or where a family has them, every layer, the state to carry on, and auxiliary costs.
 """
 
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from stemma.schema.network import SEGMENTS, TASKS, TOKENS
 from stemma.visibility import Full, Mask, Padded, Visibility
 
 if TYPE_CHECKING:
@@ -25,21 +26,52 @@ if TYPE_CHECKING:
 QUERY = "query"  # the name of the second stream's output
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, init=False)
 class Stream:
-    ids: Tensor | None = None  # (B, L); None: other inputs tell all that is known
-    sees: Visibility = field(default_factory=Full)
-    positions: Tensor | None = None  # (B, L); None counts from 0, or from what a cache has kept
-    segments: Tensor | None = None  # (B, L); None is segment 0 throughout
-    tasks: Tensor | None = None  # (B,) which task's vector each row carries; None is task 0: any serves after training
-    wanted: Tensor | None = None  # flat places (of B x L, ascending) whose output will be read; None: all of them
-    query: Tensor | None = None  # (B, P) places to be predicted unseen: a second stream that is read and never seen
-    backward: Tensor | None = None  # (B,) True where the row is read from its end; None: nowhere
-    keep: int | None = None  # how many places, from the first, a memory or a cache may take up; None: all, 0: none
-    skips_filling: bool = False  # nobody will read what stands there: it need not be computed, and may be zero
-    padding: Tensor | None = None  # (B, L) False at padding that no position attends to anyway, since it comes last in
-    #                                causal text; padding that could be attended to is a rule of `sees`
-    inputs: Mapping[str, Tensor] = field(default_factory=dict)  # (B, L, ...) by the name of [network.inputs.NAME]
+    sees: Visibility
+    inputs: Mapping[str, Tensor]  # (B, L, ...) by name, or (B, ...) of whole rows: "tokens", "segments" and "tasks",
+    #                               where the text has them, and those of [network.inputs.NAME]
+    positions: Tensor | None  # (B, L); None counts from 0, or from what a cache has kept
+    wanted: Tensor | None  # flat places (of B x L, ascending) whose output will be read; None: all of them
+    query: Tensor | None  # (B, P) places to be predicted unseen: a second stream that is read and never seen
+    backward: Tensor | None  # (B,) True where the row is read from its end; None: nowhere
+    keep: int | None  # how many places, from the first, a memory or a cache may take up; None: all, 0: none
+    skips_filling: bool  # nobody will read what stands there: it need not be computed, and may be zero
+    padding: Tensor | None  # (B, L) False at padding that no position attends to anyway, since it comes last in causal
+    #                         text; padding that could be attended to is a rule of `sees`
+
+    def __init__(self, ids: Tensor | None = None, sees: Visibility | None = None, positions: Tensor | None = None,
+                 segments: Tensor | None = None, tasks: Tensor | None = None, wanted: Tensor | None = None,
+                 query: Tensor | None = None, backward: Tensor | None = None, keep: int | None = None,
+                 skips_filling: bool = False, padding: Tensor | None = None,
+                 inputs: Mapping[str, Tensor] | None = None):
+        """`ids`, `segments` and `tasks` stand for the inputs of these names."""
+        text = {TOKENS: ids, SEGMENTS: segments, TASKS: tasks}
+        given = {**(inputs or {}), **{name: value for name, value in text.items() if value is not None}}
+        values = {"sees": Full() if sees is None else sees, "inputs": given, "positions": positions, "wanted": wanted,
+                  "query": query, "backward": backward, "keep": keep, "skips_filling": skips_filling,
+                  "padding": padding}
+        for name, value in values.items():
+            object.__setattr__(self, name, value)  # it is frozen
+
+    @property
+    def ids(self) -> Tensor | None:
+        """(B, L); None: other inputs tell all that is known."""
+        return self.inputs.get(TOKENS)
+
+    @property
+    def segments(self) -> Tensor | None:
+        """(B, L); None is segment 0 throughout."""
+        return self.inputs.get(SEGMENTS)
+
+    @property
+    def tasks(self) -> Tensor | None:
+        """(B,) which task's vector each row carries; None is task 0: any serves after training."""
+        return self.inputs.get(TASKS)
+
+    def with_ids(self, ids: Tensor) -> Stream:
+        """The same with other tokens."""
+        return replace(self, inputs={**self.inputs, TOKENS: ids})
 
     def to(self, device: torch.device | str) -> Stream:
         moved: dict[str, Any] = {name: value.to(device, non_blocking=True) for name, value in self._tensors().items()}
@@ -70,8 +102,8 @@ class Stream:
 
     @property
     def _any(self) -> Tensor:
-        """What tells the stream's shape: all inputs have the same rows and positions."""
-        return next(iter(self.inputs.values())) if self.ids is None else self.ids
+        """What tells the stream's shape: all inputs of positions have the same rows and positions."""
+        return next(value for value in self.inputs.values() if value.ndim > 1)
 
     def real(self) -> Tensor | None:
         """(B, L) False at filling; None: nothing is."""

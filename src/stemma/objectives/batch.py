@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from stemma.corpus.draft import Draft
-from stemma.corpus.sides import DECODER, ENCODER, Side
+from stemma.corpus.shards import Corpus
+from stemma.corpus.sides import DECODER, ENCODER, Shown, Side
 from stemma.network.streams import Stream
 from stemma.objectives.base import VOCABULARY
 from stemma.schema.parts import InputSettings
@@ -81,7 +82,7 @@ def finish(draft: Draft, visibility: Sees = "full", task: int | None = None,
     """From numpy to torch; rows are cut to the longest one, and where nothing is padded no mask is made. `task` is the
     number of the task vector that all rows carry, `inputs` are what the network reads besides tokens."""
     if draft.sides:
-        return _two_sided(draft.sides[ENCODER], draft.sides[DECODER])
+        return _two_sided(draft.corpus, draft.sides[ENCODER], draft.sides[DECODER], inputs or {})
     longest = int(draft.lengths.max())
     query = _unseen(draft)
     scores = {}
@@ -104,9 +105,7 @@ def finish(draft: Draft, visibility: Sees = "full", task: int | None = None,
                     wanted=torch.unique(torch.cat(read)) if read and visibility in FEW_READ else None,
                     query=None if query is None else torch.from_numpy(query),
                     backward=torch.from_numpy(draft.backward) if backward else None, keep=draft.layout.past or None,
-                    skips_filling=True,
-                    inputs={name: torch.from_numpy(np.ascontiguousarray(one.from_draft(name, draft)[:, :longest]))
-                            for name, one in (inputs or {}).items()})
+                    skips_filling=True, inputs=_inputs(draft, inputs or {}, longest))
     return Batch({ENCODER: stream}, scores, labels, int(draft.lengths.sum()), draft.rows, draft.continues)
 
 
@@ -116,14 +115,22 @@ def _labelled(values: np.ndarray) -> Target:
     return Target(torch.from_numpy(rows), torch.from_numpy(values[rows]), max(1.0, float(len(rows))))
 
 
-def _two_sided(read: Side, written: Side) -> Batch:
+def _inputs(shown: Draft | Shown, inputs: Mapping[str, InputSettings], longest: int) -> dict[str, Tensor]:
+    """What a stream holds besides the text's own; what is made from token ids is made by the network."""
+    return {name: torch.from_numpy(np.ascontiguousarray(one.from_draft(name, shown)[:, :longest]))
+            for name, one in inputs.items() if not one.from_ids}
+
+
+def _two_sided(corpus: Corpus, read: Side, written: Side, inputs: Mapping[str, InputSettings]) -> Batch:
     """What an encoder reads, and what a decoder writes: it sees what it wrote before, and filling comes last there."""
     assert written.labels is not None, "a decoder's text is there to be guessed"
     index = np.flatnonzero(written.labels >= 0)
     labels = written.labels.reshape(-1)[index].astype(np.int64)
     positions = None if written.positions is None else torch.from_numpy(written.positions)
+    asked = {name: one for name, one in inputs.items() if not one.from_ids}
+    beside = _inputs(Shown.of(corpus, read), asked, read.ids.shape[1]) if asked else {}
     streams = {ENCODER: Stream(torch.from_numpy(read.ids.astype(np.int64)), _unfilled(torch.from_numpy(read.lengths)),
-                               skips_filling=True),
+                               skips_filling=True, inputs=beside),
                DECODER: Stream(torch.from_numpy(written.ids.astype(np.int64)), Causal(), positions,
                                padding=_tokens(torch.from_numpy(written.lengths)))}
     target = Target(torch.from_numpy(index), torch.from_numpy(labels), max(1.0, float(len(index))),

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from stemma.network.heads import HeadSpec
     from stemma.network.network import Network
     from stemma.objectives.base import Objective
+    from stemma.text.tokenizer import Tokenizer
 
 
 def build_objectives(recipe: Recipe) -> list[Objective]:
@@ -30,9 +31,9 @@ def heads_of(objectives: list[Objective]) -> dict[str, HeadSpec]:
     return heads
 
 
-def build_network(recipe: Recipe, vocabulary: int | None = None) -> Network:
+def build_network(recipe: Recipe, vocabulary: int | None = None, tokenizer: Tokenizer | None = None) -> Network:
     """The recipe's network with random weights and the heads that its objectives need; where there is a generator, what
-    does not judge it belongs to it."""
+    does not judge it belongs to it. `tokenizer`: of the text that it is to be trained on, where it is."""
     from stemma.network.memory_needed import check_memory
     from stemma.network.network import Network
 
@@ -40,7 +41,11 @@ def build_network(recipe: Recipe, vocabulary: int | None = None) -> Network:
     size = vocabulary or recipe.settings.tokenizer.vocab_size
     check_memory(settings, size)
     if settings.generator is None:
-        return Network(settings, size, heads_of(objectives))
-    judging, writing = ([one for one in objectives if one.settings.needs_generator is judges]
-                        for judges in (True, False))
-    return Network(settings, size, heads_of(judging), generator=heads_of(writing))
+        network = Network(settings, size, heads_of(objectives))
+    else:
+        judging, writing = ([one for one in objectives if one.settings.needs_generator is judges]
+                            for judges in (True, False))
+        network = Network(settings, size, heads_of(judging), generator=heads_of(writing))
+    if tokenizer is not None:
+        network.start_inputs(tokenizer)
+    return network

@@ -60,7 +60,8 @@ class Denoise(DecoderTask):
     def corrupt(self, draft: Draft, rng: Randomness) -> None:
         settings, filling = self.settings, draft.layout.roles["padding"]
         order = shuffle_sentences(draft, settings.permute, rng)
-        ids, text = (np.take_along_axis(values, order, axis=1) for values in (draft.ids, draft.text))
+        ids, text, origin = (np.take_along_axis(values, order, axis=1)
+                             for values in (draft.ids, draft.text, draft.source))
         number = np.cumsum(text, axis=1) - 1  # of each token among its row's text
         count = text.sum(1)
         span, inserted = infill(count, settings.infill, settings.mean_span, text.shape[1], rng)
@@ -69,9 +70,10 @@ class Denoise(DecoderTask):
         first = span >= 0
         first[:, 1:] &= np.maximum.accumulate(span, axis=1)[:, :-1] < span[:, 1:]  # the one token that becomes the mask
         ids = np.where(first | masked, draft.corpus.tokenizer.role("mask"), ids)
+        origin = np.where(first, -1, origin)  # a span's mask stands for no token in particular
         used = np.arange(text.shape[1]) < draft.lengths[:, None]
         keep = used & (first | (span < 0)) & ~dropped
-        source = _with_masks(draft, ids, keep, text, inserted, filling)
+        source = _with_masks(draft, ids, origin, keep, text, inserted, filling)
         source_and_target(draft, rotate(source, _edges(draft), settings.rotate, rng), whole_text(draft))
 
 
@@ -148,8 +150,8 @@ def _singles(free: np.ndarray, count: np.ndarray, mask: float, delete: float,
     return rank < masks[:, None], (rank >= masks[:, None]) & (rank < np.minimum(masks + drops, free.sum(1))[:, None])
 
 
-def _with_masks(draft: Draft, ids: np.ndarray, keep: np.ndarray, text: np.ndarray, inserted: np.ndarray,
-                filling: int) -> Side:
+def _with_masks(draft: Draft, ids: np.ndarray, origin: np.ndarray, keep: np.ndarray, text: np.ndarray,
+                inserted: np.ndarray, filling: int) -> Side:
     """What is kept of each row, and the masks that stand before some tokens of the text or behind its last."""
     rows, length = ids.shape
     before = np.zeros((rows, length + 1), dtype=np.int64)
@@ -158,12 +160,15 @@ def _with_masks(draft: Draft, ids: np.ndarray, keep: np.ndarray, text: np.ndarra
     last = length - np.argmax(text[:, ::-1], axis=1)  # the place behind the text
     everyone = np.arange(rows)
     before[everyone, last] += np.where(text.any(1), inserted[everyone, number[:, -1]], 0)
-    ids, keep = (np.concatenate([values, np.zeros((rows, 1), values.dtype)], axis=1) for values in (ids, keep))
+    ids, origin, keep = (np.concatenate([values, np.zeros((rows, 1), values.dtype)], axis=1)
+                         for values in (ids, origin, keep))
     most = int(before.max(initial=0))  # as many columns of possible masks before every place: hardly ever more than two
-    mask = np.full((rows, length + 1, most), draft.corpus.tokenizer.role("mask"), dtype=ids.dtype)
-    wide = np.concatenate([mask, ids[:, :, None]], axis=2).reshape(rows, -1)
+    def widened(values: np.ndarray, inside: int) -> np.ndarray:
+        masks = np.full((rows, length + 1, most), inside, dtype=values.dtype)
+        return np.concatenate([masks, values[:, :, None]], axis=2).reshape(rows, -1)
+
     kept = np.concatenate([np.arange(most) < before[:, :, None], keep[:, :, None]], axis=2).reshape(rows, -1)
-    return Side.kept(wide, kept, filling)
+    return Side.kept(widened(ids, draft.corpus.tokenizer.role("mask")), kept, filling, widened(origin, -1))
 
 
 def _edges(draft: Draft) -> tuple[np.ndarray, np.ndarray]:
@@ -183,4 +188,6 @@ def rotate(side: Side, edges: tuple[np.ndarray, np.ndarray], chance: float, rng:
     place = np.arange(side.ids.shape[1])
     turned = before + (place - before + shift.astype(np.int64)) % np.maximum(inside, 1)
     moved = (place >= before) & (place < before + inside)
-    return Side(np.take_along_axis(side.ids, np.where(moved, turned, place), axis=1), side.lengths)
+    chosen = np.where(moved, turned, place)
+    return Side(np.take_along_axis(side.ids, chosen, axis=1), side.lengths,
+                source=None if side.source is None else np.take_along_axis(side.source, chosen, axis=1))

@@ -55,7 +55,8 @@ class SpanToSpan(DecoderTask):
         written = Side.kept(draft.original, hidden, filling).written(draft.corpus.tokenizer.role("mask"), filling)
         # Filling stands at place 0: any that exists.
         spans = Side(written.ids, written.lengths, written.labels, closed(places, hidden, 0))
-        draft.sides = {ENCODER: Side(ids[:, :longest], draft.lengths), DECODER: spans}
+        read = Side(ids[:, :longest], draft.lengths, source=draft.source[:, :longest])
+        draft.sides = {ENCODER: read, DECODER: spans}
 
 
 def choose_span(text: np.ndarray, share: float, rng: Randomness) -> np.ndarray:

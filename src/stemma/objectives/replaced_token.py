@@ -65,7 +65,8 @@ class ReplacedToken(Objective):
         ids = stream.ids.flatten().index_copy(0, hid.index, hidden.sampled).view_as(stream.ids)
         labels = torch.zeros_like(ids, dtype=torch.bool).flatten()
         labels[hid.index] = hidden.sampled != hid.labels
-        judged = network({"encoder": replace(stream, ids=ids, wanted=None)})["encoder"].flatten(0, 1)  # (B x L, width)
+        filled = replace(stream.with_ids(ids), wanted=None)
+        judged = network({"encoder": filled})["encoder"].flatten(0, 1)  # (B x L, width)
         real, total = stream.real(), float(batch.tokens)
         if self.settings.judged == "hidden":
             judged, labels, total = judged[hid.index], labels[hid.index], hid.total

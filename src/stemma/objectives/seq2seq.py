@@ -76,4 +76,4 @@ def source_and_target(draft: Draft, source: Side, target: Side) -> None:
 def whole_text(draft: Draft) -> Side:
     """A draft's rows as they are."""
     longest = int(draft.lengths.max())
-    return Side(draft.ids[:, :longest].astype(np.int32), draft.lengths)
+    return Side(draft.ids[:, :longest].astype(np.int32), draft.lengths, source=draft.source[:, :longest])

@@ -75,7 +75,8 @@ class SpanCorruption(DecoderTask):
         begins[:, 1:] &= span[:, 1:] != span[:, :-1]
         sentinels = np.array(tokenizer.sentinels, dtype=np.int32)[np.maximum(span, 0)]
         used = np.arange(inner.shape[1]) < draft.lengths[:, None]
-        source = Side.kept(np.where(begins, sentinels, draft.original), used & (begins | ~hidden), filling)
+        source = Side.kept(np.where(begins, sentinels, draft.original), used & (begins | ~hidden), filling,
+                           np.where(begins, -1, draft.source))
         # Before each place its sentinel, if a span begins there; behind the last one the end.
         rows = len(inner)
         end = np.full((rows, 1), tokenizer.role("end"), dtype=np.int32)

@@ -31,7 +31,8 @@ from stemma.schema.parts import (
 )
 
 MISSING: Any = object()
-TOKENS = "tokens"  # the input that every text has
+TOKENS, SEGMENTS, TASKS = "tokens", "segments", "tasks"  # inputs of any text, by the names that they have in streams
+TEXT_INPUTS = (TOKENS, SEGMENTS, TASKS)
 
 
 def _there(value: Any) -> Any:
@@ -104,6 +105,13 @@ class NetworkSettings(Settings):
                                           attends_to="encoder", key="depth" if own is None else "decoder.depth")
         return made
 
+    def inputs_of(self, part: NetworkPart) -> dict[str, InputSettings]:
+        """All that a part reads of each position, by name."""
+        counts = {SEGMENTS: self.embedding.segments, TASKS: self.embedding.tasks}
+        told: dict[str, dict[str, Any]] = {TOKENS: {}, **{name: {"count": n} for name, n in counts.items() if n}}
+        made = {name: registry.settings_of("input", {"kind": name, **values}) for name, values in told.items()}
+        return made | {name: one for name, one in self.inputs.items() if part.attends_to is None or one.decoder}
+
     @property
     def one_block(self) -> NetworkPart | None:
         """The first part that has one block for all its layers, if any has."""
@@ -172,12 +180,24 @@ class NetworkSettings(Settings):
                                                   "(network.embedding.query)"))
         if self.embedding.fusion is not None and not self.inputs:
             yield (Blame("embedding.fusion", "there is nothing to combine tokens with: add [network.inputs.NAME]"),)
-        for name in self.inputs:
-            if not name.isidentifier() or name == TOKENS:
-                yield (Blame(f"inputs.{name}", f"an input is named by letters, digits and _, and not {TOKENS}"),)
+        for name, one in self.inputs.items():
+            yield from self._misread(name, one)
         if self.embedding.cutoffs and self.embedding.width is not None:
             yield (Blame("embedding.cutoffs", "already say how wide each part is; leave network.embedding.width out"),
                    Blame("embedding.width", "does not combine with network.embedding.cutoffs"))
+
+    def _misread(self, name: str, one: InputSettings) -> Iterator[Conflict]:
+        """What is wrong with an input of [network.inputs]."""
+        if not name.isidentifier() or name in TEXT_INPUTS:
+            yield (Blame(f"inputs.{name}", f"an input is named by letters, digits and _, and not "
+                                           f"{', '.join(TEXT_INPUTS[:-1])} or {TEXT_INPUTS[-1]}"),)
+        elif one.told_by is not None:
+            yield (Blame(f"inputs.{name}.kind", f"{one.kind} are read where {one.told_by} says so: set that instead"),)
+        if one.decoder and self.decoder is None:
+            yield (Blame(f"inputs.{name}.decoder", "there is no decoder to read it: leave it out"),)
+        elif one.decoder and not one.from_ids:
+            yield (Blame(f"inputs.{name}.decoder", f"a decoder's text is tokens alone, and {one.kind} are not made "
+                                                   "from token ids: leave it out, and the encoder alone reads them"),)
 
     def _unread(self) -> Iterator[Conflict]:
         """Keys that are stated although no body of this network has anything to do with them."""
@@ -241,7 +261,7 @@ class NetworkSettings(Settings):
 
     def _alone(self) -> Iterator[Conflict]:
         """What a network with a decoder cannot have."""
-        present = {"memory": self.memory is not None, "inputs": bool(self.inputs),
+        present = {"memory": self.memory is not None,
                    "position.kind": self.position.relative, "embedding.query": self.embedding.query,
                    "embedding.tasks": self.embedding.tasks > 0,
                    "embedding.cutoffs": bool(self.embedding.cutoffs), "attention.windows": any(self.attention.windows),

@@ -73,19 +73,47 @@ class AttentionSettings(Settings):
 
 
 class InputSettings(Settings):
-    """What a network reads of each position besides its token: [network.inputs.NAME]."""
+    """What a network reads of each position: tokens, segments and tasks, as [network.embedding] says, and whatever
+    stands in [network.inputs.NAME]."""
 
     kind: str
+    decoder: bool | None = None  # whether a decoder reads it as well, with the encoder's module; None = no
 
     structural_keys: ClassVar[tuple[str, ...]] = ("kind",)
+    told_by: ClassVar[str | None] = None  # the key by which a network reads it, if that is not [network.inputs.NAME]
+    from_ids: ClassVar[bool] = False  # its module is called with the token ids: any text has it, also a decoder's
+    always: ClassVar[bool] = False  # where a stream does not have it, its module is called with None
+    fused: ClassVar[bool] = True  # one of those that a fusion combines; otherwise it is added to what that makes
+
+    @property
+    def shape(self) -> tuple[int, ...] | None:
+        """Of what a stream has for one position, such as (size,) of a vector; None: any."""
+        return None
+
+    @property
+    def most(self) -> int | None:
+        """The highest number, where a stream has whole numbers from 0 on; None: it has any numbers."""
+        return None
+
+    def fields(self, name: str) -> tuple[str, ...]:
+        """The arrays and float fields of the corpus that it is made from: a run goes on with the same ones."""
+        return ()
 
     def from_draft(self, name: str, draft: Any) -> np.ndarray:
-        """(rows, length, ...) of a Draft that all objectives have edited; it must not tell what they hid."""
+        """(rows, length, ...) of a Draft that all objectives have edited, or of an encoder's side of it (Shown); it
+        must not tell what they hid. Not asked of what is made from token ids."""
         raise NotImplementedError
 
     def lacks(self, name: str, corpus: Any) -> str | None:
         """What a corpus does not have for it; None: nothing is missing."""
         return None
+
+    def start(self, name: str, module: Any, tokenizer: Any) -> None:
+        """Fill a module that is new with what is known before training, such as the spelling of each token."""
+
+    def parameters(self, width: int, vocabulary: int) -> int:
+        """Numbers of its module, at least."""
+        return 0
 
 
 class FusionKind(Settings):

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import torch
 from torch.nn import functional
+from torch.nn.utils.rnn import pad_sequence
 
 from stemma.errors import UserError
+from stemma.exchange.given import Inputs, padded_inputs
 from stemma.exchange.model import Model
 from stemma.progress import stage
 
@@ -17,8 +20,10 @@ BATCH_TOKENS = 8192
 
 
 def embed(model: Model, texts: Sequence[str], pooling: str = "mean", normalize: bool = False,
-          notice: Callable[[str], None] = lambda text: None) -> np.ndarray:
-    """(texts, width) float32. Texts of similar length are computed together, so hardly anything is padding."""
+          notice: Callable[[str], None] = lambda text: None,
+          inputs: Mapping[str, Sequence[Any]] | None = None) -> np.ndarray:
+    """(texts, width) float32. Texts of similar length are computed together, so hardly anything is padding. `inputs`:
+    by name an array for each text, with a row for each of its tokens, special tokens included."""
     if pooling not in POOLINGS:
         raise UserError(f'--pooling is "{pooling}"; choose {" or ".join(POOLINGS)}.')
     tokenizer = model.needs_tokenizer()
@@ -31,6 +36,8 @@ def embed(model: Model, texts: Sequence[str], pooling: str = "mean", normalize: 
     if too_long:
         notice(f"{too_long} of {len(texts)} texts are longer than the {limit} tokens of the model's longest text, and "
                "were cut there.")
+    beside = padded_inputs(inputs, model.recipe.settings.network.inputs, [len(one.ids) for one in encodings],
+                           model.recipe.label)
     order = sorted(range(len(texts)), key=lambda i: len(encodings[i].ids))
     vectors = np.zeros((len(texts), model.recipe.settings.network.width), dtype=np.float32)
     start = 0
@@ -40,18 +47,20 @@ def embed(model: Model, texts: Sequence[str], pooling: str = "mean", normalize: 
             while stop < len(order) and (stop + 1 - start) * len(encodings[order[stop]].ids) <= BATCH_TOKENS:
                 stop += 1
             chosen = order[start:stop]
-            vectors[chosen] = _pool(model, [encodings[i].ids for i in chosen], pooling, normalize)
+            given = {name: pad_sequence([arrays[i] for i in chosen], batch_first=True)
+                     for name, arrays in beside.items()}
+            vectors[chosen] = _pool(model, [encodings[i].ids for i in chosen], given, pooling, normalize)
             start = stop
             work.done(start)
     return vectors
 
 
 @torch.inference_mode()
-def _pool(model: Model, rows: list[list[int]], pooling: str, normalize: bool) -> np.ndarray:
+def _pool(model: Model, rows: list[list[int]], inputs: Inputs, pooling: str, normalize: bool) -> np.ndarray:
     longest = max(map(len, rows))
     mask = torch.tensor([[1] * len(row) + [0] * (longest - len(row)) for row in rows])
     ids = torch.tensor([row + [0] * (longest - len(row)) for row in rows])
-    hidden = model.network({"encoder": model.inputs_of(ids, mask)})["encoder"]  # what reads; a decoder writes
+    hidden = model.network({"encoder": model.inputs_of(ids, mask, inputs=inputs)})["encoder"]  # a decoder writes
     if pooling == "mean":
         weight = mask.to(hidden)[..., None]
         vectors = (hidden * weight).sum(1) / weight.sum(1)

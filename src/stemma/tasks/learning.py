@@ -60,6 +60,7 @@ def learn(run: Path, show: bool, notice: Notice) -> dict[str, Any]:
     network = Network(wanted.settings.network, facts.vocabulary, heads_of(cards))
     if latest_checkpoint(run) is None:
         start_from(plan.start or "", network, cards, wanted.settings.training.fresh)
+        network.start_inputs(tokenizer, network.state_dict())  # the task may have brought tokens of its own
     model = Model(wanted, tokenizer, network, cards=cards)
     learners = {name: build_learner(card, layout_of(card, tokenizer), plan.seed) for name, card in cards.items()}
     examples = {name: {part: read_lines(run, part, card) for part in SETS} for name, card in cards.items()}

@@ -154,7 +154,8 @@ def open_training(run: Path, show: bool, notice: Notice) -> Training:
         wanted, absent = without_data(wanted, corpus)
         for text in absent:
             notice(text)
-        fields = sorted({name for objective in build_objectives(wanted) for name in objective.needs().fields})
+        fields = sorted({name for objective in build_objectives(wanted) for name in objective.needs().fields} |
+                        {field for name, one in wanted.settings.network.inputs.items() for field in one.fields(name)})
         replace(read_run(run)[1], marks={name: corpus.mark(name) for name in fields}).write(run)
     elif changed := [name for name, mark in plan.marks.items() if corpus.mark(name) != mark]:
         raise UserError(f"the {changed[0]} of {corpus.path} are not those that {run} was started with, so it cannot go "
@@ -165,7 +166,7 @@ def open_training(run: Path, show: bool, notice: Notice) -> Training:
     if plan.start and begins:
         wanted, network = start_from(plan.start, wanted, corpus, notice)
     else:
-        network = build_network(wanted)
+        network = build_network(wanted, tokenizer=corpus.tokenizer if begins else None)
     store(run / RECIPE, wanted.to_toml(own_readers(plan.text)))
     supply = Supply(wanted, corpus, build_objectives(wanted), plan.seed)
     loop = Loop(run, wanted, supply, network, plan.budget, plan.seed, notice, plan.tensorboard, show)

@@ -39,6 +39,7 @@ def start_from(where: str, wanted: Recipe, corpus: Corpus, notice: Notice) -> tu
     wanted = adopt_network(wanted, model.recipe, Path(where).name, generator=beside is not None)
     network = build_network(wanted)
     weights = model.network.state_dict()
+    network.start_inputs(corpus.tokenizer, weights)
     if beside is not None:
         weights |= {f"generator.{name}": tensor for name, tensor in load(beside).network.state_dict().items()}
     found = transplant(weights, network, fresh=wanted.settings.training.fresh)

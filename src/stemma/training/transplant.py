@@ -22,17 +22,26 @@ class Transplant:
 def transplant(weights: Mapping[str, Tensor], network: Network, *, fresh: int = 0, without_heads: Collection[str] = (),
                grow: bool = False) -> Transplant:
     """Fill the network. What is left as drawn: the `fresh` highest layers, with the pooler that was fitted to them, and
-    some heads. `grow`: a token embedding with fewer rows fills the first ones."""
+    some heads. `grow`: a token embedding with fewer rows, or an input's array of tokens, fills the first ones."""
     drawn = fresh_names(network, fresh) | {name for group in network.groups() for name in group.parameters
                                            if group.name in {f"head.{head}" for head in without_heads}}
     chosen = {name: tensor for name, tensor in weights.items() if name not in drawn}
     own = dict(network.named_parameters())
-    if grow and TOKENS in chosen and TOKENS in own:
-        chosen[TOKENS] = torch.cat([chosen[TOKENS], own[TOKENS].detach()[len(chosen[TOKENS]):]])
+    if grow:
+        grown = network.state_dict()
+        for name in (name for name in chosen if name in grown and name.startswith(tuple(_by_token(network)))):
+            if chosen[name].shape[1:] == grown[name].shape[1:]:
+                chosen[name] = torch.cat([chosen[name], grown[name][len(chosen[name]):]])
     missing, unused = network.load_state_dict(chosen, strict=False)
     heads = tuple(f"heads.{head}." for head in without_heads)
     return Transplant([name for name in missing if name in own and name not in weights],
                       [name for name in unused if not (heads and name.startswith(heads))])
+
+
+def _by_token(network: Network) -> list[str]:
+    """How the names begin of what has a row for each token."""
+    inputs = [name for name, one in network.embedding.reading.items() if one.from_ids]
+    return [TOKENS, *(f"embedding.inputs.{name}." for name in inputs)]
 
 
 def fresh_names(network: Network, fresh: int) -> set[str]:

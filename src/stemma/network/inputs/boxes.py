@@ -1,0 +1,64 @@
+"""A vector and a box beside each token: a region of an image (LXMERT, arXiv:1908.07490), a word of a page."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
+
+from stemma.network.inputs.fields import field_lacks, field_range
+from stemma.registry import register
+from stemma.schema.base import Width
+from stemma.schema.parts import InputSettings
+
+if TYPE_CHECKING:  # settings are read before torch is imported
+    import numpy as np
+    from torch import nn
+
+    from stemma.schema.network import NetworkSettings
+
+EDGES = 4  # x1, y1, x2, y2
+
+
+class BoxSettings(InputSettings):
+    """Two float fields of the corpus. A stream has both in one array: the numbers of the vector, then x1, y1, x2, y2
+    as shares of the width and the height. Where all of them are 0, there is nothing."""
+
+    kind: Literal["boxes"]
+    size: Width  # numbers of the vector
+    field: str | None = None  # the vectors' name in the corpus; None = as the input
+    boxes: str = "boxes"  # the boxes' name
+    area: bool = False  # the box's area is a fifth number
+    norms: bool = True  # normalise the map of the vector and that of the box before they are added
+
+    structural_keys = ("kind", "area", "norms")
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (self.size + EDGES,)
+
+    def fields(self, name: str) -> tuple[str, ...]:
+        return (self.field or name, self.boxes)
+
+    def from_draft(self, name: str, draft: Any) -> np.ndarray:
+        """Zeros where an objective has put another token, as with `vectors`."""
+        import numpy as np
+
+        values: np.ndarray = np.concatenate([draft.field(field) for field in self.fields(name)], axis=-1)
+        values[draft.ids != draft.original] = 0.0
+        return values
+
+    def lacks(self, name: str, corpus: Any) -> str | None:
+        lacking = [field_lacks(corpus, self.field or name, self.size, f"network.inputs.{name}.size"),
+                   field_lacks(corpus, self.boxes, EDGES, None)]
+        if lacking[1] is None:
+            least, most = field_range(corpus, self.boxes)
+            lacking.append(None if least >= 0 and most <= 1 else
+                           f'the field "{self.boxes}" goes from {least:g} to {most:g}: divide x by the width of the '
+                           "image or page, and y by its height")
+        return "; ".join(filter(None, lacking)) or None
+
+
+@register("input", "boxes", BoxSettings)
+def boxes(chosen: BoxSettings, network: NetworkSettings, width: int, vocabulary: int) -> nn.Module:
+    from stemma.network.inputs.modules import Boxes
+
+    return Boxes(chosen.size, EDGES, chosen.area, chosen.norms, network, width)

@@ -1,0 +1,294 @@
+"""The built-in inputs number by number: characters, boxes, entities, the gate; and what a batch hands to each."""
+
+from __future__ import annotations
+
+import math
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from closeness import assert_close
+
+import stemma
+from stemma import lineage, registry
+from stemma.corpus.annotate import annotate
+from stemma.corpus.draft import Draft
+from stemma.corpus.layout import Layout
+from stemma.corpus.pieces import Pieces
+from stemma.corpus.shards import Corpus
+from stemma.corpus.sides import Shown
+from stemma.corpus.view import View
+from stemma.errors import UserError
+from stemma.network.inputs.characters import BEGINS, ENDS, spelled
+from stemma.network.streams import Stream
+from stemma.objectives import build_objectives, finish
+from stemma.visibility import Causal
+
+WIDTH = 16
+SMALL = [f"network.width={WIDTH}", "network.heads=2", "network.feedforward=24", "network.layers=1"]
+SPELLED = ["network.inputs.letters.kind=characters", "network.inputs.letters.longest=6",
+           "network.inputs.letters.size=3", "network.inputs.letters.widths=[1, 2]",
+           "network.inputs.letters.filters=[2, 5]"]
+IDS = torch.tensor([[1, 3, 1], [2, 0, 3]])
+
+
+def embedding_of(name: str, *changes: str):
+    return stemma.build(name, 40, [*SMALL, *changes]).network.eval().embedding
+
+
+@pytest.fixture(scope="module")
+def told(tmp_path_factory, corpus_folder) -> Path:
+    """A corpus with a field for each kind: the number of the token itself is in all of them."""
+    folder = tmp_path_factory.mktemp("told") / "corpus"
+    shutil.copytree(corpus_folder, folder)
+    corpus = Corpus.open(folder)
+    ids = corpus.slice("tokens", 0, corpus.tokens).astype(np.float32)
+    box = np.stack([ids / 1000, ids / 900, ids / 500, ids / 450], 1)
+    annotate(folder, token_fields={"hint": np.stack([ids, -ids], 1), "boxes": box, "entity": ids, "pixels": box * 900,
+                                   "below": -ids})
+    return folder
+
+
+def test_the_text_inputs_are_registered_and_come_from_the_embedding():
+    settings = lineage.recipe("ernie-2@tiny").settings.network
+    (part,) = settings.parts().values()
+    reading = settings.inputs_of(part)
+    assert [one.kind for one in reading.values()] == list(reading) == ["tokens", "segments", "tasks"]
+    assert (reading["segments"].count, reading["tasks"].count) == (settings.embedding.segments,
+                                                                    settings.embedding.tasks)
+    for name, rows in (("tokens", 50), ("segments", reading["segments"].count), ("tasks", reading["tasks"].count)):
+        assert registry.get("input", name).build(reading[name], settings, 8, 50).weight.shape == (rows, 8)
+    stream = Stream(IDS, segments=IDS * 0, tasks=torch.zeros(2, dtype=torch.long), inputs={"hint": IDS[..., None]})
+    assert set(stream.inputs) == {"tokens", "segments", "tasks", "hint"} and stream.tasks.shape == (2,)
+    other = stream.with_ids(IDS + 1)
+    assert torch.equal(other.ids, IDS + 1) and torch.equal(other.segments, stream.segments)
+    assert (replace(stream, wanted=None).ids is stream.ids) and stream.rows(slice(1, 2)).inputs["hint"].shape[0] == 1
+    alone = Stream(tasks=torch.zeros(2, dtype=torch.long), inputs={"hint": torch.zeros(2, 5, 3)})
+    assert (alone.batch, alone.length, alone.ids) == (2, 5, None)  # a task of a row tells no length
+
+
+def test_spelling_in_bytes():
+    def vocabulary(kind: str, *tokens: str):
+        known = {token: number for number, token in enumerate(tokens)}
+        return SimpleNamespace(kind=kind, vocab_size=len(tokens), backend=SimpleNamespace(get_vocab=lambda: known))
+
+    found = spelled(vocabulary("wordpiece", "ab", "##é", "longer"), 6)
+    assert found.tolist() == [[BEGINS, 98, 99, ENDS, 0, 0], [BEGINS, 36, 36, 0xC3 + 1, 0xA9 + 1, ENDS],
+                              [BEGINS, *(ord(letter) + 1 for letter in "long"), ENDS]]
+    # a byte-level vocabulary prints a space as Ġ and the two bytes of é as Ã and ©
+    assert spelled(vocabulary("byte_bpe", "Ġa", "Ã©"), 5).tolist() == [[BEGINS, 33, 98, ENDS, 0],
+                                                                       [BEGINS, 0xC3 + 1, 0xA9 + 1, ENDS, 0]]
+
+
+@torch.no_grad()
+def test_characters_byte_by_byte():
+    """Each token by loops: filters over neighbours, the highest value of each, one highway layer, a linear map."""
+    module = embedding_of("bert@tiny", *SPELLED).inputs["letters"]
+    spelling = np.array([[0] * 6, [BEGINS, 98, ENDS, 0, 0, 0], [BEGINS, 99, 98, ENDS, 0, 0]], np.int16)
+    module.spell(spelling)
+    assert module.characters(IDS).shape == (2, 3, 6) and module.characters(IDS)[1, 0].tolist() == spelling[2].tolist()
+    assert not module.characters(IDS)[0, 1].any()  # rows of the embedding that no token has
+    found = module(IDS)
+    assert found.shape == (2, 3, WIDTH) and torch.equal(found[0, 0], found[0, 2])
+    for row, place in ((0, 0), (1, 0)):
+        vectors = [module.table.weight[symbol] if symbol else torch.zeros(3) for symbol in spelling[IDS[row, place]]]
+        highest = []
+        for span, filters in zip((1, 2), module.filters, strict=True):
+            windows = [torch.cat(vectors[first:first + span]) for first in range(6 - span + 1)]
+            highest.append(torch.stack([(filters.weight @ window + filters.bias).relu() for window in windows]).amax(0))
+        x = torch.cat(highest)
+        (layer,) = module.highway
+        carried = torch.sigmoid(layer.carry.weight @ x + layer.carry.bias)
+        x = carried * x + (1 - carried) * (layer.transform.weight @ x + layer.transform.bias).relu()
+        assert_close(found[row, place], module.output.weight @ x + module.output.bias)
+    assert not torch.allclose(found[0, 0], found[1, 0])
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(("area", "norms"), [(False, True), (True, False)])
+def test_boxes_number_by_number(area, norms):
+    embedding = embedding_of("bert@tiny", "network.inputs.region.kind=boxes", "network.inputs.region.size=3",
+                             f"network.inputs.region.area={str(area).lower()}",
+                             f"network.inputs.region.norms={str(norms).lower()}")
+    module = embedding.inputs["region"]
+    for parameter in module.parameters():
+        parameter.normal_()
+    vector, box = torch.tensor([1.0, -2.0, 0.5]), torch.tensor([0.1, 0.2, 0.6, 0.4])
+    given = torch.zeros(1, 3, 7)
+    given[0, 0], given[0, 2, 3:] = torch.cat([vector, box]), box
+    numbers = torch.tensor([0.1, 0.2, 0.6, 0.4, 0.5 * 0.2]) if area else box
+
+    def normed(x, norm):
+        return (x - x.mean()) / (x.var(correction=0) + norm.eps).sqrt() * norm.weight + norm.bias if norms else x
+
+    expected = normed(module.vector.weight @ vector + module.vector.bias, module.norms[0] if norms else None) + \
+        normed(module.box.weight @ numbers + module.box.bias, module.norms[1] if norms else None)
+    found = module(given)
+    assert_close(found[0, 0], expected)
+    assert not found[0, 1].any() and found[0, 2].any()  # no region at all; a box without a vector
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("trained", [False, True])
+def test_entities_number_by_number(trained, tmp_path):
+    np.save(tmp_path / "vectors.npy", np.arange(12).reshape(4, 3))
+    changes = ["network.inputs.entity.kind=entities", "network.inputs.entity.count=4", "network.inputs.entity.size=3",
+               f"network.inputs.entity.trained={str(trained).lower()}"]
+    network = stemma.build("bert@tiny", 40, [*SMALL, *changes, f"network.inputs.entity.file={tmp_path}/vectors.npy"]
+                           ).network.eval()
+    network.start_inputs(None)
+    module = network.embedding.inputs["entity"]
+    found = module(torch.tensor([[0, 1, 3]]))
+    assert not found[0, 0].any()
+    assert_close(found[0, 2], module.project.weight @ torch.tensor([9.0, 10.0, 11.0]))
+    assert ("vectors" in dict(module.named_parameters())) is trained
+    for file, said in ((tmp_path / "none.npy", "No such file"), (tmp_path / "short.npy", "of the shape (4, 3), and")):
+        np.save(tmp_path / "short.npy", np.zeros((3, 3)))
+        wrong = stemma.build("bert@tiny", 40, [*SMALL, *changes, f"network.inputs.entity.file={file}"]).network
+        with pytest.raises(UserError) as refused:
+            wrong.start_inputs(None)
+        assert said in str(refused.value.problems)
+
+
+@torch.no_grad()
+def test_a_gate_lets_through_what_token_and_input_say():
+    embedding = embedding_of("bert@tiny", "network.embedding.fusion=gate", "network.inputs.hint.kind=vectors",
+                             "network.inputs.hint.size=2", "network.inputs.other.kind=vectors",
+                             "network.inputs.other.size=1")
+    fusion = embedding.fusion
+    for parameter in fusion.parameters():
+        parameter.normal_()
+    tokens, hint = torch.randn(2, 3, WIDTH), torch.randn(2, 3, WIDTH)
+    found = fusion({"tokens": tokens, "hint": hint})
+    for row in range(2):
+        for place in range(3):
+            gate, token, beside = fusion.gates["hint"], tokens[row, place], hint[row, place]
+            share = [1 / (1 + math.exp(-float(value)))
+                     for value in gate.weight @ torch.cat([token, beside]) + gate.bias]
+            assert_close(found[row, place], token + torch.tensor(share) * beside)
+    assert torch.equal(fusion({"tokens": tokens}), tokens)  # what is not there adds nothing
+    assert fusion({"hint": hint}).shape == (2, 3, WIDTH)
+
+
+KINDS = {"boxes": ["network.inputs.hint.kind=boxes", "network.inputs.hint.size=2"],
+         "entities": ["network.inputs.entity.kind=entities", "network.inputs.entity.size=2",
+                      "network.inputs.entity.count=400"]}
+
+
+@pytest.mark.parametrize("keep", [False, True])
+def test_what_a_batch_hands_to_boxes_and_entities(told, keep):
+    corpus = Corpus.open(told)
+    changes = [*KINDS["boxes"], *KINDS["entities"], f"network.inputs.entity.keep_masked={str(keep).lower()}", *SPELLED]
+    layout = Layout.of(corpus.tokenizer, "start A separator", "start A separator B:1 separator:1", 12)
+    draft = Draft(View.whole(corpus), Pieces.of(1, [(0, 3, 8, 0, False)]), layout)
+    ids = draft.ids.copy()
+    ids[0, 2] = corpus.tokenizer.role("mask")
+    draft.ids = ids
+    given = finish(draft, "full", None, lineage.recipe("bert@tiny", changes).settings.network.inputs
+                   ).streams["encoder"].inputs
+    assert "letters" not in given  # made from the ids, which show the mask
+    tokens = corpus.slice("tokens", 3, 11).astype(np.float32)
+    assert_close(given["hint"][0, 1], torch.tensor([tokens[0], -tokens[0], tokens[0] / 1000, tokens[0] / 900,
+                                                    tokens[0] / 500, tokens[0] / 450]))
+    assert not given["hint"][0, 2].any() and given["entity"].dtype == torch.int64
+    expected = [0, *tokens.astype(int).tolist(), 0]
+    expected[2] = expected[2] if keep else 0
+    assert given["entity"][0, :10].tolist() == expected and not given["entity"][0, 10:].any()
+
+
+@pytest.mark.parametrize(("name", "change"), [("t5@tiny", []), ("bart@tiny", ["objective.denoise.mask=0.1",
+                         "objective.denoise.delete=0.1", "objective.denoise.rotate=0.5"]), ("mass@tiny", [])])
+def test_an_encoder_reads_beside_each_token_what_belongs_to_it(told, name, change):
+    """The field holds each token's own number: wherever one of the text stands, it is that, and 0 elsewhere."""
+    corpus = Corpus.open(told)
+    recipe = lineage.recipe(name, [*KINDS["entities"], *change])
+    settings = recipe.settings.corpus
+    layout = Layout.of(corpus.tokenizer, settings.single, settings.pair, 40, decoder_start="start")
+    draft = Draft(View.whole(corpus), Pieces.of(3, [(0, 3, 30, 0, False), (1, 60, 25, 0, False), (2, 90, 8, 0, False)]),
+                  layout)
+    (objective,) = build_objectives(recipe)
+    objective.corrupt(draft, np.random.default_rng(1))
+    streams = finish(draft, "full", None, recipe.settings.network.inputs).streams
+    ids, given = streams["encoder"].ids, streams["encoder"].inputs["entity"]
+    assert "entity" not in streams["decoder"].inputs and given.shape == ids.shape
+    text = given > 0
+    assert torch.equal(given[text], ids[text]) and text.sum() > 20
+    special = torch.isin(ids, torch.from_numpy(corpus.tokenizer.special_ids))
+    assert not (text & special).any()
+    replaced = Shown.of(corpus, draft.sides["encoder"])
+    assert torch.equal(~text, special | torch.from_numpy(replaced.ids != replaced.original))
+    draft.sides["encoder"] = replace(draft.sides["encoder"], source=None)
+    with pytest.raises(UserError, match="does not say where the tokens"):
+        finish(draft, "full", None, recipe.settings.network.inputs)
+
+
+@pytest.mark.parametrize(("name", "change", "shown"), [
+    ("t5@tiny", [], False), ("bart@tiny", [], False), ("mass@tiny", [], True),
+    ("bart@tiny", ["objective.denoise.infill=0", "objective.denoise.mask=0.3"], True)])
+def test_what_is_kept_where_tokens_are_masked(told, name, change, shown):
+    """A masked token's own entity, where that is asked for; a mask for a whole span has none."""
+    corpus = Corpus.open(told)
+    recipe = lineage.recipe(name, [*KINDS["entities"], "network.inputs.entity.keep_masked=true", *change])
+    settings = recipe.settings.corpus
+    layout = Layout.of(corpus.tokenizer, settings.single, settings.pair, 40, decoder_start="start")
+    draft = Draft(View.whole(corpus), Pieces.of(1, [(0, 3, 30, 0, False)]), layout)
+    (objective,) = build_objectives(recipe)
+    objective.corrupt(draft, np.random.default_rng(1))
+    stream = finish(draft, "full", None, recipe.settings.network.inputs).streams["encoder"]
+    masks = torch.isin(stream.ids, torch.tensor([corpus.tokenizer.role("mask"), *corpus.tokenizer.sentinels]))
+    given = stream.inputs["entity"]
+    assert masks.any() and bool(given[masks].all()) is shown and bool(given[masks].any()) is shown
+    if shown:  # nothing is left out, so that all of them are those of the text
+        assert sorted(given[given > 0].tolist()) == sorted(corpus.slice("tokens", 3, 33).tolist())
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("decodes", [False, True])
+def test_a_decoder_reads_tokens_and_what_is_made_from_them(decodes):
+    changes = [*SPELLED, "network.inputs.hint.kind=vectors", "network.inputs.hint.size=2",
+               *(["network.inputs.letters.decoder=true"] if decodes else [])]
+    model = stemma.build("t5@tiny", 40, [*SMALL, "network.decoder.layers=1", *changes])
+    network = model.network.eval()
+    network.embedding.inputs["letters"].spell(np.random.default_rng(0).integers(1, 257, (40, 6)).astype(np.int16))
+    assert list(network.decoder_embedding.reading) == ["tokens", *(["letters"] if decodes else [])]
+    written = {"encoder": Stream(IDS, inputs={"hint": torch.ones(2, 3, 2)}), "decoder": Stream(IDS, Causal())}
+    found = network(written)
+    without = network({**written, "encoder": Stream(IDS)})
+    assert not torch.allclose(found["encoder"], without["encoder"])
+    read = network.decoder_embedding(Stream(IDS))
+    expected = network.embedding.tokens(IDS) + (network.embedding.inputs["letters"](IDS) if decodes else 0)
+    assert_close(read, expected)
+    names = [name for name in network.state_dict() if "letters" in name]
+    assert names and all(name.startswith("embedding.") for name in names)  # one module, stored once
+    with pytest.raises(AssertionError, match="no input for hint"):
+        network({**written, "decoder": Stream(IDS, Causal(), inputs={"hint": torch.ones(2, 3, 2)})})
+
+
+@pytest.mark.parametrize(("changes", "key", "said"), [
+    ([*SPELLED, "network.inputs.letters.filters=[2]"], "filters", "2 widths and 1 numbers of filters"),
+    ([*SPELLED, "network.inputs.letters.longest=3", "network.inputs.letters.widths=[1, 4]"], "widths",
+     "a filter of 4 bytes does not fit into the 3"),
+    (["network.inputs.tasks.kind=vectors", "network.inputs.tasks.size=2"], "tasks", "not tokens, segments or tasks"),
+])
+def test_settings_that_cannot_be(changes, key, said):
+    with pytest.raises(UserError) as refused:
+        lineage.recipe("bert@tiny", changes)
+    assert any(key in place and said in message for place, message in refused.value.problems), refused.value.problems
+
+
+@pytest.mark.parametrize(("changes", "said"), [
+    (["hint.kind=boxes", "hint.size=3"], "set network.inputs.hint.size=2"),
+    (["hint.kind=boxes", "hint.size=2", "hint.boxes=entity"], 'the field "entity" has 1 numbers a token: it must have'),
+    (["hint.kind=boxes", "hint.size=2", "hint.boxes=pixels"], "divide x by the width of the image"),
+    (["entity.kind=entities", "entity.size=2", "entity.count=5"], "set network.inputs.entity.count="),
+    (["below.kind=entities", "below.size=2", "below.count=5"], "number entities from 1 on"),
+    (["none.kind=entities", "none.size=2", "none.count=5"], 'the corpus has no field "none"'),
+])
+def test_what_a_corpus_lacks(told, changes, said):
+    recipe = lineage.recipe("bert@tiny", [f"network.inputs.{change}" for change in changes])
+    ((name, one),) = recipe.settings.network.inputs.items()
+    assert said in one.lacks(name, Corpus.open(told))

@@ -1,0 +1,165 @@
+"""Models that read more than token ids, from training to use: exact resume, save and load, what users hand in."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from closeness import assert_close
+from safetensors.torch import load_file
+
+import stemma
+from stemma.corpus.annotate import annotate
+from stemma.corpus.shards import Corpus
+from stemma.errors import UserError
+from stemma.exchange.save import save
+from stemma.network.inputs.characters import spelled
+from stemma.training.checkpoints import WEIGHTS
+from stemma.training.pretrain import pretrain, resume
+from stemma.training.run import read_run
+
+SMALL = ["network.width=16", "network.heads=2", "network.layers=1", "network.feedforward=24",
+         "corpus.sequence_length=24", "training.batch_size=4", "training.warmup_steps=1",
+         "training.checkpoint_every=2", "training.keep_checkpoints=9", "training.log_every=1"]
+INPUTS = {
+    "vectors": ["hint.kind=vectors", "hint.size=2"],
+    "boxes": ["hint.kind=boxes", "hint.size=2"],
+    "characters": ["letters.kind=characters", "letters.filters=[4, 4]", "letters.widths=[1, 3]"],
+    "frozen": ["entity.kind=entities", "entity.size=3", "entity.count=5", "entity.file=VECTORS"],
+    "trained": ["entity.kind=entities", "entity.size=3", "entity.count=5", "entity.trained=true"],
+}
+# each kind once; with a decoder, with a generator, with a gate
+RUNS = {"vectors": ("bert@tiny", ["network.embedding.fusion=gate"]), "boxes": ("bert@tiny", []),
+        "characters": ("electra@tiny", ["network.generator.multiplier=0.5"]), "frozen": ("gpt2@tiny", []),
+        "trained": ("bart@tiny", ["network.decoder.layers=1"]),
+        "written": ("t5@tiny", ["network.decoder.layers=1", "network.inputs.letters.decoder=true"])}
+INPUTS["written"] = [*INPUTS["characters"], *INPUTS["vectors"]]
+
+
+@pytest.fixture(scope="module")
+def told(tmp_path_factory, corpus_folder) -> Path:
+    """A corpus with a field for each kind."""
+    folder = tmp_path_factory.mktemp("told")
+    shutil.copytree(corpus_folder, folder / "corpus")
+    tokens = Corpus.open(folder / "corpus").tokens
+    draw = np.random.default_rng(0)
+    np.save(folder / "vectors.npy", draw.standard_normal((5, 3)))
+    fields = {"hint": draw.standard_normal((tokens, 2)), "boxes": draw.random((tokens, 4)),
+              "entity": draw.integers(0, 5, tokens)}
+    annotate(folder / "corpus", token_fields=fields)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory, told):
+    """Runs of four steps, each made once."""
+    made: dict[str, Path] = {}
+
+    def run_of(kind: str) -> Path:
+        if kind not in made:
+            made[kind] = tmp_path_factory.mktemp(kind) / "run"
+            name, more = RUNS[kind]
+            inputs = [f"network.inputs.{key}".replace("VECTORS", str(told / "vectors.npy")) for key in INPUTS[kind]]
+            pretrain(name, told / "corpus", made[kind], steps=4, changes=[*SMALL, *inputs, *more])
+        return made[kind]
+
+    return run_of
+
+
+@pytest.mark.parametrize("kind", RUNS)
+def test_it_is_trained_resumed_exactly_saved_and_loaded(trained, told, tmp_path, kind):
+    whole, run = trained(kind), tmp_path / "run"
+    shutil.copytree(whole, run)
+    shutil.rmtree(run / "model")
+    (run / "result.json").unlink()
+    shutil.rmtree(run / "checkpoints/step-4")
+    (told / "vectors.npy").rename(told / "moved.npy")  # once it has begun, a run holds the vectors itself
+    try:
+        resume(run)
+    finally:
+        (told / "moved.npy").rename(told / "vectors.npy")
+    first, second = ((folder / "model/model.safetensors").read_bytes() for folder in (whole, run))
+    assert first == second
+    model = stemma.load(whole)
+    again = tmp_path / "again"
+    save(model, again)
+    assert (again / "model.safetensors").read_bytes() == first
+    name, module = next(iter(model.network.embedding.inputs.items()))
+    before = load_file(whole / "checkpoints/step-2" / WEIGHTS)  # parameters moved since then, and nothing else did
+    learnt = {key for key, _ in module.named_parameters()}
+    assert {key for key, value in module.state_dict().items()
+            if not torch.equal(value, before[f"embedding.inputs.{name}.{key}"])} == learnt
+    if kind == "frozen":
+        assert_close(module.vectors, torch.from_numpy(np.load(told / "vectors.npy")).float())
+    if kind in ("characters", "written"):
+        expected = torch.from_numpy(spelled(model.tokenizer, 20))
+        assert torch.equal(module.spelling[:len(expected)], expected) and expected.any()
+
+
+def test_a_run_goes_on_with_the_same_field_only(trained, told, tmp_path):
+    run = tmp_path / "run"
+    shutil.copytree(trained("vectors"), run)
+    (run / "result.json").unlink()
+    other = tmp_path / "corpus"
+    shutil.copytree(told / "corpus", other)
+    tokens = Corpus.open(other).tokens
+    annotate(other, token_fields={"hint": np.zeros((tokens, 2))}, overwrite=True)
+    plan = json.loads((run / "run.json").read_text())
+    assert set(plan["marks"]) == {"hint"}
+    replace(read_run(run)[1], corpus=str(other)).write(run)
+    with pytest.raises(UserError, match="the hint of .* are not those that"):
+        resume(run)
+
+
+def test_users_hand_inputs_in(trained):
+    model = stemma.load(trained("vectors"))
+    ids = torch.tensor([[5, 6, 7], [8, 9, 10]])
+    hints = np.random.default_rng(1).standard_normal((2, 3, 2))
+    told, plain = model.hidden(ids, inputs={"hint": hints}), model.hidden(ids)
+    assert told.shape == plain.shape and not torch.allclose(told, plain)
+    assert_close(model.hidden(ids, inputs={"hint": torch.from_numpy(hints)}), told)
+    assert_close(model.hidden(ids[1:], inputs={"hint": hints[1:].tolist()}), told[1:])
+    assert_close(model.logits(ids, inputs={"hint": hints}), model.token_head()(told))
+    assert not torch.allclose(model.attentions(ids, inputs={"hint": hints})["encoder"][0],
+                              model.attentions(ids)["encoder"][0])
+    texts = ["the old", "the old and the new river", "a"]
+    encodings = model.tokenizer.template(model.recipe.settings.corpus.single, model.recipe.settings.corpus.pair
+                                         ).encode_batch(texts)
+    given = [np.full((len(one.ids), 2), number + 1.0) for number, one in enumerate(encodings)]
+    found = model.embed(texts, inputs={"hint": given})
+    for number, text in enumerate(texts):
+        assert_close(model.embed(text, inputs={"hint": [given[number]]})[0], found[number])
+    assert not np.allclose(found, model.embed(texts))
+    assert_close(stemma.embed(model, texts, inputs={"hint": given}), found)
+
+
+@pytest.mark.parametrize(("kind", "inputs", "said"), [
+    ("vectors", {"hnt": np.zeros((2, 3, 2)), "hint": np.zeros((2, 3))},
+     ['inputs["hnt"]', 'it has hint. Did you mean "hint"?', "has the shape (2, 3), and must have (2, 3, 2)"]),
+    ("vectors", {"hint": np.full((2, 3, 2), np.nan)}, ["not finite"]),
+    ("vectors", {"hint": [["a"]]}, ["must be an array of numbers"]),
+    ("trained", {"entity": np.array([[0, 1, 5], [0, 0, 0]])}, ["whole numbers from 0 to 4"]),
+    ("trained", {"entity": np.array([[0, 1.5, 2], [0, 0, 0]])}, ["whole numbers from 0 to 4"]),
+    ("characters", {"letters": np.zeros((2, 3, 20)), "x": 1}, ["made from the token ids", "nothing besides tokens"]),
+])
+def test_what_is_wrong_with_them_is_said_at_once(trained, kind, inputs, said):
+    model = stemma.load(trained(kind))
+    ids = torch.tensor([[5, 6, 7], [8, 9, 10]])
+    more = {"decoder_input_ids": ids} if model.decodes else {}
+    with pytest.raises(UserError) as refused:
+        model.hidden(ids, inputs=inputs, **more)
+    for sentence in said:
+        assert sentence in str(refused.value), str(refused.value)
+
+
+def test_an_array_for_each_text(trained):
+    model = stemma.load(trained("vectors"))
+    with pytest.raises(UserError, match="holds 1 arrays, and there are 2 texts"):
+        model.embed(["a", "b"], inputs={"hint": [np.zeros((3, 2))]})
+    with pytest.raises(UserError, match=r"has the shape \(9, 2\), and must have \(\d, 2\)"):
+        model.embed(["a", "b"], inputs={"hint": [np.zeros((9, 2))] * 2})
