@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import re
 import subprocess
@@ -15,7 +16,7 @@ from commands import process
 
 from stemma import lineage
 from stemma.cli import app, main
-from stemma.cli.output import columns, emit, notice, shown
+from stemma.cli.output import columns, emit, notes_printed, shown
 from stemma.errors import Interrupted
 
 
@@ -115,8 +116,18 @@ def test_emit_for_people(capsys):
     assert capsys.readouterr().out == "steps  1,200\nloss   0.25\n"
     emit({"steps": 1}, as_json=False, human=lambda: print("done"))
     assert capsys.readouterr().out == "done\n"
-    notice("the text has fewer pieces")
-    assert capsys.readouterr().err == "note: the text has fewer pieces\n"
+
+
+def test_what_the_package_logs_is_a_line_on_stderr(capsys):
+    logger, root = logging.getLogger("stemma.text.train"), logging.getLogger("stemma")
+    before = list(root.handlers), root.level, root.propagate
+    with notes_printed():
+        logger.warning("the text has fewer pieces: 100% \x1b[31m of %d")
+        logger.info("training")
+        logger.debug("nobody asked")
+    captured = capsys.readouterr()
+    assert captured.err == "note: the text has fewer pieces: 100% \\u001b[31m of %d\nnote: training\n"
+    assert captured.out == "" and (root.handlers, root.level, root.propagate) == before
 
 
 def test_values_as_people_read_them():

@@ -19,7 +19,7 @@ from stemma.cli.lab import (
     TrainOption,
     finish,
 )
-from stemma.cli.output import DebugOption, DeviceOption, JsonOption, at_least, columns, emit, notice
+from stemma.cli.output import DebugOption, DeviceOption, JsonOption, at_least, columns, emit
 from stemma.cli.train import DocumentsOption, EncodingOption, ErrorsOption, FieldOption
 from stemma.errors import UserError, counted
 
@@ -115,10 +115,10 @@ def run(name: ClaimArgument, out: OutOption,
     given = tasks_of(task or [], train or [], dev or [], epochs)
     experiment = experiment_of(claim, corpus=corpus or (), reading=Reading(documents, field, encoding, errors),
                                tasks=given, tokens=tokens, seeds=seeds, size=size,
-                               command=shlex.join(["stemma", *sys.argv[1:]]), notice=notice)
+                               command=shlex.join(["stemma", *sys.argv[1:]]))
     check_measure(experiment)
     found = run_experiment(experiment, out, processes=processes, dry_run=dry_run, overwrite=overwrite,
-                           show=sys.stderr.isatty(), notice=notice)
+                           show=sys.stderr.isatty())
     if not (dry_run or json):
         print(f"{claim.title}\n{found['claim']['verdict']}: {found['claim']['text']}\n")
     finish(found, out, json, dry_run, processes)

@@ -7,15 +7,16 @@ from typing import Annotated, Any
 
 import typer
 
-from stemma.cli.output import DebugOption, JsonOption, at_least, columns, emit, notice, shown
+from stemma.cli.common import TEXT
+from stemma.cli.output import DebugOption, JsonOption, at_least, columns, emit, shown
 from stemma.cli.train import DocumentsOption, EncodingOption, ErrorsOption, FieldOption, OverwriteOption
 from stemma.errors import counted
 from stemma.progress import stage
 
 
 def register(app: typer.Typer) -> None:
-    app.command()(clean)
-    app.command()(overlap)
+    app.command(rich_help_panel=TEXT)(clean)
+    app.command(rich_help_panel=TEXT)(overlap)
 
 
 def clean(
@@ -43,7 +44,7 @@ def clean(
     chosen = load_rules(rules, change or ())
     with stage("cleaning", unit="characters") as work:
         result = run_it(paths, out, rules=chosen, languages=language or (), also=also or (), documents=documents,
-                        field=field, encoding=encoding, errors=errors, show=show, overwrite=overwrite, notice=notice,
+                        field=field, encoding=encoding, errors=errors, show=show, overwrite=overwrite,
                         progress=work.done)
     emit(result, json, lambda: print(_cleaned(result)))
 
@@ -72,7 +73,7 @@ def overlap(
     with stage("reading", unit="characters") as work:
         result = measure(corpus, file, n=n, false_positives=false_positives, documents=documents, field=field,
                          encoding=encoding, errors=errors, limit=limit, show=show, exclude=exclude,
-                         overwrite=overwrite, notice=notice, progress=work.done)
+                         overwrite=overwrite, progress=work.done)
     emit(result, json, lambda: print(_overlapping(result)))
 
 

@@ -17,6 +17,10 @@ RecipesOption = Annotated[str | None, typer.Option("--recipes", metavar="DIR", s
 OPTIONS = {"plugin": PluginOption, "own_recipes": RecipesOption}  # `compare` has recipes
 
 
+# What `stemma --help` lists its verbs under, in this order.
+TEXT, TRAIN, USE, TASKS, LAB = PANELS = "Text", "Train", "Use", "Tasks", "Lab"
+
+
 def add_common_options(app: typer.Typer) -> None:
     """To every verb of the app, and of the groups below it."""
     for command in app.registered_commands:

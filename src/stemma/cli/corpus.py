@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from stemma.cli.annotate import annotate
-from stemma.cli.output import DebugOption, JsonOption, emit, notice
+from stemma.cli.output import DebugOption, JsonOption, emit
 from stemma.errors import UserError, counted
 
 TargetOption = Annotated[list[str] | None, typer.Option(
@@ -74,7 +74,7 @@ def build(
     result = build_corpus(
         [] if paired else paths, tokenizer, out, workers=workers, documents=documents, field=field,
         encoding=encoding, errors=errors, sentences=sentences, user_dictionary=words, overwrite=overwrite,
-        notice=notice, pairs=sources, empty=empty, dialogue=dialogue, relevance=relevance,
+        pairs=sources, empty=empty, dialogue=dialogue, relevance=relevance,
     )
     what = (f"{counted(result['documents'], 'pair')}" if paired else
             f"{counted(result['sentences'], 'sentence')}, {counted(result['documents'], 'document')}")

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from stemma.cli.output import DebugOption, DeviceOption, JsonOption, at_least, columns, emit, notice, shown
+from stemma.cli.common import TASKS, USE
+from stemma.cli.output import DebugOption, DeviceOption, JsonOption, at_least, columns, emit, shown
 from stemma.cli.train import DocumentsOption, EncodingOption, ErrorsOption, FieldOption, OverwriteOption, SeedOption
 from stemma.cli.use import ModelArgument
 from stemma.errors import counted
@@ -21,9 +22,9 @@ LimitOption = Annotated[int | None, at_least(1, "Ask only the first so many.", m
 
 
 def register(app: typer.Typer) -> None:
-    app.command()(perplexity)
-    app.command()(cloze)
-    app.command()(prompt)
+    app.command(rich_help_panel=USE)(perplexity)
+    app.command(rich_help_panel=TASKS)(cloze)
+    app.command(rich_help_panel=TASKS)(prompt)
 
 
 def perplexity(model: ModelArgument,
@@ -51,10 +52,10 @@ def perplexity(model: ModelArgument,
 
     if by not in (None, "document"):
         raise UserError(f'--by is "{by}"; the only choice is document.')
-    passages = read_passages(path, documents=documents, field=field, encoding=encoding, errors=errors, notice=notice)
+    passages = read_passages(path, documents=documents, field=field, encoding=encoding, errors=errors)
     loaded = _load(model)
     with stage("scoring", unit="tokens") as work:
-        result = measure(loaded, passages, length, stride, memory, by is not None, notice, work.advance)
+        result = measure(loaded, passages, length, stride, memory, by is not None, work.advance)
 
     def human() -> None:
         for one in result.get("by_document", []):
@@ -90,7 +91,7 @@ def cloze(model: ModelArgument,
 
     loaded = _load(model)
     with stage("asking", unit="questions") as work:
-        result = ask(loaded, path, kind, length, limit, notice, work.advance)
+        result = ask(loaded, path, kind, length, limit, work.advance)
 
     def human() -> None:
         beside = f"perplexity of the word {result['perplexity']:,.1f}" if "perplexity" in result else \
@@ -134,13 +135,13 @@ def prompt(model: ModelArgument,
         raise UserError(f"{predictions} {'is a folder' if predictions.is_dir() else 'exists'}; choose another file for "
                         "--predictions" + ("." if predictions.is_dir() else ", or add --overwrite."))
     shape = load_template(template)
-    reading: dict[str, Any] = {"encoding": encoding, "errors": errors, "notice": notice}
+    reading: dict[str, Any] = {"encoding": encoding, "errors": errors}
     rows, pool = (None if file is None else
                   examples_of(shape, read_table(file, shape.columns or None, **reading)) for file in (data, examples))
     assert rows is not None
     loaded = _load(model)
     with stage("asking", unit="rows") as work:
-        result, answers = ask(loaded, shape, rows, pool, shots, seed, limit, length, notice, work.advance)
+        result, answers = ask(loaded, shape, rows, pool, shots, seed, limit, length, work.advance)
     if predictions is not None:
         _write(predictions, answers)
 
@@ -161,12 +162,9 @@ def prompt(model: ModelArgument,
 
 def _load(model: str) -> Model:
     from stemma.device import choose_device
-    from stemma.exchange.load import load
+    from stemma.exchange.load import open_model
 
-    loaded = load(model, choose_device())
-    for found in loaded.notices:
-        notice(found)
-    return loaded
+    return open_model(model, choose_device())
 
 
 def _share(result: dict[str, Any], key: str) -> str:

@@ -12,7 +12,7 @@ from typer.core import TyperGroup
 from stemma import registry
 from stemma.cli.corpus import ColumnsOption, EmptyOption
 from stemma.cli.family import ChangesArgument
-from stemma.cli.output import DebugOption, DeviceOption, JsonOption, notice
+from stemma.cli.output import DebugOption, DeviceOption, JsonOption
 from stemma.cli.train import EncodingOption, ErrorsOption, OverwriteOption, SeedOption, finish
 from stemma.errors import UserError, did_you_mean
 
@@ -47,9 +47,10 @@ class Tasks(TyperGroup):
             formatter.write_dl([(name, task_kind(name).idea) for name in self.list_commands(ctx)])
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        if args and registry.find("task", args[0]) is None:
+        if args and not ctx.resilient_parsing and registry.find("task", args[0]) is None:
             load_named_plugins(args)  # the kind may be one of theirs
-        if args and not args[0].startswith("-") and self.get_command(ctx, args[0]) is None:
+        unknown = args and not args[0].startswith("-") and self.get_command(ctx, args[0]) is None
+        if unknown and not ctx.resilient_parsing:
             from stemma.tasks.data.datasets import DATASETS
 
             known = [*self.list_commands(ctx), *DATASETS]
@@ -125,7 +126,7 @@ def examples_task(
                 style)
     result = finetune(task, model, out, epochs=epochs, steps=steps, minutes=minutes, seed=seed, changes=changes or (),
                       reading=Reading(encoding=encoding, errors=errors), trials=Trials.asked(rates, restarts, ensemble),
-                      overwrite=overwrite, show=sys.stderr.isatty(), notice=notice)
+                      overwrite=overwrite, show=sys.stderr.isatty())
     finish(result, out, json)
 
 
@@ -215,14 +216,13 @@ def seq2seq(
     else:
         from stemma.tasks.task_plan import read_task_plan
 
-        data = read_task_plan(tasks, notice).data()
+        data = read_task_plan(tasks).data()
 
     from stemma.tasks.seq2seq import finetune
 
     reading = Reading(encoding=encoding, errors=errors, empty=empty)
     result = finetune(model, data, out, epochs=epochs, steps=steps, minutes=minutes, beams=beams, seed=seed,
-                      changes=changes or (), reading=reading, overwrite=overwrite, show=sys.stderr.isatty(),
-                      notice=notice)
+                      changes=changes or (), reading=reading, overwrite=overwrite, show=sys.stderr.isatty())
     finish(result, out, json)
 
 

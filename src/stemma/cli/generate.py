@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from typing import Annotated, Any
 
 import typer
 
-from stemma.cli.output import DebugOption, DeviceOption, JsonOption, emit, notice
+from stemma.cli.common import USE
+from stemma.cli.output import DebugOption, DeviceOption, JsonOption, emit
 from stemma.cli.streams import plain_texts
 from stemma.cli.use import ModelArgument
 from stemma.errors import UserError
 
+logger = logging.getLogger(__name__)
+
 
 def register(app: typer.Typer) -> None:
-    app.command()(generate)
+    app.command(rich_help_panel=USE)(generate)
 
 
 def generate(
@@ -60,26 +64,24 @@ def generate(
     asked = _prompts(prompt or [], prompts)
 
     from stemma.device import choose_device
-    from stemma.exchange.load import load
+    from stemma.exchange.load import open_model
     from stemma.generation.generate import generate as write
     from stemma.generation.generate import new_seed, stream
     from stemma.generation.ways import reads_backward, scheme_of
 
     if options.draws and seed is None:
         choices["seed"] = new_seed()
-    loaded = load(model, choose_device())
-    for found in loaded.notices:
-        notice(found)
+    loaded = open_model(model, choose_device())
     backward, scheme = reads_backward(loaded), scheme_of(loaded)
     goes_on = scheme is None or scheme.goes_on  # otherwise the text is one of its own, without the prompt
     alone = len(asked) * completions * beams == 1
     if alone and not json and not backward and sys.stdout.isatty():
         print(asked[0] if goes_on else "", end="", flush=True)
-        for piece in stream(loaded, asked[0], notice, **choices):
+        for piece in stream(loaded, asked[0], **choices):
             print(piece, end="", flush=True)
         print()
     else:
-        written = write(loaded, asked, notice, **choices)
+        written = write(loaded, asked, **choices)
         result = {"model": model, "prompts": asked, "seed": choices["seed"] if options.draws else None,
                   "completions": [{"prompt": one.prompt, "text": one.text, "tokens": one.tokens,
                                    "log_probability": one.log_probability, "ended": one.ended} for one in written]}
@@ -93,7 +95,7 @@ def generate(
 
         emit(result, json, human)
     if options.draws and seed is None and not json:
-        notice(f"drawn with --seed {choices['seed']}")
+        logger.info(f"drawn with --seed {choices['seed']}")
 
 
 def _prompts(given: list[str], file: str | None) -> list[str]:
@@ -103,7 +105,7 @@ def _prompts(given: list[str], file: str | None) -> list[str]:
     from stemma.text.readers import read_passages
 
     read: list[str] = []
-    for passage in read_passages([file], documents="line", notice=notice):
+    for passage in read_passages([file], documents="line"):
         if passage.begins:
             read.append(passage.text)
         else:

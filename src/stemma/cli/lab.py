@@ -10,13 +10,17 @@ from typing import Annotated, Any
 
 import typer
 
-from stemma.cli.output import DebugOption, DeviceOption, JsonOption, at_least, columns, emit, notice
+from stemma.cli.common import LAB
+from stemma.cli.completion import recipe_names
+from stemma.cli.output import DebugOption, DeviceOption, JsonOption, at_least, columns, emit
 from stemma.cli.train import CorpusOption, DocumentsOption, EncodingOption, ErrorsOption, FieldOption
 from stemma.errors import UserError, counted
 
 RecipesArgument = Annotated[list[str], typer.Argument(metavar="RECIPE... [KEY=VALUE...]", show_default=False,
+                                                      autocompletion=recipe_names,
                                                       help="Recipes, and changes that all of them get.")]
 ChildArgument = Annotated[list[str], typer.Argument(metavar="RECIPE [KEY=VALUE...]", show_default=False,
+                                                    autocompletion=recipe_names,
                                                     help="A recipe, and changes for it and its parent alike.")]
 OutOption = Annotated[Path, typer.Option(metavar="DIR", show_default=False,
                                          help="The lab's folder; what is there already is used again.")]
@@ -38,8 +42,8 @@ DryOption = Annotated[bool, typer.Option("--dry-run", help="Print the plan and h
 
 
 def register(app: typer.Typer) -> None:
-    app.command()(compare)
-    app.command()(ablate)
+    app.command(rich_help_panel=LAB)(compare)
+    app.command(rich_help_panel=LAB)(ablate)
 
 
 def compare(recipes: RecipesArgument, corpus: CorpusOption, out: OutOption, tokens: TokensOption = None,
@@ -63,13 +67,13 @@ def compare(recipes: RecipesArgument, corpus: CorpusOption, out: OutOption, toke
     found = run_it(names, corpus, out, sizes=wanted, changes=changes, tokens=tokens, flops=flops, minutes=minutes,
                    seeds=seeds, task=task or [], train=train or [], dev=dev or [], epochs=epochs, measure=measure,
                    margin=margin, reading=Reading(documents, field, encoding, errors), command=_command(),
-                   processes=processes, dry_run=dry_run, overwrite=overwrite, show=sys.stderr.isatty(), notice=notice)
+                   processes=processes, dry_run=dry_run, overwrite=overwrite, show=sys.stderr.isatty())
     finish(found, out, json, dry_run, processes)
 
 
 def ablate(recipe: ChildArgument, corpus: CorpusOption, out: OutOption,
-           against: Annotated[str | None, typer.Option(metavar="RECIPE", help="What it is compared with, else its "
-                                                       "parent.")] = None,
+           against: Annotated[str | None, typer.Option(metavar="RECIPE", autocompletion=recipe_names, help="What it is "
+                                                       "compared with, else its parent.")] = None,
            group: Annotated[list[str] | None, typer.Option(metavar="KEY,KEY", help="Changes that are made "
                                                            "together.")] = None,
            apart: Annotated[list[str] | None, typer.Option(metavar="KEY", help="A change that is made by "
@@ -96,7 +100,7 @@ def ablate(recipe: ChildArgument, corpus: CorpusOption, out: OutOption,
                    tokens=tokens, flops=flops, minutes=minutes, seeds=seeds, task=task or [], train=train or [],
                    dev=dev or [], epochs=epochs, measure=measure, margin=margin,
                    reading=Reading(documents, field, encoding, errors), command=_command(), processes=processes,
-                   dry_run=dry_run, overwrite=overwrite, show=sys.stderr.isatty(), notice=notice)
+                   dry_run=dry_run, overwrite=overwrite, show=sys.stderr.isatty())
     finish(found, out, json, dry_run, processes)
 
 

@@ -8,14 +8,15 @@ from typing import Annotated
 
 import typer
 
+from stemma.cli.common import TASKS
 from stemma.cli.family import ChangesArgument
 from stemma.cli.finetune import ModelOption
-from stemma.cli.output import DebugOption, DeviceOption, JsonOption, notice
+from stemma.cli.output import DebugOption, DeviceOption, JsonOption
 from stemma.cli.train import EncodingOption, ErrorsOption, OverwriteOption, SeedOption, finish
 
 
 def register(app: typer.Typer) -> None:
-    app.command()(multitask)
+    app.command(rich_help_panel=TASKS)(multitask)
 
 
 def multitask(
@@ -47,5 +48,5 @@ def multitask(
 
     result = run_it(plan, model, out, epochs=epochs, steps=steps, minutes=minutes, seed=seed, changes=changes or (),
                     reading=Reading(encoding=encoding, errors=errors), overwrite=overwrite,
-                    show=sys.stderr.isatty(), notice=notice)
+                    show=sys.stderr.isatty())
     finish(result, out, json)

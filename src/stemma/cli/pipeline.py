@@ -8,12 +8,13 @@ from typing import Annotated, Any
 
 import typer
 
-from stemma.cli.output import DebugOption, DeviceOption, JsonOption, columns, emit, notice
+from stemma.cli.common import TASKS
+from stemma.cli.output import DebugOption, DeviceOption, JsonOption, columns, emit
 from stemma.cli.train import OverwriteOption
 
 
 def register(app: typer.Typer) -> None:
-    app.command()(pipeline)
+    app.command(rich_help_panel=TASKS)(pipeline)
 
 
 def pipeline(
@@ -33,7 +34,7 @@ def pipeline(
     """
     from stemma.tasks.pipeline.pipeline import pipeline as run_it
 
-    finish(run_it(plan, out, overwrite=overwrite, show=sys.stderr.isatty(), notice=notice), json)
+    finish(run_it(plan, out, overwrite=overwrite, show=sys.stderr.isatty()), json)
 
 
 def finish(result: dict[str, Any], as_json: bool) -> None:
@@ -42,7 +43,7 @@ def finish(result: dict[str, Any], as_json: bool) -> None:
 
     for stage in result["stages"]:
         if stage["run"] is not None and not (Path(stage["run"]) / REPORT).is_file():
-            try_report(stage["run"], notice)
+            try_report(stage["run"])
 
     def human() -> None:
         from stemma.tasks.pipeline.report import tables

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from stemma.cli.common import TASKS
 from stemma.cli.finetune import renamed
-from stemma.cli.output import DebugOption, DeviceOption, JsonOption, columns, emit, notice
+from stemma.cli.output import DebugOption, DeviceOption, JsonOption, columns, emit
 from stemma.cli.train import EncodingOption, ErrorsOption, OverwriteOption
 from stemma.cli.use import ModelArgument
 from stemma.errors import counted
@@ -28,8 +29,8 @@ LISTED = 5  # of the worst errors, for people
 
 
 def register(app: typer.Typer) -> None:
-    app.command()(predict)
-    app.command()(evaluate)
+    app.command(rich_help_panel=TASKS)(predict)
+    app.command(rich_help_panel=TASKS)(evaluate)
 
 
 def predict(
@@ -64,8 +65,7 @@ def predict(
             raise UserError(f"{out} is a folder; --out is the file to write.")
         refuse_non_empty(out, overwrite)
     loaded, card = asked(model, task)
-    asks = read_inputs(card.kind, path, form=form, columns=renamed(renaming), encoding=encoding, errors=errors,
-                       notice=notice)
+    asks = read_inputs(card.kind, path, form=form, columns=renamed(renaming), encoding=encoding, errors=errors)
     said = answer(loaded, card, asks)
     told = {"model": model, "task": card.name, "kind": card.kind}
     if out is not None:
@@ -120,7 +120,7 @@ def evaluate(
     place = out or _place(Path(model), data, task)
     refuse_non_empty(place, overwrite or out is None)
     loaded, card = asked(model, task)
-    found, rows = judge(loaded, card, Data(data, form, renamed(renaming), encoding, errors), metric or (), notice)
+    found, rows = judge(loaded, card, Data(data, form, renamed(renaming), encoding, errors), metric or ())
     result = {"model": model, **found, "report": str(place / "report.html")}
     typed = ["stemma", "evaluate", model, "--data", data]
     for name, value in (("task", task), ("columns", renaming), ("format", form), ("out", out)):
@@ -138,15 +138,13 @@ def asked(model: str, task: str | None) -> tuple[Model, Card]:
     """The model and the task to be answered."""
     from stemma.device import choose_device
     from stemma.errors import UserError
-    from stemma.exchange.load import find_folder, load
+    from stemma.exchange.load import find_folder, open_model
 
     folder = find_folder(model)
     if (folder / "directions.json").is_file() and not (folder / "tasks.json").is_file():
         raise UserError(f"{model} writes texts: `stemma translate {model} FILE` has them, and with --reference they "
                         "are scored.")
-    loaded = load(folder, choose_device())
-    for found in loaded.notices:
-        notice(found)
+    loaded = open_model(folder, choose_device())
     return loaded, loaded.card(task)
 
 

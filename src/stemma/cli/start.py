@@ -8,13 +8,14 @@ from typing import Annotated, Any
 
 import typer
 
-from stemma.cli.output import DebugOption, DeviceOption, JsonOption, columns, emit, notice
+from stemma.cli.common import TRAIN
+from stemma.cli.output import DebugOption, DeviceOption, JsonOption, columns, emit
 from stemma.cli.train import SeedOption
 from stemma.errors import counted
 
 
 def register(app: typer.Typer) -> None:
-    app.command()(quickstart)
+    app.command(rich_help_panel=TRAIN)(quickstart)
 
 
 def quickstart(out: Annotated[Path, typer.Option(metavar="DIR", help="Where everything goes.")] = Path("quickstart"),
@@ -32,7 +33,7 @@ def quickstart(out: Annotated[Path, typer.Option(metavar="DIR", help="Where ever
     from stemma.lab.quickstart.quickstart import quickstart as run_it
 
     result = run_it(out, minutes=minutes, seed=seed, overwrite=overwrite, show=sys.stderr.isatty(),
-                    say=lambda text: print(f"· {text}", file=sys.stderr, flush=True), notice=notice)
+                    say=lambda text: print(f"· {text}", file=sys.stderr, flush=True))
     emit(result, json, lambda: _tell(result))
 
 

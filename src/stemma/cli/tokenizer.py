@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from stemma.cli.completion import recipe_names
 from stemma.cli.corpus import ColumnsOption, EmptyOption, PairsOption, refuse_unused
-from stemma.cli.output import DebugOption, JsonOption, columns, emit, notice
+from stemma.cli.output import DebugOption, JsonOption, columns, emit
 from stemma.errors import counted
 
 if TYPE_CHECKING:
@@ -30,7 +31,8 @@ def train(
         help="wordpiece, bpe, byte_bpe, unigram, word or character.", metavar="KIND")] = None,
     vocab_size: Annotated[int | None, typer.Option(help="Number of pieces, special ones too.", metavar="N")] = None,
     recipe: Annotated[str | None, typer.Option(
-        "--for", metavar="RECIPE", help="Defaults, and which special tokens to reserve, from a recipe.")] = None,
+        "--for", metavar="RECIPE", autocompletion=recipe_names,
+        help="Defaults, and which special tokens to reserve, from a recipe.")] = None,
     lowercase: Annotated[bool | None, typer.Option(
         "--lowercase/--no-lowercase", help="Fold capitals; by default as the recipe does, else not.")] = None,
     cjk_spacing: Annotated[bool | None, typer.Option(
@@ -84,15 +86,14 @@ def train(
     refuse_non_empty(out, overwrite)
     texts: Iterator[str]
     if pairs:  # one vocabulary for both sides
-        read = read_pairs(pair_sources(paths, columns=columns), encoding=encoding, errors=errors, empty=empty,
-                          notice=notice)
+        read = read_pairs(pair_sources(paths, columns=columns), encoding=encoding, errors=errors, empty=empty)
         texts = chain.from_iterable((pair.source, pair.target) for pair in read)
     else:
         texts = (passage.text for passage in read_passages(
-            paths, documents=documents, field=field, encoding=encoding, errors=errors, notice=notice))
+            paths, documents=documents, field=field, encoding=encoding, errors=errors))
     tokenizer = train_tokenizer(
         texts, kind, vocab_size, lowercase=bool(lowercase), roles=roles, simplify=bool(simplify),
-        cjk_spacing=spaced if cjk_spacing is None else cjk_spacing, notice=notice,
+        cjk_spacing=spaced if cjk_spacing is None else cjk_spacing,
         progress=sys.stderr.isatty() and not json)
     with folder_atomically(out, overwrite) as folder:
         tokenizer.save(folder)

@@ -9,10 +9,12 @@ from typing import Annotated, Any
 
 import typer
 
+from stemma.cli.common import TRAIN
+from stemma.cli.completion import recipe_names
 from stemma.cli.corpus import ColumnsOption, EmptyOption, TargetOption
 from stemma.cli.examples import show_examples, show_tokens
 from stemma.cli.family import ChangesArgument, RecipeArgument
-from stemma.cli.output import DebugOption, DeviceOption, JsonOption, at_least, emit, notice
+from stemma.cli.output import DebugOption, DeviceOption, JsonOption, at_least, emit
 from stemma.errors import UserError, counted
 
 CorpusOption = Annotated[list[str], typer.Option("--corpus", metavar="DIR|PATH", show_default=False,
@@ -26,9 +28,9 @@ OverwriteOption = Annotated[bool, typer.Option("--overwrite", help="Replace what
 
 
 def register(app: typer.Typer) -> None:
-    app.command()(inspect)
-    app.command()(pretrain)
-    app.command()(resume)
+    app.command(rich_help_panel=TRAIN)(inspect)
+    app.command(rich_help_panel=TRAIN)(pretrain)
+    app.command(rich_help_panel=TRAIN)(resume)
 
 
 def pretrain(recipe: RecipeArgument, corpus: CorpusOption,
@@ -55,7 +57,7 @@ def pretrain(recipe: RecipeArgument, corpus: CorpusOption,
     reading = Reading(documents, field, encoding, errors, columns, empty)
     result = run_it(recipe, corpus, out, steps=steps, tokens=tokens, minutes=minutes, start=start, seed=seed,
                     changes=changes or (), reading=reading, overwrite=overwrite, target=target or (),
-                    tensorboard=tensorboard, show=sys.stderr.isatty(), notice=notice)
+                    tensorboard=tensorboard, show=sys.stderr.isatty())
     finish(result, out, json)
 
 
@@ -77,11 +79,11 @@ def resume(run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder o
         from stemma.cli.lab import finish as finish_lab
         from stemma.lab.work import resume_lab
 
-        finish_lab(resume_lab(run, processes=processes or 1, show=sys.stderr.isatty(), notice=notice), run, json)
+        finish_lab(resume_lab(run, processes=processes or 1, show=sys.stderr.isatty()), run, json)
         return
     if processes is not None:
         raise UserError(f"--processes is for a lab, whose cells can be shared out; {run} is none. Leave it out.")
-    result = run_it(run, show=sys.stderr.isatty(), notice=notice)
+    result = run_it(run, show=sys.stderr.isatty())
     if (run / PIPELINE).is_file():
         from stemma.cli.pipeline import finish as finish_pipeline
 
@@ -93,7 +95,7 @@ def resume(run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder o
 def finish(result: dict[str, Any], run: Path, as_json: bool) -> None:
     from stemma.lab.report.run_report import try_report  # only now: it costs time, and training may fail
 
-    try_report(run, notice)
+    try_report(run)
 
     def human() -> None:
         validation, unigram = result.get("validation_loss"), result.get("unigram_loss")
@@ -139,8 +141,9 @@ def _use(run: Path) -> str:
     return f'{"fill" if way in (None, "cloze") else "generate"} {run} "..."'
 
 
-def inspect(recipe: Annotated[str, typer.Argument(metavar="RECIPE|MODEL", help="A recipe, to see what it does to "
-                                                  "text; or a finished model, with --text.")],
+def inspect(recipe: Annotated[str, typer.Argument(metavar="RECIPE|MODEL", autocompletion=recipe_names,
+                                                  help="A recipe, to see what it does to text; or a finished model, "
+                                                       "with --text.")],
             changes: ChangesArgument = None,
             corpus: Annotated[list[str] | None, typer.Option(metavar="DIR|PATH", show_default=False,
                                                              help="A corpus folder, or raw text.")] = None,
@@ -173,21 +176,19 @@ def inspect(recipe: Annotated[str, typer.Argument(metavar="RECIPE|MODEL", help="
     folder, files = locate(corpus)
     reading = Reading(documents, field, encoding, errors, columns, empty)
     other = locate_target(chosen, folder, files, target or [])
-    opened = Corpus.open(folder) if folder else corpus_from_text(files, chosen, reading, notice, target=other,
+    opened = Corpus.open(folder) if folder else corpus_from_text(files, chosen, reading, target=other,
                                                                      split_first=True)
-    result = look(adopt_tokenizer(chosen, opened), opened, examples, seed, step, notice)
+    result = look(adopt_tokenizer(chosen, opened), opened, examples, seed, step)
     emit(result, json, lambda: show_examples(result))
 
 
 def _look_inside(model: str, text: str, more: bool, json: bool) -> None:
     from stemma.device import choose_device
-    from stemma.exchange.load import load
+    from stemma.exchange.load import open_model
     from stemma.generation.look import look
 
     if more:
         raise UserError("--text looks at a finished model, which takes no --corpus and no changes; leave them out.")
-    loaded = load(model, choose_device())
-    for found in loaded.notices:
-        notice(found)
+    loaded = open_model(model, choose_device())
     tokens = look(loaded, text)
     emit({"model": model, "text": text, "tokens": tokens}, json, lambda: show_tokens(tokens))

@@ -9,7 +9,8 @@ from typing import Annotated, Any
 
 import typer
 
-from stemma.cli.output import DebugOption, DeviceOption, JsonOption, emit, notice, shown
+from stemma.cli.common import TRAIN, USE
+from stemma.cli.output import DebugOption, DeviceOption, JsonOption, emit, shown
 from stemma.cli.streams import plain_texts
 from stemma.cli.train import EncodingOption, ErrorsOption, OverwriteOption
 from stemma.cli.use import ModelArgument
@@ -17,8 +18,8 @@ from stemma.errors import UserError, counted
 
 
 def register(app: typer.Typer) -> None:
-    app.command()(translate)
-    app.command()(average)
+    app.command(rich_help_panel=USE)(translate)
+    app.command(rich_help_panel=TRAIN)(average)
 
 
 def translate(
@@ -83,15 +84,13 @@ def translate(
 
     from stemma.corpus.directions import read_directions
     from stemma.device import choose_device
-    from stemma.exchange.load import find_folder, load
+    from stemma.exchange.load import find_folder, open_model
     from stemma.generation.translate import translate as run_it
 
     folder = find_folder(model)
-    loaded = load(folder, choose_device())
-    for found in loaded.notices:
-        notice(found)
+    loaded = open_model(folder, choose_device())
     began = time.perf_counter()
-    made = run_it(loaded, lines, directions=read_directions(folder), where=names, notice=notice, **choices)
+    made = run_it(loaded, lines, directions=read_directions(folder), where=names, **choices)
     seconds = time.perf_counter() - began
     scores = _score([one.text for one in made], sides, rouge, lowercase, bleu_tokenize) if sides else {}
     if out is not None:
@@ -171,7 +170,7 @@ def _read(file: Path, encoding: str, errors: str) -> list[str]:
     """The lines of a file. Only LF ends one: other line ends of Unicode occur inside sentences."""
     from stemma.text.streams import check_encoding, read_text
 
-    content = "".join(read_text(file, check_encoding(encoding, errors), errors, notice))
+    content = "".join(read_text(file, check_encoding(encoding, errors), errors))
     return content.removesuffix("\n").split("\n") if content else []
 
 

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from stemma.cli.output import DebugOption, DeviceOption, JsonOption, console, emit, notice
+from stemma.cli.common import USE
+from stemma.cli.output import DebugOption, DeviceOption, JsonOption, console, emit
 from stemma.cli.train import EncodingOption, ErrorsOption, FieldOption, OverwriteOption
 from stemma.errors import counted
+
+logger = logging.getLogger(__name__)
 
 ModelArgument = Annotated[str, typer.Argument(metavar="MODEL", help="A run, its model/, or a Hugging Face folder.")]
 
 
 def register(app: typer.Typer) -> None:
-    app.command()(fill)
-    app.command()(embed)
+    app.command(rich_help_panel=USE)(fill)
+    app.command(rich_help_panel=USE)(embed)
 
 
 def fill(model: ModelArgument, text: Annotated[str, typer.Argument(metavar="TEXT", help="Text with [MASK] in it.")],
@@ -28,15 +32,13 @@ def fill(model: ModelArgument, text: Annotated[str, typer.Argument(metavar="TEXT
     Example: stemma fill run "the [MASK] of the list"
     """
     from stemma.device import choose_device
-    from stemma.exchange.load import generator_beside, load
+    from stemma.exchange.load import generator_beside, open_model
     from stemma.generation.fill import fill as guess
 
     generator = generator_beside(model)
     if generator is not None:
-        notice(f"{model} judges tokens and does not guess them; its generator does: {generator}")
-    loaded = load(generator or model, choose_device())
-    for found in loaded.notices:
-        notice(found)
+        logger.info(f"{model} judges tokens and does not guess them; its generator does: {generator}")
+    loaded = open_model(generator or model, choose_device())
     predictions = guess(loaded, text, top)
 
     def human() -> None:
@@ -71,7 +73,7 @@ def embed(model: ModelArgument,
 
     from stemma.device import choose_device
     from stemma.errors import UserError
-    from stemma.exchange.load import load
+    from stemma.exchange.load import open_model
     from stemma.files import make_folder, refuse_non_empty, write_atomically
     from stemma.tasks.embed import embed as compute
     from stemma.text.readers import read_passages
@@ -79,13 +81,11 @@ def embed(model: ModelArgument,
     if out.is_dir():
         raise UserError(f"{out} is a folder; --out is the .npy file to write.")
     refuse_non_empty(out, overwrite)
-    passages = read_passages(path, documents="line", field=field, encoding=encoding, errors=errors, notice=notice)
+    passages = read_passages(path, documents="line", field=field, encoding=encoding, errors=errors)
     texts = [passage.text for passage in passages if passage.begins]
-    loaded = load(model, choose_device())
-    for found in loaded.notices:
-        notice(found)
+    loaded = open_model(model, choose_device())
     began = time.perf_counter()
-    vectors = compute(loaded, texts, pooling, normalize, notice)
+    vectors = compute(loaded, texts, pooling, normalize)
     seconds = time.perf_counter() - began
     content = io.BytesIO()
     np.save(content, vectors)

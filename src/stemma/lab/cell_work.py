@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -21,6 +20,7 @@ from stemma.lab.intrinsic import held_out_score
 from stemma.lab.lab_tasks import finetune_on, task_scores
 from stemma.lab.shared_text import SharedText
 from stemma.lineage import Recipe
+from stemma.notes import each_once
 from stemma.schema.layers import flatten, spell
 from stemma.tasks.finetune import resume as resume_task
 from stemma.training.budget import Budget
@@ -30,7 +30,6 @@ from stemma.training.pretrain import resume
 from stemma.training.run import MODEL, Plan, create_run, read_run
 from stemma.training.source import adopt_tokenizer
 
-Notice = Callable[[str], None]
 LOOKS = 8  # at held-out text while a model learns: enough for a curve, few enough to cost little
 CHECKPOINTS = "checkpoints"
 
@@ -38,15 +37,9 @@ CHECKPOINTS = "checkpoints"
 class Work:
     """Everything that the cells of one experiment share."""
 
-    def __init__(self, experiment: Experiment, shared: SharedText, costs: Costs, show: bool, notice: Notice):
+    def __init__(self, experiment: Experiment, shared: SharedText, costs: Costs, show: bool):
         self.experiment, self.shared, self.costs, self.show = experiment, shared, costs, show
-        self._notice, self._told = notice, set[str]()
-
-    def notice(self, text: str) -> None:
-        """Cells are much alike: what was told of one is not told again."""
-        if text not in self._told:
-            self._told.add(text)
-            self._notice(text)
+        self.told = set[str]()  # cells are much alike: what was said of one is not said again
 
     def carry_out(self, cell: Cell, began: float | None = None) -> None:
         """From wherever the cell stands to its end; a training that breaks down is noted, with the reason. It is worked
@@ -66,7 +59,8 @@ class Work:
 
     def train(self, cell: Cell) -> dict[str, Any]:
         def go_on(run: Path) -> dict[str, Any]:
-            return resume(run, show=self.show, notice=self.notice)
+            with each_once(self.told):
+                return resume(run, show=self.show)
 
         def begin(run: Path) -> dict[str, Any]:
             create_run(run, *self.planned(cell), overwrite=True)
@@ -114,9 +108,10 @@ class Work:
 
         def begin(run: Path) -> dict[str, Any]:
             return finetune_on(task, cell.run, run, epochs=task.epochs, seed=cell.seed, changes=own_finetuning(cell),
-                               show=self.show, notice=self.notice)
+                               show=self.show)
 
-        result = carried_out(run, begin, partial(resume_task, show=self.show, notice=self.notice))
+        with each_once(self.told):
+            result = carried_out(run, begin, partial(resume_task, show=self.show))
         found = {"task": task.name, "scores": stored_scores(task_scores(run, result)),
                  "span": [began, time.time()]}
         shutil.rmtree(run, ignore_errors=True)  # first: whoever is killed in between learns again and leaves nothing

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import logging
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -12,12 +13,13 @@ from stemma.errors import UserError
 from stemma.exchange.model import Model
 from stemma.progress import stage
 
+logger = logging.getLogger(__name__)
+
 POOLINGS = ("mean", "start")
 BATCH_TOKENS = 8192
 
 
-def embed(model: Model, texts: Sequence[str], pooling: str = "mean", normalize: bool = False,
-          notice: Callable[[str], None] = lambda text: None) -> np.ndarray:
+def embed(model: Model, texts: Sequence[str], pooling: str = "mean", normalize: bool = False) -> np.ndarray:
     """(texts, width) float32. Texts of similar length are computed together, so hardly anything is padding."""
     if pooling not in POOLINGS:
         raise UserError(f'--pooling is "{pooling}"; choose {" or ".join(POOLINGS)}.')
@@ -29,8 +31,9 @@ def embed(model: Model, texts: Sequence[str], pooling: str = "mean", normalize: 
     encodings = layout.encode_batch(list(texts))
     too_long = sum(bool(encoding.overflowing) for encoding in encodings)
     if too_long:
-        notice(f"{too_long} of {len(texts)} texts are longer than the {limit} tokens of the model's longest text, and "
-               "were cut there.")
+        logger.warning(
+            f"{too_long} of {len(texts)} texts are longer than the {limit} tokens of the model's longest text, and "
+            "were cut there.")
     order = sorted(range(len(texts)), key=lambda i: len(encodings[i].ids))
     vectors = np.zeros((len(texts), model.recipe.settings.network.width), dtype=np.float32)
     start = 0

@@ -26,6 +26,7 @@ from stemma.files import NoSpace, folder_atomically, write_atomically
 from stemma.json_files import damage
 from stemma.lab.quickstart import harvest, probe, speed
 from stemma.lineage import recipe, roles_needed
+from stemma.notes import silenced
 from stemma.progress import stage
 from stemma.stored import list_finished, read_object, store_object, verify
 from stemma.text.tokenizer import Tokenizer
@@ -69,8 +70,7 @@ class Wishes:
 @takes_device
 def quickstart(out: str | Path = "quickstart", *, minutes: float | None = None, seed: int = 0, seeds: int = 3,
                labels: int = 400, tests: int = 1000, overwrite: bool = False, device: str | None = None,
-               show: bool = False, say: Callable[[str], None] = lambda text: None,
-               notice: Callable[[str], None] = lambda text: None) -> dict[str, Any]:
+               show: bool = False, say: Callable[[str], None] = lambda text: None) -> dict[str, Any]:
     """Run what is not yet done of the story and return its numbers; `say` hears the beginning of each stage.
 
     Without `minutes` a slow machine pre-trains for longer than the usual.
@@ -86,13 +86,13 @@ def quickstart(out: str | Path = "quickstart", *, minutes: float | None = None, 
         with stages.run("corpus") as due:
             if due:
                 say("learning a vocabulary and building the corpus")
-                stages.note("corpus", _build_corpus(folder, notice))
+                stages.note("corpus", _build_corpus(folder))
         with stages.run("pretrain") as due:
             if due:
                 changed = f" with {counted(len(CHANGES), 'change')}" if CHANGES else ""
                 usual = speed.MINUTES if minutes is None else minutes
                 say(f"pre-training {RECIPE}{changed} for {counted(usual, 'minute')}")
-                stages.note("pretrain", _pretrain(folder, stages, show, say, notice))
+                stages.note("pretrain", _pretrain(folder, stages, show, say))
         with stages.run("worth") as due:
             if due:
                 say("measuring what it was worth on held-out text")
@@ -199,21 +199,20 @@ def _write_text(folder: Path, seed: int) -> dict[str, Any]:
             "held_out_documents": len(held_out), "held_out_words": sum(page.words for page in held_out)}
 
 
-def _build_corpus(folder: Path, notice: Callable[[str], None]) -> dict[str, Any]:
+def _build_corpus(folder: Path) -> dict[str, Any]:
     chosen = recipe(RECIPE, CHANGES)
     settings = chosen.settings.tokenizer
     tokenizer = train_tokenizer(_lines(folder / TRAIN), settings.kind, settings.vocab_size,
                                 lowercase=settings.lowercase, roles=roles_needed(chosen),
-                                cjk_spacing=settings.cjk_spacing, notice=notice)
+                                cjk_spacing=settings.cjk_spacing)
     with folder_atomically(folder / TOKENIZER, overwrite=True) as place:
         tokenizer.save(place)
-    built = build_corpus([folder / TRAIN], tokenizer, folder / CORPUS, sentences="line", overwrite=True, notice=notice)
+    built = build_corpus([folder / TRAIN], tokenizer, folder / CORPUS, sentences="line", overwrite=True)
     return {"vocabulary": tokenizer.vocab_size, "tokens": built["tokens"], "sentences": built["sentences"],
             "unknown_rate": built["unknown_rate"]}
 
 
-def _pretrain(folder: Path, stages: Stages, show: bool, say: Callable[[str], None],
-              notice: Callable[[str], None]) -> dict[str, Any]:
+def _pretrain(folder: Path, stages: Stages, show: bool, say: Callable[[str], None]) -> dict[str, Any]:
     run, wishes = folder / RUN, stages.wishes
 
     def found(told: dict[str, Any]) -> None:
@@ -224,13 +223,13 @@ def _pretrain(folder: Path, stages: Stages, show: bool, say: Callable[[str], Non
 
     work = None if "speed" in stages.found else partial(speed.train_and_look, asked=wishes.minutes, note=found)
     if (run / PLAN).is_file():
-        return resume(run, show=show, notice=notice, work=work)
+        return resume(run, show=show, work=work)
     minutes = stages.found["speed"]["minutes"] if work is None else wishes.minutes or speed.MINUTES
     corpus = Corpus.open(folder / CORPUS)
     plan = Plan(str(corpus.path.resolve()), [], Budget("minutes", minutes), wishes.seed,
                 fingerprint=corpus.fingerprint, split_first=True)
     create_run(run, adopt_tokenizer(recipe(RECIPE, CHANGES), corpus), plan, overwrite=False)
-    return begin(run, show, notice, work=work)
+    return begin(run, show, work=work)
 
 
 def _measure(folder: Path, wishes: Wishes, say: Callable[[str], None]) -> dict[str, Any]:
@@ -241,7 +240,8 @@ def _measure(folder: Path, wishes: Wishes, say: Callable[[str], None]) -> dict[s
     model, corpus = load(folder / RUN, choose_device()), Corpus.open(folder / CORPUS)
     held_out = [line for line in _lines(folder / HELD_OUT) if line]
     with folder_atomically(folder / "held-out", overwrite=True) as place:
-        build_corpus([folder / HELD_OUT], Tokenizer.load(folder / TOKENIZER), place / "corpus", sentences="line")
+        with silenced():
+            build_corpus([folder / HELD_OUT], Tokenizer.load(folder / TOKENIZER), place / "corpus", sentences="line")
         hidden = measure.hide(Corpus.open(place / "corpus"), model.recipe, wishes.seed)
     masked = measure.guess_by_counting(corpus, hidden) | {"model": measure.guess_by_reading(model, hidden)}
     counts = probe.count_words(_lines(folder / TRAIN))
