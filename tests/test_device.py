@@ -70,6 +70,7 @@ def test_the_run_says_where_it_computed(tmp_path, corpus_folder, capsys):
 def test_a_run_goes_on_where_it_was_unless_it_is_told_otherwise(tmp_path, corpus_folder, monkeypatch, caplog):
     run = tmp_path / "run"
     stemma.pretrain(stemma.recipe("bert@tiny", SMALL), str(corpus_folder), run, steps=1, device="cpu")
+    caplog.clear()
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     assert device_of(run) == torch.device("cpu") and caplog.messages == []  # `auto` would be cuda by now

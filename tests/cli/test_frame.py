@@ -87,6 +87,16 @@ def test_version_and_help(capsys):
     assert "Example: stemma diff" in capsys.readouterr().out
 
 
+def test_verbs_that_belong_together_stand_together(capsys):
+    assert main(["--help"]) == 0
+    parts = re.split(r"^(\w+):\n", capsys.readouterr().out, flags=re.M)[1:]
+    listed = {title: re.findall(r"^  (\w+) ", part, flags=re.M) for title, part in zip(*[iter(parts)] * 2, strict=True)}
+    del listed["Options"]
+    assert list(listed) == ["Text", "Train", "Use", "Tasks", "Lab"]
+    assert {"clean", "corpus"} <= set(listed["Text"]) and {"finetune", "evaluate"} <= set(listed["Tasks"])
+    assert sorted(sum(listed.values(), [])) == sorted(typer.main.get_command(app).commands)
+
+
 def test_help_answers_at_once():
     def seconds() -> float:
         before = os.times()  # of the processor: how busy the machine is does not matter

@@ -9,7 +9,7 @@ import typer
 
 from stemma.cli.common import TRAIN
 from stemma.cli.completion import recipe_names
-from stemma.cli.output import DebugOption, JsonOption, columns, console, emit, shown
+from stemma.cli.output import JsonOption, columns, console, emit, shown
 
 RecipeArgument = Annotated[str, typer.Argument(metavar="RECIPE", autocompletion=recipe_names,
                                                  help="name, name@size, or the path of a .toml file")]
@@ -25,7 +25,7 @@ def register(app: typer.Typer) -> None:
 def tree(html: Annotated[Path | None, typer.Option("--html", metavar="FILE", help="Write a web page instead, where "
                                                    "each recipe unfolds to what it changed.")] = None,
          overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the file of --html.")] = False,
-         json: JsonOption = False, debug: DebugOption = False) -> None:
+         json: JsonOption = False) -> None:
     """All recipes, each under the one it changes.
 
     Example: stemma tree --html family.html
@@ -64,8 +64,7 @@ def tree(html: Annotated[Path | None, typer.Option("--html", metavar="FILE", hel
     emit({"recipes": [info.plain() for info in family], **({"html": str(html)} if html else {})}, json, human)
 
 
-def show(recipe: RecipeArgument, changes: ChangesArgument = None, json: JsonOption = False,
-         debug: DebugOption = False) -> None:
+def show(recipe: RecipeArgument, changes: ChangesArgument = None, json: JsonOption = False) -> None:
     """A recipe in full: each value, and the ancestor that set it.
 
     Example: stemma show bert@tiny network.layers=4
@@ -99,7 +98,7 @@ def show(recipe: RecipeArgument, changes: ChangesArgument = None, json: JsonOpti
 
 def diff(a: Annotated[str, typer.Argument(metavar="A", autocompletion=recipe_names, help="a recipe")],
          b: Annotated[str, typer.Argument(metavar="B", autocompletion=recipe_names, help="another")],
-         json: JsonOption = False, debug: DebugOption = False) -> None:
+         json: JsonOption = False) -> None:
     """What changes from one recipe to another.
 
     Example: stemma diff transformer bert

@@ -8,9 +8,9 @@ from typing import Annotated
 
 import typer
 
-from stemma.cli.common import USE
-from stemma.cli.output import DebugOption, DeviceOption, JsonOption, console, emit
-from stemma.cli.train import EncodingOption, ErrorsOption, FieldOption, OverwriteOption
+from stemma.cli.common import USE, computes
+from stemma.cli.options import Encoded, FieldOption, OverwriteOption
+from stemma.cli.output import JsonOption, console, emit
 from stemma.errors import counted
 
 logger = logging.getLogger(__name__)
@@ -23,10 +23,10 @@ def register(app: typer.Typer) -> None:
     app.command(rich_help_panel=USE)(embed)
 
 
+@computes
 def fill(model: ModelArgument, text: Annotated[str, typer.Argument(metavar="TEXT", help="Text with [MASK] in it.")],
-         top: Annotated[int, typer.Option(help="How many guesses to show.")] = 5, device: DeviceOption = None,
-         json: JsonOption = False,
-         debug: DebugOption = False) -> None:
+         top: Annotated[int, typer.Option(help="How many guesses to show.")] = 5,
+         json: JsonOption = False) -> None:
     """Guess the masked words of a text.
 
     Example: stemma fill run "the [MASK] of the list"
@@ -54,14 +54,15 @@ def fill(model: ModelArgument, text: Annotated[str, typer.Argument(metavar="TEXT
     emit({"model": model, "text": text, "predictions": predictions}, json, human)
 
 
+@computes
 def embed(model: ModelArgument,
           path: Annotated[list[str], typer.Argument(metavar="PATH", help="Text, one a line; blank lines are skipped.")],
-          out: Annotated[Path, typer.Option(show_default=False, help="The .npy file to write.")],
+          out: Annotated[Path, typer.Option(show_default=False, help="The .npy file to write.")], encoded: Encoded,
           pooling: Annotated[str, typer.Option(help="mean (over the tokens) or start (the first place).")] = "mean",
           normalize: Annotated[bool, typer.Option("--normalize", help="Scale every vector to length 1.")] = False,
-          field: FieldOption = "text", encoding: EncodingOption = "utf-8", errors: ErrorsOption = "strict",
-          overwrite: OverwriteOption = False, device: DeviceOption = None,
-          json: JsonOption = False, debug: DebugOption = False) -> None:
+          field: FieldOption = "text",
+          overwrite: OverwriteOption = False,
+          json: JsonOption = False) -> None:
     """One vector for each line of text, as a numpy file.
 
     Example: stemma embed run sentences.txt --out vectors.npy
@@ -81,7 +82,7 @@ def embed(model: ModelArgument,
     if out.is_dir():
         raise UserError(f"{out} is a folder; --out is the .npy file to write.")
     refuse_non_empty(out, overwrite)
-    passages = read_passages(path, documents="line", field=field, encoding=encoding, errors=errors)
+    passages = read_passages(path, documents="line", field=field, **encoded.options())
     texts = [passage.text for passage in passages if passage.begins]
     loaded = open_model(model, choose_device())
     began = time.perf_counter()
