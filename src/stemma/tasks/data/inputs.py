@@ -16,6 +16,7 @@ from typing import Any
 
 from stemma.errors import UserError, counted
 from stemma.json_files import parse
+from stemma.notes import silenced
 from stemma.tasks.data.datasets import read_examples
 from stemma.tasks.data.reading import Reading
 from stemma.tasks.kinds import Asked, HeadTask, head_task
@@ -162,7 +163,8 @@ class _Rows:
                   if column.casefold() in self.kind.answer_columns and column not in asked_for}
         table = Table(self.name, [column for column in columns if column not in passed],
                       [{key: value for key, value in row.items() if key not in passed} for row in rows], lines, headed)
-        examples = self.kind.read_rows(self.name, self.columns, _Chunk(rows=table))
+        with silenced():  # that rows to be answered have no label is as it should be
+            examples = self.kind.read_rows(self.name, self.columns, _Chunk(rows=table))
         made = [self.kind.asked(example, line=line) for example, line in zip(examples, lines, strict=True)]
         if self.kind.numbers_rows and "id" not in columns:  # numbers of our own within a chunk say nothing
             for one in made:
