@@ -147,7 +147,7 @@ def our_loop(contest: Contest, run: Path, steps: int, seed: int) -> tuple[Any, A
     model = Model(wanted, contest.model.tokenizer, network, cards=cards)
     run.mkdir(parents=True)
     supply = Lessons(model, [contest.lesson], seed, contest.card.longest)
-    return Loop(run, wanted, supply, network, budget, seed, lambda text: None), model
+    return Loop(run, wanted, supply, network, budget, seed), model
 
 
 def learn_ours(contest: Contest, folder: Path, seed: int) -> dict[str, Any]:

@@ -50,7 +50,7 @@ def make_loop(folder: Path, name: str, rows: int, length: int, changes: list[str
     network = build_network(chosen, corpus.tokenizer.vocab_size)
     (folder / name).mkdir()
     return Loop(folder / name, chosen, Supply(chosen, corpus, build_objectives(chosen), 0), network,
-                Budget("steps", 100_000), 0, print)
+                Budget("steps", 100_000), 0)
 
 
 class Peer:

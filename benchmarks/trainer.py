@@ -72,7 +72,7 @@ def ours(contest: Contest, folder: Path, steps: int, threads: int) -> None:
     run = folder / "run"
     run.mkdir()
     supply = Supply(chosen, corpus, build_objectives(chosen), 0)
-    loop = Loop(run, chosen, supply, network, Budget("steps", 100_000), 0, print)
+    loop = Loop(run, chosen, supply, network, Budget("steps", 100_000), 0)
     serve_loop(loop, steps)
     os._exit(0)
 

@@ -85,7 +85,7 @@ def ours(options: argparse.Namespace) -> None:
     network = build_network(chosen, corpus.tokenizer.vocab_size)
     (options.folder / "run").mkdir()
     supply = Supply(chosen, corpus, build_objectives(chosen), 0)
-    loop = Loop(options.folder / "run", chosen, supply, network, Budget("steps", 10_000_000), 0, print)
+    loop = Loop(options.folder / "run", chosen, supply, network, Budget("steps", 10_000_000), 0)
     with Progress("", "", enabled=False) as progress:
         for line in sys.stdin:
             if line.strip() == "stop":

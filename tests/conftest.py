@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import fcntl
+import logging
 import os
 import pickle
 import random
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -22,6 +24,8 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # started in the backgrou
 if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:  # nohup make test
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
 os.fsync = lambda handle: None  # only a power cut needs it; with it, tests wait for the disk as long as they compute
+
+logging.getLogger("stemma").setLevel(logging.INFO)  # for caplog; whoever is silent by default is tested for it
 
 SEED = int(os.environ.get("STEMMA_TEST_SEED", "0"))  # of weights and training wherever a test asserts learning
 
@@ -63,6 +67,22 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         del rest[:missing]
         begun += len(stretch)
     items[:] = [item for stretch in stretches for item in stretch]
+
+
+@contextmanager
+def heard() -> Iterator[list[str]]:
+    """What stemma's loggers say inside, for fixtures that outlive a test; a test has caplog."""
+    class Kept(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            said.append(record.getMessage())
+
+    said: list[str] = []
+    logger, kept = logging.getLogger("stemma"), Kept()
+    logger.addHandler(kept)
+    try:
+        yield said
+    finally:
+        logger.removeHandler(kept)
 
 
 SUBJECTS = ["the old clerk", "a young reader", "our neighbour", "the printer", "every scribe", "the librarian"]

@@ -67,19 +67,20 @@ def test_the_run_says_where_it_computed(tmp_path, corpus_folder, capsys):
     assert model.device == torch.device("cpu")
 
 
-def test_a_run_goes_on_where_it_was_unless_it_is_told_otherwise(tmp_path, corpus_folder, monkeypatch):
-    run, said = tmp_path / "run", []
+def test_a_run_goes_on_where_it_was_unless_it_is_told_otherwise(tmp_path, corpus_folder, monkeypatch, caplog):
+    run = tmp_path / "run"
     stemma.pretrain(stemma.recipe("bert@tiny", SMALL), str(corpus_folder), run, steps=1, device="cpu")
+    caplog.clear()
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-    assert device_of(run, said.append) == torch.device("cpu") and said == []  # `auto` would be cuda by now
+    assert device_of(run) == torch.device("cpu") and caplog.messages == []  # `auto` would be cuda by now
     with device_asked("cuda"):
-        assert device_of(run, said.append) == torch.device("cuda")
-    assert read_plan(run).device == "cuda" and len(said) == 1
-    assert "computed on cpu before and goes on on cuda" in said[0]
+        assert device_of(run) == torch.device("cuda")
+    assert read_plan(run).device == "cuda" and len(caplog.messages) == 1
+    assert "computed on cpu before and goes on on cuda" in caplog.messages[0]
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(stemma.UserError, match="there is no CUDA device here for --device cuda"):
-        device_of(run, said.append)
+        device_of(run)
 
 
 def test_runs_of_earlier_versions_take_what_there_is(tmp_path, corpus_folder):

@@ -31,7 +31,7 @@ def test_a_budget(unit, amount, said):
 
 
 def test_a_run_of_one_step(capsys, monkeypatch, tmp_path):
-    monkeypatch.setattr("stemma.lab.report.run_report.try_report", lambda run, notice: None)
+    monkeypatch.setattr("stemma.lab.report.run_report.try_report", lambda run: None)
     monkeypatch.setattr("stemma.cli.train._use", lambda run: "predict run FILE")
     finish({"recipe": "bert@tiny", "steps": 1, "tokens": 1, "seconds": 1.0, "tokens_per_second": 1.0, "run": "run",
             "metrics": {"dev": {"accuracy": 1.0, "examples": 1}}}, tmp_path, False)

@@ -10,7 +10,7 @@ threads may use one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from stemma.generation.score import Continuation
     from stemma.generation.translate import Translation
 
-Notice = Callable[[str], None]
 Rows = str | Mapping[str, Any] | Sequence[str | Mapping[str, Any]] | Path
 
 
@@ -88,7 +87,7 @@ class Model(_model.Model):
 def load(where: str | Path, device: str | None = None) -> Model:
     """A model from a run folder, its model/, a Hugging Face folder, or (with the extra `hub`) a hub id; in eval mode
     and fp32. `device`: cpu, cuda, cuda:N, mps, or auto (the default): CUDA if there is any."""
-    return _with_methods(_load.load(where, choose_device(device)))
+    return _with_methods(_load.open_model(where, choose_device(device)))
 
 
 def build(name: str | Recipe, vocab_size: int | None = None, changes: Sequence[str] = (),
@@ -124,20 +123,20 @@ def predict(model: _model.Model | str | Path, rows: Rows, task: str | None = Non
 
 
 def embed(model: _model.Model | str | Path, texts: Sequence[str], pooling: str = "mean", normalize: bool = False,
-          notice: Notice = lambda text: None, inputs: Mapping[str, Sequence[Any]] | None = None) -> np.ndarray:
+          inputs: Mapping[str, Sequence[Any]] | None = None) -> np.ndarray:
     """One vector for each text, as `stemma embed` writes them: (texts, width).
 
         stemma.embed("run", ["a sentence", "another"]).shape
     """
     from stemma.tasks.embed import embed
 
-    return embed(opened(model), texts, pooling, normalize, notice, inputs)
+    return embed(opened(model), texts, pooling, normalize, inputs)
 
 
 def perplexity(model: _model.Model | str | Path, paths: str | Path | Sequence[str], *, length: int | None = None,
                stride: int | None = None, memory: int | None = None, by_document: bool = False,
-               documents: str = "blank", field: str = "text", encoding: str = "utf-8", errors: str = "strict",
-               notice: Notice = lambda text: None) -> dict[str, Any]:
+               documents: str = "blank", field: str = "text", encoding: str = "utf-8",
+               errors: str = "strict") -> dict[str, Any]:
     """How well a language model predicts files of text: what `stemma perplexity --json` prints.
 
         stemma.perplexity("run", "held-out.txt", stride=64)["bits_per_byte"]
@@ -145,14 +144,13 @@ def perplexity(model: _model.Model | str | Path, paths: str | Path | Sequence[st
     from stemma.tasks.perplexity import perplexity
     from stemma.text.readers import read_passages
 
-    passages = read_passages(_paths(paths), documents=documents, field=field, encoding=encoding, errors=errors,
-                             notice=notice)
-    return perplexity(opened(model), passages, length, stride, memory, by_document, notice)
+    passages = read_passages(_paths(paths), documents=documents, field=field, encoding=encoding, errors=errors)
+    return perplexity(opened(model), passages, length, stride, memory, by_document)
 
 
 def evaluate(model: _model.Model | str | Path, data: str | Path, *, task: str | None = None, form: str | None = None,
              columns: Mapping[str, str] | None = None, metrics: Sequence[str] = (), encoding: str = "utf-8",
-             errors: str = "strict", notice: Notice = lambda text: None) -> dict[str, Any]:
+             errors: str = "strict") -> dict[str, Any]:
     """How good a fine-tuned model is on a file with gold answers: what `stemma evaluate --json` prints, and under
     "predictions" each example with what the model said of it.
 
@@ -162,7 +160,7 @@ def evaluate(model: _model.Model | str | Path, data: str | Path, *, task: str | 
     from stemma.tasks.evaluating import evaluate as judge
 
     asked = opened(model)
-    found, rows = judge(asked, asked.card(task), Data(data, form, columns, encoding, errors), metrics, notice)
+    found, rows = judge(asked, asked.card(task), Data(data, form, columns, encoding, errors), metrics)
     return {**found, "predictions": rows}
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import re
 import subprocess
@@ -15,7 +16,7 @@ from commands import process
 
 from stemma import lineage
 from stemma.cli import app, main
-from stemma.cli.output import columns, emit, notice, shown
+from stemma.cli.output import columns, emit, notes_printed, shown
 from stemma.errors import Interrupted
 
 
@@ -86,6 +87,16 @@ def test_version_and_help(capsys):
     assert "Example: stemma diff" in capsys.readouterr().out
 
 
+def test_verbs_that_belong_together_stand_together(capsys):
+    assert main(["--help"]) == 0
+    parts = re.split(r"^(\w+):\n", capsys.readouterr().out, flags=re.M)[1:]
+    listed = {title: re.findall(r"^  (\w+) ", part, flags=re.M) for title, part in zip(*[iter(parts)] * 2, strict=True)}
+    del listed["Options"]
+    assert list(listed) == ["Text", "Train", "Use", "Tasks", "Lab"]
+    assert {"clean", "corpus"} <= set(listed["Text"]) and {"finetune", "evaluate"} <= set(listed["Tasks"])
+    assert sorted(sum(listed.values(), [])) == sorted(typer.main.get_command(app).commands)
+
+
 def test_help_answers_at_once():
     def seconds() -> float:
         before = os.times()  # of the processor: how busy the machine is does not matter
@@ -115,8 +126,18 @@ def test_emit_for_people(capsys):
     assert capsys.readouterr().out == "steps  1,200\nloss   0.25\n"
     emit({"steps": 1}, as_json=False, human=lambda: print("done"))
     assert capsys.readouterr().out == "done\n"
-    notice("the text has fewer pieces")
-    assert capsys.readouterr().err == "note: the text has fewer pieces\n"
+
+
+def test_what_the_package_logs_is_a_line_on_stderr(capsys):
+    logger, root = logging.getLogger("stemma.text.train"), logging.getLogger("stemma")
+    before = list(root.handlers), root.level, root.propagate
+    with notes_printed():
+        logger.warning("the text has fewer pieces: 100% \x1b[31m of %d")
+        logger.info("training")
+        logger.debug("nobody asked")
+    captured = capsys.readouterr()
+    assert captured.err == "note: the text has fewer pieces: 100% \\u001b[31m of %d\nnote: training\n"
+    assert captured.out == "" and (root.handlers, root.level, root.propagate) == before
 
 
 def test_values_as_people_read_them():

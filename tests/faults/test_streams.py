@@ -66,13 +66,15 @@ def test_without_a_place_for_errors_the_code_says_it(tmp_path, command, code):
 
 def inside(lines: str, streams: str, folder: Path) -> subprocess.CompletedProcess[str]:
     """What a verb would do that was started with such streams."""
-    script = f"from stemma.cli import output, streams\nimport os\nwith streams.prepared_streams():\n    {lines}"
+    script = "from stemma.cli import output, streams\nimport logging, os\n" \
+             f"with streams.prepared_streams():\n    {lines}"
     return subprocess.run(["bash", "-c", f'exec "$0" -c "$1" {streams}', sys.executable, script], capture_output=True,
                           text=True, cwd=folder, check=False)
 
 
 def test_a_note_that_nobody_can_take_is_no_reason_to_end(tmp_path):
-    told = inside("output.notice('worth knowing'); print('done')", "2> /dev/full", tmp_path)
+    told = inside("output.Notes().emit(logging.makeLogRecord({'msg': 'worth knowing'})); print('done')", "2> /dev/full",
+                  tmp_path)
     assert (told.returncode, told.stdout) == (0, "done\n")
 
 

@@ -38,9 +38,9 @@ def test_lines_come_back_in_their_order_whatever_the_batch(model):
 def test_lines_of_like_length_go_together(model):
     lines = sentences(2, 19, 3, 18, 1, 2, 3, 9)
     rows = [words().encode(line, special=False).ids for line in lines]
-    batches = list(Job(model, rows, Options(greedy=True, places=40), print).batches())
+    batches = list(Job(model, rows, Options(greedy=True, places=40)).batches())
     assert [[len(rows[row.prompt]) for row in batch] for batch in batches] == [[19, 18], [9, 3, 3, 2], [2, 1]]
-    searched = Job(model, rows, Options(beams=4, places=40), print).batches()
+    searched = Job(model, rows, Options(beams=4, places=40)).batches()
     assert [len(batch) for batch in searched] == [1, 1, 1, 2, 3]
 
 
@@ -69,27 +69,25 @@ def test_greedy_is_one_beam(model):
     assert translate(model, lines, greedy=True)[0].tokens == generate(model, lines[0], greedy=True, tokens=53)[0].tokens
 
 
-def test_empty_lines_stay_empty(model):
-    said: list[str] = []
+def test_empty_lines_stay_empty(model, caplog):
     (first, second) = sentences(3, 4)
-    found = translate(model, [first, "", "  ", second], notice=said.append)
+    found = translate(model, [first, "", "  ", second])
     assert [one.text for one in found[1:3]] == ["", ""] and found[1].tokens == ()
     assert_close([found[0], found[3]], translate(model, [first, second]))
-    assert said == ["2 lines (line 2, line 3) are empty, and so are their translations."]
+    assert caplog.messages == ["2 lines (line 2, line 3) are empty, and so are their translations."]
     assert [one.text for one in translate(model, ["", " "])] == ["", ""] and translate(model, []) == []
 
 
-def test_lines_that_are_too_long(model):
+def test_lines_that_are_too_long(model, caplog):
     lines = sentences(3, 50, 45, 39)
     with pytest.raises(UserError, match="2 sources are too long: transformer@tiny reads at most 39 tokens") as error:
         translate(model, lines, where=["a.en, line 1", "a.en, line 2", "b.en, line 1", "b.en, line 2"])
     assert error.value.problems == [("a.en, line 2", "50 tokens"), ("b.en, line 1", "45 tokens")]
     with pytest.raises(UserError, match="line 1 is 50 tokens long and transformer@tiny reads at most 39"):
         translate(model, lines[1])
-    said: list[str] = []
     other = source_model("transformer", 2)
-    found = translate(other, lines, crop=True, notice=said.append)
-    assert said == ["2 lines (line 2, line 3) were cut off after 39 tokens."]
+    found = translate(other, lines, crop=True)
+    assert caplog.messages == ["2 lines (line 2, line 3) were cut off after 39 tokens."]
     first, last = (translate(other, " ".join(lines[1].split()[part]))[0] for part in (slice(39), slice(-39, None)))
     assert found[1].tokens == first.tokens and abs(found[1].log_probability - last.log_probability) > 1e-3
     assert found[1].log_probability == pytest.approx(first.log_probability, abs=1e-4)
@@ -101,10 +99,10 @@ def test_a_prefix_stands_before_every_line(model):
     assert translate(model, line, prefix="ba da ")[0].source == line
 
 
-def test_unknown_characters_are_told_once(model):
-    said: list[str] = []
-    translate(model, ["ba zz", "da", "qq"], notice=said.append)
-    assert said == ["the vocabulary lacks some characters of 2 lines (line 1, line 3); the model reads [UNK] there."]
+def test_unknown_characters_are_told_once(model, caplog):
+    translate(model, ["ba zz", "da", "qq"])
+    assert caplog.messages == ["the vocabulary lacks some characters of 2 lines (line 1, line 3); the model reads "
+                               "[UNK] there."]
 
 
 def tables(apart: bool) -> Directions:

@@ -76,13 +76,12 @@ def test_the_budget_is_the_same_for_all(tmp_path, text, unit, amount, key, withi
         assert max(costs(found, "tokens")) > 1.2 * min(costs(found, "tokens"))  # equal in one measure, not in all
 
 
-def test_a_recipe_and_a_seed_more_use_what_is_there(tmp_path, text):
-    told: list[str] = []
+def test_a_recipe_and_a_seed_more_use_what_is_there(tmp_path, text, caplog):
     allowance = Allowance("tokens", 6000)
     first = work.run_experiment(experiment(text, ["bert@tiny", "gpt2@tiny"], allowance), tmp_path / "lab")
     second = work.run_experiment(experiment(text, ["bert@tiny", "gpt2@tiny", "electra@tiny"], allowance, 3),
-                                 tmp_path / "lab", notice=told.append)
-    assert "4 of 9 cells are there already." in told
+                                 tmp_path / "lab")
+    assert "4 of 9 cells are there already." in caplog.messages
     before = {(cell["variant"], cell["seed"]): cell for cell in first["cells"]}
     after = {(cell["variant"], cell["seed"]): cell for cell in second["cells"]}
     assert len(after) == 9 and all(after[key] == cell for key, cell in before.items())
@@ -256,18 +255,17 @@ def test_two_processes_share_the_cells(tmp_path, text, killed):
     assert len(taken) == 16 and "cell " in helped  # each cell once, some of them by the other process
 
 
-def test_what_breaks_down_is_noted_and_not_tried_again(tmp_path, text):
+def test_what_breaks_down_is_noted_and_not_tried_again(tmp_path, text, caplog):
     allowance = Allowance("tokens", 6000)
-    told: list[str] = []
     asked = experiment(text, ["bert@tiny", "gpt2@tiny"], allowance, 1)
     broken = Variant("broken", recipe("bert@tiny", [*SMALL, "training.learning_rate=1e30", "training.warmup_steps=0"]))
     asked = Experiment(**{**vars(asked), "variants": (*asked.variants, broken)})
-    found = work.run_experiment(asked, tmp_path / "lab", notice=told.append)
+    found = work.run_experiment(asked, tmp_path / "lab")
     cell = found["cells"][-1]
     assert cell["state"] == "failed" and "loss" in cell["why"] and found["cells"][0]["state"] == "done"
-    told.clear()
-    work.resume_lab(tmp_path / "lab", notice=told.append)
-    assert not any(line.startswith("cell ") for line in told)
+    caplog.clear()
+    work.resume_lab(tmp_path / "lab")
+    assert not any(line.startswith("cell ") for line in caplog.messages)
 
 
 @pytest.mark.slow

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+from conftest import heard
 from making import corpus_of
 from talking import dialogues, mixed_corpus
 
@@ -29,8 +30,8 @@ def chinese(tmp_path, monkeypatch):
 
     def build(documents=tuple(texts)):
         train_tokenizer(iter(texts), "wordpiece", 200, lowercase=True).save(tmp_path / "tok")
-        told: list[str] = []
-        return corpus_of(tmp_path, [list(documents)] * 4, tmp_path / "tok", notice=told.append), told
+        with heard() as told:
+            return corpus_of(tmp_path, [list(documents)] * 4, tmp_path / "tok"), told
 
     yield build
     words._jieba.cache_clear()

@@ -49,11 +49,10 @@ def test_squad_of_both_versions(write):
     assert overlap(found[:1], found) == 1.0  # one context, one question
 
 
-def test_a_misplaced_answer_is_moved_if_there_is_one_place(write):
-    heard: list[str] = []
-    (one,) = read_examples("qa", write(squad(ask(1, ("clerk", 9)))), notice=heard.append)
+def test_a_misplaced_answer_is_moved_if_there_is_one_place(write, caplog):
+    (one,) = read_examples("qa", write(squad(ask(1, ("clerk", 9)))))
     assert one.answers == (Answer("clerk", 8),)
-    assert one.context[8:8 + len("clerk")] == "clerk" and len(heard) == 1 and "1 answer" in heard[0]
+    assert one.context[8:8 + len("clerk")] == "clerk" and len(caplog.messages) == 1 and "1 answer" in caplog.messages[0]
 
 
 def test_answers_that_are_nowhere_or_anywhere(write):
@@ -78,15 +77,15 @@ def test_cmrc_in_both_of_its_forms(write):
     assert one.answers == (Answer("光荣", 15),)
 
 
-def test_cjrc_as_released(write):
-    heard: list[str] = []
+def test_cjrc_as_released(write, caplog):
     no, yes = {"is_impossible": "false"}, {"is_impossible": "true"}
     content = squad(ask(1, ("clerk", 8), ("old clerk", 4), **no), ask(2, ("YES", -1), **no), ask(3, ("", -1), **yes),
                     ask(4, ("clerk", 8), **yes), ask(5, ("nobody", 3), ("clerk", 8), **no), ask(6, ("nobody", 3), **no))
-    found = read_examples("cjrc", write(content), notice=heard.append)
+    found = read_examples("cjrc", write(content))
     assert [(example.id, len(example.answers), example.impossible) for example in found] == \
            [("q1", 2, False), ("q3", 0, True), ("q4", 1, False), ("q5", 1, False)]
-    assert len(heard) == 2 and "1 question with YES or NO" in heard[0] and "left out 2 answers" in heard[1]
+    first, second = caplog.messages
+    assert "1 question with YES or NO" in first and "left out 2 answers" in second
 
 
 def test_json_lines(write):

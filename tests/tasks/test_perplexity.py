@@ -55,12 +55,12 @@ def test_powers_never_overflow():
     assert math.isnan(power(0.0, 0))
 
 
-def test_the_numbers_by_hand():
+def test_the_numbers_by_hand(caplog):
     model = made()
+    caplog.clear()
     texts = ["the old clerk", "a young reader é", "River"]
-    told: list[str] = []
     seen: list[int] = []
-    found = perplexity(model, passages(*texts), by_document=True, notice=told.append, watch=seen.append)
+    found = perplexity(model, passages(*texts), by_document=True, watch=seen.append)
     each = [by_hand(model, text) for text in texts]
     nats, tokens = (sum(column) for column in zip(*each, strict=True))
     assert found["tokens"] == tokens == sum(seen) and found["documents"] == 3 and found["unscored"] == 0
@@ -69,7 +69,7 @@ def test_the_numbers_by_hand():
     assert found["word_perplexity"] == pytest.approx(math.exp(nats / 8), rel=1e-5)
     assert found["bits_per_byte"] == pytest.approx(nats / math.log(2) / 35, rel=1e-5)
     assert found["bits_per_character"] == pytest.approx(nats / math.log(2) / 34, rel=1e-5)
-    assert found["unknown_rate"] == 0 and found["lossless"] and not told
+    assert found["unknown_rate"] == 0 and found["lossless"] and not caplog.messages
     assert [one["perplexity"] for one in found["by_document"]] == \
            pytest.approx([math.exp(nats / tokens) for nats, tokens in each], rel=1e-5)
     assert [one["begins"] for one in found["by_document"]] == texts
@@ -118,17 +118,19 @@ def test_pieces_of_one_document_are_one_text(monkeypatch):
     ("wordpiece", True, "The old clerk", "knows no capitals"),
     ("wordpiece", False, "the  old clerk", "does not keep all white space"),
 ])
-def test_what_cannot_be_compared_is_told(kind, lowercase, text, said):
-    told: list[str] = []
-    found = perplexity(made(kind, roles=("end", "unknown"), lowercase=lowercase), passages(text), notice=told.append)
-    assert len(told) == 1 and said in told[0] and not found["lossless"]
+def test_what_cannot_be_compared_is_told(kind, lowercase, text, said, caplog):
+    model = made(kind, roles=("end", "unknown"), lowercase=lowercase)
+    caplog.clear()
+    found = perplexity(model, passages(text))
+    assert len(caplog.messages) == 1 and said in caplog.messages[0] and not found["lossless"]
     assert (found["unknown_rate"] > 0) == ("unknown" in said)
 
 
-def test_a_single_word_or_token_is_told():
-    told: list[str] = []
-    perplexity(made(), passages("river"), notice=told.append)
-    assert len(told) == 1 and "single word" in told[0]
+def test_a_single_word_or_token_is_told(caplog):
+    model = made()
+    caplog.clear()
+    perplexity(model, passages("river"))
+    assert len(caplog.messages) == 1 and "single word" in caplog.messages[0]
     with pytest.raises(UserError, match="nothing to predict"):
         perplexity(made(roles=()), passages("the"))
     bare = stemma.build("gpt2@tiny", 300, SMALL)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import SEED
+from conftest import SEED, heard
 from staged import four_stages, write_data, write_plan
 
 import stemma
@@ -25,9 +25,10 @@ def done(tmp_path_factory) -> tuple[Path, dict, list[str]]:
     stages = four_stages()
     stages["domain"] |= {"replay": 0.25, "interpolate": [0.5, 1.0]}
     stages["finetune"] |= {"interpolate": [0.3, 0.9]}
-    told: list[str] = []
     plan = write_plan(folder, stages, ablate=True, seeds=2, seed=SEED)
-    return folder, pipeline(plan, folder / "run", notice=told.append), told
+    with heard() as told:
+        result = pipeline(plan, folder / "run")
+    return folder, result, told
 
 
 @pytest.fixture
@@ -137,39 +138,39 @@ def test_numbers_that_somebody_changed_are_not_taken_over(done, again, file):
         pipeline(again / "run/pipeline.toml", again / "run") if file != "result.json" else resume(again / "run")
 
 
-def test_what_changed_is_made_again_with_all_that_follows_and_can_come_back(done, again):
-    run, plan, told = again / "run", again / "run/pipeline.toml", []
+def test_what_changed_is_made_again_with_all_that_follows_and_can_come_back(done, again, caplog):
+    run, plan = again / "run", again / "run/pipeline.toml"
     before, text = weights(run), plan.read_text()
     plan.write_text(text.replace('texts_of = "finetune"', f'texts_of = "finetune"\nseed     = {SEED + 5}'))
     assert plan.read_text() != text
-    pipeline(plan, run, notice=told.append)
+    pipeline(plan, run)
     after = weights(run)
     changed = {name for name in before if before[name] != after[name]}
     assert all("general" not in name.split("/")[1] and "stages/domain" not in name for name in changed)
     later = ("stages/task", "stages/finetune", f"ablation/finetune/from-task/seed-{SEED + 1}")
     assert {f"{name}/model/model.safetensors" for name in later} | {"model/model.safetensors"} <= changed
-    assert "general is unchanged and is kept." in told and any(text.startswith("task has changed") for text in told)
+    assert "general is unchanged and is kept." in caplog.messages
+    assert any(text.startswith("task has changed") for text in caplog.messages)
     plan.write_text(text)
-    told.clear()
-    pipeline(plan, run, notice=told.append)
+    caplog.clear()
+    pipeline(plan, run)
     assert weights(run) == before
-    assert told[:4] == [f"{name} is unchanged and is kept." for name in ("general", "domain", "task", "finetune")]
+    kept = [f"{name} is unchanged and is kept." for name in ("general", "domain", "task", "finetune")]
+    assert caplog.messages[:4] == kept
 
 
-def test_a_finished_pipeline_says_so(done):
-    told: list[str] = []
-    assert resume(done[0] / "run", notice=told.append) == done[1]
-    assert told == [f"{done[0] / 'run'} is finished; nothing to do."]
+def test_a_finished_pipeline_says_so(done, caplog):
+    assert resume(done[0] / "run") == done[1]
+    assert caplog.messages == [f"{done[0] / 'run'} is finished; nothing to do."]
 
 
-def test_a_model_without_a_head_gets_one_and_that_is_told(done, tmp_path):
+def test_a_model_without_a_head_gets_one_and_that_is_told(done, tmp_path, caplog):
     """A fine-tuned model serves as a checkpoint that has lost its language model's head."""
     write_data(tmp_path)
     stages = {"given": {"model": str(done[0] / "run/stages/finetune")}, "domain": {"corpus": "domain.txt", "steps": 3},
               "finetune": four_stages()["finetune"]}
-    told: list[str] = []
-    result = pipeline(write_plan(tmp_path, stages, general="general.txt"), tmp_path / "run", notice=told.append)
-    assert any("started at random" in text and "heads.vocabulary" in text for text in told)
+    result = pipeline(write_plan(tmp_path, stages, general="general.txt"), tmp_path / "run")
+    assert any("started at random" in text and "heads.vocabulary" in text for text in caplog.messages)
     given, domain, task = result["stages"]
     assert given["general_loss"] is None and domain["forgotten"] is None and task["forgotten"] is not None
     assert domain["own_before"] is None and domain["own_after"] is not None

@@ -138,23 +138,22 @@ def test_how_a_choice_is_labelled(tmp_path, more, label, place):
     assert row.right == place and row.answers == (" x", " y")
 
 
-def test_long_prompts_lose_examples_from_their_front_and_endless_rows_are_left_out(model, rows, tmp_path):
+def test_long_prompts_lose_examples_from_their_front_and_endless_rows_are_left_out(model, rows, tmp_path, caplog):
     shape = template(tmp_path, CLASSIFY)
     length = len(model.tokenizer.encode("Review: the old clerk\nIt was bad\nReview: a letter\nIt was good").ids)
     pool, question = [rows[2], rows[0]], rows[1]
-    told: list[str] = []
-    found, _ = prompt(model, shape, [question], pool, shots=2, length=length, notice=told.append)
+    found, _ = prompt(model, shape, [question], pool, shots=2, length=length)
     second = found["example"].split("\n")[0].removeprefix("Review: ")
     assert found["cut"] == 1 and found["mean_shots"] == 1 and second in ("the old clerk", "the river reads")
-    assert "1 of 1 prompts were too long" in told[0]
+    assert "1 of 1 prompts were too long" in caplog.messages[0]
     whole, _ = prompt(model, shape, [question], pool, shots=2)
     assert whole["example"].endswith(found["example"]) and whole["cut"] == 0
     long = examples_of(shape, table(tmp_path, [{"sentence": "the old clerk " * 50, "label": 0},
                                                {"sentence": "a", "label": 1}], "long.jsonl"))
-    told.clear()
-    found, predictions = prompt(model, shape, long, notice=told.append)
+    caplog.clear()
+    found, predictions = prompt(model, shape, long)
     assert found["rows"] == 1 and found["skipped"] == 1 and [one["line"] for one in predictions] == [2]
-    assert "(line 1)" in told[0]
+    assert "(line 1)" in caplog.messages[0]
     with pytest.raises(UserError, match="longer than the 80 tokens that gpt2@tiny"):
         prompt(model, shape, long[:1])
 

@@ -40,8 +40,8 @@ def data(tmp_path) -> Data:
                      "test": [write_pairs(tmp_path / "test.tsv", every[20:40])]})
 
 
-def run_briefly(model, data, out, *changes, notice=lambda text: None, **options):
-    return finetune(model, data, out, beams=1, changes=changes, notice=notice, **{"steps": 2, **options})
+def run_briefly(model, data, out, *changes, **options):
+    return finetune(model, data, out, beams=1, changes=changes, **{"steps": 2, **options})
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * (name not in LEARNING))
@@ -119,25 +119,24 @@ def test_the_length_of_a_run(tmp_path, models, data):
         run_briefly(model, data, tmp_path / "four", steps=None, epochs=-1)
 
 
-def test_dev_pairs_that_are_also_learned_are_told(tmp_path, models, data):
-    told: list[str] = []
-    run_briefly(models("bart"), data, tmp_path / "one", notice=told.append)
-    assert not [text for text in told if "remembered" in text]
+def test_dev_pairs_that_are_also_learned_are_told(tmp_path, models, data, caplog):
+    run_briefly(models("bart"), data, tmp_path / "one")
+    assert not [text for text in caplog.messages if "remembered" in text]
     (task,) = data.tasks
     same = Data((type(task)("seq2seq", task.train, (type(task.dev[0])(task.train[0].path, name="seq2seq, dev"),)),))
-    run_briefly(models("bart"), same, tmp_path / "two", notice=told.append)
-    [found] = [text for text in told if "remembered" in text]
+    run_briefly(models("bart"), same, tmp_path / "two")
+    [found] = [text for text in caplog.messages if "remembered" in text]
     count = len(set((tmp_path / "train.tsv").read_text().splitlines()[1:]))
     assert found.startswith(f"{count} of {count} held-out pairs are among those to train on")
 
 
-def test_pairs_that_are_too_long(tmp_path, models, data):
+def test_pairs_that_are_too_long(tmp_path, models, data, caplog):
     model = models("bart")
-    told: list[str] = []
     long = [(" ".join(["ink"] * 40), "lamp"), *pairs(30), ("ink", " ".join(["lamp"] * 31))]
     some = one_task({"train": [write_pairs(tmp_path / "some.tsv", long)], "dev": [tmp_path / "dev.tsv"]})
-    run_briefly(model, some, tmp_path / "one", notice=told.append)
-    assert "2 of 32 pairs to train on are longer than the 32 tokens that bart@tiny reads, and are left out." in told
+    run_briefly(model, some, tmp_path / "one")
+    said = "2 of 32 pairs to train on are longer than the 32 tokens that bart@tiny reads, and are left out."
+    assert said in caplog.messages
     every = one_task({"train": [write_pairs(tmp_path / "all.tsv", long[:1] * 3)], "dev": [tmp_path / "dev.tsv"]})
     with pytest.raises(UserError, match=r"every pair to train on is longer than the 32 tokens .*all\.tsv, line 2;"):
         run_briefly(model, every, tmp_path / "two")
@@ -236,11 +235,10 @@ def read_plan(path) -> Data:
     return read_task_plan(path).data()
 
 
-def test_a_mixture_of_tasks(tmp_path, models, plan):
-    told: list[str] = []
+def test_a_mixture_of_tasks(tmp_path, models, plan, caplog):
     result = finetune(models("t5"), read_plan(plan), tmp_path / "run", steps=400, beams=1, seed=SEED,
-                      notice=told.append, changes=[rate("t5"), "training.batch_size=8"])
-    assert "tasks are drawn at these rates: first 66.7%, second 33.3%." in told  # sqrt(100) and sqrt(25)
+                      changes=[rate("t5"), "training.batch_size=8"])
+    assert "tasks are drawn at these rates: first 66.7%, second 33.3%." in caplog.messages  # sqrt(100) and sqrt(25)
     dev = result["metrics"]["dev"]
     assert dev["tasks"]["first"]["exact_match"] >= 70 and dev["tasks"]["second"]["exact_match"] >= 70
     assert dev["mean"] == (dev["tasks"]["first"]["exact_match"] + dev["tasks"]["second"]["rouge_l"]) / 2
@@ -292,26 +290,24 @@ def older(text: str) -> str:
     return re.sub(r"\[tasks\.(\w+)\]", r'[[task]]\nname = "\1"', text).replace('kind = "seq2seq"\n', "")
 
 
-def test_the_older_form_is_read_and_said_to_be_one(plan):
-    told: list[str] = []
-    new = read_task_plan(plan, told.append)
-    assert not told
+def test_the_older_form_is_read_and_said_to_be_one(plan, caplog):
+    new = read_task_plan(plan)
+    assert not caplog.messages
     plan.write_text(older(plan.read_text()))
-    assert read_task_plan(plan, told.append) == new
-    assert len(told) == 1 and 'write [tasks.NAME] with kind = "seq2seq" now' in told[0]
+    assert read_task_plan(plan) == new
+    assert len(caplog.messages) == 1 and 'write [tasks.NAME] with kind = "seq2seq" now' in caplog.messages[0]
     plan.write_text(older(PLAN).replace('name = "second"', 'name = "first"'))
     with pytest.raises(UserError) as error:
         read_plan(plan)
     assert dict(error.value.problems)["tasks.first"] == "2 tasks have this name; give each its own"
 
 
-def test_weights_multiply_the_rates_and_the_plan_says_how_to_train(tmp_path, models, plan):
+def test_weights_multiply_the_rates_and_the_plan_says_how_to_train(tmp_path, models, plan, caplog):
     text = plan.read_text().replace("temperature = 2.0", "epochs = 2")
     text = text.replace("limit = 100", "[training]\nbatch_size = 3")
     plan.write_text(text.replace("[tasks.second]", "weight = 3\n[tasks.second]"))
-    told: list[str] = []
-    multitask(plan, models("t5"), tmp_path / "run", steps=1, notice=told.append, seed=SEED)
-    assert "tasks are drawn at these rates: first 98.0%, second 2.0%." in told  # 3 * 400 and 25
+    multitask(plan, models("t5"), tmp_path / "run", steps=1, seed=SEED)
+    assert "tasks are drawn at these rates: first 98.0%, second 2.0%." in caplog.messages  # 3 * 400 and 25
     chosen, noted = read_run(tmp_path / "run")
     assert chosen.settings.training.batch_size == 3 and noted.task is not None and noted.task["kind"] == "seq2seq"
     assert read_plan(plan).epochs == 2

@@ -65,12 +65,11 @@ def test_a_fine_tune_may_take_muon(tmp_path, model, sets, section):
     assert stemma.recipe(tmp_path / "run/recipe.toml").settings.training.optimizer.kind == "muon"
 
 
-def test_layers_thaw_epoch_by_epoch(tmp_path, model, sets):
-    told = []
-    tune(model, sets, tmp_path / "run", "training.unfreeze=epoch", epochs=2, notice=told.append)
+def test_layers_thaw_epoch_by_epoch(tmp_path, model, sets, caplog):
+    tune(model, sets, tmp_path / "run", "training.unfreeze=epoch", epochs=2)
     assert layers_of(moved(model, tmp_path / "run")) == {"layer.1.", "pooler"}
     assert stemma.recipe(tmp_path / "run/recipe.toml").settings.training.unfreeze == 4  # the steps of an epoch
-    assert any("the 2 lowest of 3 layers" in text for text in told)
+    assert any("the 2 lowest of 3 layers" in text for text in caplog.messages)
 
 
 def test_lower_layers_move_less(tmp_path, model, sets):

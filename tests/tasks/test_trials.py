@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import toy_tasks
 from commands import stemma as command
-from conftest import SEED
+from conftest import SEED, heard
 
 import stemma
 from stemma.errors import UserError
@@ -32,9 +32,9 @@ def tried(tmp_path_factory, model):
     """(run, result, what was told) of two rates from two seeds each."""
     folder = tmp_path_factory.mktemp("tried")
     sets = toy_tasks.write_sets(folder, "classify", train=64, dev=32, test=24)
-    told: list[str] = []
-    result = finetune(Task("classify", sets), model, folder / "run", epochs=8, seed=FIRST, notice=told.append,
-                      changes=["training.batch_size=16"], trials=Trials((1e-4, 5e-3), 2, ensemble=True))
+    with heard() as told:
+        result = finetune(Task("classify", sets), model, folder / "run", epochs=8, seed=FIRST,
+                          changes=["training.batch_size=16"], trials=Trials((1e-4, 5e-3), 2, ensemble=True))
     return folder / "run", result, told
 
 
@@ -95,11 +95,10 @@ def test_an_ensemble_averages_logits(tried):
     assert result["ensemble"]["test"]["examples"] == 24
 
 
-def test_a_finished_search_has_nothing_left_to_do(tried):
+def test_a_finished_search_has_nothing_left_to_do(tried, caplog):
     run, result, _ = tried
-    told: list[str] = []
-    assert resume(run, notice=told.append) == result
-    assert told == [f"{run} is finished; nothing to do."]
+    assert resume(run) == result
+    assert caplog.messages == [f"{run} is finished; nothing to do."]
 
 
 def test_finished_trials_are_not_done_again(tmp_path, model, monkeypatch):
@@ -107,11 +106,11 @@ def test_finished_trials_are_not_done_again(tmp_path, model, monkeypatch):
     begun: list[str] = []
     work = learning.work
 
-    def failing(run, show, notice):
+    def failing(run, show):
         begun.append(run.name)
         if len(begun) == 2:
             raise UserError("the disk is full")
-        return work(run, show, notice)
+        return work(run, show)
 
     monkeypatch.setattr(learning, "work", failing)
     with pytest.raises(UserError, match="disk is full"):
@@ -127,10 +126,10 @@ def test_a_rate_at_which_the_loss_runs_away_loses(tmp_path, model, monkeypatch):
     sets = toy_tasks.write_sets(tmp_path, "classify", train=32, dev=16)
     work = learning.work
 
-    def running_away(run, show, notice):
+    def running_away(run, show):
         if run.name == "rate-0.01-seed-1" or gone == "all":
             raise Diverged("the loss is not a number")
-        return work(run, show, notice)
+        return work(run, show)
 
     monkeypatch.setattr(learning, "work", running_away)
     gone = "one"

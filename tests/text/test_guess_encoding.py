@@ -34,18 +34,18 @@ def test_a_language_is_known_by_its_characters(text, written, suggested, times, 
     path = tmp_path / "text.txt"
     path.write_bytes("\n".join([text] * times).encode(written))
     with pytest.raises(UserError, match=f"is not utf-8 at byte .*; try --encoding {suggested}, or --errors replace"):
-        list(read_text(path, "utf-8", "strict", print))
+        list(read_text(path, "utf-8", "strict"))
 
 
 @pytest.mark.parametrize("content", [b"plain words \xff\xfe\xfd\x81\x8d then", bytes(range(128, 256)) * 4])
 def test_what_looks_like_no_text_gets_no_suggestion(content, tmp_path):
     (tmp_path / "text.txt").write_bytes(content)
     with pytest.raises(UserError, match="; use --errors replace"):
-        list(read_text(tmp_path / "text.txt", "utf-8", "strict", print))
+        list(read_text(tmp_path / "text.txt", "utf-8", "strict"))
 
 
 @pytest.mark.parametrize("tried", ["ascii", "utf-32-le", "gb18030"])
 def test_text_that_was_utf_8_all_along(tried, tmp_path):
     (tmp_path / "text.txt").write_bytes(f"odd {FRENCH}€ {KOREAN}".encode())
     with pytest.raises(UserError, match="; try --encoding utf-8, or"):
-        list(read_text(tmp_path / "text.txt", tried, "strict", print))
+        list(read_text(tmp_path / "text.txt", tried, "strict"))

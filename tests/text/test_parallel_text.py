@@ -34,13 +34,12 @@ def refused(*sources: PairSource, **options) -> str:
     return str(caught.value)
 
 
-def test_two_files_line_by_line(tmp_path):
+def test_two_files_line_by_line(tmp_path, caplog):
     (tmp_path / "a.de.gz").write_bytes(gzip.compress("\n".join(GERMAN).encode("latin-1")))  # no line end at the end
     (tmp_path / "a.en").write_bytes("\r\n".join([*ENGLISH, ""]).encode("latin-1"))
-    told: list[str] = []
     source = PairSource(tmp_path / "a.en", tmp_path / "a.de.gz")
-    assert read(source, encoding="latin-1", notice=told.append) == PAIRS
-    assert len(told) == 1 and "CRLF" in told[0]
+    assert read(source, encoding="latin-1") == PAIRS
+    assert len(caplog.messages) == 1 and "CRLF" in caplog.messages[0]
 
 
 def test_other_line_ends_of_unicode_stay_inside_a_line(tmp_path):
@@ -58,13 +57,12 @@ def test_other_line_ends_of_unicode_stay_inside_a_line(tmp_path):
     ("a.jsonl", "".join(json.dumps({"de": b, "en": a, "n": 1}) + "\n" for a, b in PAIRS), {"columns": "en,de"}),
     ("a", "".join(json.dumps({"source": a, "target": b}) + "\n" for a, b in PAIRS), {}),
 ])  # fmt: skip
-def test_tables_of_both_sides(tmp_path, name, text, options):
+def test_tables_of_both_sides(tmp_path, name, text, options, caplog):
     (tmp_path / name).write_text(text, encoding="utf-8")
-    told: list[str] = []
-    assert read(PairSource(tmp_path / name, **options), notice=told.append) == PAIRS
+    assert read(PairSource(tmp_path / name, **options)) == PAIRS
     headless = "\t" in text and not text.startswith("target")
-    assert told == ([f"{tmp_path / name} has no header with source and target, so its first line is read as a pair."]
-                    if headless else [])
+    said = f"{tmp_path / name} has no header with source and target, so its first line is read as a pair."
+    assert caplog.messages == ([said] if headless else [])
 
 
 def test_quotes_are_text_in_tabs_and_quotes_in_commas(tmp_path):
@@ -122,7 +120,7 @@ def test_files_of_different_length_say_how_many_lines_each_has(tmp_path):
     assert "there is no pair" in refused(PairSource(tmp_path / "none", tmp_path / "none"))
 
 
-def test_empty_lines_are_counted_and_the_first_are_named(tmp_path):
+def test_empty_lines_are_counted_and_the_first_are_named(tmp_path, caplog):
     source = lines(tmp_path / "en", [" " if number % 10 == 3 else f"s{number}" for number in range(1, 201)])
     target = lines(tmp_path / "de", ["" if number in (5, 13) else f"t{number}" for number in range(1, 201)])
     said = refused(PairSource(source, target))
@@ -136,11 +134,9 @@ def test_empty_lines_are_counted_and_the_first_are_named(tmp_path):
     assert [next(pairs).source for _ in range(2)] == ["s1", "s2"]
     with pytest.raises(UserError):
         next(pairs)
-
-    told: list[str] = []
-    kept = read(PairSource(source, target), empty="skip", notice=told.append)
+    kept = read(PairSource(source, target), empty="skip")
     assert len(kept) == 179 and all(a and b and a[1:] == b[1:] for a, b in kept)
-    assert told == [f"{source}: 21 pairs with an empty side are left out."]
+    assert caplog.messages == [f"{source}: 21 pairs with an empty side are left out."]
 
 
 def test_one_bad_line_is_one_sentence(tmp_path):

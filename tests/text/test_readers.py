@@ -45,13 +45,12 @@ def test_formats_agree(tmp_path, kind, suffix):
     assert {passage.source for passage in read_passages([file])} == {str(file)}
 
 
-def test_parquet_in_batches(tmp_path):
+def test_parquet_in_batches(tmp_path, caplog):
     arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
     many = [f"Document {i}\r\nhere." for i in range(600)]
     parquet.write_table(arrow.table({"body": [*many, None], "n": list(range(601))}), tmp_path / "a.parquet")
-    notes = []
-    read = documents([tmp_path / "a.parquet"], field="body", notice=notes.append)
-    assert read == [text.replace("\r", "") for text in many] and "null in 1 row" in notes[0]
+    read = documents([tmp_path / "a.parquet"], field="body")
+    assert read == [text.replace("\r", "") for text in many] and "null in 1 row" in caplog.messages[0]
     with pytest.raises(UserError, match=r'no field "text" \(it has: body, n\)'):
         documents([tmp_path / "a.parquet"])
     with pytest.raises(UserError, match='"n" holds int64'):
@@ -100,22 +99,21 @@ def test_long_documents_are_cut_at_line_ends_then_spaces_then_anywhere(tmp_path,
         assert pieces[:4] == ["one two\n", "three\n", "fourfive", "sixseven"]
 
 
-def test_one_huge_line_in_bounded_memory(tmp_path):
+def test_one_huge_line_in_bounded_memory(tmp_path, caplog):
     file = tmp_path / "text8.txt"
     with file.open("wb") as out:
         for _ in range(30):
             out.write(b"anarchism originated as a term " * 33_000)  # 30 MB in one line
-    notes: list[str] = []
     tracemalloc.start()
     total = begun = 0
-    for passage in read_passages([file], notice=notes.append):
+    for passage in read_passages([file]):
         total += len(passage.text)
         begun += passage.begins
         assert passage.text[-1] == " " or total > 30_600_000
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert begun == 1 and total >= file.stat().st_size - 1
-    assert len(notes) == 1 and "read in pieces" in notes[0]
+    assert len(caplog.messages) == 1 and "read in pieces" in caplog.messages[0]
     assert peak < 8 << 20
 
 
@@ -124,10 +122,10 @@ def test_a_desert_of_spaces_is_bounded_and_still_separates(tmp_path):
     assert [text.split() for text in documents([tmp_path / "a.txt"])] == [["a"], ["b", "c"]]
 
 
-def test_line_ends_and_nul_are_told_once(tmp_path):
+def test_line_ends_and_nul_are_told_once(tmp_path, caplog):
     (tmp_path / "a.txt").write_bytes(b"a\r\nb\rc\x00d\n" * 5)
-    notes: list[str] = []
-    assert documents([tmp_path / "a.txt"], errors="replace", notice=notes.append) == ["\n".join(["a", "b", "cd"] * 5)]
+    assert documents([tmp_path / "a.txt"], errors="replace") == ["\n".join(["a", "b", "cd"] * 5)]
+    notes = caplog.messages
     assert len(notes) == 2 and any("NUL" in note for note in notes) and any("CRLF" in note for note in notes)
 
 
@@ -173,11 +171,10 @@ def test_bad_json_lines(tmp_path, line, said):
         documents([tmp_path / "a.jsonl"])
 
 
-def test_json_lines_replaced_or_null(tmp_path):
+def test_json_lines_replaced_or_null(tmp_path, caplog):
     (tmp_path / "a.jsonl").write_text('{"text": "a\\u0000b\\r\\nc \\ud800"}\n\n{"text": null}\n')
-    notes: list[str] = []
-    assert documents([tmp_path / "a.jsonl"], errors="replace", notice=notes.append) == ["ab\nc ?"]
-    assert "null in 1 line" in notes[0]
+    assert documents([tmp_path / "a.jsonl"], errors="replace") == ["ab\nc ?"]
+    assert "null in 1 line" in caplog.messages[0]
 
 
 @pytest.mark.parametrize("suffix", [".gz", ".xz", ".zst"])
@@ -198,7 +195,7 @@ def test_several_zstd_frames(tmp_path):
     assert documents([tmp_path / "a.txt.zst"]) == ["one two"]
 
 
-def test_nothing_to_read(tmp_path):
+def test_nothing_to_read(tmp_path, caplog):
     (tmp_path / "empty.txt").write_text("")
     (tmp_path / "blank.txt").write_text(" \n\n\t\n")
     (tmp_path / "folder").mkdir()
@@ -211,9 +208,9 @@ def test_nothing_to_read(tmp_path):
     assert said[1:] == ["no such file or folder", "no file matches"]
     assert "empty.txt" in str(caught.value) and "has no text files" in str(caught.value)
     (tmp_path / "full.txt").write_text("text")
-    notes: list[str] = []
-    assert documents([tmp_path / "empty.txt", tmp_path / "full.txt"], notice=notes.append) == ["text"]
-    assert len(notes) == 1 and "empty.txt" in notes[0]
+    caplog.clear()
+    assert documents([tmp_path / "empty.txt", tmp_path / "full.txt"]) == ["text"]
+    assert len(caplog.messages) == 1 and "empty.txt" in caplog.messages[0]
 
 
 def test_files_folders_globs_and_stdin(tmp_path, monkeypatch):

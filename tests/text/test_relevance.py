@@ -25,20 +25,18 @@ def test_formats(tmp_path, name, text):
     assert list(found.rows()) == ROWS  # as often as one likes
 
 
-def test_words_are_numbered_in_their_order_over_all_files_and_told(tmp_path):
+def test_words_are_numbered_in_their_order_over_all_files_and_told(tmp_path, caplog):
     (tmp_path / "a.tsv").write_text("query\ttitle\tlabel\nq\tt\tgood\n")
     (tmp_path / "b.tsv").write_text("query\ttitle\tlabel\nq\tt\tbad\nq\tt\tgood\n")
-    told: list[str] = []
-    found = open_relevance([tmp_path], notice=told.append)
+    found = open_relevance([tmp_path])
     assert [row.label for row in found.rows()] == [1, 0, 1] and found.labels == ["bad", "good"]
-    assert told == ['labels are numbered 0 = "bad", 1 = "good".']
+    assert caplog.messages == ['labels are numbered 0 = "bad", 1 = "good".']
 
 
-def test_a_missing_header_is_told(tmp_path):
+def test_a_missing_header_is_told(tmp_path, caplog):
     (tmp_path / "a.tsv").write_text("q\tt\t1\n")
-    told: list[str] = []
-    assert list(open_relevance([tmp_path / "a.tsv"], notice=told.append).rows()) == [Judged("q", "t", 1)]
-    assert "has no header" in told[0]
+    assert list(open_relevance([tmp_path / "a.tsv"]).rows()) == [Judged("q", "t", 1)]
+    assert "has no header" in caplog.messages[0]
 
 
 @pytest.mark.parametrize(("name", "text", "said"), [

@@ -58,7 +58,7 @@ def test_a_step_of_every_recipe(name, tmp_path, text_file):
         text_file = write_pairs(tmp_path / "pairs.tsv", pairs(60))
     create_run(tmp_path / "run", chosen, Plan(None, [str(text_file)], Budget("steps", 9), 0), overwrite=False)
     with pretended() as returned:
-        training = open_training(tmp_path / "run", False, lambda text: None)
+        training = open_training(tmp_path / "run", False)
         with training.loop as loop:
             before = {key: tensor.held.clone() for key, tensor in loop.network.state_dict().items()}
             steps = 8 if any(task.starts for task in chosen.settings.objective.values()) else 3  # tasks take turns

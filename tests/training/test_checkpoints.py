@@ -67,8 +67,8 @@ def load_checkpoint(folder, network, optimizer):
     return checkpoints.load_checkpoint(folder, network, OptimizerState(network, optimizer))
 
 
-def load_latest(run, network, optimizer, notice):
-    return checkpoints.load_latest(run, network, OptimizerState(network, optimizer), notice)
+def load_latest(run, network, optimizer):
+    return checkpoints.load_latest(run, network, OptimizerState(network, optimizer))
 
 
 def train(network, optimizer, first, last):
@@ -168,7 +168,7 @@ def test_leftovers_of_a_kill_are_removed_and_never_loaded(tmp_path):
     leftover.mkdir(parents=True)
     (leftover / "weights.safetensors").write_bytes(b"half")
     assert latest_checkpoint(tmp_path) is None
-    assert load_latest(tmp_path, *make(), print) is None
+    assert load_latest(tmp_path, *make()) is None
     saved(tmp_path, 2)
     assert names(tmp_path) == ["step-2"]
 
@@ -208,28 +208,26 @@ def test_damage_is_named_and_nothing_is_touched(tmp_path, damage, name):
     assert all(torch.equal(value, before[key]) for key, value in network.state_dict().items())
 
 
-def test_a_damaged_newest_falls_back_with_a_notice(tmp_path):
+def test_a_damaged_newest_falls_back_with_a_notice(tmp_path, caplog):
     for step in (1, 2, 3):
         saved(tmp_path, step)
     flip(tmp_path / "checkpoints" / "step-3" / "optimizer.safetensors")
     (tmp_path / "checkpoints" / "step-2" / "state.json").unlink()
-    notices = []
-    assert load_latest(tmp_path, *make(seed=5), notices.append) == Standing(1, 14)
-    assert len(notices) == 2
-    assert "step-3/optimizer.safetensors" in notices[0] and "step-2 instead" in notices[0]
-    assert "state.json" in notices[1] and "step-1 instead" in notices[1]
+    assert load_latest(tmp_path, *make(seed=5)) == Standing(1, 14)
+    assert len(caplog.messages) == 2
+    assert "step-3/optimizer.safetensors" in caplog.messages[0] and "step-2 instead" in caplog.messages[0]
+    assert "state.json" in caplog.messages[1] and "step-1 instead" in caplog.messages[1]
 
     saved(tmp_path, 2, keep=1)  # the line of the damaged step 3 was abandoned
     assert names(tmp_path) == ["step-2"]
 
 
-def test_when_none_is_good_that_is_an_error(tmp_path):
+def test_when_none_is_good_that_is_an_error(tmp_path, caplog):
     for step in (1, 2):
         flip(saved(tmp_path, step) / "weights.safetensors")
-    notices = []
     with pytest.raises(CorruptFileError, match=r"step-1/weights\.safetensors is damaged.* starts again from step 0"):
-        load_latest(tmp_path, *make(), notices.append)
-    assert len(notices) == 1
+        load_latest(tmp_path, *make())
+    assert len(caplog.messages) == 1
 
 
 def test_another_network_or_optimizer_is_refused(tmp_path):
@@ -248,7 +246,7 @@ def test_another_network_or_optimizer_is_refused(tmp_path):
 
 def assert_only_step_1_is_left_and_good(run):
     assert names(run) == ["step-1"]
-    assert load_latest(run, *make(seed=5), pytest.fail).step == 1
+    assert load_latest(run, *make(seed=5)).step == 1
 
 
 @pytest.mark.parametrize("where", ["weights", "fsync"])

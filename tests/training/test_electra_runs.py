@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from commands import stemma as command
+from conftest import heard
 
 import stemma
 from stemma.corpus.shards import Corpus
@@ -77,9 +78,10 @@ def test_who_asks_the_discriminator_for_tokens_is_told_where_to_go(finished, tex
 
 
 def started(where: Path, corpus_folder: Path, *changes: str, name: str = "electra@tiny"):
-    corpus, told = Corpus.open(corpus_folder), []
+    corpus = Corpus.open(corpus_folder)
     wanted = adopt_tokenizer(recipe(name, [*SMALL, *changes]), corpus)
-    return *start_from(str(where), wanted, corpus, told.append), told
+    with heard() as told:
+        return *start_from(str(where), wanted, corpus), told
 
 
 def test_going_on_from_a_run_goes_on_with_both(finished, corpus_folder):

@@ -35,14 +35,14 @@ def corpus(corpus_folder):
     return Corpus.open(corpus_folder)
 
 
-def make_loop(run, corpus, *changes, steps=None, minutes=None, seed=0, told=None):
+def make_loop(run, corpus, *changes, steps=None, minutes=None, seed=0):
     run.mkdir(exist_ok=True)
     chosen = adopt_tokenizer(recipe("bert@tiny", [*SMALL, *changes]), corpus)
     torch.manual_seed(seed)
     network = build_network(chosen, corpus.tokenizer.vocab_size)
     budget = Budget.choose(steps, None, minutes, 10)
     supply = Supply(chosen, corpus, build_objectives(chosen), seed)
-    return Loop(run, chosen, supply, network, budget, seed, (told if told is not None else []).append)
+    return Loop(run, chosen, supply, network, budget, seed)
 
 
 def factor(loop):
@@ -80,7 +80,7 @@ def test_slices_add_up_to_the_whole_batch(tmp_path, corpus):
 def test_everything_about_the_course_goes_into_a_checkpoint(tmp_path, corpus):
     loop = make_loop(tmp_path, corpus, steps=7)
     loop.train()
-    saved = load_latest(tmp_path, loop.network, loop.method, print)
+    saved = load_latest(tmp_path, loop.network, loop.method)
     assert {"step", "tokens", *saved.values} == {field.name for field in fields(Course)}
     then = replace(loop.course, elapsed=saved.values["elapsed"])  # the saving itself took time
     assert Course(saved.step, saved.tokens, **saved.values) == then
@@ -124,11 +124,10 @@ def test_looking_at_held_out_text_changes_nothing(tmp_path, corpus):
     assert ends[0]["validation_loss"] == ends[1]["validation_loss"] and ends[0]["loss"] == ends[1]["loss"]
 
 
-def test_a_warm_up_longer_than_the_budget_is_shortened_and_told(tmp_path, corpus):
-    told = []
+def test_a_warm_up_longer_than_the_budget_is_shortened_and_told(tmp_path, corpus, caplog):
     make_loop(tmp_path, corpus, "training.warmup_steps=100", "training.log_every=1", "training.learning_rate=1e-3",
-              steps=20, told=told).train()
-    assert "2 steps are used instead" in told[0]
+              steps=20).train()
+    assert "2 steps are used instead" in caplog.messages[0]
     rates = [entry["learning_rate"] for entry in entries(tmp_path) if "loss" in entry]
     assert max(rates) == rates[1] == pytest.approx(1e-3) and rates[0] == pytest.approx(5e-4)
     assert rates[1:] == sorted(rates[1:], reverse=True)
@@ -174,7 +173,7 @@ def test_a_loss_that_is_no_number_stops_before_it_reaches_the_weights(tmp_path, 
     with pytest.raises(UserError, match=r"not a number at step 5; .* state of step 4 saved .*learning_rate"):
         loop.train()
     fresh = make_loop(tmp_path, corpus, steps=10)
-    state = load_latest(tmp_path, fresh.network, fresh.method, print)
+    state = load_latest(tmp_path, fresh.network, fresh.method)
     assert state.step == 4
     assert all(torch.equal(value, before[name]) for name, value in fresh.network.state_dict().items())
     assert fresh.train()["steps"] == 10  # the state is good

@@ -77,16 +77,15 @@ def test_the_recipe_of_a_run_on_raw_text_runs_again(tmp_path, text_file, monkeyp
     assert len(list((tmp_path / "cache").iterdir())) == 2
 
 
-def test_starting_from_a_model_keeps_its_weights_and_its_network(finished, tmp_path, corpus_folder):
+def test_starting_from_a_model_keeps_its_weights_and_its_network(finished, tmp_path, corpus_folder, caplog):
     run, result = finished
     corpus = Corpus.open(corpus_folder)
-    told: list[str] = []
     wanted = adopt_tokenizer(recipe("bert@mini", ["corpus.sequence_length=32"]), corpus)
-    chosen, network = start_from(str(run), wanted, corpus, told.append)
+    chosen, network = start_from(str(run), wanted, corpus)
     ours, theirs = network.state_dict(), stemma.load(run).network.state_dict()
     assert ours.keys() == theirs.keys() and all(torch.equal(ours[name], theirs[name]) for name in ours)
     assert (chosen.settings.network.layers, chosen.settings.network.width) == (2, 32)  # not mini's
-    assert chosen.origin["network.layers"] == "run" and told == []
+    assert chosen.origin["network.layers"] == "run" and caplog.messages == []
 
     # so little learning that the loss is still the old one
     after = pretrain("bert@mini", corpus_folder, tmp_path / "on", steps=1, start=run, changes=[
@@ -95,20 +94,19 @@ def test_starting_from_a_model_keeps_its_weights_and_its_network(finished, tmp_p
     assert recipe(tmp_path / "on/recipe.toml").settings.network.width == 32
 
 
-def test_new_and_unneeded_heads_are_told(finished, tmp_path, corpus_folder):
+def test_new_and_unneeded_heads_are_told(finished, tmp_path, corpus_folder, caplog):
     run, _ = finished
-    told: list[str] = []
-    lone = pretrain("bert@tiny", corpus_folder, tmp_path / "lone", steps=1, start=run, notice=told.append,
+    lone = pretrain("bert@tiny", corpus_folder, tmp_path / "lone", steps=1, start=run,
                     changes=["remove=objective.next_sentence", "corpus.sequence_length=32", "training.batch_size=8"])
-    assert any("not needed" in text and "heads.next_sentence" in text for text in told)
+    assert any("not needed" in text and "heads.next_sentence" in text for text in caplog.messages)
     # the pooler goes along untouched: a fine-tune after this stage starts from the same one as a fine-tune before it
     before, after = (stemma.load(place).network.state_dict() for place in (run, lone["run"]))
     assert torch.equal(before["heads.pooler.dense.weight"], after["heads.pooler.dense.weight"])
     assert not any(name.startswith("heads.next_sentence") for name in after)
-    told.clear()
-    pretrain("bert@tiny", corpus_folder, tmp_path / "both", steps=1, start=lone["run"], notice=told.append,
+    caplog.clear()
+    pretrain("bert@tiny", corpus_folder, tmp_path / "both", steps=1, start=lone["run"],
              changes=["corpus.sequence_length=32", "training.batch_size=8"])
-    assert any("started at random" in text and "heads.next_sentence" in text for text in told)
+    assert any("started at random" in text and "heads.next_sentence" in text for text in caplog.messages)
 
 
 def test_a_network_that_is_asked_for_must_be_the_models(finished, tmp_path, corpus_folder):

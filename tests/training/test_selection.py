@@ -33,7 +33,7 @@ def loop_of(run, corpus_folder, scores, *changes, steps=40):
     network = build_network(chosen, corpus.tokenizer.vocab_size)
     supply = Supply(chosen, corpus, build_objectives(chosen), 0)
     said = iter(scores)
-    loop = Loop(run, chosen, supply, network, Budget("steps", steps), 0, print, judge=lambda: next(said))
+    loop = Loop(run, chosen, supply, network, Budget("steps", steps), 0, judge=lambda: next(said))
     seen = {}
     step = loop._step
 
@@ -137,13 +137,12 @@ def test_a_fresh_top_needs_a_model(tmp_path, corpus_folder):
         pretrain("bert@tiny", corpus_folder, tmp_path / "run", steps=4, changes=[*SMALL, "training.fresh=1"])
 
 
-def test_a_pretraining_goes_on_with_a_fresh_top(tmp_path, corpus_folder):
+def test_a_pretraining_goes_on_with_a_fresh_top(tmp_path, corpus_folder, caplog):
     first = [*SMALL, "network.layers=2"]
     pretrain("bert@tiny", corpus_folder, tmp_path / "first", steps=3, changes=first)
-    told = []
     pretrain("bert@tiny", corpus_folder, tmp_path / "second", steps=1, seed=5, start=tmp_path / "first",
-             notice=told.append, changes=[*first, "training.fresh=1", "training.learning_rate=1e-9"])
+             changes=[*first, "training.fresh=1", "training.learning_rate=1e-9"])
     before, after = (load_file(tmp_path / name / "model/model.safetensors") for name in ("first", "second"))
     moved = {name for name in before if (before[name] - after[name]).abs().max() > 1e-4}
     assert any("layer.1." in name for name in moved) and not any("layer.0." in name for name in moved)
-    assert not any("started at random" in text for text in told)
+    assert not any("started at random" in text for text in caplog.messages)

@@ -31,10 +31,11 @@ from stemma.cli import (
     use,
 )
 from stemma.cli.claims import claims_app
-from stemma.cli.common import add_common_options
+from stemma.cli.common import LAB, PANELS, TASKS, TEXT, add_common_options
+from stemma.cli.completion import InstallOption, ShowOption, prepare, with_shell
 from stemma.cli.corpus import corpus_app
 from stemma.cli.finetune import Tasks, finetune_app
-from stemma.cli.output import emit
+from stemma.cli.output import emit, notes_printed
 from stemma.cli.streams import blame_surroundings, check_output, discard_output, prepared_streams
 from stemma.cli.tokenizer import tokenizer_app
 from stemma.device import device_asked
@@ -46,16 +47,29 @@ class Verbs(TyperGroup):
     """A group that names its verbs: all of them where none is given, the nearest where one is misspelt."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        if not args and not self.invoke_without_command:
+        if not args and not self.invoke_without_command and not ctx.resilient_parsing:
             raise UserError(f"`{ctx.command_path}` needs a verb: {', '.join(self.list_commands(ctx))}.")
         return super().parse_args(ctx, args)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        if args and not args[0].startswith("-") and self.get_command(ctx, args[0]) is None:
+        unknown = args and not args[0].startswith("-") and self.get_command(ctx, args[0]) is None
+        if unknown and not ctx.resilient_parsing:  # which it is while a shell asks what may come next
             known = self.list_commands(ctx)
             raise UserError(f'no verb "{args[0]}" in `{ctx.command_path}`.{did_you_mean(args[0], known)} '
                             f"`{ctx.command_path} --help` lists all of them.")
         return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Verbs that belong together stand together; all of them line up."""
+        verbs = {name: verb for name in self.list_commands(ctx) if (verb := self.get_command(ctx, name)) is not None}
+        width = max(map(len, verbs), default=0)
+        for panel in (*PANELS, None):
+            rows = [(f"{name:<{width}}", verb.get_short_help_str(formatter.width - 6 - width))
+                    for name, verb in sorted(verbs.items(), key=lambda one: not isinstance(one[1], TyperGroup))
+                    if getattr(verb, "rich_help_panel", None) == panel]
+            if rows:
+                with formatter.section(panel or "Commands"):
+                    formatter.write_dl(rows)
 
 
 app = typer.Typer(name="stemma", cls=Verbs, rich_markup_mode=None, add_completion=False, invoke_without_command=True,
@@ -76,7 +90,8 @@ def _version(asked: bool) -> None:
 @app.callback()
 def _root(context: typer.Context,
           version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True,
-                                                help="Print the version.")] = False) -> None:
+                                                help="Print the version.")] = False,
+          install_completion: InstallOption = None, show_completion: ShowOption = None) -> None:
     """From raw text to a pre-trained language model, by a recipe that says what it changed from its parent.
 
     Example: stemma pretrain bert@tiny --corpus notes.txt --out run
@@ -87,14 +102,14 @@ def _root(context: typer.Context,
 
 start.register(app)
 family.register(app)
-app.add_typer(tokenizer_app, name="tokenizer", cls=Verbs)
-app.add_typer(corpus_app, name="corpus", cls=Verbs)
+app.add_typer(tokenizer_app, name="tokenizer", cls=Verbs, rich_help_panel=TEXT)
+app.add_typer(corpus_app, name="corpus", cls=Verbs, rich_help_panel=TEXT)
 train.register(app)
-app.add_typer(finetune_app, name="finetune", cls=Tasks)
+app.add_typer(finetune_app, name="finetune", cls=Tasks, rich_help_panel=TASKS)
 multitask.register(app)
 pipeline.register(app)
 lab.register(app)
-app.add_typer(claims_app, name="claims", cls=Verbs)
+app.add_typer(claims_app, name="claims", cls=Verbs, rich_help_panel=LAB)
 use.register(app)
 generate.register(app)
 translate.register(app)
@@ -106,14 +121,15 @@ add_common_options(app)
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one verb and return its exit code: 0 done, 2 the user's input, 1 our fault, 130 interrupted."""
-    given = list(sys.argv[1:] if arguments is None else arguments)
+    given = with_shell(sys.argv[1:] if arguments is None else arguments)
+    prepare()
     options = given[:given.index("--")] if "--" in given else given
     debug, as_json = "--debug" in options, "--json" in options
     given = [word for word in options if word != "--debug"] + given[len(options):]
     with prepared_streams():
         try:
             check_output()
-            with device_asked(None), _terminable(), watched():
+            with notes_printed(), device_asked(None), _terminable(), watched():
                 code = _command().main(given, prog_name="stemma", standalone_mode=False)
             sys.stdout.flush()
         except BaseException as error:

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from stemma.cli.output import DebugOption, JsonOption, at_least, columns, emit
+from stemma.cli.output import JsonOption, at_least, columns, emit
 from stemma.errors import UserError, counted
 from stemma.progress import stage
 
@@ -36,7 +36,6 @@ def annotate(
     top: Annotated[int, at_least(0, "How many of the most frequent to show.")] = 10,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace marks of the same name.")] = False,
     json: JsonOption = False,
-    debug: DebugOption = False,
 ) -> None:
     """Mark phrases, entities or speakers in a corpus, for tasks that hide whole units (unit=phrase, unit=entity); or
     lay numbers beside its tokens or documents, for inputs of a network that read them ([network.inputs.NAME]).

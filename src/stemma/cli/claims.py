@@ -8,19 +8,10 @@ from typing import Annotated, Any
 
 import typer
 
-from stemma.cli.lab import (
-    DevOption,
-    DryOption,
-    EpochsOption,
-    OutOption,
-    OverwriteOption,
-    ProcessesOption,
-    TaskOption,
-    TrainOption,
-    finish,
-)
-from stemma.cli.output import DebugOption, DeviceOption, JsonOption, at_least, columns, emit, notice
-from stemma.cli.train import DocumentsOption, EncodingOption, ErrorsOption, FieldOption
+from stemma.cli.common import computes
+from stemma.cli.lab import LabFolder, LabTasks, finish
+from stemma.cli.options import TextOptions
+from stemma.cli.output import DebugOption, JsonOption, at_least, columns, emit
 from stemma.errors import UserError, counted
 
 ClaimArgument = Annotated[str, typer.Argument(metavar="NAME", help="A claim's name, or the path of a .toml file.")]
@@ -58,7 +49,7 @@ def claims(context: typer.Context, json: JsonOption = False, debug: DebugOption 
 
 
 @claims_app.command()
-def show(name: ClaimArgument, json: JsonOption = False, debug: DebugOption = False) -> None:
+def show(name: ClaimArgument, json: JsonOption = False) -> None:
     """The plan of a claim: its variants, what is expected of them, and by what it is decided.
 
     Example: stemma claims show masks
@@ -84,18 +75,15 @@ def show(name: ClaimArgument, json: JsonOption = False, debug: DebugOption = Fal
 
 
 @claims_app.command()
-def run(name: ClaimArgument, out: OutOption,
+@computes
+def run(name: ClaimArgument, lab: LabFolder, tasks: LabTasks, text: TextOptions,
         corpus: Annotated[list[str] | None, typer.Option(
             "--corpus", metavar="DIR|PATH", show_default=False,
             help="Text to learn from; by default the documentation inside your Python.")] = None,
         tokens: Annotated[int | None, at_least(1, "Every model reads so many tokens.")] = None,
         seeds: Annotated[int | None, at_least(1, "How often everything is done.")] = None,
         size: Annotated[str | None, typer.Option(help="Of all recipes, such as mini.")] = None,
-        task: TaskOption = None, train: TrainOption = None, dev: DevOption = None, epochs: EpochsOption = 3.0,
-        processes: ProcessesOption = 1, dry_run: DryOption = False, overwrite: OverwriteOption = False,
-        documents: DocumentsOption = "blank",
-        field: FieldOption = "text", encoding: EncodingOption = "utf-8", errors: ErrorsOption = "strict",
-        device: DeviceOption = None, json: JsonOption = False, debug: DebugOption = False) -> None:
+        json: JsonOption = False) -> None:
     """Run a claim through the lab: seen, the opposite, not seen at this size, or inconclusive.
 
     Without --corpus it needs no data: text and tasks are the documentation inside your own Python. Interrupted, the
@@ -107,21 +95,19 @@ def run(name: ClaimArgument, out: OutOption,
     from stemma.lab.comparison import tasks_of
     from stemma.lab.results import check_measure
     from stemma.lab.work import run_experiment
-    from stemma.training.run import Reading
 
     if corpus == ["-"]:
         raise UserError("the lab reads its text more than once, which standard input does not allow; give a file.")
     claim = find_claim(name)
-    given = tasks_of(task or [], train or [], dev or [], epochs)
-    experiment = experiment_of(claim, corpus=corpus or (), reading=Reading(documents, field, encoding, errors),
+    given = tasks_of(**tasks.options())
+    experiment = experiment_of(claim, corpus=corpus or (), reading=text.reading(),
                                tasks=given, tokens=tokens, seeds=seeds, size=size,
-                               command=shlex.join(["stemma", *sys.argv[1:]]), notice=notice)
+                               command=shlex.join(["stemma", *sys.argv[1:]]))
     check_measure(experiment)
-    found = run_experiment(experiment, out, processes=processes, dry_run=dry_run, overwrite=overwrite,
-                           show=sys.stderr.isatty(), notice=notice)
-    if not (dry_run or json):
+    found = run_experiment(experiment, lab.out, **lab.options(), show=sys.stderr.isatty())
+    if not (lab.dry_run or json):
         print(f"{claim.title}\n{found['claim']['verdict']}: {found['claim']['text']}\n")
-    finish(found, out, json, dry_run, processes)
+    finish(found, lab.out, json, lab.dry_run, lab.processes)
 
 
 def _about(claim: Any) -> dict[str, Any]:

@@ -2,25 +2,33 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from stemma.cli.output import DebugOption, JsonOption, at_least, columns, emit, notice, shown
-from stemma.cli.train import DocumentsOption, EncodingOption, ErrorsOption, FieldOption, OverwriteOption
+from stemma.cli.common import TEXT
+from stemma.cli.options import OverwriteOption, TextOptions
+from stemma.cli.output import JsonOption, at_least, columns, emit, shown
 from stemma.errors import counted
 from stemma.progress import stage
 
 
+@dataclass(frozen=True)
+class EvaluationText(TextOptions):
+    documents: Annotated[str, typer.Option(help="In FILE, what ends a document: blank, line or file.")] = "blank"
+
+
 def register(app: typer.Typer) -> None:
-    app.command()(clean)
-    app.command()(overlap)
+    app.command(rich_help_panel=TEXT)(clean)
+    app.command(rich_help_panel=TEXT)(overlap)
 
 
 def clean(
     paths: Annotated[list[str], typer.Argument(metavar="PATH", help="Text: files, folders, globs, or - for stdin.")],
     out: Annotated[Path, typer.Option(show_default=False, help="The file to write: .txt or .jsonl.")],
+    text: TextOptions,
     rules: Annotated[Path | None, typer.Option(metavar="FILE", help="Rules in TOML; see docs/cleaning.md.")] = None,
     change: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE",
                                                      help="Change one rule, such as min_words=20.")] = None,
@@ -28,10 +36,8 @@ def clean(
                                                             "for several.")] = None,
     also: Annotated[list[str] | None, typer.Option(help="A filter of datatrove besides: gopher-quality, "
                                                         "gopher-repetition, c4, fineweb.")] = None,
-    documents: DocumentsOption = "blank", field: FieldOption = "text", encoding: EncodingOption = "utf-8",
-    errors: ErrorsOption = "strict",
     show: Annotated[int, at_least(0, "Examples of what each step dropped.")] = 0,
-    overwrite: OverwriteOption = False, json: JsonOption = False, debug: DebugOption = False,
+    overwrite: OverwriteOption = False, json: JsonOption = False,
 ) -> None:
     """Clean raw text: normalise it, drop duplicates and what is no prose, and say what each step took.
 
@@ -42,9 +48,8 @@ def clean(
 
     chosen = load_rules(rules, change or ())
     with stage("cleaning", unit="characters") as work:
-        result = run_it(paths, out, rules=chosen, languages=language or (), also=also or (), documents=documents,
-                        field=field, encoding=encoding, errors=errors, show=show, overwrite=overwrite, notice=notice,
-                        progress=work.done)
+        result = run_it(paths, out, rules=chosen, languages=language or (), also=also or (), **text.options(),
+                        show=show, overwrite=overwrite, progress=work.done)
     emit(result, json, lambda: print(_cleaned(result)))
 
 
@@ -52,16 +57,15 @@ def overlap(
     corpus: Annotated[list[str], typer.Argument(metavar="CORPUS", help="A corpus folder, or raw text: files, folders, "
                                                                        "globs.")],
     file: Annotated[str, typer.Argument(metavar="FILE", help="The evaluation text.")],
+    text: EvaluationText,
     n: Annotated[int, typer.Option("--n", help="Words in a row that count as seen.")] = 8,
     false_positives: Annotated[float, typer.Option(help="Share of unseen n-grams that may count as seen.")] = 1e-8,
     limit: Annotated[float, typer.Option(help="A document overlaps if so much of it was seen.")] = 0.5,
     exclude: Annotated[Path | None, typer.Option(metavar="OUT", help="Write FILE's text without the documents that "
                                                                      "overlap: .txt or .jsonl.")] = None,
-    documents: Annotated[str, typer.Option(help="In FILE, what ends a document: blank, line or file.")] = "blank",
-    field: FieldOption = "text", encoding: EncodingOption = "utf-8", errors: ErrorsOption = "strict",
     show: Annotated[int, at_least(0, "How many of the worst documents to show.")] = 10,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace what stands at --exclude.")] = False,
-    json: JsonOption = False, debug: DebugOption = False,
+    json: JsonOption = False,
 ) -> None:
     """How much of an evaluation file stands in a corpus, by a Bloom filter of 8-grams as in GPT-2's study.
 
@@ -70,9 +74,8 @@ def overlap(
     from stemma.corpus.overlap import overlap as measure
 
     with stage("reading", unit="characters") as work:
-        result = measure(corpus, file, n=n, false_positives=false_positives, documents=documents, field=field,
-                         encoding=encoding, errors=errors, limit=limit, show=show, exclude=exclude,
-                         overwrite=overwrite, notice=notice, progress=work.done)
+        result = measure(corpus, file, n=n, false_positives=false_positives, **text.options(), limit=limit, show=show,
+                         exclude=exclude, overwrite=overwrite, progress=work.done)
     emit(result, json, lambda: print(_overlapping(result)))
 
 

@@ -8,14 +8,10 @@ from typing import Annotated
 import typer
 
 from stemma.cli.annotate import annotate
-from stemma.cli.output import DebugOption, JsonOption, emit, notice
+from stemma.cli.options import AnyText, OverwriteOption, PairsOption
+from stemma.cli.output import JsonOption, emit
 from stemma.errors import UserError, counted
 
-TargetOption = Annotated[list[str] | None, typer.Option(
-    metavar="PATH", show_default=False, help="Parallel text: the other side, line by line; once for each PATH.")]
-PairsOption = Annotated[bool, typer.Option("--pairs", help="Parallel text: tables of source and target.")]
-ColumnsOption = Annotated[str, typer.Option(help="Which columns of such a table, the source first.")]
-EmptyOption = Annotated[str, typer.Option(help="Pairs with an empty side: refuse or skip.")]
 DialogueOption = Annotated[list[str] | None, typer.Option(
     metavar="PATH", show_default=False, help="Dialogues, JSON lines or yml, with who says what; may be repeated.")]
 RelevanceOption = Annotated[list[str] | None, typer.Option(
@@ -29,24 +25,17 @@ corpus_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None,
 def build(
     tokenizer: Annotated[Path, typer.Option(help="Folder of the tokenizer.", metavar="DIR")],
     out: Annotated[Path, typer.Option(help="Where the corpus goes.", metavar="DIR")],
+    text: AnyText,
     paths: Annotated[list[str] | None, typer.Argument(
         metavar="PATH", show_default=False, help="Text: files, folders, globs, or - for stdin.")] = None,
     dialogue: DialogueOption = None,
     relevance: RelevanceOption = None,
     workers: Annotated[int | None, typer.Option(help="Processes; by default one per core.", metavar="N")] = None,
-    documents: Annotated[str, typer.Option(help="What ends a document in plain text: blank, line or file.")] = "blank",
     sentences: Annotated[str, typer.Option(help="A sentence is a line, or lines are split; auto looks.")] = "auto",
-    field: Annotated[str, typer.Option(help="Which field of JSON lines or Parquet holds the text.")] = "text",
-    encoding: Annotated[str, typer.Option(help="Of plain text and JSON lines.")] = "utf-8",
-    errors: Annotated[str, typer.Option(help="Bytes that are no text: strict, replace or ignore.")] = "strict",
-    target: TargetOption = None,
     pairs: PairsOption = False,
-    columns: ColumnsOption = "source,target",
-    empty: EmptyOption = "refuse",
     words: Annotated[Path | None, typer.Option(help="Chinese words, in jieba's format.", metavar="FILE")] = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace what is in --out.")] = False,
+    overwrite: OverwriteOption = False,
     json: JsonOption = False,
-    debug: DebugOption = False,
 ) -> None:
     """Tokenise text into a corpus: memory-mapped, checksummed, with document, sentence and word boundaries.
 
@@ -64,18 +53,15 @@ def build(
 
     paths, dialogue, relevance = paths or [], dialogue or [], relevance or []
     others = {"--dialogue": bool(dialogue), "--relevance": bool(relevance)}
-    paired = pairs or bool(target)
-    for_text = {"--documents": documents != "blank", "--sentences": sentences != "auto", "--field": field != "text"}
-    for_pairs = {"--columns": columns != "source,target", "--empty": empty != "refuse"}
-    refuse_unused(paired, {**for_text, **others} if paired else for_pairs)
+    paired = pairs or bool(text.target)
+    for_text = {**text.stated, "--sentences": sentences != "auto"}
+    refuse_unused(paired, {**for_text, **others} if paired else text.paired.stated)
     if not paths and any(others.values()) and (unused := [name for name, stated in for_text.items() if stated]):
         raise UserError(f"{' and '.join(unused)} say how running text is read, and no PATH is given; leave them out.")
-    sources = pair_sources(paths, target or [], columns) if paired else []
+    sources = pair_sources(paths, text.target or [], text.columns) if paired else []
     result = build_corpus(
-        [] if paired else paths, tokenizer, out, workers=workers, documents=documents, field=field,
-        encoding=encoding, errors=errors, sentences=sentences, user_dictionary=words, overwrite=overwrite,
-        notice=notice, pairs=sources, empty=empty, dialogue=dialogue, relevance=relevance,
-    )
+        [] if paired else paths, tokenizer, out, workers=workers, sentences=sentences, user_dictionary=words,
+        overwrite=overwrite, pairs=sources, dialogue=dialogue, relevance=relevance, **text.running(), empty=text.empty)
     what = (f"{counted(result['documents'], 'pair')}" if paired else
             f"{counted(result['sentences'], 'sentence')}, {counted(result['documents'], 'document')}")
     what += f", {result['dialogues']:,} of them dialogues" if dialogue else ""
@@ -97,7 +83,6 @@ def refuse_unused(paired: bool, given: dict[str, bool]) -> None:
 def info(
     corpus: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of the corpus.")],
     json: JsonOption = False,
-    debug: DebugOption = False,
 ) -> None:
     """Counts, vocabulary coverage and lengths of a corpus; every file's checksum is verified on the way.
 

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from stemma.cli.output import DebugOption, DeviceOption, JsonOption, at_least, columns, emit, notice, shown
-from stemma.cli.train import DocumentsOption, EncodingOption, ErrorsOption, FieldOption, OverwriteOption, SeedOption
+from stemma.cli.common import TASKS, USE, computes
+from stemma.cli.options import Encoded, OverwriteOption, SeedOption, TextOptions
+from stemma.cli.output import JsonOption, at_least, columns, emit, shown
 from stemma.cli.use import ModelArgument
 from stemma.errors import counted
 from stemma.progress import stage
@@ -21,13 +22,15 @@ LimitOption = Annotated[int | None, at_least(1, "Ask only the first so many.", m
 
 
 def register(app: typer.Typer) -> None:
-    app.command()(perplexity)
-    app.command()(cloze)
-    app.command()(prompt)
+    app.command(rich_help_panel=USE)(perplexity)
+    app.command(rich_help_panel=TASKS)(cloze)
+    app.command(rich_help_panel=TASKS)(prompt)
 
 
+@computes
 def perplexity(model: ModelArgument,
                path: Annotated[list[str], typer.Argument(metavar="PATH", help="Text: files, folders, globs, or -.")],
+               text: TextOptions,
                stride: Annotated[int | None, typer.Option(
                    metavar="N", help="How far the window moves on; smaller sees more and takes longer. By default half "
                                      "the length.")] = None,
@@ -35,9 +38,7 @@ def perplexity(model: ModelArgument,
                memory: Annotated[int | None, typer.Option(
                    metavar="N", help="Places that a model with a memory keeps; by default as its recipe says.")] = None,
                by: Annotated[str | None, typer.Option(metavar="document", help="Also list every document.")] = None,
-               documents: DocumentsOption = "blank", field: FieldOption = "text", encoding: EncodingOption = "utf-8",
-               errors: ErrorsOption = "strict", device: DeviceOption = None,
-               json: JsonOption = False, debug: DebugOption = False) -> None:
+               json: JsonOption = False) -> None:
     """How well a model predicts text: per token, and per word, byte and character of the raw text, which compares
     models with different vocabularies.
 
@@ -51,10 +52,10 @@ def perplexity(model: ModelArgument,
 
     if by not in (None, "document"):
         raise UserError(f'--by is "{by}"; the only choice is document.')
-    passages = read_passages(path, documents=documents, field=field, encoding=encoding, errors=errors, notice=notice)
+    passages = read_passages(path, **text.options())
     loaded = _load(model)
     with stage("scoring", unit="tokens") as work:
-        result = measure(loaded, passages, length, stride, memory, by is not None, notice, work.advance)
+        result = measure(loaded, passages, length, stride, memory, by is not None, work.advance)
 
     def human() -> None:
         for one in result.get("by_document", []):
@@ -72,13 +73,13 @@ def perplexity(model: ModelArgument,
     emit({"model": model, **result}, json, human)
 
 
+@computes
 def cloze(model: ModelArgument,
           path: Annotated[str, typer.Argument(metavar="FILE", help="Passages or questions.")],
           kind: Annotated[str, typer.Option("--format", help="auto, lambada (guess the last word: a passage a line, or "
                                                              'jsonl {"text": ...}), or cbt (choose the left-out '
                                                              "word).")] = "auto",
-          length: LengthOption = None, limit: LimitOption = None, device: DeviceOption = None, json: JsonOption = False,
-          debug: DebugOption = False) -> None:
+          length: LengthOption = None, limit: LimitOption = None, json: JsonOption = False) -> None:
     """Does a model know the missing word? LAMBADA's last words, or the Children's Book Test.
 
     The last word must be the likeliest at its place, token by token. Of cbt's candidates the one is taken that makes
@@ -90,7 +91,7 @@ def cloze(model: ModelArgument,
 
     loaded = _load(model)
     with stage("asking", unit="questions") as work:
-        result = ask(loaded, path, kind, length, limit, notice, work.advance)
+        result = ask(loaded, path, kind, length, limit, work.advance)
 
     def human() -> None:
         beside = f"perplexity of the word {result['perplexity']:,.1f}" if "perplexity" in result else \
@@ -101,17 +102,18 @@ def cloze(model: ModelArgument,
     emit({"model": model, **result}, json, human)
 
 
+@computes
 def prompt(model: ModelArgument,
            template: Annotated[Path, typer.Argument(metavar="TEMPLATE.toml", help="How a row becomes a prompt.")],
            data: Annotated[str, typer.Option(metavar="FILE", show_default=False,
                                              help="The rows: tsv or csv with a header, or jsonl.")],
+           encoded: Encoded,
            shots: Annotated[int, at_least(0, "Solved examples before each row.", metavar="K")] = 0,
            examples: Annotated[str | None, typer.Option(
                metavar="FILE", help="Draw the examples from here; by default from the other rows.")] = None,
            seed: SeedOption = 0, limit: LimitOption = None, length: LengthOption = None,
            predictions: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the answers as jsonl.")] = None,
-           encoding: EncodingOption = "utf-8", errors: ErrorsOption = "strict", overwrite: OverwriteOption = False,
-           device: DeviceOption = None, json: JsonOption = False, debug: DebugOption = False) -> None:
+           overwrite: OverwriteOption = False, json: JsonOption = False) -> None:
     """Classify, choose or answer by prompting, with no training: zero, one or a few examples in the prompt.
 
     \b
@@ -134,13 +136,12 @@ def prompt(model: ModelArgument,
         raise UserError(f"{predictions} {'is a folder' if predictions.is_dir() else 'exists'}; choose another file for "
                         "--predictions" + ("." if predictions.is_dir() else ", or add --overwrite."))
     shape = load_template(template)
-    reading: dict[str, Any] = {"encoding": encoding, "errors": errors, "notice": notice}
-    rows, pool = (None if file is None else
-                  examples_of(shape, read_table(file, shape.columns or None, **reading)) for file in (data, examples))
+    rows, pool = (None if file is None else examples_of(
+        shape, read_table(file, shape.columns or None, **encoded.options())) for file in (data, examples))
     assert rows is not None
     loaded = _load(model)
     with stage("asking", unit="rows") as work:
-        result, answers = ask(loaded, shape, rows, pool, shots, seed, limit, length, notice, work.advance)
+        result, answers = ask(loaded, shape, rows, pool, shots, seed, limit, length, work.advance)
     if predictions is not None:
         _write(predictions, answers)
 
@@ -161,12 +162,9 @@ def prompt(model: ModelArgument,
 
 def _load(model: str) -> Model:
     from stemma.device import choose_device
-    from stemma.exchange.load import load
+    from stemma.exchange.load import open_model
 
-    loaded = load(model, choose_device())
-    for found in loaded.notices:
-        notice(found)
-    return loaded
+    return open_model(model, choose_device())
 
 
 def _share(result: dict[str, Any], key: str) -> str:

@@ -7,22 +7,25 @@ from typing import Annotated, Any
 
 import typer
 
-from stemma.cli.output import DebugOption, JsonOption, columns, console, emit, shown
+from stemma.cli.common import TRAIN
+from stemma.cli.completion import recipe_names
+from stemma.cli.output import JsonOption, columns, console, emit, shown
 
-RecipeArgument = Annotated[str, typer.Argument(metavar="RECIPE", help="name, name@size, or the path of a .toml file")]
+RecipeArgument = Annotated[str, typer.Argument(metavar="RECIPE", autocompletion=recipe_names,
+                                                 help="name, name@size, or the path of a .toml file")]
 ChangesArgument = Annotated[list[str] | None, typer.Argument(metavar="KEY=VALUE", help="changes on top of it")]
 
 
 def register(app: typer.Typer) -> None:
-    app.command()(tree)
-    app.command()(show)
-    app.command()(diff)
+    app.command(rich_help_panel=TRAIN)(tree)
+    app.command(rich_help_panel=TRAIN)(show)
+    app.command(rich_help_panel=TRAIN)(diff)
 
 
 def tree(html: Annotated[Path | None, typer.Option("--html", metavar="FILE", help="Write a web page instead, where "
                                                    "each recipe unfolds to what it changed.")] = None,
          overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the file of --html.")] = False,
-         json: JsonOption = False, debug: DebugOption = False) -> None:
+         json: JsonOption = False) -> None:
     """All recipes, each under the one it changes.
 
     Example: stemma tree --html family.html
@@ -61,8 +64,7 @@ def tree(html: Annotated[Path | None, typer.Option("--html", metavar="FILE", hel
     emit({"recipes": [info.plain() for info in family], **({"html": str(html)} if html else {})}, json, human)
 
 
-def show(recipe: RecipeArgument, changes: ChangesArgument = None, json: JsonOption = False,
-         debug: DebugOption = False) -> None:
+def show(recipe: RecipeArgument, changes: ChangesArgument = None, json: JsonOption = False) -> None:
     """A recipe in full: each value, and the ancestor that set it.
 
     Example: stemma show bert@tiny network.layers=4
@@ -94,9 +96,9 @@ def show(recipe: RecipeArgument, changes: ChangesArgument = None, json: JsonOpti
           "origin": found.origin}, json, human)
 
 
-def diff(a: Annotated[str, typer.Argument(metavar="A", help="a recipe")],
-         b: Annotated[str, typer.Argument(metavar="B", help="another")],
-         json: JsonOption = False, debug: DebugOption = False) -> None:
+def diff(a: Annotated[str, typer.Argument(metavar="A", autocompletion=recipe_names, help="a recipe")],
+         b: Annotated[str, typer.Argument(metavar="B", autocompletion=recipe_names, help="another")],
+         json: JsonOption = False) -> None:
     """What changes from one recipe to another.
 
     Example: stemma diff transformer bert

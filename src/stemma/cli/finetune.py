@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
+from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
 from stemma import registry
-from stemma.cli.corpus import ColumnsOption, EmptyOption
+from stemma.cli.common import computes
 from stemma.cli.family import ChangesArgument
-from stemma.cli.output import DebugOption, DeviceOption, JsonOption, notice
-from stemma.cli.train import EncodingOption, ErrorsOption, OverwriteOption, SeedOption, finish
+from stemma.cli.options import Encoded, NewRun, PairOptions, TaskBudget
+from stemma.cli.output import JsonOption
+from stemma.cli.train import finish
 from stemma.errors import UserError, did_you_mean
 
 ModelOption = Annotated[str, typer.Option("--model", metavar="MODEL", show_default=False,
@@ -47,9 +48,10 @@ class Tasks(TyperGroup):
             formatter.write_dl([(name, task_kind(name).idea) for name in self.list_commands(ctx)])
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        if args and registry.find("task", args[0]) is None:
+        if args and not ctx.resilient_parsing and registry.find("task", args[0]) is None:
             load_named_plugins(args)  # the kind may be one of theirs
-        if args and not args[0].startswith("-") and self.get_command(ctx, args[0]) is None:
+        unknown = args and not args[0].startswith("-") and self.get_command(ctx, args[0]) is None
+        if unknown and not ctx.resilient_parsing:
             from stemma.tasks.data.datasets import DATASETS
 
             known = [*self.list_commands(ctx), *DATASETS]
@@ -68,39 +70,60 @@ def _tasks() -> None:
     """
 
 
-def examples_task(
-    context: typer.Context,
-    model: ModelOption,
-    train: Annotated[str, typer.Option(metavar="FILE", show_default=False, help="Examples to learn from.")],
-    dev: Annotated[str, typer.Option(metavar="FILE", show_default=False, help="Examples to watch progress by.")],
-    out: Annotated[Path, typer.Option(metavar="RUN", show_default=False, help="The run folder to make.")],
-    changes: ChangesArgument = None,
-    test: Annotated[str | None, typer.Option(metavar="FILE", help="Examples to score at the end only.")] = None,
+@dataclass(frozen=True)
+class ExampleFiles:
+    """What a task is learnt from and judged by."""
+
+    train: Annotated[str, typer.Option(metavar="FILE", show_default=False, help="Examples to learn from.")]
+    dev: Annotated[str, typer.Option(metavar="FILE", show_default=False, help="Examples to watch progress by.")]
+    test: Annotated[str | None, typer.Option(metavar="FILE", help="Examples to score at the end only.")] = None
     columns: Annotated[str | None, typer.Option(metavar="OURS=FILE'S,...", help="Columns of a table that are named "
                                                 "otherwise: text=review,label=stars; or their numbers, if there is no "
-                                                "header: text=1,label=2.")] = None,
-    metric: Annotated[list[str] | None, typer.Option(help="What to measure; the first decides.")] = None,
-    epochs: Annotated[float | None, typer.Option(metavar="N", show_default="the recipe's", help="Go through the "
-                                                 "examples so often.")] = None,
-    steps: Annotated[int | None, typer.Option(metavar="N", help="Or so many steps.")] = None,
-    minutes: Annotated[float | None, typer.Option(metavar="M", help="Or so many minutes.")] = None,
+                                                "header: text=1,label=2.")] = None
+    metric: Annotated[list[str] | None, typer.Option(help="What to measure; the first decides.")] = None
+
+    def files(self) -> dict[str, str]:
+        return {"train": self.train, "dev": self.dev, **({"test": self.test} if self.test else {})}
+
+
+@dataclass(frozen=True)
+class TrialOptions:
+    """What is tried several times."""
+
+    rates: Annotated[str | None, typer.Option(metavar="R,R,...", help="Try these learning rates and keep the best on "
+                                                                      "dev.")] = None
+    restarts: Annotated[int, typer.Option(metavar="K", help="Try K seeds: the best, mean and spread are told.")] = 1
+    ensemble: Annotated[bool, typer.Option("--ensemble", help="Score the restarts together, too: their logits "
+                                                              "averaged.")] = False
+
+
+@dataclass(frozen=True)
+class FeatureOptions:
+    """The network as it is, read by a learner of its own."""
+
+    features: Annotated[bool, typer.Option("--features", help="Leave the network as it is: a BiLSTM learns to read its "
+                                                              "layers.")] = False
+    layers: Annotated[str, typer.Option(metavar="all|last4|...", help="Which layers --features mixes: all or last4; "
+                                        "side by side: concat4; or one: last, before-last, embedding.")] = "all"
+
+    def chosen(self) -> str | None:
+        """The layers, or None where the network itself is trained."""
+        if self.layers != "all" and not self.features:
+            raise UserError("--layers says which layers --features mixes; add --features, or leave it out.")
+        return self.layers if self.features else None
+
+
+@computes
+def examples_task(
+    context: typer.Context, model: ModelOption, examples: ExampleFiles, run: NewRun, budget: TaskBudget,
+    trials: TrialOptions, features: FeatureOptions, encoded: Encoded,
+    changes: ChangesArgument = None,
     class_weights: Annotated[str | None, typer.Option(metavar="balanced|A,B,...", help="How much each class counts: by "
                                                       "its rarity, or a number for each in order.")] = None,
-    rates: Annotated[str | None, typer.Option(metavar="R,R,...", help="Try these learning rates and keep the best on "
-                                                                      "dev.")] = None,
-    restarts: Annotated[int, typer.Option(metavar="K", help="Try K seeds: the best, mean and spread are told.")] = 1,
-    ensemble: Annotated[bool, typer.Option("--ensemble", help="Score the restarts together, too: their logits "
-                                                              "averaged.")] = False,
-    features: Annotated[bool, typer.Option("--features", help="Leave the network as it is: a BiLSTM learns to read its "
-                                                              "layers.")] = False,
-    layers: Annotated[str, typer.Option(metavar="all|last4|...", help="Which layers --features mixes: all or last4; "
-                                        "side by side: concat4; or one: last, before-last, embedding.")] = "all",
     style: Annotated[str | None, typer.Option(metavar="gpt|plain", show_default="gpt for a GPT", help="How a language "
                                               "model is asked: with new tokens and while it goes on guessing text, or "
                                               "as it is.")] = None,
-    seed: SeedOption = 0, encoding: EncodingOption = "utf-8", errors: ErrorsOption = "strict",
-    overwrite: OverwriteOption = False, device: DeviceOption = None,
-    json: JsonOption = False, debug: DebugOption = False,
+    json: JsonOption = False,
 ) -> None:
     """Teach a model this task from examples: a table with named columns (.tsv, .csv, .jsonl), or a data set's own
     files. Interrupted anywhere, `stemma resume` goes on.
@@ -115,18 +138,14 @@ def examples_task(
     """
     from stemma.tasks.prepare import Task, finetune
     from stemma.tasks.trials import Trials
-    from stemma.training.run import Reading
 
-    if layers != "all" and not features:
-        raise UserError("--layers says which layers --features mixes; add --features, or leave it out.")
-    files = {"train": train, "dev": dev, **({"test": test} if test else {})}
+    layers = features.chosen()
     values = {} if class_weights is None else {"balance": class_weights}
-    task = Task(str(context.info_name), files, renamed(columns), metric or (), values, layers if features else None,
-                style)
-    result = finetune(task, model, out, epochs=epochs, steps=steps, minutes=minutes, seed=seed, changes=changes or (),
-                      reading=Reading(encoding=encoding, errors=errors), trials=Trials.asked(rates, restarts, ensemble),
-                      overwrite=overwrite, show=sys.stderr.isatty(), notice=notice)
-    finish(result, out, json)
+    task = Task(str(context.info_name), examples.files(), renamed(examples.columns), examples.metric or (), values,
+                layers, style)
+    result = finetune(task, model, run.out, **budget.options(), **run.options(), changes=changes or (),
+                      reading=encoded.reading(), trials=Trials.asked(**vars(trials)), show=sys.stderr.isatty())
+    finish(result, run.out, json)
 
 
 GENERAL = next(iter(registry.BUILT_IN["task"]))  # the verb that every other kind and data set has, too
@@ -153,37 +172,36 @@ def renamed(columns: str | None) -> dict[str, str] | None:
     return {ours.strip(): theirs.strip() for ours, _, theirs in pairs}
 
 
+_Pairs = list[str] | None
+
+
+@dataclass(frozen=True)
+class PairFiles:
+    """What pairs are learnt from and judged by."""
+
+    train: Annotated[_Pairs, typer.Option(metavar="FILE", show_default=False, help="Pairs to learn: .tsv, .csv, "
+                                          ".jsonl, or sources with --train-target.")] = None
+    train_target: Annotated[_Pairs, typer.Option(metavar="FILE", show_default=False,
+                                                 help="The targets, line by line.")] = None
+    dev: Annotated[_Pairs, typer.Option(metavar="FILE", show_default=False,
+                                        help="Pairs to watch progress by and to score.")] = None
+    dev_target: Annotated[_Pairs, typer.Option(metavar="FILE", show_default=False, help="Their targets.")] = None
+    test: Annotated[_Pairs, typer.Option(metavar="FILE", show_default=False,
+                                         help="Pairs to score at the end only.")] = None
+    test_target: Annotated[_Pairs, typer.Option(metavar="FILE", show_default=False, help="Their targets.")] = None
+
+
 @finetune_app.command()
+@computes
 def seq2seq(
-    model: ModelOption,
-    out: Annotated[Path, typer.Option(metavar="RUN", show_default=False, help="The run folder to make.")],
+    model: ModelOption, pairs: PairFiles, run: NewRun, budget: TaskBudget, pairing: PairOptions, encoded: Encoded,
     changes: ChangesArgument = None,
-    train: Annotated[list[str] | None, typer.Option(metavar="FILE", show_default=False, help="Pairs to learn: .tsv, "
-                                                    ".csv, .jsonl, or sources with --train-target.")] = None,
-    train_target: Annotated[list[str] | None, typer.Option(metavar="FILE", show_default=False,
-                                                           help="The targets, line by line.")] = None,
-    dev: Annotated[list[str] | None, typer.Option(metavar="FILE", show_default=False,
-                                                  help="Pairs to watch progress by and to score.")] = None,
-    dev_target: Annotated[list[str] | None, typer.Option(metavar="FILE", show_default=False,
-                                                         help="Their targets.")] = None,
-    test: Annotated[list[str] | None, typer.Option(metavar="FILE", show_default=False,
-                                                   help="Pairs to score at the end only.")] = None,
-    test_target: Annotated[list[str] | None, typer.Option(metavar="FILE", show_default=False,
-                                                          help="Their targets.")] = None,
     tasks: Annotated[str | None, typer.Option(metavar="PLAN.toml", show_default=False, help="Instead of these: several "
                                               "tasks, and how often each is drawn.")] = None,
-    epochs: Annotated[float | None, typer.Option(metavar="N", show_default="the recipe's", help="Go through the pairs "
-                                                 "so often.")] = None,
-    steps: Annotated[int | None, typer.Option(metavar="N", help="Or so many steps.")] = None,
-    minutes: Annotated[float | None, typer.Option(metavar="M", help="Or so many minutes.")] = None,
     prefix: Annotated[str, typer.Option(metavar="TEXT", help='Put this before every source, such as '
                                                              '"summarize: ".')] = "",
-    columns: ColumnsOption = "source,target",
     beams: Annotated[int, typer.Option(metavar="N", help="Search with so many beams when scoring.")] = 4,
-    seed: SeedOption = 0, empty: EmptyOption = "refuse", encoding: EncodingOption = "utf-8",
-    errors: ErrorsOption = "strict", overwrite: OverwriteOption = False, device: DeviceOption = None,
     json: JsonOption = False,
-    debug: DebugOption = False,
 ) -> None:
     """Teach a model to write one text from another; interrupted anywhere, `stemma resume` goes on.
 
@@ -198,12 +216,10 @@ def seq2seq(
     Example: stemma finetune seq2seq --model run --tasks plan.toml --out all
     """
     from stemma.tasks.mixture import SETS, one_task
-    from stemma.training.run import Reading
 
-    files = {"train": train, "train_target": train_target, "dev": dev, "dev_target": dev_target, "test": test,
-             "test_target": test_target}
+    files: dict[str, _Pairs] = vars(pairs)
     given = [f"--{key.replace('_', '-')}" for key, paths in files.items() if paths]
-    given += [name for name, stated in (("--prefix", prefix), ("--columns", columns != "source,target")) if stated]
+    given += [name for name, stated in (("--prefix", prefix), ("--columns", pairing.stated["--columns"])) if stated]
     if tasks is not None and given:
         raise UserError(f"--tasks says all about its tasks; leave out {', '.join(given)}, or put it into {tasks}.")
     missing = [f"--{name}" for name in SETS[:2] if not files[name]]
@@ -211,19 +227,18 @@ def seq2seq(
         raise UserError(f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} missing: name a file of pairs "
                         "to learn and one to score, or a plan of several tasks with --tasks.")
     if tasks is None:
-        data = one_task({key: paths or [] for key, paths in files.items()}, prefix, columns)
+        data = one_task({key: paths or [] for key, paths in files.items()}, prefix, pairing.columns)
     else:
         from stemma.tasks.task_plan import read_task_plan
 
-        data = read_task_plan(tasks, notice).data()
+        data = read_task_plan(tasks).data()
 
     from stemma.tasks.seq2seq import finetune
 
-    reading = Reading(encoding=encoding, errors=errors, empty=empty)
-    result = finetune(model, data, out, epochs=epochs, steps=steps, minutes=minutes, beams=beams, seed=seed,
-                      changes=changes or (), reading=reading, overwrite=overwrite, show=sys.stderr.isatty(),
-                      notice=notice)
-    finish(result, out, json)
+    reading = replace(encoded.reading(), empty=pairing.empty)
+    result = finetune(model, data, run.out, **budget.options(), **run.options(), beams=beams, changes=changes or (),
+                      reading=reading, show=sys.stderr.isatty())
+    finish(result, run.out, json)
 
 
 for _kind in registry.BUILT_IN["task"]:

@@ -2,47 +2,59 @@
 
 from __future__ import annotations
 
+import logging
 import sys
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 import typer
 
-from stemma.cli.output import DebugOption, DeviceOption, JsonOption, emit, notice
+from stemma.cli.common import USE, computes
+from stemma.cli.output import JsonOption, emit
 from stemma.cli.streams import plain_texts
 from stemma.cli.use import ModelArgument
 from stemma.errors import UserError
 
+logger = logging.getLogger(__name__)
+
 
 def register(app: typer.Typer) -> None:
-    app.command()(generate)
+    app.command(rich_help_panel=USE)(generate)
 
 
+@dataclass(frozen=True)
+class Writing:
+    """How a text is written; the names are those of `generation.options.Options`."""
+
+    tokens: Annotated[int, typer.Option(help="Write at most so many tokens.")] = 64
+    min_tokens: Annotated[int, typer.Option(help="Do not end before so many.")] = 0
+    greedy: Annotated[bool, typer.Option("--greedy", help="Take the likeliest token instead of drawing one.")] = False
+    temperature: Annotated[float | None, typer.Option(show_default="1",
+                                                      help="Below 1 is tamer, above 1 wilder.")] = None
+    top_k: Annotated[int | None, typer.Option(help="Draw among the K likeliest tokens.")] = None
+    top_p: Annotated[float | None, typer.Option(show_default="0.95, or 1 with --top-k", help="Draw among the likeliest "
+                                                "tokens that together are so probable.")] = None
+    repetition_penalty: Annotated[float, typer.Option(help="Above 1: shun tokens that the text has already.")] = 1.0
+    beams: Annotated[int, typer.Option(help="Search with so many beams instead of drawing.")] = 1
+    length_penalty: Annotated[float | None, typer.Option(show_default="0.6 with --beams",
+                                                         help="The higher, the longer the texts that win.")] = None
+    stop: Annotated[list[str] | None, typer.Option(help="End before this text; may be given several times.")] = None
+    completions: Annotated[int, typer.Option(help="So many texts for each prompt.")] = 1
+    seed: Annotated[int | None, typer.Option(show_default="another each time", help="Fixes what is drawn.")] = None
+    batch: Annotated[int, typer.Option(help="Write so many texts at the same time.")] = 8
+    cache: Annotated[bool, typer.Option("--cache/--no-cache", help="Read every token once, or all again each "
+                                                                   "time (slow; the same text).")] = True
+    crop: Annotated[bool, typer.Option("--crop", help="Of a prompt that is too long read the end (of a source "
+                                                         "to write from, the beginning).")] = False
+
+
+@computes
 def generate(
-    model: ModelArgument,
+    model: ModelArgument, writing: Writing,
     prompt: Annotated[list[str] | None, typer.Argument(metavar="PROMPT", show_default=False,
                                                        help="What to write on from, one or several.")] = None,
     prompts: Annotated[str | None, typer.Option(metavar="FILE", help="A prompt a line; - is standard input.")] = None,
-    tokens: Annotated[int, typer.Option(help="Write at most so many tokens.")] = 64,
-    min_tokens: Annotated[int, typer.Option(help="Do not end before so many.")] = 0,
-    greedy: Annotated[bool, typer.Option("--greedy", help="Take the likeliest token instead of drawing one.")] = False,
-    temperature: Annotated[float | None, typer.Option(show_default="1",
-                                                      help="Below 1 is tamer, above 1 wilder.")] = None,
-    top_k: Annotated[int | None, typer.Option(help="Draw among the K likeliest tokens.")] = None,
-    top_p: Annotated[float | None, typer.Option(show_default="0.95, or 1 with --top-k", help="Draw among the likeliest "
-                                                "tokens that together are so probable.")] = None,
-    repetition_penalty: Annotated[float, typer.Option(help="Above 1: shun tokens that the text has already.")] = 1.0,
-    beams: Annotated[int, typer.Option(help="Search with so many beams instead of drawing.")] = 1,
-    length_penalty: Annotated[float | None, typer.Option(show_default="0.6 with --beams",
-                                                         help="The higher, the longer the texts that win.")] = None,
-    stop: Annotated[list[str] | None, typer.Option(help="End before this text; may be given several times.")] = None,
-    completions: Annotated[int, typer.Option(help="So many texts for each prompt.")] = 1,
-    seed: Annotated[int | None, typer.Option(show_default="another each time", help="Fixes what is drawn.")] = None,
-    batch: Annotated[int, typer.Option(help="Write so many texts at the same time.")] = 8,
-    cache: Annotated[bool, typer.Option("--cache/--no-cache", help="Read every token once, or all again each "
-                                                                   "time (slow; the same text).")] = True,
-    crop: Annotated[bool, typer.Option("--crop", help="Of a prompt that is too long read the end (of a source "
-                                                         "to write from, the beginning).")] = False,
-    device: DeviceOption = None, json: JsonOption = False, debug: DebugOption = False,
+    json: JsonOption = False,
 ) -> None:
     """Write on from a prompt, by drawing each next token from the likely ones (or --greedy, or --beams). A model with
     an encoder and a decoder reads the prompt and writes another text; see also `stemma translate`.
@@ -51,35 +63,29 @@ def generate(
     """
     from stemma.generation.options import Options
 
-    choices: dict[str, Any] = {
-        "tokens": tokens, "min_tokens": min_tokens, "greedy": greedy, "temperature": temperature, "top_k": top_k,
-        "top_p": top_p, "repetition_penalty": repetition_penalty, "beams": beams, "length_penalty": length_penalty,
-        "stop": tuple(stop or ()), "completions": completions, "seed": seed, "batch": batch, "cache": cache,
-        "crop": crop}
+    choices: dict[str, Any] = {**vars(writing), "stop": tuple(writing.stop or ())}
     options = Options(**choices)  # what cannot be followed is said before a model is loaded
     asked = _prompts(prompt or [], prompts)
 
     from stemma.device import choose_device
-    from stemma.exchange.load import load
+    from stemma.exchange.load import open_model
     from stemma.generation.generate import generate as write
     from stemma.generation.generate import new_seed, stream
     from stemma.generation.ways import reads_backward, scheme_of
 
-    if options.draws and seed is None:
+    if options.draws and writing.seed is None:
         choices["seed"] = new_seed()
-    loaded = load(model, choose_device())
-    for found in loaded.notices:
-        notice(found)
+    loaded = open_model(model, choose_device())
     backward, scheme = reads_backward(loaded), scheme_of(loaded)
     goes_on = scheme is None or scheme.goes_on  # otherwise the text is one of its own, without the prompt
-    alone = len(asked) * completions * beams == 1
+    alone = len(asked) * writing.completions * writing.beams == 1
     if alone and not json and not backward and sys.stdout.isatty():
         print(asked[0] if goes_on else "", end="", flush=True)
-        for piece in stream(loaded, asked[0], notice, **choices):
+        for piece in stream(loaded, asked[0], **choices):
             print(piece, end="", flush=True)
         print()
     else:
-        written = write(loaded, asked, notice, **choices)
+        written = write(loaded, asked, **choices)
         result = {"model": model, "prompts": asked, "seed": choices["seed"] if options.draws else None,
                   "completions": [{"prompt": one.prompt, "text": one.text, "tokens": one.tokens,
                                    "log_probability": one.log_probability, "ended": one.ended} for one in written]}
@@ -92,8 +98,8 @@ def generate(
                 print(one.text + prompt if backward else prompt + one.text, file=plain_texts())
 
         emit(result, json, human)
-    if options.draws and seed is None and not json:
-        notice(f"drawn with --seed {choices['seed']}")
+    if options.draws and writing.seed is None and not json:
+        logger.info(f"drawn with --seed {choices['seed']}")
 
 
 def _prompts(given: list[str], file: str | None) -> list[str]:
@@ -103,7 +109,7 @@ def _prompts(given: list[str], file: str | None) -> list[str]:
     from stemma.text.readers import read_passages
 
     read: list[str] = []
-    for passage in read_passages([file], documents="line", notice=notice):
+    for passage in read_passages([file], documents="line"):
         if passage.begins:
             read.append(passage.text)
         else:

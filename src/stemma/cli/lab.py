@@ -5,99 +5,116 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from stemma.cli.output import DebugOption, DeviceOption, JsonOption, at_least, columns, emit, notice
-from stemma.cli.train import CorpusOption, DocumentsOption, EncodingOption, ErrorsOption, FieldOption
+from stemma.cli.common import LAB, computes
+from stemma.cli.completion import recipe_names
+from stemma.cli.options import CorpusOption, TextOptions
+from stemma.cli.output import JsonOption, at_least, columns, emit
 from stemma.errors import UserError, counted
 
 RecipesArgument = Annotated[list[str], typer.Argument(metavar="RECIPE... [KEY=VALUE...]", show_default=False,
+                                                      autocompletion=recipe_names,
                                                       help="Recipes, and changes that all of them get.")]
 ChildArgument = Annotated[list[str], typer.Argument(metavar="RECIPE [KEY=VALUE...]", show_default=False,
+                                                    autocompletion=recipe_names,
                                                     help="A recipe, and changes for it and its parent alike.")]
-OutOption = Annotated[Path, typer.Option(metavar="DIR", show_default=False,
-                                         help="The lab's folder; what is there already is used again.")]
-TokensOption = Annotated[int | None, typer.Option(help="Every model reads so many tokens.")]
-FlopsOption = Annotated[float | None, typer.Option(help="Every model is trained for so many FLOPs, such as 1e14.")]
-MinutesOption = Annotated[float | None, typer.Option(help="Every model is trained for so many minutes, in turns.")]
-SeedsOption = Annotated[int, at_least(1, "How often everything is done; one seed shows no spread.")]
-TaskOption = Annotated[list[str] | None, typer.Option("--task", metavar="TASK", help="Then fine-tune on this task; may "
-                                                      "be repeated, each with its --train and --dev.")]
-TrainOption = Annotated[list[str] | None, typer.Option(metavar="FILE", help="The task's training examples.")]
-DevOption = Annotated[list[str] | None, typer.Option(metavar="FILE", help="The examples it is judged by.")]
-EpochsOption = Annotated[float, typer.Option(help="Of every fine-tune.")]
-MeasureOption = Annotated[str | None, typer.Option(help="The measure that decides, such as sst2.accuracy.")]
-MarginOption = Annotated[float | None, typer.Option(help="Of that measure, the largest difference that does not "
-                                                    "matter: within it, recipes are called equivalent.")]
-ProcessesOption = Annotated[int, at_least(1, "So many cells at a time, each with its share of the cores.")]
-OverwriteOption = Annotated[bool, typer.Option("--overwrite", help="Begin anew: what is in --out goes.")]
-DryOption = Annotated[bool, typer.Option("--dry-run", help="Print the plan and how long it takes, by a short trial.")]
+
+
+@dataclass(frozen=True)
+class LabTasks:
+    """What every model is fine-tuned on."""
+
+    task: Annotated[list[str] | None, typer.Option("--task", metavar="TASK", help="Then fine-tune on this task; may be "
+                                                   "repeated, each with its --train and --dev.")] = None
+    train: Annotated[list[str] | None, typer.Option(metavar="FILE", help="The task's training examples.")] = None
+    dev: Annotated[list[str] | None, typer.Option(metavar="FILE", help="The examples it is judged by.")] = None
+    epochs: Annotated[float, typer.Option(help="Of every fine-tune.")] = 3.0
+
+    def options(self) -> dict[str, Any]:
+        return {"task": self.task or [], "train": self.train or [], "dev": self.dev or [], "epochs": self.epochs}
+
+
+@dataclass(frozen=True)
+class LabBudget:
+    """How long every model is trained, how often, and what decides."""
+
+    tokens: Annotated[int | None, typer.Option(help="Every model reads so many tokens.")] = None
+    flops: Annotated[float | None, typer.Option(help="Every model is trained for so many FLOPs, such as 1e14.")] = None
+    minutes: Annotated[float | None, typer.Option(help="Every model is trained for so many minutes, in turns.")] = None
+    seeds: Annotated[int, at_least(1, "How often everything is done; one seed shows no spread.")] = 3
+    measure: Annotated[str | None, typer.Option(help="The measure that decides, such as sst2.accuracy.")] = None
+    margin: Annotated[float | None, typer.Option(help="Of that measure, the largest difference that does not matter: "
+                                                 "within it, recipes are called equivalent.")] = None
+
+
+@dataclass(frozen=True)
+class LabFolder:
+    """Where the lab is, and how its cells are worked on."""
+
+    out: Annotated[Path, typer.Option(metavar="DIR", show_default=False,
+                                      help="The lab's folder; what is there already is used again.")]
+    processes: Annotated[int, at_least(1, "So many cells at a time, each with its share of the cores.")] = 1
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and how long it takes, by a short "
+                                                            "trial.")] = False
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Begin anew: what is in --out goes.")] = False
+
+    def options(self) -> dict[str, Any]:
+        return {key: value for key, value in vars(self).items() if key != "out"}
 
 
 def register(app: typer.Typer) -> None:
-    app.command()(compare)
-    app.command()(ablate)
+    app.command(rich_help_panel=LAB)(compare)
+    app.command(rich_help_panel=LAB)(ablate)
 
 
-def compare(recipes: RecipesArgument, corpus: CorpusOption, out: OutOption, tokens: TokensOption = None,
-            flops: FlopsOption = None, minutes: MinutesOption = None, seeds: SeedsOption = 3, task: TaskOption = None,
-            train: TrainOption = None, dev: DevOption = None, epochs: EpochsOption = 3.0,
+@computes
+def compare(recipes: RecipesArgument, corpus: CorpusOption, lab: LabFolder, budget: LabBudget, tasks: LabTasks,
+            text: TextOptions,
             sizes: Annotated[str | None, typer.Option(help="Every recipe at each of these sizes, such as "
                                                       "tiny,mini,midi; fits how the loss falls.")] = None,
-            measure: MeasureOption = None, margin: MarginOption = None, processes: ProcessesOption = 1,
-            dry_run: DryOption = False, overwrite: OverwriteOption = False, documents: DocumentsOption = "blank",
-            field: FieldOption = "text", encoding: EncodingOption = "utf-8", errors: ErrorsOption = "strict",
-            device: DeviceOption = None, json: JsonOption = False, debug: DebugOption = False) -> None:
+            json: JsonOption = False) -> None:
     """Train recipes on the same text, seeds and budget, and say which differences are more than noise.
 
     Example: stemma compare bert@tiny roberta@tiny --corpus notes.txt --tokens 1000000 --out lab
     """
     from stemma.lab.comparison import compare as run_it
-    from stemma.training.run import Reading
 
     names, changes = _parted(recipes)
     wanted = [size.strip() for size in sizes.split(",") if size.strip()] if sizes else []
-    found = run_it(names, corpus, out, sizes=wanted, changes=changes, tokens=tokens, flops=flops, minutes=minutes,
-                   seeds=seeds, task=task or [], train=train or [], dev=dev or [], epochs=epochs, measure=measure,
-                   margin=margin, reading=Reading(documents, field, encoding, errors), command=_command(),
-                   processes=processes, dry_run=dry_run, overwrite=overwrite, show=sys.stderr.isatty(), notice=notice)
-    finish(found, out, json, dry_run, processes)
+    found = run_it(names, corpus, lab.out, sizes=wanted, changes=changes, **vars(budget), **tasks.options(),
+                   reading=text.reading(), command=_command(), **lab.options(), show=sys.stderr.isatty())
+    finish(found, lab.out, json, lab.dry_run, lab.processes)
 
 
-def ablate(recipe: ChildArgument, corpus: CorpusOption, out: OutOption,
-           against: Annotated[str | None, typer.Option(metavar="RECIPE", help="What it is compared with, else its "
-                                                       "parent.")] = None,
+@computes
+def ablate(recipe: ChildArgument, corpus: CorpusOption, lab: LabFolder, budget: LabBudget, tasks: LabTasks,
+           text: TextOptions,
+           against: Annotated[str | None, typer.Option(metavar="RECIPE", autocompletion=recipe_names, help="What it is "
+                                                       "compared with, else its parent.")] = None,
            group: Annotated[list[str] | None, typer.Option(metavar="KEY,KEY", help="Changes that are made "
                                                            "together.")] = None,
            apart: Annotated[list[str] | None, typer.Option(metavar="KEY", help="A change that is made by "
                                                            "itself.")] = None,
-           tokens: TokensOption = None, flops: FlopsOption = None, minutes: MinutesOption = None,
-           seeds: SeedsOption = 3, task: TaskOption = None, train: TrainOption = None, dev: DevOption = None,
-           epochs: EpochsOption = 3.0, measure: MeasureOption = None, margin: MarginOption = None,
-           processes: ProcessesOption = 1, dry_run: DryOption = False, overwrite: OverwriteOption = False,
-           documents: DocumentsOption = "blank", field: FieldOption = "text", encoding: EncodingOption = "utf-8",
-           errors: ErrorsOption = "strict", device: DeviceOption = None,
-           json: JsonOption = False, debug: DebugOption = False) -> None:
+           json: JsonOption = False) -> None:
     """Which change was it? A recipe's changes, each added to its parent and each taken from the recipe.
 
     Example: stemma ablate roberta@tiny --corpus notes.txt --tokens 1000000 --out lab
     """
     from stemma.lab.comparison import ablate as run_it
-    from stemma.training.run import Reading
 
     names, changes = _parted(recipe)
     if len(names) != 1:
         raise UserError(f"one recipe is ablated at a time, and {len(names)} are given; `stemma compare` takes several.")
     told = [list(filter(None, one.replace(" ", ",").split(","))) for one in group or []]
-    found = run_it(names[0], corpus, out, against=against, group=told, apart=apart or [], changes=changes,
-                   tokens=tokens, flops=flops, minutes=minutes, seeds=seeds, task=task or [], train=train or [],
-                   dev=dev or [], epochs=epochs, measure=measure, margin=margin,
-                   reading=Reading(documents, field, encoding, errors), command=_command(), processes=processes,
-                   dry_run=dry_run, overwrite=overwrite, show=sys.stderr.isatty(), notice=notice)
-    finish(found, out, json, dry_run, processes)
+    found = run_it(names[0], corpus, lab.out, against=against, group=told, apart=apart or [], changes=changes,
+                   **vars(budget), **tasks.options(), reading=text.reading(), command=_command(), **lab.options(),
+                   show=sys.stderr.isatty())
+    finish(found, lab.out, json, lab.dry_run, lab.processes)
 
 
 def _parted(words: Sequence[str]) -> tuple[list[str], list[str]]:

@@ -6,9 +6,11 @@ Nothing here costs time to import: rich waits until a person is there to look at
 from __future__ import annotations
 
 import json
+import logging
 import math
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -73,10 +75,26 @@ def _plain(value: Any) -> Any:
     return [_plain(inner) for inner in value] if isinstance(value, Iterable) else str(value)
 
 
-def notice(text: str) -> None:
-    """Something worth knowing that is not the result."""
-    # spelled out here already: while a bar is drawn, rich takes over stderr and would read the sequences as its own
-    print(f"note: {visible(text)}", file=sys.stderr, flush=True)
+class Notes(logging.Handler):
+    """What the package logs, as lines on stderr: something worth knowing that is not the result."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        # spelled out here already: while a bar is drawn, rich takes over stderr and would read the sequences as its own
+        print(f"note: {visible(record.getMessage())}", file=sys.stderr, flush=True)
+
+
+@contextmanager
+def notes_printed() -> Iterator[None]:
+    """Print the notes of all that runs inside."""
+    logger = logging.getLogger("stemma")
+    before = logger.handlers, logger.level, logger.propagate
+    logger.handlers, logger.propagate = [Notes()], False  # a handler of a plug-in's own would print them twice
+    logger.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        logger.handlers, logger.propagate = before[0], before[2]
+        logger.setLevel(before[1])
 
 
 def shown(value: Any) -> str:

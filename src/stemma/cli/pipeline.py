@@ -8,20 +8,22 @@ from typing import Annotated, Any
 
 import typer
 
-from stemma.cli.output import DebugOption, DeviceOption, JsonOption, columns, emit, notice
-from stemma.cli.train import OverwriteOption
+from stemma.cli.common import TASKS, computes
+from stemma.cli.options import OverwriteOption
+from stemma.cli.output import JsonOption, columns, emit
 
 
 def register(app: typer.Typer) -> None:
-    app.command()(pipeline)
+    app.command(rich_help_panel=TASKS)(pipeline)
 
 
+@computes
 def pipeline(
     plan: Annotated[Path, typer.Argument(metavar="PLAN.toml", help="The stages, and what each learns from.")],
     out: Annotated[Path, typer.Option(metavar="RUN", show_default=False, help="The folder for all of it; in that of an "
                                       "earlier pipeline, only what changed is made again.")],
-    overwrite: OverwriteOption = False, device: DeviceOption = None,
-    json: JsonOption = False, debug: DebugOption = False,
+    overwrite: OverwriteOption = False,
+    json: JsonOption = False,
 ) -> None:
     """Carry out a plan of stages, each on top of the one before: general text, a domain's, a task's, the task itself.
 
@@ -33,7 +35,7 @@ def pipeline(
     """
     from stemma.tasks.pipeline.pipeline import pipeline as run_it
 
-    finish(run_it(plan, out, overwrite=overwrite, show=sys.stderr.isatty(), notice=notice), json)
+    finish(run_it(plan, out, overwrite=overwrite, show=sys.stderr.isatty()), json)
 
 
 def finish(result: dict[str, Any], as_json: bool) -> None:
@@ -42,7 +44,7 @@ def finish(result: dict[str, Any], as_json: bool) -> None:
 
     for stage in result["stages"]:
         if stage["run"] is not None and not (Path(stage["run"]) / REPORT).is_file():
-            try_report(stage["run"], notice)
+            try_report(stage["run"])
 
     def human() -> None:
         from stemma.tasks.pipeline.report import tables

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from stemma.cli.common import TASKS, computes
 from stemma.cli.finetune import renamed
-from stemma.cli.output import DebugOption, DeviceOption, JsonOption, columns, emit, notice
-from stemma.cli.train import EncodingOption, ErrorsOption, OverwriteOption
+from stemma.cli.options import Encoded, OverwriteOption
+from stemma.cli.output import JsonOption, columns, emit
 from stemma.cli.use import ModelArgument
 from stemma.errors import counted
 from stemma.progress import stage
@@ -28,20 +29,21 @@ LISTED = 5  # of the worst errors, for people
 
 
 def register(app: typer.Typer) -> None:
-    app.command()(predict)
-    app.command()(evaluate)
+    app.command(rich_help_panel=TASKS)(predict)
+    app.command(rich_help_panel=TASKS)(evaluate)
 
 
+@computes
 def predict(
     model: ModelArgument,
     path: Annotated[str, typer.Argument(metavar="PATH", help="What to answer: .jsonl, .tsv, .csv, a text a line, or - "
                                                              "for standard input.")],
+    encoded: Encoded,
     out: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the answers here, as JSON lines.")] = None,
     task: TaskOption = None, renaming: ColumnsOption = None,
     form: Annotated[str | None, typer.Option("--format", metavar="NAME", help="Read the file as training does, for a "
                                              "data set (mrpc, conll2003) or a kind of task (tag).")] = None,
-    encoding: EncodingOption = "utf-8", errors: ErrorsOption = "strict", overwrite: OverwriteOption = False,
-    device: DeviceOption = None, json: JsonOption = False, debug: DebugOption = False,
+    overwrite: OverwriteOption = False, json: JsonOption = False,
 ) -> None:
     """What a fine-tuned model says of each row: a JSON object a line, as soon as it is known, in little memory.
 
@@ -64,8 +66,7 @@ def predict(
             raise UserError(f"{out} is a folder; --out is the file to write.")
         refuse_non_empty(out, overwrite)
     loaded, card = asked(model, task)
-    asks = read_inputs(card.kind, path, form=form, columns=renamed(renaming), encoding=encoding, errors=errors,
-                       notice=notice)
+    asks = read_inputs(card.kind, path, form=form, columns=renamed(renaming), **encoded.options())
     said = answer(loaded, card, asks)
     told = {"model": model, "task": card.name, "kind": card.kind}
     if out is not None:
@@ -90,9 +91,11 @@ def predict(
             print(spelling.dumps(one, ensure_ascii=not readable), flush=True)
 
 
+@computes
 def evaluate(
     model: ModelArgument,
     data: Annotated[str, typer.Option(metavar="FILE", show_default=False, help="Examples that say what is right.")],
+    encoded: Encoded,
     task: TaskOption = None, renaming: ColumnsOption = None,
     form: Annotated[str | None, typer.Option("--format", metavar="NAME", show_default="as in training",
                                              help="How to read the file: as a data set (mrpc, squad2) or a kind of "
@@ -100,8 +103,7 @@ def evaluate(
     metric: Annotated[list[str] | None, typer.Option(help="What to measure, if not what it was trained by.")] = None,
     out: Annotated[Path | None, typer.Option(metavar="DIR", show_default="evaluation/FILE in the run",
                                              help="Where report.html, result.json and predictions.jsonl go.")] = None,
-    encoding: EncodingOption = "utf-8", errors: ErrorsOption = "strict", overwrite: OverwriteOption = False,
-    device: DeviceOption = None, json: JsonOption = False, debug: DebugOption = False,
+    overwrite: OverwriteOption = False, json: JsonOption = False,
 ) -> None:
     """How good a fine-tuned model is on a file: metrics with 95% intervals, what it takes for what, its worst errors;
     all of it also in report.html. The default place is written anew each time.
@@ -120,7 +122,7 @@ def evaluate(
     place = out or _place(Path(model), data, task)
     refuse_non_empty(place, overwrite or out is None)
     loaded, card = asked(model, task)
-    found, rows = judge(loaded, card, Data(data, form, renamed(renaming), encoding, errors), metric or (), notice)
+    found, rows = judge(loaded, card, Data(data, form, renamed(renaming), **encoded.options()), metric or ())
     result = {"model": model, **found, "report": str(place / "report.html")}
     typed = ["stemma", "evaluate", model, "--data", data]
     for name, value in (("task", task), ("columns", renaming), ("format", form), ("out", out)):
@@ -138,15 +140,13 @@ def asked(model: str, task: str | None) -> tuple[Model, Card]:
     """The model and the task to be answered."""
     from stemma.device import choose_device
     from stemma.errors import UserError
-    from stemma.exchange.load import find_folder, load
+    from stemma.exchange.load import find_folder, open_model
 
     folder = find_folder(model)
     if (folder / "directions.json").is_file() and not (folder / "tasks.json").is_file():
         raise UserError(f"{model} writes texts: `stemma translate {model} FILE` has them, and with --reference they "
                         "are scored.")
-    loaded = load(folder, choose_device())
-    for found in loaded.notices:
-        notice(found)
+    loaded = open_model(folder, choose_device())
     return loaded, loaded.card(task)
 
 

@@ -8,21 +8,23 @@ from typing import Annotated, Any
 
 import typer
 
-from stemma.cli.output import DebugOption, DeviceOption, JsonOption, columns, emit, notice
-from stemma.cli.train import SeedOption
+from stemma.cli.common import TRAIN, computes
+from stemma.cli.options import SeedOption
+from stemma.cli.output import JsonOption, columns, emit
 from stemma.errors import counted
 
 
 def register(app: typer.Typer) -> None:
-    app.command()(quickstart)
+    app.command(rich_help_panel=TRAIN)(quickstart)
 
 
+@computes
 def quickstart(out: Annotated[Path, typer.Option(metavar="DIR", help="Where everything goes.")] = Path("quickstart"),
                minutes: Annotated[float | None, typer.Option(
                    help="How long to pre-train; by default 4, and up to 8 on a slow machine.")] = None,
                seed: SeedOption = 0,
                overwrite: Annotated[bool, typer.Option("--overwrite", help="Begin anew in --out.")] = False,
-               device: DeviceOption = None, json: JsonOption = False, debug: DebugOption = False) -> None:
+               json: JsonOption = False) -> None:
     """Pre-train a small ModernBERT on the text that ships with Python itself, and see what it was worth. No download.
 
     Interrupted, the same command goes on where it was.
@@ -32,7 +34,7 @@ def quickstart(out: Annotated[Path, typer.Option(metavar="DIR", help="Where ever
     from stemma.lab.quickstart.quickstart import quickstart as run_it
 
     result = run_it(out, minutes=minutes, seed=seed, overwrite=overwrite, show=sys.stderr.isatty(),
-                    say=lambda text: print(f"· {text}", file=sys.stderr, flush=True), notice=notice)
+                    say=lambda text: print(f"· {text}", file=sys.stderr, flush=True))
     emit(result, json, lambda: _tell(result))
 
 

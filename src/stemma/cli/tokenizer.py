@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from stemma.cli.corpus import ColumnsOption, EmptyOption, PairsOption, refuse_unused
-from stemma.cli.output import DebugOption, JsonOption, columns, emit, notice
+from stemma.cli.completion import recipe_names
+from stemma.cli.corpus import refuse_unused
+from stemma.cli.options import OverwriteOption, PairOptions, PairsOption, TextOptions
+from stemma.cli.output import JsonOption, columns, emit
 from stemma.errors import counted
 
 if TYPE_CHECKING:
@@ -26,11 +28,13 @@ tokenizer_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None,
 def train(
     paths: Annotated[list[str], typer.Argument(metavar="PATH", help="Text: files, folders, globs, or - for stdin.")],
     out: Annotated[Path, typer.Option(help="Where the tokenizer goes.", metavar="DIR")],
+    text: TextOptions, pairing: PairOptions,
     kind: Annotated[str | None, typer.Option(
         help="wordpiece, bpe, byte_bpe, unigram, word or character.", metavar="KIND")] = None,
     vocab_size: Annotated[int | None, typer.Option(help="Number of pieces, special ones too.", metavar="N")] = None,
     recipe: Annotated[str | None, typer.Option(
-        "--for", metavar="RECIPE", help="Defaults, and which special tokens to reserve, from a recipe.")] = None,
+        "--for", metavar="RECIPE", autocompletion=recipe_names,
+        help="Defaults, and which special tokens to reserve, from a recipe.")] = None,
     lowercase: Annotated[bool | None, typer.Option(
         "--lowercase/--no-lowercase", help="Fold capitals; by default as the recipe does, else not.")] = None,
     cjk_spacing: Annotated[bool | None, typer.Option(
@@ -38,16 +42,9 @@ def train(
         show_default=False)] = None,
     simplify: Annotated[bool | None, typer.Option(
         "--simplify/--no-simplify", help="Traditional Chinese to simplified first, with OpenCC.")] = None,
-    documents: Annotated[str, typer.Option(help="What ends a document in plain text: blank, line or file.")] = "blank",
-    field: Annotated[str, typer.Option(help="Which field of JSON lines or Parquet holds the text.")] = "text",
-    encoding: Annotated[str, typer.Option(help="Of plain text and JSON lines.")] = "utf-8",
-    errors: Annotated[str, typer.Option(help="Bytes that are no text: strict, replace or ignore.")] = "strict",
     pairs: PairsOption = False,
-    columns: ColumnsOption = "source,target",
-    empty: EmptyOption = "refuse",
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace what is in --out.")] = False,
+    overwrite: OverwriteOption = False,
     json: JsonOption = False,
-    debug: DebugOption = False,
 ) -> None:
     """Learn a vocabulary from text, with every special role reserved unless --for narrows them.
 
@@ -79,20 +76,18 @@ def train(
     if cjk_spacing is not None and kind in ROLES and kind not in SPACED:
         raise UserError(f"a {kind} vocabulary is made without spaces around Chinese characters, whatever is asked for; "
                         f"leave --cjk-spacing out, or choose --kind {' or '.join(SPACED)}.")
-    refuse_unused(pairs, {"--documents": documents != "blank", "--field": field != "text"} if pairs else
-                  {"--columns": columns != "source,target", "--empty": empty != "refuse"})
+    refuse_unused(pairs, text.stated if pairs else pairing.stated)
     refuse_non_empty(out, overwrite)
     texts: Iterator[str]
     if pairs:  # one vocabulary for both sides
-        read = read_pairs(pair_sources(paths, columns=columns), encoding=encoding, errors=errors, empty=empty,
-                          notice=notice)
+        read = read_pairs(pair_sources(paths, columns=pairing.columns), encoding=text.encoding, errors=text.errors,
+                          empty=pairing.empty)
         texts = chain.from_iterable((pair.source, pair.target) for pair in read)
     else:
-        texts = (passage.text for passage in read_passages(
-            paths, documents=documents, field=field, encoding=encoding, errors=errors, notice=notice))
+        texts = (passage.text for passage in read_passages(paths, **text.options()))
     tokenizer = train_tokenizer(
         texts, kind, vocab_size, lowercase=bool(lowercase), roles=roles, simplify=bool(simplify),
-        cjk_spacing=spaced if cjk_spacing is None else cjk_spacing, notice=notice,
+        cjk_spacing=spaced if cjk_spacing is None else cjk_spacing,
         progress=sys.stderr.isatty() and not json)
     with folder_atomically(out, overwrite) as folder:
         tokenizer.save(folder)
@@ -107,7 +102,6 @@ def train(
 def info(
     path: Annotated[Path, typer.Argument(metavar="DIR", help="Folder or file of a tokenizer, ours or another's.")],
     json: JsonOption = False,
-    debug: DebugOption = False,
 ) -> None:
     """Kind, size and special tokens of a tokenizer: tokenizer.json, vocab.txt, vocab.json + merges.txt or .model.
 

@@ -4,64 +4,59 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from stemma.cli.corpus import ColumnsOption, EmptyOption, TargetOption
+from stemma.cli.common import TRAIN, computes
+from stemma.cli.completion import recipe_names
 from stemma.cli.examples import show_examples, show_tokens
 from stemma.cli.family import ChangesArgument, RecipeArgument
-from stemma.cli.output import DebugOption, DeviceOption, JsonOption, at_least, emit, notice
+from stemma.cli.options import AnyText, CorpusOption, NewRun, SeedOption
+from stemma.cli.output import JsonOption, at_least, emit
 from stemma.errors import UserError, counted
 
-CorpusOption = Annotated[list[str], typer.Option("--corpus", metavar="DIR|PATH", show_default=False,
-                                                 help="A corpus folder, or raw text: a file, folder, glob or -.")]
-DocumentsOption = Annotated[str, typer.Option(help="In plain text, what ends a document: blank, line or file.")]
-FieldOption = Annotated[str, typer.Option(help="The field of jsonl or parquet that holds the text.")]
-EncodingOption = Annotated[str, typer.Option(help="The text's encoding.")]
-ErrorsOption = Annotated[str, typer.Option(help="Bytes that do not fit the encoding: strict, replace or ignore.")]
-SeedOption = Annotated[int, at_least(0, "All randomness follows from it.")]
-OverwriteOption = Annotated[bool, typer.Option("--overwrite", help="Replace what stands at --out.")]
+
+@dataclass(frozen=True)
+class TextBudget:
+    """How long a recipe is pre-trained."""
+
+    steps: Annotated[int | None, typer.Option(help="Stop after so many steps, else the recipe's.")] = None
+    tokens: Annotated[int | None, typer.Option(help="Stop after so many tokens.")] = None
+    minutes: Annotated[float | None, typer.Option(help="Stop after so many minutes.")] = None
 
 
 def register(app: typer.Typer) -> None:
-    app.command()(inspect)
-    app.command()(pretrain)
-    app.command()(resume)
+    app.command(rich_help_panel=TRAIN)(inspect)
+    app.command(rich_help_panel=TRAIN)(pretrain)
+    app.command(rich_help_panel=TRAIN)(resume)
 
 
-def pretrain(recipe: RecipeArgument, corpus: CorpusOption,
-             out: Annotated[Path, typer.Option(metavar="RUN", show_default=False, help="The run folder to make.")],
+@computes
+def pretrain(recipe: RecipeArgument, corpus: CorpusOption, run: NewRun, budget: TextBudget, text: AnyText,
              changes: ChangesArgument = None,
-             steps: Annotated[int | None, typer.Option(help="Stop after so many steps, else the recipe's.")] = None,
-             tokens: Annotated[int | None, typer.Option(help="Stop after so many tokens.")] = None,
-             minutes: Annotated[float | None, typer.Option(help="Stop after so many minutes.")] = None,
              start: Annotated[str | None, typer.Option("--from", metavar="MODEL",
                                                        help="Start from this model's weights.")] = None,
-             seed: SeedOption = 0, documents: DocumentsOption = "blank", field: FieldOption = "text",
-             encoding: EncodingOption = "utf-8", errors: ErrorsOption = "strict", target: TargetOption = None,
-             columns: ColumnsOption = "source,target", empty: EmptyOption = "refuse",
              tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Log for TensorBoard as well.")] = False,
-             overwrite: OverwriteOption = False, device: DeviceOption = None,
-             json: JsonOption = False, debug: DebugOption = False) -> None:
+             json: JsonOption = False) -> None:
     """Pre-train a recipe on a corpus or on raw text; interrupted anywhere, `stemma resume` goes on.
 
     Example: stemma pretrain bert@tiny --corpus notes.txt --out run --minutes 5 network.layers=4
     """
     from stemma.training.pretrain import pretrain as run_it
-    from stemma.training.run import Reading
 
-    reading = Reading(documents, field, encoding, errors, columns, empty)
-    result = run_it(recipe, corpus, out, steps=steps, tokens=tokens, minutes=minutes, start=start, seed=seed,
-                    changes=changes or (), reading=reading, overwrite=overwrite, target=target or (),
-                    tensorboard=tensorboard, show=sys.stderr.isatty(), notice=notice)
-    finish(result, out, json)
+    result = run_it(recipe, corpus, run.out, **vars(budget), **run.options(), start=start, changes=changes or (),
+                    reading=text.reading(), target=text.target or (), tensorboard=tensorboard,
+                    show=sys.stderr.isatty())
+    finish(result, run.out, json)
 
 
+@computes
 def resume(run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of an interrupted run.")],
            processes: Annotated[int | None, at_least(1, "Of a lab: so many cells at a time.")] = None,
-           device: DeviceOption = None, json: JsonOption = False, debug: DebugOption = False) -> None:
+           json: JsonOption = False) -> None:
     """Go on with an interrupted run, or with a lab, or help with one.
 
     A run with a budget in steps or tokens ends in the very bytes it would have reached; one in minutes goes on for the
@@ -77,11 +72,11 @@ def resume(run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder o
         from stemma.cli.lab import finish as finish_lab
         from stemma.lab.work import resume_lab
 
-        finish_lab(resume_lab(run, processes=processes or 1, show=sys.stderr.isatty(), notice=notice), run, json)
+        finish_lab(resume_lab(run, processes=processes or 1, show=sys.stderr.isatty()), run, json)
         return
     if processes is not None:
         raise UserError(f"--processes is for a lab, whose cells can be shared out; {run} is none. Leave it out.")
-    result = run_it(run, show=sys.stderr.isatty(), notice=notice)
+    result = run_it(run, show=sys.stderr.isatty())
     if (run / PIPELINE).is_file():
         from stemma.cli.pipeline import finish as finish_pipeline
 
@@ -93,7 +88,7 @@ def resume(run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder o
 def finish(result: dict[str, Any], run: Path, as_json: bool) -> None:
     from stemma.lab.report.run_report import try_report  # only now: it costs time, and training may fail
 
-    try_report(run, notice)
+    try_report(run)
 
     def human() -> None:
         validation, unigram = result.get("validation_loss"), result.get("unigram_loss")
@@ -139,20 +134,18 @@ def _use(run: Path) -> str:
     return f'{"fill" if way in (None, "cloze") else "generate"} {run} "..."'
 
 
-def inspect(recipe: Annotated[str, typer.Argument(metavar="RECIPE|MODEL", help="A recipe, to see what it does to "
-                                                  "text; or a finished model, with --text.")],
-            changes: ChangesArgument = None,
+@computes
+def inspect(recipe: Annotated[str, typer.Argument(metavar="RECIPE|MODEL", autocompletion=recipe_names,
+                                                  help="A recipe, to see what it does to text; or a finished model, "
+                                                       "with --text.")],
+            source: AnyText, changes: ChangesArgument = None,
             corpus: Annotated[list[str] | None, typer.Option(metavar="DIR|PATH", show_default=False,
                                                              help="A corpus folder, or raw text.")] = None,
             text: Annotated[str | None, typer.Option(help="Look at how a model reads this: how well it foresaw each "
                                                      "token, and how many steps it took.")] = None,
             examples: Annotated[int, at_least(1, "How many examples to show.")] = 2,
             step: Annotated[int, at_least(0, "The batch of this step.")] = 0,
-            seed: SeedOption = 0, documents: DocumentsOption = "blank", field: FieldOption = "text",
-            encoding: EncodingOption = "utf-8", errors: ErrorsOption = "strict", target: TargetOption = None,
-            columns: ColumnsOption = "source,target", empty: EmptyOption = "refuse", device: DeviceOption = None,
-            json: JsonOption = False,
-            debug: DebugOption = False) -> None:
+            seed: SeedOption = 0, json: JsonOption = False) -> None:
     """A few training examples as readable text: what is hidden, replaced, permuted and kept, and who sees whom.
 
     Example: stemma inspect bert@tiny --corpus corpus objective.masked_lm.unit=word
@@ -166,28 +159,25 @@ def inspect(recipe: Annotated[str, typer.Argument(metavar="RECIPE|MODEL", help="
     from stemma import lineage
     from stemma.corpus.shards import Corpus
     from stemma.training.inspect import inspect as look
-    from stemma.training.run import Reading, locate
+    from stemma.training.run import locate
     from stemma.training.source import adopt_tokenizer, corpus_from_text, locate_target
 
     chosen = lineage.recipe(recipe, changes or ())
     folder, files = locate(corpus)
-    reading = Reading(documents, field, encoding, errors, columns, empty)
-    other = locate_target(chosen, folder, files, target or [])
-    opened = Corpus.open(folder) if folder else corpus_from_text(files, chosen, reading, notice, target=other,
+    other = locate_target(chosen, folder, files, source.target or [])
+    opened = Corpus.open(folder) if folder else corpus_from_text(files, chosen, source.reading(), target=other,
                                                                      split_first=True)
-    result = look(adopt_tokenizer(chosen, opened), opened, examples, seed, step, notice)
+    result = look(adopt_tokenizer(chosen, opened), opened, examples, seed, step)
     emit(result, json, lambda: show_examples(result))
 
 
 def _look_inside(model: str, text: str, more: bool, json: bool) -> None:
     from stemma.device import choose_device
-    from stemma.exchange.load import load
+    from stemma.exchange.load import open_model
     from stemma.generation.look import look
 
     if more:
         raise UserError("--text looks at a finished model, which takes no --corpus and no changes; leave them out.")
-    loaded = load(model, choose_device())
-    for found in loaded.notices:
-        notice(found)
+    loaded = open_model(model, choose_device())
     tokens = look(loaded, text)
     emit({"model": model, "text": text, "tokens": tokens}, json, lambda: show_tokens(tokens))

@@ -4,54 +4,68 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from stemma.cli.output import DebugOption, DeviceOption, JsonOption, emit, notice, shown
+from stemma.cli.common import TRAIN, USE, computes
+from stemma.cli.options import Encoded, OverwriteOption
+from stemma.cli.output import JsonOption, emit, shown
 from stemma.cli.streams import plain_texts
-from stemma.cli.train import EncodingOption, ErrorsOption, OverwriteOption
 from stemma.cli.use import ModelArgument
 from stemma.errors import UserError, counted
 
 
 def register(app: typer.Typer) -> None:
-    app.command()(translate)
-    app.command()(average)
+    app.command(rich_help_panel=USE)(translate)
+    app.command(rich_help_panel=TRAIN)(average)
 
 
+@dataclass(frozen=True)
+class Search:
+    """How translations are searched for; the names are those of `generation.options.TranslateOptions`."""
+
+    beams: Annotated[int, typer.Option(help="Search with so many beams.")] = 4
+    length_penalty: Annotated[float | None, typer.Option(show_default="0.6", help="The higher, the longer the "
+                                                                                  "translations that win.")] = None
+    greedy: Annotated[bool, typer.Option("--greedy", help="Take the likeliest token each time: faster, and worse than "
+                                                          "beams.")] = False
+    n_best: Annotated[int, typer.Option(metavar="N", help="Give the N best of each line.")] = 1
+    max_extra: Annotated[int, typer.Option(metavar="N", help="A translation has at most N tokens more than its "
+                                                             "source,")] = 50
+    max_length_ratio: Annotated[float, typer.Option(metavar="R", help="which is counted R times.")] = 1.0
+    prefix: Annotated[str, typer.Option(metavar="TEXT", help='Put this before every line, such as "translate English '
+                                                             'to German: ".')] = ""
+    batch: Annotated[int, typer.Option(metavar="TOKENS", help="Lines x beams x the longest of them, at the same "
+                                                              "time.")] = 8192
+    cache: Annotated[bool, typer.Option("--cache/--no-cache", help="Read every token once, or all again each time "
+                                                                   "(slow; the same text).")] = True
+    crop: Annotated[bool, typer.Option("--crop", help="Of a line that is too long read the beginning.")] = False
+    force: Annotated[bool, typer.Option("--force", help="Translate also what looks like the target language.")] = False
+
+
+@dataclass(frozen=True)
+class Scoring:
+    """What translations are compared with, and how."""
+
+    reference: Annotated[list[str] | None, typer.Option(metavar="FILE", help="Score against these lines: BLEU and "
+                                                        "chrF; several files are several references.")] = None
+    rouge: Annotated[bool, typer.Option("--rouge", help="Score summaries: ROUGE as well.")] = False
+    lowercase: Annotated[bool, typer.Option("--lowercase", help="Score without regard to capitals.")] = False
+    bleu_tokenize: Annotated[str, typer.Option(help="How BLEU parts words: 13a, intl, zh, char, none...")] = "13a"
+
+
+@computes
 def translate(
-    model: ModelArgument,
+    model: ModelArgument, search: Search, scoring: Scoring, encoded: Encoded,
     path: Annotated[list[str] | None, typer.Argument(metavar="PATH", show_default=False,
                                                      help="Text, a line each; - is standard input.")] = None,
     text: Annotated[list[str] | None, typer.Option(metavar="TEXT", help="Translate this; may be given several "
                                                                         "times.")] = None,
     out: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the translations here, a line each.")] = None,
-    beams: Annotated[int, typer.Option(help="Search with so many beams.")] = 4,
-    length_penalty: Annotated[float | None, typer.Option(show_default="0.6", help="The higher, the longer the "
-                                                                                  "translations that win.")] = None,
-    greedy: Annotated[bool, typer.Option("--greedy", help="Take the likeliest token each time: faster, and worse than "
-                                                          "beams.")] = False,
-    n_best: Annotated[int, typer.Option(metavar="N", help="Give the N best of each line.")] = 1,
-    max_extra: Annotated[int, typer.Option(metavar="N", help="A translation has at most N tokens more than its "
-                                                             "source,")] = 50,
-    max_length_ratio: Annotated[float, typer.Option(metavar="R", help="which is counted R times.")] = 1.0,
-    prefix: Annotated[str, typer.Option(metavar="TEXT", help='Put this before every line, such as "translate English '
-                                                             'to German: ".')] = "",
-    reference: Annotated[list[str] | None, typer.Option(metavar="FILE", help="Score against these lines: BLEU and "
-                                                        "chrF; several files are several references.")] = None,
-    rouge: Annotated[bool, typer.Option("--rouge", help="Score summaries: ROUGE as well.")] = False,
-    lowercase: Annotated[bool, typer.Option("--lowercase", help="Score without regard to capitals.")] = False,
-    bleu_tokenize: Annotated[str, typer.Option(help="How BLEU parts words: 13a, intl, zh, char, none...")] = "13a",
-    batch: Annotated[int, typer.Option(metavar="TOKENS", help="Lines x beams x the longest of them, at the same "
-                                                              "time.")] = 8192,
-    cache: Annotated[bool, typer.Option("--cache/--no-cache", help="Read every token once, or all again each time "
-                                                                   "(slow; the same text).")] = True,
-    crop: Annotated[bool, typer.Option("--crop", help="Of a line that is too long read the beginning.")] = False,
-    force: Annotated[bool, typer.Option("--force", help="Translate also what looks like the target language.")] = False,
-    encoding: EncodingOption = "utf-8", errors: ErrorsOption = "strict", overwrite: OverwriteOption = False,
-    device: DeviceOption = None, json: JsonOption = False, debug: DebugOption = False,
+    overwrite: OverwriteOption = False, json: JsonOption = False,
 ) -> None:
     """Translate text line by line with a model that writes from a source: a translator, a summariser, T5.
 
@@ -61,12 +75,8 @@ def translate(
     """
     from stemma.generation.options import TranslateOptions
 
-    choices: dict[str, Any] = {
-        "beams": beams, "length_penalty": length_penalty, "greedy": greedy, "n_best": n_best, "max_extra": max_extra,
-        "max_length_ratio": max_length_ratio, "prefix": prefix, "batch": batch, "cache": cache, "crop": crop,
-        "force": force}
-    TranslateOptions(**choices)  # what cannot be followed is said before a model is loaded
-    if rouge and not reference:
+    TranslateOptions(**vars(search))  # what cannot be followed is said before a model is loaded
+    if scoring.rouge and not scoring.reference:
         raise UserError("--rouge compares with what people wrote; name it with --reference.")
     if out is not None:
         from stemma.files import refuse_non_empty
@@ -74,26 +84,24 @@ def translate(
         if out.is_dir():
             raise UserError(f"{out} is a folder; --out is the file to write.")
         refuse_non_empty(out, overwrite)
-    lines, names = _lines(path or [], text or [], encoding, errors)
-    sides = [_reference(file, len(lines), encoding, errors) for file in reference or []]
+    lines, names = _lines(path or [], text or [], encoded.encoding, encoded.errors)
+    sides = [_reference(file, len(lines), encoded.encoding, encoded.errors) for file in scoring.reference or []]
     if sides:
-        _score([""], [[""]], rouge, lowercase, bleu_tokenize)  # what is missing is said now, not after an hour
+        _score([""], [[""]], scoring)  # what is missing is said now, not after an hour
 
     import time
 
     from stemma.corpus.directions import read_directions
     from stemma.device import choose_device
-    from stemma.exchange.load import find_folder, load
+    from stemma.exchange.load import find_folder, open_model
     from stemma.generation.translate import translate as run_it
 
     folder = find_folder(model)
-    loaded = load(folder, choose_device())
-    for found in loaded.notices:
-        notice(found)
+    loaded = open_model(folder, choose_device())
     began = time.perf_counter()
-    made = run_it(loaded, lines, directions=read_directions(folder), where=names, notice=notice, **choices)
+    made = run_it(loaded, lines, directions=read_directions(folder), where=names, **vars(search))
     seconds = time.perf_counter() - began
-    scores = _score([one.text for one in made], sides, rouge, lowercase, bleu_tokenize) if sides else {}
+    scores = _score([one.text for one in made], sides, scoring) if sides else {}
     if out is not None:
         _write(out, [one.text for one in made])
     result = {"model": model, "lines": len(made), "seconds": seconds, "out": None if out is None else str(out),
@@ -122,7 +130,7 @@ def average(
     last: Annotated[int, typer.Option(metavar="N", help="The newest N of them.")] = 5,
     out: Annotated[Path | None, typer.Option(metavar="DIR", show_default="RUN/averaged",
                                              help="The model folder to make.")] = None,
-    overwrite: OverwriteOption = False, json: JsonOption = False, debug: DebugOption = False,
+    overwrite: OverwriteOption = False, json: JsonOption = False,
 ) -> None:
     """Average the weights of a run's last checkpoints: a better model than the last one alone, at no cost.
 
@@ -171,16 +179,15 @@ def _read(file: Path, encoding: str, errors: str) -> list[str]:
     """The lines of a file. Only LF ends one: other line ends of Unicode occur inside sentences."""
     from stemma.text.streams import check_encoding, read_text
 
-    content = "".join(read_text(file, check_encoding(encoding, errors), errors, notice))
+    content = "".join(read_text(file, check_encoding(encoding, errors), errors))
     return content.removesuffix("\n").split("\n") if content else []
 
 
-def _score(texts: Sequence[str], references: Sequence[Sequence[str]], rouge: bool, lowercase: bool,
-           tokenize: str) -> dict[str, Any]:
+def _score(texts: Sequence[str], references: Sequence[Sequence[str]], asked: Scoring) -> dict[str, Any]:
     from stemma.tasks.scores import summary_scores, translation_scores
 
-    scores: dict[str, Any] = translation_scores(texts, references, lowercase, tokenize)
-    return {**scores, "rouge": summary_scores(texts, references)} if rouge else scores
+    scores: dict[str, Any] = translation_scores(texts, references, asked.lowercase, asked.bleu_tokenize)
+    return {**scores, "rouge": summary_scores(texts, references)} if asked.rouge else scores
 
 
 def _told(scores: dict[str, Any]) -> Iterator[str]:

@@ -2,41 +2,43 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from stemma.cli.output import DebugOption, DeviceOption, JsonOption, console, emit, notice
-from stemma.cli.train import EncodingOption, ErrorsOption, FieldOption, OverwriteOption
+from stemma.cli.common import USE, computes
+from stemma.cli.options import Encoded, FieldOption, OverwriteOption
+from stemma.cli.output import JsonOption, console, emit
 from stemma.errors import counted
+
+logger = logging.getLogger(__name__)
 
 ModelArgument = Annotated[str, typer.Argument(metavar="MODEL", help="A run, its model/, or a Hugging Face folder.")]
 
 
 def register(app: typer.Typer) -> None:
-    app.command()(fill)
-    app.command()(embed)
+    app.command(rich_help_panel=USE)(fill)
+    app.command(rich_help_panel=USE)(embed)
 
 
+@computes
 def fill(model: ModelArgument, text: Annotated[str, typer.Argument(metavar="TEXT", help="Text with [MASK] in it.")],
-         top: Annotated[int, typer.Option(help="How many guesses to show.")] = 5, device: DeviceOption = None,
-         json: JsonOption = False,
-         debug: DebugOption = False) -> None:
+         top: Annotated[int, typer.Option(help="How many guesses to show.")] = 5,
+         json: JsonOption = False) -> None:
     """Guess the masked words of a text.
 
     Example: stemma fill run "the [MASK] of the list"
     """
     from stemma.device import choose_device
-    from stemma.exchange.load import generator_beside, load
+    from stemma.exchange.load import generator_beside, open_model
     from stemma.generation.fill import fill as guess
 
     generator = generator_beside(model)
     if generator is not None:
-        notice(f"{model} judges tokens and does not guess them; its generator does: {generator}")
-    loaded = load(generator or model, choose_device())
-    for found in loaded.notices:
-        notice(found)
+        logger.info(f"{model} judges tokens and does not guess them; its generator does: {generator}")
+    loaded = open_model(generator or model, choose_device())
     predictions = guess(loaded, text, top)
 
     def human() -> None:
@@ -52,14 +54,15 @@ def fill(model: ModelArgument, text: Annotated[str, typer.Argument(metavar="TEXT
     emit({"model": model, "text": text, "predictions": predictions}, json, human)
 
 
+@computes
 def embed(model: ModelArgument,
           path: Annotated[list[str], typer.Argument(metavar="PATH", help="Text, one a line; blank lines are skipped.")],
-          out: Annotated[Path, typer.Option(show_default=False, help="The .npy file to write.")],
+          out: Annotated[Path, typer.Option(show_default=False, help="The .npy file to write.")], encoded: Encoded,
           pooling: Annotated[str, typer.Option(help="mean (over the tokens) or start (the first place).")] = "mean",
           normalize: Annotated[bool, typer.Option("--normalize", help="Scale every vector to length 1.")] = False,
-          field: FieldOption = "text", encoding: EncodingOption = "utf-8", errors: ErrorsOption = "strict",
-          overwrite: OverwriteOption = False, device: DeviceOption = None,
-          json: JsonOption = False, debug: DebugOption = False) -> None:
+          field: FieldOption = "text",
+          overwrite: OverwriteOption = False,
+          json: JsonOption = False) -> None:
     """One vector for each line of text, as a numpy file.
 
     Example: stemma embed run sentences.txt --out vectors.npy
@@ -71,7 +74,7 @@ def embed(model: ModelArgument,
 
     from stemma.device import choose_device
     from stemma.errors import UserError
-    from stemma.exchange.load import load
+    from stemma.exchange.load import open_model
     from stemma.files import make_folder, refuse_non_empty, write_atomically
     from stemma.tasks.embed import embed as compute
     from stemma.text.readers import read_passages
@@ -79,13 +82,11 @@ def embed(model: ModelArgument,
     if out.is_dir():
         raise UserError(f"{out} is a folder; --out is the .npy file to write.")
     refuse_non_empty(out, overwrite)
-    passages = read_passages(path, documents="line", field=field, encoding=encoding, errors=errors, notice=notice)
+    passages = read_passages(path, documents="line", field=field, **encoded.options())
     texts = [passage.text for passage in passages if passage.begins]
-    loaded = load(model, choose_device())
-    for found in loaded.notices:
-        notice(found)
+    loaded = open_model(model, choose_device())
     began = time.perf_counter()
-    vectors = compute(loaded, texts, pooling, normalize, notice)
+    vectors = compute(loaded, texts, pooling, normalize)
     seconds = time.perf_counter() - began
     content = io.BytesIO()
     np.save(content, vectors)

@@ -7,6 +7,7 @@ cut by the parent and written in the order they were read, the files are the sam
 from __future__ import annotations
 
 import json
+import logging
 import os
 from collections import Counter
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
@@ -24,6 +25,7 @@ from stemma.corpus.workers import WorkerDiedError, ordered_map
 from stemma.corpus.writer import Block, ShardWriter
 from stemma.errors import UserError, did_you_mean
 from stemma.files import folder_atomically, refuse_non_empty, sha256
+from stemma.notes import quietly
 from stemma.progress import stage
 from stemma.text.dialogue import read_dialogues
 from stemma.text.holdout import Split
@@ -34,6 +36,8 @@ from stemma.text.streams import COMPRESSED
 from stemma.text.tokenizer import Tokenizer
 from stemma.text.words import MUCH, load_user_dictionary, segmenter_name, without_segmenter
 
+logger = logging.getLogger(__name__)
+
 SHARD_TOKENS = 1 << 26
 SENTENCES = ("auto", "line", "split")
 
@@ -42,7 +46,7 @@ def build_corpus(
     paths: Sequence[str | Path], tokenizer: Tokenizer | str | Path, out: str | Path, *, workers: int | None = None,
     documents: str = "blank", field: str = "text", encoding: str = "utf-8", errors: str = "strict",
     sentences: str = "auto", user_dictionary: str | Path | None = None, overwrite: bool = False,
-    notice: Callable[[str], None] | None = None, progress: Callable[[int], None] | None = None,
+    progress: Callable[[int], None] | None = None,
     shard_tokens: int = SHARD_TOKENS, pairs: Sequence[PairSource] = (), empty: str = "refuse",
     held_out: Collection[str] = (), dialogue: Sequence[str | Path] = (), relevance: Sequence[str | Path] = (),
     split: Split | None = None,
@@ -66,8 +70,7 @@ def build_corpus(
         raise UserError(f"--workers is {workers}; it must be at least 1.")
     tokenizer = tokenizer if isinstance(tokenizer, Tokenizer) else Tokenizer.load(tokenizer)
     assert not pairs or not (paths or dialogue or relevance), "a corpus is of pairs, or of running text and others"
-    notice = notice or (lambda text: None)
-    reading: dict[str, Any] = {"encoding": encoding, "errors": errors, "notice": notice}
+    reading: dict[str, Any] = {"encoding": encoding, "errors": errors}
     running: Iterator[Passage] = iter(())
     parted: list[Iterator[Parted]] = []
     if pairs:
@@ -114,9 +117,10 @@ def build_corpus(
                 raise UserError("the text has no token that this tokenizer knows how to make; is it white space?")
             counted = writer.finish()
         if left_out:
-            notice(f"{left_out:,} pairs are left out: one of their sides has no token that this tokenizer can make.")
+            logger.warning(
+                f"{left_out:,} pairs are left out: one of their sides has no token that this tokenizer can make.")
         if segmenter_name() == "none" and chinese > MUCH * writer.tokens:
-            notice(without_segmenter())
+            logger.warning(without_segmenter())
         tokenizer.save(folder / "tokenizer")
         unknown = tokenizer.roles.get("unknown")
         unknown_count = int(writer.counts[unknown]) if unknown is not None else 0
@@ -173,13 +177,13 @@ def _split_batches(paths: Sequence[str | Path], pairs: Sequence[PairSource], spl
                    running: dict[str, Any], paired: dict[str, Any]) -> Iterator[Batch]:
     """What is to be trained on, and then what is held out. Text is read twice, and heard of once."""
     for held_out in (False, True):
-        quiet = {"notice": None} if held_out else {}
+        heard: Callable[[Iterator[Any]], Iterator[Any]] = quietly if held_out else iter
         passages: Iterator[Passage] = iter(())
         parted: Iterator[Parted] = iter(())
         if pairs:
-            parted = map(Parted.pair, split.pairs(read_pairs(pairs, **paired | quiet), held_out))
+            parted = map(Parted.pair, split.pairs(heard(read_pairs(pairs, **paired)), held_out))
         else:
-            passages = split.passages(read_passages(paths, **running | quiet), held_out)
+            passages = split.passages(heard(read_passages(paths, **running)), held_out)
         yield from (replace(batch, held_out=held_out) for batch in _batches(passages, parted, tokenizer))
 
 

@@ -17,11 +17,11 @@ import numpy as np
 from stemma.corpus.shards import MANIFEST, Corpus
 from stemma.errors import UserError
 from stemma.files import file_atomically, make_folder
+from stemma.notes import quietly
 from stemma.text.bloom import Bloom
 from stemma.text.cleaning.documents import DocumentWriter, check_output, whole_documents
 from stemma.text.grams import gram_batches, gram_hashes
 from stemma.text.readers import Passage, list_files, read_passages
-from stemma.text.streams import Notice
 
 LOOKUPS = 10_000_000
 HEAD = 100  # characters of a document that are shown
@@ -32,7 +32,7 @@ def overlap(
     corpus: Sequence[str | Path], file: str | Path, *, n: int = 8, false_positives: float = 1e-8,
     documents: str = "blank", field: str = "text", encoding: str = "utf-8", errors: str = "strict",
     limit: float = 0.5, show: int = 10, exclude: str | Path | None = None, overwrite: bool = False,
-    lookups: int = LOOKUPS, notice: Notice | None = None, progress: Callable[[int], None] | None = None,
+    lookups: int = LOOKUPS, progress: Callable[[int], None] | None = None,
 ) -> dict[str, Any]:  # fmt: skip
     """Look up every run of n words of `file` in the corpus (a corpus folder, or raw text)."""
     if n < 1:
@@ -43,7 +43,7 @@ def overlap(
         check_output(Path(exclude), overwrite)
         if not Path(file).is_file():
             raise UserError(f"--exclude reads {file} twice, so it must be a file, not a stream or a folder.")
-    settings: dict[str, Any] = {"field": field, "encoding": encoding, "errors": errors, "notice": notice}
+    settings: dict[str, Any] = {"field": field, "encoding": encoding, "errors": errors}
     evaluation = read_passages([file], documents=documents, **settings)  # a misspelt name is told before the work
     bloom, inside = _filter_of(_training_text(corpus, settings, progress), n, false_positives, corpus)
     heads: list[str] = []
@@ -53,7 +53,7 @@ def overlap(
     worst = [{"document": int(at) + 1, "share": float(shares["share"][at]), "n_grams": int(shares["grams"][at]),
               "text": heads[at]} for at in order if shares["hits"][at]]
     if exclude is not None:
-        again = read_passages([file], documents=documents, **{**settings, "notice": None})
+        again = quietly(read_passages([file], documents=documents, **settings))
         _write_without(again, set((over + 1).tolist()), Path(exclude), documents)
     total, hits = int(shares["grams"].sum()), int(shares["hits"].sum())
     return {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import replace
@@ -31,6 +32,8 @@ from stemma.schema.corpus import CorpusSettings
 from stemma.schema.layers import flatten
 from stemma.text.tokenizer import Tokenizer
 
+logger = logging.getLogger(__name__)
+
 DECODER_STARTS = get_args(CorpusSettings.model_fields["decoder_start"].annotation)
 TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "vocab.json", "merges.txt", "spiece.model", "tokenizer.model")
 
@@ -56,6 +59,14 @@ def load(where: str | Path, device: torch.device | str = "cpu") -> Model:
         model.notices.append(f"the tokenizer of {folder} has {tokenizer.vocab_size:,} tokens and the network knows "
                              f"{model.network.vocabulary:,}; the others cannot be used.")
     model.network.to(device)
+    return model
+
+
+def open_model(where: str | Path, device: torch.device | str = "cpu") -> Model:
+    """`load` for a user who named this model: what there is to know about the folder is logged."""
+    model = load(where, device)
+    for text in model.notices:
+        logger.warning(text)
     return model
 
 

@@ -6,9 +6,10 @@
 
 from __future__ import annotations
 
+import logging
 import secrets
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -26,10 +27,11 @@ from stemma.generation.text import Ended, Writing, begin_writing, read_prompts
 from stemma.generation.ways import Scheme, needs_equal_lengths, scheme_of
 from stemma.network.packed import packed_view
 
+logger = logging.getLogger(__name__)
+
 PAYS = 16  # steps after which packing the weights has paid for itself
 
 Prompt = str | Sequence[int]
-Notice = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -41,21 +43,21 @@ class Completion:
     prompt: int  # which prompt it belongs to, from 0
 
 
-def generate(model: Model, prompts: str | Sequence[Prompt], notice: Notice = lambda text: None,
+def generate(model: Model, prompts: str | Sequence[Prompt],
              **options: Any) -> list[Completion]:
     """The completions of each prompt, in order. `options` are the fields of `stemma.generation.options.Options`."""
-    job = Job(model, [prompts] if isinstance(prompts, str) else prompts, Options(**options), notice)
+    job = Job(model, [prompts] if isinstance(prompts, str) else prompts, Options(**options))
     completions = [completion for batch in job.batches() for completion in job.complete(batch)]
     return sorted(completions, key=lambda completion: completion.prompt)  # stable: those of a prompt keep their order
 
 
-def stream(model: Model, prompt: Prompt, notice: Notice = lambda text: None, **options: Any) -> Iterator[str]:
+def stream(model: Model, prompt: Prompt, **options: Any) -> Iterator[str]:
     """The completion of one prompt piece by piece, as soon as it can be read."""
     chosen = Options(**options)
     if chosen.beams > 1 or chosen.completions > 1:
         raise UserError("only one text can be shown while it is written, and beams or several completions are known at "
                         "the end; use generate for these.")
-    return _pieces(Job(model, [prompt], chosen, notice))
+    return _pieces(Job(model, [prompt], chosen))
 
 
 def _pieces(job: Job) -> Iterator[str]:
@@ -75,12 +77,12 @@ class Row:
 class Job:
     """Some prompts, a model and how to write: what is the same for all batches."""
 
-    def __init__(self, model: Model, prompts: Sequence[Prompt], options: Options, notice: Notice,
+    def __init__(self, model: Model, prompts: Sequence[Prompt], options: Options,
                  limits: Sequence[int] | None = None):
         """`limits`: at most so many tokens for each prompt, where that is not the same for all."""
-        self.model, self.options, self.notice = model, options, notice
+        self.model, self.options = model, options
         self.scheme = check_writes(model)
-        self.prompts = read_prompts(model, self.scheme, prompts, options, notice)
+        self.prompts = read_prompts(model, self.scheme, prompts, options)
         self.limits = [min(options.tokens, self.scheme.limit(len(row)) or options.tokens) for row in self.prompts]
         if limits is not None:
             self.limits = [min(pair) for pair in zip(self.limits, limits, strict=True)]
@@ -156,8 +158,9 @@ class Job:
     def tell(self, reader: Reader) -> None:
         if reader.slid and not self.told:
             self.told = True
-            self.notice(f"the text outgrew the {reader.maximum:,} tokens that {self.model.recipe.label} reads at once; "
-                        "from there on it was written from its last part alone.")
+            logger.warning(
+                f"the text outgrew the {reader.maximum:,} tokens that {self.model.recipe.label} reads at once; "
+                "from there on it was written from its last part alone.")
 
 
 def new_seed() -> int:

@@ -7,7 +7,8 @@ them, bytes of an unfinished character are held back, and so is whatever may bec
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import logging
+from collections.abc import Sequence
 from typing import Literal
 
 from stemma.errors import UserError
@@ -15,6 +16,8 @@ from stemma.exchange.model import Model
 from stemma.generation.options import Options
 from stemma.generation.ways import Scheme, reads_backward
 from stemma.text.tokenizer import Tokenizer
+
+logger = logging.getLogger(__name__)
 
 Ended = Literal["end", "stop", "length"]
 UNFINISHED = "\N{REPLACEMENT CHARACTER}"  # what a decoder makes of bytes that are no character (yet)
@@ -98,8 +101,8 @@ def begin_writing(model: Model, scheme: Scheme, prompt: Sequence[int], options: 
     return kind(model.tokenizer, before, options.stop, scheme.ends)
 
 
-def read_prompts(model: Model, scheme: Scheme, prompts: Sequence[str | Sequence[int]], options: Options,
-                 notice: Callable[[str], None]) -> list[list[int]]:
+def read_prompts(model: Model, scheme: Scheme, prompts: Sequence[str | Sequence[int]],
+                 options: Options) -> list[list[int]]:
     """The tokens of each prompt in the order in which the model reads them, laid out as it learned to."""
     if not len(prompts):
         raise UserError("there is no prompt; give at least one" + ("." if scheme.from_source else
@@ -108,7 +111,7 @@ def read_prompts(model: Model, scheme: Scheme, prompts: Sequence[str | Sequence[
         model.needs_tokenizer()
     if scheme.from_source and any(isinstance(prompt, str) and not prompt.strip() for prompt in prompts):
         raise UserError(f"a prompt is empty, and {model.recipe.label} writes from a source; give it some text.")
-    rows = [encode(model, prompt, notice) if isinstance(prompt, str) else _checked(model, prompt, number)
+    rows = [encode(model, prompt) if isinstance(prompt, str) else _checked(model, prompt, number)
             for number, prompt in enumerate(prompts)]
     if reads_backward(model):
         rows = [row[::-1] for row in rows]
@@ -130,7 +133,7 @@ def _refuse_long(model: Model, rows: Sequence[Sequence[int]], most: int, scheme:
     raise UserError(f"{len(too_long)} of {len(rows)} prompts are too long: {advice}", too_long)
 
 
-def encode(model: Model, text: str, notice: Callable[[str], None]) -> list[int]:
+def encode(model: Model, text: str) -> list[int]:
     tokenizer = model.needs_tokenizer()
     encoding = tokenizer.encode(text, special=False)
     unknown = tokenizer.roles.get("unknown")
@@ -138,8 +141,9 @@ def encode(model: Model, text: str, notice: Callable[[str], None]) -> list[int]:
               if number == unknown]
     lacking = [part for part in dict.fromkeys(places) if part != tokenizer.token(unknown or 0)]
     if lacking:
-        notice(f"the vocabulary lacks {', '.join(map(repr, lacking[:10]))}{', ...' if len(lacking) > 10 else ''}; the "
-               f"model reads {tokenizer.token(unknown or 0)} there.")
+        logger.warning(
+            f"the vocabulary lacks {', '.join(map(repr, lacking[:10]))}{', ...' if len(lacking) > 10 else ''}; the "
+            f"model reads {tokenizer.token(unknown or 0)} there.")
     if encoding.ids:
         return encoding.ids
     if model.boundary is None:

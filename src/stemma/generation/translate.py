@@ -9,6 +9,7 @@ has at most so many tokens more than its source. Lines of similar length go toge
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,8 +24,9 @@ from stemma.generation.options import TranslateOptions
 from stemma.generation.ways import Scheme, scheme_of
 from stemma.progress import stage
 
+logger = logging.getLogger(__name__)
+
 SHOWN = 8  # of many lines with the same trouble, so many are listed
-Notice = Callable[[str], None]
 Watch = Callable[[int], None]
 
 
@@ -42,7 +44,7 @@ class Translation(Written):
 
 
 def translate(model: Model | str | Path, lines: str | Sequence[str], *, directions: Directions | None = None,
-              where: Sequence[str] | None = None, notice: Notice = lambda text: None,
+              where: Sequence[str] | None = None,
               watch: Watch = lambda lines: None, **choices: object) -> list[Translation]:
     """A translation for each line, in order; that of an empty line is empty. `choices` are the fields of
     `TranslateOptions`, `where` says what to call each line, and `watch` hears of lines that are done."""
@@ -53,14 +55,14 @@ def translate(model: Model | str | Path, lines: str | Sequence[str], *, directio
     lines = [lines] if isinstance(lines, str) else list(lines)
     names = where or [f"line {number}" for number in range(1, len(lines) + 1)]
     scheme = check_source(model)
-    sources = _read(model, scheme, lines, names, chosen, directions, notice)
+    sources = _read(model, scheme, lines, names, chosen, directions)
     found: list[Translation] = [Translation(source=line) for line in lines]
     watch(len(lines) - len(sources))
     if not sources:
         return found
     rows, numbers = list(sources.values()), list(sources)
     limits = [chosen.limit(len(row)) for row in rows]
-    job = Job(model, rows, chosen.options(limits), notice, limits)
+    job = Job(model, rows, chosen.options(limits), limits)
     with stage("translating", len(rows), "lines") as work:
         for batch in job.batches():
             best: dict[int, list[Written]] = {}
@@ -87,14 +89,14 @@ def check_source(model: Model) -> Scheme:
 
 
 def _read(model: Model, scheme: Scheme, lines: Sequence[str], names: Sequence[str], chosen: TranslateOptions,
-          directions: Directions | None, notice: Notice) -> dict[int, list[int]]:
+          directions: Directions | None) -> dict[int, list[int]]:
     """The tokens of each line that has any, by its number."""
     tokenizer = model.needs_tokenizer()
     texts = [line.strip() for line in lines]
     bare = [one.ids for one in tokenizer.encode_batch(texts, special=False)]
     if empty := [name for name, row in zip(names, bare, strict=True) if not row]:
-        notice(f"{_listed(empty)} {'is' if len(empty) == 1 else 'are'} empty, and so "
-               f"{'is its translation' if len(empty) == 1 else 'are their translations'}.")
+        logger.warning(f"{_listed(empty)} {'is' if len(empty) == 1 else 'are'} empty, and so "
+                       f"{'is its translation' if len(empty) == 1 else 'are their translations'}.")
     if directions is not None and not chosen.force:
         _refuse_swapped(directions, bare, names)
     given = [one.ids for one in tokenizer.encode_batch([chosen.prefix + text for text in texts], special=False)] \
@@ -102,9 +104,9 @@ def _read(model: Model, scheme: Scheme, lines: Sequence[str], names: Sequence[st
     rows = {number: row for number, row in enumerate(given) if bare[number]}
     unknown = tokenizer.roles.get("unknown")
     if lacking := [names[number] for number, row in rows.items() if unknown in row]:
-        notice(f"the vocabulary lacks some characters of {_listed(lacking)}; the model reads "
-               f"{tokenizer.token(unknown or 0)} there.")
-    return _fitting(model, scheme, rows, names, chosen, notice)
+        logger.warning(f"the vocabulary lacks some characters of {_listed(lacking)}; the model reads "
+                       f"{tokenizer.token(unknown or 0)} there.")
+    return _fitting(model, scheme, rows, names, chosen)
 
 
 def _refuse_swapped(directions: Directions, rows: Sequence[Sequence[int]], names: Sequence[str]) -> None:
@@ -115,8 +117,8 @@ def _refuse_swapped(directions: Directions, rows: Sequence[Sequence[int]], names
                         "from; swap the two, or insist with --force.")
 
 
-def _fitting(model: Model, scheme: Scheme, rows: dict[int, list[int]], names: Sequence[str], chosen: TranslateOptions,
-             notice: Notice) -> dict[int, list[int]]:
+def _fitting(model: Model, scheme: Scheme, rows: dict[int, list[int]], names: Sequence[str],
+             chosen: TranslateOptions) -> dict[int, list[int]]:
     """Rows that the model has room for: longer ones are refused, or cut."""
     most = scheme.room
     long = [] if most is None else [number for number, row in rows.items() if len(row) > most]
@@ -129,8 +131,8 @@ def _fitting(model: Model, scheme: Scheme, rows: dict[int, list[int]], names: Se
         if len(long) == 1:
             raise UserError(f"{names[long[0]]} is {len(rows[long[0]]):,} tokens long and {advice}.")
         raise UserError(f"{len(long):,} sources are too long: {advice}", problems)
-    notice(f"{_listed([names[number] for number in long])} {'was' if len(long) == 1 else 'were'} cut off after "
-           f"{most:,} tokens.")
+    logger.warning(f"{_listed([names[number] for number in long])} {'was' if len(long) == 1 else 'were'} cut off after "
+                   f"{most:,} tokens.")
     return {number: row[:most] for number, row in rows.items()}
 
 

@@ -8,6 +8,7 @@ the cache, where the experiment itself finds them.
 from __future__ import annotations
 
 import json
+import logging
 import tempfile
 import time
 from collections.abc import Callable
@@ -24,6 +25,7 @@ from stemma.lab.cells import Cell, digest
 from stemma.lab.experiment import Experiment, LabTask
 from stemma.lab.intrinsic import held_out_score
 from stemma.lab.lab_tasks import finetune_on, steps_of
+from stemma.notes import silenced
 from stemma.training.pretrain import open_training
 from stemma.training.run import create_run
 from stemma.training.source import cache_folder, make_cache
@@ -31,27 +33,29 @@ from stemma.training.source import cache_folder, make_cache
 if TYPE_CHECKING:
     from stemma.lab.work import Lab
 
+logger = logging.getLogger(__name__)
+
 WARM, TIMED = 3, 12  # steps before the clock starts, and steps that it counts
 TRIED = 8  # steps of a fine-tune
 ONE_STEP = 1e-9  # seconds: a loop that goes on so long takes one step
-Notice = Callable[[str], None]
 
 
-def foretell(experiment: Experiment, processes: int = 1, notice: Notice = lambda text: None) -> dict[str, Any]:
+def foretell(experiment: Experiment, processes: int = 1) -> dict[str, Any]:
     """The cells, what each costs, and how long all of them take on this machine with so many processes. The forecast is
     remembered, so that the report can hold it against what came."""
     from stemma.lab.work import Lab, share_cores
 
     share_cores(processes)
     with tempfile.TemporaryDirectory() as temporary:
-        lab = Lab.open(Path(temporary), experiment, notice)
+        lab = Lab.open(Path(temporary), experiment)
         lab.costs.check(experiment.variants)
-        trial = Trial(Work(experiment, lab.shared, lab.costs, False, _silent), Path(temporary) / "tries")
+        trial = Trial(Work(experiment, lab.shared, lab.costs, False), Path(temporary) / "tries")
         distinct = {cell.number: cell for cell in lab.cells if cell.seed == experiment.seeds[0]}
         rows = {}
         for place, (number, cell) in enumerate(distinct.items(), 1):
-            notice(f"trying {cell.variant.name} ({place} of {len(distinct)})")
-            rows[number] = trial.row(cell)
+            logger.info(f"trying {cell.variant.name} ({place} of {len(distinct)})")
+            with silenced():  # whatever there is to say is said when the cell is trained in earnest
+                rows[number] = trial.row(cell)
     seconds = sum(row["seconds"] for row in rows.values()) * len(experiment.seeds) / processes
     make_cache(_memory(lab).parent)
     write_atomically(_memory(lab), json.dumps({"seconds": seconds}))
@@ -90,7 +94,7 @@ class Trial:
         cost, steps = self.work.costs.of(cell.variant), self.work.costs.steps(cell.variant.recipe)
         run = self.folder / cell.number
         create_run(run, *self.work.planned(cell), overwrite=True)
-        training = open_training(run, False, _silent)
+        training = open_training(run, False)
         with training.loop as loop:
             for _ in range(WARM):
                 loop.advance(ONE_STEP)
@@ -126,7 +130,3 @@ def _timed(do: Callable[[], Any]) -> float:
     began = time.perf_counter()
     do()
     return time.perf_counter() - began
-
-
-def _silent(text: str) -> None:
-    """What is to be told comes up again when it is done in earnest."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -25,6 +24,7 @@ from stemma.lab.intrinsic import held_out_score
 from stemma.lab.lab_tasks import finetune_on, task_scores
 from stemma.lab.shared_text import SharedText
 from stemma.lineage import Recipe
+from stemma.notes import each_once
 from stemma.objectives import build_network
 from stemma.schema.layers import flatten, spell
 from stemma.tasks.finetune import resume as resume_task
@@ -36,7 +36,6 @@ from stemma.training.pretrain import resume
 from stemma.training.run import MODEL, Plan, create_run, read_run
 from stemma.training.source import adopt_tokenizer
 
-Notice = Callable[[str], None]
 LOOKS = 8  # at held-out text while a model learns: enough for a curve, few enough to cost little
 CHECKPOINTS = "checkpoints"
 
@@ -44,17 +43,11 @@ CHECKPOINTS = "checkpoints"
 class Work:
     """Everything that the cells of one experiment share."""
 
-    def __init__(self, experiment: Experiment, shared: SharedText, costs: Costs, show: bool, notice: Notice,
+    def __init__(self, experiment: Experiment, shared: SharedText, costs: Costs, show: bool,
                  training: Training | None = None):
         self.experiment, self.shared, self.costs, self.show = experiment, shared, costs, show
         self.training = training  # of a run that stands on disk; None: the loop, left alone
-        self._notice, self._told = notice, set[str]()
-
-    def notice(self, text: str) -> None:
-        """Cells are much alike: what was told of one is not told again."""
-        if text not in self._told:
-            self._told.add(text)
-            self._notice(text)
+        self.told = set[str]()  # cells are much alike: what was said of one is not said again
 
     def carry_out(self, cell: Cell, began: float | None = None) -> None:
         """From wherever the cell stands to its end; a training that breaks down is noted, with the reason. It is worked
@@ -75,7 +68,8 @@ class Work:
 
     def train(self, cell: Cell) -> dict[str, Any]:
         def go_on(run: Path) -> dict[str, Any]:
-            return resume(run, show=self.show, notice=self.notice, work=self.training)
+            with each_once(self.told):
+                return resume(run, show=self.show, work=self.training)
 
         def begin(run: Path) -> dict[str, Any]:
             create_run(run, *self.planned(cell), overwrite=True)
@@ -126,9 +120,10 @@ class Work:
             start = cell.run if cell.variant.pretrained else self.random_start(cell.variant, seed, drawn)
             own = own_finetuning(cell) if cell.variant.pretrained else []
             return finetune_on(task, start, run, epochs=task.epochs, seed=seed, changes=[*own, *task.changes],
-                               show=self.show, notice=self.notice)
+                               show=self.show)
 
-        result = carried_out(run, begin, partial(resume_task, show=self.show, notice=self.notice))
+        with each_once(self.told):
+            result = carried_out(run, begin, partial(resume_task, show=self.show))
         found = {"task": task.name, "scores": stored_scores(task_scores(run, result)),
                  "span": [began, time.time()]} | ({"also": result["metrics"]["test"]} if task.also else {})
         for folder in (run, drawn):  # first: whoever is killed in between learns again and leaves nothing

@@ -7,8 +7,9 @@ alike, and `judge` compares its interval with what the paper said: seen, the opp
 
 from __future__ import annotations
 
+import logging
 import platform
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,6 +21,8 @@ from stemma.schema.base import Count, Positive, Settings
 from stemma.tasks.plan_files import Problems, checked, read_toml, refuse
 from stemma.training.run import Reading, locate
 from stemma.training.source import cache_folder, make_cache
+
+logger = logging.getLogger(__name__)
 
 CLAIMS = Path(__file__).parent.parent / "claims"
 SEEN, NOT_SEEN, OPPOSITE, OPEN = "seen", "not seen at this size", "opposite", "inconclusive"
@@ -168,8 +171,7 @@ def _recipe_problems(claim: Claim) -> Problems:
 
 def experiment_of(claim: Claim, *, corpus: Sequence[str] = (), reading: Reading | None = None,
                   tasks: Sequence[LabTask] = (), tokens: int | None = None, seeds: int | None = None,
-                  size: str | None = None, command: str = "",
-                  notice: Callable[[str], None] = lambda text: None) -> Experiment:
+                  size: str | None = None, command: str = "") -> Experiment:
     """The claim as the lab takes it, on the text that every Python brings (kept in the cache) or on one's own.
 
     Given tasks take the place of the built-in ones, and decide.
@@ -181,8 +183,8 @@ def experiment_of(claim: Claim, *, corpus: Sequence[str] = (), reading: Reading 
     folder, text = locate(corpus) if corpus else (None, [])
     measure = None if tasks or claim.measure == TASK else claim.measure  # None: the first task's
     if not corpus or claim.tasks and not tasks:
-        notice("text and tasks are the documentation inside this Python" if not corpus else
-               "the tasks are about the documentation inside this Python")
+        logger.info("text and tasks are the documentation inside this Python" if not corpus else
+                    "the tasks are about the documentation inside this Python")
         make_cache(cache_folder())
         own = own_text(cache_folder() / f"own-text-{platform.python_version()}")
         text = text if corpus else [own["text"]]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +18,13 @@ from stemma.lab.work import run_experiment
 from stemma.lineage import recipe
 from stemma.training.run import Reading, locate
 
-Notice = Callable[[str], None]
+logger = logging.getLogger(__name__)
 
 
 @takes_device
 def compare(recipes: Sequence[str], corpus: str | Sequence[str], out: str | Path, *, sizes: Sequence[str] = (),
             changes: Sequence[str] = (), command: str = "", processes: int = 1, dry_run: bool = False,
-            overwrite: bool = False, device: str | None = None, show: bool = False,
-            notice: Notice = lambda text: None, **asked: Any) -> dict[str, Any]:
+            overwrite: bool = False, device: str | None = None, show: bool = False, **asked: Any) -> dict[str, Any]:
     """Train recipes on the same text, seeds and budget, and say which differences are more than noise: what `stemma
     compare --json` prints. `asked` are the other options of the verb: tokens, flops or minutes, seeds, task, train,
     dev, epochs, measure, margin, reading.
@@ -35,14 +35,14 @@ def compare(recipes: Sequence[str], corpus: str | Sequence[str], out: str | Path
     experiment = Experiment("compare", f"{', '.join(recipes)}: which learns more?", variants,
                             **_common(corpus, **asked), details={"sizes": list(sizes)} if sizes else {},
                             command=command)
-    return _run(experiment, Path(out), processes, dry_run, overwrite, show, notice)
+    return _run(experiment, Path(out), processes, dry_run, overwrite, show)
 
 
 @takes_device
 def ablate(child: str, corpus: str | Sequence[str], out: str | Path, *, against: str | None = None,
            group: Sequence[Sequence[str]] = (), apart: Sequence[str] = (), changes: Sequence[str] = (),
            command: str = "", processes: int = 1, dry_run: bool = False, overwrite: bool = False,
-           device: str | None = None, show: bool = False, notice: Notice = lambda text: None,
+           device: str | None = None, show: bool = False,
            **asked: Any) -> dict[str, Any]:
     """Which change was it? A recipe's changes, each added to its parent and each taken from the recipe: what `stemma
     ablate --json` prints. `asked` as for `compare`.
@@ -55,7 +55,7 @@ def ablate(child: str, corpus: str | Sequence[str], out: str | Path, *, against:
                                  own_corpus=locate(paths)[0] is None, tasks=bool(asked.get("task")))
     title = f"{variants[1].name} against {variants[0].name}: which change was it?"
     experiment = Experiment("ablate", title, variants, **_common(corpus, **asked), details=details, command=command)
-    return _run(experiment, Path(out), processes, dry_run, overwrite, show, notice)
+    return _run(experiment, Path(out), processes, dry_run, overwrite, show)
 
 
 def _common(corpus: str | Sequence[str], *, tokens: int | None = None, flops: float | None = None,
@@ -73,16 +73,15 @@ def _common(corpus: str | Sequence[str], *, tokens: int | None = None, flops: fl
             "margin": margin}
 
 
-def _run(experiment: Experiment, out: Path, processes: int, dry_run: bool, overwrite: bool, show: bool,
-         notice: Notice) -> dict[str, Any]:
+def _run(experiment: Experiment, out: Path, processes: int, dry_run: bool, overwrite: bool,
+         show: bool) -> dict[str, Any]:
     check_measure(experiment)
     if len(experiment.seeds) == 1:
-        notice("one seed shows no spread: differences are told, and no interval is claimed.")
+        logger.warning("one seed shows no spread: differences are told, and no interval is claimed.")
     if processes > 1 and experiment.allowance.unit == "minutes":
         raise UserError("--processes and --minutes exclude each other: whoever shares the machine shares its time; "
                         "leave --processes out, or give --tokens or --flops.")
-    return run_experiment(experiment, out, processes=processes, dry_run=dry_run, overwrite=overwrite, show=show,
-                          notice=notice)
+    return run_experiment(experiment, out, processes=processes, dry_run=dry_run, overwrite=overwrite, show=show)
 
 
 def compared_variants(names: Sequence[str], changes: Sequence[str], sizes: Sequence[str]) -> tuple[Variant, ...]:

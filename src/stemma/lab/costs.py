@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 
@@ -21,12 +20,11 @@ from stemma.training.graph import read_if_there
 from stemma.training.source import adopt_tokenizer, corpus_from_text, reads_pairs
 
 COSTS = "costs"
-Notice = Callable[[str], None]
 
 
 class Costs:
-    def __init__(self, shared: SharedText, allowance: Allowance, folder: Path, notice: Notice):
-        self.shared, self.allowance, self.folder, self.notice = shared, allowance, folder / COSTS, notice
+    def __init__(self, shared: SharedText, allowance: Allowance, folder: Path):
+        self.shared, self.allowance, self.folder = shared, allowance, folder / COSTS
         self._corpora: dict[str, Corpus] = {}
         self._known: dict[str, StepCost] = {}
 
@@ -59,7 +57,7 @@ class Costs:
         key = digest(variant.recipe.values["tokenizer"], sorted(variant.recipe.settings.roles()))
         if key not in self._corpora:
             self._corpora[key] = Corpus.open(self.shared.corpus) if self.shared.corpus else corpus_from_text(
-                list(self.shared.text), variant.recipe, self.shared.reading, self.notice)
+                list(self.shared.text), variant.recipe, self.shared.reading)
         return self._corpora[key]
 
     def fitted(self, variant: Variant) -> Recipe:

@@ -13,6 +13,7 @@ from stemma.errors import Interrupted
 from stemma.files import only_here, remove_leftovers
 from stemma.lab.cell_work import Work
 from stemma.lab.cells import Cell
+from stemma.notes import each_once
 from stemma.training.loop import Diverged
 from stemma.training.pretrain import Training, open_training
 from stemma.training.run import PLAN, create_run
@@ -24,7 +25,7 @@ LONGEST = 10.0  # seconds of a turn
 def train_in_turns(work: Work, cells: Sequence[Cell]) -> None:
     """Pre-train all of these, side by side."""
     seconds = min(LONGEST, 60 * work.experiment.allowance.amount / TURNS)
-    with ExitStack() as held:
+    with each_once(work.told), ExitStack() as held:
         open_runs: list[tuple[Cell, Training]] = []
         for cell in cells:
             if cell.failure() is not None or cell.result() is not None:
@@ -33,7 +34,7 @@ def train_in_turns(work: Work, cells: Sequence[Cell]) -> None:
                 create_run(cell.run, *work.planned(cell), overwrite=False)
             held.enter_context(only_here(cell.run, f"another process is training {cell.run}; wait for it."))
             remove_leftovers(cell.run)
-            training = open_training(cell.run, False, work.notice)
+            training = open_training(cell.run, False)
             held.enter_context(training.loop)
             open_runs.append((cell, training))
         while open_runs:

@@ -7,12 +7,13 @@ and several processes, or machines that share the folder, work on one lab by sta
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,7 +31,8 @@ from stemma.lab.shared_text import SharedText, share_text
 from stemma.lab.slices import train_in_turns
 from stemma.progress import clock, stage
 
-Notice = Callable[[str], None]
+logger = logging.getLogger(__name__)
+
 PARENT = "STEMMA_LAB_PARENT"  # tells a process who started it to help; without that one, it ends
 WAIT = 2.0  # seconds between looks, while others finish their cells
 
@@ -46,10 +48,10 @@ class Lab:
     cells: list[Cell]
 
     @classmethod
-    def open(cls, folder: Path, experiment: Experiment, notice: Notice) -> Lab:
+    def open(cls, folder: Path, experiment: Experiment) -> Lab:
         with only_here(folder):  # whoever comes second waits until the text is parted
             shared = share_text(experiment, folder)
-        costs = Costs(shared, experiment.allowance, folder, notice)
+        costs = Costs(shared, experiment.allowance, folder)
         return cls(folder, experiment, shared, costs, cells_of(experiment, shared, folder))
 
     def open_cells(self) -> list[Cell]:
@@ -60,19 +62,18 @@ class Lab:
 
 
 def run_experiment(experiment: Experiment, out: Path, *, processes: int = 1, dry_run: bool = False,
-                   overwrite: bool = False, show: bool = False,
-                   notice: Notice = lambda text: None) -> dict[str, Any]:
+                   overwrite: bool = False, show: bool = False) -> dict[str, Any]:
     """Carry an experiment out in `out`, with what is there already (nothing is, if it is to `overwrite`); returns its
     results, or how long it would take."""
     if dry_run:
         from stemma.lab.calibration import foretell
 
-        return foretell(experiment, processes, notice)
+        return foretell(experiment, processes)
     with _resumable(out):
-        return work_on(open_lab(experiment, out, overwrite, notice), processes, show, notice)
+        return work_on(open_lab(experiment, out, overwrite), processes, show)
 
 
-def open_lab(experiment: Experiment, out: Path, overwrite: bool, notice: Notice) -> Lab:
+def open_lab(experiment: Experiment, out: Path, overwrite: bool) -> Lab:
     """The experiment in its folder, with what is there already, ready to be worked on."""
     known = (out / FILE).is_file() and not overwrite
     if known:
@@ -80,7 +81,7 @@ def open_lab(experiment: Experiment, out: Path, overwrite: bool, notice: Notice)
     else:
         known = not _make(experiment, out, overwrite)
     try:
-        lab = _checked(Lab.open(out, experiment, notice))
+        lab = _checked(Lab.open(out, experiment))
     except UserError:
         if not known and not (out / CELLS).exists():
             shutil.rmtree(out)  # it was refused before it began
@@ -92,12 +93,11 @@ def open_lab(experiment: Experiment, out: Path, overwrite: bool, notice: Notice)
 
 
 @takes_device
-def resume_lab(out: Path, *, processes: int = 1, device: str | None = None, show: bool = False,
-               notice: Notice = lambda text: None) -> dict[str, Any]:
+def resume_lab(out: Path, *, processes: int = 1, device: str | None = None, show: bool = False) -> dict[str, Any]:
     """Go on with an experiment, or help with one that others work on."""
     with _resumable(out):
-        lab = Lab.open(out, Experiment.read(out), notice)
-        return work_on(lab if (out / CELLS).exists() else _checked(lab), processes, show, notice)
+        lab = Lab.open(out, Experiment.read(out))
+        return work_on(lab if (out / CELLS).exists() else _checked(lab), processes, show)
 
 
 def _make(experiment: Experiment, out: Path, overwrite: bool) -> bool:
@@ -132,22 +132,22 @@ def _resumable(out: Path) -> Iterator[None]:
         raise error.go_on(f"`stemma resume {out}` goes on from there") from error
 
 
-def work_on(lab: Lab, processes: int, show: bool, notice: Notice) -> dict[str, Any]:
+def work_on(lab: Lab, processes: int, show: bool) -> dict[str, Any]:
     """Whatever is left to do in a lab, and its results."""
     from stemma.lab.results import conclude
 
     total = len(lab.distinct())
     waiting = lab.open_cells()
     if len(waiting) < total:
-        notice(f"{total - len(waiting)} of {counted(total, 'cell')} are there already.")
+        logger.info(f"{total - len(waiting)} of {counted(total, 'cell')} are there already.")
     in_turns = lab.experiment.allowance.unit == "minutes" and sum(one.pretrained for one in lab.experiment.variants) > 1
     with device_asked(asked_device() or lab.experiment.device), _others(lab.folder, min(processes, len(waiting))):
-        (_in_turns if in_turns else _one_by_one)(lab, show, notice, total)
+        (_in_turns if in_turns else _one_by_one)(lab, show, total)
     return conclude(lab)
 
 
-def _one_by_one(lab: Lab, show: bool, notice: Notice, total: int) -> None:
-    work = Work(lab.experiment, lab.shared, lab.costs, show, notice)
+def _one_by_one(lab: Lab, show: bool, total: int) -> None:
+    work = Work(lab.experiment, lab.shared, lab.costs, show)
     began, before, parent = time.perf_counter(), len(lab.open_cells()), str(os.getppid())
     while waiting := lab.open_cells():
         worked = False
@@ -162,7 +162,7 @@ def _one_by_one(lab: Lab, show: bool, notice: Notice, total: int) -> None:
                     done = before - left  # by all who work here
                     pace = f", about {clock((time.perf_counter() - began) / done * left)} left" if done else ""
                     named = f"cell {total - left + 1} of {total}: {cell.variant.name}, seed {cell.seed}"
-                    notice(f"{named}{pace}")
+                    logger.info(f"{named}{pace}")
                     with stage(named, bar="none"):
                         work.carry_out(cell)
                     worked = True
@@ -172,17 +172,17 @@ def _one_by_one(lab: Lab, show: bool, notice: Notice, total: int) -> None:
             time.sleep(WAIT)
 
 
-def _in_turns(lab: Lab, show: bool, notice: Notice, total: int) -> None:
+def _in_turns(lab: Lab, show: bool, total: int) -> None:
     """All variants of a seed share one process and its clock; another machine may take another seed."""
-    work = Work(lab.experiment, lab.shared, lab.costs, show, notice)
+    work = Work(lab.experiment, lab.shared, lab.costs, show)
     while waiting := lab.open_cells():
         worked = False
         for seed in dict.fromkeys(cell.seed for cell in waiting):
             cells = [cell for cell in waiting if cell.seed == seed]
             try:
                 with _all_of(cells):
-                    notice(f"seed {seed}: {counted(len(cells), 'cell')} in turns, "
-                           f"{lab.experiment.allowance.describe()} each")
+                    logger.info(f"seed {seed}: {counted(len(cells), 'cell')} in turns, "
+                                f"{lab.experiment.allowance.describe()} each")
                     began = time.time()
                     with stage(f"seed {seed}: {counted(len(cells), 'cell')} in turns", bar="none"):
                         train_in_turns(work, [cell for cell in distinct(cells, ()) if cell.variant.pretrained])

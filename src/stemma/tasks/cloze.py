@@ -8,6 +8,7 @@ the paper on GPT-2 does.
 
 from __future__ import annotations
 
+import logging
 import re
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -25,11 +26,12 @@ from stemma.text.readers import list_files
 from stemma.text.streams import name_of, read_text
 from stemma.text.tables import SHOWN, Table, json_table
 
+logger = logging.getLogger(__name__)
+
 FORMATS = ("lambada", "cbt")
 BLANK = "XXXXX"
 NUMBERED = re.compile(r"(\d+)\s+(.*)", re.DOTALL)
 CHUNK = 512  # questions scored at a time
-Notice = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -43,10 +45,10 @@ class Question:
 
 
 def cloze(model: Model, path: str | Path, kind: str = "auto", length: int | None = None, limit: int | None = None,
-          notice: Notice = lambda text: None, watch: Callable[[int], None] = lambda questions: None) -> dict[str, Any]:
+          watch: Callable[[int], None] = lambda questions: None) -> dict[str, Any]:
     """Accuracy with its 95% interval; for last words also their perplexity, for candidates what guessing would give."""
     reader = TextReader(model, length)
-    kind, questions = read_questions(path, kind, notice)
+    kind, questions = read_questions(path, kind)
     questions = questions[:limit]
     tokenizer = model.needs_tokenizer()
     unknown = tokenizer.roles.get("unknown")
@@ -72,26 +74,27 @@ def cloze(model: Model, path: str | Path, kind: str = "auto", length: int | None
     seconds = time.perf_counter() - began
     count = len(questions)
     if strange:
-        notice(f"{strange:,} of {count:,} last words hold a token that this vocabulary does not know; they count as "
-               "wrong.")
+        logger.warning(
+            f"{strange:,} of {count:,} last words hold a token that this vocabulary does not know; they count as "
+            "wrong.")
     if cut:
-        notice(f"{cut:,} of {count:,} contexts are longer than the {reader.length} tokens that are read at a time; "
-               "only their ends were read.")
+        logger.warning(
+            f"{cut:,} of {count:,} contexts are longer than the {reader.length} tokens that are read at a time; "
+            "only their ends were read.")
     result: dict[str, Any] = {"format": kind, "accuracy": right / count, "interval": wilson(right, count),
                               "right": right, "questions": count}
     result |= {"perplexity": power(nats, count)} if kind == "lambada" else {"chance": chance / count}
     return {**result, "unknown": strange, "cut": cut, "seconds": seconds}
 
 
-def read_questions(path: str | Path, kind: str = "auto",
-                   notice: Notice = lambda text: None) -> tuple[str, list[Question]]:
+def read_questions(path: str | Path, kind: str = "auto") -> tuple[str, list[Question]]:
     """The questions of a file and its format: as asked, or as it looks like."""
     if kind not in ("auto", *FORMATS):
         raise UserError(f'--format is "{kind}"; choose auto, {" or ".join(FORMATS)}.{did_you_mean(kind, FORMATS)}')
     files = list_files([path])
     if len(files) != 1:
         raise UserError(f"{path} is {len(files)} files; name one.")
-    name, text = name_of(files[0]), "".join(read_text(files[0], "utf-8", "strict", notice))
+    name, text = name_of(files[0]), "".join(read_text(files[0], "utf-8", "strict"))
     if not text.strip():
         raise UserError(f"{name} is empty; it should hold passages or questions.")
     if text.lstrip().startswith("{"):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import logging
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,12 +16,13 @@ from stemma.exchange.given import Inputs, padded_inputs
 from stemma.exchange.model import Model
 from stemma.progress import stage
 
+logger = logging.getLogger(__name__)
+
 POOLINGS = ("mean", "start")
 BATCH_TOKENS = 8192
 
 
 def embed(model: Model, texts: Sequence[str], pooling: str = "mean", normalize: bool = False,
-          notice: Callable[[str], None] = lambda text: None,
           inputs: Mapping[str, Sequence[Any]] | None = None) -> np.ndarray:
     """(texts, width) float32. Texts of similar length are computed together, so hardly anything is padding. `inputs`:
     by name an array for each text, with a row for each of its tokens, special tokens included."""
@@ -34,8 +36,8 @@ def embed(model: Model, texts: Sequence[str], pooling: str = "mean", normalize: 
     encodings = layout.encode_batch(list(texts))
     too_long = sum(bool(encoding.overflowing) for encoding in encodings)
     if too_long:
-        notice(f"{too_long} of {len(texts)} texts are longer than the {limit} tokens of the model's longest text, and "
-               "were cut there.")
+        logger.warning(f"{too_long} of {len(texts)} texts are longer than the {limit} tokens of the model's longest "
+                       "text, and were cut there.")
     beside = padded_inputs(inputs, model.recipe.settings.network.inputs, [len(one.ids) for one in encodings],
                            model.recipe.label)
     order = sorted(range(len(texts)), key=lambda i: len(encodings[i].ids))

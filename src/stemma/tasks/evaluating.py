@@ -5,9 +5,10 @@ The worst errors are those that it was surest of: a wrong label there is often a
 
 from __future__ import annotations
 
+import logging
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -26,8 +27,9 @@ from stemma.tasks.predicting import predictions
 from stemma.tasks.scoring import measure, right_and_said
 from stemma.text.streams import STDIN
 
+logger = logging.getLogger(__name__)
+
 WORST = 20
-Notice = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -40,13 +42,12 @@ class Data:
     encoding: str = "utf-8"
     errors: str = "strict"
 
-    def read(self, card: Card, notice: Notice) -> list[Example]:
-        reading = Reading(self.encoding, self.errors, notice)
+    def read(self, card: Card) -> list[Example]:
+        reading = Reading(self.encoding, self.errors)
         form = self.form or card.values.dataset or self._kind(card.kind, reading)
         if kind_of(form) != card.kind and kind_of(form) not in head_task(card.kind).alike:
             raise UserError(f"this model answers {card.kind}, and {form} is {kind_of(form)}; choose another --format.")
-        return read_examples(form, self.path, columns=self.columns, encoding=self.encoding, errors=self.errors,
-                             notice=notice)
+        return read_examples(form, self.path, columns=self.columns, encoding=self.encoding, errors=self.errors)
 
     def _kind(self, kind: str, reading: Reading) -> str:
         """A foreign model does not say whether it judges pairs; the file does."""
@@ -61,16 +62,17 @@ class Data:
         return other[0] if {name.strip(' "').casefold() for name in names} & other[1] else kind
 
 
-def evaluate(model: Model, card: Card, data: Data, metrics: Sequence[str] = (),
-             notice: Notice = lambda text: None) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+def evaluate(model: Model, card: Card, data: Data,
+             metrics: Sequence[str] = ()) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """What `--json` prints, and each example with its prediction."""
-    read, kind = data.read(card, notice), head_task(card.kind)
-    examples = kind.numbered(card, [example for example in read if example.is_known], notice)
+    read, kind = data.read(card), head_task(card.kind)
+    examples = kind.numbered(card, [example for example in read if example.is_known])
     if not examples:
         raise UserError(f"{data.path} does not say what is right, so nothing can be compared; `stemma predict` says "
                         "what the model makes of it.")
     if len(examples) < len(read):
-        notice(f"{len(read) - len(examples):,} of {len(read):,} examples do not say what is right; they are left out.")
+        logger.warning(
+            f"{len(read) - len(examples):,} of {len(read):,} examples do not say what is right; they are left out.")
     card = measured_by(card, examples, metrics)
     if card.labels:
         check_labels(card.labels, examples, str(data.path))

@@ -6,7 +6,7 @@ A fine-tune is a run like any other: `run.json` names its task, so that `stemma 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,31 +28,30 @@ from stemma.training.working import finished, working
 PIPELINE = "pipeline.toml"  # the plan of several runs below one folder
 ORIGIN = "fine-tuning"  # who set the values that a fine-tune brings
 SECTION = "finetuning"
-Notice = Callable[[str], None]
 
 
 @takes_device
 @takes_callbacks
-def resume(out: str | Path, *, device: str | None = None, callbacks: Sequence[Any] = (), show: bool = False,
-           notice: Notice = lambda text: None) -> dict[str, Any]:
+def resume(out: str | Path, *, device: str | None = None, callbacks: Sequence[Any] = (),
+           show: bool = False) -> dict[str, Any]:
     """Go on with any run that was interrupted: a pre-training, a fine-tune up to its scores, or a whole pipeline; on
     the device where it was, unless another one is asked for."""
     if (Path(out) / PIPELINE).is_file():
         from stemma.tasks.pipeline.pipeline import resume as resume_pipeline
 
-        return resume_pipeline(out, show=show, notice=notice)
+        return resume_pipeline(out, show=show)
     _, plan = read_run(Path(out))
     if plan.task is None:
-        return pretrain.resume(out, show=show, notice=notice)
+        return pretrain.resume(out, show=show)
     kind = Facts.of(plan).kind
     if kind != SEVERAL:
-        return task_kind(kind).resume(Path(out), plan, show, notice)
+        return task_kind(kind).resume(Path(out), plan, show)
     from stemma.tasks.multitask import work
 
-    if (known := finished(Path(out), notice)) is not None:
+    if (known := finished(Path(out))) is not None:
         return known
     with working(Path(out)):
-        return work(Path(out), show, notice)
+        return work(Path(out), show)
 
 
 def with_choices(recipe: Recipe, changes: Sequence[str]) -> tuple[Recipe, list[str]]:

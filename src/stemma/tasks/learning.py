@@ -7,7 +7,8 @@ model go into the same files' `prediction`. Several tasks make one run the same 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+import logging
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -39,19 +40,20 @@ from stemma.training.loop import Loop
 from stemma.training.run import MODEL, RESULT, read_run
 from stemma.training.transplant import transplant
 
+logger = logging.getLogger(__name__)
+
 SETS = ("train", "dev", "test")
 TOKENIZER = "tokenizer"
-Notice = Callable[[str], None]
 
 
-def work(run: Path, show: bool, notice: Notice) -> dict[str, Any]:
+def work(run: Path, show: bool) -> dict[str, Any]:
     """A run from its first step to its last line; what `stemma resume` calls, too."""
-    result = learn(run, show, notice)
+    result = learn(run, show)
     store_object(run / RESULT, result)
     return result
 
 
-def learn(run: Path, show: bool, notice: Notice) -> dict[str, Any]:
+def learn(run: Path, show: bool) -> dict[str, Any]:
     """Train, score and save."""
     wanted, plan = read_run(run)
     facts = HeadFacts.of(plan)
@@ -66,12 +68,12 @@ def learn(run: Path, show: bool, notice: Notice) -> dict[str, Any]:
     examples = {name: {part: read_lines(run, part, card) for part in SETS} for name, card in cards.items()}
     lessons = [lesson_of(learners[name], examples[name], facts.batch_size) for name, card in cards.items()]
     supply = Lessons(model, lessons, plan.seed, max(card.longest for card in cards.values()))
-    loop = Loop(run, wanted, supply, network, plan.budget, plan.seed, notice, plan.tensorboard, show,
+    loop = Loop(run, wanted, supply, network, plan.budget, plan.seed, plan.tensorboard, show,
                 judge_of(model, cards, learners, examples))
     if show:
-        notice(f"{wanted.label} · {network.parameter_count() / 1e6:.1f} M parameters · "
-               f"{counted(sum(len(lesson.train) for lesson in lessons), 'example')} · "
-               f"{str(loop.precision).removeprefix('torch.')} on {counted(loop.threads, 'core')}")
+        logger.info(f"{wanted.label} · {network.parameter_count() / 1e6:.1f} M parameters · "
+                    f"{counted(sum(len(lesson.train) for lesson in lessons), 'example')} · "
+                    f"{str(loop.precision).removeprefix('torch.')} on {counted(loop.threads, 'core')}")
     result = {"run": str(run), "task": facts.kind, "model": plan.start, **loop.train()}
     network.eval()
     metrics: dict[str, Any] = {}

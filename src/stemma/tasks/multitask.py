@@ -7,8 +7,9 @@ of its own in `tasks/NAME`.
 
 from __future__ import annotations
 
+import logging
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -16,11 +17,12 @@ from typing import Any
 from stemma.device import takes_device
 from stemma.errors import Interrupted, UserError
 from stemma.exchange.cards import Card, parts_of
-from stemma.exchange.load import load
+from stemma.exchange.load import open_model
 from stemma.exchange.model import Model
 from stemma.files import folder_atomically
 from stemma.lineage import Recipe
 from stemma.network.san import SanHead
+from stemma.notes import about
 from stemma.schema.layers import flatten, parse_changes
 from stemma.stored import read_object, store, store_object
 from stemma.tasks import learning, seq2seq
@@ -38,12 +40,13 @@ from stemma.training.checkpoints import latest_checkpoint
 from stemma.training.run import MODEL, RECIPE, RESULT, Plan, Reading, read_result, read_run
 from stemma.training.working import beginning, working
 
+logger = logging.getLogger(__name__)
+
 SHARED = "shared.json"  # what the tasks reached together, while some are still learnt further
 ALONE = "tasks"  # the folder of those
 # arXiv:1901.11504, section 4.2, and the defaults of its released code
 MT_DNN: dict[str, Any] = {"optimizer": {"kind": "adamax", "epsilon": 1e-6}, "learning_rate": 5e-5, "width": 768,
                           "epochs": 5.0, "warmup": 0.1, "schedule": {"kind": "linear"}, "clip_norm": 1.0}
-Notice = Callable[[str], None]
 Sets = dict[str, list[Example]]
 
 
@@ -52,26 +55,24 @@ Sets = dict[str, list[Example]]
 def multitask(plan: str | Path, start: str | Path, out: str | Path, *, epochs: float | None = None,
               steps: int | None = None, minutes: float | None = None, seed: int = 0, changes: Sequence[str] = (),
               reading: Reading = Reading(), overwrite: bool = False, device: str | None = None,
-              callbacks: Sequence[Any] = (), show: bool = False, notice: Notice = lambda text: None) -> dict[str, Any]:
+              callbacks: Sequence[Any] = (), show: bool = False) -> dict[str, Any]:
     """Teach a model all tasks of a plan; returns what `--json` prints. The length holds for each stage: for all tasks
     together, and for each by itself. Where all of them are text to text, it learns to write (`seq2seq.py`)."""
-    told = read_task_plan(plan, notice)
+    told = read_task_plan(plan)
     if told.pairs:
         return seq2seq.finetune(start, told.data(), out, epochs=epochs, steps=steps, minutes=minutes, seed=seed,
-                                changes=changes, reading=reading, overwrite=overwrite, show=show, notice=notice)
+                                changes=changes, reading=reading, overwrite=overwrite, show=show)
     length = Length(epochs, steps, minutes)
     length = Length(told.epochs) if length == Length() else length
     run = Path(out)
     origin = check_places(start, run, overwrite)
-    examples = _read_all(told, reading, notice)
-    model = load(start)
-    for text in model.notices:
-        notice(text)
+    examples = _read_all(told, reading)
+    model = open_model(start)
     wanted = _adapted(model, told, changes)
     stated = {*flatten(parse_changes(changes)[0]), *flatten({"training": told.training})}
     cards = _cards(told, examples, model, wanted)
     batch_size = wanted.settings.training.batch_size
-    batches = {name: _batches(_lesson(told, card, examples[name], model, seed, batch_size, notice))
+    batches = {name: _batches(_lesson(told, card, examples[name], model, seed, batch_size))
                for name, card in cards.items()}
     wanted, budget = length.fit(wanted, sum(batches.values()), stated)
     facts = HeadFacts(SEVERAL, {}, list(changes), {name: card.to_json() for name, card in cards.items()},
@@ -83,18 +84,18 @@ def multitask(plan: str | Path, start: str | Path, out: str | Path, *, epochs: f
         Plan(None, [], budget, seed, origin, reading, task=facts.to_json()).write(place)
         store(place / RECIPE, wanted.to_toml(parts_of(cards.values())))
     with beginning(run):
-        return work(run, show, notice)
+        return work(run, show)
 
 
-def work(run: Path, show: bool, notice: Notice) -> dict[str, Any]:
+def work(run: Path, show: bool) -> dict[str, Any]:
     """All tasks together, then each by itself if the plan says so; what `stemma resume` calls, too."""
     facts = HeadFacts.of(read_run(run)[1])
     if not facts.finetune:
-        return learning.work(run, show, notice)
+        return learning.work(run, show)
     if not (run / SHARED).is_file():
-        store_object(run / SHARED, learning.learn(run, show, notice))
+        store_object(run / SHARED, learning.learn(run, show))
     result = read_object(run / SHARED, f"delete it, and `stemma resume {run}` scores the tasks again.")
-    result["finetuned"] = {name: _alone(run, name, show, notice) for name in facts.cards}
+    result["finetuned"] = {name: _alone(run, name, show) for name in facts.cards}
     store_object(run / RESULT, result)
     return result
 
@@ -102,13 +103,14 @@ def work(run: Path, show: bool, notice: Notice) -> dict[str, Any]:
 # --- before anything is trained ---------------------------------------------------------------------------------------
 
 
-def _read_all(plan: TaskPlan, reading: Reading, notice: Notice) -> dict[str, Sets]:
+def _read_all(plan: TaskPlan, reading: Reading) -> dict[str, Sets]:
     """The examples of all tasks; what is wrong with any of them is told at once."""
     problems: Problems = []
     found = {}
     for name in plan.tasks:
         try:
-            found[name] = read_sets(_task(plan, name), reading, _speaker(name, notice))
+            with about(name):
+                found[name] = read_sets(_task(plan, name), reading)
         except UserError as error:
             problems += [(f"tasks.{name}", error.message), *((f"  {where}", what) for where, what in error.problems)]
     if problems:
@@ -119,10 +121,6 @@ def _read_all(plan: TaskPlan, reading: Reading, notice: Notice) -> dict[str, Set
 def _task(plan: TaskPlan, name: str) -> Task:
     entry = plan.tasks[name]
     return Task(entry.called, plan.files(name), entry.columns or None, entry.metric, {"weight": entry.weight})
-
-
-def _speaker(name: str, notice: Notice) -> Notice:
-    return lambda text: notice(f"{name}: {text}")
 
 
 def _adapted(model: Model, plan: TaskPlan, typed: Sequence[str]) -> Recipe:
@@ -152,11 +150,11 @@ def _headed(card: Card, entry: Entry) -> Card:
     return replace(card, heads=heads)
 
 
-def _lesson(plan: TaskPlan, card: Card, examples: Sets, model: Model, seed: int, batch_size: int,
-            notice: Notice) -> Lesson:
+def _lesson(plan: TaskPlan, card: Card, examples: Sets, model: Model, seed: int, batch_size: int) -> Lesson:
     lesson = lesson_of(build_learner(card, layout_of(card, model.needs_tokenizer()), seed), examples, batch_size)
     check_lesson(lesson, card, examples, str(plan.files(card.name)["train"]))
-    tell_lengths(lesson, card, _speaker(card.name, notice))
+    with about(card.name):
+        tell_lengths(lesson, card)
     return lesson
 
 
@@ -168,7 +166,7 @@ def _batches(lesson: Lesson) -> int:
 # --- each task by itself ----------------------------------------------------------------------------------------------
 
 
-def _alone(run: Path, name: str, show: bool, notice: Notice) -> dict[str, Any]:
+def _alone(run: Path, name: str, show: bool) -> dict[str, Any]:
     """What a task reaches when it goes on alone."""
     place = run / ALONE / name
     result = read_result(place)
@@ -176,8 +174,8 @@ def _alone(run: Path, name: str, show: bool, notice: Notice) -> dict[str, Any]:
         if latest_checkpoint(place) is None:
             _lay_out(run, name, place)
         try:
-            with working(place):
-                result = learning.work(place, show, _speaker(name, notice))
+            with working(place), about(name):
+                result = learning.work(place, show)
         except Interrupted:
             raise Interrupted(f"stopped while {name} was learnt by itself, and saved; `stemma resume {run}` goes on "
                               "from there.") from None

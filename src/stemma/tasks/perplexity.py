@@ -6,6 +6,7 @@ text compare any two models: a word is what stands between white space, and a Ch
 
 from __future__ import annotations
 
+import logging
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -22,8 +23,9 @@ from stemma.generation.windows import TextReader
 from stemma.text.readers import Passage
 from stemma.text.words import CJK_RUN
 
+logger = logging.getLogger(__name__)
+
 GROUP_CHARACTERS = 1 << 21  # scored at a time, so that memory does not grow with the text
-Notice = Callable[[str], None]
 
 
 @dataclass
@@ -67,7 +69,7 @@ def power(nats: float, count: int) -> float:
 
 
 def perplexity(model: Model, passages: Iterable[Passage], length: int | None = None, stride: int | None = None,
-               memory: int | None = None, by_document: bool = False, notice: Notice = lambda text: None,
+               memory: int | None = None, by_document: bool = False,
                watch: Callable[[int], None] = lambda tokens: None) -> dict[str, Any]:
     """Each document is read on its own, behind the token that parts documents. `watch` hears of scored tokens."""
     tokenizer = model.needs_tokenizer()
@@ -90,10 +92,10 @@ def perplexity(model: Model, passages: Iterable[Passage], length: int | None = N
         raise UserError("no document has more than one token, and the vocabulary has none that could stand before it, "
                         "so there is nothing to predict; give a longer text.")
     if total.words == 1:
-        notice("the text is a single word; what a model makes of it says little about the model.")
+        logger.warning("the text is a single word; what a model makes of it says little about the model.")
     unknown = total.unknown / (total.tokens + total.unscored)
     if warning := _warning(unknown, tokenizer.lowercase, lossless):
-        notice(warning)
+        logger.warning(warning)
     how = {"length": reader.length, **({"memory": reader.memory} if reader.remembers else {"stride": reader.stride})}
     result = {**total.measures(), "tokens": total.tokens, "unscored": total.unscored, "words": total.words,
               "bytes": total.bytes, "characters": total.characters, "documents": documents, "unknown_rate": unknown,

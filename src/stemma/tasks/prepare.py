@@ -5,8 +5,9 @@ Whatever can be wrong with the data or the settings is told here, before anythin
 
 from __future__ import annotations
 
+import logging
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from stemma.errors import UserError
 from stemma.exchange.answers import answer_heads, answering_stack, with_pooling
 from stemma.exchange.cards import Card, parts_of, stack_of
 from stemma.exchange.layouts import templates_of
-from stemma.exchange.load import load
+from stemma.exchange.load import open_model
 from stemma.exchange.model import Model
 from stemma.files import folder_atomically, write_checksums
 from stemma.lineage import Recipe
@@ -50,7 +51,8 @@ from stemma.training.callbacks import takes_callbacks
 from stemma.training.run import RECIPE, Plan, Reading
 from stemma.training.working import beginning
 
-Notice = Callable[[str], None]
+logger = logging.getLogger(__name__)
+
 BATCH_SIZE = 32
 SINGLE = "task"  # the name of a task that is alone in its run
 SHOWN = 10  # classes whose share is told
@@ -87,16 +89,14 @@ class Task:
 def finetune(task: Task, start: str | Path, out: str | Path, *, epochs: float | None = None, steps: int | None = None,
              minutes: float | None = None, seed: int = 0, changes: Sequence[str] = (), reading: Reading = Reading(),
              trials: Trials | None = None, overwrite: bool = False, device: str | None = None,
-             callbacks: Sequence[Any] = (), show: bool = False, notice: Notice = lambda text: None) -> dict[str, Any]:
+             callbacks: Sequence[Any] = (), show: bool = False) -> dict[str, Any]:
     """Teach a model a task from examples, several times over where there are `trials`; returns what `--json` prints.
     `callbacks` hear of every step (`stemma.Callback`)."""
     length = Length(epochs, steps, minutes)
     run = Path(out)
     origin = check_places(start, run, overwrite)
-    examples = read_sets(task, reading, notice)
-    model = load(start)
-    for told in model.notices:
-        notice(told)
+    examples = read_sets(task, reading)
+    model = open_model(start)
     if task.features and task.style == "gpt":
         raise UserError("--features and --style gpt exclude each other: the new tokens must be learnt.")
     like_gpt = not task.features and is_asked(model, task.kind, task.style)
@@ -110,7 +110,7 @@ def finetune(task: Task, start: str | Path, out: str | Path, *, epochs: float | 
     learner = build_learner(card, layout_of(card, model.needs_tokenizer()), seed)
     lesson = lesson_of(learner, examples, wanted.settings.training.batch_size)
     check_lesson(lesson, card, examples, str(task.files["train"]))
-    tell_lengths(lesson, card, notice)
+    tell_lengths(lesson, card)
     if model.decodes and stack_of(card) == ENCODER:
         wanted = encoder_alone(wanted)
     wanted, budget = length.fit(wanted, len(batches_of(lesson.train, lesson.batch_size, None)), typed)
@@ -122,7 +122,7 @@ def finetune(task: Task, start: str | Path, out: str | Path, *, epochs: float | 
         Plan(None, [], budget, seed, origin, reading, task=facts.to_json()).write(place)
         store(place / RECIPE, wanted.to_toml(parts_of([card])))
     with beginning(run):
-        return try_out(run, show, notice) if trials else work(run, show, notice)
+        return try_out(run, show) if trials else work(run, show)
 
 
 def keep(place: Path, model: Model, tasks: Mapping[str, tuple[Card, Mapping[str, Sequence[Example]]]]) -> None:
@@ -162,10 +162,10 @@ def vocabulary_of(model: Model) -> int:
 # --- data -------------------------------------------------------------------------------------------------------------
 
 
-def read_sets(task: Task, reading: Reading, notice: Notice) -> dict[str, list[Example]]:
+def read_sets(task: Task, reading: Reading) -> dict[str, list[Example]]:
     """The examples of each set, checked; what people should know of them is told."""
     examples = {part: read_examples(task.name, task.files[part], columns=task.columns, encoding=reading.encoding,
-                                    errors=reading.errors, notice=notice) if part in task.files else []
+                                    errors=reading.errors) if part in task.files else []
                 for part in SETS}
     for part in ("train", "dev"):
         check_labelled(examples[part], str(task.files.get(part)))
@@ -180,10 +180,11 @@ def read_sets(task: Task, reading: Reading, notice: Notice) -> dict[str, list[Ex
             check_labels(labels, examples[part], str(task.files.get(part)))
     for part in ("dev", "test"):
         if examples[part] and (share := overlap(examples["train"], examples[part])):
-            notice(f"{100 * share:.3g}% of the examples of {task.files[part]} are among those to train on, so its "
-                   "scores will partly say how well they are remembered.")
+            logger.warning(
+                f"{100 * share:.3g}% of the examples of {task.files[part]} are among those to train on, so its "
+                "scores will partly say how well they are remembered.")
     if told := describe_balance(examples["train"]):
-        notice(told)
+        logger.info(told)
     return examples
 
 
@@ -265,6 +266,6 @@ def check_lesson(lesson: Lesson, card: Card, examples: Mapping[str, Sequence[Exa
         rehearse(card, examples[part])
 
 
-def tell_lengths(lesson: Lesson, card: Card, notice: Notice) -> None:
+def tell_lengths(lesson: Lesson, card: Card) -> None:
     if lesson.learner.layout.cut:
-        notice(f"{lesson.learner.layout.cut:,} texts are longer than {card.longest} tokens and are cut there.")
+        logger.warning(f"{lesson.learner.layout.cut:,} texts are longer than {card.longest} tokens and are cut there.")

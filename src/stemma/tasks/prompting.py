@@ -7,6 +7,7 @@ or by its probability without the question; an open question is answered word by
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -20,12 +21,14 @@ from stemma.exchange.model import Model
 from stemma.generation.generate import generate
 from stemma.generation.score import score_continuations
 from stemma.generation.windows import TextReader
+from stemma.notes import silenced
 from stemma.tasks.answers import exact_match, f1
 from stemma.tasks.proportions import macro_f1, majority, wilson
 from stemma.tasks.template import ANSWER_CONTEXT, Choice, Classify, Example, Question, Scored, Template
 
+logger = logging.getLogger(__name__)
+
 CHUNK = 64  # rows asked at a time
-Notice = Callable[[str], None]
 Watch = Callable[[int], None]
 
 
@@ -44,7 +47,6 @@ class Asked:
 
 def prompt(model: Model, template: Template, rows: Sequence[Example], pool: Sequence[Example] | None = None,
            shots: int = 0, seed: int = 0, limit: int | None = None, length: int | None = None,
-           notice: Notice = lambda text: None,
            watch: Watch = lambda rows: None) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """What came out, and the answer to each of the first `limit` rows. Examples come from `pool`, or else from the
     other rows."""
@@ -59,11 +61,13 @@ def prompt(model: Model, template: Template, rows: Sequence[Example], pool: Sequ
         raise UserError(f"every one of the {len(drawn):,} prompts is longer than the {reader.length} tokens that "
                         f"{model.recipe.label} reads at a time, even without examples; shorten the template.")
     if dropped:
-        notice(f"{dropped:,} of {len(drawn):,} prompts were too long for {reader.length} tokens and lost examples from "
-               "their front.")
+        logger.warning(
+            f"{dropped:,} of {len(drawn):,} prompts were too long for {reader.length} tokens and lost examples from "
+            "their front.")
     if skipped:
-        notice(f"{len(skipped):,} of {len(drawn):,} rows do not fit into {reader.length} tokens even without examples "
-               f"and were left out (line {', '.join(map(str, skipped[:8]))}{', ...' if len(skipped) > 8 else ''}).")
+        logger.warning(
+            f"{len(skipped):,} of {len(drawn):,} rows do not fit into {reader.length} tokens even without examples "
+            f"and were left out (line {', '.join(map(str, skipped[:8]))}{', ...' if len(skipped) > 8 else ''}).")
     began = time.perf_counter()
     answer = _write if isinstance(template, Question) else _choose
     predictions = answer(reader, template, asked, watch)
@@ -173,8 +177,10 @@ def _write(reader: TextReader, template: Template, asked: Sequence[Asked], watch
     said: dict[int, str] = {}
     for start in range(0, len(order), CHUNK):
         chunk = order[start:start + CHUNK]
-        for one in generate(reader.model, [prompts[number] for number in chunk], tokens=template.tokens, greedy=True,
-                            stop=tuple(template.stop)):
+        with silenced():
+            written = generate(reader.model, [prompts[number] for number in chunk], tokens=template.tokens, greedy=True,
+                               stop=tuple(template.stop))
+        for one in written:
             said[chunk[one.prompt]] = one.text.strip()
         watch(len(chunk))
     return [{"line": one.example.line, "answers": [answer.strip() for answer in one.example.answers],

@@ -13,7 +13,8 @@ the model's, with the one objective that teaches pairs in the way this model wri
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import logging
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,13 +25,14 @@ from stemma.corpus.build import build_corpus
 from stemma.corpus.shards import Corpus
 from stemma.device import takes_device
 from stemma.errors import UserError
-from stemma.exchange.load import load
+from stemma.exchange.load import open_model
 from stemma.exchange.model import Model
 from stemma.files import folder_atomically
 from stemma.generation.options import TranslateOptions
 from stemma.generation.translate import translate
 from stemma.generation.ways import way_of
 from stemma.lineage import Recipe
+from stemma.notes import quietly
 from stemma.objectives import build_objectives, check_needs
 from stemma.schema.corpus import Mixture
 from stemma.schema.layers import flatten, parse_changes
@@ -50,6 +52,8 @@ from stemma.training.run import RECIPE, RESULT, Plan, Reading, read_result
 from stemma.training.supply import Epoch, Supply
 from stemma.training.working import beginning, finished, working
 
+logger = logging.getLogger(__name__)
+
 # Where the source ends is to be seen, where to end is to be learned. A permuted model's two texts are one segment: what
 # a cache has kept of either is.
 LAYOUTS: dict[Way | None, str] = {"prefix": "A end B end", "next": "A end B end",
@@ -57,7 +61,6 @@ LAYOUTS: dict[Way | None, str] = {"prefix": "A end B end", "next": "A end B end"
 ROWS = 16  # of the longest pairs make a batch, and more of shorter ones
 SMOOTHING = 0.1
 HELD_OUT = ("dev", "test")
-Notice = Callable[[str], None]
 
 
 @takes_device
@@ -65,49 +68,47 @@ Notice = Callable[[str], None]
 def finetune(start: str | Path, data: Data, out: str | Path, *, epochs: float | None = None, steps: int | None = None,
              minutes: float | None = None, beams: int = 4, seed: int = 0, changes: Sequence[str] = (),
              reading: Reading = Reading(), overwrite: bool = False, device: str | None = None,
-             callbacks: Sequence[Any] = (), show: bool = False, notice: Notice = lambda text: None) -> dict[str, Any]:
+             callbacks: Sequence[Any] = (), show: bool = False) -> dict[str, Any]:
     """Train a model on pairs and score what it writes for the held-out ones; returns what `--json` prints."""
     run, length = Path(out), Length(epochs, steps, minutes)
     length = Length(data.epochs) if length == Length() else length
     origin = check_places(start, run, overwrite)
     TranslateOptions(beams=beams)
     _scores([""], [[""]])  # a library that is missing is named now, not after an hour
-    model = load(start)
-    for found in model.notices:
-        notice(found)
+    model = open_model(start)
     chosen, rest = with_choices(model.recipe, changes)
     wanted = adapted(replace(model, recipe=chosen), data.mixture)
     wanted = wanted.with_changes({"training": data.training}, data.origin) if data.training else wanted
     wanted = wanted.typed(rest)
     typed = {*flatten(parse_changes(changes)[0]), *flatten({"training": data.training})}
     with folder_atomically(run, overwrite, checksums=False) as place:
-        corpus = _build(data, model, place, reading, notice)
-        _hold_out(data, place, reading, notice)
-        wanted, epoch = _fitted(wanted, corpus, data, seed, typed, notice)
+        corpus = _build(data, model, place, reading)
+        _hold_out(data, place, reading)
+        wanted, epoch = _fitted(wanted, corpus, data, seed, typed)
         wanted, budget = length.fit(wanted, epoch.steps, typed)
         facts = WritingFacts(KIND, {**(data.options or {}), "beams": beams}, list(changes), epoch.pairs, epoch.steps,
                              _longest(corpus, wanted), {task.name: task.metric for task in data.tasks})
         Plan("corpus", [], budget, seed, origin, reading, corpus.fingerprint, task=facts.to_json()).write(place)
         store(place / RECIPE, wanted.to_toml())
     with beginning(run):
-        return work(run, show, notice)
+        return work(run, show)
 
 
-def resume(run: Path, show: bool, notice: Notice) -> dict[str, Any]:
+def resume(run: Path, show: bool) -> dict[str, Any]:
     """Go on with such a run. Damage to what it is to be judged by is told now, not when training is over."""
     if read_result(run) is None:
         _held_out(run)
-    if (known := finished(run, notice)) is not None:
+    if (known := finished(run)) is not None:
         return known
     with working(run):
-        return work(run, show, notice)
+        return work(run, show)
 
 
-def work(run: Path, show: bool, notice: Notice) -> dict[str, Any]:
+def work(run: Path, show: bool) -> dict[str, Any]:
     """Train and score; what is reported goes to disk when all of it is known."""
-    training = open_training(run, show, notice)
+    training = open_training(run, show)
     model, result = training.save(training.loop.train())
-    result |= score(run, training.plan, model, result, notice)
+    result |= score(run, training.plan, model, result)
     store_object(run / RESULT, result)
     return result
 
@@ -151,21 +152,21 @@ def _objective(model: Model) -> tuple[str, dict[str, Any]]:
 # --- the pairs --------------------------------------------------------------------------------------------------------
 
 
-def _build(data: Data, model: Model, place: Path, reading: Reading, notice: Notice) -> Corpus:
+def _build(data: Data, model: Model, place: Path, reading: Reading) -> Corpus:
     train = [source for task in data.tasks for source in task.train]
     dev = [source for task in data.tasks for source in task.dev]
-    build_corpus([], model.needs_tokenizer(), place / "corpus", pairs=[*train, *dev], notice=notice,
+    build_corpus([], model.needs_tokenizer(), place / "corpus", pairs=[*train, *dev],
                  held_out={source.name for source in dev}, **reading.paired())
     return Corpus.open(place / "corpus")
 
 
 def _pairs(sources: Sequence[PairSource], reading: Reading) -> Iterator[tuple[PairSource, Pair]]:
     for source in sources:
-        for pair in read_pairs([source], **reading.paired()):
+        for pair in quietly(read_pairs([source], **reading.paired())):
             yield source, pair
 
 
-def _hold_out(data: Data, place: Path, reading: Reading, notice: Notice) -> None:
+def _hold_out(data: Data, place: Path, reading: Reading) -> None:
     """Keep what is written for the sake of scores, with every target that would be right."""
     held: set[tuple[str, str]] = set()
     for name in HELD_OUT:
@@ -180,12 +181,12 @@ def _hold_out(data: Data, place: Path, reading: Reading, notice: Notice) -> None
     known = held & {(pair.source, pair.target) for task in data.tasks for _, pair in _pairs(task.train, reading)
                     if (pair.source, pair.target) in held}
     if known:
-        notice(f"{len(known):,} of {len(held):,} held-out pairs are among those to train on, so scores will say how "
-               "well they are remembered; give others with --dev and --test.")
+        logger.warning(
+            f"{len(known):,} of {len(held):,} held-out pairs are among those to train on, so scores will say how "
+            "well they are remembered; give others with --dev and --test.")
 
 
-def _fitted(wanted: Recipe, corpus: Corpus, data: Data, seed: int, typed: set[str],
-            notice: Notice) -> tuple[Recipe, Epoch]:
+def _fitted(wanted: Recipe, corpus: Corpus, data: Data, seed: int, typed: set[str]) -> tuple[Recipe, Epoch]:
     """Batches of as many places as some of the longest pairs fill; pairs longer than the model's window are told."""
     check_needs(wanted, corpus)
     length = wanted.settings.corpus.sequence_length
@@ -196,14 +197,15 @@ def _fitted(wanted: Recipe, corpus: Corpus, data: Data, seed: int, typed: set[st
                         f"beginning with {name_of(Path(source.path))}, line {pair.line}; shorten them, or set "
                         "corpus.sequence_length higher if the network has more places.")
     if epoch.left_out:
-        notice(f"{epoch.left_out:,} of {epoch.pairs + epoch.left_out:,} pairs to train on are longer than the "
-               f"{length:,} tokens that {wanted.label} reads, and are left out.")
+        logger.warning(f"{epoch.left_out:,} of {epoch.pairs + epoch.left_out:,} pairs to train on are longer than the "
+                       f"{length:,} tokens that {wanted.label} reads, and are left out.")
     if "training.batch_size" not in typed:
         wanted = wanted.with_changes({"training.batch_size": max(1, round(ROWS * epoch.longest / length))}, ORIGIN)
     supply = Supply(wanted, corpus, build_objectives(wanted), seed)
     if supply.rates is not None:
         rates = zip(data.tasks, supply.rates, strict=False)  # behind those of the tasks stand the held-out groups'
-        notice(f"tasks are drawn at these rates: {', '.join(f'{task.name} {rate:.1%}' for task, rate in rates)}.")
+        logger.info(
+            f"tasks are drawn at these rates: {', '.join(f'{task.name} {rate:.1%}' for task, rate in rates)}.")
     return wanted, supply.epoch()
 
 
@@ -223,16 +225,15 @@ def _held_out(run: Path) -> dict[str, list[dict[str, Any]]]:
             for name, file in files.items() if file.is_file() or is_listed(file)}
 
 
-def score(run: Path, plan: Plan, model: Model, result: dict[str, Any], notice: Notice) -> dict[str, Any]:
+def score(run: Path, plan: Plan, model: Model, result: dict[str, Any]) -> dict[str, Any]:
     """What the model writes for the held-out sources, kept beside them in dev.jsonl and test.jsonl, and how good it
     is."""
     facts = WritingFacts.of(plan)
     metrics: dict[str, Any] = {}
     for name, lines in _held_out(run).items():
-        notice(f"writing from {len(lines):,} sources of {name}, to be scored")
+        logger.info(f"writing from {len(lines):,} sources of {name}, to be scored")
         made = translate(model, [line["source"] for line in lines], where=[line["where"] for line in lines],
-                         beams=facts.options["beams"], max_length_ratio=0, max_extra=facts.longest, crop=True,
-                         notice=notice)
+                         beams=facts.options["beams"], max_length_ratio=0, max_extra=facts.longest, crop=True)
         _write_lines(run / f"{name}.jsonl", [line | {"text": one.text} for line, one in zip(lines, made, strict=True)])
         found = {called: _scored([(one.text, line["references"]) for line, one in zip(lines, made, strict=True)
                                   if line["task"] == called]) for called in dict.fromkeys(x["task"] for x in lines)}

@@ -29,8 +29,9 @@ Tasks that are text to text have no heads, and are drawn in turns (`mixture.py`)
 
 from __future__ import annotations
 
+import logging
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -52,10 +53,11 @@ from stemma.tasks.mixture import FILES, Data, Metric, Task, sources_of
 from stemma.tasks.plan_files import Problems, checked, read_toml, refuse
 from stemma.text.parallel import COLUMNS
 
+logger = logging.getLogger(__name__)
+
 SETS = ("train", "dev", "test")
 TAKEN = {POOLER, VOCABULARY, JUDGE}  # heads of pre-training
 OLDER = "task"  # the key of the tables [[task]], in which text-to-text plans used to be written
-Notice = Callable[[str], None]
 
 
 class Top(Settings):
@@ -132,7 +134,7 @@ class TaskPlan:
                     self.epochs, self.path.name)
 
 
-def read_task_plan(path: str | Path, notice: Notice = lambda text: None) -> TaskPlan:
+def read_task_plan(path: str | Path) -> TaskPlan:
     """The plan, or all that is wrong with it."""
     path = Path(path)
     try:
@@ -144,8 +146,9 @@ def read_task_plan(path: str | Path, notice: Notice = lambda text: None) -> Task
     problems: Problems = []
     if OLDER in content:
         content = _renewed(content, problems)
-        notice(f"{path} has tables [[task]], as plans of text-to-text tasks used to have them; write [tasks.NAME] with "
-               f'kind = "{TEXT_TO_TEXT}" now, in place of [[task]] with name = "NAME".')
+        logger.warning(
+            f"{path} has tables [[task]], as plans of text-to-text tasks used to have them; write [tasks.NAME] with "
+            f'kind = "{TEXT_TO_TEXT}" now, in place of [[task]] with name = "NAME".')
     top = checked(Top, content, "", problems)
     tables = content.get("tasks")
     if not isinstance(tables, dict) or not tables:

@@ -7,9 +7,10 @@ beside it. Each trial is an ordinary run below `RUN/trials`; one that is finishe
 
 from __future__ import annotations
 
+import logging
 import math
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -36,10 +37,11 @@ from stemma.training.loop import Diverged
 from stemma.training.run import MODEL, RECIPE, RESULT, Plan, read_result, read_run
 from stemma.training.working import working
 
+logger = logging.getLogger(__name__)
+
 FOLDER = "trials"
 HELD_OUT = ("dev", "test")
 TOLD = ("metrics", "steps", "best_step", "seconds")  # of each trial
-Notice = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -94,16 +96,16 @@ class Trial:
         return {**about, **{key: self.result[key] for key in TOLD if key in self.result}}
 
 
-def work(run: Path, show: bool, notice: Notice) -> dict[str, Any]:
+def work(run: Path, show: bool) -> dict[str, Any]:
     """Carry out what is left of the trials, choose among them, and put the best in place."""
     wanted, plan = read_run(run)
     facts = HeadFacts.of(plan)
     card = next(iter(facts.read_cards().values()))
     planned, done = planned_trials(run, wanted, plan), []
     for number, trial in enumerate(planned, 1):
-        done.append(carry_out(run, trial, wanted, plan, show, notice))
+        done.append(carry_out(run, trial, wanted, plan, show))
         told = "the loss ran away" if done[-1].result is None else _scores(card, done[-1].result["metrics"]["dev"])
-        notice(f"{number} of {len(planned)} · rate {trial.rate:g}, seed {trial.seed} · dev: {told}")
+        logger.info(f"{number} of {len(planned)} · rate {trial.rate:g}, seed {trial.seed} · dev: {told}")
     groups = by_rate(done)
     if not any(trial.result for trial in done):
         raise UserError(f"the loss ran away in all {len(done)} trials; start again with lower --rates, or a lower "
@@ -115,10 +117,10 @@ def work(run: Path, show: bool, notice: Notice) -> dict[str, Any]:
     result = {**best.result, "run": str(run), "trials": [trial.told() for trial in done], "rates": summary,
               "chosen": {"trial": best.folder.name, "rate": best.rate, "seed": best.seed}}
     for line in summary:
-        notice(_line(card, line))
+        logger.info(_line(card, line))
     if facts.trials and facts.trials["ensemble"]:
         result["ensemble"] = together(run, card, [trial.folder for trial in group if trial.result])
-        notice(f"together, dev: {_scores(card, result['ensemble']['dev'])}")
+        logger.info(f"together, dev: {_scores(card, result['ensemble']['dev'])}")
     put_in_place(run, best.folder, card)
     store_object(run / RESULT, result)
     return result
@@ -132,7 +134,7 @@ def planned_trials(run: Path, wanted: Recipe, plan: Plan) -> list[Trial]:
             for rate in rates for seed in range(plan.seed, plan.seed + asked["restarts"])]
 
 
-def carry_out(run: Path, trial: Trial, wanted: Recipe, plan: Plan, show: bool, notice: Notice) -> Trial:
+def carry_out(run: Path, trial: Trial, wanted: Recipe, plan: Plan, show: bool) -> Trial:
     """The trial with its result, from where it stands: not begun, interrupted, or finished."""
     if not trial.folder.is_dir():
         begin(run, trial, wanted, plan)
@@ -140,7 +142,7 @@ def carry_out(run: Path, trial: Trial, wanted: Recipe, plan: Plan, show: bool, n
     try:
         if result is None:
             with working(trial.folder):
-                result = learning.work(trial.folder, show, notice)
+                result = learning.work(trial.folder, show)
     except Diverged:
         return trial
     except Interrupted:

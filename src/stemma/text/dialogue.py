@@ -18,7 +18,7 @@ from stemma.errors import UserError
 from stemma.json_files import parse
 from stemma.text.faults import Faults
 from stemma.text.readers import JSON_LINES, clean_text, list_files, read_lines
-from stemma.text.streams import COMPRESSED, Notice, check_encoding, name_of, read_text
+from stemma.text.streams import COMPRESSED, check_encoding, name_of, read_text
 
 YAML = (".yml", ".yaml")
 SUFFIXES = tuple(kind + packed for kind in (*JSON_LINES, *YAML) for packed in ("", *COMPRESSED))
@@ -43,18 +43,18 @@ class NoDialogueError(Exception):
     """What is wrong with a record."""
 
 
-def read_dialogues(paths: Sequence[str | Path], *, encoding: str = "utf-8", errors: str = "strict",
-                   notice: Notice = lambda text: None) -> Iterator[Dialogue]:
+def read_dialogues(paths: Sequence[str | Path], *, encoding: str = "utf-8",
+                   errors: str = "strict") -> Iterator[Dialogue]:
     """Every dialogue of every file, in order. Settings are checked now, the files as they are reached."""
     encoding, files = check_encoding(encoding, errors), list_files(paths, SUFFIXES)
-    return (dialogue for file in files for dialogue in _read(file, encoding, errors, notice))
+    return (dialogue for file in files for dialogue in _read(file, encoding, errors))
 
 
-def _read(file: Path, encoding: str, errors: str, notice: Notice) -> Iterator[Dialogue]:
+def _read(file: Path, encoding: str, errors: str) -> Iterator[Dialogue]:
     inner = Path(file.stem) if file.suffix.lower() in COMPRESSED else file
     read, advice = (_yaml, LIKE_YAML) if inner.suffix.lower() in YAML else (_json, LIKE_JSON)
     name, faults, made = name_of(file), Faults(), 0
-    for line, record in read(file, encoding, errors, notice):
+    for line, record in read(file, encoding, errors):
         where = f"{name}, line {line}"
         try:
             dialogue = _dialogue(record, where, errors)
@@ -69,8 +69,8 @@ def _read(file: Path, encoding: str, errors: str, notice: Notice) -> Iterator[Di
         raise UserError(f"there is no dialogue in {name}; {advice}.")
 
 
-def _json(file: Path, encoding: str, errors: str, notice: Notice) -> Iterator[Record]:
-    for number, line in read_lines(file, encoding, errors, notice):
+def _json(file: Path, encoding: str, errors: str) -> Iterator[Record]:
+    for number, line in read_lines(file, encoding, errors):
         if line and not line.isspace():
             try:
                 yield number, parse(line)
@@ -78,13 +78,13 @@ def _json(file: Path, encoding: str, errors: str, notice: Notice) -> Iterator[Re
                 yield number, NoDialogueError(f"is not JSON ({getattr(error, 'msg', error)})")
 
 
-def _yaml(file: Path, encoding: str, errors: str, notice: Notice) -> Iterator[Record]:
+def _yaml(file: Path, encoding: str, errors: str) -> Iterator[Record]:
     """Nodes, not values: every word stays as it was written ("no" is no truth value), and knows its line."""
     import yaml
 
     name = name_of(file)
     try:
-        root = yaml.compose("".join(read_text(file, encoding, errors, notice)), Loader=yaml.SafeLoader)
+        root = yaml.compose("".join(read_text(file, encoding, errors)), Loader=yaml.SafeLoader)
         found = {key.value: value for key, value in root.value} if isinstance(root, yaml.MappingNode) else {}
         listed = found.get("conversations")
         if not isinstance(listed, yaml.SequenceNode):

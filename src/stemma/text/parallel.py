@@ -7,6 +7,7 @@ that follow, so whatever is no pair is an error that names file and line, raised
 from __future__ import annotations
 
 import csv
+import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, zip_longest
@@ -17,8 +18,10 @@ from stemma.errors import UserError, counted, did_you_mean
 from stemma.json_files import parse
 from stemma.text.faults import Faults
 from stemma.text.readers import list_files
-from stemma.text.streams import COMPRESSED, STDIN, Notice, check_encoding, name_of, read_text
+from stemma.text.streams import COMPRESSED, STDIN, check_encoding, name_of, read_text
 from stemma.text.tables import FORMATS, header_of
+
+logger = logging.getLogger(__name__)
 
 SIDES = ("source", "target")
 COLUMNS = ",".join(SIDES)
@@ -70,7 +73,7 @@ def pair_sources(paths: Sequence[str | Path], target: Sequence[str | Path] = (),
 
 
 def read_pairs(sources: Sequence[PairSource], *, encoding: str = "utf-8", errors: str = "strict",
-               empty: str = "refuse", notice: Notice | None = None) -> Iterator[Pair]:
+               empty: str = "refuse") -> Iterator[Pair]:
     """Every pair of every source, in order. Settings are checked now, the files as they are reached."""
     if empty not in EMPTY:
         raise UserError(f'--empty is "{empty}"; choose {" or ".join(EMPTY)}.{did_you_mean(empty, EMPTY)}')
@@ -80,7 +83,7 @@ def read_pairs(sources: Sequence[PairSource], *, encoding: str = "utf-8", errors
         for path in (source.path, source.target):
             if path is not None and (count := len(list_files([path]))) != 1:
                 raise UserError(f"{path} is {count} files; name one for each side.")
-    reader = _Reader(encoding, errors, empty == "skip", notice or (lambda text: None))
+    reader = _Reader(encoding, errors, empty == "skip")
     return chain.from_iterable(map(reader.read, sources))
 
 
@@ -108,7 +111,6 @@ class _Reader:
     encoding: str
     errors: str
     skip: bool
-    notice: Notice
 
     def read(self, given: PairSource) -> Iterator[Pair]:
         path = list_files([given.path])[0]
@@ -132,8 +134,8 @@ class _Reader:
         if found.lines:
             raise found.error(" and ".join(dict.fromkeys(names)))
         if skipped:
-            self.notice(f"{names[0]}: {counted(skipped, 'pair')} with an empty side "
-                        f"{'is' if skipped == 1 else 'are'} left out.")
+            logger.warning(f"{names[0]}: {counted(skipped, 'pair')} with an empty side "
+                           f"{'is' if skipped == 1 else 'are'} left out.")
         if not made:
             raise UserError(f"there is no pair in {names[0]}, only empty lines or nothing at all.")
 
@@ -193,7 +195,8 @@ class _Reader:
             chosen = [0, 1]
             rows = chain([(number, head)], rows)
             if len(head) == 2:
-                self.notice(f"{name} has no header with {' and '.join(columns)}, so its first line is read as a pair.")
+                logger.info(
+                    f"{name} has no header with {' and '.join(columns)}, so its first line is read as a pair.")
         hint = "are there tabs inside the text?" if kind == "tsv" else "text with commas must stand in quotes"
         width = max(2, len(head))
         for number, row in rows:
@@ -215,7 +218,7 @@ class _Reader:
     def _lines(self, file: Path) -> Numbered:
         """Numbered lines. Only LF ends one: other line ends of Unicode occur inside sentences."""
         number, waiting = 1, ""
-        for block in read_text(file, self.encoding, self.errors, self.notice):
+        for block in read_text(file, self.encoding, self.errors):
             *finished, waiting = (waiting + block).split("\n")
             yield from enumerate(finished, number)
             number += len(finished)

@@ -7,6 +7,7 @@ text unchanged; only pieces that are nothing but white space are left out.
 from __future__ import annotations
 
 import glob
+import logging
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -19,7 +20,9 @@ from stemma.errors import UserError, counted, did_you_mean, nearest
 from stemma.json_files import parse
 from stemma.registry import register
 from stemma.schema.corpus import ReaderKind
-from stemma.text.streams import COMPRESSED, STDIN, Notice, check_encoding, name_of, read_text
+from stemma.text.streams import COMPRESSED, STDIN, check_encoding, name_of, read_text
+
+logger = logging.getLogger(__name__)
 
 PASSAGE_LIMIT = 200_000
 JSON_LINE_LIMIT = 1 << 28  # a longer "line" is no line: one JSON text cannot be read in pieces
@@ -47,7 +50,6 @@ class ReaderOptions:
     field: str = "text"  # of a record that holds the text
     encoding: str = "utf-8"
     errors: str = "strict"  # or replace: what to do with bytes that are no text
-    notice: Notice = lambda text: None
 
 
 def known_suffixes() -> tuple[str, ...]:
@@ -91,7 +93,7 @@ def list_files(paths: Iterable[str | Path], suffixes: tuple[str, ...] | None = N
 
 def read_passages(
     paths: Sequence[str | Path], *, documents: str = "blank", field: str = "text", encoding: str = "utf-8",
-    errors: str = "strict", notice: Notice | None = None,
+    errors: str = "strict",
 ) -> Iterator[Passage]:  # fmt: skip
     """Every passage of every file, in order. Settings are checked now, the files as they are reached."""
     if documents not in SEPARATORS:
@@ -99,11 +101,11 @@ def read_passages(
         raise UserError(f'--documents is "{documents}"; choose {", ".join(SEPARATORS)}.{hint}')
     encoding = check_encoding(encoding, errors)
     files = list_files(paths)
-    return _read_all(files, ReaderOptions(documents, field, encoding, errors, notice or (lambda text: None)))
+    return _read_all(files, ReaderOptions(documents, field, encoding, errors))
 
 
 def _read_all(files: list[Path], options: ReaderOptions) -> Iterator[Passage]:
-    something, notice = False, options.notice
+    something = False
     for file in files:
         reader = registry.find("reader", _kind(file)) or registry.get("reader", PLAIN[0])
         empty = True
@@ -112,7 +114,7 @@ def _read_all(files: list[Path], options: ReaderOptions) -> Iterator[Passage]:
             yield passage
         something = something or not empty
         if empty and len(files) > 1:
-            notice(f"{name_of(file)} has no text and is skipped.")
+            logger.warning(f"{name_of(file)} has no text and is skipped.")
     if not something:
         where = name_of(files[0]) if len(files) == 1 else f"any of the {len(files)} files"
         raise UserError(f"there is no text in {where}, only white space or nothing at all.")
@@ -148,11 +150,11 @@ def _nothing_there(path: Path, suffixes: tuple[str, ...]) -> str:
 @register("reader", ".text", ReaderKind)
 @register("reader", ".md", ReaderKind)
 def _plain(file: Path, options: ReaderOptions) -> Iterator[Passage]:
-    source, separator, notice = name_of(file), SEPARATORS[options.documents], options.notice
+    source, separator = name_of(file), SEPARATORS[options.documents]
     waiting = ""  # the document that is not over yet
     begins = True
     told = False
-    for block in chain(read_text(file, options.encoding, options.errors, notice), [None]):
+    for block in chain(read_text(file, options.encoding, options.errors), [None]):
         *finished, waiting = separator.split(waiting + block) if block is not None else (waiting, "")
         # White space at the end may be the first half of a separator: it waits, and only the text before it is cut.
         body = waiting.rstrip()
@@ -165,7 +167,7 @@ def _plain(file: Path, options: ReaderOptions) -> Iterator[Passage]:
                     begins = False
             if not told and len(pieces) > over and any("\n" not in piece for piece in pieces[: len(pieces) - over]):
                 told = True
-                notice(f"{source}: a line of more than {PASSAGE_LIMIT:,} characters is read in pieces.")
+                logger.info(f"{source}: a line of more than {PASSAGE_LIMIT:,} characters is read in pieces.")
             begins = begins or over
         if len(space) > PASSAGE_LIMIT:
             space = "\n" if "\n" in space else " "
@@ -186,11 +188,11 @@ def _cut(text: str) -> list[str]:
     return [*pieces, text[start:]]
 
 
-def read_lines(file: Path, encoding: str, errors: str, notice: Notice) -> Iterator[tuple[int, str]]:
+def read_lines(file: Path, encoding: str, errors: str) -> Iterator[tuple[int, str]]:
     """Numbered lines, each held whole."""
     parts: list[str] = []
     number, length = 0, 0
-    for block in read_text(file, encoding, errors, notice):
+    for block in read_text(file, encoding, errors):
         *finished, rest = block.split("\n")
         for line in finished:
             number += 1
@@ -207,9 +209,9 @@ def read_lines(file: Path, encoding: str, errors: str, notice: Notice) -> Iterat
 @register("reader", ".jsonl", ReaderKind)
 @register("reader", ".ndjson", ReaderKind)
 def _json_lines(file: Path, options: ReaderOptions) -> Iterator[Passage]:
-    source, field, errors, notice = name_of(file), options.field, options.errors, options.notice
+    source, field, errors = name_of(file), options.field, options.errors
     empty = 0
-    for number, line in read_lines(file, options.encoding, errors, notice):
+    for number, line in read_lines(file, options.encoding, errors):
         if not line or line.isspace():
             continue
         where = f"{source}, line {number}"
@@ -231,7 +233,7 @@ def _json_lines(file: Path, options: ReaderOptions) -> Iterator[Passage]:
                             "choose another with --field.")
         yield from whole_document(text, where, source, errors)
     if empty:
-        notice(f'{source}: field "{field}" is null in ' + counted(empty, "line") + "; skipped.")
+        logger.warning(f'{source}: field "{field}" is null in ' + counted(empty, "line") + "; skipped.")
 
 
 class ParquetKind(ReaderKind):
@@ -240,7 +242,7 @@ class ParquetKind(ReaderKind):
 
 @register("reader", ".parquet", ParquetKind)
 def _parquet(file: Path, options: ReaderOptions) -> Iterator[Passage]:
-    field, errors, notice = options.field, options.errors, options.notice
+    field, errors = options.field, options.errors
     try:
         import pyarrow as arrow
         import pyarrow.parquet as parquet
@@ -265,7 +267,7 @@ def _parquet(file: Path, options: ReaderOptions) -> Iterator[Passage]:
         reason = str(error).splitlines()[0]
         raise UserError(f"{source} is no intact Parquet file ({reason}); fetch it again.") from error
     if empty:
-        notice(f'{source}: column "{field}" is null in ' + counted(empty, "row") + "; skipped.")
+        logger.warning(f'{source}: column "{field}" is null in ' + counted(empty, "row") + "; skipped.")
 
 
 def whole_document(text: str, where: str, source: str, errors: str = "strict") -> Iterator[Passage]:

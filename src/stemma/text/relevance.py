@@ -6,6 +6,7 @@ of the last file, so the files are read twice; neither time is more than a line 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -14,11 +15,14 @@ from typing import Any
 
 from stemma.errors import UserError, counted
 from stemma.json_files import parse
+from stemma.notes import quietly
 from stemma.text.faults import Faults
 from stemma.text.parallel import Numbered, comma_rows
 from stemma.text.readers import clean_text, list_files, read_lines
-from stemma.text.streams import COMPRESSED, STDIN, Notice, check_encoding, name_of
+from stemma.text.streams import COMPRESSED, STDIN, check_encoding, name_of
 from stemma.text.tables import FORMATS, spelt
+
+logger = logging.getLogger(__name__)
 
 COLUMNS = ("query", "title", "label")
 SUFFIXES = tuple(kind + packed for kind in FORMATS for packed in ("", *COMPRESSED))
@@ -46,24 +50,24 @@ class Relevance:
     def rows(self) -> Iterator[Judged]:
         number = {label: place for place, label in enumerate(self.labels)}
         for file in self.files:
-            for query, title, label in _read(file, self.encoding, self.errors, lambda text: None):
+            for query, title, label in quietly(_read(file, self.encoding, self.errors)):  # the second time
                 yield Judged(query, title, number[label])
 
 
-def open_relevance(paths: Sequence[str | Path], *, encoding: str = "utf-8", errors: str = "strict",
-                   notice: Notice = lambda text: None) -> Relevance:
+def open_relevance(paths: Sequence[str | Path], *, encoding: str = "utf-8", errors: str = "strict") -> Relevance:
     """The first reading: whether all rows can be used, and which labels there are."""
     encoding, files = check_encoding(encoding, errors), list_files(paths, SUFFIXES)
     if STDIN in files:
         raise UserError("--relevance reads its text twice, which stdin cannot give; name a file.")
-    found = {label for file in files for _, _, label in _read(file, encoding, errors, notice)}
+    found = {label for file in files for _, _, label in _read(file, encoding, errors)}
     if len(found) > MOST_LABELS or (many := _numbers(found)) and many[-1] >= MOST_LABELS:
         raise UserError(f"the column label of {name_of(files[0])} holds {len(found):,} different values, up to "
                         f'"{max(found)}"; labels are a few numbers from 0 on, or a few words.')
     if many is not None:
         return Relevance(files, encoding, errors, [str(label) for label in range(many[-1] + 1)])
     labels = sorted(found)
-    notice("labels are numbered " + ", ".join(f'{number} = "{label}"' for number, label in enumerate(labels)) + ".")
+    logger.info(
+        "labels are numbered " + ", ".join(f'{number} = "{label}"' for number, label in enumerate(labels)) + ".")
     return Relevance(files, encoding, errors, labels)
 
 
@@ -74,12 +78,12 @@ def _numbers(labels: set[str]) -> list[int] | None:
     return None
 
 
-def _read(file: Path, encoding: str, errors: str, notice: Notice) -> Iterator[tuple[str, str, str]]:
+def _read(file: Path, encoding: str, errors: str) -> Iterator[tuple[str, str, str]]:
     name, faults, made = name_of(file), Faults(), 0
     inner = Path(file.stem) if file.suffix.lower() in COMPRESSED else file
     kind = FORMATS.get(inner.suffix.lower(), "tsv")
-    lines = (line for line in read_lines(file, encoding, errors, notice) if kind == "csv" or line[1].strip())
-    rows = _objects(lines, name, faults) if kind == "jsonl" else _cells(lines, kind, name, faults, notice)
+    lines = (line for line in read_lines(file, encoding, errors) if kind == "csv" or line[1].strip())
+    rows = _objects(lines, name, faults) if kind == "jsonl" else _cells(lines, kind, name, faults)
     for line, cells in rows:
         where = f"{name}, line {line}"
         texts = [clean_text(spelt(cell), where, errors).strip() for cell in cells]
@@ -93,7 +97,7 @@ def _read(file: Path, encoding: str, errors: str, notice: Notice) -> Iterator[tu
         raise UserError(f"there is no row in {name}; {ADVICE}.")
 
 
-def _cells(lines: Numbered, kind: str, name: str, faults: Faults, notice: Notice) -> Iterator[Row]:
+def _cells(lines: Numbered, kind: str, name: str, faults: Faults) -> Iterator[Row]:
     rows = ((line, text.split("\t")) for line, text in lines) if kind == "tsv" else comma_rows(name, lines)
     first = next(rows, None)
     if first is None:
@@ -102,7 +106,7 @@ def _cells(lines: Numbered, kind: str, name: str, faults: Faults, notice: Notice
     if set(COLUMNS) <= set(head):
         chosen = [head.index(column) for column in COLUMNS]
     elif len(head) == len(COLUMNS) and not set(COLUMNS) & set(head):
-        notice(f"{name} has no header, so its columns are read as {', '.join(COLUMNS)}.")
+        logger.info(f"{name} has no header, so its columns are read as {', '.join(COLUMNS)}.")
         chosen, rows = list(range(len(COLUMNS))), chain([first], rows)
     else:
         missing = [column for column in COLUMNS if column not in head]

@@ -9,16 +9,19 @@ import codecs
 import errno
 import gzip
 import io
+import logging
 import lzma
 import sys
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, cast
 
 from stemma.errors import UserError, did_you_mean
 from stemma.text.guess_encoding import likely_encoding
+
+logger = logging.getLogger(__name__)
 
 BLOCK = 1 << 18
 COMPRESSED = {".gz": "gzip", ".xz": "xz", ".zst": "zstd"}
@@ -30,7 +33,6 @@ BYTE_ORDER_MARKS = (
     (codecs.BOM_UTF32_LE, "utf-32-le"), (codecs.BOM_UTF32_BE, "utf-32-be"), (codecs.BOM_UTF8, "utf-8"),
     (codecs.BOM_UTF16_LE, "utf-16-le"), (codecs.BOM_UTF16_BE, "utf-16-be"),
 )  # fmt: skip
-Notice = Callable[[str], None]
 
 
 def name_of(path: Path) -> str:
@@ -50,15 +52,15 @@ def check_encoding(encoding: str, errors: str) -> str:
     return {"utf-8-sig": "utf-8", "utf_8_sig": "utf-8"}.get(found.name, found.name)
 
 
-def read_text(path: Path, encoding: str, errors: str, notice: Notice) -> Iterator[str]:
+def read_text(path: Path, encoding: str, errors: str) -> Iterator[str]:
     """Blocks of decoded text: LF line ends, no NUL, no byte order mark."""
     newlines = io.IncrementalNewlineDecoder(None, translate=True)
     told = False
-    for text, final in _decode(path, encoding, errors, notice):
+    for text, final in _decode(path, encoding, errors):
         text = newlines.decode(text, final=final)
         if newlines.newlines not in (None, "\n") and not told:
             told = True
-            notice(f"{name_of(path)}: CR or CRLF line ends are read as plain line ends.")
+            logger.info(f"{name_of(path)}: CR or CRLF line ends are read as plain line ends.")
         if text:
             yield text
 
@@ -125,7 +127,7 @@ def _zstd_blocks(path: Path) -> Iterator[bytes]:
         raise EOFError
 
 
-def _decode(path: Path, encoding: str, errors: str, notice: Notice) -> Iterator[tuple[str, bool]]:
+def _decode(path: Path, encoding: str, errors: str) -> Iterator[tuple[str, bool]]:
     """Decoded blocks and whether each is the last; offsets in messages count the bytes of the unpacked content."""
     decoder: codecs.IncrementalDecoder | None = None
     offset = 0  # of the next byte to be handed to the decoder
@@ -152,7 +154,7 @@ def _decode(path: Path, encoding: str, errors: str, notice: Notice) -> Iterator[
             text = text.replace("\0", "")
             if not dropped:
                 dropped = True
-                notice(f"{name_of(path)}: NUL bytes are dropped.")
+                logger.warning(f"{name_of(path)}: NUL bytes are dropped.")
         offset += len(block)
         yield text, not block
 

@@ -17,7 +17,7 @@ from typing import Any
 from stemma.errors import UserError, did_you_mean
 from stemma.json_files import parse
 from stemma.text.readers import JSON_LINES, list_files
-from stemma.text.streams import COMPRESSED, Notice, check_encoding, name_of, read_text
+from stemma.text.streams import COMPRESSED, check_encoding, name_of, read_text
 
 SHORT = 30  # characters of a cell, in an error
 SHOWN = 8  # of many lines that are wrong, so many are listed
@@ -63,13 +63,13 @@ class Table:
 
 
 def read_table(path: str | Path, header: Sequence[str] | None = None, *, encoding: str = "utf-8",
-               errors: str = "strict", notice: Notice = lambda text: None, chosen: Collection[str] = ()) -> Table:
+               errors: str = "strict", chosen: Collection[str] = ()) -> Table:
     """All rows of one file. `header` names the columns of a file that does not name them itself (CoLA's); so do
     numbers in `chosen`, the columns that were asked for."""
     files = list_files([path])
     if len(files) != 1:
         raise UserError(f"{path} is {len(files)} files; name one table.")
-    text = "".join(read_text(files[0], check_encoding(encoding, errors), errors, notice))
+    text = "".join(read_text(files[0], check_encoding(encoding, errors), errors))
     name = name_of(files[0])
     if not text.strip():
         raise UserError(f"{name} is empty; a table needs a header and rows.")

@@ -8,8 +8,9 @@ result (the ids of WordPiece's continuations, ties between equal Unigram scores)
 from __future__ import annotations
 
 import json
+import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from itertools import chain
 from zlib import crc32
 
@@ -21,6 +22,8 @@ from stemma.progress import stage
 from stemma.text.roles import ROLES, spellings
 from stemma.text.simplify import OUTSIDE, simplified
 from stemma.text.tokenizer import Tokenizer
+
+logger = logging.getLogger(__name__)
 
 SPACED = ("wordpiece", "word")  # kinds that can set Chinese characters apart by spaces
 CONTINUATION = "##"
@@ -37,8 +40,7 @@ PENALTY_STEP = 1e-4  # between the scores that the Unigram trainer gives to char
 
 def train_tokenizer(
     texts: Iterable[str], kind: str, vocab_size: int, *, lowercase: bool, roles: set[str] | None = None,
-    cjk_spacing: bool = True, simplify: bool = False, notice: Callable[[str], None] | None = None,
-    progress: bool = False,
+    cjk_spacing: bool = True, simplify: bool = False, progress: bool = False,
 ) -> Tokenizer:  # fmt: skip
     """Learn a vocabulary from texts, read once; every special role is reserved unless `roles` narrows them."""
     if kind not in ROLES:
@@ -83,10 +85,10 @@ def train_tokenizer(
     size = backend.get_vocab_size()
     if size > vocab_size:
         raise _too_small(kind, vocab_size, size, len(special))
-    if size < vocab_size and notice is not None:
-        notice(f"the text has only {size:,} pieces, fewer than the {vocab_size:,} asked for.")
-    if simplify and notice is not None:
-        notice(OUTSIDE)
+    if size < vocab_size:
+        logger.warning(f"the text has only {size:,} pieces, fewer than the {vocab_size:,} asked for.")
+    if simplify:
+        logger.warning(OUTSIDE)
     return Tokenizer(backend, {"simplify": simplify})
 
 

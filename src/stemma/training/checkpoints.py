@@ -7,10 +7,11 @@ tool. A checkpoint appears by a rename when it is complete; older ones go only a
 from __future__ import annotations
 
 import json
+import logging
 import re
 import shutil
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,6 +27,8 @@ from stemma.exchange.weights import aligned
 from stemma.files import CHECKSUMS, folder_atomically, remove_leftovers, verify_checksums
 from stemma.json_files import read_object
 from stemma.training.method import MethodState
+
+logger = logging.getLogger(__name__)
 
 WEIGHTS, OPTIMIZER, STATE = "weights.safetensors", "optimizer.safetensors", "state.json"
 MEMORY = "memory.safetensors"  # only where the network carries text from one step to the next
@@ -86,14 +89,14 @@ def latest_checkpoint(run: Path) -> Path | None:
     return next((folder for folder in newest_first(run) if all((folder / name).is_file() for name in files)), None)
 
 
-def load_latest(run: Path, network: nn.Module, method: Kept, notice: Callable[[str], None]) -> Standing | None:
+def load_latest(run: Path, network: nn.Module, method: Kept) -> Standing | None:
     """Restore the newest good checkpoint and tell of damaged ones; None when there never was one."""
     folders = newest_first(run)
     for folder, older in zip(folders, folders[1:], strict=False):
         try:
             return _load(folder, network, method, f"going on from {older.name} instead.")
         except CorruptFileError as error:
-            notice(error.message)
+            logger.warning(error.message)
     if not folders:
         return None
     return _load(folders[-1], network, method, f"no other checkpoint is good: delete {run / 'checkpoints'}, and "

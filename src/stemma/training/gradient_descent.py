@@ -30,7 +30,7 @@ class GradientDescent(Method):
             if settings.layer_decay else None
         self.optimizer = build_optimizer(self.network, settings.optimizer, settings.learning_rate, shares,
                                          self.passes.step.precision)
-        self.learning_rate = LearningRate(setup.settings, setup.budget, setup.notice)
+        self.learning_rate = LearningRate(setup.settings, setup.budget)
         self._kept = OptimizerState(self.network, self.optimizer)
 
     def learn(self, prepared: Prepared, course: Course, used: float) -> Learnt:

@@ -8,7 +8,7 @@ decoder: at each place it reads a token of `decoder_input` and guesses the one o
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import logging
 from typing import Any
 
 import numpy as np
@@ -22,16 +22,17 @@ from stemma.objectives.base import VOCABULARY
 from stemma.training.supply import Supply
 from stemma.visibility import Others, Visibility
 
+logger = logging.getLogger(__name__)
+
 GRID = 12  # places of the visibility picture
 
 
-def inspect(recipe: Recipe, corpus: Corpus, examples: int = 3, seed: int = 0, step: int = 0,
-            notice: Callable[[str], None] = lambda text: None) -> dict[str, Any]:
+def inspect(recipe: Recipe, corpus: Corpus, examples: int = 3, seed: int = 0, step: int = 0) -> dict[str, Any]:
     """The first examples that a run with this seed would see from this step on, and figures of that step's batch. Which
     tasks and what length that is follows from the recipe's own number of steps."""
     recipe, told = without_data(recipe, corpus)
     for text in told:
-        notice(text)
+        logger.warning(text)
     check_needs(recipe, corpus)
     supply = Supply(recipe, corpus, build_objectives(recipe), seed)
     try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import logging
 
 from stemma.errors import counted
 from stemma.schema.recipe import RecipeSettings
@@ -11,10 +11,12 @@ from stemma.training.course import Course
 from stemma.training.phases import Phase, phases_of
 from stemma.training.schedules import factor
 
+logger = logging.getLogger(__name__)
+
 
 class LearningRate:
-    def __init__(self, settings: RecipeSettings, budget: Budget, notice: Callable[[str], None]):
-        self.settings, self.budget, self.notice = settings.training, budget, notice
+    def __init__(self, settings: RecipeSettings, budget: Budget):
+        self.settings, self.budget = settings.training, budget
         self.phases = phases_of(settings)
         self.warmups = [self._warmup_steps(phase) for phase in self.phases]
 
@@ -44,6 +46,6 @@ class LearningRate:
             return stated
         shorter = int(steps // 10)
         whole = "this budget" if len(self.phases) == 1 else f"its {phase.stops - phase.starts:.0%} of this budget"
-        self.notice(f"a warm-up of {counted(stated, 'step')} is most of {whole} ({self.budget.describe()}); "
-                    f"{counted(shorter, 'step')} are used instead.")
+        logger.warning(f"a warm-up of {counted(stated, 'step')} is most of {whole} ({self.budget.describe()}); "
+                       f"{counted(shorter, 'step')} are used instead.")
         return shorter

@@ -7,9 +7,9 @@ have reached. What follows a step is done by parts that are called in order: sel
 
 from __future__ import annotations
 
+import logging
 import math
 import time
-from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -36,6 +36,8 @@ from stemma.training.selection import Best, Judge, Selection
 from stemma.training.signals import noted_signals
 from stemma.training.validation import Validation
 
+logger = logging.getLogger(__name__)
+
 
 class Diverged(UserError):  # noqa: N818  (what happened, not what is wrong)
     """The loss is not a number any more, or far above what it was."""
@@ -43,18 +45,18 @@ class Diverged(UserError):  # noqa: N818  (what happened, not what is wrong)
 
 class Loop:
     def __init__(self, run: Path, recipe: Recipe, supply: Source, network: Network, budget: Budget, seed: int,
-                 notice: Callable[[str], None], tensorboard: bool = False, show: bool = False,
+                 tensorboard: bool = False, show: bool = False,
                  judge: Judge | None = None):
         settings = recipe.settings.training
         self.run, self.recipe, self.settings, self.budget = run, recipe, settings, budget
-        self.seed, self.notice, self.show = seed, notice, show
-        self.device = device_of(run, notice)
+        self.seed, self.show = seed, show
+        self.device = device_of(run)
         self.threads = prepare_threads(settings.threads)
         self.precision = resolve_precision(settings.precision, self.device)
         keep_memory()
         self.network, self.supply = network.to(self.device), supply
         self.passes = Passes(self.network, supply.objectives, settings, self.device, self.precision)
-        setup = MethodSetup(self.network, recipe.settings, self.passes, budget, notice)
+        setup = MethodSetup(self.network, recipe.settings, self.passes, budget)
         self.method: Method = registry.get("method", settings.learns_by.kind).build(settings.learns_by, setup)
         self.method.train()
         self.validation = Validation(supply, self.network, self.passes, seed)
@@ -96,7 +98,7 @@ class Loop:
         return over
 
     def _restore(self) -> None:
-        state = load_latest(self.run, self.network, self.method, self.notice)
+        state = load_latest(self.run, self.network, self.method)
         if state is not None:
             self.course = Course(step=state.step, tokens=state.tokens, **state.values)
             self.passes.memories = {feed: Memory.of(layers).to(self.device) for feed, layers in state.memories.items()}
@@ -105,7 +107,7 @@ class Loop:
                 self.selection.best = Best(**self.course.best)
         self.threads = self.course.threads = prepare_threads(self.settings.threads or self.course.threads)
         if told := self.log.truncate_after(self.course.step, self.course.log):
-            self.notice(told)
+            logger.warning(told)
 
     def _refuse_vain(self) -> None:
         """What is asked for and could not come true."""
@@ -115,7 +117,7 @@ class Loop:
             raise UserError(f"training.{key} goes by what is held out, and there is nothing to compare with; hold some "
                             "text back with corpus.validation, or give dev examples with answers.")
         if told := self.method.remarks():
-            self.notice(told)
+            logger.warning(told)
 
     def _used(self) -> float:
         return self.budget.used(self.course.step, self.course.tokens, self.course.elapsed)

@@ -8,7 +8,6 @@ must remember besides (an optimizer's moments) it gives out as `state`.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -38,7 +37,6 @@ class MethodSetup:
     settings: RecipeSettings
     passes: Passes  # forward and backward, on the run's device and in its precision
     budget: Budget
-    notice: Callable[[str], None]
 
 
 class Learnt(NamedTuple):

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import logging
 import os
 import platform
 from collections.abc import Callable
@@ -17,18 +18,21 @@ import torch
 from stemma.device import AUTO, asked_device, choose_device
 from stemma.training.run import PLAN, read_plan
 
+logger = logging.getLogger(__name__)
+
 FORMATS = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 
-def device_of(run: Path, notice: Callable[[str], None]) -> torch.device:
+def device_of(run: Path) -> torch.device:
     """Where a run computes: as is asked now, or else as its plan says, in which the answer is kept."""
     if not (run / PLAN).is_file():
         return choose_device()
     plan = read_plan(run)
     device = choose_device(asked_device() or plan.device)
     if plan.device not in (AUTO, str(device)):
-        notice(f"{run} computed on {plan.device} before and goes on on {device}; from here on its numbers may differ "
-               "in their last digits from those of a run that stayed.")
+        logger.warning(
+            f"{run} computed on {plan.device} before and goes on on {device}; from here on its numbers may differ "
+            "in their last digits from those of a run that stayed.")
     if plan.device != str(device):
         replace(plan, device=str(device)).write(run)
     return device

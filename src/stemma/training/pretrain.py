@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -37,9 +38,10 @@ if TYPE_CHECKING:
     from stemma.exchange.model import Model
     from stemma.training.loop import Loop
 
-Notice = Callable[[str], None]
-# What a run does, if not pre-training on a corpus: called with the run, whether to show progress, and a notice.
-Work = Callable[[Path, bool, Notice], dict[str, Any]]
+logger = logging.getLogger(__name__)
+
+# What a run does, if not pre-training on a corpus: called with the run, and whether to show progress.
+Work = Callable[[Path, bool], dict[str, Any]]
 
 
 @takes_device
@@ -48,8 +50,7 @@ def pretrain(chosen: Recipe | str, corpus: str | Path | Sequence[str], out: str 
              tokens: int | None = None, minutes: float | None = None, start: str | Path | None = None, seed: int = 0,
              changes: Sequence[str] = (), reading: Reading | None = None, overwrite: bool = False,
              target: str | Path | Sequence[str] = (), tensorboard: bool = False, device: str | None = None,
-             callbacks: Sequence[Any] = (), show: bool = False,
-             notice: Notice = lambda text: None) -> dict[str, Any]:
+             callbacks: Sequence[Any] = (), show: bool = False) -> dict[str, Any]:
     """Pre-train a recipe on a corpus or on raw text, with `target` on two files whose lines are pairs; returns what
     `--json` prints. `callbacks` are objects that hear of every step (`stemma.Callback`).
 
@@ -72,27 +73,27 @@ def pretrain(chosen: Recipe | str, corpus: str | Path | Sequence[str], out: str 
         wanted = adopt_tokenizer(wanted, opened)
         plan = replace(plan, fingerprint=opened.fingerprint)
     create_run(run, wanted, plan, overwrite)
-    return begin(run, show, notice)
+    return begin(run, show)
 
 
-def begin(run: Path, show: bool, notice: Notice, work: Work | None = None) -> dict[str, Any]:
+def begin(run: Path, show: bool, work: Work | None = None) -> dict[str, Any]:
     """Carry out a run that stands on disk and has not been started."""
     with beginning(run):
-        return (work or _train)(run, show, notice)
+        return (work or _train)(run, show)
 
 
 def _paths(given: str | Path | Sequence[str]) -> list[str]:
     return [str(given)] if isinstance(given, str | Path) else [str(path) for path in given]
 
 
-def resume(out: str | Path, *, show: bool = False, notice: Notice = lambda text: None,
+def resume(out: str | Path, *, show: bool = False,
            work: Work | None = None) -> dict[str, Any]:
     """Go on with a run that was interrupted; a finished one says what it reported then."""
     run = Path(out)
-    if (known := finished(run, notice)) is not None:
+    if (known := finished(run)) is not None:
         return known
     with working(run):
-        return (work or _train)(run, show, notice)
+        return (work or _train)(run, show)
 
 
 @dataclass(frozen=True)
@@ -127,15 +128,15 @@ class Training:
         return model, result
 
 
-def _train(run: Path, show: bool, notice: Notice) -> dict[str, Any]:
-    training = open_training(run, show, notice)
+def _train(run: Path, show: bool) -> dict[str, Any]:
+    training = open_training(run, show)
     return training.finish(training.loop.train())
 
 
-def open_training(run: Path, show: bool, notice: Notice) -> Training:
+def open_training(run: Path, show: bool) -> Training:
     """Everything that a run needs, as it stands on disk."""
     wanted, plan = read_run(run)
-    corpus = _open_corpus(run, wanted, plan, notice)
+    corpus = _open_corpus(run, wanted, plan)
     if plan.task is None:  # a fine-tune keeps the model's own, which may have places for more tokens than there are
         wanted = adopt_tokenizer(wanted, corpus)
 
@@ -153,7 +154,7 @@ def open_training(run: Path, show: bool, notice: Notice) -> Training:
     if begins:  # once it has begun, its tasks stay the same
         wanted, absent = without_data(wanted, corpus)
         for text in absent:
-            notice(text)
+            logger.warning(text)
         fields = sorted({name for objective in build_objectives(wanted) for name in objective.needs().fields} |
                         {field for name, one in wanted.settings.network.inputs.items() for field in one.fields(name)})
         replace(read_run(run)[1], marks={name: corpus.mark(name) for name in fields}).write(run)
@@ -164,27 +165,27 @@ def open_training(run: Path, show: bool, notice: Notice) -> Training:
     check_stages(wanted, plan.budget)
     torch.manual_seed(plan.seed)
     if plan.start and begins:
-        wanted, network = start_from(plan.start, wanted, corpus, notice)
+        wanted, network = start_from(plan.start, wanted, corpus)
     else:
         network = build_network(wanted, tokenizer=corpus.tokenizer if begins else None)
     store(run / RECIPE, wanted.to_toml(own_readers(plan.text)))
     supply = Supply(wanted, corpus, build_objectives(wanted), plan.seed)
-    loop = Loop(run, wanted, supply, network, plan.budget, plan.seed, notice, plan.tensorboard, show)
+    loop = Loop(run, wanted, supply, network, plan.budget, plan.seed, plan.tensorboard, show)
     if plan.task is None and (told := supply.too_long()):  # a fine-tune has said it already
-        notice(told)
+        logger.warning(told)
     if begins and (told := mostly_padding(supply)):
-        notice(told)
+        logger.warning(told)
     if show:
-        notice(f"{wanted.label} · {network.parameter_count() / 1e6:.1f} M parameters · "
-               f"{corpus.tokens / 1e6:.2f} M tokens · {str(loop.precision).removeprefix('torch.')} on "
-               f"{counted(loop.threads, 'core')}")
+        logger.info(f"{wanted.label} · {network.parameter_count() / 1e6:.1f} M parameters · "
+                    f"{corpus.tokens / 1e6:.2f} M tokens · {str(loop.precision).removeprefix('torch.')} on "
+                    f"{counted(loop.threads, 'core')}")
     return Training(run, plan, wanted, corpus, loop)
 
 
-def _open_corpus(run: Path, wanted: Recipe, plan: Plan, notice: Notice) -> Corpus:
+def _open_corpus(run: Path, wanted: Recipe, plan: Plan) -> Corpus:
     """The run's corpus; made from raw text at the first start, and the same one ever after."""
     if plan.text:
-        corpus = _made_before(plan) or _make(run, wanted, plan, notice)
+        corpus = _made_before(plan) or _make(run, wanted, plan)
     else:
         assert plan.corpus is not None
         corpus = Corpus.open(run / plan.corpus)
@@ -205,15 +206,15 @@ def _made_before(plan: Plan) -> Corpus | None:
     return None
 
 
-def _make(run: Path, wanted: Recipe, plan: Plan, notice: Notice) -> Corpus:
+def _make(run: Path, wanted: Recipe, plan: Plan) -> Corpus:
     """A corpus of the raw text, with the tokenizer of the model to start from, or one as the recipe says."""
     for kept in (Path(path) for path in (*plan.text, *plan.target)):
         if kept.parent == run.resolve():  # it came through a pipe
             verify(kept, "start the run again in another folder.")
     if plan.start is None:
-        return corpus_from_text(plan.text, wanted, plan.reading, notice, target=plan.target,
+        return corpus_from_text(plan.text, wanted, plan.reading, target=plan.target,
                                 split_first=plan.split_first)
     from stemma.exchange.load import find_folder
 
-    return corpus_from_text(plan.text, wanted, plan.reading, notice, Tokenizer.load(find_folder(plan.start)),
+    return corpus_from_text(plan.text, wanted, plan.reading, Tokenizer.load(find_folder(plan.start)),
                             plan.target)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import os
 import shutil
 import tempfile
@@ -24,6 +25,7 @@ from stemma.corpus.shards import Corpus
 from stemma.errors import UserError
 from stemma.files import folder_atomically, make_folder, only_here, remove_leftovers, sha256
 from stemma.lineage import Recipe, roles_needed
+from stemma.notes import quietly
 from stemma.schema.corpus import packing_of
 from stemma.schema.tokenizer import TokenizerSettings
 from stemma.text.holdout import Split
@@ -33,8 +35,9 @@ from stemma.text.tokenizer import Tokenizer
 from stemma.text.train import LEARNT, train_tokenizer
 from stemma.training.run import Reading, is_stream, keep_streams
 
+logger = logging.getLogger(__name__)
+
 FORMAT = 2  # a new number leaves old cache entries aside
-Notice = Callable[[str], None]
 Found = TypeVar("Found", Corpus, Tokenizer)
 
 
@@ -79,7 +82,7 @@ def locate_target(chosen: Recipe, corpus: str | None, text: Sequence[str], targe
     return ["-" if path == "-" else str(Path(path).absolute()) for path in target]
 
 
-def corpus_from_text(paths: list[str], chosen: Recipe, reading: Reading, notice: Notice,
+def corpus_from_text(paths: list[str], chosen: Recipe, reading: Reading,
                      tokenizer: Tokenizer | None = None, target: Sequence[str] = (),
                      split_first: bool = False) -> Corpus:
     """The corpus of this text: from the cache, or made with the given tokenizer or one trained as the recipe says. A
@@ -89,7 +92,7 @@ def corpus_from_text(paths: list[str], chosen: Recipe, reading: Reading, notice:
         with tempfile.TemporaryDirectory() as folder:
             kept, other = (keep_streams(some, Path(folder), called=name)
                            for name, some in (("text", paths), ("target", target)))
-            return corpus_from_text(kept, chosen, reading, notice, tokenizer, other, split_first)
+            return corpus_from_text(kept, chosen, reading, tokenizer, other, split_first)
     pairs = pair_sources(paths, target, reading.columns) if reads_pairs(chosen) else []
     _check_reading(chosen, reading, bool(pairs))
     roles = roles_needed(chosen) | {"padding", "unknown"}
@@ -110,22 +113,22 @@ def corpus_from_text(paths: list[str], chosen: Recipe, reading: Reading, notice:
     try:
         with only_here(place):  # a second run on the same text waits for the first, and has nothing left to do
             remove_leftovers(place)
-            found = _sound(place / "corpus", Corpus.open, notice)
+            found = _sound(place / "corpus", Corpus.open)
             if found is not None:
                 return found
             if tokenizer is None:
-                tokenizer = _sound(place / "tokenizer", Tokenizer.load, notice)
+                tokenizer = _sound(place / "tokenizer", Tokenizer.load)
             split = _split(paths, pairs, reading, share) if share else None
             if tokenizer is None:
-                tokenizer = _train(paths, pairs, settings, roles, reading, notice, split)
+                tokenizer = _train(paths, pairs, settings, roles, reading, split)
                 with folder_atomically(place / "tokenizer") as temporary:
                     tokenizer.save(temporary)
-            notice(f"building the corpus (kept in {place} for the next run)")
+            logger.info(f"building the corpus (kept in {place} for the next run)")
             if pairs:
-                build_corpus([], tokenizer, place / "corpus", **reading.paired(), pairs=pairs, notice=notice,
+                build_corpus([], tokenizer, place / "corpus", **reading.paired(), pairs=pairs,
                              split=split)
             else:
-                build_corpus(paths, tokenizer, place / "corpus", **reading.running(), notice=notice, split=split)
+                build_corpus(paths, tokenizer, place / "corpus", **reading.running(), split=split)
             return Corpus.open(place / "corpus")
     finally:
         with suppress(OSError):
@@ -141,37 +144,37 @@ def _check_reading(chosen: Recipe, reading: Reading, paired: bool) -> None:
         raise UserError(f"{' and '.join(given)} {be} for {theirs}, and {chosen.label} reads {ours}; leave {them} out.")
 
 
-def _sound(folder: Path, read: Callable[[Path], Found], notice: Notice) -> Found | None:
+def _sound(folder: Path, read: Callable[[Path], Found]) -> Found | None:
     """What the cache holds; nothing if it is not there, or damaged: then it is made again."""
     if not folder.is_dir():
         return None
     try:
         return read(folder)
     except UserError as error:
-        notice(f"{error.message.partition(';')[0]}; it is made again.")
+        logger.warning(f"{error.message.partition(';')[0]}; it is made again.")
         shutil.rmtree(folder)
         return None
 
 
 def _split(paths: list[str], pairs: list[PairSource], reading: Reading, share: float) -> Split:
     if pairs:
-        return Split.of_pairs(read_pairs(pairs, **reading.paired()), share)
-    return Split.of_passages(read_passages(paths, **reading.running()), share)
+        return Split.of_pairs(quietly(read_pairs(pairs, **reading.paired())), share)
+    return Split.of_passages(quietly(read_passages(paths, **reading.running())), share)
 
 
 def _train(paths: list[str], pairs: list[PairSource], settings: TokenizerSettings, roles: set[str], reading: Reading,
-           notice: Notice, split: Split | None) -> Tokenizer:
-    notice(f"training a {settings.kind} vocabulary of {settings.vocab_size:,} on the text")
+           split: Split | None) -> Tokenizer:
+    logger.info(f"training a {settings.kind} vocabulary of {settings.vocab_size:,} on the text")
     split = split or Split(frozenset())
     texts: Iterator[str]
     if pairs:  # one vocabulary for both sides
-        read = read_pairs(pairs, **reading.paired(), notice=notice)
+        read = read_pairs(pairs, **reading.paired())
         texts = chain.from_iterable((pair.source, pair.target) for pair in split.pairs(read, held_out=False))
     else:
-        passages = read_passages(paths, **reading.running(), notice=notice)
+        passages = read_passages(paths, **reading.running())
         texts = (passage.text for passage in split.passages(passages, held_out=False))
     return train_tokenizer(texts, settings.kind, settings.vocab_size, lowercase=settings.lowercase, roles=roles,
-                           cjk_spacing=settings.cjk_spacing, simplify=settings.simplify, notice=notice)
+                           cjk_spacing=settings.cjk_spacing, simplify=settings.simplify)
 
 
 def adopt_tokenizer(chosen: Recipe, corpus: Corpus) -> Recipe:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import logging
 from pathlib import Path
 
 from stemma.corpus.shards import Corpus
 from stemma.errors import UserError
-from stemma.exchange.load import find_folder, generator_beside, load
+from stemma.exchange.load import find_folder, generator_beside, load, open_model
 from stemma.exchange.model import Model
 from stemma.exchange.save import family_of
 from stemma.lineage import Recipe
@@ -16,14 +16,12 @@ from stemma.objectives import build_network
 from stemma.schema.layers import flatten
 from stemma.training.transplant import transplant
 
-Notice = Callable[[str], None]
+logger = logging.getLogger(__name__)
 
 
-def start_from(where: str, wanted: Recipe, corpus: Corpus, notice: Notice) -> tuple[Recipe, Network]:
+def start_from(where: str, wanted: Recipe, corpus: Corpus) -> tuple[Recipe, Network]:
     """The weights of a finished model under this recipe's objectives; its sizes replace the recipe's."""
-    model = load(where)
-    for text in model.notices:
-        notice(text)
+    model = open_model(where)
     theirs = model.tokenizer
     if theirs is not None and theirs.fingerprint != corpus.tokenizer.fingerprint:
         raise UserError(f"{where} and the corpus have different vocabularies ({theirs.vocab_size:,} and "
@@ -44,9 +42,9 @@ def start_from(where: str, wanted: Recipe, corpus: Corpus, notice: Notice) -> tu
         weights |= {f"generator.{name}": tensor for name, tensor in load(beside).network.state_dict().items()}
     found = transplant(weights, network, fresh=wanted.settings.training.fresh)
     if new := sorted({".".join(name.split(".")[:2]) for name in found.missing}):
-        notice(f"not in {where}, so started at random: {', '.join(new)}")
+        logger.warning(f"not in {where}, so started at random: {', '.join(new)}")
     if unused := sorted({".".join(name.split(".")[:2]) for name in found.unused}):
-        notice(f"in {where} but not needed by {wanted.label}: {', '.join(unused)}")
+        logger.warning(f"in {where} but not needed by {wanted.label}: {', '.join(unused)}")
     return wanted, network
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,8 @@ from typing import Any
 from stemma.errors import Interrupted
 from stemma.files import NoSpace, only_here, remove_leftovers
 from stemma.training.run import RESULT, read_result, read_run
+
+logger = logging.getLogger(__name__)
 
 
 @contextmanager
@@ -44,10 +47,10 @@ def beginning(run: Path) -> Iterator[None]:
         raise
 
 
-def finished(run: Path, notice: Callable[[str], None]) -> dict[str, Any] | None:
+def finished(run: Path) -> dict[str, Any] | None:
     """What a run reported when it ended, which is told; None while it has not."""
     read_run(run)
     found = read_result(run)
     if found is not None:
-        notice(f"{run} is finished; nothing to do.")
+        logger.info(f"{run} is finished; nothing to do.")
     return found

@@ -27,6 +27,7 @@ from stemma.files import NoSpace, folder_atomically, write_atomically
 from stemma.json_files import damage
 from stemma.lab.quickstart import harvest, probe, speed
 from stemma.lineage import recipe, roles_needed
+from stemma.notes import silenced
 from stemma.progress import stage
 from stemma.stored import list_finished, read_object, store_object, verify
 from stemma.text.tokenizer import Tokenizer
@@ -72,8 +73,7 @@ class Wishes:
 @takes_device
 def quickstart(out: str | Path = "quickstart", *, minutes: float | None = None, seed: int = 0, seeds: int = 3,
                labels: int = 400, tests: int = 1000, overwrite: bool = False, device: str | None = None,
-               show: bool = False, say: Callable[[str], None] = lambda text: None,
-               notice: Callable[[str], None] = lambda text: None) -> dict[str, Any]:
+               show: bool = False, say: Callable[[str], None] = lambda text: None) -> dict[str, Any]:
     """Run what is not yet done of the story and return its numbers; `say` hears the beginning of each stage.
 
     Without `minutes` a slow machine pre-trains for longer than the usual.
@@ -89,13 +89,13 @@ def quickstart(out: str | Path = "quickstart", *, minutes: float | None = None, 
         with stages.run("corpus") as due:
             if due:
                 say("learning a vocabulary and building the corpus")
-                stages.note("corpus", _build_corpus(folder, notice))
+                stages.note("corpus", _build_corpus(folder))
         with stages.run("pretrain") as due:
             if due:
                 changed = f" with {counted(len(CHANGES), 'change')}" if CHANGES else ""
                 usual = speed.MINUTES if minutes is None else minutes
                 say(f"pre-training {RECIPE}{changed} for {counted(usual, 'minute')}")
-                stages.note("pretrain", _pretrain(folder, stages, show, say, notice))
+                stages.note("pretrain", _pretrain(folder, stages, show, say))
         with stages.run("worth") as due:
             if due:
                 say("measuring what it was worth on held-out text")
@@ -202,21 +202,20 @@ def _write_text(folder: Path, seed: int) -> dict[str, Any]:
             "held_out_documents": len(held_out), "held_out_words": sum(page.words for page in held_out)}
 
 
-def _build_corpus(folder: Path, notice: Callable[[str], None]) -> dict[str, Any]:
+def _build_corpus(folder: Path) -> dict[str, Any]:
     chosen = recipe(RECIPE, CHANGES)
     settings = chosen.settings.tokenizer
     tokenizer = train_tokenizer(_lines(folder / TRAIN), settings.kind, settings.vocab_size,
                                 lowercase=settings.lowercase, roles=roles_needed(chosen),
-                                cjk_spacing=settings.cjk_spacing, notice=notice)
+                                cjk_spacing=settings.cjk_spacing)
     with folder_atomically(folder / TOKENIZER, overwrite=True) as place:
         tokenizer.save(place)
-    built = build_corpus([folder / TRAIN], tokenizer, folder / CORPUS, sentences="line", overwrite=True, notice=notice)
+    built = build_corpus([folder / TRAIN], tokenizer, folder / CORPUS, sentences="line", overwrite=True)
     return {"vocabulary": tokenizer.vocab_size, "tokens": built["tokens"], "sentences": built["sentences"],
             "unknown_rate": built["unknown_rate"]}
 
 
-def _pretrain(folder: Path, stages: Stages, show: bool, say: Callable[[str], None],
-              notice: Callable[[str], None]) -> dict[str, Any]:
+def _pretrain(folder: Path, stages: Stages, show: bool, say: Callable[[str], None]) -> dict[str, Any]:
     from stemma.lab.cell_work import Work
 
     def found(told: dict[str, Any]) -> None:
@@ -227,8 +226,8 @@ def _pretrain(folder: Path, stages: Stages, show: bool, say: Callable[[str], Non
 
     asked = stages.wishes.minutes
     training = None if "speed" in stages.found else partial(speed.train_and_look, asked=asked, note=found)
-    lab, _ = _lab(folder, stages, notice)
-    return Work(lab.experiment, lab.shared, lab.costs, show, notice, training).train(lab.cells[0])
+    lab, _ = _lab(folder, stages)
+    return Work(lab.experiment, lab.shared, lab.costs, show, training).train(lab.cells[0])
 
 
 def _measure(folder: Path, stages: Stages, show: bool, say: Callable[[str], None]) -> dict[str, Any]:
@@ -236,13 +235,17 @@ def _measure(folder: Path, stages: Stages, show: bool, say: Callable[[str], None
     from stemma.lab.quickstart import measure, starts
     from stemma.lab.work import work_on
 
-    wishes, (lab, probes) = stages.wishes, _lab(folder, stages, _silent)
+    wishes = stages.wishes
+    with silenced():
+        lab, probes = _lab(folder, stages)
     say(f"fine-tuning from pre-trained and from random weights, {counted(wishes.seeds, 'seed')} each")
-    work_on(lab, 1, show, _silent)  # its notices are for experiments that are read by themselves
+    with silenced():  # its notes are for experiments that are read by themselves
+        work_on(lab, 1, show)
     model, corpus = load(folder / RUN, choose_device()), Corpus.open(folder / CORPUS)
     held_out = [line for line in _lines(folder / HELD_OUT) if line]
     with folder_atomically(folder / "held-out", overwrite=True) as place:
-        build_corpus([folder / HELD_OUT], Tokenizer.load(folder / TOKENIZER), place / "corpus", sentences="line")
+        with silenced():
+            build_corpus([folder / HELD_OUT], Tokenizer.load(folder / TOKENIZER), place / "corpus", sentences="line")
         hidden = measure.hide(Corpus.open(place / "corpus"), model.recipe, wishes.seed)
     masked = measure.guess_by_counting(corpus, hidden) | {"model": measure.guess_by_reading(model, hidden)}
     return {"places": int(hidden.scored.sum()), "masked": masked,
@@ -252,7 +255,7 @@ def _measure(folder: Path, stages: Stages, show: bool, say: Callable[[str], None
             "filled": measure.fill_some(model, held_out, FILLED, wishes.seed)}
 
 
-def _lab(folder: Path, stages: Stages, notice: Callable[[str], None]) -> tuple[Lab, list[probe.Probe]]:
+def _lab(folder: Path, stages: Stages) -> tuple[Lab, list[probe.Probe]]:
     """The experiment in its folder, and the examples of each round; its budget is what was asked for until the speed of
     the machine decides."""
     from stemma.lab.quickstart.starts import experiment
@@ -267,17 +270,13 @@ def _lab(folder: Path, stages: Stages, notice: Callable[[str], None]) -> tuple[L
         made.write(place)
     minutes = stages.found["speed"]["minutes"] if "speed" in stages.found else wishes.minutes or speed.MINUTES
     asked = experiment(recipe(RECIPE, CHANGES), folder / RUN, folder / CORPUS, tasks, minutes, wishes.seed)
-    return open_lab(asked, folder / LAB, False, notice), probes
+    return open_lab(asked, folder / LAB, False), probes
 
 
 def _pair(made: probe.Probe) -> dict[str, str]:
     """One sentence as written and one damaged, to show what is asked."""
     return {name: next(text for text, label in made.train if label == wanted)
             for name, wanted in (("intact", probe.INTACT), ("damaged", probe.DAMAGED))}
-
-
-def _silent(text: str) -> None:
-    pass
 
 
 def _lines(path: Path) -> Sequence[str]:

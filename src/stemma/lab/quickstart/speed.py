@@ -15,7 +15,7 @@ from typing import Any
 
 from stemma.errors import counted
 from stemma.training.budget import Budget
-from stemma.training.pretrain import Notice, open_training
+from stemma.training.pretrain import open_training
 from stemma.training.run import read_run
 
 MINUTES = 4.0         # of pre-training, unless asked for
@@ -52,10 +52,10 @@ class Speed:
                    f"(--minutes {rounded:g} would be enough)")
 
 
-def train_and_look(run: Path, show: bool, notice: Notice, asked: float | None,
+def train_and_look(run: Path, show: bool, asked: float | None,
                    note: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
     """The run's training; after its first seconds the speed is noted and, if need be, the budget made longer."""
-    training = open_training(run, show, notice)
+    training = open_training(run, show)
     loop = training.loop
     with loop:
         loop.show = False  # one bar is enough

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,8 @@ from stemma.objectives.absent import ORIGIN as ABSENT
 from stemma.schema.layers import at, flatten, spell
 from stemma.stored import read_lines
 from stemma.training.run import Plan, Reading, read_result, read_run
+
+logger = logging.getLogger(__name__)
 
 REPORT = "report.html"
 POINTS = 60  # of a training curve: single steps are too noisy to be read
@@ -44,12 +47,12 @@ def write_report(run: str | Path) -> Path:
     return page.write(run / REPORT)
 
 
-def try_report(run: str | Path, notice: Callable[[str], None]) -> None:
+def try_report(run: str | Path) -> None:
     """The report, or a word on why there is none: a finished run is not lost for want of a drawing."""
     try:
         write_report(run)
     except Exception as error:
-        notice(f"no report was written for {run} ({type(error).__name__}: {error}).")
+        logger.warning(f"no report was written for {run} ({type(error).__name__}: {error}).")
 
 
 def draw_curve(run: Path, baselines: Mapping[str, float]) -> str:

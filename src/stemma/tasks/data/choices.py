@@ -9,6 +9,7 @@ https://cs.rochester.edu/nlp/rocstories): csv, four sentences and two fifth ones
 from __future__ import annotations
 
 import json
+import logging
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -20,6 +21,8 @@ from stemma.tasks.data.examples import ChoiceExample
 from stemma.tasks.data.reading import Problems, Reading
 from stemma.text.readers import list_files
 from stemma.text.tables import Table, spelt
+
+logger = logging.getLogger(__name__)
 
 LETTERS = "ABCDEFGHIJ"
 NO_HEADER = "put a line with the names of the columns above the rows"
@@ -105,7 +108,7 @@ def _examples(name: str, rows: Iterator[Row], unlabelled: bool, reading: Reading
     listed = list(rows)
     unlabelled = unlabelled or all(label in (None, "") for *_, label, _ in listed)
     if unlabelled:
-        reading.notice(f"{name} does not say which options are right; its rows are read without.")
+        logger.warning(f"{name} does not say which options are right; its rows are read without.")
     for where, context, question, options, label, identity in listed:
         texts = tuple(spelt(option).strip() if option is not None else "" for option in options)
         place = None if unlabelled else _place(label, len(texts))

@@ -6,6 +6,7 @@ then those of the layout that has as many.
 
 from __future__ import annotations
 
+import logging
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -17,6 +18,8 @@ from stemma.errors import UserError, counted, did_you_mean
 from stemma.tasks.data.examples import TextExample
 from stemma.tasks.data.reading import Problems, Reading
 from stemma.text.tables import Table, spelt
+
+logger = logging.getLogger(__name__)
 
 Names = tuple[str, ...]  # of one column, in the files of different publishers
 
@@ -67,7 +70,7 @@ def texts_of(table: Table, layout: Layout, reading: Reading, labels: Sequence[st
         raise UserError(f"{table.name} has no column {' and no '.join(missing)}.{hints} {there}")
     if label is None or all(_empty(row.get(label)) for row in table.rows):
         if layout.label:
-            reading.notice(f"{table.name} says nothing about {layout.label[0]}; its rows are read without.")
+            logger.warning(f"{table.name} says nothing about {layout.label[0]}; its rows are read without.")
         label = None
     reader = _Rows(table, layout, [text for text in texts if text is not None], label, group, identity, labels)
     return reader.read(reading)
@@ -110,10 +113,10 @@ class _Rows:
                 examples.append(made)
         name = self.table.name
         if undecided:
-            reading.notice(f"{name}: left out {counted(undecided, 'row')} that the annotators did not agree on.")
+            logger.warning(f"{name}: left out {counted(undecided, 'row')} that the annotators did not agree on.")
         if self.layout.faulty and problems.found:
             where, what = problems.found[0]
-            reading.notice(f"{name}: left out {counted(faulty, 'row')} that cannot be read, the first at {where} "
+            logger.warning(f"{name}: left out {counted(faulty, 'row')} that cannot be read, the first at {where} "
                            f"({what}).")
         else:
             problems.check()

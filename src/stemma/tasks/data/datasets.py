@@ -22,7 +22,6 @@ from stemma.tasks.data.reading import Reading
 from stemma.tasks.data.stories import read_babi, read_folders
 from stemma.tasks.data.tags import read_tagged
 from stemma.tasks.kinds import example_kinds, head_task, task_kind
-from stemma.text.streams import Notice
 
 Read = Callable[[str | Path, Reading], list[Example]]
 
@@ -166,10 +165,10 @@ def code_of(task: str) -> dict[str, str]:
 
 
 def read_examples(task: str, path: str | Path, *, columns: Mapping[str, str] | None = None, encoding: str = "utf-8",
-                  errors: str = "strict", notice: Notice = lambda text: None) -> list[Example]:
+                  errors: str = "strict") -> list[Example]:
     """The examples of a file, for a kind of task (a table of one's own, whose columns can be renamed: what we call a
     column -> what the file calls it) or for a data set by its name."""
-    kind, reading = kind_of(task), Reading(encoding, errors, notice)
+    kind, reading = kind_of(task), Reading(encoding, errors)
     if task in DATASETS:
         if columns:
             raise UserError(f"the columns of {task} are known and cannot be renamed; for a table of your own, the task "

@@ -16,31 +16,31 @@ from typing import Any
 
 from stemma.errors import UserError, counted
 from stemma.json_files import parse
+from stemma.notes import silenced
 from stemma.tasks.data.datasets import read_examples
 from stemma.tasks.data.reading import Reading
 from stemma.tasks.kinds import Asked, HeadTask, head_task
 from stemma.text.readers import list_files
-from stemma.text.streams import COMPRESSED, Notice, check_encoding, name_of, read_text
+from stemma.text.streams import COMPRESSED, check_encoding, name_of, read_text
 from stemma.text.tables import FORMATS, Table, header_of
 
 ROWS, CHARACTERS = 256, 1_000_000  # of a chunk: whichever is reached first
 
 
 def read_inputs(kind: str, path: str | Path, *, form: str | None = None, columns: Mapping[str, str] | None = None,
-                encoding: str = "utf-8", errors: str = "strict",
-                notice: Notice = lambda text: None) -> Iterator[list[Asked]]:
+                encoding: str = "utf-8", errors: str = "strict") -> Iterator[list[Asked]]:
     """The rows of a file in chunks. `form` names a kind or a data set: the file is then read as training reads it, at
     once, as SQuAD's JSON always is."""
     found = head_task(kind)
     if form is None and _suffix(Path(path)) in found.whole_files:
         form = kind
     if form is not None:
-        examples = read_examples(form, path, columns=columns, encoding=encoding, errors=errors, notice=notice)
+        examples = read_examples(form, path, columns=columns, encoding=encoding, errors=errors)
         for start in range(0, len(examples), ROWS):
             yield [found.asked(example.unanswered()) for example in examples[start:start + ROWS]]
         return
     for file in list_files([path]):
-        lines = _lines(file, check_encoding(encoding, errors), errors, notice)
+        lines = _lines(file, check_encoding(encoding, errors), errors)
         first = next(((number, line) for number, line in lines if line.strip()), None)
         if first is None:
             raise UserError(f"{name_of(file)} is empty; there is nothing to answer.")
@@ -163,7 +163,8 @@ class _Rows:
                   if column.casefold() in self.kind.answer_columns and column not in asked_for}
         table = Table(self.name, [column for column in columns if column not in passed],
                       [{key: value for key, value in row.items() if key not in passed} for row in rows], lines, headed)
-        examples = self.kind.read_rows(self.name, self.columns, _Chunk(rows=table))
+        with silenced():  # that rows to be answered have no label is as it should be
+            examples = self.kind.read_rows(self.name, self.columns, _Chunk(rows=table))
         made = [self.kind.asked(example, line=line) for example, line in zip(examples, lines, strict=True)]
         if self.kind.numbers_rows and "id" not in columns:  # numbers of our own within a chunk say nothing
             for one in made:
@@ -175,10 +176,10 @@ def _suffix(file: Path) -> str:
     return (Path(file.stem) if file.suffix.lower() in COMPRESSED else file).suffix.lower()
 
 
-def _lines(file: Path, encoding: str, errors: str, notice: Notice) -> Iterator[tuple[int, str]]:
+def _lines(file: Path, encoding: str, errors: str) -> Iterator[tuple[int, str]]:
     """Only LF ends a line: other line ends of Unicode occur inside sentences."""
     number, rest = 0, ""
-    for block in read_text(file, encoding, errors, notice):
+    for block in read_text(file, encoding, errors):
         *whole, rest = (rest + block).split("\n")
         for line in whole:
             number += 1

@@ -9,6 +9,7 @@ or YES and NO, which no stretch of the text can say; such questions are left out
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,8 @@ from stemma.tasks.data.columns import named
 from stemma.tasks.data.examples import Answer, QuestionExample
 from stemma.tasks.data.reading import Problems, Reading
 from stemma.text.tables import spelt
+
+logger = logging.getLogger(__name__)
 
 FORM = 'a file like {"data": [{"paragraphs": [{"context": "", "qas": [{"id": "", "question": "", "answers": []}]}]}]}'
 VERDICTS = ("YES", "NO")
@@ -135,14 +138,14 @@ class _Questions:
     def report(self, reading: Reading) -> None:
         self.problems.check()
         if self.moved:
-            reading.notice(f"{self.name}: {counted(self.moved, 'answer')} not where the file says; each occurs once, "
+            logger.warning(f"{self.name}: {counted(self.moved, 'answer')} not where the file says; each occurs once, "
                            "and that place is taken.")
         if self.verdicts:
-            reading.notice(f"{self.name}: left out {counted(self.verdicts, 'question')} with YES or NO for an answer, "
+            logger.warning(f"{self.name}: left out {counted(self.verdicts, 'question')} with YES or NO for an answer, "
                            "since no stretch of the text says it.")
         if self.left_out.found:
             where, what = self.left_out.found[0]
-            reading.notice(f"{self.name}: left out {counted(len(self.left_out.found), 'answer')}, the first of "
+            logger.warning(f"{self.name}: left out {counted(len(self.left_out.found), 'answer')}, the first of "
                            f"{where}: {what}.")
 
 

@@ -10,8 +10,9 @@ from typing import Any
 
 from stemma.errors import UserError
 from stemma.json_files import parse
+from stemma.notes import quietly
 from stemma.text.readers import JSON_LINES, list_files
-from stemma.text.streams import COMPRESSED, STDIN, Notice, check_encoding, name_of, read_text
+from stemma.text.streams import COMPRESSED, STDIN, check_encoding, name_of, read_text
 from stemma.text.tables import SHOWN, Table, read_table
 
 
@@ -21,7 +22,6 @@ class Reading:
 
     encoding: str = "utf-8"
     errors: str = "strict"
-    notice: Notice = lambda text: None
 
     def file(self, path: str | Path) -> Path:
         files = list_files([path])
@@ -37,7 +37,7 @@ class Reading:
     def text(self, path: str | Path) -> tuple[str, str]:
         """(name, all of its text)."""
         file = self.file(path)
-        text = "".join(read_text(file, check_encoding(self.encoding, self.errors), self.errors, self.notice))
+        text = "".join(read_text(file, check_encoding(self.encoding, self.errors), self.errors))
         if not text.strip():
             raise UserError(f"{name_of(file)} is empty; it should hold examples.")
         return name_of(file), text
@@ -47,11 +47,11 @@ class Reading:
         file = self.file(path)
         if file == STDIN:
             raise UserError("this format is read twice, which a pipe does not allow; give a file.")
-        blocks = read_text(file, check_encoding(self.encoding, self.errors), self.errors, lambda text: None)
+        blocks = quietly(read_text(file, check_encoding(self.encoding, self.errors), self.errors))
         return next(blocks, "").lstrip("\n").split("\n", 1)[0]
 
     def table(self, path: str | Path, header: Sequence[str] | None = None, chosen: Collection[str] = ()) -> Table:
-        return read_table(path, header, encoding=self.encoding, errors=self.errors, notice=self.notice, chosen=chosen)
+        return read_table(path, header, encoding=self.encoding, errors=self.errors, chosen=chosen)
 
     def json(self, path: str | Path) -> tuple[str, Any]:
         """(name, what the one JSON text of the file says)."""

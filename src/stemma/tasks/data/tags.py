@@ -10,6 +10,7 @@ and BIOES also marks ends and single words. Tags without such prefixes (parts of
 
 from __future__ import annotations
 
+import logging
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,6 +21,8 @@ from stemma.tasks.data.columns import Names, named
 from stemma.tasks.data.examples import TaggedExample
 from stemma.tasks.data.reading import Problems, Reading
 from stemma.text.tables import Table
+
+logger = logging.getLogger(__name__)
 
 SCHEMES = ("plain", "IOB1", "IOB2", "BIOES")
 DOCUMENT = "-DOCSTART-"
@@ -123,7 +126,7 @@ def check_tags(examples: Sequence[TaggedExample], name: str, reading: Reading) -
                 problems.add(where, what)
     problems.check()
     if mixed:
-        reading.notice(f"{name}: some entities begin with B- and some with I-, as no scheme has it ({mixed}); both are "
+        logger.warning(f"{name}: some entities begin with B- and some with I-, as no scheme has it ({mixed}); both are "
                        "read as beginnings, as conlleval does.")
     return scheme
 

@@ -10,7 +10,7 @@ card keeps (`schema/task_values.py`):
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
 ANSWERS = frozenset({"label", "score", "gold_label", "labels", "tags", "ner_tags", "answers", "is_impossible"})
 Columns = Mapping[str, str] | None  # what we call a column -> what the file calls it
-Notice = Callable[[str], None]
 Span = tuple[int, int]  # first character and the one behind the last
 Said = Mapping[str, Any]  # the prediction for one example
 
@@ -74,7 +73,7 @@ class TaskKind(ABC):
         return gold, predicted
 
     @abstractmethod
-    def resume(self, run: Path, plan: Plan, show: bool, notice: Notice) -> dict[str, Any]:
+    def resume(self, run: Path, plan: Plan, show: bool) -> dict[str, Any]:
         """Go on with a run of this kind that was interrupted."""
 
     def template(self) -> type[Template] | None:
@@ -147,8 +146,7 @@ class HeadTask(TaskKind):
         """The same of a model that others trained: nothing is known of its examples."""
         return {"counts": [0] * len(labels)} if labels else {}
 
-    def numbered(self, card: Card, examples: Sequence[Example],
-                 notice: Notice) -> Sequence[Example]:
+    def numbered(self, card: Card, examples: Sequence[Example]) -> Sequence[Example]:
         """With labels that are the numbers of the model's classes taken for those classes."""
         return examples
 
@@ -174,15 +172,15 @@ class HeadTask(TaskKind):
     def check_lesson(self, train: Sequence[Item], values: TaskValues, name: str) -> None:
         """Refuse a training set that teaches nothing."""
 
-    def resume(self, run: Path, plan: Plan, show: bool, notice: Notice) -> dict[str, Any]:
+    def resume(self, run: Path, plan: Plan, show: bool) -> dict[str, Any]:
         from stemma.tasks import learning, trials
         from stemma.tasks.facts import HeadFacts
         from stemma.training.working import finished, working
 
-        if (known := finished(run, notice)) is not None:
+        if (known := finished(run)) is not None:
             return known
         with working(run):
-            return (learning.work if HeadFacts.of(plan).trials is None else trials.work)(run, show, notice)
+            return (learning.work if HeadFacts.of(plan).trials is None else trials.work)(run, show)
 
     # --- scores -------------------------------------------------------------------------------------------------------
 

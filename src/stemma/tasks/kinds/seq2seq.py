@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from stemma.registry import register
 from stemma.schema.task_values import TaskValues
-from stemma.tasks.kinds.base import Notice, TaskKind
+from stemma.tasks.kinds.base import TaskKind
 from stemma.tasks.metrics import texts
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ class TextToText(TaskKind):
     def prepare(self, gold: Sequence[Any], predicted: Sequence[Any], **extras: Any) -> Any:
         return texts.prepare(gold, predicted, **extras)
 
-    def resume(self, run: Path, plan: Plan, show: bool, notice: Notice) -> dict[str, Any]:
+    def resume(self, run: Path, plan: Plan, show: bool) -> dict[str, Any]:
         from stemma.tasks.seq2seq import resume
 
-        return resume(run, show, notice)
+        return resume(run, show)

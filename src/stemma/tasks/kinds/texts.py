@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +12,7 @@ from stemma.errors import UserError
 from stemma.tasks.data.columns import read_plain
 from stemma.tasks.data.examples import Example, TextExample
 from stemma.tasks.data.reading import Reading
-from stemma.tasks.kinds.base import Columns, HeadTask, Notice, ReportTable, Said
+from stemma.tasks.kinds.base import Columns, HeadTask, ReportTable, Said
 from stemma.tasks.metrics import labels
 from stemma.tasks.metrics.labels import confusion
 
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from stemma.exchange.cards import Card
     from stemma.tasks.layout import RowLayout
     from stemma.tasks.learner import Learner
+
+logger = logging.getLogger(__name__)
 
 MOST_CLASSES = 30  # of a confusion matrix that can still be read
 MOST_ON_TERMINAL = 12
@@ -74,16 +77,15 @@ class ClassTask(TextTask):
         assert isinstance(example, TextExample)
         return str(example.label)
 
-    def numbered(self, card: Card, examples: Sequence[Example],
-                 notice: Notice) -> Sequence[Example]:
+    def numbered(self, card: Card, examples: Sequence[Example]) -> Sequence[Example]:
         """As in many files for models that others fine-tuned."""
         told = [example for example in examples if isinstance(example, TextExample)]
         stated = {example.label for example in told}
         numbers = {str(number) for number in range(len(card.labels))}
         if not stated <= numbers or stated & set(card.labels):
             return examples
-        notice("the labels are taken for the numbers of the model's classes: "
-               + ", ".join(f"{number} is {label}" for number, label in enumerate(card.labels)) + ".")
+        logger.info("the labels are taken for the numbers of the model's classes: "
+                    + ", ".join(f"{number} is {label}" for number, label in enumerate(card.labels)) + ".")
         return [replace(example, label=card.labels[int(str(example.label))]) for example in told]
 
     def extras(self, card: Card, examples: Sequence[Example]) -> dict[str, Any]:

@@ -3,8 +3,9 @@ made again."""
 
 from __future__ import annotations
 
+import logging
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from stemma.files import (
     sha256,
     write_atomically,
 )
+from stemma.notes import silenced
 from stemma.stored import read_object, store_object
 from stemma.tasks.facts import HeadFacts
 from stemma.tasks.finetune import PIPELINE
@@ -38,14 +40,15 @@ from stemma.training.callbacks import takes_callbacks
 from stemma.training.graph import Ledger, remembered
 from stemma.training.run import MODEL, RESULT, read_run
 
+logger = logging.getLogger(__name__)
+
 REPORT, CONTAMINATION = "report.md", "contamination.json"
-Notice = Callable[[str], None]
 
 
 @takes_device
 @takes_callbacks
 def pipeline(path: str | Path, out: str | Path, *, overwrite: bool = False, device: str | None = None,
-             callbacks: Sequence[Any] = (), show: bool = False, notice: Notice = lambda text: None) -> dict[str, Any]:
+             callbacks: Sequence[Any] = (), show: bool = False) -> dict[str, Any]:
     """Carry out a plan; in the folder of an earlier one, what is unchanged is reused. Returns what `--json` prints."""
     run, plan = Path(out), read_plan(path)
     known = is_pipeline(run) and not overwrite
@@ -55,7 +58,7 @@ def pipeline(path: str | Path, out: str | Path, *, overwrite: bool = False, devi
               if Path(stage.entry.model or "").resolve().is_relative_to(run.resolve())]
     if inside and not known:
         raise UserError(f"the model {inside[0]} lies in {run}, which --overwrite would replace; choose another --out.")
-    stages = _prepared(run, plan, show, notice)
+    stages = _prepared(run, plan, show)
     if known:
         with _alone(run):
             (run / RESULT).unlink(missing_ok=True)
@@ -75,13 +78,13 @@ def pipeline(path: str | Path, out: str | Path, *, overwrite: bool = False, devi
         raise
 
 
-def resume(out: str | Path, *, show: bool = False, notice: Notice = lambda text: None) -> dict[str, Any]:
+def resume(out: str | Path, *, show: bool = False) -> dict[str, Any]:
     """Go on with a pipeline that was interrupted; a finished one says what it reported then."""
     run = Path(out)
     if (run / RESULT).is_file():
-        notice(f"{run} is finished; nothing to do.")
+        logger.info(f"{run} is finished; nothing to do.")
         return read_object(run / RESULT, f"delete it, and `stemma resume {run}` writes it again.")
-    stages = _prepared(run, read_plan(run / PIPELINE), show, notice)
+    stages = _prepared(run, read_plan(run / PIPELINE), show)
     before = _ledger(run).numbers()
     changed = [place for place, number in stages.places().items() if before and before.get(place) != number]
     if changed:
@@ -104,12 +107,13 @@ def _alone(run: Path) -> Any:
     return only_here(run, f"another process is at work in {run}; wait for it, or stop it first.")
 
 
-def _prepared(run: Path, plan: PipelinePlan, show: bool, notice: Notice) -> Stages:
+def _prepared(run: Path, plan: PipelinePlan, show: bool) -> Stages:
     """Whatever can be wrong is found here, before anything is trained; all of it, not only the first."""
     examples, wrong = {}, []
     for stage in plan.of_kind("task"):
         try:
-            examples[stage.name] = read_sets(stage.as_task(), stage.reading, lambda text: None)
+            with silenced():  # the stage says it when it begins
+                examples[stage.name] = read_sets(stage.as_task(), stage.reading)
         except UserError as error:
             wrong.append(error)
     try:
@@ -121,11 +125,11 @@ def _prepared(run: Path, plan: PipelinePlan, show: bool, notice: Notice) -> Stag
     if wrong:
         raise UserError("the plan cannot be carried out", [line for error in wrong
                                                            for line in (("", error.message), *error.problems)])
-    return Stages(run, plan, Provenance(plan), recipes, examples, show, notice)
+    return Stages(run, plan, Provenance(plan), recipes, examples, show)
 
 
 def _carry_out(stages: Stages) -> dict[str, Any]:
-    run, plan, notice = stages.run, stages.plan, stages.notice
+    run, plan = stages.run, stages.plan
     remove_leftovers(run)
     lineage = stages.provenance.lineage()
     places = stages.places()
@@ -133,7 +137,7 @@ def _carry_out(stages: Stages) -> dict[str, Any]:
     for place in places:
         if (state := states[place]) != "new" and place.count("/") == 1:
             said = "is unchanged and is kept" if state == "kept" else f"has changed; the old one lies in {run / 'past'}"
-            notice(f"{place.partition('/')[2]} {said}.")
+            logger.info(f"{place.partition('/')[2]} {said}.")
     results: dict[str, dict[str, Any] | None] = {}
     try:
         found = _contaminated(stages)
@@ -196,7 +200,7 @@ def _tell_contamination(stages: Stages, found: list[dict[str, Any]]) -> None:
         raise UserError("the stages would read what the task is tested on; take it out of the text, or set "
                         'contamination = "warn"', read)
     for where, what in read:
-        stages.notice(f"{where}: {what}; scores on them say less.")
+        logger.warning(f"{where}: {what}; scores on them say less.")
 
 
 def _with_examples(stages: Stages, stage: Stage) -> Any:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -13,6 +15,7 @@ from stemma.errors import UserError
 from stemma.exchange.load import find_folder
 from stemma.files import remove_leftovers
 from stemma.lineage import Recipe
+from stemma.notes import about, silenced
 from stemma.tasks.data.examples import Example
 from stemma.tasks.finetune import resume
 from stemma.tasks.pipeline.blend import BLENDED, blend_task, blend_text, read_blend
@@ -28,8 +31,9 @@ from stemma.training.pretrain import pretrain
 from stemma.training.run import PLAN, is_corpus, locate, read_result, read_run
 from stemma.training.source import corpus_from_text
 
+logger = logging.getLogger(__name__)
+
 MEASURES = "measures.json"
-Notice = Callable[[str], None]
 
 
 @dataclass
@@ -42,7 +46,6 @@ class Stages:
     recipes: Mapping[str, Recipe]
     examples: Mapping[str, Mapping[str, Sequence[Example]]]  # by stage that learns a task, and set
     show: bool
-    notice: Notice
     _general: list[Corpus | None] = field(default_factory=list)  # opened once
 
     # --- places ---
@@ -77,7 +80,7 @@ class Stages:
         if stage.kind == "model":
             return None
         begin = self._begin_text if stage.kind == "text" else self._begin_task
-        result = self._run(f"stages/{name}", partial(begin, stage), self._telling(name))
+        result = self._run(f"stages/{name}", partial(begin, stage), about(name))
         if stage.entry.interpolate and read_blend(self.folder(name)) is None:
             assert stage.after is not None
             remove_leftovers(self.folder(name))
@@ -98,8 +101,9 @@ class Stages:
                     if (start.name, seed) == (stage.after, stage.seed):  # this one is the stage itself
                         runs.append(self.carry_out(stage.name) or {})
                         continue
-                    begin = partial(self._learn, stage, self.output(start.name), seed, _silent)
-                    runs.append(self._run(_trial(stage, start, seed), begin, _silent))
+                    with silenced():
+                        learn = partial(self._learn, stage, self.output(start.name), seed)
+                        runs.append(self._run(_trial(stage, start, seed), learn, nullcontext()))
         return found
 
     def _trials(self) -> list[tuple[Stage, Stage, int]]:
@@ -110,33 +114,38 @@ class Stages:
     def _seeds(self, stage: Stage) -> range:
         return range(stage.seed, stage.seed + self.plan.header.seeds)
 
-    def _run(self, place: str, begin: Callable[[Path], dict[str, Any]], notice: Notice) -> dict[str, Any]:
-        return carried_out(self.run / place, begin,
-                           lambda run: read_result(run) or resume(run, show=self.show, notice=notice))
+    def _run(self, place: str, begin: Callable[[Path], dict[str, Any]],
+             named: AbstractContextManager[None]) -> dict[str, Any]:
+        def go_on(run: Path) -> dict[str, Any]:
+            with named:
+                return read_result(run) or resume(run, show=self.show)
+
+        return carried_out(self.run / place, begin, go_on)
 
     def _begin_text(self, stage: Stage, place: Path) -> dict[str, Any]:
-        notice, entry = self._telling(stage.name), stage.entry
-        paths = [*entry.corpus, *self._more_text(stage, notice)]
+        paths = [*stage.entry.corpus, *self._more_text(stage)]
         start = self.output(stage.after) if stage.after else None
         budget = stage.budget()
-        if (epochs := budget.pop("epochs", None)) is not None:
-            folder, text = locate(paths)
-            tokenizer = Tokenizer.load(find_folder(start)) if start else None
-            corpus = Corpus.open(folder) if folder else corpus_from_text(text, self.recipes[stage.name], stage.reading,
-                                                                         notice, tokenizer, split_first=True)
-            budget["tokens"] = max(1, round(epochs * corpus.tokens))
-        return pretrain(self.recipes[stage.name], paths, place, **budget, start=start, seed=stage.seed,
-                        reading=stage.reading, show=self.show, notice=notice)
+        with about(stage.name):
+            if (epochs := budget.pop("epochs", None)) is not None:
+                folder, text = locate(paths)
+                tokenizer = Tokenizer.load(find_folder(start)) if start else None
+                corpus = Corpus.open(folder) if folder else corpus_from_text(
+                    text, self.recipes[stage.name], stage.reading, tokenizer, split_first=True)
+                budget["tokens"] = max(1, round(epochs * corpus.tokens))
+            return pretrain(self.recipes[stage.name], paths, place, **budget, start=start, seed=stage.seed,
+                            reading=stage.reading, show=self.show)
 
     def _begin_task(self, stage: Stage, place: Path) -> dict[str, Any]:
         assert stage.after is not None
-        return self._learn(stage, self.output(stage.after), stage.seed, self._telling(stage.name), place)
+        with about(stage.name):
+            return self._learn(stage, self.output(stage.after), stage.seed, place)
 
-    def _learn(self, stage: Stage, start: str, seed: int, notice: Notice, place: Path) -> dict[str, Any]:
+    def _learn(self, stage: Stage, start: str, seed: int, place: Path) -> dict[str, Any]:
         return finetune(stage.as_task(), start, place, **stage.budget(), seed=seed, changes=stage.entry.changes,
-                        reading=stage.reading, show=self.show, notice=notice)
+                        reading=stage.reading, show=self.show)
 
-    def _more_text(self, stage: Stage, notice: Notice) -> list[str]:
+    def _more_text(self, stage: Stage) -> list[str]:
         """Files of text that is mixed into a stage's own: of a task's examples, and general text."""
         entry, files = stage.entry, []
         if entry.texts_of is not None:
@@ -150,14 +159,12 @@ class Stages:
             share = self.yardstick().settings.corpus.validation
             documents, characters = replayed(general, share, round(wanted), stage.seed)
             if characters < 0.9 * wanted:
-                notice(f"replay = {entry.replay:g} asks for {round(wanted):,} characters of general text, and there "
-                       f"are {characters:,}; all of them are read.")
+                logger.warning(
+                    f"{stage.name}: replay = {entry.replay:g} asks for {round(wanted):,} characters of general "
+                    f"text, and there are {characters:,}; all of them are read.")
             files.append(self.run / "texts" / f"{stage.name}-general.jsonl")
             write_documents(files[-1], documents, entry.field)
         return [str(file.absolute()) for file in files]
-
-    def _telling(self, name: str) -> Notice:
-        return lambda text: self.notice(f"{name}: {text}")
 
     # --- measures ---
 
@@ -184,7 +191,7 @@ class Stages:
         tokenizer = Tokenizer.load(find_folder(self.output(first.name)))
         folder, text = locate(paths)
         if folder is None:
-            return corpus_from_text(text, self.yardstick(), reading, self.notice, tokenizer)
+            return corpus_from_text(text, self.yardstick(), reading, tokenizer)
         corpus = Corpus.open(folder)
         if corpus.tokenizer.fingerprint != tokenizer.fingerprint:
             raise UserError(f"the general corpus {folder} has another vocabulary than the stage {first.name}; give the "
@@ -233,6 +240,3 @@ class Stages:
 def _trial(stage: Stage, start: Stage, seed: int) -> str:
     return f"ablation/{stage.name}/from-{start.name}/seed-{seed}"
 
-
-def _silent(text: str) -> None:
-    """What is to be told of a task was told when its stage learned it."""

@@ -14,6 +14,7 @@ import numpy as np
 from stemma.corpus.shards import Corpus
 from stemma.corpus.view import split
 from stemma.files import file_atomically, make_folder
+from stemma.notes import quietly
 from stemma.tasks.data.examples import Example, TaggedExample
 from stemma.text.readers import read_passages
 from stemma.text.words import CJK_RUN
@@ -58,7 +59,7 @@ def numbered_texts(paths: Sequence[str], reading: Reading) -> Numbered:
         yield from ((number, corpus.text(number)) for number in range(len(corpus.documents) - 1))
         return
     number = -1
-    for passage in read_passages(paths, **reading.running()) if paths else ():
+    for passage in quietly(read_passages(paths, **reading.running())) if paths else ():
         number += passage.begins
         yield number, passage.text
 

@@ -25,7 +25,6 @@ from stemma.text.cleaning.published import published_filters
 from stemma.text.cleaning.rules import Rules, broken_rule
 from stemma.text.grams import words
 from stemma.text.readers import read_passages
-from stemma.text.streams import Notice
 
 EXAMPLE = 100  # characters of a dropped document that are shown
 
@@ -114,7 +113,7 @@ class Cleaner:
 def clean(
     paths: Sequence[str | Path], out: str | Path, *, rules: Rules | None = None, languages: Sequence[str] = (),
     also: Sequence[str] = (), documents: str = "blank", field: str = "text", encoding: str = "utf-8",
-    errors: str = "strict", show: int = 0, overwrite: bool = False, notice: Notice | None = None,
+    errors: str = "strict", show: int = 0, overwrite: bool = False,
     progress: Callable[[int], None] | None = None,
 ) -> dict[str, Any]:  # fmt: skip
     """Clean the text of these files into one file, and report what each step took."""
@@ -122,14 +121,14 @@ def clean(
     check_output(out, overwrite)
     cleaner = Cleaner(rules or Rules(), languages, also, show)
     threshold = cleaner.rules.near_duplicates
-    passages = read_passages(paths, documents=documents, field=field, encoding=encoding, errors=errors, notice=notice)
+    passages = read_passages(paths, documents=documents, field=field, encoding=encoding, errors=errors)
     began = time.perf_counter()
     make_folder(out.parent)
     with file_atomically(out) as final, tempfile.TemporaryFile(dir=out.parent) as waiting:
         writer = DocumentWriter(waiting if threshold else final, out.suffix.lower(), documents)
         near = NearDuplicates(threshold) if threshold else None
         lengths = array("q")
-        for raw in whole_documents(passages, notice):
+        for raw in whole_documents(passages):
             text = cleaner.clean(raw)
             if text is not None:
                 writer.write(text)

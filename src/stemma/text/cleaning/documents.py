@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import re
 from array import array
 from collections.abc import Iterable, Iterator
@@ -12,22 +13,21 @@ from typing import IO
 from stemma.errors import UserError
 from stemma.files import refuse_non_empty
 from stemma.text.readers import JSON_LINES, PLAIN, Passage
-from stemma.text.streams import Notice
+
+logger = logging.getLogger(__name__)
 
 LIMIT = 10_000_000  # characters; a longer document is judged in parts, so that memory stays bounded
 LINE_ENDS = re.compile(r"\s*\n\s*")
 
 
-def whole_documents(
-    passages: Iterable[Passage], notice: Notice | None = None, limit: float = LIMIT
-) -> Iterator[str]:
+def whole_documents(passages: Iterable[Passage], limit: float = LIMIT) -> Iterator[str]:
     """Passages put together again, up to the limit."""
     parts: list[str] = []
     length = 0
     for passage in passages:
         if passage.begins or length >= limit:
-            if not passage.begins and notice:
-                notice(f"{passage.source}: a document of more than {limit:,} characters is judged in parts.")
+            if not passage.begins:
+                logger.info(f"{passage.source}: a document of more than {limit:,} characters is judged in parts.")
             if parts:
                 yield "".join(parts)
             parts, length = [], 0
