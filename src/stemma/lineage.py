@@ -15,8 +15,8 @@ from stemma import plugins, recipe_files, registry, toml
 from stemma.errors import UserError, counted, did_you_mean
 from stemma.recipe_files import File, own_recipes, path_of, read_chain, read_file, refuse, refuse_taken
 from stemma.schema.base import Settings, parts_of
-from stemma.schema.layers import at, flatten, merged, nest, parse_changes, restated
-from stemma.schema.problems import Problem, validate
+from stemma.schema.layers import Problem, at, flatten, merged, nest, parse_changes, restated
+from stemma.schema.problems import validate
 from stemma.schema.recipe import SECTIONS, RecipeSettings
 
 DEFAULT = "default"

@@ -137,8 +137,9 @@ def _with_kind(slot: str, kind: str, settings: type[Any] | None) -> type[Any] | 
         return settings
     named: Any = base if settings is None else settings
     keys = {"kind": Literal[kind]} if "kind" in base.model_fields else {}
-    return type(named)(named.__name__, bases, {"__module__": named.__module__, "__doc__": named.__doc__,
-                                               "__annotations__": keys})
+    made: type[Any] = type(named)(named.__name__, bases, {"__module__": named.__module__, "__doc__": named.__doc__,
+                                                          "__annotations__": keys})
+    return made
 
 
 def find(slot: str, kind: str) -> Registered | None:

@@ -22,7 +22,7 @@ from stemma.exchange.soundness import agreed, agreed_in_family, check_finite, ch
 from stemma.exchange.table import Family
 from stemma.exchange.weights import aligned, read_weights
 from stemma.files import CHECKSUMS, verify_checksums
-from stemma.json_files import parse, read_object
+from stemma.json_files import parse_object, read_object
 from stemma.lineage import Recipe, recipe
 from stemma.network.heads import HeadSpec
 from stemma.network.network import Network
@@ -31,7 +31,7 @@ from stemma.schema.corpus import CorpusSettings
 from stemma.schema.layers import flatten
 from stemma.text.tokenizer import Tokenizer
 
-DECODER_STARTS = get_args(CorpusSettings.model_fields["decoder_start"].annotation)
+DECODER_STARTS: tuple[str, ...] = get_args(CorpusSettings.model_fields["decoder_start"].annotation)
 TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "vocab.json", "merges.txt", "spiece.model", "tokenizer.model")
 
 
@@ -229,8 +229,9 @@ def _decoder_start(folder: Path, stated: int | None, usual: str, tokenizer: Toke
 def _sentence_limit(folder: Path) -> int | None:
     """Where the library sentence-transformers cuts the texts of this model: its vectors are made so."""
     try:
-        return parse((folder / "sentence_bert_config.json").read_bytes()).get("max_seq_length")
-    except (OSError, ValueError, AttributeError):
+        limit: int | None = parse_object((folder / "sentence_bert_config.json").read_bytes()).get("max_seq_length")
+        return limit
+    except (OSError, ValueError):
         return None
 
 

@@ -62,7 +62,7 @@ def gather(lab: Lab) -> dict[str, Any]:
             told.append(_cell(experiment, cell))
     scores = {(cell.variant.name, cell.seed): _scores(experiment, cell) for cell in lab.cells}
     measures = measures_of(experiment, [key for one in scores.values() for key in one])
-    table = [_row(one.name, experiment, measures, told) for one in experiment.variants]
+    table = [_row(one.name, measures, told) for one in experiment.variants]
     compared = Compared(experiment, measures, scores, {(one["variant"], one["seed"]): one["digest"] for one in told})
     found: dict[str, Any] = {
         "version": VERSION, "kind": experiment.kind, "title": experiment.title, "command": experiment.command,
@@ -200,8 +200,7 @@ def check_measure(experiment: Experiment) -> None:
                         "recipes one corpus.")
 
 
-def _row(name: str, experiment: Experiment, measures: Sequence[Measure],
-         told: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def _row(name: str, measures: Sequence[Measure], told: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     cells = [one for one in told if one["variant"] == name and one["state"] == "done" and one["cost"]]
     scores = {}
     for measure in measures:

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from stemma.tasks.metrics.student import student
 
@@ -33,11 +34,11 @@ class _Law:
     """One law for each draw: arrays of equal length. x counts in units of `unit`, so that no power overflows."""
 
     unit: float
-    exponent: np.ndarray
-    factor: np.ndarray
-    floor: np.ndarray
+    exponent: NDArray[np.float64]
+    factor: NDArray[np.float64]
+    floor: NDArray[np.float64]
 
-    def __call__(self, x: np.ndarray) -> np.ndarray:
+    def __call__(self, x: NDArray[np.float64]) -> NDArray[np.float64]:
         """(draws, len(x))"""
         return self.floor[:, None] + self.factor[:, None] * (x / self.unit) ** -self.exponent[:, None]
 

@@ -15,13 +15,14 @@ from stemma.network.adaptive import AdaptiveTokens
 from stemma.network.dropout import Dropout
 from stemma.network.initialization import Draw, Linear, LookupEmbedding, draw_of
 from stemma.network.kinds import build_norm
+from stemma.network.module import TensorModule
 from stemma.network.positions import position_of
 from stemma.network.streams import Stream
 from stemma.schema.network import TOKENS, NetworkSettings
 from stemma.schema.parts import NetworkPart
 
 
-class Sum(nn.Module):
+class Sum(TensorModule):
     def forward(self, read: Mapping[str, Tensor]) -> Tensor:
         """(B, L, width) each, by name -> (B, L, width)"""
         first, *others = read.values()
@@ -30,7 +31,7 @@ class Sum(nn.Module):
         return first
 
 
-class Embedding(nn.Module):
+class Embedding(TensorModule):
     """Sums of what is known of each token that a part of a network reads. `shared`: a decoder reads by the encoder's
     token embedding, with positions and a norm of its own; with `whole`, all is another embedding's but the map up to
     the stack's width, so that it is stored, counted and trained once (ELECTRA's generator, arXiv:2003.10555, section
@@ -46,16 +47,17 @@ class Embedding(nn.Module):
         def made(name: str, build: Callable[[], Any], there: object = True) -> Any:
             return getattr(shared, name) if whole else build() if there else None
 
-        self.tokens: AdaptiveTokens | nn.Embedding = shared.tokens if shared is not None else self._tokens(vocabulary)
-        self.segments: nn.Embedding | None = made("segments", lambda: LookupEmbedding(chosen.segments, width, usual),
-                                                  chosen.segments)
+        self.tokens: AdaptiveTokens | LookupEmbedding = self._tokens(vocabulary) if shared is None else shared.tokens
+        self.segments: LookupEmbedding | None = made(
+            "segments", lambda: LookupEmbedding(chosen.segments, width, usual), chosen.segments)
         # what a row is read for (ERNIE 2.0, arXiv:1907.12412)
-        self.tasks: nn.Embedding | None = made("tasks", lambda: LookupEmbedding(chosen.tasks, width, usual),
-                                               chosen.tasks)
+        self.tasks: LookupEmbedding | None = made(
+            "tasks", lambda: LookupEmbedding(chosen.tasks, width, usual), chosen.tasks)
         # recurrent depth adds positions before each step
-        self.position = made("position", lambda: position_of(own).embedding(width), not part.body.adds_positions)
+        self.position: TensorModule | None = made(
+            "position", lambda: position_of(own).embedding(width), not part.body.adds_positions)
         self.scale = math.sqrt(width) if chosen.scale else 1.0
-        self.norm = made("norm", lambda: build_norm(own.norm, width), chosen.norm)
+        self.norm: TensorModule | None = made("norm", lambda: build_norm(own.norm, width), chosen.norm)
         self.dropout = Dropout(own.dropout if chosen.dropout is None else chosen.dropout)
         # a narrow embedding and a map up to the stack's width (ALBERT's factorised embedding, arXiv:1909.11942)
         self.project = None if width == settings.width else Linear(width, settings.width, True,
@@ -66,12 +68,12 @@ class Embedding(nn.Module):
         asked = own.inputs if part.attends_to is None else {}
         self.inputs: nn.ModuleDict | None = made("inputs", lambda: nn.ModuleDict(
             {name: registry.get("input", one.kind).build(one, own, width) for name, one in asked.items()}), asked)
-        self.fusion: nn.Module | None = made("fusion", lambda: registry.get("fusion", chosen.fusion or "sum").build(
+        self.fusion: TensorModule | None = made("fusion", lambda: registry.get("fusion", chosen.fusion or "sum").build(
             own, width, list(asked)), asked)
         if not whole:
             self.reset_parameters()
 
-    def _tokens(self, vocabulary: int) -> AdaptiveTokens | nn.Embedding:
+    def _tokens(self, vocabulary: int) -> AdaptiveTokens | LookupEmbedding:
         chosen, usual = self.settings.embedding, draw_of(self.settings)
         width, std = chosen.width or self.settings.width, self.settings.initialization.embedding
         if chosen.cutoffs:
@@ -107,8 +109,7 @@ class Embedding(nn.Module):
         assert read and not unread, f"the network has no input for {', '.join(unread) or 'an empty stream'}"
         if self.fusion is None:
             return read[TOKENS]
-        fused: Tensor = self.fusion(read)
-        return fused
+        return self.fusion(read)
 
     def unseen(self, places: Tensor) -> Tensor:
         """(B, P) positions -> (B, P, width): the same for all of them; where each stands is attention's to know."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
@@ -40,6 +40,7 @@ class Network(nn.Module):
     `generator`: the heads of a second, smaller network over the same embedding; None: there is none. It is built by
     the same class with `shared` given, the embedding that it reads by, and is a whole network by itself."""
 
+    __call__: Callable[..., Hidden]
     embedding: Embedding
     encoder: Body
     decoder: Body | None
@@ -62,18 +63,20 @@ class Network(nn.Module):
         # last, so that what is shared has its name in this network
         self.generator = None if generator is None else Network(settings.of_generator(), vocabulary, generator,
                                                                 shared=self.embedding)
-        self.register_state_dict_post_hook(_without_repeated)
-        self.register_load_state_dict_pre_hook(_with_repeated)
+        nn.Module.register_state_dict_post_hook(self, _without_repeated)
+        nn.Module.register_load_state_dict_pre_hook(self, _with_repeated)
 
     @property
     def vocabulary(self) -> int:
         return self.embedding.tokens.num_embeddings
 
     def body_of(self, part: str) -> Body:
-        return cast(Body, getattr(self, part))
+        body: Body = getattr(self, part)
+        return body
 
     def embedding_of(self, part: str) -> Embedding:
-        return self.embedding if part == self.first else cast(Embedding, getattr(self, f"{part}_embedding"))
+        embedding: Embedding = self.embedding if part == self.first else getattr(self, f"{part}_embedding")
+        return embedding
 
     def body(self) -> list[nn.Module]:
         """All that heads read the output of."""
@@ -191,7 +194,7 @@ class Network(nn.Module):
         return cast(Head, self.heads[name])
 
     def pooled(self, hidden: Tensor) -> Tensor:
-        return self.heads[POOLER](hidden)
+        return self.head(POOLER)(hidden)
 
     def kept(self) -> dict[str, Tensor]:
         """The tensors that are this network's alone: a generator is saved and counted as a network of its own."""

@@ -50,7 +50,7 @@ class Settings(BaseModel):
         """Whether there is such a key in this table."""
         return key in type(self).model_fields
 
-    def flop_counts(self) -> Mapping[Any, Callable[..., int]]:
+    def flop_counts(self) -> Mapping[object, Callable[..., int]]:
         """For operators of this part that torch's FLOP counter does not know: a function of their arguments' shapes."""
         return {}
 

@@ -239,7 +239,8 @@ def draw_card(task: Task, examples: Mapping[str, Sequence[Example]], model: Mode
         if task.features is not None else answer_heads(model, task.kind, len(labels) or 1, name, stack)
     heads = with_pooling(heads, name, wanted.settings.finetuning.pooling)
     more = tuple(extended(pair, texts, segments_of(network)) for texts in range(3, kind.texts + 1))
-    return Card(name, task.kind, tuple(labels), heads, single, pair, longest, metrics, values, more)
+    return Card(name, task.kind, tuple(labels), heads, single, pair, longest, metrics,
+                values_of(task.kind, values), more)
 
 
 def segments_of(network: NetworkSettings) -> int | None:

@@ -100,12 +100,8 @@ def load_latest(run: Path, network: nn.Module, method: Kept, notice: Callable[[s
                                                   f"`stemma resume {run}` starts again from step 0.")
 
 
-def load_checkpoint(folder: Path, network: nn.Module, method: Kept) -> Standing:
-    """Restore weights, optimizer and counters bit for bit; nothing is touched unless everything is sound."""
-    return _load(folder, network, method, f"delete {folder}, and `stemma resume` goes on from the one before it.")
-
-
 def _load(folder: Path, network: nn.Module, method: Kept, advice: str) -> Standing:
+    """Restore weights, optimizer and counters bit for bit; nothing is touched unless everything is sound."""
     verify_checksums(folder, "the checkpoint", advice, (WEIGHTS, OPTIMIZER, STATE))
     document = read_object(folder / STATE, advice)
     weights = dict(_named_tensors(network))

@@ -119,7 +119,7 @@ def _batches(updates: Sequence[Update]) -> list[list[Update]]:
 def _apply(batch: Sequence[Update], dtype: torch.dtype) -> None:
     lying = torch.cat([u.direction.mT if u.tall else u.direction for u in batch])
     found = orthogonalize(lying.to(dtype), batch[0].iterations).to(lying.dtype)
-    for update, change in zip(batch, found.split([len(u.weight) for u in batch]), strict=True):
+    for update, change in zip(batch, torch.split(found, [len(u.weight) for u in batch]), strict=True):
         update.weight.add_(change.mT if update.tall else change, alpha=-update.rate)
 
 
@@ -130,7 +130,7 @@ def orthogonalize(matrices: Tensor, iterations: int = 5) -> Tensor:
     """
     a, b, c = COEFFICIENTS
     rows, columns = matrices.shape[1:]
-    x = matrices / torch.linalg.matrix_norm(matrices, keepdim=True).clamp_(min=SMALLEST)
+    x: Tensor = matrices / torch.linalg.matrix_norm(matrices, keepdim=True).clamp_(min=SMALLEST)
     if columns >= 2 * rows and x.dtype == torch.float32:
         for done in range(0, iterations, STRETCH):
             x = _by_gram_matrices(x, min(STRETCH, iterations - done))

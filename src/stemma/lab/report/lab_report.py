@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from stemma.errors import counted
 from stemma.lab.report import lab_words as words
 from stemma.lab.report.lab_details import tell_cost, tell_curves, tell_recipes, tell_reproduction, tell_scaling
 from stemma.lab.report.lab_words import Results
@@ -74,7 +75,7 @@ def _results(results: Results, sheet: Sheet) -> None:
                 sortable=True)
     sheet.points(f"{measure['title']}: {measure['about']}" for measure in measures)
     if failed := words.failures(results):
-        sheet.text(f"{words.counted(len(failed), 'cell')} failed, and the means are over the others:")
+        sheet.text(f"{counted(len(failed), 'cell')} failed, and the means are over the others:")
         sheet.points(failed)
     for measure in measures:
         _differences(results, measure, sheet, drawn=measure is measures[0])

@@ -263,7 +263,8 @@ def ends(results: Results) -> tuple[str, str]:
 
 
 def used(cell: Mapping[str, Any], unit: str) -> float:
-    return cell["cost"]["seconds"] / 60 if unit == "minutes" else cell["cost"][unit]
+    cost: Mapping[str, float] = cell["cost"]
+    return cost["seconds"] / 60 if unit == "minutes" else cost[unit]
 
 
 def fairness(results: Results) -> str:

@@ -87,7 +87,8 @@ def resampled_f1(case: Labelled, rng: np.random.Generator, rounds: int) -> np.nd
 
 def resampled_macro_f1(case: Labelled, rng: np.random.Generator, rounds: int) -> np.ndarray:
     scores, occurs = _f1_of_each(resampled_counts(case, rng, rounds))
-    return scores.sum(axis=1) / occurs.sum(axis=1)  # a class that a round did not draw has no F1 in it
+    mean: np.ndarray = scores.sum(axis=1) / occurs.sum(axis=1)  # a class that a round did not draw has no F1 in it
+    return mean
 
 
 def resampled_matthews(case: Labelled, rng: np.random.Generator, rounds: int) -> np.ndarray:

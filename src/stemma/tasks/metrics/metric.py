@@ -61,4 +61,6 @@ def resampled_sums(each: np.ndarray, rng: np.random.Generator, rounds: int) -> n
 
 def share(part: np.ndarray, whole: np.ndarray) -> np.ndarray:
     """part / whole, and 0 where there is no whole."""
-    return np.divide(part, whole, out=np.zeros(np.broadcast_shapes(part.shape, whole.shape)), where=whole > 0)
+    found = np.zeros(np.broadcast_shapes(part.shape, whole.shape))
+    np.divide(part, whole, out=found, where=whole > 0)
+    return found
