@@ -99,7 +99,7 @@ _asked_packages = False
 packages: dict[str, tuple[str, str]] = {}  # module -> name and version of the installed package that brought it
 
 
-def register(slot: str, kind: str, settings: type[Any] | None = None) -> Callable[[Part], Part]:
+def register(slot: str, kind: str, settings: type[object] | None = None) -> Callable[[Part], Part]:
     """Make a part known under a kind, which a recipe can then name. The kind must be free in its slot."""
     if slot not in BUILT_IN:
         raise UserError(f'there is no slot "{slot}" to register "{kind}" in.{did_you_mean(slot, BUILT_IN)} '

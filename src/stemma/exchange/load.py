@@ -118,7 +118,7 @@ def _load_own(folder: Path, config: Mapping[str, Any]) -> Model:
                    notices + _left_aside(folder, weights, expected), cards)
 
 
-def _load_family(folder: Path, config: Mapping[str, Any], family: Family, tokenizer: Tokenizer | None) -> Model:
+def _load_family(folder: Path, config: Mapping[str, object], family: Family, tokenizer: Tokenizer | None) -> Model:
     problems = family.of_class(config).problems(config)
     if config.get("quantization_config"):
         problems.append(("quantization_config", "quantized weights are not supported; load the full-precision model"))
@@ -198,7 +198,7 @@ def _recipe_of(family: Family, config: Mapping[str, Any], folder: Path, tokenize
         raise UserError(f"{folder}: {error.message}", error.problems) from error
 
 
-def _finetuned_as_published(base: Recipe, values: dict[str, Any]) -> Recipe:
+def _finetuned_as_published(base: Recipe, values: dict[str, object]) -> Recipe:
     """The recipe with its section [finetuning]: of the published size that is as deep and as wide as this folder's, or
     else of the first one."""
     usual, stated = recipe(base.name), flatten(base.values) | values

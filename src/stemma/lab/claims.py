@@ -231,8 +231,8 @@ def _verdict(interval: Sequence[float] | None, higher: bool, equal: float | None
     return SEEN if gained else OPPOSITE if lost else NOT_SEEN if -margin <= low and high <= margin else OPEN
 
 
-def _sentence(claim: Mapping[str, Any], verdict: str, measure: Mapping[str, Any], pair: tuple[str, str], mean: float,
-              interval: Sequence[float] | None, seeds: int) -> str:
+def _sentence(claim: Mapping[str, object], verdict: str, measure: Mapping[str, object], pair: tuple[str, str],
+              mean: float, interval: Sequence[float] | None, seeds: int) -> str:
     first, second = pair
     unit = f" {measure['unit']}" if measure["unit"] else ""
     said = f"{measure['title']}, {second} minus {first}: {mean:+.4g}{unit}"

@@ -153,7 +153,7 @@ def _floored(x: np.ndarray, y: np.ndarray, times: np.ndarray) -> _Law:
     return _Law(unit, EXPONENTS[best], factor[draw, best], floor[draw, best])
 
 
-def _interval(drawn: np.ndarray, middle: Any, seeds: int) -> np.ndarray:
+def _interval(drawn: np.ndarray, middle: object, seeds: int) -> np.ndarray:
     """(2, ...) from the draws along the first axis: their deviation times the t of so few seeds. Three seeds make ten
     different draws, too few for quantiles of something as crooked as an exponent."""
     half = math.sqrt(seeds / (seeds - 1)) * student(seeds - 1) * drawn.std(0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -219,13 +219,13 @@ def _by_part(part: str, found: StackOutput) -> dict[str, list[Tensor]]:
             and name in found.scores[0]}
 
 
-def _without_repeated(network: nn.Module, state: dict[str, Any], prefix: str, _: Any) -> None:
+def _without_repeated(network: nn.Module, state: dict[str, object], prefix: str, _: object) -> None:
     assert isinstance(network, Network)
     for name in network.repeated():
         state.pop(prefix + name, None)
 
 
-def _with_repeated(network: nn.Module, state: dict[str, Any], prefix: str, *_: Any) -> None:
+def _with_repeated(network: nn.Module, state: dict[str, object], prefix: str, *_: object) -> None:
     assert isinstance(network, Network)
     for name, own in network.repeated().items():
         if prefix + own in state:

@@ -87,7 +87,8 @@ class Task:
 def finetune(task: Task, start: str | Path, out: str | Path, *, epochs: float | None = None, steps: int | None = None,
              minutes: float | None = None, seed: int = 0, changes: Sequence[str] = (), reading: Reading = Reading(),
              trials: Trials | None = None, overwrite: bool = False, device: str | None = None,
-             callbacks: Sequence[Any] = (), show: bool = False, notice: Notice = lambda text: None) -> dict[str, Any]:
+             callbacks: Sequence[object] = (), show: bool = False,
+             notice: Notice = lambda text: None) -> dict[str, Any]:
     """Teach a model a task from examples, several times over where there are `trials`; returns what `--json` prints.
     `callbacks` hear of every step (`stemma.Callback`)."""
     length = Length(epochs, steps, minutes)
@@ -135,7 +136,7 @@ def keep(place: Path, model: Model, tasks: Mapping[str, tuple[Card, Mapping[str,
                 write_lines(place / file_of(part, card), [stored_example(card, example) for example in chosen])
 
 
-def adapted(model: Model, typed: Sequence[str] = (), brought: Mapping[str, Any] | None = None) -> Recipe:
+def adapted(model: Model, typed: Sequence[str] = (), brought: Mapping[str, object] | None = None) -> Recipe:
     """The model's recipe, to be trained on examples as its [finetuning] says, then with what the task brought, and last
     with what was typed."""
     chosen, rest = with_choices(model.recipe, typed)

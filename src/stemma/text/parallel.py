@@ -203,7 +203,7 @@ class _Reader:
                         f"has {counted(len(row), 'column')} instead of {width} ({hint})")
                 found.add(f"{name}, line {number}", what)
 
-    def _unreadable(self, cell: Any) -> str | None:
+    def _unreadable(self, cell: object) -> str | None:
         """What is wrong with a cell. (JSON can spell what no tokenizer can read.)"""
         if not isinstance(cell, str):
             return f"holds a {type(cell).__name__}, not text"
@@ -225,7 +225,7 @@ class _Reader:
             yield number, waiting
 
 
-def _texts(source: Any, target: Any) -> list[Any]:
+def _texts(source: object, target: object) -> list[Any]:
     """Source, target and further targets: in JSON either may be a list, of the sentences of a source or of targets of
     which one is as good as another (SciTLDR). The first is learned."""
     if isinstance(source, list) and all(isinstance(sentence, str) for sentence in source):

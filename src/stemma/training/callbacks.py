@@ -62,7 +62,7 @@ class Callback:
 
 
 @contextmanager
-def callbacks_given(callbacks: Sequence[Any] | None) -> Iterator[None]:
+def callbacks_given(callbacks: Sequence[object] | None) -> Iterator[None]:
     """While this lasts, every run calls these, and those given before."""
     for callback in callbacks or ():
         if isinstance(callback, type) or not any(callable(getattr(callback, event, None)) for event in EVENTS):
@@ -87,10 +87,10 @@ def callbacks_of(settings: TrainingSettings) -> list[Any]:
 class Callbacks:
     """Several, called in order."""
 
-    def __init__(self, callbacks: Sequence[Any]):
+    def __init__(self, callbacks: Sequence[object]):
         self.called = {event: [getattr(one, event) for one in callbacks if hasattr(one, event)] for event in EVENTS}
 
-    def tell(self, event: str, loop: Loop, what: Any) -> bool:
+    def tell(self, event: str, loop: Loop, what: object) -> bool:
         """Whether one of them ends the training; all of them are called."""
         ends = [call(loop, what) is True for call in self.called[event]]
         return any(ends)

@@ -31,7 +31,7 @@ class Muon(OwnOptimizer):
     "match_rms_adamw" gives it the usual root mean square of AdamW's, 0.2 (arXiv:2502.16982, section 2.2).
     """
 
-    def __init__(self, groups: Iterable[dict[str, Any]], lr: float, momentum: float = 0.95, nesterov: bool = True,
+    def __init__(self, groups: Iterable[dict[str, object]], lr: float, momentum: float = 0.95, nesterov: bool = True,
                  iterations: int = 5, scale: str = "original", betas: tuple[float, float] = (0.9, 0.95),
                  eps: float = 1e-8, weight_decay: float = 0.0, dtype: torch.dtype = torch.float32):
         defaults = {"lr": lr, "momentum": momentum, "nesterov": nesterov, "iterations": iterations, "scale": scale,

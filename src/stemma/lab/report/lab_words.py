@@ -46,7 +46,7 @@ def duration(seconds: float) -> str:
     return f"{minutes} min" if minutes < 120 else f"{minutes // 60} h {minutes % 60} min"
 
 
-def setting(value: Any) -> str:
+def setting(value: object) -> str:
     """A value of a recipe as a person reads it."""
     if value is None:
         return "none"
@@ -63,7 +63,7 @@ def listed(names: Iterable[str]) -> str:
     return " and ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))
 
 
-def direction(measure: Mapping[str, Any]) -> str:
+def direction(measure: Mapping[str, object]) -> str:
     return "higher is better" if measure["higher"] else "lower is better"
 
 
@@ -95,7 +95,7 @@ def interval(difference: Mapping[str, Any]) -> tuple[float, float] | None:
     return None if difference["low"] is None else (difference["low"], difference["high"])
 
 
-def verdict(difference: Mapping[str, Any]) -> str:
+def verdict(difference: Mapping[str, object]) -> str:
     """Of the second against the first."""
     if difference["verdict"] == "same bytes":
         return "no difference: the same bytes"

@@ -39,7 +39,8 @@ def prepare(gold: Sequence[Any], predicted: Sequence[Any], *, labels: Sequence[s
     return Labelled(right, said, known, positive)
 
 
-def confusion(gold: Sequence[Any], predicted: Sequence[Any], labels: Sequence[str] | None = None) -> dict[str, Any]:
+def confusion(gold: Sequence[object], predicted: Sequence[object],
+              labels: Sequence[str] | None = None) -> dict[str, Any]:
     """{"labels": [...], "counts": [[...]]}: a row for what is right, a column for what was said."""
     case = prepare(gold, predicted, labels=labels)
     return {"labels": case.labels, "counts": counts(case).tolist()}

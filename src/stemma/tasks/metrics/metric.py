@@ -33,7 +33,7 @@ class Metric:
 def averaged(name: str, needs: Needs, about: str, each: Callable[[Any], np.ndarray], *, scale: int = 1,
              **rest: Any) -> Metric:
     """The mean of one value an example."""
-    def resample(case: Any, rng: np.random.Generator, rounds: int) -> np.ndarray:
+    def resample(case: object, rng: np.random.Generator, rounds: int) -> np.ndarray:
         values = each(case)
         return scale * resampled_sums(values[:, None], rng, rounds)[:, 0] / len(values)
 

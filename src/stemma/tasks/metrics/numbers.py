@@ -28,7 +28,7 @@ def prepare(gold: Sequence[Any], predicted: Sequence[Any]) -> Numbers:
     return Numbers(finite(gold, "right numbers"), finite(predicted, "predictions"))
 
 
-def finite(values: Sequence[Any], what: str) -> NDArray[np.float64]:
+def finite(values: Sequence[object], what: str) -> NDArray[np.float64]:
     try:
         numbers = np.asarray(values, dtype=np.float64)
     except (TypeError, ValueError) as error:
