@@ -136,7 +136,7 @@ def _work(lab: Lab, processes: int, show: bool, notice: Notice) -> dict[str, Any
         notice(f"{total - len(waiting)} of {counted(total, 'cell')} are there already.")
     with device_asked(asked_device() or lab.experiment.device), _others(lab.folder, min(processes, len(waiting))):
         (_in_turns if lab.experiment.allowance.unit == "minutes" else _one_by_one)(lab, show, notice, total)
-    return conclude(lab)
+    return {**conclude(lab)}
 
 
 def _one_by_one(lab: Lab, show: bool, notice: Notice, total: int) -> None:
