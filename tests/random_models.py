@@ -13,6 +13,7 @@ from stemma.lineage import recipe
 from stemma.network.heads import ClassHead, HeadSpec, Pooler
 from stemma.network.network import Network
 from stemma.objectives import build_network
+from stemma.schema.task_values import values_of
 from stemma.text.tokenizer import Tokenizer
 
 SIZES = ("network.width=32", "network.heads=2", "network.layers=2", "network.feedforward=64",
@@ -29,7 +30,7 @@ def save_random(folder: Path, tokenizer_folder: Path, name: str = "bert@tiny", c
         heads: dict[str, HeadSpec] = {"pooler": Pooler(), "task": ClassHead(len(labels))}
         corpus = chosen.settings.corpus
         card = Card("task", "classify", labels, heads, corpus.single, corpus.pair, 32, ("accuracy",),
-                    {"counts": [1] * len(labels)})
+                    values_of("classify", {"counts": [1] * len(labels)}))
         network = Network(chosen.settings.network, tokenizer.vocab_size, heads)
         stemma.save(Model(chosen, tokenizer, network.eval(), cards={"task": card}), folder)
     else:

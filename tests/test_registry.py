@@ -11,6 +11,7 @@ from stemma import registry
 from stemma.errors import UserError
 from stemma.registry import BUILT_IN, register
 from stemma.schema.base import Settings
+from stemma.schema.task_values import values_of
 
 ROOT = Path(stemma.__file__).parent
 
@@ -135,5 +136,5 @@ def test_a_task_answers_with_a_head_of_the_users_own(own):
             return nn.Linear(settings.width, self.classes)
 
     card = Card("task", "classify", ("a", "b"), {"task": PlainHead(2)}, "start A separator",
-                "start A separator B separator", 16, ("accuracy",))
+                "start A separator B separator", 16, ("accuracy",), values_of("classify", {}))
     assert Card.from_json(card.to_json()) == card

@@ -3,11 +3,10 @@ import itertools
 import pytest
 import torch
 
-from stemma.visibility import Causal, Every, Full, Mask, Others, Packed, Padded, Permuted, Prefix, Visibility, Window
+from stemma.visibility import Causal, Every, Full, Mask, Others, Padded, Permuted, Prefix, Visibility, Window
 
 BATCH, LENGTH = 3, 6
 REAL = torch.tensor([[1, 1, 1, 1, 1, 1], [1, 1, 1, 0, 0, 0], [0, 0, 1, 1, 1, 1]]).bool()  # right and left padding
-TEXTS = torch.tensor([[0, 0, 0, 1, 1, 1], [0, 1, 2, 3, 4, 5], [7, 7, 7, 7, 2, 2]])
 PREFIX = torch.tensor([0, 3, 6])
 ORDER = torch.tensor([[3, 0, 5, 1, 4, 2], [0, 0, 2, 0, 1, 3], [5, 4, 3, 2, 1, 0]])
 
@@ -20,7 +19,6 @@ RULES = {
     "permuted": (Permuted(ORDER), lambda b, q, k: k < 0 or bool(ORDER[b, k] <= ORDER[b, q])),
     "others": (Others(), lambda b, q, k: k != q),
     "padded": (Padded(REAL), lambda b, q, k: k < 0 or bool(REAL[b, k])),
-    "packed": (Packed(TEXTS), lambda b, q, k: k >= 0 and bool(TEXTS[b, q] == TEXTS[b, k])),
 }
 COMBINATIONS = [names for count in (1, 2, 3) for names in itertools.combinations(RULES, count)]
 
@@ -98,12 +96,12 @@ def test_full_adds_nothing_and_a_rule_is_kept_once():
 
 def test_equal_rules_are_equal_and_others_are_not():
     twins = [(Causal(), Causal()), (Window(2, 1), Window(2, 1)), (Padded(REAL), Padded(REAL.clone())),
-             (Prefix(PREFIX), Prefix(PREFIX.clone())), (Packed(TEXTS), Packed(TEXTS.clone())),
+             (Prefix(PREFIX), Prefix(PREFIX.clone())),
              (Causal() & Padded(REAL), Padded(REAL.clone()) & Causal())]
     for one, other in twins:
         assert one == other and hash(one) == hash(other)
     different = [Full(), Causal(), Window(2, 1), Window(1, 2), Padded(REAL), Padded(~REAL), Padded(REAL[:1]),
-                 Prefix(PREFIX), Packed(TEXTS), Causal() & Padded(REAL), Causal() & Padded(~REAL),
+                 Prefix(PREFIX), Causal() & Padded(REAL), Causal() & Padded(~REAL),
                  Causal() & Padded(REAL) & Window(2, 1)]
     for one, other in itertools.combinations(different, 2):
         assert one != other

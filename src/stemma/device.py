@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from functools import wraps
-from typing import TYPE_CHECKING, ParamSpec, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from stemma.errors import UserError
 
@@ -56,14 +56,21 @@ def device_asked(name: str | None) -> Iterator[None]:
         _asked.reset(token)
 
 
-def takes_device(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
-    """For a function with a keyword `device`: all that it calls computes there."""
-    @wraps(function)
-    def inner(*arguments: Parameters.args, **named: Parameters.kwargs) -> Result:
-        with device_asked(cast("str | None", named.get("device"))):
-            return function(*arguments, **named)
+def takes(keyword: str, given: Callable[[Any], AbstractContextManager[None]]) -> \
+        Callable[[Callable[Parameters, Result]], Callable[Parameters, Result]]:
+    """For functions with this keyword: what it is `given` holds for all that they call."""
+    def decorated(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
+        @wraps(function)
+        def inner(*arguments: Parameters.args, **named: Parameters.kwargs) -> Result:
+            with given(named.get(keyword)):
+                return function(*arguments, **named)
 
-    return inner
+        return inner
+
+    return decorated
+
+
+takes_device = takes("device", device_asked)
 
 
 def choose_device(name: str | None = None) -> torch.device:

@@ -19,14 +19,14 @@ class UserError(Exception):
         rows = [f"  {where:<{width}}   {what}" if where else f"  {what}" for where, what in self.problems]
         return "\n".join([self.message, *rows])
 
-    def __reduce__(self):  # worker processes hand their errors back through pickle
+    def __reduce__(self) -> tuple[object, ...]:  # worker processes hand their errors back through pickle
         return (UserError, (self.message, self.problems))
 
 
 class CorruptFileError(UserError):
     """A file of ours whose bytes are not what we wrote."""
 
-    def __reduce__(self):
+    def __reduce__(self) -> tuple[object, ...]:
         return (CorruptFileError, (self.message, self.problems))
 
 

@@ -47,7 +47,7 @@ class NoSpace(UserError):  # noqa: N818  (what is the matter, not what is wrong)
     def go_on(self, then: str) -> NoSpace:
         return NoSpace(self.what, then)
 
-    def __reduce__(self):
+    def __reduce__(self) -> tuple[object, ...]:
         return (UserError, (self.message, self.problems))
 
 

@@ -15,8 +15,8 @@ from stemma import plugins, recipe_files, registry, toml
 from stemma.errors import UserError, counted, did_you_mean
 from stemma.recipe_files import File, own_recipes, path_of, read_chain, read_file, refuse, refuse_taken
 from stemma.schema.base import Settings, parts_of
-from stemma.schema.layers import at, flatten, merged, nest, parse_changes, restated
-from stemma.schema.problems import Problem, validate
+from stemma.schema.layers import Problem, at, flatten, merged, nest, parse_changes, restated
+from stemma.schema.problems import validate
 from stemma.schema.recipe import SECTIONS, RecipeSettings
 
 DEFAULT = "default"
@@ -72,11 +72,11 @@ class Recipe:
         """What changes on the way from `other` to this recipe."""
         return diff(other, self)
 
-    def with_changes(self, changes: Mapping[str, Any], origin: str) -> Recipe:
+    def with_changes(self, changes: Mapping[str, object], origin: str) -> Recipe:
         """This recipe with some values replaced, by dotted keys or whole tables."""
         return self._layered(nest(changes), origin, [])
 
-    def typed(self, changes: Sequence[str] | Mapping[str, Any]) -> Recipe:
+    def typed(self, changes: Sequence[str] | Mapping[str, object]) -> Recipe:
         """This recipe with the `key=value` changes of a command line."""
         layer, problems = parse_changes(changes)
         return self._layered(layer, COMMAND_LINE, problems) if layer or problems else self
@@ -105,7 +105,7 @@ class Recipe:
                + toml.dumps(body)
 
 
-def recipe(name: str | Path, changes: Sequence[str] | Mapping[str, Any] = (), size: str | None = None, *,
+def recipe(name: str | Path, changes: Sequence[str] | Mapping[str, object] = (), size: str | None = None, *,
            stored: bool = False) -> Recipe:
     """Load "bert", "bert@tiny" or the path of a .toml file, with `key=value` changes on top. A file that the user names
     may name plug-ins, which are loaded; one that is `stored` in a folder may not, and asks for those it was made with.
@@ -162,7 +162,7 @@ def diff(a: str | Recipe, b: str | Recipe) -> list[Change]:
             *(Change(key, before[key], after[key]) for key in differ)]
 
 
-def _highest_absent(key: str, values: Mapping[str, Any]) -> str:
+def _highest_absent(key: str, values: Mapping[str, object]) -> str:
     """The outermost table of a key that these values lack altogether."""
     parts = key.split(".")
     return next(path for n in range(1, len(parts) + 1) if at(values, path := ".".join(parts[:n])) is None)
@@ -189,7 +189,7 @@ def _inherited(chain: Sequence[File]) -> Recipe:
     return _recipe(chain[-1], None, settings, origins, _sizes(chain))
 
 
-def _origins(values: Mapping[str, Any], origins: Mapping[str, str]) -> dict[str, str]:
+def _origins(values: Mapping[str, object], origins: Mapping[str, str]) -> dict[str, str]:
     return {key: origins.get(key, DEFAULT) for key in flatten(values)}
 
 

@@ -17,8 +17,8 @@ from pydantic import ValidationError
 
 from stemma import plugins, toml
 from stemma.errors import UserError, did_you_mean
-from stemma.schema.layers import flatten
-from stemma.schema.problems import Problem, explain
+from stemma.schema.layers import Problem, flatten
+from stemma.schema.problems import explain
 from stemma.schema.recipe import SECTIONS, RecipeFile
 from stemma.schema.sizes import for_size, size_keys
 

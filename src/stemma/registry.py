@@ -100,7 +100,7 @@ _asked_packages = False
 packages: dict[str, tuple[str, str]] = {}  # module -> name and version of the installed package that brought it
 
 
-def register(slot: str, kind: str, settings: type[Any] | None = None) -> Callable[[Part], Part]:
+def register(slot: str, kind: str, settings: type[object] | None = None) -> Callable[[Part], Part]:
     """Make a part known under a kind, which a recipe can then name. The kind must be free in its slot."""
     if slot not in BUILT_IN:
         raise UserError(f'there is no slot "{slot}" to register "{kind}" in.{did_you_mean(slot, BUILT_IN)} '
@@ -138,8 +138,9 @@ def _with_kind(slot: str, kind: str, settings: type[Any] | None) -> type[Any] | 
         return settings
     named: Any = base if settings is None else settings
     keys = {"kind": Literal[kind]} if "kind" in base.model_fields else {}
-    return type(named)(named.__name__, bases, {"__module__": named.__module__, "__doc__": named.__doc__,
-                                               "__annotations__": keys})
+    made: type[Any] = type(named)(named.__name__, bases, {"__module__": named.__module__, "__doc__": named.__doc__,
+                                                          "__annotations__": keys})
+    return made
 
 
 def find(slot: str, kind: str) -> Registered | None:

@@ -53,7 +53,7 @@ def store(path: Path, content: str | bytes) -> None:
     write_atomically(path, data)
 
 
-def store_object(path: Path, content: Any, indent: int | None = 1) -> None:
+def store_object(path: Path, content: object, indent: int | None = 1) -> None:
     store(path, json.dumps(content, indent=indent))
 
 

@@ -5,17 +5,16 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from typing import Any
 
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
 
 
-def dumps(values: Mapping[str, Any]) -> str:
+def dumps(values: Mapping[str, object]) -> str:
     """Nested plain values as TOML: scalars first, aligned, then one table after the other."""
     return "\n".join(_table(values, ())) + "\n"
 
 
-def _table(values: Mapping[str, Any], path: tuple[str, ...]) -> list[str]:
+def _table(values: Mapping[str, object], path: tuple[str, ...]) -> list[str]:
     scalars = {_key(key): value for key, value in values.items() if not isinstance(value, Mapping)}
     width = max(map(len, scalars), default=0)
     lines = [f"{key:<{width}} = {_value(value)}" for key, value in scalars.items()]
@@ -31,7 +30,7 @@ def _key(key: str) -> str:
     return key if _BARE.fullmatch(key) else _value(key)
 
 
-def _value(value: Any) -> str:
+def _value(value: object) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, int | float):

@@ -221,17 +221,6 @@ class Padded(Visibility):
 
 
 @dataclass(frozen=True, eq=False)
-class Packed(Visibility):
-    """Several texts share a row and do not see each other, nor what a memory kept: only equal numbers meet."""
-
-    texts: Tensor  # (B, L)
-
-    def allows(self, query: Tensor, key: Tensor) -> Tensor:
-        same = self.texts[:, query][:, :, None] == self.texts[:, key.clamp(min=0)][:, None, :]
-        return same & (key >= 0)
-
-
-@dataclass(frozen=True, eq=False)
 class Every(Visibility):
     """Several rules at once: a key is seen if each of them allows it."""
 

@@ -18,6 +18,7 @@ from stemma.exchange.model import Model
 from stemma.network.heads import ClassHead, Pooler
 from stemma.network.network import Network
 from stemma.network.task_heads import SentenceHead, SpanHead
+from stemma.schema.task_values import values_of
 
 SMALL = ["network.width=24", "network.layers=2", "network.heads=3", "network.feedforward=20"]
 
@@ -31,7 +32,7 @@ def finetuned(*tasks: tuple[str, str, int], recipe: str = "bert@tiny", changes: 
         labels = tuple(f"{name}-{number}" for number in range(classes)) if kind in ("classify", "pair", "tag") else ()
         values = {"counts": [3] * classes} if labels else {"threshold": 0.25} if kind == "qa" else {}
         cards[name] = Card(name, kind, labels, answer_heads(start, kind, classes, name), corpus.single, corpus.pair, 32,
-                           ("f1",), values)
+                           ("f1",), values_of(kind, values))
     heads = {name: spec for card in cards.values() for name, spec in card.heads.items()}
     network = Network(start.recipe.settings.network, 60, heads).eval()
     perturb(network, 0)
@@ -281,7 +282,8 @@ def test_pretraining_goes_on_from_a_fine_tuned_folder(tmp_path, corpus_folder, t
     heads = answer_heads(start, "classify", 3, ALONE)
     corpus = start.recipe.settings.corpus
     network = Network(start.recipe.settings.network, tokenizer.vocab_size, heads).eval()
-    card = Card(ALONE, "classify", ("a", "b", "c"), heads, corpus.single, corpus.pair, 64, ("f1",), {})
+    card = Card(ALONE, "classify", ("a", "b", "c"), heads, corpus.single, corpus.pair, 64, ("f1",),
+                values_of("classify", {}))
     stemma.save(Model(start.recipe, tokenizer, network, cards={ALONE: card}), tmp_path / "m")
     stemma.pretrain("bert@tiny", corpus=corpus_folder, out=tmp_path / "run", steps=1, start=tmp_path / "m",
                     changes=["training.batch_size=2", "corpus.sequence_length=32"])

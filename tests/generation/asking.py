@@ -20,6 +20,7 @@ from stemma.generation.score import score_continuations
 from stemma.generation.translate import translate
 from stemma.network.heads import ClassHead, Pooler
 from stemma.network.network import Network
+from stemma.schema.task_values import values_of
 from stemma.tasks.data.examples import TextExample
 from stemma.tasks.embed import embed
 from stemma.tasks.perplexity import perplexity
@@ -42,7 +43,7 @@ def all_models(folder: Path) -> dict[str, stemma.Model]:
     chosen = found["bert"].recipe
     heads = {"pooler": Pooler(), "task": ClassHead(2)}
     card = Card("task", "classify", ("good", "bad"), heads, chosen.settings.corpus.single, chosen.settings.corpus.pair,
-                48, ("accuracy",), {"counts": [1, 1]})
+                48, ("accuracy",), values_of("classify", {"counts": [1, 1]}))
     torch.manual_seed(0)
     network = Network(chosen.settings.network, found["bert"].network.vocabulary, heads).eval()
     perturb(network, 1)

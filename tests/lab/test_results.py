@@ -33,12 +33,11 @@ def ablation(seeds: int = 3) -> Experiment:
 def test_a_change_is_worth_the_same_added_and_undone():
     """It takes 1 bit off the parent, and without it the child has 1 bit more: both say that it helps, by -1."""
     asked = ablation()
-    found = _contributions(asked, MEASURE, compared(asked, {
+    (row,), remainder = _contributions(asked, MEASURE, compared(asked, {
         "p": [4.0, 4.1, 4.2], "c": [2.0, 2.1, 2.2], "p + x": [3.01, 3.1, 3.19], "c - x": [3.01, 3.1, 3.19]}))
-    (row,) = found["contributions"]
     assert row["added"]["mean"] == pytest.approx(-1) and row["undone"]["mean"] == pytest.approx(-1)
     assert row["added"]["verdict"] == row["undone"]["verdict"] == words.acts(row) == "better"
-    assert row["mean"] == pytest.approx(-1) and found["remainder"] == pytest.approx(-1)  # of -2 in all
+    assert row["mean"] == pytest.approx(-1) and remainder == pytest.approx(-1)  # of -2 in all
 
 
 def test_seeds_are_paired_with_themselves():

@@ -4,13 +4,13 @@ import torch
 from literal.transformer import attention
 
 from stemma.network.attention.full import attend
-from stemma.visibility import Causal, Full, Mask, Packed, Padded, Prefix, Visibility, Window
+from stemma.visibility import Causal, Full, Mask, Padded, Prefix, Visibility, Window
 
 BATCH, HEADS, LENGTH, WIDTH = 2, 3, 6, 4
 REAL = torch.tensor([[1, 1, 1, 1, 0, 0], [0, 1, 1, 1, 1, 1]]).bool()
 RULES: dict[str, Visibility] = {
     "full": Full(), "causal": Causal(), "padded": Padded(REAL), "window": Window(1, 2),
-    "prefix": Prefix(torch.tensor([2, 4])), "packed": Packed(torch.tensor([[0, 0, 0, 1, 1, 1], [0, 0, 1, 1, 2, 2]])),
+    "prefix": Prefix(torch.tensor([2, 4])),
     "both": Prefix(torch.tensor([3, 3])) & Window(2, 1), "band": Causal() & Window(1, 0),
 }
 NEARLY_NOTHING = 1e-9  # rounds to no dropout at all, but takes the way that training takes

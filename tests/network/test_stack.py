@@ -7,14 +7,14 @@ from stemma import lineage
 from stemma.network.heads import ClassHead, Pooler, TokenHead
 from stemma.network.network import Network
 from stemma.network.streams import Stream
-from stemma.visibility import Causal, Full, Packed, Padded, Visibility, Window
+from stemma.visibility import Causal, Full, Padded, Prefix, Visibility, Window
 
 BATCH, LENGTH, VOCABULARY = 3, 7, 23
 RIGHT = torch.arange(LENGTH)[None, :] < torch.tensor([7, 4, 1])[:, None]
 LEFT = RIGHT.flip(1)
 SEES: dict[str, Visibility] = {"full": Full(), "right": Padded(RIGHT), "left": Padded(LEFT), "causal": Causal(),
                                "causal and padded": Causal() & Padded(RIGHT),
-                               "packed band": Packed(torch.tensor([[0, 0, 0, 1, 1, 1, 1]] * 3)) & Window(1, 2)}
+                               "prefix band": Prefix(torch.tensor([2, 4, 1])) & Window(1, 2)}
 
 
 def build(*changes: str, seed: int = 0) -> Network:
@@ -56,7 +56,7 @@ def test_the_stack_computes_the_paper_s_formulas(place, sees):
 
 
 @pytest.mark.parametrize("place", ["post", "pre"])
-@pytest.mark.parametrize("sees", ["full", "right", "left", "causal", "packed band"])
+@pytest.mark.parametrize("sees", ["full", "right", "left", "causal", "prefix band"])
 @pytest.mark.parametrize("wanted", [[0, 3, 9, 15], [2], [], [0, 7, 14], list(range(21))])
 def test_places_that_will_be_read_do_not_depend_on_which_others_are(place, sees, wanted):
     network = build(f"network.norm.place={place}")

@@ -20,6 +20,7 @@ from stemma.exchange.cards import ALONE, Card
 from stemma.exchange.layouts import templates_of
 from stemma.exchange.model import Model
 from stemma.network.network import Network
+from stemma.schema.task_values import values_of
 from stemma.tasks.data.examples import ChoiceExample, QuestionExample, TaggedExample, TextExample
 from stemma.tasks.learners import build_learner
 from stemma.tasks.learning import layout_of, predict
@@ -68,7 +69,8 @@ def finetuned(family: str, kind: str, tokenizers: dict[str, Tokenizer], name: st
     network = Network(chosen.settings.network, tokenizer.vocab_size, heads).eval()
     perturb(network, 1)
     values = VALUES.get(kind, {}) | ({"stack": stack} if start.decodes else {})
-    card = Card(name, kind, labels, heads, *templates_of(chosen.settings.corpus, tokenizer), 128, ("accuracy",), values)
+    card = Card(name, kind, labels, heads, *templates_of(chosen.settings.corpus, tokenizer), 128, ("accuracy",),
+                values_of(kind, values))
     return Model(chosen, tokenizer, network, cards={name: card})
 
 

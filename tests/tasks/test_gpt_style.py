@@ -16,6 +16,7 @@ import stemma
 from stemma.errors import UserError
 from stemma.exchange.answers import answer_heads
 from stemma.exchange.cards import Card
+from stemma.schema.task_values import values_of
 from stemma.tasks.data.examples import ChoiceExample, TextExample
 from stemma.tasks.gpt_style import LANGUAGE, PAIR, SINGLE, card_values, is_asked, prepared
 from stemma.tasks.learners import build_learner
@@ -43,7 +44,7 @@ def tuned(tmp_path_factory, start):
 
 def learner_of(model, **values):
     card = model.card()
-    card = replace(card, values={**card.values.to_json(), **values})
+    card = replace(card, values=values_of(card.kind, {**card.values.to_json(), **values}))
     return build_learner(card, layout_of(card, model.needs_tokenizer()))
 
 
@@ -166,7 +167,8 @@ def test_a_model_that_reads_both_orders_is_saved_under_our_own_name(tmp_path, st
 def test_the_question_stands_before_the_delimiter(start):
     model = prepared(stemma.load(start))
     tokenizer = model.needs_tokenizer()
-    card = Card("task", "choice", (), answer_heads(model, "choice", 1, "task"), SINGLE, PAIR, 40, (), {"language": 0.5})
+    card = Card("task", "choice", (), answer_heads(model, "choice", 1, "task"), SINGLE, PAIR, 40, (),
+                values_of("choice", {"language": 0.5}))
     learner = build_learner(card, layout_of(card, tokenizer))
     item = learner.items([ChoiceExample("1", "a letter", "the old clerk", ("noon", "seven pages"), 1)])[0]
     halves = [tokenizer.decode(row.ids, skip_special=False).split("_delimiter_") for row in item.rows]

@@ -16,6 +16,7 @@ import stemma
 from stemma.exchange.answers import answer_heads
 from stemma.exchange.cards import Card
 from stemma.network.network import Network
+from stemma.schema.task_values import values_of
 from stemma.tasks import questions
 from stemma.tasks.data.examples import Answer, QuestionExample
 from stemma.tasks.kinds import head_task
@@ -39,7 +40,7 @@ def model(tmp_path_factory) -> stemma.Model:
     body = stemma.load(toy_tasks.save_model(tmp_path_factory.mktemp("reader") / "model", vocabulary=200, length=64))
     corpus = body.recipe.settings.corpus
     card = Card("task", "qa", (), answer_heads(body, "qa", 1, "task"), corpus.single, corpus.pair, 64, ("f1",),
-                {"silence": True})
+                values_of("qa", {"silence": True}))
     torch.manual_seed(1)
     network = Network(body.recipe.settings.network, body.network.vocabulary, heads_of({"task": card})).eval()
     network.load_state_dict(body.network.state_dict(), strict=False)
@@ -47,7 +48,7 @@ def model(tmp_path_factory) -> stemma.Model:
 
 
 def learner_of(model, longest: int = 64, **values):
-    card = replace(model.card(), longest=longest, values={"silence": True, **values})
+    card = replace(model.card(), longest=longest, values=values_of("qa", {"silence": True, **values}))
     return build_learner(card, layout_of(card, model.needs_tokenizer()))
 
 
@@ -191,13 +192,14 @@ def test_scores_decide_between_windows_and_nothing(model):
     quiet = settled(said, said["no_answer"] / 2)
     assert (quiet["answer"], quiet["start"], quiet["end"]) == ("", None, None)
     assert settled(quiet, 1.0) == said
-    sure = build_learner(replace(model.card(), longest=40, values={"silence": False}), learner.layout)
+    sure = build_learner(replace(model.card(), longest=40, values=values_of("qa", {"silence": False})), learner.layout)
     assert sure.decide(items, answers, [example])[0]["no_answer"] == 0
 
 
 def test_blanks_that_tokens_hold_are_no_part_of_an_answer(tmp_path):
     body = stemma.load(toy_tasks.save_model(tmp_path / "model", "gpt2@tiny"))
-    learner = learner_of(replace(body, cards={"task": Card("task", "qa", (), {}, "A", "A B", 40, (), {})}), 40)
+    learner = learner_of(replace(body, cards={"task": Card("task", "qa", (), {}, "A", "A B", 40, (),
+                                                           values_of("qa", {}))}), 40)
     example = asked(None, "the clerk reads")
     (item,) = learner.items([example])
     scores = np.zeros((len(item.rows[0].ids), 2), np.float32)

@@ -16,6 +16,7 @@ from stemma.exchange.answers import answer_heads
 from stemma.exchange.cards import Card
 from stemma.exchange.layouts import templates_of
 from stemma.network.network import Network
+from stemma.schema.task_values import values_of
 from stemma.tasks.data.examples import ChoiceExample, TextExample
 from stemma.tasks.layout import RowLayout
 from stemma.tasks.learner import Learner
@@ -37,7 +38,8 @@ def taught(body, kind: str, labels: tuple[str, ...] = (), **values) -> tuple[ste
     """The body with a head of random weights, and the learner."""
     single, pair = templates_of(body.recipe.settings.corpus, body.tokenizer)
     values |= {"stack": "decoder"} if body.decodes else {}
-    card = Card("task", kind, labels, answer_heads(body, kind, len(labels) or 1, "task"), single, pair, 40, (), values)
+    card = Card("task", kind, labels, answer_heads(body, kind, len(labels) or 1, "task"), single, pair, 40, (),
+                values_of(kind, values))
     torch.manual_seed(3)
     network = Network(body.recipe.settings.network, body.network.vocabulary, heads_of({"task": card})).eval()
     network.load_state_dict(body.network.state_dict(), strict=False)

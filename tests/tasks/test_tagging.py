@@ -15,6 +15,7 @@ import stemma
 from stemma.exchange.answers import answer_heads
 from stemma.exchange.cards import Card
 from stemma.network.network import Network
+from stemma.schema.task_values import values_of
 from stemma.tasks.data.examples import TaggedExample
 from stemma.tasks.learners import build_learner
 from stemma.tasks.learning import heads_of, layout_of, predict
@@ -51,7 +52,7 @@ def model(tmp_path_factory) -> stemma.Model:
     body = stemma.load(toy_tasks.save_model(tmp_path_factory.mktemp("tagger") / "model", vocabulary=64))
     corpus = body.recipe.settings.corpus
     card = Card("task", "tag", LABELS, answer_heads(body, "tag", 3, "task"), corpus.single, corpus.pair, 24, (),
-                {"counts": [1, 1, 2]})
+                values_of("tag", {"counts": [1, 1, 2]}))
     torch.manual_seed(1)
     network = Network(body.recipe.settings.network, body.network.vocabulary, heads_of({"task": card})).eval()
     network.load_state_dict(body.network.state_dict(), strict=False)

@@ -64,7 +64,7 @@ def save_checkpoint(run, network, optimizer, standing, keep):
 
 
 def load_checkpoint(folder, network, optimizer):
-    return checkpoints.load_checkpoint(folder, network, OptimizerState(network, optimizer))
+    return checkpoints._load(folder, network, OptimizerState(network, optimizer), f"delete {folder}.")
 
 
 def load_latest(run, network, optimizer):

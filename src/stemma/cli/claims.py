@@ -112,6 +112,6 @@ def run(name: ClaimArgument, lab: LabFolder, tasks: LabTasks, text: TextOptions,
 
 def _about(claim: Any) -> dict[str, Any]:
     """A claim as a program reads it."""
-    plain = claim.model_dump(exclude={"variants"})
+    plain: dict[str, Any] = claim.model_dump(exclude={"variants"})
     return plain | {"expects": claim.expects, "variants": [one.model_dump() for one in claim.members],
                     "cells": len(claim.variants) * claim.seeds, "total_tokens": claim.total_tokens()}

@@ -67,7 +67,7 @@ def with_shell(words: Sequence[str]) -> list[str]:
 def prepare() -> None:
     """If a shell asks what TAB may offer, make typer answer."""
     if VARIABLE in os.environ:
-        from typer.completion import completion_init
+        from typer._completion_classes import completion_init
 
         completion_init()
 

@@ -149,7 +149,7 @@ def show_plan(found: dict[str, Any], processes: int) -> None:
     print(f"about {clock(found['seconds'])} with {processes} process{'' if processes == 1 else 'es'}")
 
 
-def show_results(found: dict[str, Any], out: Path) -> None:
+def show_results(found: Any, out: Path) -> None:
     from stemma.lab.report.lab_words import correction, differences, failures, headline, verdict
 
     print(headline(found))

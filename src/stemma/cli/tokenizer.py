@@ -56,7 +56,8 @@ def train(
     from stemma.files import folder_atomically, refuse_non_empty
     from stemma.text.parallel import pair_sources, read_pairs
     from stemma.text.readers import read_passages
-    from stemma.text.train import ROLES, SPACED, train_tokenizer
+    from stemma.text.roles import ROLES
+    from stemma.text.train import SPACED, train_tokenizer
 
     started = time.perf_counter()
     spaced, roles = True, None

@@ -30,7 +30,8 @@ def mixture_rates(counts: Sequence[int], temperature: float = 1.0, limit: int | 
     temperature, the more alike. `weights` multiply that."""
     sizes = np.minimum(np.asarray(counts, float), np.inf if limit is None else limit)
     scaled = np.where(sizes > 0, sizes ** (1 / temperature), 0) * np.asarray(1.0 if weights is None else weights)
-    return (scaled / scaled.sum()).tolist()
+    shares: list[float] = (scaled / scaled.sum()).tolist()
+    return shares
 
 
 class BucketFeed(Feed):

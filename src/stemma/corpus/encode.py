@@ -13,6 +13,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
+from typing import Any
 
 import numpy as np
 from tokenizers import Tokenizer as Backend
@@ -52,7 +53,7 @@ def piece_pattern(backend: Backend) -> re.Pattern[str] | None:
     return None
 
 
-def _between_punctuation(added: list[dict]) -> re.Pattern[str]:
+def _between_punctuation(added: list[dict[str, Any]]) -> re.Pattern[str]:
     """Words without commas or line ends around them: far fewer are distinct. Tokens such as [MASK] are cut whole."""
     if any(token["normalized"] or token["lstrip"] or token["single_word"]
            or not re.match(f"[{_PUNCTUATION}]", token["content"]) for token in added):
@@ -62,7 +63,7 @@ def _between_punctuation(added: list[dict]) -> re.Pattern[str]:
     return re.compile(f" ?(?:{piece})|[{_SPACE}]+")
 
 
-def _flat(part: dict | None, children: str) -> list[str]:
+def _flat(part: dict[str, Any] | None, children: str) -> list[str]:
     if part is None:
         return []
     return [name for child in part[children] for name in _flat(child, children)] if children in part else [part["type"]]

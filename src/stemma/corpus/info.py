@@ -86,7 +86,7 @@ def describe(info: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _source(side: dict[str, Any]) -> str:
+def _source(side: dict[str, object]) -> str:
     if side["source"] == "mined":
         return f"mined: {side['score']} of at least {side['threshold']:g}, {side['min_count']:,} times or more"
     return f"by the {side['source']} in {side['file']}"

@@ -48,7 +48,9 @@ class Packing:
     def sizes(self, first: np.ndarray, second: np.ndarray) -> np.ndarray:
         """The places that each row needs, special tokens included, by the tokens in A and in B; where each has a
         window of its own, those of the longer."""
-        return (first + second if self.together else np.maximum(first, second)) + self.layout.length - self.capacity
+        text = first + second if self.together else np.maximum(first, second)
+        needed: np.ndarray = text + self.layout.length - self.capacity
+        return needed
 
     def pack(self, documents: list[np.ndarray], rng: np.random.Generator) -> Pieces:
         """`documents` are arrays of sentence bounds: (S+1,) token offsets each."""

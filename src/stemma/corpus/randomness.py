@@ -6,13 +6,13 @@ that it gets the same numbers in whatever batch it comes.
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 
 
 class Randomness(Protocol):
-    def random(self, size: Any) -> np.ndarray:
+    def random(self, size: tuple[int, ...]) -> np.ndarray:
         """Uniform in [0, 1); the shape's first number is the count of rows."""
 
 
@@ -20,5 +20,5 @@ class RowRandomness:
     def __init__(self, seeds: list[list[int]]):
         self._rows = [np.random.Generator(np.random.PCG64(seed)) for seed in seeds]
 
-    def random(self, size: Any) -> np.ndarray:
+    def random(self, size: tuple[int, ...]) -> np.ndarray:
         return np.stack([row.random(size[1:]) for row in self._rows])

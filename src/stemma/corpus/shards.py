@@ -77,7 +77,7 @@ class Corpus:
         with damage(path / MANIFEST, ADVICE):
             return cls(path, manifest, sums)
 
-    def __reduce__(self) -> tuple:  # another process maps the same files instead of receiving a copy
+    def __reduce__(self) -> tuple[object, ...]:  # another process maps the same files instead of receiving a copy
         return (Corpus.open, (self.path, False))
 
     @cached_property
@@ -181,7 +181,7 @@ def _is_corpus(path: Path) -> bool:
     if any(path.glob("shard-*")):
         return True  # perhaps a damaged one
     try:
-        return parse((path / MANIFEST).read_bytes())["format"] == FORMAT
+        return bool(parse((path / MANIFEST).read_bytes())["format"] == FORMAT)
     except (OSError, ValueError, KeyError, TypeError):
         return False
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
+from numpy.typing import NDArray
 
 from stemma.corpus.shards import Corpus
 
@@ -36,10 +37,10 @@ class Stretch:
     token: np.ndarray  # (A + 1,) first token of each atom, and the end
     linked: np.ndarray  # (A,) bool: the next atom belongs to the same sentence
     wordy: np.ndarray  # (A,) bool: it has a letter or a digit
-    prefixes: np.ndarray  # (C + 1,) uint64
+    prefixes: NDArray[np.uint64]  # (C + 1,)
 
-    def keys(self, begin: np.ndarray, end: np.ndarray) -> np.ndarray:
-        """(N,) uint64: equal for equal runs of characters."""
+    def keys(self, begin: NDArray[np.int64], end: NDArray[np.int64]) -> NDArray[np.uint64]:
+        """(N,): equal for equal runs of characters."""
         _, inverse = _powers(len(self.characters))
         return (self.prefixes[end] - self.prefixes[begin]) * inverse[begin]
 
@@ -124,13 +125,13 @@ def _stretch(corpus: Corpus, pieces: list[tuple[int, int, str, int]], characters
                    letters[end] > letters[begin], prefixes)
 
 
-def _powers(count: int) -> tuple[np.ndarray, np.ndarray]:
+def _powers(count: int) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
     """More than `count` powers of the base and of its inverse."""
     return _tables(max(16, count.bit_length()))
 
 
 @cache
-def _tables(bits: int) -> tuple[np.ndarray, np.ndarray]:
+def _tables(bits: int) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
     tables = np.array([[BASE], [pow(BASE, -1, 1 << 64)]], np.uint64).repeat((1 << bits) + 1, axis=1)
     tables[:, 0] = 1
     powers, inverse = np.cumprod(tables, axis=1)

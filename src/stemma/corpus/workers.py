@@ -25,14 +25,14 @@ class WorkerDiedError(Exception):
     """A worker ended without an answer (killed, or out of memory)."""
 
 
-def ordered_map(make: Callable[[Any], Callable[[Any], Any]], setting: Any, items: Iterable[Any],
+def ordered_map(make: Callable[[Any], Callable[[Any], Any]], setting: object, items: Iterable[object],
                 workers: int) -> Generator[Any]:
     """`make(setting)` in each worker gives a function; its answers for the items come back in order. At most two items
     a worker are under way. `make` must be importable: a class or function of a module."""
     started: list[subprocess.Popen[bytes]] = []
     own = threading.local()
 
-    def ask(item: Any) -> Any:
+    def ask(item: object) -> Any:
         if not hasattr(own, "process"):
             own.process = _start()
             started.append(own.process)
@@ -70,7 +70,7 @@ def _start() -> subprocess.Popen[bytes]:
                             env=environment, start_new_session=True)  # Ctrl-C is for the parent
 
 
-def _send(pipe: IO[bytes] | None, message: Any) -> None:
+def _send(pipe: IO[bytes] | None, message: object) -> None:
     assert pipe is not None
     pickle.dump(message, pipe, protocol=pickle.HIGHEST_PROTOCOL)
     pipe.flush()

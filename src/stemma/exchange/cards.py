@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from stemma import registry
 from stemma.corpus.sides import ENCODER
 from stemma.json_files import damage, read_object
 from stemma.network.heads import HeadSpec
-from stemma.schema.task_values import values_of
+from stemma.schema.task_values import TaskValues, values_of
 
 FILE = "tasks.json"
 ALONE = "task"  # the name of a task that is the only one of its model
@@ -32,12 +32,8 @@ class Card:
     pair: str
     longest: int  # places of a row
     metrics: tuple[str, ...]  # the first one decides
-    values: Any = field(default_factory=dict)  # what else its learner must know: the settings of its kind (TaskValues)
+    values: TaskValues  # what else its learner must know: the settings of its kind
     more: tuple[str, ...] = ()  # templates of three texts, of four, ..., where its kind has as many
-
-    def __post_init__(self) -> None:
-        if isinstance(self.values, Mapping):
-            object.__setattr__(self, "values", values_of(self.kind, self.values))
 
     def to_json(self) -> dict[str, Any]:
         specs = {name: {"kind": type(spec).__name__, **vars(spec)} for name, spec in self.heads.items()}
@@ -52,7 +48,7 @@ class Card:
         known = {item.name: stored[item.name] for item in fields(cls) if item.name != "more"}
         lists = {key: tuple(stored.get(key, ()) if key == "more" else stored[key])
                  for key in ("labels", "metrics", "more")}
-        return cls(**{**known, **lists, "heads": specs})
+        return cls(**{**known, **lists, "heads": specs, "values": values_of(stored["kind"], stored["values"])})
 
 
 def parts_of(cards: Iterable[Card]) -> list[registry.Registered]:
@@ -66,8 +62,7 @@ def parts_of(cards: Iterable[Card]) -> list[registry.Registered]:
 
 def stack_of(card: Card) -> str:
     """The stack whose output the head reads."""
-    stack: str | None = card.values.stack
-    return stack or ENCODER
+    return card.values.stack or ENCODER
 
 
 def write_cards(folder: Path, cards: Mapping[str, Card]) -> None:

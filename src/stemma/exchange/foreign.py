@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from stemma import registry
 from stemma.errors import CorruptFileError
@@ -15,6 +15,7 @@ from stemma.exchange.table import Config, Family
 from stemma.exchange.task_class import POOLINGS, TaskClass
 from stemma.lineage import Recipe, recipe
 from stemma.network.task_heads import SentenceHead
+from stemma.schema.task_values import values_of
 from stemma.text.tokenizer import Tokenizer
 
 SEVERAL = "multi_label_classification"  # any number of labels may be right at once; no task here asks so
@@ -37,11 +38,13 @@ def card_of(folder: Path, config: Config, family: Family, notices: list[str]) ->
         kind, labels = told.number_kind, []
     heads = task.heads(ALONE, len(labels) or 1, _dropout(task, config, family))
     if task.pooling is not None and (place := POOLINGS.get(str(config.get(task.pooling)))) is not None:
-        heads[ALONE] = replace(cast(SentenceHead, heads[ALONE]), place=place)
+        head = heads[ALONE]
+        assert isinstance(head, SentenceHead)
+        heads[ALONE] = replace(head, place=place)
     usual = recipe(family.recipe).settings.corpus
     return Card(ALONE, kind, tuple(labels), heads, usual.single, usual.pair, usual.sequence_length, (),
-                registry.get("task", kind).build(kind).unseen_values(labels)
-                | ({"stack": task.stack} if family.decodes else {}))
+                values_of(kind, registry.get("task", kind).build(kind).unseen_values(labels)
+                          | ({"stack": task.stack} if family.decodes else {})))
 
 
 def laid_out(card: Card, own: Recipe, tokenizer: Tokenizer | None) -> Card:

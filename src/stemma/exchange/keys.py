@@ -83,7 +83,7 @@ def to_ours(keys: Iterable[Key], theirs: Mapping[str, Tensor], like: Mapping[str
     made: dict[str, Tensor] = {}
     for key in keys:
         whole = _joined([key.form.to_ours(theirs[name]) for name in key.theirs]).contiguous()
-        parts = whole.split([len(like[name]) for name in key.ours]) if len(key.ours) > 1 else [whole]
+        parts = torch.split(whole, [len(like[name]) for name in key.ours]) if len(key.ours) > 1 else [whole]
         for name, part in zip(key.ours, parts, strict=True):
             made[name] = part if part is whole else part.clone()  # tensors that share memory cannot be saved
     return made

@@ -23,7 +23,7 @@ from stemma.exchange.soundness import agreed, agreed_in_family, check_finite, ch
 from stemma.exchange.table import Family
 from stemma.exchange.weights import aligned, read_weights
 from stemma.files import CHECKSUMS, verify_checksums
-from stemma.json_files import parse, read_object
+from stemma.json_files import parse_object, read_object
 from stemma.lineage import Recipe, recipe
 from stemma.network.heads import HeadSpec
 from stemma.network.network import Network
@@ -34,7 +34,7 @@ from stemma.text.tokenizer import Tokenizer
 
 logger = logging.getLogger(__name__)
 
-DECODER_STARTS = get_args(CorpusSettings.model_fields["decoder_start"].annotation)
+DECODER_STARTS: tuple[str, ...] = get_args(CorpusSettings.model_fields["decoder_start"].annotation)
 TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "vocab.json", "merges.txt", "spiece.model", "tokenizer.model")
 
 
@@ -129,7 +129,7 @@ def _load_own(folder: Path, config: Mapping[str, Any]) -> Model:
                    notices + _left_aside(folder, weights, expected), cards)
 
 
-def _load_family(folder: Path, config: Mapping[str, Any], family: Family, tokenizer: Tokenizer | None) -> Model:
+def _load_family(folder: Path, config: Mapping[str, object], family: Family, tokenizer: Tokenizer | None) -> Model:
     problems = family.of_class(config).problems(config)
     if config.get("quantization_config"):
         problems.append(("quantization_config", "quantized weights are not supported; load the full-precision model"))
@@ -209,7 +209,7 @@ def _recipe_of(family: Family, config: Mapping[str, Any], folder: Path, tokenize
         raise UserError(f"{folder}: {error.message}", error.problems) from error
 
 
-def _finetuned_as_published(base: Recipe, values: dict[str, Any]) -> Recipe:
+def _finetuned_as_published(base: Recipe, values: dict[str, object]) -> Recipe:
     """The recipe with its section [finetuning]: of the published size that is as deep and as wide as this folder's, or
     else of the first one."""
     usual, stated = recipe(base.name), flatten(base.values) | values
@@ -240,8 +240,9 @@ def _decoder_start(folder: Path, stated: int | None, usual: str, tokenizer: Toke
 def _sentence_limit(folder: Path) -> int | None:
     """Where the library sentence-transformers cuts the texts of this model: its vectors are made so."""
     try:
-        return parse((folder / "sentence_bert_config.json").read_bytes()).get("max_seq_length")
-    except (OSError, ValueError, AttributeError):
+        limit: int | None = parse_object((folder / "sentence_bert_config.json").read_bytes()).get("max_seq_length")
+        return limit
+    except (OSError, ValueError):
         return None
 
 

@@ -44,7 +44,7 @@ def rope_parameters(told: Config) -> dict[str, Any]:
     return {kind: {"rope_theta": told[name], "rope_type": "default"} for kind, name in BASES.items()}
 
 
-def windows(value: Any, told: Config) -> list[int]:
+def windows(value: object, told: Config) -> list[int]:
     """In turn, as few as say it all."""
     window = told["local_attention"] // 2
     each = [window if kind == LOCAL else 0 for kind in told["layer_types"]]

@@ -10,7 +10,6 @@ import re
 from collections.abc import Container, Iterable, Mapping
 from itertools import count, takewhile
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -27,7 +26,7 @@ TRAINING_ONLY = re.compile(r"dropout$|^initialization\.")  # values that no outp
 Problems = list[tuple[str, str]]
 
 
-def check_sizes(folder: Path, family: Family, config: Mapping[str, Any], weights: Mapping[str, Tensor],
+def check_sizes(folder: Path, family: Family, config: Mapping[str, object], weights: Mapping[str, Tensor],
                 prefix: str) -> None:
     """Layers, vocabulary and width of a config.json against the tensors beside it."""
     told = family.complete(config)
@@ -47,7 +46,7 @@ def check_sizes(folder: Path, family: Family, config: Mapping[str, Any], weights
         raise CorruptFileError(MISFIT.format(folder), problems)
 
 
-def check_own_sizes(folder: Path, own: Recipe, config: Mapping[str, Any], weights: Mapping[str, Tensor]) -> None:
+def check_own_sizes(folder: Path, own: Recipe, config: Mapping[str, object], weights: Mapping[str, Tensor]) -> None:
     """The same for a model under our own name, whose sizes stand in its recipe."""
     heads, vocabulary = config.get("heads", []), config.get("vocab_size") or own.settings.tokenizer.vocab_size
     if not isinstance(heads, list) or not all(isinstance(name, str) for name in heads) or type(vocabulary) is not int:
@@ -74,20 +73,20 @@ def prefix_of(name: str) -> str:
     return found[0] if found else name
 
 
-def _fewer(said: str, layers: Any, pattern: str, names: Container[str]) -> Problems:
+def _fewer(said: str, layers: object, pattern: str, names: Container[str]) -> Problems:
     """A network with more layers than the weights is not even built; fewer are told later, tensor by tensor."""
     found = len([*takewhile(lambda i: pattern.format(i=i) in names, count())])
     wrong = type(layers) is int and found and layers > found
     return [(said, f"the weights have {found} layer{'s' if found > 1 else ''}")] if wrong else []
 
 
-def _differs(said: str, size: Any, name: str, weights: Mapping[str, Tensor], dimension: int) -> Problems:
+def _differs(said: str, size: object, name: str, weights: Mapping[str, Tensor], dimension: int) -> Problems:
     shape = weights[name].shape
     wrong = type(size) is int and size > 0 and size != shape[dimension]  # others are told by the schema
     return [(said, f"{name} is {'x'.join(map(str, shape))}")] if wrong else []
 
 
-def agreed(folder: Path, own: Recipe, told: Mapping[str, Any], written: Mapping[str, Any],
+def agreed(folder: Path, own: Recipe, told: Mapping[str, object], written: Mapping[str, object],
            spelling: Mapping[str, str]) -> tuple[Recipe, list[str]]:
     """The recipe, with what config.json says of training alone; anything else must be the same in both.
 
@@ -105,7 +104,7 @@ def agreed(folder: Path, own: Recipe, told: Mapping[str, Any], written: Mapping[
     return own.with_changes(changes, "config.json") if changes else own, notices
 
 
-def agreed_in_family(folder: Path, family: Family, config: Mapping[str, Any],
+def agreed_in_family(folder: Path, family: Family, config: Mapping[str, object],
                      own: Recipe) -> tuple[Recipe, list[str]]:
     """Of what config.json states; what it leaves out is the recipe's."""
     written = {**flatten(own.values), "tokenizer.vocab_size": config.get("vocab_size")}

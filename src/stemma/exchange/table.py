@@ -232,7 +232,7 @@ class Family:
                     break
 
 
-def _asked(value: Any, told: Mapping[str, Any], otherwise: Any = None) -> Any:
+def _asked(value: object, told: Mapping[str, object], otherwise: object = None) -> Any:
     """A value, or the answer of a function. A size of the wrong kind is not its business: that is told by its name."""
     try:
         return value(told) if callable(value) else value

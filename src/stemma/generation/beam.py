@@ -66,7 +66,8 @@ class Beams:
 
 
 def length_penalty(length: int, alpha: float) -> float:
-    return ((5 + length) / 6) ** alpha
+    penalty: float = ((5 + length) / 6) ** alpha
+    return penalty
 
 
 def beam_search(reader: Reader, begin: Sequence[Callable[[], Writing]], limits: Sequence[int], options: Options,

@@ -178,7 +178,8 @@ def _score_pieces(reader: TextReader, pieces: Sequence[Piece]) -> Iterator[tuple
         ends = [len(piece.tokens) - 1 for piece in chosen]
         values, likeliest = _ask(reader, ids, [end - count for end, count in zip(ends, counts, strict=True)], ends,
                                  cache)
-        yield from zip(order[start:stop], values.split(counts), likeliest.split(counts), strict=True)
+        yield from zip(order[start:stop], torch.split(values, counts), torch.split(likeliest, counts),
+                       strict=True)
         start = stop
 
 
@@ -200,7 +201,7 @@ def _score_segments(reader: TextReader, laid: Sequence[np.ndarray]) -> Iterator[
             rows = [laid[number][start:start + reader.length + 1] for number in group]
             counts = [len(row) - 1 for row in rows]
             values, _ = _ask(reader, reader.tensor(rows), [0] * len(rows), counts, cache)
-            for number, part in zip(group, values.split(counts), strict=True):
+            for number, part in zip(group, torch.split(values, counts), strict=True):
                 yield number, part.cpu().numpy()
 
 
@@ -216,8 +217,9 @@ def _score_shared(reader: TextReader, groups: Sequence[_Group]) -> Iterator[tupl
         rows = [np.concatenate([batch[row].context[-1:], batch[row].tokens[place]]) for row, place in asked]
         counts = [len(row) - 1 for row in rows]
         values, likeliest = _ask(reader, reader.tensor(rows), [0] * len(rows), counts, cache)
-        for (row, place), *told in zip(asked, values.split(counts), likeliest.split(counts), strict=True):
-            yield batch[row], place, told[0], told[1]
+        parts = torch.split(values, counts), torch.split(likeliest, counts)
+        for (row, place), found, best in zip(asked, *parts, strict=True):
+            yield batch[row], place, found, best
 
 
 def _of_one_length(groups: Sequence[_Group]) -> Iterator[list[_Group]]:

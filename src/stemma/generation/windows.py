@@ -92,7 +92,7 @@ class TextReader:
     def begin(self, ids: Tensor, cache: Cache | None) -> None:
         """Read (B, L) tokens, so that what follows them can be guessed; see `guesses` for who reads the last one."""
         text = ids if self.permuted else ids[:, :-1]
-        for segment in text.split(self.length, 1):
+        for segment in torch.split(text, self.length, 1):
             if segment.shape[1]:
                 self._read(segment, cache)
 

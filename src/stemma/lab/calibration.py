@@ -123,7 +123,8 @@ class Trial:
         began = time.perf_counter()
         result = finetune_on(task, model, run, steps=TRIED, overwrite=True)
         took = time.perf_counter() - began
-        return took + result["seconds"] * (steps_of(run, task.epochs) / TRIED - 1)
+        seconds: float = result["seconds"]
+        return took + seconds * (steps_of(run, task.epochs) / TRIED - 1)
 
 
 def _timed(do: Callable[[], Any]) -> float:

@@ -125,7 +125,7 @@ def task_number(task: LabTask) -> str:
                   | ({"plugins": code} if (code := task_code(task)) else {}))
 
 
-def digest(*parts: Any) -> str:
+def digest(*parts: object) -> str:
     """Short: it names folders."""
     return graph.digest(*parts)[:16]
 

@@ -154,7 +154,7 @@ def regroup(groups: Sequence[Group], together: Sequence[Sequence[str]], apart: S
 # --- one recipe with some values of another --------------------------------------------------------------------------
 
 
-def _set(base: Recipe, pairs: Mapping[str, Any]) -> Recipe:
+def _set(base: Recipe, pairs: Mapping[str, object]) -> Recipe:
     """With these values; None takes away. They count as typed: the run can be had again with `key=value` pairs."""
     wanted = dict(pairs)
     for key in [key for key in pairs if key.endswith(".kind")]:  # laid alone, a kind would drop its table's other keys

@@ -16,6 +16,7 @@ from typing import Any, Literal
 from stemma.errors import UserError, did_you_mean
 from stemma.lab.experiment import Allowance, Experiment, LabTask, Variant
 from stemma.lab.own_text import TASKS, own_text
+from stemma.lab.results_data import ClaimEntry, Results
 from stemma.lineage import Recipe, recipe
 from stemma.schema.base import Count, Positive, Settings
 from stemma.tasks.plan_files import Problems, checked, read_toml, refuse
@@ -196,30 +197,32 @@ def experiment_of(claim: Claim, *, corpus: Sequence[str] = (), reading: Reading 
         {"claim": claim.model_dump()})
 
 
-def judge(claim: Mapping[str, Any], results: Mapping[str, Any]) -> dict[str, Any]:
+def judge(claim: Mapping[str, Any], results: Results) -> ClaimEntry:
     """The verdict over a claim (as `Experiment.details` keeps it) from the results of its experiment.
 
     The interval is that of the judged variant minus the other, in the unit of the measure that decides.
     """
     measure: Mapping[str, Any] = next(iter(results["measures"]), {"key": "", "title": "measure"})
     first, second = claim["equal"] or (claim["worse"], claim["better"])
-    told = {key: claim[key] for key in ("name", "title", "paper", "found")} | {"note": claim.get("note")}
     both = {first, second}
+
+    def told(verdict: str, interval: list[float] | None, text: str) -> ClaimEntry:
+        return {"name": claim["name"], "title": claim["title"], "paper": claim["paper"], "found": claim["found"],
+                "note": claim.get("note"), "verdict": verdict, "interval": interval, "text": text}
+
     found = next((one for one in results["differences"]
                   if one["measure"] == measure["key"] and {one["a"], one["b"]} == both), None)
     if found is None:
         failed = sorted({cell["variant"] for cell in results["cells"] if cell["state"] == "failed"} & both)
         why = f"training of {' and '.join(failed)} failed" if failed else f"there is no {measure['title']} of both"
-        return told | {"verdict": OPEN, "interval": None,
-                       "text": f"{second} and {first} could not be compared: {why}."}
+        return told(OPEN, None, f"{second} and {first} could not be compared: {why}.")
     sign = 1 if found["b"] == second else -1
-    ends = (0.0, 0.0) if found["verdict"] == "same bytes" else (found["low"], found["high"])
-    interval = None if None in ends else sorted(sign * end for end in ends)
+    low, high = (0.0, 0.0) if found["verdict"] == "same bytes" else (found["low"], found["high"])
+    interval = None if low is None or high is None else sorted((sign * low, sign * high))
     verdict = _verdict(interval, measure["higher"], claim["margin"] if claim["equal"] else None,
                        measure.get("margin") or 0.0)
-    return told | {"verdict": verdict, "interval": interval,
-                   "text": _sentence(claim, verdict, measure, (first, second), sign * found["mean"], interval,
-                                     found["seeds"])}
+    return told(verdict, interval, _sentence(claim, verdict, measure, (first, second), sign * found["mean"], interval,
+                                             found["seeds"]))
 
 
 def _verdict(interval: Sequence[float] | None, higher: bool, equal: float | None, margin: float) -> str:
@@ -233,8 +236,8 @@ def _verdict(interval: Sequence[float] | None, higher: bool, equal: float | None
     return SEEN if gained else OPPOSITE if lost else NOT_SEEN if -margin <= low and high <= margin else OPEN
 
 
-def _sentence(claim: Mapping[str, Any], verdict: str, measure: Mapping[str, Any], pair: tuple[str, str], mean: float,
-              interval: Sequence[float] | None, seeds: int) -> str:
+def _sentence(claim: Mapping[str, object], verdict: str, measure: Mapping[str, object], pair: tuple[str, str],
+              mean: float, interval: Sequence[float] | None, seeds: int) -> str:
     first, second = pair
     unit = f" {measure['unit']}" if measure["unit"] else ""
     said = f"{measure['title']}, {second} minus {first}: {mean:+.4g}{unit}"

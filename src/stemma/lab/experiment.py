@@ -21,7 +21,6 @@ from stemma.training.run import Reading
 
 FILE, RECIPES = "lab.json", "recipes"
 VERSION = 1
-UNITS = ("tokens", "flops", "minutes")
 RANDOM = "random"  # the role of a variant that is not pre-trained
 
 

@@ -136,7 +136,8 @@ def word_of_tokens(text: str, offsets: Sequence[tuple[int, int]]) -> np.ndarray:
     np.add.at(reached, first + 1, 1)
     np.add.at(reached, last + 1, -1)
     shared = np.cumsum(reached[:-1]) > 0  # a token reaches into this word from the one before
-    return np.maximum.accumulate(np.where(shared, 0, np.arange(len(ends))))[first]
+    word: np.ndarray = np.maximum.accumulate(np.where(shared, 0, np.arange(len(ends))))[first]
+    return word
 
 
 @dataclass(frozen=True)
@@ -249,4 +250,5 @@ def _guesses(model: Model, task: ObjectiveSettings, ids: Tensor, segments: Tenso
 def _nats(head: Head, states: Tensor, labels: Tensor) -> Tensor:
     """(N, width), (N,) -> (N,); some rows of logits at a time, while they are still at hand."""
     return torch.cat([functional.cross_entropy(head(some).float(), right.to(some.device), reduction="none").cpu()
-                      for some, right in zip(states.split(SCORED_AT_ONCE), labels.split(SCORED_AT_ONCE), strict=True)])
+                      for some, right in zip(torch.split(states, SCORED_AT_ONCE), torch.split(labels, SCORED_AT_ONCE),
+                                          strict=True)])

@@ -186,7 +186,7 @@ def _table(rows: Iterable[Row]) -> str:
     return "".join("\t".join(row) + "\n" for row in rows)
 
 
-def _stands(folder: Path, made_of: dict[str, Any]) -> bool:
+def _stands(folder: Path, made_of: dict[str, object]) -> bool:
     """Whether the folder holds what would be made, whole; anything else of ours is made again."""
     if not folder.is_dir() or not any(folder.iterdir()):
         return False

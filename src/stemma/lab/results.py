@@ -24,6 +24,18 @@ from stemma.lab.experiment import Experiment, Measure, Score
 from stemma.lab.intrinsic import MEASURES
 from stemma.lab.lab_tasks import task_metrics
 from stemma.lab.report.run_report import command
+from stemma.lab.results_data import (
+    CellEntry,
+    ContributionEntry,
+    DiffEntry,
+    FitEntry,
+    MeasureEntry,
+    Results,
+    RowEntry,
+    ScoreEntry,
+    SideEntry,
+    VariantEntry,
+)
 from stemma.lab.statistics import Difference, corrected, difference, spread
 from stemma.lineage import diff, family
 from stemma.stored import read_lines
@@ -42,7 +54,7 @@ SIMPLER = "{} drops capitals, so it is asked for a simpler text: part of this di
 COSTS = ("tokens", "steps", "flops", "seconds", "tokens_per_second", "parameters", "cell_seconds")
 
 
-def conclude(lab: Lab) -> dict[str, Any]:
+def conclude(lab: Lab) -> Results:
     """Read all cells, compare them, and write results.json and the two reports."""
     from stemma.lab.report.lab_report import write_lab_report
     from stemma.lab.report.lab_summary import write_lab_summary
@@ -54,7 +66,7 @@ def conclude(lab: Lab) -> dict[str, Any]:
     return results
 
 
-def gather(lab: Lab) -> dict[str, Any]:
+def gather(lab: Lab) -> Results:
     experiment = lab.experiment
     told = []
     for cell in lab.cells:
@@ -62,23 +74,24 @@ def gather(lab: Lab) -> dict[str, Any]:
             told.append(_cell(experiment, cell))
     scores = {(cell.variant.name, cell.seed): _scores(experiment, cell) for cell in lab.cells}
     measures = measures_of(experiment, [key for one in scores.values() for key in one])
-    table = [_row(one.name, experiment, measures, told) for one in experiment.variants]
+    table = [_row(one.name, measures, told) for one in experiment.variants]
     compared = Compared(experiment, measures, scores, {(one["variant"], one["seed"]): one["digest"] for one in told})
-    found: dict[str, Any] = {
+    found: Results = {
         "version": VERSION, "kind": experiment.kind, "title": experiment.title, "command": experiment.command,
         "commands": {cell.variant.name: command(*read_run(cell.run), cell.run) for cell in lab.cells
                      if cell.seed == experiment.seeds[0] and (cell.run / "run.json").is_file()},
-        "made": _made(), "budget": asdict(experiment.allowance), "seeds": list(experiment.seeds),
-        "foretold_seconds": foretold_before(lab),
+        "made": _made(),
+        "budget": {"unit": experiment.allowance.unit, "amount": experiment.allowance.amount},
+        "seeds": list(experiment.seeds), "foretold_seconds": foretold_before(lab),
         "took_seconds": _took(lab),
         "data": lab.shared.facts, "variants": [_variant(lab, name) for name in range(len(experiment.variants))],
-        "measures": [asdict(one) for one in measures], "cells": told, "table": table,
-        "differences": [asdict(one) | {"measure": key, "a": a, "b": b} for key, a, b, one in compared.all()],
+        "measures": [_measure(one) for one in measures], "cells": told, "table": table,
+        "differences": [{**_side(one), "measure": key, "a": a, "b": b} for key, a, b, one in compared.all()],
         "contributions": None, "remainder": None, "hidden": experiment.details.get("hidden", []),
         "impossible": experiment.details.get("impossible", []), "diffs": _diffs(experiment), "tree": _tree(experiment),
         "scaling": None, "claim": None}
     if experiment.kind == "ablate" and measures:
-        found |= _contributions(experiment, measures[0], compared)
+        found["contributions"], found["remainder"] = _contributions(experiment, measures[0], compared)
     if experiment.details.get("sizes"):
         found["scaling"] = _scaling(experiment, measures, told)
     if experiment.kind == "claim":
@@ -113,9 +126,9 @@ def task_key(experiment: Experiment, number: int) -> str:
     return name if len(alike) == 1 else f"{name}-{alike.index(number) + 1}"
 
 
-def _cell(experiment: Experiment, cell: Cell) -> dict[str, Any]:
+def _cell(experiment: Experiment, cell: Cell) -> CellEntry:
     stored, result = cell.scores(), cell.result()
-    told = {"variant": cell.variant.name, "seed": cell.seed, "hash": cell.number, "why": cell.failure(),
+    told: CellEntry = {"variant": cell.variant.name, "seed": cell.seed, "hash": cell.number, "why": cell.failure(),
             "state": "failed" if cell.failure() is not None else "done", "scores": {}, "cost": {}, "curve": [],
             "digest": None}
     if stored is None or result is None:
@@ -123,7 +136,8 @@ def _cell(experiment: Experiment, cell: Cell) -> dict[str, Any]:
     tasks = [cell.task_scores(task) for task in experiment.tasks]
     flops = stored["flops_a_step"]
     curve = read_lines(cell.run / "log.jsonl", cell.again)
-    return told | {
+    return {
+        **told,
         "scores": {key: score.value for key, score in _scores(experiment, cell).items()},
         "cost": {"tokens": result["tokens"], "steps": result["steps"], "flops": result["steps"] * flops,
                  "seconds": result["elapsed_seconds"], "tokens_per_second": result["tokens_per_second"],
@@ -200,10 +214,9 @@ def check_measure(experiment: Experiment) -> None:
                         "recipes one corpus.")
 
 
-def _row(name: str, experiment: Experiment, measures: Sequence[Measure],
-         told: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def _row(name: str, measures: Sequence[Measure], told: Sequence[CellEntry]) -> RowEntry:
     cells = [one for one in told if one["variant"] == name and one["state"] == "done"]
-    scores = {}
+    scores: dict[str, ScoreEntry] = {}
     for measure in measures:
         values = [one["scores"][measure.key] for one in cells if measure.key in one["scores"]]
         if values:
@@ -259,28 +272,43 @@ class Compared:
         return [(*names, found) for names, found in self.found.items()]
 
 
-def _contributions(experiment: Experiment, measure: Measure, compared: Compared) -> dict[str, Any]:
+def _contributions(experiment: Experiment, measure: Measure,
+                   compared: Compared) -> tuple[list[ContributionEntry], float | None]:
     """What each change is worth, added to the parent and taken from the child; what is left over, the changes do to
     each other."""
     by_role = {(one.role, one.change): one.name for one in experiment.variants}
     parent, child = by_role["parent", None], by_role["child", None]
-    rows: list[dict[str, Any]] = []
+    rows: list[ContributionEntry] = []
     for group in experiment.details["groups"]:
         plus, minus = by_role.get(("plus", group["name"])), by_role.get(("minus", group["name"]))
         added = compared.between(measure, parent, plus) if plus else None
         undone = compared.between(measure, minus, child) if minus else None
         there = [one.mean for one in (added, undone) if one is not None]
-        rows.append({"change": group["name"], "keys": group["keys"], "added": asdict(added) if added else None,
-                     "undone": asdict(undone) if undone else None, "mean": fmean(there) if there else None})
+        rows.append({"change": group["name"], "keys": group["keys"], "added": _side(added) if added else None,
+                     "undone": _side(undone) if undone else None, "mean": fmean(there) if there else None})
     whole = compared.between(measure, parent, child)
     left = None if whole is None else whole.mean - sum(row["mean"] or 0.0 for row in rows)
-    return {"contributions": rows, "remainder": left}
+    return rows, left
 
 
 # --- about ------------------------------------------------------------------------------------------------------------
 
 
-def _variant(lab: Lab, number: int) -> dict[str, Any]:
+def _measure(one: Measure) -> MeasureEntry:
+    plain: MeasureEntry = _plain(one)
+    return plain
+
+
+def _side(one: Difference) -> SideEntry:
+    plain: SideEntry = _plain(one)
+    return plain
+
+
+def _plain(one: Measure | Difference) -> Any:
+    return asdict(one)
+
+
+def _variant(lab: Lab, number: int) -> VariantEntry:
     one = lab.experiment.variants[number]
     tokenizer = one.recipe.settings.tokenizer
     return {"name": one.name, "recipe": one.recipe.name, "size": one.recipe.size, "role": one.role,
@@ -288,7 +316,7 @@ def _variant(lab: Lab, number: int) -> dict[str, Any]:
             "parameters": lab.costs.of(one).parameters}
 
 
-def _diffs(experiment: Experiment) -> list[dict[str, Any]]:
+def _diffs(experiment: Experiment) -> list[DiffEntry]:
     """From the first recipe to each of the others; of an ablation, from the parent to the child."""
     whole = [one for one in experiment.variants if one.role in ("recipe", "parent", "child")]
     return [{"a": whole[0].name, "b": other.name, "changes": [
@@ -302,7 +330,7 @@ def _tree(experiment: Experiment) -> list[dict[str, Any]]:
 
 
 def _scaling(experiment: Experiment, measures: Sequence[Measure],
-             told: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+             told: Sequence[CellEntry]) -> list[FitEntry]:
     from stemma.lab.scaling import fits
 
     recipes = {one.name: one.recipe for one in experiment.variants}
@@ -314,7 +342,7 @@ def _scaling(experiment: Experiment, measures: Sequence[Measure],
     return fits(rows, measures[0].key) if rows else []
 
 
-def _made() -> dict[str, Any]:
+def _made() -> dict[str, str]:
     return {"stemma": version("stemma-lm"), "python": platform.python_version(), "torch": torch.__version__,
             "machine": f"{platform.machine()}, {counted(os.cpu_count() or 1, 'core')}, {platform.system()}",
             "date": time.strftime("%Y-%m-%d")}

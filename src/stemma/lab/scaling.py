@@ -16,7 +16,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from stemma.lab.results_data import FitEntry, LawEntry
 from stemma.tasks.metrics.student import student
 
 Point = tuple[float, float, int]  # x, y, seed
@@ -33,11 +35,11 @@ class _Law:
     """One law for each draw: arrays of equal length. x counts in units of `unit`, so that no power overflows."""
 
     unit: float
-    exponent: np.ndarray
-    factor: np.ndarray
-    floor: np.ndarray
+    exponent: NDArray[np.float64]
+    factor: NDArray[np.float64]
+    floor: NDArray[np.float64]
 
-    def __call__(self, x: np.ndarray) -> np.ndarray:
+    def __call__(self, x: NDArray[np.float64]) -> NDArray[np.float64]:
         """(draws, len(x))"""
         return self.floor[:, None] + self.factor[:, None] * (x / self.unit) ** -self.exponent[:, None]
 
@@ -45,7 +47,7 @@ class _Law:
 Fit = Callable[[np.ndarray, np.ndarray, np.ndarray], _Law]  # x, y, (draws, points) how often each point counts
 
 
-def power_law(points: Sequence[Point], draws: int = 500, seed: int = 0) -> dict[str, Any] | None:
+def power_law(points: Sequence[Point], draws: int = 500, seed: int = 0) -> LawEntry | None:
     """The law through the points, as the results hold it; None where there are fewer than three different x, or
     something that has no logarithm."""
     usable = len({x for x, _, _ in points}) >= LEAST and all(x > 0 and y > 0 for x, y, _ in points)
@@ -55,7 +57,7 @@ def power_law(points: Sequence[Point], draws: int = 500, seed: int = 0) -> dict[
     fit, floored = _chosen(x, y)
     law = fit(x, y, np.ones((1, len(x))))
     factor = float(law.factor[0] * law.unit ** law.exponent[0])
-    found: dict[str, Any] = {
+    found: LawEntry = {
         "points": [list(point) for point in points], "factor": factor, "exponent": float(law.exponent[0]),
         "floor": float(law.floor[0]) if floored else None, "exponent_low": None, "exponent_high": None, "band": []}
     seeds = sorted({number for _, _, number in points})
@@ -70,15 +72,15 @@ def power_law(points: Sequence[Point], draws: int = 500, seed: int = 0) -> dict[
     middle = np.log(law(along)[0])
     low, high = np.exp(_interval(np.log(drawn(along)), middle, len(seeds)))
     least, most = _interval(drawn.exponent, law.exponent[0], len(seeds))
-    return found | {"exponent_low": max(0.0, float(least)) if floored else float(least), "exponent_high": float(most),
-                    "band": np.stack([along, low, np.exp(middle), high], 1).tolist()}
+    return {**found, "exponent_low": max(0.0, float(least)) if floored else float(least), "exponent_high": float(most),
+            "band": np.stack([along, low, np.exp(middle), high], 1).tolist()}
 
 
-def fits(rows: Sequence[Mapping[str, Any]], measure: str) -> list[dict[str, Any]]:
+def fits(rows: Sequence[Mapping[str, Any]], measure: str) -> list[FitEntry]:
     """Every law that the runs allow, recipe by recipe. A row is a run: recipe, size, seed, parameters, tokens, flops, y
     (its measure), curve (tokens, flops, seconds, validation loss) and warmup_tokens, before which a curve says more
     about the warm-up than about the recipe."""
-    found = []
+    found: list[FitEntry] = []
     for recipe in dict.fromkeys(row["recipe"] for row in rows):
         mine = [row for row in rows if row["recipe"] == recipe]
         largest = max(row["parameters"] for row in mine)
@@ -152,7 +154,7 @@ def _floored(x: np.ndarray, y: np.ndarray, times: np.ndarray) -> _Law:
     return _Law(unit, EXPONENTS[best], factor[draw, best], floor[draw, best])
 
 
-def _interval(drawn: np.ndarray, middle: Any, seeds: int) -> np.ndarray:
+def _interval(drawn: np.ndarray, middle: object, seeds: int) -> np.ndarray:
     """(2, ...) from the draws along the first axis: their deviation times the t of so few seeds. Three seeds make ten
     different draws, too few for quantiles of something as crooked as an exponent."""
     half = math.sqrt(seeds / (seeds - 1)) * student(seeds - 1) * drawn.std(0)

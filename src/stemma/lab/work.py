@@ -143,7 +143,7 @@ def work_on(lab: Lab, processes: int, show: bool) -> dict[str, Any]:
     in_turns = lab.experiment.allowance.unit == "minutes" and sum(one.pretrained for one in lab.experiment.variants) > 1
     with device_asked(asked_device() or lab.experiment.device), _others(lab.folder, min(processes, len(waiting))):
         (_in_turns if in_turns else _one_by_one)(lab, show, total)
-    return conclude(lab)
+    return {**conclude(lab)}
 
 
 def _one_by_one(lab: Lab, show: bool, total: int) -> None:

@@ -7,18 +7,17 @@ word only within its own part. The tables serve both ways, and so do the project
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from stemma.network.initialization import Linear, LookupEmbedding, draw_of
+from stemma.network.module import ModuleSequence, TensorModule
 from stemma.network.vocabulary_loss import vocabulary_loss
 from stemma.schema.network import NetworkSettings
 
 
-class AdaptiveTokens(nn.Module):
+class AdaptiveTokens(TensorModule):
     def __init__(self, vocabulary: int, width: int, settings: NetworkSettings):
         super().__init__()
         cutoffs, shrink = settings.embedding.cutoffs, settings.embedding.shrink
@@ -26,11 +25,11 @@ class AdaptiveTokens(nn.Module):
         inside = [cutoff for cutoff in cutoffs if cutoff < vocabulary]  # a small vocabulary has fewer parts
         self.bounds = [0, *inside, vocabulary]
         widths = [max(1, width // shrink**part) for part in range(len(inside) + 1)]
-        self.tables: Sequence[nn.Embedding] = nn.ModuleList(  # type: ignore[assignment]  # a list of these
+        self.tables = ModuleSequence[LookupEmbedding](
             LookupEmbedding(stop - start, narrow, draw_of(settings))
             for start, stop, narrow in zip(self.bounds[:-1], self.bounds[1:], widths, strict=True))
         # without narrower parts there is nothing to project
-        self.projections: Sequence[nn.Linear] = nn.ModuleList(  # type: ignore[assignment]
+        self.projections = ModuleSequence[Linear](
             Linear(narrow, width, False, draw_of(settings, narrow)) for narrow in widths if shrink > 1)
 
     def forward(self, ids: Tensor) -> Tensor:
@@ -47,7 +46,7 @@ class AdaptiveTokens(nn.Module):
         return self.projections[part](vectors) if len(self.projections) else vectors
 
 
-class AdaptiveScorer(nn.Module):
+class AdaptiveScorer(TensorModule):
     """The head over the same tables. `first` is the one projection that is not shared."""
 
     def __init__(self, tokens: AdaptiveTokens, settings: NetworkSettings):

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import cast
 
 from torch import Tensor, nn
 
 from stemma import registry
 from stemma.network.attention.cross import CrossAttention
+from stemma.network.attention.full import FullAttention
 from stemma.network.dropout import Dropout
 from stemma.network.kinds import build_feedforward, build_norm
-from stemma.network.state import LayerCache
+from stemma.network.module import TensorModule
 from stemma.network.streams import Context
 from stemma.schema.network import NetworkSettings
 
@@ -24,14 +24,14 @@ SHARED: dict[str, tuple[str, ...]] = {"none": (), "attention": ("attention", "cr
                                       "all": ("attention", "cross", "feedforward")}
 
 
-class Block(nn.Module):
+class Block(TensorModule):
     """`crossed`: between attention to its own text and the feed-forward layer, a decoder's block looks at the
     encoder's.
 
     A sublayer that all layers have in common (ALBERT, arXiv:1909.11942) is the one of the `first` layer, norm included.
     """
 
-    attention: nn.Module
+    attention: FullAttention  # or a kind of the user's own, which need not have all that this one has
     attention_norm: nn.Module
     cross: CrossAttention  # of a part that attends to another
 
@@ -81,8 +81,7 @@ class Block(nn.Module):
         """What is looked at, normalised as what asks is."""
         if context.cache is not None and context.blank and context.cache.length == 0:
             nothing = x.new_zeros(x.shape[0], context.blank, x.shape[2])
-            fill = cast(Callable[[LayerCache, Tensor], None], self.attention.fill)
-            fill(context.cache, self.attention_norm(nothing) if self.pre else nothing)
+            self.attention.fill(context.cache, self.attention_norm(nothing) if self.pre else nothing)
         if context.keys is None or not self.pre:
             return context
         return replace(context, keys=self.attention_norm(context.keys))

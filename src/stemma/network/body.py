@@ -6,7 +6,7 @@ needs of a recipe is stated by its settings (`schema/parts.py`, BodySettings).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from torch import Tensor, nn
@@ -53,6 +53,8 @@ class StackOutput:
 
 class Body(nn.Module):
     """Built with the network's settings and the part that it is the body of. It may have no parameters."""
+
+    __call__: Callable[..., StackOutput]
 
     def forward(self, x: Tensor, given: StackInput) -> StackOutput:
         """(B, L, width) -> (B, L, width). What is to be known when the text goes on, it puts into `given.cache`."""

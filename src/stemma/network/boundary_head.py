@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +13,7 @@ from stemma.network.activation import ACTIVATIONS
 from stemma.network.embed import Embedding
 from stemma.network.initialization import Linear, LookupEmbedding, draw_of
 from stemma.network.kinds import build_norm
+from stemma.network.module import TensorModule
 from stemma.network.vocabulary_loss import vocabulary_loss
 from stemma.schema.network import NetworkSettings
 
@@ -30,7 +30,7 @@ class BoundaryHead:
         return BoundaryScorer(self.places, settings, embedding)
 
 
-class BoundaryScorer(nn.Module):
+class BoundaryScorer(TensorModule):
     def __init__(self, places: int, settings: NetworkSettings, embedding: Embedding):
         super().__init__()
         inner, width = settings.width, embedding.tokens.embedding_dim
@@ -46,7 +46,8 @@ class BoundaryScorer(nn.Module):
 
     @property
     def table(self) -> Tensor:
-        return cast(Tensor, self.tokens.weight)
+        assert isinstance(self.tokens, LookupEmbedding)  # the schema refuses cutoffs beside it
+        return self.tokens.weight
 
     def prepare(self, left: Tensor, right: Tensor, place: Tensor) -> Tensor:
         """(N, width), (N, width), (N,) -> (N, width of the embedding)"""

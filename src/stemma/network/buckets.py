@@ -9,13 +9,14 @@ from __future__ import annotations
 import math
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from stemma.network.initialization import Draw, LookupEmbedding
+from stemma.network.module import TensorModule
 from stemma.network.positions import BucketedPosition
 
 
-class BucketedDistances(nn.Module):
+class BucketedDistances(TensorModule):
     def __init__(self, settings: BucketedPosition, heads: int, both_ways: bool, draw: Draw = Draw(0.02)):
         super().__init__()
         self.buckets, self.distance, self.both_ways = settings.buckets, settings.distance, both_ways

@@ -4,18 +4,19 @@
 from __future__ import annotations
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional
 
 from stemma.network.activation import ACTIVATIONS
 from stemma.network.initialization import Convolution, Draw, Linear, draw_of, output_draw
+from stemma.network.module import TensorModule
 from stemma.network.streams import Context
 from stemma.schema.network import NetworkSettings
 
 KERNELS = (3, 5)
 
 
-class SeparableConvolution(nn.Module):
+class SeparableConvolution(TensorModule):
     """Each channel by itself over the neighbours, then all channels at each place."""
 
     def __init__(self, width: int, output: int, kernel: int, depth: Draw, point: Draw):
@@ -38,7 +39,7 @@ class SeparableConvolution(nn.Module):
         return self.point(self.depth(x.transpose(1, 2)).transpose(1, 2))
 
 
-class ConvolutionTransition(nn.Module):
+class ConvolutionTransition(TensorModule):
     def __init__(self, settings: NetworkSettings):
         super().__init__()
         width, inner, usual = settings.width, settings.feedforward, draw_of(settings)

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional
 
+from stemma.network.module import TensorModule
 
-class Dropout(nn.Module):
+
+class Dropout(TensorModule):
     def __init__(self, rate: float):
         super().__init__()
         self.rate = rate

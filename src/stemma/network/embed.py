@@ -14,13 +14,14 @@ from stemma.network.adaptive import AdaptiveTokens
 from stemma.network.dropout import Dropout
 from stemma.network.initialization import Linear, draw_of
 from stemma.network.kinds import build_norm
+from stemma.network.module import TensorModule
 from stemma.network.positions import position_of
 from stemma.network.streams import Stream
 from stemma.schema.network import TEXT_INPUTS, TOKENS, NetworkSettings
 from stemma.schema.parts import InputSettings, NetworkPart
 
 
-class Embedding(nn.Module):
+class Embedding(TensorModule):
     """What a part of a network reads of each position, as one vector. `shared`: a decoder reads by the encoder's
     token embedding, with positions and a norm of its own; with `whole`, all is another embedding's but the map up to
     the stack's width, so that it is stored, counted and trained once (ELECTRA's generator, arXiv:2003.10555, section
@@ -44,9 +45,10 @@ class Embedding(nn.Module):
         for name in TEXT_INPUTS:
             setattr(self, name, self._built(name, vocabulary, width, shared, whole) if name in self.reading else None)
         # recurrent depth adds positions before each step
-        self.position = made("position", lambda: position_of(own).embedding(width), not part.body.adds_positions)
+        self.position: TensorModule | None = made(
+            "position", lambda: position_of(own).embedding(width), not part.body.adds_positions)
         self.scale = math.sqrt(width) if chosen.scale else 1.0
-        self.norm = made("norm", lambda: build_norm(own.norm, width), chosen.norm)
+        self.norm: TensorModule | None = made("norm", lambda: build_norm(own.norm, width), chosen.norm)
         self.dropout = Dropout(own.dropout if chosen.dropout is None else chosen.dropout)
         # a narrow embedding and a map up to the stack's width (ALBERT's factorised embedding, arXiv:1909.11942)
         self.project = None if width == settings.width else Linear(width, settings.width, True,
@@ -57,7 +59,7 @@ class Embedding(nn.Module):
         declared = [name for name in self.reading if name not in TEXT_INPUTS]
         self.inputs: nn.ModuleDict | None = made("inputs", lambda: nn.ModuleDict(
             {name: self._built(name, vocabulary, width, shared, whole) for name in declared}), declared)
-        self.fusion: nn.Module | None = made("fusion", lambda: registry.get("fusion", chosen.fusion or "sum").build(
+        self.fusion: TensorModule | None = made("fusion", lambda: registry.get("fusion", chosen.fusion or "sum").build(
             own, width, [name for name in declared if self.reading[name].fused]), declared)
         if not whole:
             self.reset_parameters()

@@ -19,6 +19,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from stemma.network.dropout import Dropout
 from stemma.network.embed import Embedding
 from stemma.network.initialization import Linear, draw_of
+from stemma.network.module import TensorModule
 from stemma.registry import register
 from stemma.schema.network import NetworkSettings
 
@@ -43,7 +44,7 @@ class FeatureHead:
         return FeatureReader(settings, self)
 
 
-class FeatureReader(nn.Module):
+class FeatureReader(TensorModule):
     def __init__(self, settings: NetworkSettings, spec: FeatureHead):
         super().__init__()
         width = settings.width

@@ -6,16 +6,17 @@ Gated, the first map gives two vectors, of which one goes through the activation
 
 from __future__ import annotations
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from stemma.network.activation import ACTIVATIONS
 from stemma.network.dropout import Dropout
 from stemma.network.initialization import Linear, draw_of, output_draw
+from stemma.network.module import TensorModule
 from stemma.network.streams import Context
 from stemma.schema.network import NetworkSettings
 
 
-class FeedForward(nn.Module):
+class FeedForward(TensorModule):
     matrices = 1  # that stand in the first map
 
     def __init__(self, settings: NetworkSettings):

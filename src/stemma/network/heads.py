@@ -6,8 +6,9 @@ network builds them. Only scored positions ever reach a head's large matrix.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol, cast
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
@@ -17,8 +18,9 @@ from stemma.network.activation import ACTIVATIONS
 from stemma.network.adaptive import AdaptiveScorer, AdaptiveTokens
 from stemma.network.dropout import Dropout
 from stemma.network.embed import Embedding
-from stemma.network.initialization import Linear, draw_of
+from stemma.network.initialization import Linear, LookupEmbedding, draw_of
 from stemma.network.kinds import build_norm
+from stemma.network.module import TensorModule
 from stemma.network.vocabulary_loss import Guess, vocabulary_guess, vocabulary_loss
 from stemma.registry import register
 from stemma.schema.network import NetworkSettings
@@ -80,15 +82,14 @@ class HeadSpec(Protocol):
 class Head(Protocol):
     """A head that scores: logits for a guess, or the loss of one."""
 
-    def __call__(self, hidden: Tensor) -> Tensor:
-        """(..., width) -> (..., answers) logits."""
+    __call__: Callable[..., Tensor]  # (..., width) -> (..., answers) logits
 
     def loss(self, hidden: Tensor, labels: Tensor, total: float, smoothing: float = 0.0) -> Tensor:
         """(N, width), (N,) -> the summed loss over `total`; `smoothing` is the share of belief that all answers get
         alike, right or wrong."""
 
 
-class TokenScorer(nn.Module):
+class TokenScorer(TensorModule):
     def __init__(self, spec: TokenHead, settings: NetworkSettings, embedding: Embedding):
         super().__init__()
         width = embedding.tokens.embedding_dim
@@ -103,7 +104,8 @@ class TokenScorer(nn.Module):
 
     @property
     def table(self) -> Tensor:
-        return cast(Tensor, self.tokens.weight)
+        assert isinstance(self.tokens, LookupEmbedding)  # of one parted by frequency, its parts are scored
+        return self.tokens.weight
 
     def prepare(self, hidden: Tensor) -> Tensor:
         if self.scale != 1.0:
@@ -125,7 +127,7 @@ class TokenScorer(nn.Module):
         return vocabulary_guess(self.prepare(hidden), self.table, self.bias, labels, total)
 
 
-class Judge(nn.Module):
+class Judge(TensorModule):
     def __init__(self, settings: NetworkSettings):
         super().__init__()
         usual = draw_of(settings, settings.width)
@@ -138,7 +140,7 @@ class Judge(nn.Module):
         return self.output(self.activation(self.dense(hidden)))[..., 0]
 
 
-class FirstPlacePooler(nn.Module):
+class FirstPlacePooler(TensorModule):
     def __init__(self, settings: NetworkSettings):
         super().__init__()
         self.dense = Linear(settings.width, settings.width, True, draw_of(settings, settings.width))
@@ -148,7 +150,7 @@ class FirstPlacePooler(nn.Module):
         return torch.tanh(self.dense(hidden[:, 0]))
 
 
-class Transform(nn.Module):
+class Transform(TensorModule):
     """A layer, its activation and a norm: what ModernBERT has before every answer (arXiv:2412.13663)."""
 
     def __init__(self, settings: NetworkSettings, activation: Activation):
@@ -161,8 +163,8 @@ class Transform(nn.Module):
         return self.norm(self.activation(self.dense(x)))
 
 
-class Classifier(nn.Module):
-    def __init__(self, settings: NetworkSettings, classes: int, dropout: float, transform: nn.Module | None = None):
+class Classifier(TensorModule):
+    def __init__(self, settings: NetworkSettings, classes: int, dropout: float, transform: Transform | None = None):
         super().__init__()
         self.transform = transform
         self.dropout = Dropout(dropout)

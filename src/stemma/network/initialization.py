@@ -4,6 +4,7 @@ small normals, biases at zero, norms as the identity; and smaller, or zero, wher
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -51,6 +52,8 @@ def output_draw(settings: NetworkSettings, inputs: int) -> Draw:
 class Linear(nn.Linear):
     """A linear map that starts by a `Draw`; `parts` of them stand row upon row where each has its own."""
 
+    __call__: Callable[..., Tensor]
+
     def __init__(self, inputs: int, outputs: int, bias: bool, draw: Draw, *parts: Draw, start: float = 0.0):
         self.draws, self.start = (draw, *parts), start  # before the base class, which resets
         super().__init__(inputs, outputs, bias)
@@ -66,6 +69,8 @@ class Linear(nn.Linear):
 class LookupEmbedding(nn.Embedding):
     """An embedding that starts by a `Draw`."""
 
+    __call__: Callable[..., Tensor]
+
     def __init__(self, rows: int, width: int, draw: Draw):
         self.draw = draw
         super().__init__(rows, width)
@@ -76,6 +81,8 @@ class LookupEmbedding(nn.Embedding):
 
 class Convolution(nn.Conv1d):
     """A depth-wise convolution without a bias that starts by a `Draw`."""
+
+    __call__: Callable[..., Tensor]
 
     def __init__(self, width: int, kernel: int, draw: Draw):
         self.draw = draw

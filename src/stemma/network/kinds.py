@@ -12,6 +12,7 @@ from stemma.schema.parts import BodySettings, FeedForwardKind, NetworkPart, Norm
 if TYPE_CHECKING:  # settings are read before torch is imported
     from torch import nn
 
+    from stemma.network.module import TensorModule
     from stemma.network.stack import Stack
     from stemma.schema.network import NetworkSettings
     from stemma.schema.network_tables import NormSettings
@@ -53,8 +54,8 @@ def convolution(network: NetworkSettings) -> nn.Module:
     return ConvolutionTransition(network)
 
 
-def build_feedforward(network: NetworkSettings) -> nn.Module:
-    made: nn.Module = registry.get("feedforward", network.transition).build(network)
+def build_feedforward(network: NetworkSettings) -> TensorModule:
+    made: TensorModule = registry.get("feedforward", network.transition).build(network)
     return made
 
 
@@ -81,9 +82,9 @@ def scale_norm(settings: NormSettings, width: int) -> nn.Module:
     return nn.RMSNorm(width, eps=settings.epsilon, elementwise_affine=settings.weight)
 
 
-def build_norm(settings: NormSettings, width: int) -> nn.Module:
+def build_norm(settings: NormSettings, width: int) -> TensorModule:
     """Which kind, and nothing else; where it stands is the block's business."""
-    made: nn.Module = registry.get("norm", settings.kind).build(settings, width)
+    made: TensorModule = registry.get("norm", settings.kind).build(settings, width)
     return made
 
 

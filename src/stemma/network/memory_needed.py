@@ -20,7 +20,7 @@ def fewest_parameters(settings: NetworkSettings, vocabulary: int) -> int:
         embedding = min(vocabulary, settings.embedding.cutoffs[0]) * settings.width
     positions = settings.position.parameters(settings.width)
     shared = settings.sharing in ("all", "feedforward") or settings.one_block is not None
-    matrices = registry.get("feedforward", settings.transition).settings.matrices
+    matrices: int = registry.get("feedforward", settings.transition).settings.matrices
     layer = matrices * settings.width * settings.feedforward
     layers = 1 if shared else settings.all_layers
     inputs = sum(one.parameters(settings.width, vocabulary) for one in settings.inputs.values())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any, cast
@@ -41,6 +41,7 @@ class Network(nn.Module):
     `generator`: the heads of a second, smaller network over the same embedding; None: there is none. It is built by
     the same class with `shared` given, the embedding that it reads by, and is a whole network by itself."""
 
+    __call__: Callable[..., Hidden]
     embedding: Embedding
     encoder: Body
     decoder: Body | None
@@ -63,8 +64,8 @@ class Network(nn.Module):
         # last, so that what is shared has its name in this network
         self.generator = None if generator is None else Network(settings.of_generator(), vocabulary, generator,
                                                                 shared=self.embedding)
-        self.register_state_dict_post_hook(_without_repeated)
-        self.register_load_state_dict_pre_hook(_with_repeated)
+        nn.Module.register_state_dict_post_hook(self, _without_repeated)
+        nn.Module.register_load_state_dict_pre_hook(self, _with_repeated)
 
     @property
     def vocabulary(self) -> int:
@@ -78,10 +79,12 @@ class Network(nn.Module):
                 one.start(name, self.embedding.module(name), tokenizer)
 
     def body_of(self, part: str) -> Body:
-        return cast(Body, getattr(self, part))
+        body: Body = getattr(self, part)
+        return body
 
     def embedding_of(self, part: str) -> Embedding:
-        return self.embedding if part == self.first else cast(Embedding, getattr(self, f"{part}_embedding"))
+        embedding: Embedding = self.embedding if part == self.first else getattr(self, f"{part}_embedding")
+        return embedding
 
     def body(self) -> list[nn.Module]:
         """All that heads read the output of."""
@@ -200,7 +203,7 @@ class Network(nn.Module):
         return cast(Head, self.heads[name])
 
     def pooled(self, hidden: Tensor) -> Tensor:
-        return self.heads[POOLER](hidden)
+        return self.head(POOLER)(hidden)
 
     def kept(self) -> dict[str, Tensor]:
         """The tensors that are this network's alone: a generator is saved and counted as a network of its own."""
@@ -226,13 +229,13 @@ def _by_part(part: str, found: StackOutput) -> dict[str, list[Tensor]]:
             and name in found.scores[0]}
 
 
-def _without_repeated(network: nn.Module, state: dict[str, Any], prefix: str, _: Any) -> None:
+def _without_repeated(network: nn.Module, state: dict[str, object], prefix: str, _: object) -> None:
     assert isinstance(network, Network)
     for name in network.repeated():
         state.pop(prefix + name, None)
 
 
-def _with_repeated(network: nn.Module, state: dict[str, Any], prefix: str, *_: Any) -> None:
+def _with_repeated(network: nn.Module, state: dict[str, object], prefix: str, *_: object) -> None:
     assert isinstance(network, Network)
     for name, own in network.repeated().items():
         if prefix + own in state:

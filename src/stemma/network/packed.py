@@ -29,7 +29,8 @@ class PackedProduct:
     def __call__(self, x: Tensor) -> Tensor:
         if x.shape[:-1].numel() < FEWEST:
             return functional.linear(x, self.weight, self.bias)
-        return torch.ops.mkldnn._linear_pointwise(x, self.packed, self.bias, "none", [], "")
+        found: Tensor = torch.ops.mkldnn._linear_pointwise(x, self.packed, self.bias, "none", [], "")
+        return found
 
 
 class PackedLinear(nn.Linear):

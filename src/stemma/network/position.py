@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from stemma.network.initialization import Draw, LookupEmbedding
+from stemma.network.module import TensorModule
 
 
-class Learned(nn.Module):
+class Learned(TensorModule):
     """One vector a place; `offset` places at the start of the table are not used (RoBERTa keeps two)."""
 
     def __init__(self, maximum: int, width: int, offset: int, draw: Draw):
@@ -24,7 +25,7 @@ class Learned(nn.Module):
         return self.table(positions + self.offset)
 
 
-class Sinusoidal(nn.Module):
+class Sinusoidal(TensorModule):
     """Sines and cosines whose wavelengths grow from 2 pi to 10,000 x 2 pi; nothing is learned, nothing is stored."""
 
     def __init__(self, width: int):

@@ -15,6 +15,7 @@ from stemma.schema.parts import PositionSettings
 if TYPE_CHECKING:  # settings are read before torch is imported
     from torch import Tensor, nn
 
+    from stemma.network.module import TensorModule
     from stemma.network.rotary import Rotation
 
 
@@ -24,11 +25,11 @@ class Position:
     def __init__(self, network: NetworkSettings):
         self.network = network
 
-    def embedding(self, width: int) -> nn.Module | None:
+    def embedding(self, width: int) -> TensorModule | None:
         """(ids, positions or None) -> (L, width) or (B, L, width), added to the token embedding."""
         return None
 
-    def score_bias(self, both_ways: bool) -> nn.Module | None:
+    def score_bias(self, both_ways: bool) -> TensorModule | None:
         """One module a stack: (queries, keys, dtype) -> (1, heads, Q, K), added to the scores of all its layers.
         `both_ways`: keys on either side of a query are seen."""
         return None
@@ -71,7 +72,7 @@ class LearnedPosition(PositionSettings):
 
 @register("position", "learned", LearnedPosition)
 class Learned(Position):
-    def embedding(self, width: int) -> nn.Module:
+    def embedding(self, width: int) -> TensorModule:
         from stemma.network.initialization import draw_of
         from stemma.network.position import Learned
 
@@ -96,7 +97,7 @@ class SinusoidalPosition(PositionSettings):
 
 @register("position", "sinusoidal", SinusoidalPosition)
 class Sinusoidal(Position):
-    def embedding(self, width: int) -> nn.Module:
+    def embedding(self, width: int) -> TensorModule:
         from stemma.network.position import Sinusoidal
 
         return Sinusoidal(width)
@@ -140,7 +141,7 @@ class BucketedPosition(PositionSettings):
 
 @register("position", "bucketed", BucketedPosition)
 class Bucketed(Position):
-    def score_bias(self, both_ways: bool) -> nn.Module:
+    def score_bias(self, both_ways: bool) -> TensorModule:
         from stemma.network.buckets import BucketedDistances
         from stemma.network.initialization import draw_of
 

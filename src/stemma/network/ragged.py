@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from stemma.network.module import TensorFunction
 from stemma.network.rotary import Rotation
 from stemma.visibility import Mask
 
@@ -22,7 +23,7 @@ GROUPS, LEAST = 4, 4  # groups of rows of like length, and the rows that one has
 SMALL = 1 << 17  # scores (rows x length x length) so few that one group is quicker than several
 
 
-class _Squeeze(torch.autograd.Function):
+class _Squeeze(TensorFunction):
     """Some rows of a matrix, each once. Its own backward pass: torch's would add where there is nothing to add to."""
 
     @staticmethod
@@ -35,7 +36,7 @@ class _Squeeze(torch.autograd.Function):
         return _placed(grads[0], ctx.rows, ctx.count), None
 
 
-class _Spread(torch.autograd.Function):
+class _Spread(TensorFunction):
     """The way back: zeros everywhere else."""
 
     @staticmethod
@@ -122,7 +123,7 @@ class Ragged:
 
     def parts(self, x: Tensor) -> Iterator[tuple[Group, Tensor]]:
         """(group, (R, length, width)) of (N, width)."""
-        for group, part in zip(self.groups, x.split([len(group.places) for group in self.groups]), strict=True):
+        for group, part in zip(self.groups, torch.split(x, [len(group.places) for group in self.groups]), strict=True):
             yield group, group.spread(part)
 
 

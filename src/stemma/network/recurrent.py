@@ -10,12 +10,10 @@ listing of its appendix C); and as in that listing, a new state is mixed in as n
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import cast
 
 import torch
 from torch import Tensor, nn
 
-from stemma.network.block import Block
 from stemma.network.body import StackInput, StackOutput
 from stemma.network.initialization import Linear, draw_of
 from stemma.network.kinds import HaltingSettings, RecurrentDepth
@@ -45,7 +43,7 @@ class RecurrentStack(Stack):
         block, output = self.blocks[0], StackOutput(x, layers=[x] if given.keep_layers else None)
         if given.across is not None:  # keys and values of the other part's output are the same at every step
             across = given.across.for_one_pass()
-            across.kept(0, cast(Block, block).cross.keys_and_values)  # a Block, or what wraps one
+            across.kept(0, block.cross.keys_and_values)
             given = replace(given, across=across)
         course = None if self.halting is None else self.halting.begin(x)
         for step in range(self.steps):
@@ -55,7 +53,7 @@ class RecurrentStack(Stack):
             context = self.context(step, x, given)
             output.remembered += self.remembered(step, x, given)
             if given.observe:
-                x, scores = block.observe(x, context)  # type: ignore[operator]  # a Block
+                x, scores = block.observe(x, context)
                 output.scores.append(scores)
             else:
                 x = block(x, context)

@@ -13,10 +13,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from stemma.network.module import TensorFunction
 from stemma.network.positions import RotaryPosition
 
 
-class _Turn(torch.autograd.Function):
+class _Turn(TensorFunction):
     """By its own backward pass, which turns the gradient back: torch's would keep every product on the way."""
 
     @staticmethod

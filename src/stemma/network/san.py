@@ -17,6 +17,7 @@ from torch.nn import functional
 from stemma.network.dropout import Dropout
 from stemma.network.embed import Embedding
 from stemma.network.initialization import Draw, Linear, draw_of
+from stemma.network.module import TensorModule
 from stemma.registry import register
 from stemma.schema.network import NetworkSettings
 
@@ -35,7 +36,7 @@ class SanHead:
         return SanReader(settings.width, self, draw_of(settings, settings.width), draw_of(settings, 4 * settings.width))
 
 
-class SanReader(nn.Module):
+class SanReader(TensorModule):
     def __init__(self, width: int, spec: SanHead, draw: Draw = Draw(0.02), output: Draw = Draw(0.02)):
         super().__init__()
         self.steps, self.forgets = spec.steps, spec.forgets

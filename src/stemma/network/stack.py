@@ -17,6 +17,7 @@ from stemma.network.block import Block
 from stemma.network.body import Body, StackInput, StackOutput
 from stemma.network.dropout import Dropout
 from stemma.network.kinds import build_norm
+from stemma.network.module import ModuleSequence
 from stemma.network.positions import position_of
 from stemma.network.ragged import Ragged, worth_it
 from stemma.network.streams import Context
@@ -33,7 +34,7 @@ class Stack(Body):
         super().__init__()
         crossed = part.attends_to is not None
         first = Block(settings, crossed)
-        self.blocks = nn.ModuleList([first, *(Block(settings, crossed, first) for _ in range(part.layers - 1))])
+        self.blocks = ModuleSequence[Block]([first, *(Block(settings, crossed, first) for _ in range(part.layers - 1))])
         self.near = position_of(settings).score_bias(both_ways=not crossed)
         self.final_norm = build_norm(settings.norm, settings.width) if settings.norm.place == "pre" else None
         self.output_dropout = Dropout(settings.output_dropout)
@@ -127,7 +128,7 @@ class Walk:
         if last and self.ragged is None and self.x.shape[1] > given.length:
             self.x, context = _only_behind(self.x, context, given)
         if given.observe:
-            self.x, scores = block.observe(self.x, context)  # type: ignore[operator]  # a Block
+            self.x, scores = block.observe(self.x, context)
             self.output.scores.append(scores)
         else:
             self.x = block(self.x, context)
@@ -183,7 +184,7 @@ class Walk:
         places = self.x.shape[:2].numel() if self.ragged is None else len(self.ragged.places)
         return plain and given.wanted is not None and 2 * len(given.wanted) < places
 
-    def _narrowed(self, block: nn.Module, context: Context) -> None:
+    def _narrowed(self, block: Block, context: Context) -> None:
         """The last block for the wanted positions only: they ask, all positions answer."""
         wanted, ragged = self.given.wanted, self.ragged
         assert wanted is not None

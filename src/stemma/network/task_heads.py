@@ -17,6 +17,7 @@ from stemma.network.dropout import Dropout
 from stemma.network.embed import Embedding
 from stemma.network.heads import Transform
 from stemma.network.initialization import Linear, draw_of
+from stemma.network.module import TensorModule
 from stemma.registry import register
 from stemma.schema.network import NetworkSettings
 from stemma.schema.network_tables import Activation
@@ -54,7 +55,7 @@ class SpanHead:
         return SpanReader(settings, self.dropout, transform)
 
 
-class SentenceReader(nn.Module):
+class SentenceReader(TensorModule):
     def __init__(self, settings: NetworkSettings, spec: SentenceHead):
         super().__init__()
         width, usual = settings.width, draw_of(settings, settings.width)
@@ -85,8 +86,8 @@ def one_vector(hidden: Tensor, lengths: Tensor, place: Place) -> Tensor:
     return (hidden * used).sum(1) / lengths[:, None].to(hidden.dtype)
 
 
-class SpanReader(nn.Module):
-    def __init__(self, settings: NetworkSettings, dropout: float, transform: nn.Module | None = None):
+class SpanReader(TensorModule):
+    def __init__(self, settings: NetworkSettings, dropout: float, transform: Transform | None = None):
         super().__init__()
         self.transform = transform
         self.dropout = Dropout(dropout)

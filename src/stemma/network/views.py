@@ -46,4 +46,5 @@ def view(network: AnyModule, replace: Replace = lambda module: None) -> AnyModul
             return type(value)((name, with_copies(one)) for name, one in value.items())
         return value
 
-    return copied(network)  # type: ignore[return-value]  # a copy has the type of what it is copied from
+    found: AnyModule = with_copies(network)  # a copy has the type of what it is copied from
+    return found

@@ -9,7 +9,7 @@ each row from the very probabilities that are scored: the logits are never there
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -25,6 +25,10 @@ class Guess(NamedTuple):
 
 
 class _VocabularyLoss(torch.autograd.Function):
+    if TYPE_CHECKING:
+        @classmethod
+        def apply(cls, *given: object) -> tuple[Tensor, Tensor, Tensor]: ...
+
     @staticmethod
     def forward(ctx: Any, hidden: Tensor, table: Tensor, bias: Tensor | None, labels: Tensor,
                 total: float, smoothing: float, needs_gradient: bool, sample: bool) -> Guess:

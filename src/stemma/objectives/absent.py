@@ -47,7 +47,7 @@ def _companions(tasks: Mapping[str, ObjectiveSettings], gone: str, lacking: Mapp
 
 
 def _inherit(left: Mapping[str, ObjectiveSettings], gone: ObjectiveSettings, edges: tuple[str, str],
-             changes: dict[str, Any]) -> list[str]:
+             changes: dict[str, object]) -> list[str]:
     """Let tasks alike take over a stage: those whose one edge ("stops") meets the other edge ("starts") of the one that
     is gone. Notes it in `changes`, and returns who they are."""
     near, far = edges

@@ -35,7 +35,6 @@ class Needs:
     """What an objective asks of the tokenizer, the corpus and the network; checked before anything is trained."""
 
     roles: frozenset[str] = frozenset()
-    parts: frozenset[str] = frozenset({"encoder"})
     fields: frozenset[str] = frozenset()  # side arrays of the corpus
     heads: dict[str, HeadSpec] = field(default_factory=dict)
 
@@ -90,7 +89,8 @@ class Objective(ABC):
     @property
     def visibility(self) -> Sees:
         """Objectives of one packing and one visibility share a forward pass."""
-        return self.settings.visibility
+        sees: Sees = self.settings.visibility
+        return sees
 
     def backward_rows(self, rows: int) -> np.ndarray:
         """(rows,) which rows of a batch are to be read from their text's end."""

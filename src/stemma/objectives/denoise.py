@@ -137,7 +137,8 @@ def _poisson(mean: float) -> np.ndarray:
     """Probabilities of 0, 1, 2..., as far as they count."""
     most = int(mean + 12 * mean**0.5 + 12)
     steps = np.concatenate([[-mean], np.log(mean) - np.log(np.arange(1, most))])
-    return np.exp(np.cumsum(steps))
+    chances: np.ndarray = np.exp(np.cumsum(steps))
+    return chances
 
 
 def _singles(free: np.ndarray, count: np.ndarray, mask: float, delete: float,

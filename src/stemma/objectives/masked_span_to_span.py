@@ -65,4 +65,5 @@ def choose_span(text: np.ndarray, share: float, rng: Randomness) -> np.ndarray:
     wanted = np.minimum(np.maximum(np.rint(count * share), 1), count).astype(np.int64)
     first = (rng.random((len(text), 1))[:, 0] * (count - wanted + 1)).astype(np.int64)
     number = np.cumsum(text, axis=1) - 1  # of each token among its row's text
-    return text & (number >= first[:, None]) & (number < (first + wanted)[:, None])
+    chosen: np.ndarray = text & (number >= first[:, None]) & (number < (first + wanted)[:, None])
+    return chosen

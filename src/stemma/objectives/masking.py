@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from stemma.corpus.draft import Draft
 from stemma.corpus.randomness import Randomness
@@ -52,8 +53,9 @@ def joined(units: np.ndarray, shares: Sequence[float], rng: Randomness) -> np.nd
 def geometric(chance: float, longest: int) -> list[float]:
     """The shares of 1, 2, 3... words in a span that ends after each word with this chance, of spans that are not longer
     (SpanBERT, arXiv:1907.10529, section 3.1: 0.2 and 10 make 3.8 words in the mean)."""
-    shares = chance * (1 - chance) ** np.arange(longest)
-    return (shares / shares.sum()).tolist()
+    chances = chance * (1 - chance) ** np.arange(longest)
+    shares: list[float] = (chances / chances.sum()).tolist()
+    return shares
 
 
 def apart(units: np.ndarray, among: np.ndarray) -> np.ndarray:
@@ -62,7 +64,8 @@ def apart(units: np.ndarray, among: np.ndarray) -> np.ndarray:
     return np.where(among, np.where(units >= 0, units, own), -1)
 
 
-def choose_units(units: np.ndarray, rate: float, rng: Randomness, within: np.ndarray | None = None) -> np.ndarray:
+def choose_units(units: NDArray[np.int64], rate: float, rng: Randomness,
+                 within: np.ndarray | None = None) -> NDArray[np.bool_]:
     """`units` (rows, length): equal numbers (unique over the batch) are one unit; -1 is never chosen. Where they lie
     `within` larger ones, these are taken in random order and their units as the text runs: so the last span of a row
     may lack its end, a word of it never does, and the share is exact even where a span is longer than that."""
@@ -120,15 +123,15 @@ def replaced(draft: Draft, chosen: np.ndarray, mask: float, random: float, rng: 
     return np.where(other, ordinary[(which * len(ordinary)).astype(np.int64)], ids).astype(np.int32)
 
 
-def rounded(exact: np.ndarray, rng: Randomness) -> np.ndarray:
+def rounded(exact: NDArray[np.float64], rng: Randomness) -> NDArray[np.int64]:
     """(rows,) whole numbers: up or down at random, so that the mean is exact."""
-    floor = np.floor(exact)
-    return (floor + (rng.random((len(exact), 1))[:, 0] < exact - floor)).astype(np.int64)
+    floor = np.floor(exact).astype(np.int64)
+    return floor + (rng.random((len(exact), 1))[:, 0] < exact - floor)
 
 
 def _share(counts: np.ndarray, rate: float, rng: Randomness) -> np.ndarray:
     """counts x rate, exact in the mean; at least one where there is text."""
-    return np.minimum(np.maximum(rounded(counts * rate, rng), 1), counts)
+    return rounded(counts * rate, rng).clip(1, counts)
 
 
 def second_text(draft: Draft) -> np.ndarray:
@@ -136,4 +139,5 @@ def second_text(draft: Draft) -> np.ndarray:
     stop (arXiv:1905.03197, section 2.4)."""
     place, begins = np.arange(draft.text.shape[1]), draft.second()[:, None]
     stops = begins + draft.pieces.part_lengths(1)[:, None]
-    return (place >= begins) & (place <= stops) & (place < draft.lengths[:, None])
+    chosen: np.ndarray = (place >= begins) & (place <= stops) & (place < draft.lengths[:, None])
+    return chosen

@@ -129,8 +129,9 @@ def _left_to_right(draft: Draft) -> np.ndarray:
     """(rows, length) the order in which B is written from A: first all that stands before B, at once, then place by
     place."""
     place = np.arange(draft.text.shape[1])
-    order = np.maximum(place - draft.second()[:, None] + 1, 0)
-    return np.where(place < draft.lengths[:, None], order, draft.text.shape[1] + 2)  # padding comes last
+    after = np.maximum(place - draft.second()[:, None] + 1, 0)
+    order: np.ndarray = np.where(place < draft.lengths[:, None], after, draft.text.shape[1] + 2)  # padding comes last
+    return order
 
 
 def _order(draft: Draft, chosen: np.ndarray, keys: np.ndarray) -> np.ndarray:

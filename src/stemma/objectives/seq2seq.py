@@ -53,8 +53,7 @@ class DecoderTask(Objective):
     def needs(self) -> Needs:
         from stemma.network.heads import TokenHead
 
-        return Needs(roles=self.settings.roles, parts=frozenset({ENCODER, DECODER}),
-                     heads={HEAD: TokenHead(transform=False, bias=False)})
+        return Needs(roles=self.settings.roles, heads={HEAD: TokenHead(transform=False, bias=False)})
 
     def loss(self, network: Network, hidden: Hidden, batch: Batch) -> dict[str, Tensor]:
         """Smoothed while learning; held-out text is judged without, so that its loss means what it always means."""

@@ -84,7 +84,7 @@ class WordStructure(Objective):
 
 def _untouched(draft: Draft) -> np.ndarray:
     """(rows, length) bool: text that no task before this one hid, replaced, or asks to be guessed."""
-    free = draft.text & (draft.ids == draft.original)
+    free: np.ndarray = draft.text & (draft.ids == draft.original)
     for scored in draft.scores.values():
         if scored.tokens:
             free.reshape(-1)[scored.index] = False

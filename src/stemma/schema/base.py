@@ -50,7 +50,7 @@ class Settings(BaseModel):
         """Whether there is such a key in this table."""
         return key in type(self).model_fields
 
-    def flop_counts(self) -> Mapping[Any, Callable[..., int]]:
+    def flop_counts(self) -> Mapping[object, Callable[..., int]]:
         """For operators of this part that torch's FLOP counter does not know: a function of their arguments' shapes."""
         return {}
 
@@ -99,11 +99,11 @@ class Slot:
     def __init__(self, name: str, optional: bool = False):
         self.name, self.optional = name, optional
 
-    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+    def __get_pydantic_core_schema__(self, source: object, handler: GetCoreSchemaHandler) -> CoreSchema:
         dump = core_schema.plain_serializer_function_ser_schema(_dumped, info_arg=True)
         return core_schema.no_info_plain_validator_function(self.check, serialization=dump)
 
-    def check(self, value: Any) -> Any:
+    def check(self, value: object) -> Any:
         base = registry.base_of(self.name)
         assert base is not None
         if isinstance(value, base) or value is None and self.optional:
@@ -122,7 +122,7 @@ class Slot:
 class KindName(Slot):
     """Marks a field that holds just the name of a kind, as `corpus.packing` does."""
 
-    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+    def __get_pydantic_core_schema__(self, source: object, handler: GetCoreSchemaHandler) -> CoreSchema:
         return core_schema.no_info_after_validator_function(self.check, handler(source))
 
     def check(self, value: Any) -> Any:
@@ -135,7 +135,7 @@ def _dumped(value: Settings | None, info: SerializationInfo) -> dict[str, Any] |
     return None if value is None else value.model_dump(mode=info.mode, exclude_none=bool(info.exclude_none))
 
 
-def slot_of(annotation: Any, metadata: Sequence[Any] = ()) -> Slot | None:
+def slot_of(annotation: object, metadata: Sequence[object] = ()) -> Slot | None:
     """The slot whose kinds may stand in a field of this type, by themselves or in a table or a list."""
     mark = next((mark for mark in metadata if isinstance(mark, Slot)), None)
     if mark is not None:
@@ -161,7 +161,7 @@ def parts_of(settings: Settings) -> Iterator[registry.Registered]:
 
 
 def limit(holds: Callable[[Any], bool], message: str) -> AfterValidator:
-    def check(value: Any) -> Any:
+    def check(value: object) -> Any:
         if not holds(value):
             raise ValueError(message)
         return value
@@ -171,7 +171,7 @@ def limit(holds: Callable[[Any], bool], message: str) -> AfterValidator:
 
 def number_or(word: str, least: int) -> PlainValidator:
     """A whole number, or one word; checked in one piece, so that what fits neither is one problem and not two."""
-    def check(value: Any) -> Any:
+    def check(value: object) -> Any:
         if value == word or type(value) is int and value >= least:
             return value
         raise ValueError(f"must be a whole number, {least} or more, or {word}")

@@ -93,8 +93,7 @@ class PackingSettings(Settings):
 
 def packing_of(kind: str) -> type[PackingSettings]:
     """What a packing says of itself."""
-    found = registry.get("packing", kind).settings
-    assert found is not None
+    found: type[PackingSettings] = registry.get("packing", kind).settings
     return found
 
 

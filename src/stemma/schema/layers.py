@@ -24,14 +24,14 @@ class Problem(NamedTuple):
         return self.key if self.value is ABSENT or isinstance(self.value, dict) else f"{self.key} = {spell(self.value)}"
 
 
-def spell(value: Any) -> str:
+def spell(value: object) -> str:
     """A value as it would be typed behind `key=`."""
     if isinstance(value, bool):
         return "true" if value else "false"
     return f"[{', '.join(map(spell, value))}]" if isinstance(value, list) else str(value)
 
 
-def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+def flatten(values: Mapping[str, object], prefix: str = "") -> dict[str, Any]:
     """Nested tables as dotted keys."""
     flat: dict[str, Any] = {}
     for key, value in values.items():
@@ -42,7 +42,7 @@ def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-def nest(pairs: Mapping[str, Any]) -> dict[str, Any]:
+def nest(pairs: Mapping[str, object]) -> dict[str, Any]:
     """Dotted keys as nested tables."""
     nested: dict[str, Any] = {}
     for key, value in pairs.items():
@@ -60,14 +60,14 @@ def nest(pairs: Mapping[str, Any]) -> dict[str, Any]:
     return nested
 
 
-def at(values: Mapping[str, Any], key: str) -> Any:
+def at(values: Mapping[str, object], key: str) -> Any:
     node: Any = values
     for part in key.split("."):
         node = node.get(part) if isinstance(node, Mapping) else None
     return node
 
 
-def parse_changes(changes: Sequence[str] | Mapping[str, Any]) -> tuple[dict[str, Any], list[Problem]]:
+def parse_changes(changes: Sequence[str] | Mapping[str, object]) -> tuple[dict[str, Any], list[Problem]]:
     """`key=value` pairs as one layer: the unnamed child recipe of a command line."""
     if isinstance(changes, Mapping):
         return nest(changes), []
@@ -115,7 +115,7 @@ def merged(values: Mapping[str, Any], origins: Mapping[str, str], layer: Mapping
     return result, result_origins, problems + more
 
 
-def _remove(values: dict[str, Any], origins: dict[str, str], paths: Sequence[str]) -> list[Problem]:
+def _remove(values: dict[str, object], origins: dict[str, str], paths: Sequence[str]) -> list[Problem]:
     problems = []
     for path in map(str, paths):
         table, _, last = path.rpartition(".")
@@ -146,7 +146,7 @@ def _lay(values: dict[str, Any], layer: Mapping[str, Any], origins: dict[str, st
             origins[prefix + key] = origin
 
 
-def _drop_unread(values: dict[str, Any], layer: Mapping[str, Any], origins: dict[str, str]) -> None:
+def _drop_unread(values: dict[str, object], layer: Mapping[str, object], origins: dict[str, str]) -> None:
     """A new body drops what the network held for the old one; what the layer itself states stays, to be refused."""
     network, stated = values.get("network"), layer.get("network")
     if isinstance(network, dict) and isinstance(stated, Mapping):
@@ -160,8 +160,8 @@ def _forget(origins: dict[str, str], path: str) -> None:
         del origins[key]
 
 
-def _with_objective_kinds(layer: Mapping[str, Any],
-                          present: Mapping[str, Any]) -> tuple[Mapping[str, Any], list[Problem]]:
+def _with_objective_kinds(layer: Mapping[str, object],
+                          present: Mapping[str, object]) -> tuple[Mapping[str, Any], list[Problem]]:
     """A new objective is of the kind of its name, unless it says another; a name that is neither is a slip."""
     stated = layer.get("objective")
     if not isinstance(stated, Mapping):
@@ -181,7 +181,7 @@ def _with_objective_kinds(layer: Mapping[str, Any],
     return {**layer, "objective": kept}, problems
 
 
-def _rearranges(task: Any) -> bool:
+def _rearranges(task: object) -> bool:
     found = registry.find("objective", str(task.get("kind"))) if isinstance(task, Mapping) else None
     return found is not None and found.settings is not None and found.settings.rearranges
 

@@ -35,7 +35,7 @@ TOKENS, SEGMENTS, TASKS = "tokens", "segments", "tasks"  # inputs of any text, b
 TEXT_INPUTS = (TOKENS, SEGMENTS, TASKS)
 
 
-def _there(value: Any) -> Any:
+def _there(value: object) -> Any:
     if value is MISSING:
         raise PydanticKnownError("missing")
     return value
@@ -81,7 +81,7 @@ class NetworkSettings(Settings):
 
     @model_validator(mode="before")
     @classmethod
-    def _marked(cls, values: Any) -> Any:
+    def _marked(cls, values: object) -> Any:
         """With a mark at every key that a body needs and nobody states."""
         if not isinstance(values, Mapping):
             return values
@@ -272,7 +272,7 @@ class NetworkSettings(Settings):
                        Blame("decoder", f"is not supported beside network.{key}"))
 
 
-def needed_keys(values: Mapping[str, Any]) -> set[str]:
+def needed_keys(values: Mapping[str, object]) -> set[str]:
     """The keys of a [network], not checked yet, that its bodies need; of a kind that nobody knows, those of most."""
     decoder = values.get("decoder")
     stated = [values.get("depth", {"kind": "stacked"}), decoder.get("depth") if isinstance(decoder, Mapping) else None]
@@ -285,6 +285,6 @@ def needed_keys(values: Mapping[str, Any]) -> set[str]:
     return needed
 
 
-def unread_keys(values: Mapping[str, Any]) -> set[str]:
+def unread_keys(values: Mapping[str, object]) -> set[str]:
     """The keys of a [network], not checked yet, that mean nothing to its bodies."""
     return set(BODY_KEYS) - needed_keys(values)

@@ -20,7 +20,7 @@ _TYPES = {"int": "a whole number", "float": "a number", "bool": "true or false",
           "dict": "a table", "model": "a table", "model_attributes": "a table"}
 
 
-def known_keys(values: Mapping[str, Any], model: type[Settings] = RecipeSettings, prefix: str = "") -> Iterator[str]:
+def known_keys(values: Mapping[str, object], model: type[Settings] = RecipeSettings, prefix: str = "") -> Iterator[str]:
     """Every dotted key these values could have, given the kinds they chose."""
     for name, field in model.model_fields.items():
         inner = values.get(name)
@@ -42,8 +42,8 @@ def known_keys(values: Mapping[str, Any], model: type[Settings] = RecipeSettings
             yield prefix + name
 
 
-def validate(values: dict[str, Any], changed: Collection[str] = (),
-             fallback: Mapping[str, Any] | None = None) -> tuple[RecipeSettings | None, list[Problem]]:
+def validate(values: dict[str, object], changed: Collection[str] = (),
+             fallback: Mapping[str, object] | None = None) -> tuple[RecipeSettings | None, list[Problem]]:
     """The settings, or all that is wrong with them.
 
     Conflicts between keys are looked for even where some values are wrong by themselves: those are replaced by what
@@ -68,7 +68,7 @@ def validate(values: dict[str, Any], changed: Collection[str] = (),
     return (None if problems else settings), sorted(problems, key=lambda problem: order.get(problem.key, len(order)))
 
 
-def explain(error: ValidationError, values: Mapping[str, Any],
+def explain(error: ValidationError, values: Mapping[str, object],
             model: type[Settings] = RecipeSettings) -> Iterator[Problem]:
     """pydantic's findings in our words."""
     known = list(known_keys(values, model))
@@ -99,7 +99,7 @@ def explain(error: ValidationError, values: Mapping[str, Any],
             yield Problem(key, value, found["msg"])
 
 
-def _one_of(value: Any, allowed: list[str]) -> str:
+def _one_of(value: object, allowed: list[str]) -> str:
     listed = f"must be {allowed[0]}" if len(allowed) == 1 else f"must be one of {', '.join(allowed)}"
     return listed + (f".{did_you_mean(value, allowed)}" if isinstance(value, str) and nearest(value, allowed) else "")
 
@@ -141,7 +141,7 @@ def _path(location: tuple[int | str, ...], values: Mapping[str, Any]) -> list[st
     return path
 
 
-def _mend(values: Mapping[str, Any], error: ValidationError, fallback: Mapping[str, Any]) -> dict[str, Any]:
+def _mend(values: Mapping[str, object], error: ValidationError, fallback: Mapping[str, object]) -> dict[str, Any]:
     mended = copy.deepcopy(dict(values))
     for found in error.errors():
         *tables, last = _path(found["loc"], values)

@@ -166,7 +166,7 @@ def _serves(masked: ObjectiveSettings, judging: ObjectiveSettings) -> bool:
     return alike and covers and masked.visibility == "full"
 
 
-def _plugins(value: Any) -> Any:
+def _plugins(value: object) -> Any:
     inside = value.values() if isinstance(value, dict) else value if isinstance(value, list) else [None]
     if all(isinstance(each, str) for each in inside):
         return value

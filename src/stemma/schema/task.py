@@ -5,7 +5,7 @@ settings and all; what other modules must know of it is stated here as plain dat
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple, cast
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple
 
 from stemma.schema import base
 from stemma.schema.base import BelowOne, Blame, Conflict, Natural, Positive, Settings, Slot
@@ -61,7 +61,8 @@ class ObjectiveSettings(Settings):
     @property
     def visibility(self) -> Sees:
         """What a position may attend to while this is learned."""
-        return cast(Sees, getattr(self, "sees", "full"))
+        sees: Sees = getattr(self, "sees", "full")
+        return sees
 
     @property
     def needs_packing(self) -> tuple[str, ...]:

@@ -6,6 +6,7 @@ model's weights as JSON, in which only what was stated occurs.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from stemma import registry
@@ -28,7 +29,7 @@ class TaskValues(Settings):
         return self.model_dump(exclude_unset=True)
 
 
-def values_of(kind: str, stated: Any) -> TaskValues:
+def values_of(kind: str, stated: Mapping[str, Any]) -> TaskValues:
     """The checked values of a task of this kind."""
     values: TaskValues = registry.get("task", kind).settings.model_validate(dict(stated))
     return values

@@ -99,7 +99,7 @@ def measured_by(card: Card, examples: Sequence[Example], metrics: Sequence[str])
     return replace(card, metrics=chosen, values=values)
 
 
-def worst(card: Card, examples: Sequence[Example], said: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def worst(card: Card, examples: Sequence[Example], said: Sequence[Mapping[str, object]]) -> list[dict[str, Any]]:
     """The errors that the model was surest of; of numbers, those that are farthest off."""
     kind = head_task(card.kind)
     gold = [kind.gold(example) for example in examples]

@@ -32,7 +32,7 @@ SECTION = "finetuning"
 
 @takes_device
 @takes_callbacks
-def resume(out: str | Path, *, device: str | None = None, callbacks: Sequence[Any] = (),
+def resume(out: str | Path, *, device: str | None = None, callbacks: Sequence[object] = (),
            show: bool = False) -> dict[str, Any]:
     """Go on with any run that was interrupted: a pre-training, a fine-tune up to its scores, or a whole pipeline; on
     the device where it was, unless another one is asked for."""

@@ -154,13 +154,13 @@ def stored_example(card: Card, example: Example) -> dict[str, Any]:
     return head_task(card.kind).store(example)
 
 
-def predicted_lines(card: Card, examples: Sequence[Example], predictions: Sequence[Any]) -> list[dict[str, Any]]:
+def predicted_lines(card: Card, examples: Sequence[Example], predictions: Sequence[object]) -> list[dict[str, Any]]:
     """Examples as they are stored, each with what was predicted."""
     return [stored_example(card, example) | {"prediction": said}
             for example, said in zip(examples, predictions, strict=True)]
 
 
-def write_lines(file: Path, lines: Sequence[dict[str, Any]]) -> None:
+def write_lines(file: Path, lines: Sequence[dict[str, object]]) -> None:
     store(file, "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines))
 
 

@@ -55,7 +55,7 @@ Sets = dict[str, list[Example]]
 def multitask(plan: str | Path, start: str | Path, out: str | Path, *, epochs: float | None = None,
               steps: int | None = None, minutes: float | None = None, seed: int = 0, changes: Sequence[str] = (),
               reading: Reading = Reading(), overwrite: bool = False, device: str | None = None,
-              callbacks: Sequence[Any] = (), show: bool = False) -> dict[str, Any]:
+              callbacks: Sequence[object] = (), show: bool = False) -> dict[str, Any]:
     """Teach a model all tasks of a plan; returns what `--json` prints. The length holds for each stage: for all tasks
     together, and for each by itself. Where all of them are text to text, it learns to write (`seq2seq.py`)."""
     told = read_task_plan(plan)

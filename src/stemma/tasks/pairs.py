@@ -27,7 +27,7 @@ class PairLearner(ClassLearner):
         return places, {**rows, PARTS: Target(torch.arange(len(items)), parts, 1.0)}
 
     def logits(self, network: Network, hidden: Hidden, batch: Batch) -> Tensor:
-        return network.heads[self.name](hidden[self.stack], batch.labels[PARTS].labels)
+        return network.head(self.name)(hidden[self.stack], batch.labels[PARTS].labels)
 
 
 def where(row: Row) -> tuple[int, ...]:

@@ -25,7 +25,7 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise UserError(f"{path} is not valid TOML: {error}.") from error
 
 
-def checked(kind: type[Table], values: dict[str, Any], where: str, problems: Problems) -> Table | None:
+def checked(kind: type[Table], values: dict[str, object], where: str, problems: Problems) -> Table | None:
     """The values as settings; None, and what is wrong with them among the problems, if they are not."""
     try:
         return kind.model_validate(values)

@@ -24,7 +24,7 @@ def answer(model: Model, card: Card, chunks: Iterable[Sequence[Asked]]) -> Itera
             yield {**asked.told, **said, **kind.rendered(asked, said)}
 
 
-def predict(model: Model, rows: str | Mapping[str, Any] | Sequence[str | Mapping[str, Any]] | Path,
+def predict(model: Model, rows: str | Mapping[str, object] | Sequence[str | Mapping[str, object]] | Path,
             task: str | None = None) -> list[dict[str, Any]]:
     """What a fine-tuned model says of each row, in order: what `stemma predict` prints.
 

@@ -89,7 +89,7 @@ class Task:
 def finetune(task: Task, start: str | Path, out: str | Path, *, epochs: float | None = None, steps: int | None = None,
              minutes: float | None = None, seed: int = 0, changes: Sequence[str] = (), reading: Reading = Reading(),
              trials: Trials | None = None, overwrite: bool = False, device: str | None = None,
-             callbacks: Sequence[Any] = (), show: bool = False) -> dict[str, Any]:
+             callbacks: Sequence[object] = (), show: bool = False) -> dict[str, Any]:
     """Teach a model a task from examples, several times over where there are `trials`; returns what `--json` prints.
     `callbacks` hear of every step (`stemma.Callback`)."""
     length = Length(epochs, steps, minutes)
@@ -135,7 +135,7 @@ def keep(place: Path, model: Model, tasks: Mapping[str, tuple[Card, Mapping[str,
                 write_lines(place / file_of(part, card), [stored_example(card, example) for example in chosen])
 
 
-def adapted(model: Model, typed: Sequence[str] = (), brought: Mapping[str, Any] | None = None) -> Recipe:
+def adapted(model: Model, typed: Sequence[str] = (), brought: Mapping[str, object] | None = None) -> Recipe:
     """The model's recipe, to be trained on examples as its [finetuning] says, then with what the task brought, and last
     with what was typed."""
     chosen, rest = with_choices(model.recipe, typed)
@@ -240,7 +240,8 @@ def draw_card(task: Task, examples: Mapping[str, Sequence[Example]], model: Mode
         if task.features is not None else answer_heads(model, task.kind, len(labels) or 1, name, stack)
     heads = with_pooling(heads, name, wanted.settings.finetuning.pooling)
     more = tuple(extended(pair, texts, segments_of(network)) for texts in range(3, kind.texts + 1))
-    return Card(name, task.kind, tuple(labels), heads, single, pair, longest, metrics, values, more)
+    return Card(name, task.kind, tuple(labels), heads, single, pair, longest, metrics,
+                values_of(task.kind, values), more)
 
 
 def segments_of(network: NetworkSettings) -> int | None:

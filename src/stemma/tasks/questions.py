@@ -111,7 +111,7 @@ class SpanLearner(Learner):
     def _scores(self, network: Network, hidden: Hidden, batch: Batch) -> Tensor:
         """(rows, L, 2); filling scores nothing."""
         assert batch.lengths is not None
-        scores = network.heads[self.name](hidden[self.stack]).float()
+        scores = network.head(self.name)(hidden[self.stack]).float()
         used = torch.arange(scores.shape[1], device=scores.device) < batch.lengths[:, None]
         return scores.masked_fill(~used[..., None], -1e9)
 

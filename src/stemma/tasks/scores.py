@@ -19,7 +19,7 @@ def translation_scores(texts: Sequence[str], references: Sequence[Sequence[str]]
                        tokenize: str = "13a") -> dict[str, dict[str, Any]]:
     """{"bleu": ..., "chrf": ...} of texts against one or several references of each, `references[k][i]`."""
     try:
-        from sacrebleu.metrics import BLEU, CHRF
+        from sacrebleu import BLEU, CHRF
     except ImportError as error:
         raise UserError('BLEU needs sacrebleu: pip install "stemma-lm[metrics]".') from error
     if tokenize not in BLEU.TOKENIZERS:

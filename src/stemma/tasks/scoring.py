@@ -12,7 +12,7 @@ from stemma.tasks.metrics import score
 
 
 def right_and_said(card: Card, examples: Sequence[Example],
-                   predictions: Sequence[dict[str, Any]]) -> tuple[list[Any], list[Any], dict[str, Any]]:
+                   predictions: Sequence[dict[str, object]]) -> tuple[list[Any], list[Any], dict[str, Any]]:
     """(what is right, what was said, what else the metrics of this kind must know) of the examples that have an
     answer."""
     kind = head_task(card.kind)
@@ -28,7 +28,7 @@ def rehearse(card: Card, examples: Sequence[Example]) -> None:
     measure(card, known, [{kind.answer: kind.perfect(kind.gold(example))} for example in known])
 
 
-def measure(card: Card, examples: Sequence[Example], predictions: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def measure(card: Card, examples: Sequence[Example], predictions: Sequence[dict[str, object]]) -> dict[str, Any]:
     """The metrics by name, and how many examples they rest on; of examples without answers, only their number."""
     gold, found, extras = right_and_said(card, examples, predictions)
     scores = score(card.kind, card.metrics, gold, found, **extras) if gold else {}

@@ -53,7 +53,7 @@ class SentenceLearner(Learner):
 
     def logits(self, network: Network, hidden: Hidden, batch: Batch) -> Tensor:
         """(rows, answers)"""
-        head, text, spec = network.heads[self.name], hidden[self.stack], self._specs[self.name]
+        head, text, spec = network.head(self.name), hidden[self.stack], self._specs[self.name]
         if isinstance(spec, FeatureHead):
             return head(hidden.all_layers(self.stack), batch.lengths)
         if isinstance(spec, ClassHead):
@@ -243,4 +243,5 @@ class RankLearner(SentenceLearner):
 
 def softmax(scores: np.ndarray) -> np.ndarray:
     shifted = np.exp(scores - scores.max(-1, keepdims=True))
-    return shifted / shifted.sum(-1, keepdims=True)
+    chances: np.ndarray = shifted / shifted.sum(-1, keepdims=True)
+    return chances

@@ -68,7 +68,7 @@ HELD_OUT = ("dev", "test")
 def finetune(start: str | Path, data: Data, out: str | Path, *, epochs: float | None = None, steps: int | None = None,
              minutes: float | None = None, beams: int = 4, seed: int = 0, changes: Sequence[str] = (),
              reading: Reading = Reading(), overwrite: bool = False, device: str | None = None,
-             callbacks: Sequence[Any] = (), show: bool = False) -> dict[str, Any]:
+             callbacks: Sequence[object] = (), show: bool = False) -> dict[str, Any]:
     """Train a model on pairs and score what it writes for the held-out ones; returns what `--json` prints."""
     run, length = Path(out), Length(epochs, steps, minutes)
     length = Length(data.epochs) if length == Length() else length

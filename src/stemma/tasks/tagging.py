@@ -77,7 +77,7 @@ class TagLearner(Learner):
 
     def logits(self, network: Network, hidden: Hidden, batch: Batch, places: Tensor) -> Tensor:
         """(N, tags) of these flat places."""
-        head = network.heads[self.name]
+        head = network.head(self.name)
         if isinstance(self._specs[self.name], FeatureHead):
             return head(hidden.all_layers(self.stack), batch.lengths).flatten(0, 1)[places]
         return head(hidden[self.stack].flatten(0, 1)[places]).float()

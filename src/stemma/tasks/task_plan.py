@@ -201,7 +201,7 @@ def checked_table(sort: type[Any], table: Mapping[str, Any], where: str, problem
     return checked(sort, listed, where, problems)
 
 
-def _entry(name: str, table: Any, beside: Path, problems: Problems) -> Entry | None:
+def _entry(name: str, table: object, beside: Path, problems: Problems) -> Entry | None:
     where = f"tasks.{name}"
     if not re.fullmatch(r"[A-Za-z0-9_-]+", name):
         problems.append((where, "a task's name is made of letters, digits, - and _"))
@@ -271,7 +271,7 @@ def _out_of_place(top: Top, writing: bool) -> Problems:
                                              "every example is read once an epoch; leave it out") for key in stated]
 
 
-def _training_problems(training: dict[str, Any]) -> Problems:
+def _training_problems(training: dict[str, object]) -> Problems:
     """Every recipe has the same keys here, so that any of them can tell."""
     try:
         recipe("bert").with_changes({"training": training}, "plan")

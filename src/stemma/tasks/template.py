@@ -61,7 +61,7 @@ class Template(Settings, ABC):
         yield from places(self.text)
 
     @abstractmethod
-    def example(self, row: Mapping[str, Any], line: int) -> Example:
+    def example(self, row: Mapping[str, object], line: int) -> Example:
         """One row, or a ValueError that says what is wrong with it."""
 
 
@@ -91,7 +91,7 @@ class Classify(Scored):
         if len(set(self.labels.values())) < len(self.labels) or "" in self.labels.values():
             yield (Blame("labels", "must each be said in words of its own"),)
 
-    def example(self, row: Mapping[str, Any], line: int) -> Example:
+    def example(self, row: Mapping[str, object], line: int) -> Example:
         label = spelt(row[self.label])
         if label not in self.labels:
             raise ValueError(f'labels has nothing to say for "{label}" (it has {", ".join(self.labels)})')
@@ -109,7 +109,7 @@ class Choice(Scored):
         for choice in self.choices:
             yield from places(choice)
 
-    def example(self, row: Mapping[str, Any], line: int) -> Example:
+    def example(self, row: Mapping[str, object], line: int) -> Example:
         answers = tuple(text for choice in self.choices for text in fill_all(choice, row))
         label = spelt(row[self.label]).strip()
         if len(answers) < 2:
@@ -137,7 +137,7 @@ class Question(Template):
         yield from super().needed()
         yield from places(self.answer)
 
-    def example(self, row: Mapping[str, Any], line: int) -> Example:
+    def example(self, row: Mapping[str, object], line: int) -> Example:
         answers = tuple(fill_all(self.answer, row))
         if not answers:
             raise ValueError("has no answer")
@@ -149,7 +149,7 @@ def places(text: str) -> list[str]:
     return [found[1] for found in PLACE.finditer(text) if found[1]]
 
 
-def fill(text: str, row: Mapping[str, Any]) -> str:
+def fill(text: str, row: Mapping[str, object]) -> str:
     return PLACE.sub(lambda found: spelt(row[found[1]]) if found[1] else found[0][0], text)
 
 

@@ -241,7 +241,7 @@ def together(run: Path, card: Card, members: Sequence[Path]) -> dict[str, Any]:
     return found
 
 
-def _scores(card: Card, metrics: dict[str, Any]) -> str:
+def _scores(card: Card, metrics: dict[str, object]) -> str:
     return " · ".join(f"{name} {metrics[name]:.4g}" for name in card.metrics)
 
 

@@ -6,6 +6,7 @@ where they meet by chance, and does not prefer rare pairs as the plain one does.
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 MOST_KEYS = 4_000_000  # distinct keys that a table holds; beyond it the rarest are forgotten
 NOTHING = np.zeros(0, np.uint64)
@@ -14,8 +15,9 @@ NOTHING = np.zeros(0, np.uint64)
 def npmi(together: np.ndarray, left: np.ndarray, right: np.ndarray, total: int) -> np.ndarray:
     """How much two things belong together, by the counts of both, of each, and of all words."""
     together, left, right = (np.maximum(counts, 1e-9) for counts in (together, left, right))
-    certain = np.maximum(-np.log(together / total), 1e-9)  # of a text that is one phrase
-    return np.clip(np.log(together) + np.log(total) - np.log(left) - np.log(right), -certain, certain) / certain
+    certain: NDArray[np.float64] = np.maximum(-np.log(together / total), 1e-9)  # of a text that is one phrase
+    found: NDArray[np.float64] = np.log(together) + np.log(total) - np.log(left) - np.log(right)
+    return found.clip(-certain, certain) / certain
 
 
 class Table:

@@ -107,14 +107,14 @@ def _plain(node: Any) -> Any:
     return [_plain(item) for item in node.value]
 
 
-def _alternating(record: Any) -> Any:
+def _alternating(record: object) -> Any:
     """Bare turns with the speakers that the layout leaves unsaid."""
     if isinstance(record, list) and all(isinstance(turn, str) for turn in record):
         return [[str(number % 2), text] for number, text in enumerate(record)]
     return record
 
 
-def _dialogue(record: Any, where: str, errors: str) -> Dialogue:
+def _dialogue(record: object, where: str, errors: str) -> Dialogue:
     if isinstance(record, NoDialogueError):
         raise record
     if isinstance(record, dict):
@@ -136,7 +136,7 @@ def _dialogue(record: Any, where: str, errors: str) -> Dialogue:
     return dialogue
 
 
-def _turn(turn: Any, name: str) -> tuple[str, str]:
+def _turn(turn: object, name: str) -> tuple[str, str]:
     """Who speaks, and what he says."""
     if isinstance(turn, dict):
         role, text = (next((turn[key] for key in keys if turn.get(key) is not None), None) for keys in (ROLE, SAID))

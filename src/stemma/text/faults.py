@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 from stemma.errors import UserError
+from stemma.json_files import parse
 from stemma.text.tables import SHOWN
 
 
@@ -30,3 +33,17 @@ class Faults:
             raise UserError(f"{where} {fault}; {advice}.")
         if self.lines:
             raise UserError(f"{self.lines:,} {what}; {advice}", self.listed)
+
+
+def json_objects(lines: Iterator[tuple[int, str]], name: str, faults: Faults) -> Iterator[tuple[int, dict[str, Any]]]:
+    """The numbered lines of a file that are JSON objects; what the others are is noted."""
+    for number, line in lines:
+        try:
+            row = parse(line)
+        except ValueError as error:
+            faults.add(f"{name}, line {number}", f"is not JSON ({getattr(error, 'msg', error)})")
+            continue
+        if isinstance(row, dict):
+            yield number, row
+        else:
+            faults.add(f"{name}, line {number}", "is no JSON object")

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator
 from hashlib import blake2b
 
 import numpy as np
+from numpy.typing import NDArray
 
 from stemma.text.sentences import WIDE
 
@@ -41,12 +42,12 @@ def words(text: str) -> list[str]:
     return WORD.findall(text.lower())
 
 
-def word_hashes(found: list[str]) -> np.ndarray:
+def word_hashes(found: list[str]) -> NDArray[np.uint64]:
     """(W,) uint64: a number for each word, the same on every machine."""
     return np.fromiter(map(_hashes.__getitem__, found), np.uint64, len(found))
 
 
-def gram_hashes(hashes: np.ndarray, n: int) -> np.ndarray:
+def gram_hashes(hashes: NDArray[np.uint64], n: int) -> NDArray[np.uint64]:
     """(W,) word hashes -> (W - n + 1,) uint64: a number for each run of n words; none if there are fewer."""
     count = max(0, len(hashes) - n + 1)
     total = hashes[:count].copy()
@@ -56,7 +57,7 @@ def gram_hashes(hashes: np.ndarray, n: int) -> np.ndarray:
     return mixed(total)
 
 
-def mixed(numbers: np.ndarray) -> np.ndarray:
+def mixed(numbers: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """Spread every bit over all 64 (the last steps of splitmix64): sums and products alone leave the low bits weak."""
     numbers = (numbers ^ (numbers >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     numbers = (numbers ^ (numbers >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)

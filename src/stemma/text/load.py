@@ -83,7 +83,7 @@ def _first_line(error: Exception) -> str:
     return (str(error).splitlines() or [type(error).__name__])[0][:160]
 
 
-def _read(file: Path, config: Mapping[str, Any]) -> tokenizers.Tokenizer:
+def _read(file: Path, config: Mapping[str, object]) -> tokenizers.Tokenizer:
     if file.suffix == ".model":
         from stemma.text.sentencepiece import read_sentencepiece
 

@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from stemma.errors import UserError, counted, did_you_mean
-from stemma.json_files import parse
-from stemma.text.faults import Faults
+from stemma.text.faults import Faults, json_objects
 from stemma.text.readers import list_files
 from stemma.text.streams import COMPRESSED, STDIN, check_encoding, name_of, read_text
 from stemma.text.tables import FORMATS, header_of
@@ -207,7 +206,7 @@ class _Reader:
                         f"has {counted(len(row), 'column')} instead of {width} ({hint})")
                 found.add(f"{name}, line {number}", what)
 
-    def _unreadable(self, cell: Any) -> str | None:
+    def _unreadable(self, cell: object) -> str | None:
         """What is wrong with a cell. (JSON can spell what no tokenizer can read.)"""
         if not isinstance(cell, str):
             return f"holds a {type(cell).__name__}, not text"
@@ -229,7 +228,7 @@ class _Reader:
             yield number, waiting
 
 
-def _texts(source: Any, target: Any) -> list[Any]:
+def _texts(source: object, target: object) -> list[Any]:
     """Source, target and further targets: in JSON either may be a list, of the sentences of a source or of targets of
     which one is as good as another (SciTLDR). The first is learned."""
     if isinstance(source, list) and all(isinstance(sentence, str) for sentence in source):
@@ -279,17 +278,10 @@ def comma_rows(name: str, lines: Numbered) -> Iterator[tuple[int, list[str]]]:
 
 
 def _objects(lines: Numbered, columns: tuple[str, str], name: str, found: _Found) -> Iterator[tuple[int, list[Any]]]:
-    for number, line in lines:
-        where = f"{name}, line {number}"
-        try:
-            row = parse(line)
-        except ValueError as error:
-            found.add(where, f"is not JSON ({getattr(error, 'msg', error)})")
-            continue
-        if not isinstance(row, dict):
-            found.add(where, "is no JSON object")
-        elif missing := [column for column in columns if column not in row]:
+    for number, row in json_objects(lines, name, found):
+        if missing := [column for column in columns if column not in row]:
             known = ", ".join(row) or "nothing"
-            found.add(where, f"has no {' and no '.join(missing)}, only {known} (choose with --columns)")
+            found.add(f"{name}, line {number}",
+                      f"has no {' and no '.join(missing)}, only {known} (choose with --columns)")
         else:
             yield number, ["" if row[column] is None else row[column] for column in columns]

@@ -14,9 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from stemma.errors import UserError, counted
-from stemma.json_files import parse
 from stemma.notes import quietly
-from stemma.text.faults import Faults
+from stemma.text.faults import Faults, json_objects
 from stemma.text.parallel import Numbered, comma_rows
 from stemma.text.readers import clean_text, list_files, read_lines
 from stemma.text.streams import COMPRESSED, STDIN, check_encoding, name_of
@@ -120,14 +119,5 @@ def _cells(lines: Numbered, kind: str, name: str, faults: Faults) -> Iterator[Ro
 
 
 def _objects(lines: Numbered, name: str, faults: Faults) -> Iterator[Row]:
-    for number, line in lines:
-        where = f"{name}, line {number}"
-        try:
-            row = parse(line)
-        except ValueError as error:
-            faults.add(where, f"is not JSON ({getattr(error, 'msg', error)})")
-            continue
-        if not isinstance(row, dict):
-            faults.add(where, "is no JSON object")
-        else:
-            yield number, ["" if row.get(column) is None else row[column] for column in COLUMNS]
+    for number, row in json_objects(lines, name, faults):
+        yield number, ["" if row.get(column) is None else row[column] for column in COLUMNS]

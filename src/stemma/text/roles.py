@@ -62,7 +62,7 @@ def find_roles(vocabulary: Mapping[str, int], config: Mapping[str, Any]) -> tupl
     return roles, sentinels
 
 
-def mark_special(backend: tokenizers.Tokenizer, config: Mapping[str, Any]) -> None:
+def mark_special(backend: tokenizers.Tokenizer, config: Mapping[str, object]) -> None:
     """Tell the backend which pieces of its vocabulary are special, so that text is never split inside one."""
     vocabulary = backend.get_vocab()
     roles, sentinels = find_roles(vocabulary, config)

@@ -16,7 +16,7 @@ import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, cast
+from typing import IO
 
 from stemma.errors import UserError, did_you_mean
 from stemma.text.guess_encoding import likely_encoding
@@ -94,13 +94,13 @@ def _explain_damage(path: Path, kind: str | None) -> Iterator[None]:
         raise UserError(f"cannot read {name_of(path)}: {error.strerror or error}{more}.") from error
 
 
-def _open(path: Path, kind: str | None) -> IO[bytes]:
+def _open(path: Path, kind: str | None) -> gzip.GzipFile | lzma.LZMAFile | IO[bytes]:
     if kind == "gzip":
-        return cast(IO[bytes], gzip.open(path, "rb"))
-    return cast(IO[bytes], lzma.open(path, "rb")) if kind == "xz" else path.open("rb")
+        return gzip.open(path, "rb")
+    return lzma.open(path, "rb") if kind == "xz" else path.open("rb")
 
 
-def _blocks(file: IO[bytes]) -> Iterator[bytes]:
+def _blocks(file: gzip.GzipFile | lzma.LZMAFile | IO[bytes]) -> Iterator[bytes]:
     while block := file.read(BLOCK):
         yield block
 

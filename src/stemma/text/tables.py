@@ -174,7 +174,7 @@ def _short(cell: str) -> str:
     return cell if len(cell) <= SHORT else f"{cell[:SHORT]}..."
 
 
-def spelt(value: Any) -> str:
+def spelt(value: object) -> str:
     """A cell as text: JSON's own spelling of what is no string."""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 

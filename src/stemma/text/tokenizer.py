@@ -43,7 +43,7 @@ class Tokenizer:
     ordinary_ids: np.ndarray  # all the others
     fingerprint: str  # equal for equal vocabularies
 
-    def __init__(self, backend: tokenizers.Tokenizer, config: Mapping[str, Any] | None = None):
+    def __init__(self, backend: tokenizers.Tokenizer, config: Mapping[str, object] | None = None):
         vocabulary = backend.get_vocab()
         description = json.loads(backend.to_str())
         self.backend = backend

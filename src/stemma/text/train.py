@@ -57,7 +57,8 @@ def train_tokenizer(
     normalizer, splitter = _pipeline(kind, lowercase, cjk_spacing)
 
     def learn(model: models.Model, trainer: trainers.Trainer) -> models.Model:
-        return _feed(model, trainer, source, normalizer, splitter).model
+        learnt: models.Model = _feed(model, trainer, source, normalizer, splitter).model
+        return learnt
 
     model: models.Model
     if kind == "byte_bpe":

@@ -71,6 +71,6 @@ def _jieba() -> ModuleType | None:
         return None
     with warnings.catch_warnings():  # jieba's own regular expressions warn on import
         warnings.simplefilter("ignore")
-        import jieba
-    jieba.setLogLevel(logging.CRITICAL)
-    return jieba
+        library: ModuleType = importlib.import_module("jieba")
+    library.setLogLevel(logging.CRITICAL)
+    return library

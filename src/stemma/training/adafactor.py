@@ -54,7 +54,7 @@ class Adafactor(OwnOptimizer):
         parameter -= update.mul_(rate)
 
     def _state_of(self, parameter: Tensor) -> dict[str, Tensor]:
-        state = self.state[parameter]
+        state: dict[str, Tensor] = self.state[parameter]
         if not state:
             state["step"] = torch.tensor(0.0)  # kept on the CPU: it is read as a number at every step
             if parameter.ndim >= 2:
@@ -66,4 +66,5 @@ class Adafactor(OwnOptimizer):
 
 
 def _root_mean_square(tensor: Tensor) -> Tensor:
-    return tensor.norm() / tensor.numel() ** 0.5
+    found: Tensor = tensor.norm() / tensor.numel() ** 0.5
+    return found

@@ -12,15 +12,15 @@ call holds for every run inside it (the stages of a pipeline), so it travels bes
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
+from typing import TYPE_CHECKING, Any
 
 from stemma import registry
+from stemma.device import takes
 from stemma.errors import UserError
 from stemma.schema.training import TrainingSettings
 
@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 
 EVENTS = ("on_step", "on_validation", "on_checkpoint")
 _given: ContextVar[tuple[Any, ...]] = ContextVar("callbacks", default=())
-Parameters = ParamSpec("Parameters")
-Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
@@ -64,7 +62,7 @@ class Callback:
 
 
 @contextmanager
-def callbacks_given(callbacks: Sequence[Any] | None) -> Iterator[None]:
+def callbacks_given(callbacks: Sequence[object] | None) -> Iterator[None]:
     """While this lasts, every run calls these, and those given before."""
     for callback in callbacks or ():
         if isinstance(callback, type) or not any(callable(getattr(callback, event, None)) for event in EVENTS):
@@ -77,14 +75,7 @@ def callbacks_given(callbacks: Sequence[Any] | None) -> Iterator[None]:
         _given.reset(token)
 
 
-def takes_callbacks(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
-    """For a function with a keyword `callbacks`: all runs inside it call them."""
-    @wraps(function)
-    def inner(*arguments: Parameters.args, **named: Parameters.kwargs) -> Result:
-        with callbacks_given(cast("Sequence[Any] | None", named.get("callbacks"))):
-            return function(*arguments, **named)
-
-    return inner
+takes_callbacks = takes("callbacks", callbacks_given)
 
 
 def callbacks_of(settings: TrainingSettings) -> list[Any]:
@@ -96,10 +87,10 @@ def callbacks_of(settings: TrainingSettings) -> list[Any]:
 class Callbacks:
     """Several, called in order."""
 
-    def __init__(self, callbacks: Sequence[Any]):
+    def __init__(self, callbacks: Sequence[object]):
         self.called = {event: [getattr(one, event) for one in callbacks if hasattr(one, event)] for event in EVENTS}
 
-    def tell(self, event: str, loop: Loop, what: Any) -> bool:
+    def tell(self, event: str, loop: Loop, what: object) -> bool:
         """Whether one of them ends the training; all of them are called."""
         ends = [call(loop, what) is True for call in self.called[event]]
         return any(ends)

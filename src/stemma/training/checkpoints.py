@@ -49,7 +49,7 @@ class Kept(Protocol):
 
     def state(self) -> MethodState: ...
 
-    def refusal(self, values: dict[str, Any]) -> str | None: ...
+    def refusal(self, values: dict[str, object]) -> str | None: ...
 
     def restore(self, state: MethodState) -> None: ...
 
@@ -103,12 +103,8 @@ def load_latest(run: Path, network: nn.Module, method: Kept) -> Standing | None:
                                                   f"`stemma resume {run}` starts again from step 0.")
 
 
-def load_checkpoint(folder: Path, network: nn.Module, method: Kept) -> Standing:
-    """Restore weights, optimizer and counters bit for bit; nothing is touched unless everything is sound."""
-    return _load(folder, network, method, f"delete {folder}, and `stemma resume` goes on from the one before it.")
-
-
 def _load(folder: Path, network: nn.Module, method: Kept, advice: str) -> Standing:
+    """Restore weights, optimizer and counters bit for bit; nothing is touched unless everything is sound."""
     verify_checksums(folder, "the checkpoint", advice, (WEIGHTS, OPTIMIZER, STATE))
     document = read_object(folder / STATE, advice)
     weights = dict(_named_tensors(network))

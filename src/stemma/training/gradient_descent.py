@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import torch
 
@@ -63,7 +62,7 @@ class GradientDescent(Method):
     def state(self) -> MethodState:
         return self._kept.state()
 
-    def refusal(self, values: dict[str, Any]) -> str | None:
+    def refusal(self, values: dict[str, object]) -> str | None:
         return self._kept.refusal(values)
 
     def restore(self, state: MethodState) -> None:

@@ -26,7 +26,7 @@ LINEAGE, PAST = "lineage.json", "past"
 BUSY = "another process works on this cell."
 
 
-def digest(*facts: Any) -> str:
+def digest(*facts: object) -> str:
     """The number of what follows from these facts: any JSON."""
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 
@@ -54,7 +54,7 @@ class Node:
         """What came of it; None: nothing yet."""
         return read_if_there(self.folder / FOUND, self.again)
 
-    def finish(self, found: Mapping[str, Any]) -> None:
+    def finish(self, found: Mapping[str, object]) -> None:
         store_object(self.folder / FOUND, dict(found), indent=None)
 
     def failure(self) -> str | None:
@@ -103,7 +103,7 @@ class Ledger:
         with damage(file, self.advice):
             return dict(read_object(file, self.advice)["places"])
 
-    def settle(self, places: Mapping[str, str], lineage: list[dict[str, Any]]) -> dict[str, str]:
+    def settle(self, places: Mapping[str, str], lineage: list[dict[str, object]]) -> dict[str, str]:
         """Make room for these numbers; says of each place whether it is kept, changed or new."""
         run, before = self.run, self.numbers()
         told = {}

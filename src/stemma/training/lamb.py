@@ -30,17 +30,10 @@ class Lamb(OwnOptimizer):
             self._step_group(group)
 
     def _step_group(self, group: dict[str, Any]) -> None:
-        parameters = [p for p in group["params"] if p.grad is not None]
+        parameters, gradients, means, squares, steps = self.moments(group)
         if not parameters:
             return
-        states = [self.moments_of(p) for p in parameters]
-        gradients: list[Tensor] = [p.grad for p in parameters]
-        means = [s["mean"] for s in states]
-        squares = [s["square"] for s in states]
         beta1, beta2 = group["betas"]
-        torch._foreach_add_([s["step"] for s in states], 1.0)
-        steps = [s["step"].item() for s in states]  # a tensor that had no gradient for a while counts its own steps
-
         torch._foreach_lerp_(means, gradients, 1 - beta1)
         torch._foreach_mul_(squares, beta2)
         torch._foreach_addcmul_(squares, gradients, gradients, 1 - beta2)

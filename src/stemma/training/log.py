@@ -119,7 +119,7 @@ def _parse(line: bytes) -> dict[str, Any] | None:
         return None
 
 
-def _without_nan(value: Any) -> Any:
+def _without_nan(value: object) -> Any:
     """JSON has no NaN and no infinity: a loss that is not a number is written as null."""
     if isinstance(value, dict):
         return {key: _without_nan(inner) for key, inner in value.items()}

@@ -74,7 +74,7 @@ class Method(ABC):
     def state(self) -> MethodState:
         return MethodState({}, {"kind": type(self).__name__})
 
-    def refusal(self, values: dict[str, Any]) -> str | None:
+    def refusal(self, values: dict[str, object]) -> str | None:
         """Why a checkpoint with these values is not one of this method; None: it is."""
         return None if values["kind"] == type(self).__name__ else \
             f"another training method ({values['kind']}, not {type(self).__name__})"

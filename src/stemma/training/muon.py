@@ -31,7 +31,7 @@ class Muon(OwnOptimizer):
     "match_rms_adamw" gives it the usual root mean square of AdamW's, 0.2 (arXiv:2502.16982, section 2.2).
     """
 
-    def __init__(self, groups: Iterable[dict[str, Any]], lr: float, momentum: float = 0.95, nesterov: bool = True,
+    def __init__(self, groups: Iterable[dict[str, object]], lr: float, momentum: float = 0.95, nesterov: bool = True,
                  iterations: int = 5, scale: str = "original", betas: tuple[float, float] = (0.9, 0.95),
                  eps: float = 1e-8, weight_decay: float = 0.0, dtype: torch.dtype = torch.float32):
         defaults = {"lr": lr, "momentum": momentum, "nesterov": nesterov, "iterations": iterations, "scale": scale,
@@ -119,7 +119,7 @@ def _batches(updates: Sequence[Update]) -> list[list[Update]]:
 def _apply(batch: Sequence[Update], dtype: torch.dtype) -> None:
     lying = torch.cat([u.direction.mT if u.tall else u.direction for u in batch])
     found = orthogonalize(lying.to(dtype), batch[0].iterations).to(lying.dtype)
-    for update, change in zip(batch, found.split([len(u.weight) for u in batch]), strict=True):
+    for update, change in zip(batch, torch.split(found, [len(u.weight) for u in batch]), strict=True):
         update.weight.add_(change.mT if update.tall else change, alpha=-update.rate)
 
 
@@ -130,7 +130,7 @@ def orthogonalize(matrices: Tensor, iterations: int = 5) -> Tensor:
     """
     a, b, c = COEFFICIENTS
     rows, columns = matrices.shape[1:]
-    x = matrices / torch.linalg.matrix_norm(matrices, keepdim=True).clamp_(min=SMALLEST)
+    x: Tensor = matrices / torch.linalg.matrix_norm(matrices, keepdim=True).clamp_(min=SMALLEST)
     if columns >= 2 * rows and x.dtype == torch.float32:
         for done in range(0, iterations, STRETCH):
             x = _by_gram_matrices(x, min(STRETCH, iterations - done))

@@ -56,7 +56,7 @@ def _names(network: nn.Module) -> dict[Tensor, str]:
     return {parameter: name for name, parameter in network.named_parameters()}
 
 
-def _is_numeric(value: Any) -> bool:
+def _is_numeric(value: object) -> bool:
     """Rates, betas and the like. Flags are not kept: they say how this machine computes, not what."""
     if isinstance(value, tuple):
         return all(_is_numeric(v) for v in value)

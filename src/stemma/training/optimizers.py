@@ -220,13 +220,13 @@ def _at(learning_rate: float, share: float) -> dict[str, float]:
     return {} if share == 1.0 else {"share": share, "lr": learning_rate * share}
 
 
-def _hidden_group(parameters: Sequence[Tensor], hidden: Mapping[Tensor, int], values: Mapping[str, Any]) -> Groups:
+def _hidden_group(parameters: Sequence[Tensor], hidden: Mapping[Tensor, int], values: Mapping[str, object]) -> Groups:
     """The matrices of the layers, if there are any."""
     chosen = [p for p in parameters if p in hidden]
     return [{"params": chosen, "parts": [hidden[p] for p in chosen], **values}] if chosen else []
 
 
-def _groups(parameters: Sequence[Tensor], values: Mapping[str, Any], settings: OptimizerSettings) -> Groups:
+def _groups(parameters: Sequence[Tensor], values: Mapping[str, object], settings: OptimizerSettings) -> Groups:
     """Matrices, and vectors; of either, if there are any."""
     matrices = {"params": [p for p in parameters if p.ndim >= 2], **values}
     vectors = {"params": [p for p in parameters if p.ndim < 2], "weight_decay": 0.0, **settings.vector_options,

@@ -4,15 +4,33 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable
+from typing import Any, NamedTuple, overload
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
 
+class Moments(NamedTuple):
+    """Of several parameters: the mean of the gradients and of their squares, before this step's gradients are in them,
+    and the number of this step."""
+
+    parameters: list[Tensor]
+    gradients: list[Tensor]
+    means: list[Tensor]
+    squares: list[Tensor]
+    steps: list[float]
+
+
 class OwnOptimizer(Optimizer):
+    @overload
+    def step(self, closure: None = None) -> None: ...
+
+    @overload
+    def step(self, closure: Callable[[], float]) -> float: ...
+
     @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -24,9 +42,18 @@ class OwnOptimizer(Optimizer):
     def update(self) -> None:
         """One step of every group."""
 
-    def moments_of(self, parameter: Tensor) -> dict[str, Tensor]:
-        """The number of steps, the mean of the gradients and of their squares."""
-        state = self.state[parameter]
+    def moments(self, group: dict[str, Any]) -> Moments:
+        """Of the parameters of a group that have a gradient, one step further."""
+        parameters = [p for p in group["params"] if p.grad is not None]
+        states = [self._state_of(p) for p in parameters]
+        if states:
+            torch._foreach_add_([s["step"] for s in states], 1.0)
+        # a tensor that had no gradient for a while counts its own steps
+        return Moments(parameters, [p.grad for p in parameters], [s["mean"] for s in states],
+                       [s["square"] for s in states], [s["step"].item() for s in states])
+
+    def _state_of(self, parameter: Tensor) -> dict[str, Tensor]:
+        state: dict[str, Tensor] = self.state[parameter]
         if not state:
             state["step"] = torch.tensor(0.0)  # kept on the CPU: it is read as a number at every step
             state["mean"] = torch.zeros_like(parameter)

@@ -50,7 +50,7 @@ def pretrain(chosen: Recipe | str, corpus: str | Path | Sequence[str], out: str 
              tokens: int | None = None, minutes: float | None = None, start: str | Path | None = None, seed: int = 0,
              changes: Sequence[str] = (), reading: Reading | None = None, overwrite: bool = False,
              target: str | Path | Sequence[str] = (), tensorboard: bool = False, device: str | None = None,
-             callbacks: Sequence[Any] = (), show: bool = False) -> dict[str, Any]:
+             callbacks: Sequence[object] = (), show: bool = False) -> dict[str, Any]:
     """Pre-train a recipe on a corpus or on raw text, with `target` on two files whose lines are pairs; returns what
     `--json` prints. `callbacks` are objects that hear of every step (`stemma.Callback`).
 
@@ -106,13 +106,13 @@ class Training:
     corpus: Corpus
     loop: Loop
 
-    def finish(self, told: dict[str, Any]) -> dict[str, Any]:
+    def finish(self, told: dict[str, object]) -> dict[str, Any]:
         """The model and what is reported of it, on disk."""
         result = self.save(told)[1]
         store_object(self.run / RESULT, result)
         return result
 
-    def save(self, told: dict[str, Any]) -> tuple[Model, dict[str, Any]]:
+    def save(self, told: dict[str, object]) -> tuple[Model, dict[str, Any]]:
         """The model, which is on disk now, and what is to be reported of it: with that on disk, the run is finished."""
         from stemma.exchange.model import Model
         from stemma.exchange.save import write_model

@@ -11,7 +11,6 @@ from collections.abc import Iterable
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from stemma.training.own_optimizer import OwnOptimizer
 
@@ -26,15 +25,9 @@ class StableAdamW(OwnOptimizer):
             self._step_group(group)
 
     def _step_group(self, group: dict[str, Any]) -> None:
-        parameters = [p for p in group["params"] if p.grad is not None]
+        parameters, gradients, means, squares, steps = self.moments(group)
         if not parameters:
             return
-        states = [self.moments_of(p) for p in parameters]
-        gradients: list[Tensor] = [p.grad for p in parameters]
-        means = [s["mean"] for s in states]
-        squares = [s["square"] for s in states]
-        torch._foreach_add_([s["step"] for s in states], 1.0)
-        steps = [s["step"].item() for s in states]  # a tensor that had no gradient for a while counts its own steps
         beta1, beta2 = group["betas"]
         keep1, keep2 = ([_debiased(beta, step) for step in steps] for beta in (beta1, beta2))
 

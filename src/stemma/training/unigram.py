@@ -32,7 +32,8 @@ def unigram_of(supply: Supply) -> np.ndarray:
         counts[boundary] += len(supply.training.documents)  # a document's end is guessed like a token
     for group in writing:
         counts += _special_counts(supply, group, int(counts.sum()))
-    return np.log((counts + 1) / (counts.sum() + len(counts)))
+    logs: np.ndarray = np.log((counts + 1) / (counts.sum() + len(counts)))
+    return logs
 
 
 def _target_counts(supply: Supply) -> np.ndarray:
@@ -57,5 +58,5 @@ def _special_counts(supply: Supply, group: Group, text: int) -> np.ndarray:
     found = np.bincount(labels, minlength=len(corpus.counts))
     special = np.zeros_like(found)
     special[corpus.tokenizer.special_ids] = found[corpus.tokenizer.special_ids]
-    share = special / max(1, found.sum() - special.sum())
-    return np.rint(share * text).astype(corpus.counts.dtype)
+    share: np.ndarray = special / max(1, found.sum() - special.sum())
+    return (share * text).round().astype(corpus.counts.dtype)

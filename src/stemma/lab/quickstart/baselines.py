@@ -97,7 +97,8 @@ class Unigram:
 
     def _levels(self, left: Integers, right: Integers, tokens: Integers) -> Floats:
         """What each part of the mixture says of the tokens: (positions, parts)."""
-        return ((self.counts[tokens] + 1) / (self.counts.sum() + len(self.counts)))[:, None]
+        shares: Floats = (self.counts[tokens] + 1) / (self.counts.sum() + len(self.counts))
+        return shares[:, None]
 
 
 class Bigram(Unigram):

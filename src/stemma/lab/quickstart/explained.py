@@ -67,7 +67,7 @@ def in_short(changes: Iterable[Mapping[str, Any]]) -> list[tuple[str, str]]:
     return [(why, ", ".join(told)) for why, told in found.items()]
 
 
-def _told(change: Mapping[str, Any]) -> str:
+def _told(change: Mapping[str, object]) -> str:
     if change["to"] is None:
         return f"without {change['key']}"
     if change["from"] is None:

@@ -164,5 +164,6 @@ def _comments(source: str, strings: set[int]) -> Iterator[tuple[int, str]]:
 def _topics(tree: ast.Module) -> dict[str, str]:
     for statement in tree.body:
         if isinstance(statement, ast.Assign) and isinstance(statement.value, ast.Dict):
-            return ast.literal_eval(statement.value)
+            topics: dict[str, str] = ast.literal_eval(statement.value)
+            return topics
     return {}

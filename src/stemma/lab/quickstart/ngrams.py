@@ -83,7 +83,7 @@ class NGrams:
     def _products(self, features: Tensor) -> Tensor:
         """(texts, training texts) inner products; a few rows at a time are dense."""
         parts = [torch.sparse.mm(self.rows, features.index_select(0, chosen).to_dense().T).T
-                 for chosen in torch.arange(len(features)).split(AT_ONCE)]
+                 for chosen in torch.split(torch.arange(len(features)), AT_ONCE)]
         return torch.cat(parts)
 
 

@@ -95,7 +95,7 @@ class Vocabulary:
 
     def draw(self, other_than: str, rng: np.random.Generator) -> str:
         while True:
-            drawn = self.words[np.searchsorted(self.cumulative, rng.integers(self.cumulative[-1]), side="right")]
+            drawn = self.words[int(np.searchsorted(self.cumulative, rng.integers(self.cumulative[-1]), side="right"))]
             if drawn.lower() != other_than.lower():
                 return drawn
 

@@ -106,7 +106,7 @@ def question(probe: Mapping[str, Any]) -> str:
     return f"Is this sentence as it was written, or {damage}"
 
 
-def guesses(row: Mapping[str, Sequence[Mapping[str, Any]]], quote: str = '"') -> str:
+def guesses(row: Mapping[str, Sequence[Mapping[str, object]]], quote: str = '"') -> str:
     """Tokens between quotes, for some of them are commas."""
     return ", ".join(f"{quote}{guess['token']}{quote} {guess['probability']:.0%}" for guess in row["guesses"])
 

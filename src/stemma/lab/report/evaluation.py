@@ -59,7 +59,7 @@ def described(one: Mapping[str, Any]) -> str:
     return " | ".join(parts)
 
 
-def _told(answer: Any) -> str:
+def _told(answer: object) -> str:
     if isinstance(answer, list):
         return " ".join(map(str, answer[:MOST_WORDS])) or "(no answer)"
     return str(answer) if answer != "" else "(no answer)"

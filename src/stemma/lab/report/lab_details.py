@@ -7,8 +7,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from stemma.lab.report import lab_words as words
-from stemma.lab.report.lab_words import Results
 from stemma.lab.report.page import NOTHING, Cell, Sheet, Value
+from stemma.lab.results_data import Results
 
 AXES = {"tokens": ("tokens read", 0), "flops": ("training FLOPs", 1), "minutes": ("seconds of training", 2)}
 
@@ -88,20 +88,24 @@ def tell_scaling(results: Results, sheet: Sheet) -> None:
     titles = {measure["key"]: f"{measure['title']} ({words.kind_of_number(measure)})"
               for measure in results["measures"]}
     names = {"parameters": "parameters", "tokens": "tokens read", "flops": "training FLOPs"}
-    for x in dict.fromkeys(fit["x"] for fit in results["scaling"]):
-        some = [fit for fit in results["scaling"] if fit["x"] == x]
+    fits = results["scaling"] or []
+    for x in dict.fromkeys(fit["x"] for fit in fits):
+        some = [fit for fit in fits if fit["x"] == x]
         sheet.section(f"Against {names[x]}")
         sheet.figure(draw_scaling(some, names[x], titles.get(key := some[0]["measure"], key.replace("_", " "))),
                      "Points: single runs or moments of them; lines: the fitted laws; bands: 95% over the seeds. Both "
                      "axes are logarithmic.", f"scaling-{x}")
         sheet.table(["recipe", "exponent", "95% interval", "factor", "floor"],
                     [[fit["recipe"], Value(words.number(fit["exponent"]), fit["exponent"]),
-                      "one seed: none" if fit["exponent_low"] is None else
-                      f"{words.number(fit['exponent_low'])} to {words.number(fit['exponent_high'])}",
+                      _exponents(fit["exponent_low"], fit["exponent_high"]),
                       Value(f"{fit['factor']:.4g}", fit["factor"]),
                       NOTHING if fit["floor"] is None else Value(words.number(fit["floor"]), fit["floor"])]
                      for fit in some], sortable=True)
         sheet.text(*dict.fromkeys(fit["note"] for fit in some if fit["note"]))
+
+
+def _exponents(low: float | None, high: float | None) -> str:
+    return "one seed: none" if low is None or high is None else f"{words.number(low)} to {words.number(high)}"
 
 
 def tell_reproduction(results: Results, sheet: Sheet) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import textwrap
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import matplotlib
 import numpy as np
@@ -19,6 +19,7 @@ from matplotlib.ticker import FixedLocator, MaxNLocator, NullLocator
 
 from stemma.lab.report.lab_words import number, short, signed
 from stemma.lab.report.plots import ACCENT, FAINT, INK, MUTED, PAPER, SERIES, STYLE, canvas, label_ends, to_svg
+from stemma.lab.results_data import FitEntry
 
 Points = Sequence[Sequence[float]]  # (x, y) pairs
 _ROW = 0.34  # inches for a line of a chart that has names on its left
@@ -121,7 +122,7 @@ def draw_waterfall(parent: tuple[str, float], steps: Sequence[Step], child: tupl
         return to_svg(figure)
 
 
-def draw_scaling(fits: Sequence[Mapping[str, Any]], x_label: str, y_label: str) -> str:
+def draw_scaling(fits: Sequence[FitEntry], x_label: str, y_label: str) -> str:
     """Points, the law fitted to them and its band, both axes logarithmic: a power law without a floor is straight."""
     with matplotlib.rc_context(STYLE):
         figure, axes = canvas(x_label, y_label)

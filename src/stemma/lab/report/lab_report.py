@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
+from stemma.errors import counted
 from stemma.lab.report import lab_words as words
 from stemma.lab.report.lab_details import tell_cost, tell_curves, tell_recipes, tell_reproduction, tell_scaling
-from stemma.lab.report.lab_words import Results
 from stemma.lab.report.page import NOTHING, Cell, Page, Sheet, Value
+from stemma.lab.results_data import ClaimEntry, MeasureEntry, Results, RowEntry
 
 REPORT = "report.html"
 BEST, EVEN, OPEN = "\u2605", "\u2248", "?"  # star; almost equal; inconclusive
@@ -74,7 +74,7 @@ def _results(results: Results, sheet: Sheet) -> None:
                 sortable=True)
     sheet.points(f"{measure['title']}: {measure['about']}" for measure in measures)
     if failed := words.failures(results):
-        sheet.text(f"{words.counted(len(failed), 'cell')} failed, and the means are over the others:")
+        sheet.text(f"{counted(len(failed), 'cell')} failed, and the means are over the others:")
         sheet.points(failed)
     for measure in measures:
         _differences(results, measure, sheet, drawn=measure is measures[0])
@@ -82,9 +82,9 @@ def _results(results: Results, sheet: Sheet) -> None:
         sheet.text(note)
 
 
-def _claim(claim: Mapping[str, Any], sheet: Sheet) -> None:
+def _claim(claim: ClaimEntry, sheet: Sheet) -> None:
     sheet.text(f"What was published ({claim['paper']}): {claim['found']}", f"What was seen here: {claim['text']}")
-    if claim.get("note"):
+    if claim["note"]:
         sheet.text(claim["note"])
 
 
@@ -99,7 +99,7 @@ def _marks(results: Results, key: str) -> dict[str, str]:
     return {ranking[0]: BEST} | {name: marks[one] for name, one in standing.items() if one in marks}
 
 
-def _score(row: Mapping[str, Any], key: str, marks: Mapping[str, str]) -> Cell:
+def _score(row: RowEntry, key: str, marks: Mapping[str, str]) -> Cell:
     if key not in row["scores"]:
         return NOTHING
     score = row["scores"][key]
@@ -107,7 +107,7 @@ def _score(row: Mapping[str, Any], key: str, marks: Mapping[str, str]) -> Cell:
     return Value(f"{marks.get(row['variant'], '')} {words.number(score['mean'])}{spread}".strip(), score["mean"])
 
 
-def _differences(results: Results, measure: Mapping[str, Any], sheet: Sheet, drawn: bool) -> None:
+def _differences(results: Results, measure: MeasureEntry, sheet: Sheet, drawn: bool) -> None:
     from stemma.lab.report.lab_plots import Row, draw_forest
 
     found = words.differences(results, measure["key"])
@@ -138,13 +138,13 @@ def _which_change(results: Results, sheet: Sheet) -> None:
     from stemma.lab.report.lab_plots import Step, draw_waterfall
 
     measure, (parent, child) = results["measures"][0], words.ends(results)
-    scores = words.means(results, measure["key"])
+    scores, contributions = words.means(results, measure["key"]), results["contributions"] or []
     sheet.panel("Which change", f"Each change was made alone to {parent}, and undone alone in {child}. What it is "
                 f"worth is the mean of both, in {measure['title']} ({words.kind_of_number(measure)}).")
     if parent in scores and child in scores:
         steps = [Step(one["change"], one["mean"], [words.interval(side) if side else None for side in
                                                    (one["added"], one["undone"])], words.acts(one))
-                 for one in results["contributions"] if one["mean"] is not None]
+                 for one in contributions if one["mean"] is not None]
         if results["remainder"] is not None:
             steps.append(Step("what they do to each other", results["remainder"], (), ""))
         sheet.figure(draw_waterfall((parent, scores[parent]), steps, (child, scores[child]),
@@ -156,7 +156,7 @@ def _which_change(results: Results, sheet: Sheet) -> None:
     sheet.table(["change", "worth", "added to the parent", "undone in the child"],
                 [[one["change"], NOTHING if one["mean"] is None else Value(words.signed(one["mean"]), one["mean"]),
                   *(words.verdict(side) if side else "not possible" for side in (one["added"], one["undone"]))]
-                 for one in results["contributions"]],
+                 for one in contributions],
                 "Both verdicts are on the change: what having it does, beside the parent's other values and beside the "
                 "child's.", sortable=True)
     if results["remainder"] is not None:
@@ -164,7 +164,7 @@ def _which_change(results: Results, sheet: Sheet) -> None:
                    f"{words.signed(results['remainder'])} is left over, which is what they do to each other, and the "
                    "noise of all these sums.")
     sheet.section("What each change holds")
-    sheet.points(f"{one['change']}: {', '.join(f'`{key}`' for key in one['keys'])}" for one in results["contributions"])
+    sheet.points(f"{one['change']}: {', '.join(f'`{key}`' for key in one['keys'])}" for one in contributions)
     if results["impossible"]:
         sheet.section("Not possible")
         sheet.points(f"{one['variant']}: {one['why']}" for one in results["impossible"])

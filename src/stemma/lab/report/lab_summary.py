@@ -9,8 +9,8 @@ from typing import Any
 
 from stemma.files import make_folder, write_atomically
 from stemma.lab.report.lab_report import tell
-from stemma.lab.report.lab_words import Results
 from stemma.lab.report.page import PALETTE, Cell, is_number, shown
+from stemma.lab.results_data import Results
 
 SUMMARY, PICTURES = "report.md", "pictures"
 

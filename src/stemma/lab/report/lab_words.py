@@ -6,13 +6,12 @@ Only what an interval carries is claimed. With one seed there is none, and then 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
 
 from stemma.errors import counted
 from stemma.lab.experiment import RANDOM
+from stemma.lab.results_data import CellEntry, ContributionEntry, DifferenceEntry, MeasureEntry, Results, SideEntry
 from stemma.schema.layers import spell
 
-Results = Mapping[str, Any]
 SEEN = ("better", "worse")  # significant
 EVEN = ("equivalent", "same bytes")
 CLAIMED = {"seen": "What the paper found was seen here too.",
@@ -47,7 +46,7 @@ def duration(seconds: float) -> str:
     return f"{minutes} min" if minutes < 120 else f"{minutes // 60} h {minutes % 60} min"
 
 
-def setting(value: Any) -> str:
+def setting(value: object) -> str:
     """A value of a recipe as a person reads it."""
     if value is None:
         return "none"
@@ -64,11 +63,11 @@ def listed(names: Iterable[str]) -> str:
     return " and ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))
 
 
-def direction(measure: Mapping[str, Any]) -> str:
+def direction(measure: MeasureEntry) -> str:
     return "higher is better" if measure["higher"] else "lower is better"
 
 
-def kind_of_number(measure: Mapping[str, Any]) -> str:
+def kind_of_number(measure: MeasureEntry) -> str:
     """bits per byte, lower is better."""
     return ", ".join(filter(None, [measure["unit"], direction(measure)]))
 
@@ -94,11 +93,12 @@ def setup(results: Results) -> str:
 # --- verdicts --------------------------------------------------------------------------------------------------------
 
 
-def interval(difference: Mapping[str, Any]) -> tuple[float, float] | None:
-    return None if difference["low"] is None else (difference["low"], difference["high"])
+def interval(difference: SideEntry) -> tuple[float, float] | None:
+    low, high = difference["low"], difference["high"]
+    return None if low is None or high is None else (low, high)
 
 
-def verdict(difference: Mapping[str, Any]) -> str:
+def verdict(difference: SideEntry) -> str:
     """Of the second against the first."""
     if difference["verdict"] == "same bytes":
         return "no difference: the same bytes"
@@ -114,7 +114,7 @@ def verdict(difference: Mapping[str, Any]) -> str:
     return f"{kind}: {' to '.join(signed(end).removeprefix('+') for end in ends)}{about}{note}"
 
 
-def _undecided(difference: Mapping[str, Any], ends: tuple[float, float]) -> str:
+def _undecided(difference: SideEntry, ends: tuple[float, float]) -> str:
     """What stands in the way, and how many seeds would probably decide it."""
     alone = ends[0] > 0 or ends[1] < 0
     why = f", significant alone but not among {difference['comparisons']} comparisons" if alone else ""
@@ -124,11 +124,11 @@ def _undecided(difference: Mapping[str, Any], ends: tuple[float, float]) -> str:
     return f"{why} ({'more held-out text' if by_text else 'more than 100 seeds'} would be needed)"
 
 
-def differences(results: Results, key: str) -> list[Mapping[str, Any]]:
+def differences(results: Results, key: str) -> list[DifferenceEntry]:
     return [one for one in results["differences"] if one["measure"] == key]
 
 
-def pair(results: Results, difference: Mapping[str, Any]) -> str:
+def pair(results: Results, difference: DifferenceEntry) -> str:
     """Who is compared with whom; of an ablation, which change is looked at, and where."""
     variants = {variant["name"]: variant for variant in results["variants"]}
     first, second = variants[difference["a"]], variants[difference["b"]]
@@ -169,7 +169,7 @@ def against(results: Results, key: str, best: str) -> dict[str, str]:
         | {one["a"]: turned.get(one["verdict"], one["verdict"]) for one in found if one["b"] == best}
 
 
-def acts(contribution: Mapping[str, Any]) -> str:
+def acts(contribution: ContributionEntry) -> str:
     """What a change does by its one or two measurements: a verdict, or mixed, or impossible."""
     found = {one["verdict"] for one in (contribution["added"], contribution["undone"]) if one is not None}
     seen = found.intersection(SEEN)
@@ -212,7 +212,7 @@ def _compared(results: Results) -> list[str]:
             *(sentence for size in sizes for sentence in _ranked(results, measure, size, f"At size {size}"))]
 
 
-def _ranked(results: Results, measure: Mapping[str, Any], size: str | None, where: str) -> list[str]:
+def _ranked(results: Results, measure: MeasureEntry, size: str | None, where: str) -> list[str]:
     ranking = means(results, measure["key"], size)
     if len(ranking) < 2:
         return []
@@ -245,7 +245,7 @@ def _ablated(results: Results) -> list[str]:
         said.append(f"From {parent} to {child}, {measure['title']} goes from {number(scores[parent])} to "
                     f"{' '.join(filter(None, [number(scores[child]), measure['unit']]))} ({verdict(whole)}).")
     acting: dict[str, list[str]] = {}
-    for one in results["contributions"]:
+    for one in results["contributions"] or ():
         acting.setdefault(acts(one), []).append(one["change"])
     words = {"better": "Helps by itself: {}.", "worse": "Hurts by itself: {}.",
              "mixed": "Helps on one side and hurts on the other: {}.",
@@ -265,7 +265,7 @@ def ends(results: Results) -> tuple[str, str]:
 # --- cost ------------------------------------------------------------------------------------------------------------
 
 
-def used(cell: Mapping[str, Any], unit: str) -> float:
+def used(cell: CellEntry, unit: str) -> float:
     return cell["cost"]["seconds"] / 60 if unit == "minutes" else cell["cost"][unit]
 
 
@@ -289,7 +289,7 @@ def foretold(results: Results) -> str:
     return f"{took}; {duration(results['foretold_seconds'])} had been foretold ({_minus(f'{off:+.0%}')})."
 
 
-def finished(results: Results) -> list[Mapping[str, Any]]:
+def finished(results: Results) -> list[CellEntry]:
     return [cell for cell in results["cells"] if cell["state"] == "done" and (cell["cost"] or cell["scores"])]
 
 

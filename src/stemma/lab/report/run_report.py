@@ -170,7 +170,7 @@ def _headline(result: Mapping[str, Any]) -> list[tuple[str, str]]:
             (f"{result['parameters'] / 1e6:.2f} M", "parameters")]
 
 
-def _rows(result: Mapping[str, Any]) -> list[list[str]]:
+def _rows(result: Mapping[str, object]) -> list[list[str]]:
     named = {"steps": "steps", "tokens": "tokens", "loss": "training loss, last step (nats)",
              "validation_loss": "held-out loss (nats)", "unigram_loss": "held-out loss of the unigram baseline (nats)",
              "tokens_per_second": "tokens a second", "seconds": "seconds", "parameters": "parameters",
@@ -189,7 +189,7 @@ def _caption(result: Mapping[str, Any]) -> str:
             "themselves (means over stretches). Dashed: what knowing only how often each token occurs would lose.")
 
 
-def value_text(value: Any) -> str:
+def value_text(value: object) -> str:
     """A value of a recipe or a result as a person reads it."""
     if value is None:
         return "none"

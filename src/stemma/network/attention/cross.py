@@ -6,16 +6,17 @@ for every token, so they are made once and kept (`Across`).
 
 from __future__ import annotations
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from stemma.network.attention.full import attend, attend_observed, query_draw, split_heads
 from stemma.network.initialization import Linear, draw_of, output_draw
+from stemma.network.module import TensorModule
 from stemma.network.streams import Context
 from stemma.schema.network import NetworkSettings
 from stemma.visibility import Mask
 
 
-class CrossAttention(nn.Module):
+class CrossAttention(TensorModule):
     joined = {"input": 2}
 
     def __init__(self, settings: NetworkSettings):

@@ -10,12 +10,13 @@ import math
 from dataclasses import replace
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional
 
 from stemma.network.distance import RelativeScores
 from stemma.network.dropout import keep_mask
 from stemma.network.initialization import Draw, Linear, draw_of, output_draw
+from stemma.network.module import TensorModule
 from stemma.network.ragged import Ragged
 from stemma.network.rotary import Angles
 from stemma.network.state import LayerCache
@@ -24,7 +25,7 @@ from stemma.schema.network import NetworkSettings
 from stemma.visibility import Mask
 
 
-class FullAttention(nn.Module):
+class FullAttention(TensorModule):
     joined = {"input": 3}  # matrices in one: an optimizer that treats matrices as such takes them apart
 
     def __init__(self, settings: NetworkSettings):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from stemma.registry import register
 from stemma.schema.parts import FEATURES, AttentionSettings
@@ -21,7 +21,7 @@ class FullAttention(AttentionSettings):
 
     supports: ClassVar[frozenset[str]] = frozenset(FEATURES)
 
-    def flop_counts(self) -> Mapping[Any, Callable[..., int]]:
+    def flop_counts(self) -> Mapping[object, Callable[..., int]]:
         from stemma.network.attention.flops import CPU_ATTENTION
 
         return CPU_ATTENTION

@@ -128,7 +128,7 @@ def _examples(name: str, rows: Iterator[Row], unlabelled: bool, reading: Reading
     return examples
 
 
-def _place(label: Any, count: int) -> int | None:
+def _place(label: object, count: int) -> int | None:
     text = spelt(label).strip()
     place = LETTERS.find(text.upper()) if len(text) == 1 and text.isalpha() else int(text) if text.isdecimal() else -1
     return place if 0 <= place < count else None

@@ -125,7 +125,7 @@ class _Rows:
                             "that was meant?")
         return examples
 
-    def example(self, where: str, row: Mapping[str, Any]) -> tuple[TextExample | None, list[str]]:
+    def example(self, where: str, row: Mapping[str, object]) -> tuple[TextExample | None, list[str]]:
         if not row:
             return None, ["a row with too few or too many cells"]
         wrong = [f'nothing in column "{column}"' for column in self.texts if _empty(row.get(column))]
@@ -195,7 +195,7 @@ def _ragged(name: str, text: str, layout: Layout, header: Names | None) -> Table
     return Table(name, columns, rows, numbers)
 
 
-def _empty(cell: Any) -> bool:
+def _empty(cell: object) -> bool:
     return cell is None or (isinstance(cell, str) and not cell.strip())
 
 

@@ -49,7 +49,7 @@ def read_inputs(kind: str, path: str | Path, *, form: str | None = None, columns
         yield from getattr(reader, form_of)(chain([first], lines))
 
 
-def given_inputs(kind: str, rows: Sequence[str | Mapping[str, Any]],
+def given_inputs(kind: str, rows: Sequence[str | Mapping[str, object]],
                  columns: Mapping[str, str] | None = None) -> Iterator[list[Asked]]:
     """The same from memory: texts, or rows with named columns, in the order in which they are given."""
     if not rows:
@@ -156,7 +156,7 @@ class _Rows:
         return self._read(columns, [dict(zip(columns, cells, strict=True)) for _, cells in rows],
                           [number for number, _ in rows], headed)
 
-    def _read(self, columns: list[str], rows: list[dict[str, Any]], lines: list[int],
+    def _read(self, columns: list[str], rows: list[dict[str, object]], lines: list[int],
               headed: bool = False) -> list[Asked]:
         asked_for = set((self.columns or {}).values())
         passed = {column for column in columns

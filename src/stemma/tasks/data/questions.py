@@ -117,7 +117,7 @@ class _Questions:
         answers = tuple(answer for answer in placed if answer is not None)
         return QuestionExample(where, identity, context, question, answers, False) if answers else None
 
-    def _place(self, where: str, context: str, text: str, start: Any) -> Answer | None:
+    def _place(self, where: str, context: str, text: str, start: object) -> Answer | None:
         """The answer where it is said to be, or where it is if that is the only place."""
         first = context.find(text)
         if start is None and first >= 0:

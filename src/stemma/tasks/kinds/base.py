@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -122,8 +122,8 @@ class HeadTask(TaskKind):
         return self.asked(self.example_of_line(where, line), line=number)
 
     def asked(self, example: Example, **told: Any) -> Asked:
-        if getattr(example, "id", None) is not None:
-            told["id"] = example.id  # type: ignore[attr-defined]
+        if (known := getattr(example, "id", None)) is not None:
+            told["id"] = known
         return Asked(example, told | example.told())
 
     def check(self, examples: Sequence[Example], name: str) -> None:
@@ -131,7 +131,8 @@ class HeadTask(TaskKind):
 
     def store(self, example: Example) -> dict[str, Any]:
         """An example as a line of the run's .jsonl."""
-        return asdict(example)  # type: ignore[call-overload]
+        assert is_dataclass(example)
+        return asdict(example)
 
     def restore(self, line: Mapping[str, Any]) -> Example:
         return self.example(**{key: _tuples(value) for key, value in line.items() if key != "prediction"})

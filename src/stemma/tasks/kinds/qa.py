@@ -73,7 +73,7 @@ class Questions(HeadTask):
     def learner(self, card: Card, layout: RowLayout, seed: int) -> Learner:
         from stemma.tasks.questions import SpanLearner
 
-        values = card.values
+        values = _values(card)
         cut = {key: found for key in ("stride", "overlap") if (found := getattr(values, key)) is not None}
         threshold = 0.5 if values.threshold is None else values.threshold
         return SpanLearner(card.name, layout, dict(card.heads), values.silence, threshold, **cut)
@@ -86,18 +86,19 @@ class Questions(HeadTask):
         return str(gold[0]) if gold else ""
 
     def extras(self, card: Card, examples: Sequence[Example]) -> dict[str, Any]:
-        return {"style": card.values.style}
+        return {"style": _values(card).style}
 
     def tuned(self, card: Card, examples: Sequence[Example], predictions: Sequence[dict[str, Any]]) -> TaskValues:
         """With the threshold that gives the best score here, as the official script of SQuAD 2.0 finds it."""
-        if not card.values.silence:
-            return card.values
-        said = self.settled(card.values.model_copy(update={"threshold": ALWAYS}), predictions)
+        values = _values(card)
+        if not values.silence:
+            return values
+        said = self.settled(values.model_copy(update={"threshold": ALWAYS}), predictions)
         known = [(example, one) for example, one in zip(examples, said, strict=True) if example.is_known]
         case = answers.prepare([self.gold(example) for example, _ in known], [one["answer"] for _, one in known],
-                               no_answer=[one["no_answer"] for _, one in known], style=card.values.style)
+                               no_answer=[one["no_answer"] for _, one in known], style=values.style)
         best = answers.best_threshold(case, case.exact if card.metrics[0] == "exact_match" else case.f1)[1]
-        return card.values.model_copy(update={"threshold": best})
+        return values.model_copy(update={"threshold": best})
 
     def settled(self, values: TaskValues, predictions: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         from stemma.tasks.questions import settled
@@ -109,7 +110,7 @@ class Questions(HeadTask):
 
     def tables(self, card: Card, gold: Sequence[Any], said: Sequence[Said],
                extras: Mapping[str, Any]) -> dict[str, Any]:
-        chances = {"no_answer": [one["no_answer"] for one in said]} if card.values.silence else {}
+        chances = {"no_answer": [one["no_answer"] for one in said]} if _values(card).silence else {}
         return {"answers": answer_table(gold, [one["answer"] for one in said], **extras, **chances)}
 
     def report(self, result: Mapping[str, Any]) -> list[ReportTable]:
@@ -119,7 +120,7 @@ class Questions(HeadTask):
 
     def confidences(self, card: Card, gold: Sequence[Any], examples: Sequence[Example],
                     said: Sequence[Said]) -> list[float | None]:
-        style = STYLES[card.values.style or style_of(gold)]
+        style = STYLES[_values(card).style or style_of(gold)]
         missed = [not style(one["answer"], answer)[0] for answer, one in zip(gold, said, strict=True)]
         sure = [one["no_answer"] if not one["answer"] else one["score"] * (1 - one["no_answer"]) for one in said]
         return [chance if wrong else None for wrong, chance in zip(missed, sure, strict=True)]
@@ -128,3 +129,8 @@ class Questions(HeadTask):
         from stemma.tasks.template import Question
 
         return Question
+
+
+def _values(card: Card) -> AnswerValues:
+    assert isinstance(card.values, AnswerValues)
+    return card.values

@@ -48,6 +48,7 @@ class Rank(TextTask):
     def learner(self, card: Card, layout: RowLayout, seed: int) -> Learner:
         from stemma.tasks.sentences import RankLearner
 
+        assert isinstance(card.values, RankValues)
         return RankLearner(card.name, layout, dict(card.heads), card.values.others, seed)
 
     def gold(self, example: Example) -> float:

@@ -53,6 +53,7 @@ class Regress(TextTask):
     def learner(self, card: Card, layout: RowLayout, seed: int) -> Learner:
         from stemma.tasks.sentences import NumberLearner
 
+        assert isinstance(card.values, NumberValues)
         return NumberLearner(card.name, layout, dict(card.heads), card.values.spread)
 
     def gold(self, example: Example) -> float:

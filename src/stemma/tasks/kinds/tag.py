@@ -15,7 +15,7 @@ from stemma.tasks.data.examples import Example, TaggedExample
 from stemma.tasks.data.reading import Reading
 from stemma.tasks.data.tags import as_iob2, read_tagged
 from stemma.tasks.kinds.base import Asked, Columns, HeadTask, ReportTable, Said, Span
-from stemma.tasks.kinds.texts import confusion_table, counts_of
+from stemma.tasks.kinds.texts import balance_of, confusion_table, counts_of
 from stemma.tasks.metrics import entities
 from stemma.tasks.metrics.entities import entity_table, scheme_of
 from stemma.tasks.metrics.labels import confusion
@@ -89,13 +89,14 @@ class Tag(HeadTask):
     def learner(self, card: Card, layout: RowLayout, seed: int) -> Learner:
         from stemma.tasks.tagging import TagLearner
 
-        return TagLearner(card.name, layout, dict(card.heads), card.labels, counts_of(card), card.values.balance)
+        return TagLearner(card.name, layout, dict(card.heads), card.labels, counts_of(card), balance_of(card))
 
     def gold(self, example: Example) -> list[str]:
         assert isinstance(example, TaggedExample)
         return list(example.tags or ())
 
     def extras(self, card: Card, examples: Sequence[Example]) -> dict[str, Any]:
+        assert isinstance(card.values, TagValues)
         return {"scheme": card.values.scheme}
 
     def rendered(self, asked: Asked, said: Said) -> dict[str, Any]:

@@ -71,7 +71,7 @@ class ClassTask(TextTask):
         from stemma.tasks.sentences import ClassLearner
 
         learner = PairLearner if isinstance(card.heads[card.name], SanHead) else ClassLearner
-        return learner(card.name, layout, dict(card.heads), card.labels, counts_of(card), card.values.balance)
+        return learner(card.name, layout, dict(card.heads), card.labels, counts_of(card), balance_of(card))
 
     def gold(self, example: Example) -> str:
         assert isinstance(example, TextExample)
@@ -106,6 +106,12 @@ class ClassTask(TextTask):
 def counts_of(card: Card) -> list[int]:
     """How often each class occurs in the training set, as far as it is known."""
     return card.values.counts or [0] * len(card.labels)
+
+
+def balance_of(card: Card) -> list[float] | None:
+    """The weight of each class; None: all weigh alike."""
+    assert not isinstance(card.values.balance, str), "a card has numbers, whatever the plan said"
+    return card.values.balance
 
 
 def wrong_scores(gold: Sequence[Any], said: Sequence[Said]) -> list[float | None]:

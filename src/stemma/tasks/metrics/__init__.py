@@ -53,7 +53,7 @@ def check_metrics(kind: str, names: Sequence[str]) -> list[Metric]:
     return [known[name] for name in names]
 
 
-def score(kind: str, names: Sequence[str], gold: Sequence[Any], predicted: Sequence[Any],
+def score(kind: str, names: Sequence[str], gold: Sequence[object], predicted: Sequence[object],
           **extras: Any) -> dict[str, float]:
     """{name: score}, in the order of the names. `extras` are those of the kind's `prepare`: labels and positive
     (classify, pair, choice); scheme (tag); style, no_answer and threshold (qa); groups and ids (rank); tokenize
@@ -63,7 +63,7 @@ def score(kind: str, names: Sequence[str], gold: Sequence[Any], predicted: Seque
     return {metric.name: metric.measure(case) for metric in metrics}
 
 
-def bootstrap(kind: str, name: str, gold: Sequence[Any], predicted: Sequence[Any], *, seed: int = 0,
+def bootstrap(kind: str, name: str, gold: Sequence[object], predicted: Sequence[object], *, seed: int = 0,
               rounds: int = 1000, **extras: Any) -> tuple[float, float]:
     """Between which two values the score lies in 95% of the test sets that chance could have drawn instead.
 
@@ -81,7 +81,7 @@ def bootstrap(kind: str, name: str, gold: Sequence[Any], predicted: Sequence[Any
     return float(low), float(high)
 
 
-def _prepare(kind: str, gold: Sequence[Any], predicted: Sequence[Any], extras: dict[str, Any]) -> Any:
+def _prepare(kind: str, gold: Sequence[object], predicted: Sequence[object], extras: dict[str, object]) -> Any:
     if not len(gold):
         raise UserError("there is nothing to score; give at least one example.")
     if len(gold) != len(predicted):

@@ -39,7 +39,8 @@ def prepare(gold: Sequence[Any], predicted: Sequence[Any], *, labels: Sequence[s
     return Labelled(right, said, known, positive)
 
 
-def confusion(gold: Sequence[Any], predicted: Sequence[Any], labels: Sequence[str] | None = None) -> dict[str, Any]:
+def confusion(gold: Sequence[object], predicted: Sequence[object],
+              labels: Sequence[str] | None = None) -> dict[str, Any]:
     """{"labels": [...], "counts": [[...]]}: a row for what is right, a column for what was said."""
     case = prepare(gold, predicted, labels=labels)
     return {"labels": case.labels, "counts": counts(case).tolist()}
@@ -87,7 +88,8 @@ def resampled_f1(case: Labelled, rng: np.random.Generator, rounds: int) -> np.nd
 
 def resampled_macro_f1(case: Labelled, rng: np.random.Generator, rounds: int) -> np.ndarray:
     scores, occurs = _f1_of_each(resampled_counts(case, rng, rounds))
-    return scores.sum(axis=1) / occurs.sum(axis=1)  # a class that a round did not draw has no F1 in it
+    mean: np.ndarray = scores.sum(axis=1) / occurs.sum(axis=1)  # a class that a round did not draw has no F1 in it
+    return mean
 
 
 def resampled_matthews(case: Labelled, rng: np.random.Generator, rounds: int) -> np.ndarray:

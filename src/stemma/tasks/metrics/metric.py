@@ -33,7 +33,7 @@ class Metric:
 def averaged(name: str, needs: Needs, about: str, each: Callable[[Any], np.ndarray], *, scale: int = 1,
              **rest: Any) -> Metric:
     """The mean of one value an example."""
-    def resample(case: Any, rng: np.random.Generator, rounds: int) -> np.ndarray:
+    def resample(case: object, rng: np.random.Generator, rounds: int) -> np.ndarray:
         values = each(case)
         return scale * resampled_sums(values[:, None], rng, rounds)[:, 0] / len(values)
 
@@ -61,4 +61,6 @@ def resampled_sums(each: np.ndarray, rng: np.random.Generator, rounds: int) -> n
 
 def share(part: np.ndarray, whole: np.ndarray) -> np.ndarray:
     """part / whole, and 0 where there is no whole."""
-    return np.divide(part, whole, out=np.zeros(np.broadcast_shapes(part.shape, whole.shape)), where=whole > 0)
+    found = np.zeros(np.broadcast_shapes(part.shape, whole.shape))
+    np.divide(part, whole, out=found, where=whole > 0)
+    return found

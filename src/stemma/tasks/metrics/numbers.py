@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from stemma.errors import UserError
 from stemma.tasks.metrics.library import library
@@ -19,15 +20,15 @@ from stemma.tasks.metrics.metric import Metric, averaged, draws, share
 
 @dataclass(frozen=True)
 class Numbers:
-    gold: np.ndarray
-    predicted: np.ndarray
+    gold: NDArray[np.float64]
+    predicted: NDArray[np.float64]
 
 
 def prepare(gold: Sequence[Any], predicted: Sequence[Any]) -> Numbers:
     return Numbers(finite(gold, "right numbers"), finite(predicted, "predictions"))
 
 
-def finite(values: Sequence[Any], what: str) -> np.ndarray:
+def finite(values: Sequence[object], what: str) -> NDArray[np.float64]:
     try:
         numbers = np.asarray(values, dtype=np.float64)
     except (TypeError, ValueError) as error:
@@ -47,7 +48,7 @@ def spearman(case: Numbers) -> float:
     return _correlation(case, "spearmanr")
 
 
-def squared_errors(case: Numbers) -> np.ndarray:
+def squared_errors(case: Numbers) -> NDArray[np.float64]:
     return (case.gold - case.predicted) ** 2
 
 

@@ -84,7 +84,7 @@ def _ends(run: Path, start: str | Path) -> tuple[Model, dict[str, Tensor], dict[
     return model, dict(load(start).network.state_dict()), after
 
 
-def _write(model: Model, place: Path, facts: dict[str, Any]) -> None:
+def _write(model: Model, place: Path, facts: dict[str, object]) -> None:
     (place / MODEL).mkdir()
     write_model(model, place / MODEL)
     write_checksums(place / MODEL)

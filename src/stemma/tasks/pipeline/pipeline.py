@@ -48,7 +48,7 @@ REPORT, CONTAMINATION = "report.md", "contamination.json"
 @takes_device
 @takes_callbacks
 def pipeline(path: str | Path, out: str | Path, *, overwrite: bool = False, device: str | None = None,
-             callbacks: Sequence[Any] = (), show: bool = False) -> dict[str, Any]:
+             callbacks: Sequence[object] = (), show: bool = False) -> dict[str, Any]:
     """Carry out a plan; in the folder of an earlier one, what is unchanged is reused. Returns what `--json` prints."""
     run, plan = Path(out), read_plan(path)
     known = is_pipeline(run) and not overwrite
@@ -159,7 +159,7 @@ def _carry_out(stages: Stages) -> dict[str, Any]:
     return result
 
 
-def _finish(stages: Stages, last: str, result: dict[str, Any]) -> None:
+def _finish(stages: Stages, last: str, result: dict[str, object]) -> None:
     """The last stage's model as the pipeline's own, the report, and at the very end the result: then it is finished."""
     from stemma.exchange.load import find_folder
 

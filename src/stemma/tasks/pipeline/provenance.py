@@ -23,7 +23,7 @@ FORMAT = 1  # another number makes everything anew
 Sums = dict[str, str]  # path -> sha256
 
 
-def digest(*facts: Any) -> str:
+def digest(*facts: object) -> str:
     return graph.digest(FORMAT, *facts)
 
 

@@ -54,9 +54,9 @@ def read_plan(path: str | Path) -> PipelinePlan:
     return plan
 
 
-def _absolute(table: Mapping[str, Any], keys: tuple[str, ...], beside: Path) -> dict[str, Any]:
+def _absolute(table: Mapping[str, object], keys: tuple[str, ...], beside: Path) -> dict[str, Any]:
     """Paths as seen from the plan. A model that is not there may be a hub id: it stays as it is."""
-    def place(key: str, value: Any) -> Any:
+    def place(key: str, value: object) -> Any:
         if not isinstance(value, str) or value == "-" or key == "model" and not (beside / value).exists():
             return value
         return str((beside / value).absolute())

@@ -11,6 +11,7 @@ from __future__ import annotations
 from hashlib import blake2b
 
 import numpy as np
+from numpy.typing import NDArray
 
 from stemma.text.grams import gram_hashes, mixed, word_hashes, words
 
@@ -87,7 +88,7 @@ class NearDuplicates:
         return parent
 
     def _alike(self, low: np.ndarray, one: np.ndarray, other: np.ndarray) -> np.ndarray:
-        equal = (low[one] == low[other]).mean(axis=1)
+        equal: NDArray[np.float64] = (low[one] == low[other]).mean(axis=1)
         by_chance = 1 / 256  # one byte agrees that often by itself
         return (equal - by_chance) / (1 - by_chance) >= self.threshold
 

@@ -1,0 +1,162 @@
+"""What `results.json` of an experiment holds, entry by entry: the reports and the verdict over a claim read it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, TypedDict
+
+ChangeEntry = TypedDict("ChangeEntry", {"key": str, "from": object, "to": object})  # "from" is a word of Python
+
+
+class BudgetEntry(TypedDict):
+    unit: str  # tokens, flops or minutes
+    amount: float
+
+
+class MeasureEntry(TypedDict):
+    """A `Measure`."""
+
+    key: str
+    title: str
+    unit: str
+    higher: bool
+    about: str
+    per_token: bool
+    margin: float | None
+
+
+class SideEntry(TypedDict):
+    """A `Difference`: of one side of a change, added or undone."""
+
+    mean: float
+    low: float | None
+    high: float | None
+    verdict: str
+    seeds: int
+    p: float | None
+    comparisons: int
+    margin: float | None
+    seed_error: float
+    text_error: float
+    texts: int
+    needed: int | None
+    note: str | None
+
+
+class DifferenceEntry(SideEntry):
+    """A `Difference` by one measure: of `b` against `a`."""
+
+    measure: str
+    a: str
+    b: str
+
+
+class ContributionEntry(TypedDict):
+    """What one change of an ablation is worth, added to the parent and taken from the child."""
+
+    change: str
+    keys: list[str]
+    added: SideEntry | None
+    undone: SideEntry | None
+    mean: float | None
+
+
+class CellEntry(TypedDict):
+    """A recipe with a seed."""
+
+    variant: str
+    seed: int
+    hash: str
+    why: str | None
+    state: str  # done or failed
+    scores: dict[str, float]  # by the measure's key
+    cost: dict[str, float]  # empty where it failed
+    curve: list[list[float]]  # tokens, FLOPs, seconds, validation loss
+    digest: str | None
+
+
+class ScoreEntry(TypedDict):
+    mean: float
+    spread: float | None
+    values: list[float]
+
+
+class RowEntry(TypedDict):
+    """A variant, over its seeds."""
+
+    variant: str
+    scores: dict[str, ScoreEntry]
+    cost: dict[str, float]
+
+
+class VariantEntry(TypedDict):
+    name: str
+    recipe: str
+    size: str | None
+    role: str
+    change: str | None
+    tokenizer: str
+    parameters: int
+
+
+class DiffEntry(TypedDict):
+    a: str
+    b: str
+    changes: list[ChangeEntry]
+
+
+class ClaimEntry(TypedDict):
+    name: str
+    title: str
+    paper: str
+    found: str
+    note: str | None
+    verdict: str
+    interval: list[float] | None
+    text: str
+
+
+class LawEntry(TypedDict):
+    """A power law through points: loss = floor + factor x^-exponent."""
+
+    points: list[list[float]]
+    factor: float
+    exponent: float
+    floor: float | None
+    exponent_low: float | None
+    exponent_high: float | None
+    band: list[list[float]]  # x, the lower end, the law, the upper end
+
+
+class FitEntry(LawEntry):
+    recipe: str
+    x: str  # parameters, tokens or flops
+    measure: str
+    note: str
+
+
+class Results(TypedDict):
+    version: int
+    kind: str
+    title: str
+    command: str
+    commands: dict[str, str]
+    made: dict[str, str]
+    budget: BudgetEntry
+    seeds: list[int]
+    foretold_seconds: float | None
+    took_seconds: float
+    data: dict[str, Any]
+    variants: list[VariantEntry]
+    measures: list[MeasureEntry]
+    cells: list[CellEntry]
+    table: list[RowEntry]
+    differences: list[DifferenceEntry]
+    contributions: list[ContributionEntry] | None  # of an ablation
+    remainder: float | None
+    hidden: Sequence[dict[str, str]]
+    impossible: Sequence[dict[str, str]]
+    diffs: list[DiffEntry]
+    tree: list[dict[str, Any]]
+    scaling: list[FitEntry] | None
+    claim: ClaimEntry | None
