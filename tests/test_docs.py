@@ -13,13 +13,17 @@ from commands import stemma_unreported as stemma
 from conftest import small_text
 
 ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 SHORTER = [(re.compile(r"--minutes \S+"), "--steps 4"), (re.compile(r"--steps [\d_]{2,}"), "--steps 4")]
 LENGTH = re.compile(r"--(epochs|steps|rates|help)\b")  # a fine-tune that says how long it takes
 FILE = re.compile(r"# \S+\.py\n")  # a program that begins so is a file that commands name
 ANYTHING = "*"
 LONG = ("stemma quickstart",)  # has tests of its own
-SLOW = ("seq2seq.md", "encoders.md", "recurrence.md")  # a minute each, and what they show has tests of its own
+SLOW = ("family/seq2seq", "family/encoders", "family/recurrence")  # a minute each; what they show has tests of its own
+
+
+def name_of(page: Path) -> str:
+    return page.relative_to(ROOT).with_suffix("").as_posix().removeprefix("docs/")
 
 
 def typed(page: Path) -> list[tuple[str, str]]:
@@ -46,7 +50,7 @@ def parts(page: Path) -> list[list[tuple[str, str]]]:
 
 
 @pytest.mark.parametrize(("page", "part"), [
-    pytest.param(page, part, id=f"{page.name}-{number}", marks=[pytest.mark.slow] * (page.name in SLOW))
+    pytest.param(page, part, id=f"{name_of(page)}-{number}", marks=[pytest.mark.slow] * (name_of(page) in SLOW))
     for page in PAGES for number, part in enumerate(parts(page), 1)])
 def test_the_commands_of_the_page_work(page: Path, part: list[tuple[str, str]], tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text(small_text())
@@ -73,7 +77,7 @@ def test_the_commands_of_the_page_work(page: Path, part: list[tuple[str, str]], 
             done = stemma(*shlex.split(command)[1:], folder=tmp_path)
             assert done.code == 0, f"{command}\n{done.out}\n{done.err}"
         elif command and not command.startswith(LONG):
-            pytest.fail(f"{page.name} shows a command that no test knows how to run: {line}")
+            pytest.fail(f"{name_of(page)} shows a command that no test knows how to run: {line}")
 
 
 def test_a_page_is_taken_apart_where_nothing_is_shared(tmp_path: Path) -> None:
