@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import re
 import shlex
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 from commands import python
@@ -149,3 +151,36 @@ def test_the_readme_names_no_verb_that_is_missing():
     there = {name for line in stemma("--help").out.splitlines() if (name := line.split()[0] if line.split() else "")}
     for verb, promise in (("distill", "compressed"), ("export", "compressed"), ("serve", "served")):
         assert verb in there or promise not in introduction
+
+
+def site_pages() -> ModuleType:
+    spec = spec_from_file_location("site_pages", ROOT / "docs" / "site_pages.py")
+    assert spec is not None and spec.loader is not None
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_made_pages_have_every_command_and_every_name():
+    import stemma as package
+
+    made = site_pages().made_pages()
+    page = made["reference/cli.md"]
+    for verb in re.findall(r"^  ([a-z]+) ", stemma("--help").out.partition("Commands:")[2], re.MULTILINE):
+        assert f"\n## stemma {verb}\n" in page
+    assert "### stemma tokenizer train\n" in page and "`--vocab-size N`" in page
+    for name in package.__all__:
+        assert f"heading: stemma.{name}\n" in made["reference/api.md"] or name == "show"
+
+
+def test_the_site_has_every_page_in_its_menu_and_asks_no_other_server():
+    import yaml
+
+    text = (ROOT / "mkdocs.yml").read_text()
+    menu = set(re.findall(r"[\w/-]+\.md", text.partition("\nnav:")[2]))
+    there = {page.relative_to(ROOT / "docs").as_posix() for page in (ROOT / "docs").rglob("*.md")}
+    assert menu == there | set(site_pages().made_pages())
+    settings = yaml.safe_load(text)
+    assert settings["theme"]["font"] is False and not set(settings) & {"extra_javascript", "google_analytics"}
+    for sheet in settings["extra_css"]:
+        assert "url(" not in (ROOT / "docs" / sheet).read_text()
