@@ -16,7 +16,9 @@ from conftest import small_text
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
-SHORTER = [(re.compile(r"--minutes \S+"), "--steps 4"), (re.compile(r"--steps [\d_]{2,}"), "--steps 4")]
+SHORTER = [(re.compile(r"--minutes \S+"), "--steps 4"), (re.compile(r"--steps [\d_]{2,}"), "--steps 4"),
+           (re.compile(r"--tokens \d{6,}"), "--tokens 3000 training.warmup_steps=0"),
+           (re.compile(r"--seeds 3"), "--seeds 2")]
 LENGTH = re.compile(r"--(epochs|steps|rates|help)\b")  # a fine-tune that says how long it takes
 FILE = re.compile(r"# \S+\.py\n")  # a program that begins so is a file that commands name
 ANYTHING = "*"
@@ -122,28 +124,40 @@ def shown(page: Path) -> list[list[str]]:
             if language == "sh" and line.startswith("stemma ")]
 
 
-def test_the_readme_measures_on_text_that_was_not_trained_on():
-    read = {}
-    for verb, *words in shown(ROOT / "README.md"):
-        if "--out" in words and ("--corpus" in words or "--train" in words):
-            text = words.index("--corpus" if "--corpus" in words else "--train")
-            read[words[words.index("--out") + 1]] = words[text + 1]
-        if verb == "perplexity":
-            assert read[words[0]] != words[1]
-        if verb == "evaluate":
-            assert read[words[0]] != words[words.index("--data") + 1]
-    assert {"run", "writer", "tuned"} <= set(read)
+def tour() -> list[Path]:
+    return [ROOT / "README.md", *sorted((ROOT / "docs" / "start").glob("*.md")),
+            *sorted((ROOT / "docs" / "tutorials").glob("*.md"))]
 
 
-def test_the_readme_resumes_to_the_byte_only_what_is_counted_in_steps_or_tokens():
-    made: dict[str, list[str]] = {}
-    for verb, *words in shown(ROOT / "README.md"):
-        if verb == "pretrain":
-            made[words[words.index("--out") + 1]] = words
-        elif verb == "resume":
-            assert "--minutes" not in made[words[0]]
-            return
-    pytest.fail("the README shows no resume")
+def test_the_tour_measures_on_text_that_was_not_trained_on():
+    made = set()
+    for page in tour():
+        read = {}
+        for verb, *words in shown(page):
+            if "--out" in words and ("--corpus" in words or "--train" in words):
+                text = words.index("--corpus" if "--corpus" in words else "--train")
+                read[words[words.index("--out") + 1]] = words[text + 1]
+            if verb == "perplexity":
+                assert read[words[0]] != words[1]
+            if verb == "evaluate":
+                assert read[words[0]] != words[words.index("--data") + 1]
+            if verb == "translate" and "--reference" in words:
+                assert words[1] != read[words[0]]
+        made |= set(read)
+    assert {"run", "writer", "tuned", "translator", "lab"} <= made
+
+
+def test_the_tour_resumes_to_the_byte_only_what_is_counted_in_steps_or_tokens():
+    resumed = 0
+    for page in tour():
+        made: dict[str, list[str]] = {}
+        for verb, *words in shown(page):
+            if verb == "pretrain":
+                made[words[words.index("--out") + 1]] = words
+            elif verb == "resume":
+                assert "--minutes" not in made[words[0]]
+                resumed += 1
+    assert resumed, "no page of the tour shows a resume"
 
 
 def test_the_readme_names_no_verb_that_is_missing():
@@ -184,3 +198,31 @@ def test_the_site_has_every_page_in_its_menu_and_asks_no_other_server():
     assert settings["theme"]["font"] is False and not set(settings) & {"extra_javascript", "google_analytics"}
     for sheet in settings["extra_css"]:
         assert "url(" not in (ROOT / "docs" / sheet).read_text()
+
+
+def known_words() -> tuple[set[str], set[str]]:
+    """Every option of every command, and every key that some recipe has."""
+    from stemma.lineage import family, recipe
+    from stemma.schema.finetuning import FinetuningSettings
+    from stemma.schema.training import TrainingSettings
+
+    options = set(re.findall(r"`(--[\w-]+)", site_pages().made_pages()["reference/cli.md"]))
+    keys = {part for one in family() for key in recipe(one.name).origin for part in (key, key.rpartition(".")[0])}
+    keys |= {f"training.{key}" for key in TrainingSettings.model_fields}  # those too that no recipe sets
+    return options, keys | {f"finetuning.{key}" for key in FinetuningSettings.model_fields}
+
+
+def test_the_pages_for_newcomers_name_what_there_is():
+    from stemma.schema.other_names import answers_to
+
+    options, keys = known_words()
+    rows = [row.split("|")[1:3] for page in (ROOT / "docs" / "coming-from").glob("*.md")
+            for row in page.read_text().splitlines() if row.startswith("| `")]
+    assert len(rows) > 120
+    for theirs, ours in rows:
+        named = re.findall(r"(?:--|(?:corpus|finetuning|network|objective|tokenizer|training)\.)[\w.-]+", ours)
+        for word in named:
+            assert word in (options if word.startswith("--") else keys), ours
+        for word in re.findall(r"`(?:--)?(\w[\w-]*)`", theirs):
+            known = {here.name for here in answers_to(word)} - {""}
+            assert not known or not named or known & {*named, ours.strip(" `")}, f"{theirs} -> {ours}, not {known}"
