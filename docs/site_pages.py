@@ -154,4 +154,4 @@ def python_api() -> Iterator[str]:
         yield f"## {section}\n"
         for name in names:
             home, _, other = stemma._HOMES[name].partition(":")
-            yield f"::: {home}.{other or name}\n    options:\n      heading: stemma.{name}\n"
+            yield f"::: {home}.{other or name}\n    options:\n      heading: stemma.{name}\n      toc_label: {name}\n"
