@@ -23,7 +23,8 @@ LENGTH = re.compile(r"--(epochs|steps|rates|help)\b")  # a fine-tune that says h
 FILE = re.compile(r"# \S+\.py\n")  # a program that begins so is a file that commands name
 ANYTHING = "*"
 LONG = ("stemma quickstart",)  # has tests of its own
-SLOW = ("family/seq2seq", "family/encoders", "family/recurrence")  # a minute each; what they show has tests of its own
+SLOW = ("family/seq2seq", "family/encoders", "family/recurrence", "family/modern", "family/prefix",
+        "family/permuted")  # up to a minute each; what they show has tests of its own
 
 
 def name_of(page: Path) -> str:
