@@ -5,6 +5,7 @@
 # make test-portable  the numeric tests once more, with AVX2 and fp32 only
 # make golden BASE=HEAD~1  whether a refactoring changed results: this tree against a commit (about four minutes)
 # make lint        ruff and mypy;  make bench: side by side with peers
+# make docs        the documentation as a site, into site/
 #
 # Elsewhere: PYTHON picks the interpreter, PIP_OPTIONS the package index, TORCH the build of torch, e.g.
 #   make setup TORCH='torch==2.13.0' PIP_OPTIONS='--index-url https://my.index/simple'
@@ -16,7 +17,7 @@ VENV        ?= .venv
 BIN         := $(VENV)/bin
 WORKERS     ?= 2
 
-.PHONY: setup quickstart test test-fast test-slow test-portable golden lint bench clean
+.PHONY: setup quickstart test test-fast test-slow test-portable golden lint bench docs clean
 .DEFAULT_GOAL := test
 
 # Current when it is newer than what it was made from. torch comes first, by its pin: a bare range elsewhere would
@@ -69,6 +70,13 @@ bench: setup
 	$(BIN)/python benchmarks/generate_vs_transformers.py
 	$(BIN)/python benchmarks/xl_evaluation.py
 
+$(VENV)/.docs: $(VENV)/.ready
+	$(BIN)/python -m pip install $(PIP_OPTIONS) --quiet --constraint $(VENV)/constraints.txt --editable '.[docs]'
+	touch $@
+
+docs: $(VENV)/.docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
 clean:
-	rm -rf $(VENV) build dist quickstart .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) build dist site quickstart .pytest_cache .mypy_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -2,7 +2,7 @@
 
     python benchmarks/encoders_table.py --english sotu.txt --chinese news.txt --tokens 2_000_000
 
-Prints the table of docs/encoders.md. Losses are comparable with the baseline beside them, not with each other: each
+Prints the table of docs/family/encoders.md. Compare a loss with the baseline beside it, not with other losses: each
 recipe has its own vocabulary and hides other things. The Chinese text gets its phrases mined first; a list of entities
 is not given, so that ERNIE's last stage goes to the one before.
 """

@@ -6,7 +6,7 @@
 Every recipe at size `tiny` reads some text, once for all seeds; then it is fine-tuned as `stemma finetune` does, with
 no setting of ours, on a random part of the examples, once a seed. REVIEWS and SST-2 are folders of train.tsv and
 dev.tsv. A model with a decoder writes its answer as a word, and is right if that is the word. Prints the table of
-docs/downstream.md: accuracy on dev, mean and deviation over the seeds, and how far that is above always giving
+docs/how-to/downstream.md: accuracy on dev, mean and deviation over the seeds, and how far that is above always giving
 the more frequent answer. What is finished in FOLDER is not done again.
 """
 

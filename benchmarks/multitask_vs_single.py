@@ -5,8 +5,8 @@
 For every size and seed the same examples are drawn for all ways of learning, which differ in nothing else (heads,
 optimizer, epochs, batch): each task alone; all together; and both again with a second stage, each task by itself from
 there for as many epochs more. So the first two have seen every example equally often, and so have the last two. Prints
-the table of docs/multitask.md: mean and standard deviation over the seeds of the metric that decides, on the whole dev
-file.
+the table of docs/how-to/multitask.md: mean and standard deviation over the seeds of the metric that decides, on the
+whole dev file.
 """
 
 from __future__ import annotations

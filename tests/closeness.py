@@ -1,5 +1,5 @@
 """Equal within a tolerance: for outputs after a reload, in another batch or on another processor, where bits are not
-promised (docs/architecture.md, "What is equal, and how nearly")."""
+promised (docs/project/architecture.md, "What is equal, and how nearly")."""
 
 from __future__ import annotations
 

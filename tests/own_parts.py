@@ -252,8 +252,8 @@ def write_network(folder: Path) -> list[str]:
 
 
 def documented(name: str) -> str:
-    """A plug-in that docs/extending.md shows, by the name of its file."""
-    page = (Path(__file__).parent.parent / "docs" / "extending.md").read_text()
+    """A plug-in that docs/how-to/extending.md shows, by the name of its file."""
+    page = (Path(__file__).parent.parent / "docs" / "how-to" / "extending.md").read_text()
     found = re.search(rf"^```python\n# {re.escape(name)}\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
     assert found is not None, name
     return found[1]

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import re
 import shlex
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 from commands import python
@@ -13,13 +15,20 @@ from commands import stemma_unreported as stemma
 from conftest import small_text
 
 ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
-SHORTER = [(re.compile(r"--minutes \S+"), "--steps 4"), (re.compile(r"--steps [\d_]{2,}"), "--steps 4")]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+SHORTER = [(re.compile(r"--minutes \S+"), "--steps 4"), (re.compile(r"--steps [\d_]{2,}"), "--steps 4"),
+           (re.compile(r"--tokens \d{6,}"), "--tokens 3000 training.warmup_steps=0"),
+           (re.compile(r"--seeds 3"), "--seeds 2")]
 LENGTH = re.compile(r"--(epochs|steps|rates|help)\b")  # a fine-tune that says how long it takes
 FILE = re.compile(r"# \S+\.py\n")  # a program that begins so is a file that commands name
 ANYTHING = "*"
 LONG = ("stemma quickstart",)  # has tests of its own
-SLOW = ("seq2seq.md", "encoders.md", "recurrence.md")  # a minute each, and what they show has tests of its own
+SLOW = ("family/seq2seq", "family/encoders", "family/recurrence", "family/modern", "family/prefix",
+        "family/permuted")  # up to a minute each; what they show has tests of its own
+
+
+def name_of(page: Path) -> str:
+    return page.relative_to(ROOT).with_suffix("").as_posix().removeprefix("docs/")
 
 
 def typed(page: Path) -> list[tuple[str, str]]:
@@ -46,7 +55,7 @@ def parts(page: Path) -> list[list[tuple[str, str]]]:
 
 
 @pytest.mark.parametrize(("page", "part"), [
-    pytest.param(page, part, id=f"{page.name}-{number}", marks=[pytest.mark.slow] * (page.name in SLOW))
+    pytest.param(page, part, id=f"{name_of(page)}-{number}", marks=[pytest.mark.slow] * (name_of(page) in SLOW))
     for page in PAGES for number, part in enumerate(parts(page), 1)])
 def test_the_commands_of_the_page_work(page: Path, part: list[tuple[str, str]], tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text(small_text())
@@ -73,7 +82,7 @@ def test_the_commands_of_the_page_work(page: Path, part: list[tuple[str, str]], 
             done = stemma(*shlex.split(command)[1:], folder=tmp_path)
             assert done.code == 0, f"{command}\n{done.out}\n{done.err}"
         elif command and not command.startswith(LONG):
-            pytest.fail(f"{page.name} shows a command that no test knows how to run: {line}")
+            pytest.fail(f"{name_of(page)} shows a command that no test knows how to run: {line}")
 
 
 def test_a_page_is_taken_apart_where_nothing_is_shared(tmp_path: Path) -> None:
@@ -116,28 +125,40 @@ def shown(page: Path) -> list[list[str]]:
             if language == "sh" and line.startswith("stemma ")]
 
 
-def test_the_readme_measures_on_text_that_was_not_trained_on():
-    read = {}
-    for verb, *words in shown(ROOT / "README.md"):
-        if "--out" in words and ("--corpus" in words or "--train" in words):
-            text = words.index("--corpus" if "--corpus" in words else "--train")
-            read[words[words.index("--out") + 1]] = words[text + 1]
-        if verb == "perplexity":
-            assert read[words[0]] != words[1]
-        if verb == "evaluate":
-            assert read[words[0]] != words[words.index("--data") + 1]
-    assert {"run", "writer", "tuned"} <= set(read)
+def tour() -> list[Path]:
+    return [ROOT / "README.md", *sorted((ROOT / "docs" / "start").glob("*.md")),
+            *sorted((ROOT / "docs" / "tutorials").glob("*.md"))]
 
 
-def test_the_readme_resumes_to_the_byte_only_what_is_counted_in_steps_or_tokens():
-    made: dict[str, list[str]] = {}
-    for verb, *words in shown(ROOT / "README.md"):
-        if verb == "pretrain":
-            made[words[words.index("--out") + 1]] = words
-        elif verb == "resume":
-            assert "--minutes" not in made[words[0]]
-            return
-    pytest.fail("the README shows no resume")
+def test_the_tour_measures_on_text_that_was_not_trained_on():
+    made = set()
+    for page in tour():
+        read = {}
+        for verb, *words in shown(page):
+            if "--out" in words and ("--corpus" in words or "--train" in words):
+                text = words.index("--corpus" if "--corpus" in words else "--train")
+                read[words[words.index("--out") + 1]] = words[text + 1]
+            if verb == "perplexity":
+                assert read[words[0]] != words[1]
+            if verb == "evaluate":
+                assert read[words[0]] != words[words.index("--data") + 1]
+            if verb == "translate" and "--reference" in words:
+                assert words[1] != read[words[0]]
+        made |= set(read)
+    assert {"run", "writer", "tuned", "translator", "lab"} <= made
+
+
+def test_the_tour_resumes_to_the_byte_only_what_is_counted_in_steps_or_tokens():
+    resumed = 0
+    for page in tour():
+        made: dict[str, list[str]] = {}
+        for verb, *words in shown(page):
+            if verb == "pretrain":
+                made[words[words.index("--out") + 1]] = words
+            elif verb == "resume":
+                assert "--minutes" not in made[words[0]]
+                resumed += 1
+    assert resumed, "no page of the tour shows a resume"
 
 
 def test_the_readme_names_no_verb_that_is_missing():
@@ -145,3 +166,64 @@ def test_the_readme_names_no_verb_that_is_missing():
     there = {name for line in stemma("--help").out.splitlines() if (name := line.split()[0] if line.split() else "")}
     for verb, promise in (("distill", "compressed"), ("export", "compressed"), ("serve", "served")):
         assert verb in there or promise not in introduction
+
+
+def site_pages() -> ModuleType:
+    spec = spec_from_file_location("site_pages", ROOT / "docs" / "site_pages.py")
+    assert spec is not None and spec.loader is not None
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_made_pages_have_every_command_and_every_name():
+    import stemma as package
+
+    made = site_pages().made_pages()
+    page = made["reference/cli.md"]
+    for verb in re.findall(r"^  ([a-z]+) ", stemma("--help").out.partition("Commands:")[2], re.MULTILINE):
+        assert f"\n## stemma {verb}\n" in page
+    assert "### stemma tokenizer train\n" in page and "`--vocab-size N`" in page
+    for name in package.__all__:
+        assert f"heading: stemma.{name}\n" in made["reference/api.md"] or name == "show"
+
+
+def test_the_site_has_every_page_in_its_menu_and_asks_no_other_server():
+    import yaml
+
+    text = (ROOT / "mkdocs.yml").read_text()
+    menu = set(re.findall(r"[\w/-]+\.md", text.partition("\nnav:")[2]))
+    there = {page.relative_to(ROOT / "docs").as_posix() for page in (ROOT / "docs").rglob("*.md")}
+    assert menu == there | set(site_pages().made_pages())
+    settings = yaml.safe_load(text)
+    assert settings["theme"]["font"] is False and not set(settings) & {"extra_javascript", "google_analytics"}
+    for sheet in settings["extra_css"]:
+        assert "url(" not in (ROOT / "docs" / sheet).read_text()
+
+
+def known_words() -> tuple[set[str], set[str]]:
+    """Every option of every command, and every key that some recipe has."""
+    from stemma.lineage import family, recipe
+    from stemma.schema.finetuning import FinetuningSettings
+    from stemma.schema.training import TrainingSettings
+
+    options = set(re.findall(r"`(--[\w-]+)", site_pages().made_pages()["reference/cli.md"]))
+    keys = {part for one in family() for key in recipe(one.name).origin for part in (key, key.rpartition(".")[0])}
+    keys |= {f"training.{key}" for key in TrainingSettings.model_fields}  # those too that no recipe sets
+    return options, keys | {f"finetuning.{key}" for key in FinetuningSettings.model_fields}
+
+
+def test_the_pages_for_newcomers_name_what_there_is():
+    from stemma.schema.other_names import answers_to
+
+    options, keys = known_words()
+    rows = [row.split("|")[1:3] for page in (ROOT / "docs" / "coming-from").glob("*.md")
+            for row in page.read_text().splitlines() if row.startswith("| `")]
+    assert len(rows) > 120
+    for theirs, ours in rows:
+        named = re.findall(r"(?:--|(?:corpus|finetuning|network|objective|tokenizer|training)\.)[\w.-]+", ours)
+        for word in named:
+            assert word in (options if word.startswith("--") else keys), ours
+        for word in re.findall(r"`(?:--)?(\w[\w-]*)`", theirs):
+            known = {here.name for here in answers_to(word)} - {""}
+            assert not known or not named or known & {*named, ours.strip(" `")}, f"{theirs} -> {ours}, not {known}"

@@ -2,7 +2,7 @@
 
     from stemma.extend import Objective, Settings, register
 
-docs/extending.md shows a plug-in of each kind. A name is imported when it is first asked for.
+docs/how-to/extending.md shows a plug-in of each kind. A name is imported when it is first asked for.
 """
 
 from __future__ import annotations

@@ -322,7 +322,7 @@ def test_every_file_of_a_run_or_a_lab_has_a_rule(made):
 
 
 def test_the_page_states_the_rule_of_every_file():
-    page = (Path(__file__).parents[2] / "docs/architecture.md").read_text()
+    page = (Path(__file__).parents[2] / "docs/project/architecture.md").read_text()
     rows = [line.split("|") for line in page.splitlines() if line.startswith("| `")]
     stated = {name.strip("` "): row[2].strip() for row in rows if len(row) > 3 for name in row[1].split(",")}
     for pattern, rule in RULES.items():

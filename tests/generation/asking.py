@@ -83,7 +83,7 @@ def questions(models: dict[str, stemma.Model]) -> dict[str, Callable[[], Any]]:
 
 
 def same(found: Any, expected: Any) -> bool:
-    """Texts, tokens and labels equal; numbers within what other batches may change (docs/architecture.md)."""
+    """Texts, tokens and labels equal; numbers within what other batches may change (docs/project/architecture.md)."""
     if isinstance(expected, dict):
         return found.keys() == expected.keys() and all(same(found[key], expected[key]) for key in expected)
     if isinstance(expected, list | tuple):

@@ -21,7 +21,7 @@ from stemma.network.streams import Stream
 from stemma.plugins import use_plugin
 from stemma.visibility import Causal, Padded
 
-PAGE = (Path(__file__).parent.parent.parent / "docs" / "extending.md").read_text()
+PAGE = (Path(__file__).parent.parent.parent / "docs" / "how-to" / "extending.md").read_text()
 GATED = re.search(r"# my_body\.py\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)[1]
 BAG = '''
 import torch

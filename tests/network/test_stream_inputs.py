@@ -29,7 +29,7 @@ from stemma.objectives import finish
 from stemma.plugins import use_plugin
 from stemma.visibility import Padded
 
-PAGE = (Path(__file__).parent.parent.parent / "docs" / "extending.md").read_text()
+PAGE = (Path(__file__).parent.parent.parent / "docs" / "how-to" / "extending.md").read_text()
 JOINED = re.search(r"# my_fusion\.py\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)[1]
 SIZE, WIDTH = 5, 16
 SMALL = [f"network.width={WIDTH}", "network.heads=2", "network.feedforward=24", "network.layers=2",

@@ -1,4 +1,4 @@
-"""A kind of task that a user brings, in one file (docs/extending.md), through every verb that knows tasks."""
+"""A kind of task that a user brings, in one file (docs/how-to/extending.md), through every verb that knows tasks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Training that is not gradient descent: a bigram model by counting, the one file that docs/extending.md shows."""
+"""Training that is not gradient descent: a bigram model by counting, which docs/how-to/extending.md shows."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from stemma.plugins import use_plugin
 from stemma.training.run import read_run
 from stemma.training.supply import Supply
 
-PAGE = (Path(__file__).parent.parent.parent / "docs" / "extending.md").read_text()
+PAGE = (Path(__file__).parent.parent.parent / "docs" / "how-to" / "extending.md").read_text()
 FILES = dict(re.findall(r"^```(?:toml|python)\n# (\S*bigram\.(?:toml|py))\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL))
 OFTEN = ["training.checkpoint_every=2", "training.validate_every=20", "training.log_every=1", "training.batch_size=4",
          "network.width=16", "corpus.sequence_length=32", "training.precision=fp32"]

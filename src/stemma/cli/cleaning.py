@@ -29,7 +29,7 @@ def clean(
     paths: Annotated[list[str], typer.Argument(metavar="PATH", help="Text: files, folders, globs, or - for stdin.")],
     out: Annotated[Path, typer.Option(show_default=False, help="The file to write: .txt or .jsonl.")],
     text: TextOptions,
-    rules: Annotated[Path | None, typer.Option(metavar="FILE", help="Rules in TOML; see docs/cleaning.md.")] = None,
+    rules: Annotated[Path | None, typer.Option(metavar="FILE", help="Rules in TOML: docs/how-to/cleaning.md.")] = None,
     change: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE",
                                                      help="Change one rule, such as min_words=20.")] = None,
     language: Annotated[list[str] | None, typer.Option(help="Keep only this language: en, de, zh, ...; repeat it "

@@ -2,7 +2,7 @@
 
 Function words make up a third to a half of running text and hardly occur elsewhere, so a few sentences are enough. A
 word that several languages share counts for each of them in part; words that mean something else in English ("man",
-"war", "men") are left out. The accuracy we measured stands in docs/cleaning.md. Built for sorting out documents; for
+"war", "men") are left out. docs/how-to/cleaning.md has the accuracy we measured. Built for sorting out documents; for
 hundreds of languages or single words a trained identifier (fastText's, which datatrove downloads) is the better tool.
 """
 
