@@ -202,3 +202,10 @@ def test_a_tokenizer_of_another_kind_and_the_same_size_is_adopted(corpus_folder)
     wanted = recipe("gpt2@tiny", [f"tokenizer.vocab_size={corpus.tokenizer.vocab_size}"])
     adopted = adopt_tokenizer(wanted, corpus).settings.tokenizer
     assert (adopted.kind, adopted.vocab_size) == ("wordpiece", corpus.tokenizer.vocab_size)
+
+
+def test_text_that_is_read_four_times_is_heard_of_twice(cache, text_file, tmp_path, caplog):
+    """Once when a vocabulary is learnt and once when it is tokenised; to split it, it is read in between."""
+    (tmp_path / "crlf.txt").write_bytes(text_file.read_bytes().replace(b"\n", b"\r\n"))
+    corpus_from_text([str(tmp_path / "crlf.txt")], BERT, Reading(), split_first=True)
+    assert len([text for text in caplog.messages if "CRLF" in text]) == 2
