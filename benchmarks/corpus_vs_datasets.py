@@ -47,7 +47,7 @@ def main() -> None:
 
 def prepare(work: Path, text: Path | None, vocab: Path | None, size: int) -> None:
     from stemma.text.tokenizer import Tokenizer
-    from stemma.text.train import train_tokenizer
+    from stemma.text.train_tokenizer import train_tokenizer
 
     content = text.read_text(encoding="utf-8", errors="replace") if text else standard_library(size)
     while len(content) < size:
@@ -129,7 +129,7 @@ def stemma_side(work: Path) -> dict:
     import numpy as np
 
     from stemma.corpus.build import build_corpus
-    from stemma.corpus.shards import Corpus
+    from stemma.corpus.corpus import Corpus
     from stemma.text.tokenizer import Tokenizer
 
     tokenizer = Tokenizer.load(work / "tokenizer")
@@ -137,11 +137,11 @@ def stemma_side(work: Path) -> dict:
     start = time.perf_counter()
     build_corpus([work / "text.txt"], tokenizer, out, workers=WORKERS)
     corpus = Corpus.open(out)
-    blocks = corpus.tokens // LENGTH
+    blocks = corpus.num_tokens // LENGTH
     ids = 0
     for first in range(0, blocks, READ):
         index = np.arange(first * LENGTH, min(first + READ, blocks) * LENGTH).reshape(-1, LENGTH)
-        ids += corpus.take("tokens", index).size
+        ids += corpus.values_at("tokens", index).size
     return {"seconds": time.perf_counter() - start, "ids": ids}
 
 

@@ -21,7 +21,7 @@ import sys
 from collections import Counter
 from pathlib import Path
 
-from stemma.lineage import names, recipe
+from stemma.recipe_loading import recipe, recipe_names
 
 ENOUGH = 0.05  # above the majority class
 WORDS = {"sentence": {"0": "bad", "1": "good"}, "text_a": {"0": "差", "1": "好"}}  # what a decoder is to write
@@ -55,18 +55,19 @@ def pretrained(name: str, options: argparse.Namespace, text: Path) -> Path:
 
 def finetuned(start: Path, run: Path, seed: int, options: argparse.Namespace) -> float:
     """The accuracy on dev."""
-    from stemma.tasks import prepare, seq2seq
-    from stemma.tasks.mixture import one_task
+    from stemma.tasks.runs import finetune, seq2seq
+    from stemma.tasks.runs.seq2seq_data import data_from_cli
 
     files = {part: options.out / f"{part}.tsv" for part in ("train", "dev")}
     changes = [*options.same, *options.changes]
     writes = recipe(start / "recipe.toml").settings.network.decoder is not None
     if not (run / "result.json").is_file():
         if writes:
-            data = one_task({part: [str(file)] for part, file in files.items()})
-            seq2seq.finetune(start, data, run, beams=1, seed=seed, changes=changes, overwrite=True)
+            data = data_from_cli({part: [str(file)] for part, file in files.items()})
+            seq2seq.finetune_seq2seq(start, data, run, beams=1, seed=seed, changes=changes, overwrite=True)
         else:
-            prepare.finetune(prepare.Task("classify", files), start, run, seed=seed, changes=changes, overwrite=True)
+            finetune.finetune(finetune.TaskArguments("classify", files), start, run, seed=seed, changes=changes,
+                              overwrite=True)
     scores = json.loads((run / "result.json").read_text())["metrics"]["dev"]
     return float(scores["exact_match"] / 100 if writes else scores["accuracy"])
 
@@ -107,7 +108,7 @@ def main() -> None:
     print("| recipe | optimizer | learning rate | warm-up | epochs | accuracy | points above |")
     print("|---|---|---:|---:|---:|---|---:|", flush=True)
     failed = []
-    for name in options.recipes.split(",") if options.recipes else names():
+    for name in options.recipes.split(",") if options.recipes else recipe_names():
         start = pretrained(name, options, shortened)
         runs = [options.out / f"tuned-{name}-{seed}" for seed in range(options.seeds)]
         found = [finetuned(start, run, seed, options) for seed, run in enumerate(runs)]

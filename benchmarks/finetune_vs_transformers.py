@@ -50,10 +50,10 @@ class Contest:
 
     def __init__(self, options: argparse.Namespace):
         from stemma.exchange.load import load
-        from stemma.tasks.data.datasets import read_examples
-        from stemma.tasks.learners import build_learner
-        from stemma.tasks.learning import layout_of, lesson_of
-        from stemma.tasks.prepare import Task, adapted, draw_card
+        from stemma.tasks.datasets import read_examples
+        from stemma.tasks.runs.build_objective import build_task_objective
+        from stemma.tasks.runs.finetune import TaskArguments, build_task_config, finetune_recipe
+        from stemma.tasks.runs.finetune_run import input_encoder_for, task_dataset
 
         self.options, self.folder, self.task = options, options.model, options.task
         name = KINDS.get(options.task, options.task)
@@ -73,14 +73,14 @@ class Contest:
             self.changes.append("training.precision=fp32")
         if options.dropout is not None:
             self.changes += [f"network.dropout={options.dropout}", f"network.attention.dropout={options.dropout}"]
-        self.recipe = adapted(self.model).typed(self.changes)
-        self.card = draw_card(Task(name, files), self.examples, self.model, self.recipe, "task")
+        self.recipe = finetune_recipe(self.model).with_overrides(self.changes)
+        self.card = build_task_config(TaskArguments(name, files), self.examples, self.model, self.recipe, "task")
         if options.dropout is not None:
             heads = {name: replace(head, dropout=options.dropout) if hasattr(head, "dropout") else head
                      for name, head in self.card.heads.items()}
             self.card = replace(self.card, heads=heads)
-        self.learner = build_learner(self.card, layout_of(self.card, self.model.needs_tokenizer()))
-        self.lesson = lesson_of(self.learner, self.examples, options.batch)
+        self.learner = build_task_objective(self.card, input_encoder_for(self.card, self.model.require_tokenizer()))
+        self.lesson = task_dataset(self.learner, self.examples, options.batch)
 
     def setting(self) -> dict[str, Any]:
         """What a pair of scores can be compared by."""
@@ -91,10 +91,10 @@ class Contest:
 
     def batches(self, seed: int) -> list[list[int]]:
         """The numbers of the rows of every step, as our loop draws them."""
-        from stemma.tasks.batches import Lessons
+        from stemma.tasks.runs.finetune_loader import FinetuneLoader
 
-        order = Lessons(self.model, [self.lesson], seed, self.card.longest)
-        return [chosen.tolist() for epoch in range(self.options.epochs) for _, chosen in order._draw(epoch)]
+        order = FinetuneLoader(self.model, [self.lesson], seed, self.card.longest)
+        return [chosen.tolist() for epoch in range(self.options.epochs) for _, chosen in order._shuffled_batches(epoch)]
 
     def steps(self) -> int:
         return len(self.batches(0))
@@ -105,22 +105,23 @@ class Contest:
     def factor(self, updates: int) -> float:
         """The share of the learning rate after so many updates. Ours begins at 1 / warm-up, where transformers' linear
         schedule spends its first update on a learning rate of 0; here both sides have ours."""
-        from stemma.training.schedules import Linear, factor
+        from stemma.training.schedules import LinearSettings, lr_factor
 
         steps, warmup = self.steps(), self.warmup()
-        return factor(Linear(kind="linear"), updates + 1, warmup, updates / steps, max(warmup - 1, 0) / steps)
+        return lr_factor(LinearSettings(kind="linear"), updates + 1, warmup, updates / steps,
+                         max(warmup - 1, 0) / steps)
 
     def score(self, model: Any) -> float:
         """On the dev set, by the metric that decides; the threshold of no answer is tuned on it for both sides."""
         from stemma.tasks.kinds import head_task
-        from stemma.tasks.learning import predict
-        from stemma.tasks.scoring import measure
+        from stemma.tasks.runs.compute_metrics import compute_metrics
+        from stemma.tasks.runs.finetune_run import predict_examples
 
         dev = self.examples["dev"]
-        said = predict(model, self.learner, dev)
+        said = predict_examples(model, self.learner, dev)
         kind = head_task(self.card.kind)
-        said = kind.settled(kind.tuned(self.card, dev, said), said)
-        return float(measure(self.card, dev, said)[self.card.metrics[0]])
+        said = kind.apply_options(kind.tune(self.card, dev, said), said)
+        return float(compute_metrics(self.card, dev, said)[self.card.metrics[0]])
 
 
 # --- ours -------------------------------------------------------------------------------------------------------------
@@ -130,24 +131,24 @@ def our_loop(contest: Contest, run: Path, steps: int, seed: int) -> tuple[Any, A
     """(loop, model) as `stemma finetune` builds them."""
     import torch
 
-    from stemma.exchange.model import Model
+    from stemma.model import Model
     from stemma.network.network import Network
-    from stemma.tasks.batches import Lessons
-    from stemma.tasks.finetune import Length
-    from stemma.tasks.learning import heads_of, start_from
-    from stemma.training.loop import Loop
+    from stemma.tasks.runs.common import TrainingLength
+    from stemma.tasks.runs.finetune_loader import FinetuneLoader
+    from stemma.tasks.runs.finetune_run import load_start_weights, task_head_specs
+    from stemma.training.trainer import Trainer
 
     cards = {"task": contest.card}
-    wanted, budget = Length(steps=steps).fit(contest.recipe, steps, ())
+    wanted, budget = TrainingLength(steps=steps).apply_to(contest.recipe, steps, ())
     wanted = wanted.with_changes({"training.warmup_steps": contest.warmup(), "training.log_every": 1,
                                   "training.validate_every": steps, "training.checkpoint_every": steps}, "benchmark")
     torch.manual_seed(seed)
-    network = Network(wanted.settings.network, contest.model.network.vocabulary, heads_of(cards))
-    start_from(str(contest.folder), network, cards)
-    model = Model(wanted, contest.model.tokenizer, network, cards=cards)
+    network = Network(wanted.settings.network, contest.model.network.vocab_size, task_head_specs(cards))
+    load_start_weights(str(contest.folder), network, cards)
+    model = Model(wanted, contest.model.tokenizer, network, task_configs=cards)
     run.mkdir(parents=True)
-    supply = Lessons(model, [contest.lesson], seed, contest.card.longest)
-    return Loop(run, wanted, supply, network, budget, seed), model
+    supply = FinetuneLoader(model, [contest.lesson], seed, contest.card.longest)
+    return Trainer(run, wanted, supply, network, budget, seed), model
 
 
 def learn_ours(contest: Contest, folder: Path, seed: int) -> dict[str, Any]:
@@ -180,18 +181,18 @@ def their_rows(contest: Contest) -> list[dict[str, Any]]:
     """Our rows as their collators take them."""
     made = []
     for item in contest.lesson.train:
-        row = item.rows[0]
-        told: dict[str, Any] = {"input_ids": row.ids.tolist(), "token_type_ids": row.segments.tolist(),
-                                "attention_mask": [1] * len(row.ids)}
+        row = item.sequences[0]
+        told: dict[str, Any] = {"input_ids": row.input_ids.tolist(), "token_type_ids": row.segment_ids.tolist(),
+                                "attention_mask": [1] * len(row.input_ids)}
         if contest.card.kind == "tag":
-            labels = [-100] * len(row.ids)
-            for place, tag in zip(item.extra[0], item.answer, strict=True):
+            labels = [-100] * len(row.input_ids)
+            for place, tag in zip(item.decode_info[0], item.target, strict=True):
                 labels[place] = int(tag)
             told["labels"] = labels
         elif contest.card.kind == "qa":
-            told["start_positions"], told["end_positions"] = map(int, item.answer)
+            told["start_positions"], told["end_positions"] = map(int, item.target)
         else:
-            told["labels"] = item.answer
+            told["labels"] = item.target
         made.append(told)
     return made
 
@@ -306,7 +307,7 @@ def quality(contests: Sequence[Contest], folder: Path, seeds: int, log: Path | N
 
 def paired(scores: Sequence[tuple[float, float]]) -> dict[str, Any]:
     """Of pairs (ours, theirs): the mean of each side, and of the differences mean, deviation, t and 95% interval."""
-    from stemma.tasks.metrics.student import student
+    from stemma.tasks.metrics.student_t import student_t
 
     differences = [ours - theirs for ours, theirs in scores]
     told: dict[str, Any] = {"pairs": len(scores), "stemma": statistics.mean(ours for ours, _ in scores),
@@ -315,7 +316,7 @@ def paired(scores: Sequence[tuple[float, float]]) -> dict[str, Any]:
     if len(scores) > 1:
         deviation = statistics.stdev(differences)
         error = deviation / math.sqrt(len(scores))
-        half = student(len(scores) - 1) * error
+        half = student_t(len(scores) - 1) * error
         told |= {"deviation": deviation, "t": told["difference"] / error if error else 0.0,
                  "interval": [told["difference"] - half, told["difference"] + half]}
     return told

@@ -19,8 +19,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from stemma.tasks.data.datasets import DATASETS
-from stemma.tasks.multitask import multitask
+from stemma.tasks.datasets import DATASETS
+from stemma.tasks.runs.multitask import multitask
 
 FOLDERS = {"cola": "CoLA", "sst2": "SST-2", "mrpc": "MRPC", "stsb": "STS-B", "rte": "RTE", "qnli": "QNLI"}
 BARE = ("cola",)  # files without a header

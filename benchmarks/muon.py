@@ -33,13 +33,13 @@ MUON = ["training.optimizer.kind=muon", "training.learning_rate=0.02"]
 def make_loop(folder: Path, name: str, rows: int, length: int, changes: list[str]) -> Any:
     import torch
 
-    from stemma.corpus.shards import Corpus
-    from stemma.lineage import recipe
+    from stemma.corpus.corpus import Corpus
     from stemma.objectives import build_network, build_objectives
+    from stemma.recipe_loading import recipe
     from stemma.training.budget import Budget
-    from stemma.training.loop import Loop
-    from stemma.training.source import adopt_tokenizer
-    from stemma.training.supply import Supply
+    from stemma.training.corpus_cache import adopt_tokenizer
+    from stemma.training.pretrain_loader import PretrainLoader
+    from stemma.training.trainer import Trainer
 
     corpus = Corpus.open(folder / "corpus")
     chosen = adopt_tokenizer(recipe("bert@tiny", [
@@ -49,7 +49,7 @@ def make_loop(folder: Path, name: str, rows: int, length: int, changes: list[str
     torch.manual_seed(0)
     network = build_network(chosen, corpus.tokenizer.vocab_size)
     (folder / name).mkdir()
-    return Loop(folder / name, chosen, Supply(chosen, corpus, build_objectives(chosen), 0), network,
+    return Trainer(folder / name, chosen, PretrainLoader(chosen, corpus, build_objectives(chosen), 0), network,
                 Budget("steps", 100_000), 0)
 
 
@@ -97,12 +97,12 @@ def main() -> None:
     parser.add_argument("--no-torch", action="store_true", help="leave torch's Muon out: without bf16 it is very slow")
     parser.add_argument("--wall", action="store_true", help="clock time in place of process time")
     options = parser.parse_args()
-    from stemma.training.progress import Progress
+    from stemma.training.progress_bar import ProgressBar
 
     clock = time.perf_counter if options.wall else time.process_time
     rows, length, network = SIZES[options.size]
     common = [*network, f"training.threads={options.threads}"]
-    with tempfile.TemporaryDirectory() as temporary, Progress("", "", enabled=False) as progress:
+    with tempfile.TemporaryDirectory() as temporary, ProgressBar("", "", enabled=False) as progress:
         folder = Path(temporary)
         zipf_text(folder, VOCABULARY, ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"], length - 2)
         loops = {"AdamW": make_loop(folder, "adamw", rows, length, [*common, *ADAMW]),

@@ -34,13 +34,13 @@ def tell_peak() -> None:
 
 def serve_loop(loop: Any, steps: int) -> None:
     """The same part for a loop of ours: a slice is so many of its steps."""
-    from stemma.training.progress import Progress
+    from stemma.training.progress_bar import ProgressBar
 
     def work() -> float | None:
-        with Progress("", "", enabled=False) as progress:
+        with ProgressBar("", "", enabled=False) as progress:
             for _ in range(steps):
                 loop._step(progress)
-        return loop.course.loss
+        return loop.state.loss
 
     serve(work)
 

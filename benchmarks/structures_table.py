@@ -26,9 +26,9 @@ import toy_tasks  # noqa: E402
 
 import stemma  # noqa: E402
 from stemma.errors import UserError  # noqa: E402
-from stemma.tasks import seq2seq  # noqa: E402
-from stemma.tasks.mixture import Data, one_task  # noqa: E402
-from stemma.tasks.prepare import Task, finetune  # noqa: E402
+from stemma.tasks.runs import seq2seq  # noqa: E402
+from stemma.tasks.runs.finetune import TaskArguments, finetune  # noqa: E402
+from stemma.tasks.runs.seq2seq_data import Seq2SeqData, data_from_cli  # noqa: E402
 
 STRUCTURES = ("bert", "gpt2", "xlnet", "t5", "bart", "unilm", "prefix-lm", "universal-transformer", "transformer-xl",
               "electra")
@@ -55,15 +55,15 @@ def task(folder: Path, name: str, kind: str, steps: int) -> tuple[float, float, 
         toy_tasks.save_model(start, f"{name}@tiny", *sizes(name), "network.dropout=0.0")
     files = toy_tasks.write_sets(folder / "data", kind, train=192, dev=48)
     rate = 1e-2 if name in BY_SIZE else 2e-3
-    result = finetune(Task(kind, files), start, folder / f"{name}-{kind}", steps=steps,
+    result = finetune(TaskArguments(kind, files), start, folder / f"{name}-{kind}", steps=steps,
                       changes=[f"training.learning_rate={rate}", "training.batch_size=16"])
     said = stemma.predict(stemma.load(folder / f"{name}-{kind}"), ASKED[kind])
     return result["validation_loss"], result["baselines"]["task"], len(said) == 1
 
 
-def pairs(folder: Path, name: str, data: Data, steps: int) -> tuple[float, float, bool]:
+def pairs(folder: Path, name: str, data: Seq2SeqData, steps: int) -> tuple[float, float, bool]:
     start = toy_pairs.save_model(folder / f"{name}-writer", name, *sizes(name), "network.layers=2")
-    result = seq2seq.finetune(start, data, folder / f"{name}-{WRITTEN}", steps=steps, beams=1,
+    result = seq2seq.finetune_seq2seq(start, data, folder / f"{name}-{WRITTEN}", steps=steps, beams=1,
                               changes=[toy_pairs.rate(name), "training.batch_size=8",
                                        "training.schedule={kind='linear'}"])
     (written,) = stemma.translate(folder / f"{name}-{WRITTEN}", ["ink lamp"])
@@ -91,7 +91,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
         every = sorted(dict.fromkeys(toy_pairs.pairs(2000, longest=3)), key=lambda pair: " " not in pair[0])
-        data = one_task({"train": [toy_pairs.write_pairs(folder / "train.tsv", every[20:])],
+        data = data_from_cli({"train": [toy_pairs.write_pairs(folder / "train.tsv", every[20:])],
                          "dev": [toy_pairs.write_pairs(folder / "dev.tsv", every[:20])]})
         for name in chosen.only.split(","):
             cells = [told(lambda name=name, kind=kind: pairs(folder, name, data, chosen.steps) if kind == WRITTEN

@@ -39,7 +39,7 @@ def zipf_text(folder: Path, vocabulary: int, special: list[str], length: int) ->
     import numpy as np
 
     from stemma.corpus.build import build_corpus
-    from stemma.corpus.shards import Corpus
+    from stemma.corpus.corpus import Corpus
 
     (folder / "vocabulary").mkdir()
     words = [*special, *(f"w{i}" for i in range(vocabulary - len(special)))]
@@ -48,19 +48,19 @@ def zipf_text(folder: Path, vocabulary: int, special: list[str], length: int) ->
     ranks = np.minimum(rng.zipf(1.2, ROWS * length) - 1, vocabulary - len(special) - 1).reshape(ROWS, length)
     (folder / "text.txt").write_text("\n\n".join(" ".join(f"w{rank}" for rank in row) for row in ranks))
     build_corpus([folder / "text.txt"], folder / "vocabulary", folder / "corpus", workers=1)
-    return Corpus.open(folder / "corpus").slice("tokens", 0, ROWS * length).reshape(ROWS, length)
+    return Corpus.open(folder / "corpus").values_between("tokens", 0, ROWS * length).reshape(ROWS, length)
 
 
 def ours(contest: Contest, folder: Path, steps: int, threads: int) -> None:
     import torch
 
-    from stemma.corpus.shards import Corpus
-    from stemma.lineage import recipe
+    from stemma.corpus.corpus import Corpus
     from stemma.objectives import build_network, build_objectives
+    from stemma.recipe_loading import recipe
     from stemma.training.budget import Budget
-    from stemma.training.loop import Loop
-    from stemma.training.source import adopt_tokenizer
-    from stemma.training.supply import Supply
+    from stemma.training.corpus_cache import adopt_tokenizer
+    from stemma.training.pretrain_loader import PretrainLoader
+    from stemma.training.trainer import Trainer
 
     corpus = Corpus.open(folder / "corpus")
     chosen = recipe(contest.recipe, [*contest.changes, f"training.threads={threads}",
@@ -71,8 +71,8 @@ def ours(contest: Contest, folder: Path, steps: int, threads: int) -> None:
     network = build_network(chosen, corpus.tokenizer.vocab_size)
     run = folder / "run"
     run.mkdir()
-    supply = Supply(chosen, corpus, build_objectives(chosen), 0)
-    loop = Loop(run, chosen, supply, network, Budget("steps", 100_000), 0)
+    supply = PretrainLoader(chosen, corpus, build_objectives(chosen), 0)
+    loop = Trainer(run, chosen, supply, network, Budget("steps", 100_000), 0)
     serve_loop(loop, steps)
     os._exit(0)
 

@@ -40,7 +40,7 @@ def prepare(data: Path, folder: Path) -> None:
     """One vocabulary of pieces for both languages, and our corpus."""
     from stemma.corpus.build import build_corpus
     from stemma.text.parallel import PairSource
-    from stemma.text.train import train_tokenizer
+    from stemma.text.train_tokenizer import train_tokenizer
 
     texts = [*read(data, "train.en.gz"), *read(data, "train.de.gz")]
     tokenizer = train_tokenizer(iter(texts), "bpe", VOCABULARY, lowercase=False,
@@ -51,7 +51,7 @@ def prepare(data: Path, folder: Path) -> None:
 
 
 def scored(texts: list[str], data: Path) -> dict[str, Any]:
-    from stemma.tasks.scores import translation_scores
+    from stemma.tasks.metrics.bleu_rouge import translation_scores
 
     found = translation_scores(texts, [read(data, "test_2016_flickr.de.gz")])
     return {"bleu": found["bleu"]["score"], "signature": found["bleu"]["signature"], "chrf": found["chrf"]["score"]}
@@ -64,16 +64,16 @@ def tell(**values: Any) -> None:
 def ours(options: argparse.Namespace) -> None:
     import torch
 
-    from stemma.corpus.shards import Corpus
-    from stemma.exchange.model import Model
+    from stemma.corpus.corpus import Corpus
     from stemma.generation.translate import translate
-    from stemma.lineage import recipe
+    from stemma.model import Model
     from stemma.objectives import build_network, build_objectives
+    from stemma.recipe_loading import recipe
     from stemma.training.budget import Budget
-    from stemma.training.loop import Loop
-    from stemma.training.progress import Progress
-    from stemma.training.source import adopt_tokenizer
-    from stemma.training.supply import Supply
+    from stemma.training.corpus_cache import adopt_tokenizer
+    from stemma.training.pretrain_loader import PretrainLoader
+    from stemma.training.progress_bar import ProgressBar
+    from stemma.training.trainer import Trainer
 
     corpus = Corpus.open(options.folder / "corpus")
     chosen = recipe("transformer@mini", [
@@ -84,17 +84,17 @@ def ours(options: argparse.Namespace) -> None:
     torch.manual_seed(0)
     network = build_network(chosen, corpus.tokenizer.vocab_size)
     (options.folder / "run").mkdir()
-    supply = Supply(chosen, corpus, build_objectives(chosen), 0)
-    loop = Loop(options.folder / "run", chosen, supply, network, Budget("steps", 10_000_000), 0)
-    with Progress("", "", enabled=False) as progress:
+    supply = PretrainLoader(chosen, corpus, build_objectives(chosen), 0)
+    loop = Trainer(options.folder / "run", chosen, supply, network, Budget("steps", 10_000_000), 0)
+    with ProgressBar("", "", enabled=False) as progress:
         for line in sys.stdin:
             if line.strip() == "stop":
                 break
-            began, before = time.perf_counter(), loop.course.tokens
+            began, before = time.perf_counter(), loop.state.tokens
             while time.perf_counter() - began < SLICE:
                 loop._step(progress)
-            tell(seconds=time.perf_counter() - began, tokens=loop.course.tokens - before, steps=loop.course.step,
-                 loss=loop.course.loss)
+            tell(seconds=time.perf_counter() - began, tokens=loop.state.tokens - before, steps=loop.state.step,
+                 loss=loop.state.loss)
     model = Model(chosen, corpus.tokenizer, network.eval())
     began = time.perf_counter()
     texts = [found.text for found in translate(model, read(options.data, "test_2016_flickr.en.gz"), beams=4)]

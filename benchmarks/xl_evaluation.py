@@ -17,9 +17,9 @@ import time
 
 import torch
 
-from stemma.lineage import recipe
+from stemma.network.inputs_outputs import Stream
 from stemma.network.network import Network
-from stemma.network.streams import Stream
+from stemma.recipe_loading import recipe
 from stemma.visibility import Causal
 
 PUBLISHED = {800: 363, 1800: 773, 2800: 1409, 3800: 1874}
@@ -36,7 +36,7 @@ def window(network: Network, attention: int) -> float:
     """Seconds for one token: the whole window, for the sake of its last place."""
     ids = torch.randint(256, (1, attention))
     began = time.perf_counter()
-    network({"encoder": Stream(ids, Causal(), wanted=torch.tensor([attention - 1]))})
+    network({"encoder": Stream(ids, Causal(), output_positions=torch.tensor([attention - 1]))})
     return time.perf_counter() - began
 
 

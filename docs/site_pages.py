@@ -56,9 +56,9 @@ def from_the_root(text: str) -> str:
 
 def command_line() -> Iterator[str]:
     """`stemma COMMAND --help` of every command, as one page."""
-    from stemma.cli import _command
+    from stemma.cli import _build_command
 
-    root = _command()
+    root = _build_command()
     context = root.context_class(root, info_name="stemma")
     yield "# Command line\n"
     yield "This page is made from `stemma COMMAND --help`.\n"
@@ -131,7 +131,7 @@ def _command_table(path: str, group: Any, context: Any) -> Iterator[str]:
         if path == "stemma finetune":
             from stemma.tasks.kinds import task_kind
 
-            about = task_kind(name).idea
+            about = task_kind(name).description
         yield f"| [`{name}`](#{path.replace(' ', '-')}-{name}) | {_cell(about)} |"
     yield ""
 

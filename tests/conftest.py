@@ -167,9 +167,10 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, Callable[
 @pytest.fixture(scope="session")
 def python_pages(shared: Callable[[str, Callable[[Path], object]], Path]) -> list:
     """The documentation inside this Python, read once: it takes seconds."""
-    from stemma.lab.quickstart.harvest import harvest
+    from stemma.lab.quickstart.python_docs import collect_pages
 
-    return pickle.loads(shared("python-pages", lambda file: file.write_bytes(pickle.dumps(harvest()))).read_bytes())
+    return pickle.loads(shared("python-pages",
+                               lambda file: file.write_bytes(pickle.dumps(collect_pages()))).read_bytes())
 
 
 @pytest.fixture(scope="session")
@@ -181,7 +182,7 @@ def text_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def tokenizer_folder(tmp_path_factory: pytest.TempPathFactory, text_file: Path) -> Path:
-    from stemma.text.train import train_tokenizer
+    from stemma.text.train_tokenizer import train_tokenizer
 
     folder = tmp_path_factory.mktemp("tokenizer") / "wordpiece"
     train_tokenizer(iter([text_file.read_text()]), "wordpiece", 320, lowercase=True).save(folder)

@@ -9,14 +9,14 @@ import numpy as np
 from conftest import small_text
 
 from stemma.corpus.build import build_corpus
+from stemma.corpus.corpus import Corpus
 from stemma.corpus.draft import Draft
-from stemma.corpus.feed import Feed
-from stemma.corpus.layout import Layout
-from stemma.corpus.packers import Packing
-from stemma.corpus.shards import Corpus
-from stemma.corpus.view import View
+from stemma.corpus.packers import Packer
+from stemma.corpus.row_template import RowTemplate
+from stemma.corpus.sampler import RowSampler
+from stemma.corpus.subset import CorpusSubset
 from stemma.schema.corpus import parse_template
-from stemma.text.train import train_tokenizer
+from stemma.text.train_tokenizer import train_tokenizer
 
 SINGLE = "start A separator"
 PAIR = "start A separator B:1 separator:1"
@@ -40,23 +40,24 @@ def pieced_corpus(folder: Path, seed: int = 0) -> Corpus:
     return corpus_of(folder, [document.split("\n") for document in text.strip().split("\n\n")], folder / "tokenizer")
 
 
-def whole(corpus: Corpus) -> View:
+def whole(corpus: Corpus) -> CorpusSubset:
     """Every document, nothing held out."""
-    return View(corpus, np.stack([corpus.documents[:-1], corpus.documents[1:]], axis=1))
+    return CorpusSubset(corpus, np.stack([corpus.document_starts[:-1], corpus.document_starts[1:]], axis=1))
 
 
-def plain_layout(length: int, single: str = SINGLE, pair: str = PAIR) -> Layout:
+def plain_layout(length: int, single: str = SINGLE, pair: str = PAIR) -> RowTemplate:
     """A layout without a tokenizer, for packers that never look at a token."""
     roles = {"padding": 0, "start": 1, "separator": 2, "boundary": 2}
-    return Layout(parse_template(single), parse_template(pair), length, roles)
+    return RowTemplate(parse_template(single), parse_template(pair), length, roles)
 
 
 def packing_of(corpus: Corpus, kind: str, length: int, short: float = 0.0, single: str = SINGLE,
-               pair: str = PAIR) -> Packing:
-    return Packing(kind, Layout.of(corpus.tokenizer, single, pair, length), short)
+               pair: str = PAIR) -> Packer:
+    return Packer(kind, RowTemplate.from_tokenizer(corpus.tokenizer, single, pair, length), short)
 
 
-def draft_of(view: View, kind: str, length: int, rows: int, seed: int = 0, short: float = 0.0, **templates) -> Draft:
+def draft_of(view: CorpusSubset, kind: str, length: int, rows: int, seed: int = 0, short: float = 0.0,
+             **templates) -> Draft:
     packing = packing_of(view.corpus, kind, length, short, **templates)
-    pieces, _ = Feed(view, packing, seed).take(rows)
-    return Draft(view, pieces, packing.layout)
+    pieces, _ = RowSampler(view, packing, seed).next_rows(rows)
+    return Draft(view, pieces, packing.template)

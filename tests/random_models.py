@@ -7,13 +7,13 @@ from pathlib import Path
 import torch
 
 import stemma
-from stemma.exchange.cards import Card
-from stemma.exchange.model import Model
-from stemma.lineage import recipe
+from stemma.model import Model
 from stemma.network.heads import ClassHead, HeadSpec, Pooler
 from stemma.network.network import Network
 from stemma.objectives import build_network
-from stemma.schema.task_values import values_of
+from stemma.recipe_loading import recipe
+from stemma.schema.task_options import parse_task_options
+from stemma.task_config import TaskConfig
 from stemma.text.tokenizer import Tokenizer
 
 SIZES = ("network.width=32", "network.heads=2", "network.layers=2", "network.feedforward=64",
@@ -29,10 +29,10 @@ def save_random(folder: Path, tokenizer_folder: Path, name: str = "bert@tiny", c
     if labels:
         heads: dict[str, HeadSpec] = {"pooler": Pooler(), "task": ClassHead(len(labels))}
         corpus = chosen.settings.corpus
-        card = Card("task", "classify", labels, heads, corpus.single, corpus.pair, 32, ("accuracy",),
-                    values_of("classify", {"counts": [1] * len(labels)}))
+        card = TaskConfig("task", "classify", labels, heads, corpus.single, corpus.pair, 32, ("accuracy",),
+                    parse_task_options("classify", {"counts": [1] * len(labels)}))
         network = Network(chosen.settings.network, tokenizer.vocab_size, heads)
-        stemma.save(Model(chosen, tokenizer, network.eval(), cards={"task": card}), folder)
+        stemma.save(Model(chosen, tokenizer, network.eval(), task_configs={"task": card}), folder)
     else:
         stemma.save(Model(chosen, tokenizer, build_network(chosen).eval()), folder)
     return folder

@@ -9,7 +9,7 @@ from pathlib import Path
 from conftest import OBJECTS, PLACES, SUBJECTS, VERBS, small_text
 
 from stemma.corpus.build import build_corpus
-from stemma.corpus.shards import Corpus
+from stemma.corpus.corpus import Corpus
 
 
 def dialogues(count: int = 40, seed: int = 0, speakers: int = 2, most: int = 9) -> list[list[tuple[str, str]]]:

@@ -12,7 +12,7 @@ from toy_tasks import save_model, write_sets
 
 import stemma
 from stemma import cli
-from stemma.exchange.model import Model as LoadedModel
+from stemma.model import Model as LoadedModel
 
 CHANGES = ["network.width=24", "network.layers=1", "network.feedforward=20"]
 
@@ -49,7 +49,7 @@ def test_every_verb_has_a_function_of_its_name():
     """Of a group of verbs the function names the group too: `corpus build` is build_corpus."""
     grouped = {"tokenizer": {"train": "train_tokenizer", "info": None}, "claims": {"show": None, "run": None},
                "corpus": {"build": "build_corpus", "annotate": "annotate", "info": None}}
-    command = cli._command()
+    command = cli._build_command()
     wanted = {name for name in command.commands if name not in grouped}
     for group, functions in grouped.items():
         assert command.commands[group].commands.keys() == functions.keys()  # a new verb needs an entry here
@@ -62,8 +62,8 @@ def test_every_verb_has_a_function_of_its_name():
 
 def test_a_model_has_a_method_for_what_is_asked_of_it():
     for name in ("fill", "generate", "stream", "embed", "score", "predict", "translate"):
-        assert getattr(stemma.Model, name).__doc__, name
-    assert issubclass(stemma.Model, LoadedModel)
+        assert getattr(stemma.InferenceModel, name).__doc__, name
+    assert issubclass(stemma.InferenceModel, LoadedModel)
 
 
 def test_the_methods_of_a_model_are_what_the_verbs_call(run):
@@ -91,10 +91,10 @@ def test_a_language_model_in_a_notebook(tmp_path):
     assert completion == stemma.generate(model, "the old clerk", **options)[0]
     assert "".join(model.stream("the old clerk", **options)) == completion.text
     first, second = model.score([" reads a letter", " river"], after="the old clerk")
-    assert first.tokens > second.tokens and first.log_probability < 0
+    assert first.num_tokens > second.num_tokens and first.log_probability < 0
     assert model.score(" river", after=["the old clerk"])[0].log_probability == pytest.approx(second.log_probability,
                                                                                              abs=1e-4)
-    assert model.score("the old clerk reads")[0].tokens == len(model.tokenizer.encode("the old clerk reads",
+    assert model.score("the old clerk reads")[0].num_tokens == len(model.tokenizer.encode("the old clerk reads",
                                                                                       special=False).ids)
     (tmp_path / "text.txt").write_text("the old clerk reads the letter by the river.\n")
     found = stemma.perplexity(model, tmp_path / "text.txt", length=16)
@@ -137,20 +137,20 @@ def test_a_model_and_a_recipe_print_as_one_short_line(run):
 @pytest.mark.parametrize("inner", ["", "model"])
 def test_a_run_loads(run, inner, tokenizer_folder):
     model = stemma.load(run / inner)
-    assert isinstance(model, stemma.Model)
+    assert isinstance(model, stemma.InferenceModel)
     assert model.recipe.label == "bert@tiny"
     assert model.recipe.origin["network.width"] == "command line"
-    assert model.recipe.settings.tokenizer.vocab_size == model.network.vocabulary == model.tokenizer.vocab_size
+    assert model.recipe.settings.tokenizer.vocab_size == model.network.vocab_size == model.tokenizer.vocab_size
     assert not model.network.training and next(model.network.parameters()).dtype == torch.float32
     assert str(stemma.load(str(run)).recipe) == str(model.recipe)
 
 
 def test_hidden_and_logits(run):
     model = stemma.load(run)
-    ids = torch.randint(model.network.vocabulary, (3, 17))
+    ids = torch.randint(model.network.vocab_size, (3, 17))
     mask = torch.ones_like(ids)
     hidden, logits = model.hidden(ids), model.logits(ids, attention_mask=mask, token_type_ids=torch.zeros_like(ids))
-    assert hidden.shape == (3, 17, 24) and logits.shape == (3, 17, model.network.vocabulary)
+    assert hidden.shape == (3, 17, 24) and logits.shape == (3, 17, model.network.vocab_size)
     torch.testing.assert_close(model.hidden(ids, mask), hidden)
     mask[0, 9:] = 0
     masked = model.hidden(ids, mask)
@@ -186,11 +186,11 @@ def test_build_is_random_and_follows_the_seed():
 
 def test_build_takes_a_vocabulary_and_says_so():
     model = stemma.build("bert@tiny", vocab_size=1000)
-    assert model.network.vocabulary == model.recipe.settings.tokenizer.vocab_size == 1000
+    assert model.network.vocab_size == model.recipe.settings.tokenizer.vocab_size == 1000
     assert model.recipe.origin["tokenizer.vocab_size"] == "vocab_size"
     assert model.tokenizer is None and not model.network.training
     with torch.device("meta"):
-        assert stemma.build(stemma.recipe("bert@tiny")).network.vocabulary == 30_522
+        assert stemma.build(stemma.recipe("bert@tiny")).network.vocab_size == 30_522
     with pytest.raises(stemma.UserError, match="tokenizer.vocab_size"):
         stemma.build("bert@tiny", vocab_size=0)
 

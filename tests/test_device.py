@@ -12,9 +12,9 @@ from toy_tasks import save_model
 
 import stemma
 from stemma import cli
-from stemma.device import asked_device, choose_device, device_asked
-from stemma.training.precision import device_of
-from stemma.training.run import read_plan
+from stemma.device import choose_device, requested_device, use_device
+from stemma.training.hardware import run_device
+from stemma.training.run_folder import read_run_config
 
 SMALL = ["network.width=16", "network.layers=1", "network.feedforward=16", "training.batch_size=2",
          "training.threads=1"]
@@ -22,7 +22,7 @@ WITHOUT = {"tree", "show", "diff", "average", "clean", "overlap"}  # verbs that 
 
 
 def test_every_verb_with_a_network_has_the_option():
-    command = cli._command()
+    command = cli._build_command()
     asked = {name: one for name, one in command.commands.items()
              if name not in WITHOUT and not hasattr(one, "commands")}
     asked |= {f"finetune {name}": one for name, one in command.commands["finetune"].commands.items()}
@@ -48,7 +48,7 @@ def test_a_device_that_is_not_there(name, said, tmp_path, monkeypatch, capsys, c
         assert cli.main([*command, "--device", name]) == 2
         told = capsys.readouterr().err
         assert told.startswith(f"error: {said}") and told.count("\n") == 1, told
-    assert not Path("run").exists() and asked_device() is None
+    assert not Path("run").exists() and requested_device() is None
     with pytest.raises(stemma.UserError, match="device"):
         stemma.load("bert", device=name)
 
@@ -59,7 +59,7 @@ def test_the_run_says_where_it_computed(tmp_path, corpus_folder, capsys):
                      "--device", "cpu", *SMALL]) == 0
     assert json.loads((run / "run.json").read_text())["device"] == "cpu"
     assert json.loads((run / "result.json").read_text())["device"] == "cpu"
-    assert asked_device() is None
+    assert requested_device() is None
     other = tmp_path / "other"
     result = stemma.pretrain(stemma.recipe("bert@tiny", SMALL), str(corpus_folder), other, steps=1)
     assert result["device"] == json.loads((other / "run.json").read_text())["device"] == choose_device().type
@@ -73,14 +73,14 @@ def test_a_run_goes_on_where_it_was_unless_it_is_told_otherwise(tmp_path, corpus
     caplog.clear()
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-    assert device_of(run) == torch.device("cpu") and caplog.messages == []  # `auto` would be cuda by now
-    with device_asked("cuda"):
-        assert device_of(run) == torch.device("cuda")
-    assert read_plan(run).device == "cuda" and len(caplog.messages) == 1
+    assert run_device(run) == torch.device("cpu") and caplog.messages == []  # `auto` would be cuda by now
+    with use_device("cuda"):
+        assert run_device(run) == torch.device("cuda")
+    assert read_run_config(run).device == "cuda" and len(caplog.messages) == 1
     assert "computed on cpu before and goes on on cuda" in caplog.messages[0]
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(stemma.UserError, match="there is no CUDA device here for --device cuda"):
-        device_of(run)
+        run_device(run)
 
 
 def test_runs_of_earlier_versions_take_what_there_is(tmp_path, corpus_folder):
@@ -90,15 +90,15 @@ def test_runs_of_earlier_versions_take_what_there_is(tmp_path, corpus_folder):
     del stored["device"]
     (run / "run.json").write_text(json.dumps(stored))
     (run / "checksums.json").unlink()
-    with device_asked("cpu"):
-        assert read_plan(run).device == "auto"
+    with use_device("cpu"):
+        assert read_run_config(run).device == "auto"
 
 
 def test_threads_do_not_see_what_others_asked_for():
     seen = []
-    with device_asked("cpu"):
-        thread = threading.Thread(target=lambda: seen.append(asked_device()))
+    with use_device("cpu"):
+        thread = threading.Thread(target=lambda: seen.append(requested_device()))
         thread.start()
         thread.join()
-        assert asked_device() == "cpu"
-    assert seen == [None] and asked_device() is None
+        assert requested_device() == "cpu"
+    assert seen == [None] and requested_device() is None

@@ -203,18 +203,18 @@ def test_the_site_has_every_page_in_its_menu_and_asks_no_other_server():
 
 def known_words() -> tuple[set[str], set[str]]:
     """Every option of every command, and every key that some recipe has."""
-    from stemma.lineage import family, recipe
+    from stemma.recipe_loading import list_recipes, recipe
     from stemma.schema.finetuning import FinetuningSettings
     from stemma.schema.training import TrainingSettings
 
     options = set(re.findall(r"`(--[\w-]+)", site_pages().made_pages()["reference/cli.md"]))
-    keys = {part for one in family() for key in recipe(one.name).origin for part in (key, key.rpartition(".")[0])}
+    keys = {part for one in list_recipes() for key in recipe(one.name).origin for part in (key, key.rpartition(".")[0])}
     keys |= {f"training.{key}" for key in TrainingSettings.model_fields}  # those too that no recipe sets
     return options, keys | {f"finetuning.{key}" for key in FinetuningSettings.model_fields}
 
 
 def test_the_pages_for_newcomers_name_what_there_is():
-    from stemma.schema.other_names import answers_to
+    from stemma.schema.aliases import aliases_of
 
     options, keys = known_words()
     rows = [row.split("|")[1:3] for page in (ROOT / "docs" / "coming-from").glob("*.md")
@@ -225,5 +225,5 @@ def test_the_pages_for_newcomers_name_what_there_is():
         for word in named:
             assert word in (options if word.startswith("--") else keys), ours
         for word in re.findall(r"`(?:--)?(\w[\w-]*)`", theirs):
-            known = {here.name for here in answers_to(word)} - {""}
+            known = {here.name for here in aliases_of(word)} - {""}
             assert not known or not named or known & {*named, ours.strip(" `")}, f"{theirs} -> {ours}, not {known}"

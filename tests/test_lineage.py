@@ -8,22 +8,22 @@ from pathlib import Path
 
 import pytest
 
-from stemma import lineage, recipe_files, toml
+from stemma import recipe_files, recipe_loading, toml
 from stemma.errors import UserError
-from stemma.schema.corpus import Slot, parse_template
-from stemma.schema.layers import flatten
+from stemma.schema.corpus import TemplateSlot, parse_template
+from stemma.schema.overrides import flatten
 
 
 def problems(*arguments, **named) -> dict[str, str]:
     """Place -> message of everything that was wrong."""
     with pytest.raises(UserError) as caught:
-        lineage.recipe(*arguments, **named)
+        recipe_loading.recipe(*arguments, **named)
     return dict(caught.value.problems)
 
 
 def message(*arguments, **named) -> str:
     with pytest.raises(UserError) as caught:
-        lineage.recipe(*arguments, **named)
+        recipe_loading.recipe(*arguments, **named)
     return str(caught.value)
 
 
@@ -46,7 +46,7 @@ def tree(tmp_path, monkeypatch) -> Path:
 
 
 def test_tables_merge_and_every_leaf_remembers_who_set_it(tmp_path):
-    mine = lineage.recipe(child(tmp_path, 'parent = "bert"\n[network]\nlayers = 3\n'))
+    mine = recipe_loading.recipe(child(tmp_path, 'parent = "bert"\n[network]\nlayers = 3\n'))
     assert mine.settings.network.layers == 3
     assert mine.settings.network.width == 768
     assert mine.origin["network.layers"] == "mine"
@@ -58,7 +58,7 @@ def test_tables_merge_and_every_leaf_remembers_who_set_it(tmp_path):
 
 
 def test_a_new_kind_drops_the_old_kinds_keys(tmp_path):
-    mine = lineage.recipe(child(tmp_path, 'parent = "bert"\n[training.optimizer]\nkind = "adamax"\n'))
+    mine = recipe_loading.recipe(child(tmp_path, 'parent = "bert"\n[training.optimizer]\nkind = "adamax"\n'))
     optimizer = mine.values["training"]["optimizer"]
     assert optimizer["epsilon"] == 1e-8 and optimizer["weight_decay"] == 0.0  # adamax's own defaults, not bert's values
     assert mine.origin["training.optimizer.kind"] == "mine"
@@ -66,13 +66,14 @@ def test_a_new_kind_drops_the_old_kinds_keys(tmp_path):
 
 
 def test_the_same_kind_keeps_its_keys(tmp_path):
-    mine = lineage.recipe(child(tmp_path, 'parent = "bert"\n[training.optimizer]\nkind = "adamw"\nbeta1 = 0.8\n'))
+    mine = recipe_loading.recipe(child(tmp_path,
+                                       'parent = "bert"\n[training.optimizer]\nkind = "adamw"\nbeta1 = 0.8\n'))
     assert mine.values["training"]["optimizer"]["epsilon"] == 1e-6
 
 
 def test_remove_deletes_a_table_or_brings_a_default_back(tmp_path):
     path = child(tmp_path, 'parent = "bert"\nremove = ["objective.next_sentence", "corpus.short_probability"]\n')
-    mine = lineage.recipe(path)
+    mine = recipe_loading.recipe(path)
     assert list(mine.values["objective"]) == ["masked_lm"]
     assert mine.settings.corpus.short_probability == 0.0
     assert mine.origin["corpus.short_probability"] == "default"
@@ -90,13 +91,13 @@ def test_restating_the_parent_is_an_error_in_our_own_recipes_only(tree, tmp_path
     child(tree, text, "echo.toml")
     found = problems("echo")  # beta1 is new: the optimizer's old keys went with its kind
     assert list(found) == ["line 3: network.layers = 12", "line 5: corpus.validation = 0.02"]
-    assert lineage.recipe(child(tmp_path, text)).settings.network.layers == 12
+    assert recipe_loading.recipe(child(tmp_path, text)).settings.network.layers == 12
 
 
 def test_objectives_that_move_text_come_before_those_that_hide_it(tmp_path):
     mine = child(tmp_path, 'parent = "bert"\nremove = ["objective.next_sentence"]\n')
-    again = lineage.recipe(child(tmp_path, 'parent = "mine.toml"\n[objective.next_sentence]\n', "again.toml"))
-    assert list(lineage.recipe(mine).settings.objective) == ["masked_lm"]
+    again = recipe_loading.recipe(child(tmp_path, 'parent = "mine.toml"\n[objective.next_sentence]\n', "again.toml"))
+    assert list(recipe_loading.recipe(mine).settings.objective) == ["masked_lm"]
     assert list(again.settings.objective) == ["next_sentence", "masked_lm"]
     assert again.origin["objective.next_sentence.kind"] == "again"
 
@@ -104,7 +105,7 @@ def test_objectives_that_move_text_come_before_those_that_hide_it(tmp_path):
 def test_an_objective_may_have_another_name_than_its_kind():
     lines = ["objective.easy.kind=masked_lm", "objective.easy.rate=0.05", "objective.easy.unit=word",
              "objective.easy.dynamic=true"]
-    assert lineage.recipe("bert@tiny", lines).settings.objective["easy"].rate == 0.05
+    assert recipe_loading.recipe("bert@tiny", lines).settings.objective["easy"].rate == 0.05
 
 
 # --- files
@@ -158,26 +159,27 @@ def test_unknown_names():
 
 
 def test_a_bare_name_is_the_first_published_size():
-    assert lineage.recipe("bert") == lineage.recipe("bert@base") == lineage.recipe("bert", size="base")
-    assert lineage.recipe("bert").label == "bert@base"
+    assert recipe_loading.recipe("bert") == recipe_loading.recipe("bert@base") == recipe_loading.recipe("bert",
+                                                                                                        size="base")
+    assert recipe_loading.recipe("bert").label == "bert@base"
 
 
 def test_laptop_sizes_are_inherited_and_published_ones_are_not(tmp_path):
     path = child(tmp_path, 'parent = "bert"\n[sizes.wide]\nnetwork.width = 1536\n'
                            "[sizes.tiny]\ntraining.batch_size = 8\n")
-    assert lineage.recipe(path).sizes == ("wide", "tiny", "mini", "midi")
-    assert lineage.recipe(path).settings.network.width == 1536
-    tiny = lineage.recipe(f"{path}@tiny")
+    assert recipe_loading.recipe(path).sizes == ("wide", "tiny", "mini", "midi")
+    assert recipe_loading.recipe(path).settings.network.width == 1536
+    tiny = recipe_loading.recipe(f"{path}@tiny")
     assert (tiny.settings.network.width, tiny.settings.training.batch_size) == (128, 8)
     assert tiny.origin["network.width"] == "mine@tiny"
 
 
 def test_a_sizes_key_without_owner_is_skipped(tmp_path):
-    assert lineage.recipe("bert@tiny").settings.network.decoder is None
-    assert lineage.recipe("transformer@tiny").values["network"]["decoder"] == {"layers": 2}
+    assert recipe_loading.recipe("bert@tiny").settings.network.decoder is None
+    assert recipe_loading.recipe("transformer@tiny").values["network"]["decoder"] == {"layers": 2}
     path = child(tmp_path, 'parent = "bert"\n[network.position]\nkind = "none"\n[sizes.x]\n'
                            "network.position.maximum = 9\nnetwork.embedding.width = 64\n")
-    small = lineage.recipe(path)
+    small = recipe_loading.recipe(path)
     assert small.values["network"]["position"] == {"kind": "none"}
     assert small.settings.network.embedding.width == 64  # unset in the parent, but its table is there
 
@@ -191,7 +193,8 @@ def test_a_size_that_cannot_be_is_told(tmp_path):
 
 
 def test_changes_are_toml_values_and_bare_words():
-    found = lineage.recipe("bert@tiny", ["training.learning_rate=3e-4", "network.norm.place=pre", "network.dropout=.2",
+    found = recipe_loading.recipe("bert@tiny", ["training.learning_rate=3e-4", "network.norm.place=pre",
+                                                "network.dropout=.2",
                                          "tokenizer.lowercase=false", 'corpus.single="A separator"',
                                          "training.batch_size=8", "training.batch_size=16"])
     settings = found.settings
@@ -205,13 +208,13 @@ def test_changes_are_toml_values_and_bare_words():
 def test_a_kind_on_the_command_line_works_in_any_order():
     lines = ["training.schedule.floor=0.1", "training.schedule.kind=cosine"]
     for changes in (lines, lines[::-1]):
-        assert lineage.recipe("bert", changes).values["training"]["schedule"] == {"kind": "cosine", "floor": 0.1}
+        assert recipe_loading.recipe("bert", changes).values["training"]["schedule"] == {"kind": "cosine", "floor": 0.1}
 
 
 @pytest.mark.parametrize("change", ["remove=objective.next_sentence", 'remove=["objective.next_sentence"]',
                                     "remove=[objective.next_sentence]"])
 def test_remove_on_the_command_line(change):
-    found = lineage.recipe("bert", [change, "corpus.packing=full_sentences"])
+    found = recipe_loading.recipe("bert", [change, "corpus.packing=full_sentences"])
     assert list(found.settings.objective) == ["masked_lm"]
 
 
@@ -288,7 +291,7 @@ def test_conflicts_are_told_from_the_key_that_was_touched(changes, place, said):
     ["objective.masked_lm.mask=0.9"],
 ])
 def test_what_looks_like_a_conflict_and_is_none(changes):
-    found = lineage.recipe("bert@tiny", changes)
+    found = recipe_loading.recipe("bert@tiny", changes)
     assert {found.origin[change.partition("=")[0]] for change in changes} == {"command line"}
 
 
@@ -302,33 +305,37 @@ def test_conflicts_are_found_beside_plain_mistakes():
 
 
 def test_roles_come_from_the_templates_in_use_and_the_objectives():
-    assert lineage.roles_needed(lineage.recipe("bert")) == {"start", "separator", "mask"}
-    assert lineage.roles_needed(lineage.recipe("transformer")) == {"begin", "end"}
-    alone = lineage.recipe("bert", ["remove=objective.next_sentence", "corpus.packing=stream", "corpus.single=A"])
-    assert lineage.roles_needed(alone) == {"mask"}
+    assert recipe_loading.required_special_tokens(recipe_loading.recipe("bert")) == {"start", "separator", "mask"}
+    assert recipe_loading.required_special_tokens(recipe_loading.recipe("transformer")) == {"begin", "end"}
+    alone = recipe_loading.recipe("bert", ["remove=objective.next_sentence", "corpus.packing=stream",
+                                           "corpus.single=A"])
+    assert recipe_loading.required_special_tokens(alone) == {"mask"}
 
 
 def test_templates_are_read_as_slots():
-    assert parse_template("start A end B:1") == [Slot("start", 0), Slot("A", 0), Slot("end", 0), Slot("B", 1)]
+    assert parse_template("start A end B:1") == [TemplateSlot("start", 0), TemplateSlot("A", 0),
+                                                 TemplateSlot("end", 0), TemplateSlot("B", 1)]
 
 
 def test_diff_collapses_what_went_and_runs_in_one_direction():
-    bert = lineage.recipe("bert@tiny")
-    mine = lineage.recipe("bert@tiny", ["remove=objective.next_sentence", "corpus.packing=stream", "training.threads=1",
+    bert = recipe_loading.recipe("bert@tiny")
+    mine = recipe_loading.recipe("bert@tiny", ["remove=objective.next_sentence", "corpus.packing=stream",
+                                               "training.threads=1",
                                         "network.position.kind=sinusoidal", "network.position.maximum=512"])
     assert mine.diff(bert) == [
-        lineage.Change("objective.next_sentence", bert.values["objective"]["next_sentence"], None),
-        lineage.Change("training.threads", None, 1),
-        lineage.Change("corpus.packing", "segment_pair", "stream"),
-        lineage.Change("network.position.kind", "learned", "sinusoidal"),  # and no word of the default offset
+        recipe_loading.RecipeChange("objective.next_sentence", bert.values["objective"]["next_sentence"], None),
+        recipe_loading.RecipeChange("training.threads", None, 1),
+        recipe_loading.RecipeChange("corpus.packing", "segment_pair", "stream"),
+        recipe_loading.RecipeChange("network.position.kind", "learned", "sinusoidal"),  # and no word of the default
+        #                                                                                 offset
     ]
     assert {change.key for change in bert.diff(mine)} == {
         "objective.next_sentence.kind", "training.threads", "corpus.packing", "network.position.kind"}
-    assert lineage.diff("bert", "bert") == []
+    assert recipe_loading.diff("bert", "bert") == []
 
 
 def test_with_changes_takes_whole_tables_and_leaves_the_old_recipe_alone():
-    bert = lineage.recipe("bert@tiny")
+    bert = recipe_loading.recipe("bert@tiny")
     table = {"kind": "byte_bpe", "vocab_size": 500}
     ran = bert.with_changes({"tokenizer": table, "training.steps": 7}, origin="corpus")
     assert ran.values["tokenizer"] == {**table, "lowercase": False, "cjk_spacing": True, "simplify": False}
@@ -339,27 +346,27 @@ def test_with_changes_takes_whole_tables_and_leaves_the_old_recipe_alone():
 
 
 def test_a_resolved_recipe_reads_back_equal_and_runs_alone(tmp_path, monkeypatch):
-    ran = lineage.recipe("bert@tiny", ["training.steps=7", "corpus.first_phase.share=0.5", 'corpus.single="A"'])
+    ran = recipe_loading.recipe("bert@tiny", ["training.steps=7", "corpus.first_phase.share=0.5", 'corpus.single="A"'])
     path = child(tmp_path, ran.to_toml(), "recipe.toml")
     monkeypatch.setattr(recipe_files, "RECIPES", tmp_path / "nothing")  # not even its parents are there
-    again = lineage.recipe(path)
+    again = recipe_loading.recipe(path)
     assert again == ran
     assert again.to_toml() == ran.to_toml()
     assert again.origin["training.steps"] == "command line" and again.origin["network.layers"] == "bert@tiny"
-    assert lineage.recipe(path, ["training.steps=8"]).origin["network.layers"] == "bert@tiny"
+    assert recipe_loading.recipe(path, ["training.steps=8"]).origin["network.layers"] == "bert@tiny"
     assert "is resolved at size tiny" in message(path, size="mini")
 
 
 @pytest.mark.parametrize("name", ["t5@tiny", "xlnet@tiny", "transformer-xl@tiny", "gpt2@tiny"])
 def test_a_run_from_before_a_setting_existed_keeps_what_it_did(tmp_path, name):
     """Its recipe.toml lacks the setting, and inherits nothing: the default is how things were."""
-    stored = lineage.recipe(name).to_toml().splitlines()
+    stored = recipe_loading.recipe(name).to_toml().splitlines()
     older = [line for line in stored if "output_dropout" not in line and "distribution" not in line]
     assert len(older) < len(stored)
-    network = lineage.recipe(child(tmp_path, "\n".join(older) + "\n", "recipe.toml")).settings.network
+    network = recipe_loading.recipe(child(tmp_path, "\n".join(older) + "\n", "recipe.toml")).settings.network
     assert (network.output_dropout, network.attention.output_dropout) == (0.0, None)
     assert network.initialization.distribution == "truncated_normal"
-    assert network.dropout == lineage.recipe(name).settings.network.dropout
+    assert network.dropout == recipe_loading.recipe(name).settings.network.dropout
 
 
 def test_the_toml_writer_survives_awkward_text():
@@ -387,20 +394,20 @@ def test_the_toml_writer_survives_awkward_text():
 ])
 def test_what_does_not_go_together_is_said_before_anything_is_built(name, changes, said):
     with pytest.raises(UserError) as refused:
-        lineage.recipe(name, changes)
+        recipe_loading.recipe(name, changes)
     assert any(said in message for _, message in refused.value.problems), refused.value
 
 
 def test_diff_tells_every_value_that_differs():
     """Also where the new value is a default: RoBERTa's child that goes back to it has changed something."""
-    recipes = [lineage.recipe(name) for name in lineage.names()]
+    recipes = [recipe_loading.recipe(name) for name in recipe_loading.recipe_names()]
     back_to_default = 0
     for a in recipes:
         for b in recipes:
             before, after = flatten(a.values), flatten(b.values)
             differ = {key for key in before if key in after and before[key] != after[key]}
-            assert differ <= {change.key for change in lineage.diff(a, b)}
-            back_to_default += any(b.origin[key] == lineage.DEFAULT for key in differ)
+            assert differ <= {change.key for change in recipe_loading.diff(a, b)}
+            back_to_default += any(b.origin[key] == recipe_loading.DEFAULT for key in differ)
     assert back_to_default > 100
 
 
@@ -408,5 +415,5 @@ def test_diff_tells_every_value_that_differs():
                                      ["network.attention.head_width=5"]])
 def test_rotary_positions_need_heads_of_even_width(changes):
     with pytest.raises(UserError) as caught:
-        lineage.recipe("modernbert@tiny", changes)
+        recipe_loading.recipe("modernbert@tiny", changes)
     assert "rotary positions turn pairs of numbers" in str(caught.value.problems)

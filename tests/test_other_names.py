@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 import typer
 
-from stemma import lineage
+from stemma import recipe_loading
 from stemma.cli import app, main
 from stemma.errors import UserError
-from stemma.schema.other_names import OURS, for_key
-from stemma.schema.problems import known_keys
+from stemma.schema.aliases import ALIASES, key_hint
+from stemma.schema.recipe_checks import known_keys
 
 
 def verbs(command: Any, path: tuple[str, ...] = ()) -> dict[str, Any]:
@@ -26,14 +26,14 @@ OPTIONS = {name: {option for parameter in verb.params for option in parameter.op
            for name, verb in VERBS.items()}
 ARGUMENTS = {name: {parameter.metavar for parameter in verb.params if not parameter.opts[0].startswith("-")}
              for name, verb in VERBS.items()}
-KEYS = {key for name in lineage.names() for key in known_keys(lineage.recipe(name).values)}
-KEYS |= set(known_keys(lineage.recipe("bert", ["training.optimizer.kind=muon",
+KEYS = {key for name in recipe_loading.recipe_names() for key in known_keys(recipe_loading.recipe(name).values)}
+KEYS |= set(known_keys(recipe_loading.recipe("bert", ["training.optimizer.kind=muon",
                                                "training.schedule.kind=warmup_stable_decay"]).values))
 
 
-@pytest.mark.parametrize("word", OURS)
+@pytest.mark.parametrize("word", ALIASES)
 def test_what_is_suggested_exists(word):
-    for here in OURS[word]:
+    for here in ALIASES[word]:
         if here.is_option:
             assert any(here.name in options for options in OPTIONS.values()), here
         elif here.is_key:
@@ -100,20 +100,20 @@ def test_an_option_of_theirs_is_answered_with_ours(verb, typed, ours, capsys):
 ])
 def test_a_key_of_theirs_is_answered_with_ours(typed, ours):
     with pytest.raises(UserError) as told:
-        lineage.recipe("bert@tiny", [typed])
+        recipe_loading.recipe("bert@tiny", [typed])
     (_, what), = told.value.problems
     assert what.startswith(f'no such key. Did you mean "{ours}"?')
-    assert ours in set(known_keys(lineage.recipe("bert@tiny").values))
+    assert ours in set(known_keys(recipe_loading.recipe("bert@tiny").values))
 
 
 @pytest.mark.parametrize(("typed", "option"), [("seed=3", "--seed"), ("num_train_epochs=3", "--epochs or --tokens"),
                                                ("output_dir=x", "--out"), ("max_steps=3", "--steps")])
 def test_a_key_that_is_an_option_is_called_one(typed, option):
     with pytest.raises(UserError, match="no such key; it is an option here: " + option):
-        lineage.recipe("bert@tiny", [typed])
+        recipe_loading.recipe("bert@tiny", [typed])
 
 
 def test_a_recipe_is_told_its_own_key():
-    keys = set(known_keys(lineage.recipe("t5@tiny").values))
-    assert '"objective.span_corruption.rate"' in for_key("mlm_probability", keys)
-    assert for_key("training.learning_rate", keys) is None and for_key("nonsense", keys) is None
+    keys = set(known_keys(recipe_loading.recipe("t5@tiny").values))
+    assert '"objective.span_corruption.rate"' in key_hint("mlm_probability", keys)
+    assert key_hint("training.learning_rate", keys) is None and key_hint("nonsense", keys) is None

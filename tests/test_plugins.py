@@ -15,7 +15,7 @@ from commands import reached
 from commands import start_unreported as start
 from commands import stemma_unreported as stemma
 
-from stemma import lineage, plugins, registry
+from stemma import plugins, recipe_loading, registry
 from stemma.errors import UserError
 from stemma.plugins import use_plugin
 
@@ -30,7 +30,7 @@ def alone(monkeypatch):
     for slot in registry.BUILT_IN:
         registry.entries(slot)  # what comes with the program stays
     monkeypatch.setattr(plugins, "_loaded", {})
-    monkeypatch.setattr(registry, "_known", dict(registry._known))
+    monkeypatch.setattr(registry, "_entries", dict(registry._entries))
 
 
 @pytest.fixture(scope="module")
@@ -218,10 +218,10 @@ def test_no_folder_makes_us_load_code(made, tmp_path, recipe):
     (IMPORT + HARMLESS.format("x").replace('"schedule"', '"shedule"'), r'line 2: there is no slot "shedule"')])
 def test_a_plugin_that_cannot_be_loaded_is_told_with_its_line(alone, tmp_path, content, said):
     (tmp_path / "bad.py").write_text(content)
-    before = dict(registry._known)
+    before = dict(registry._entries)
     with pytest.raises(UserError, match=rf"^the plug-in {tmp_path / 'bad.py'}(, | ){said}"):
         use_plugin(tmp_path / "bad.py")
-    assert registry._known == before and not plugins._loaded
+    assert registry._entries == before and not plugins._loaded
 
 
 def test_the_command_line_says_so_and_exits_with_2(tmp_path):
@@ -235,11 +235,11 @@ def test_a_recipe_names_plugins_beside_itself(alone, tmp_path):
     (tmp_path / "level.py").write_text(IMPORT + HARMLESS.format("level"))
     (tmp_path / "mine.toml").write_text('parent = "bert"\nplugins = ["level.py"]\n[training.schedule]\nkind = "level"')
     (tmp_path / "child.toml").write_text('parent = "mine.toml"\n[network]\nlayers = 2\n')
-    assert lineage.recipe(tmp_path / "child.toml").settings.training.schedule.kind == "level"
+    assert recipe_loading.recipe(tmp_path / "child.toml").settings.training.schedule.kind == "level"
     for wrong in ('"level.py"', "[1]", "{a = 1}"):
         (tmp_path / "mine.toml").write_text(f'parent = "bert"\nplugins = {wrong}\n')
         with pytest.raises(UserError) as caught:
-            lineage.recipe(tmp_path / "mine.toml")
+            recipe_loading.recipe(tmp_path / "mine.toml")
         assert "must be a list of files" in str(caught.value)
 
 
@@ -280,19 +280,19 @@ def test_installed_packages_bring_parts(alone, tmp_path, monkeypatch):
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: their-parts\nVersion: 1.2\n")
     (info / "entry_points.txt").write_text("[stemma.plugins]\nparts = their_parts\n")
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(registry, "_asked_packages", False)
-    monkeypatch.setattr(registry, "packages", {})
-    recipe = lineage.recipe("bert", ["training.schedule.kind=theirs"])
+    monkeypatch.setattr(registry, "_entry_points_loaded", False)
+    monkeypatch.setattr(registry, "plugin_packages", {})
+    recipe = recipe_loading.recipe("bert", ["training.schedule.kind=theirs"])
     text = recipe.to_toml()
     assert tomllib.loads(text)["plugins"] == {"their-parts": "package 1.2"}
     (tmp_path / "kept.toml").write_text(text)
-    assert lineage.recipe(tmp_path / "kept.toml", stored=True).values == recipe.values
-    registry.packages.clear()
+    assert recipe_loading.recipe(tmp_path / "kept.toml", stored=True).values == recipe.values
+    registry.plugin_packages.clear()
     with pytest.raises(UserError, match="uses parts of the package their-parts, which is not installed; .*==1.2"):
-        lineage.recipe(tmp_path / "kept.toml", stored=True)
+        recipe_loading.recipe(tmp_path / "kept.toml", stored=True)
     sys.modules.pop("their_parts")
     (tmp_path / "their_parts.py").write_text("1 / 0\n")
-    monkeypatch.setattr(registry, "_asked_packages", False)
+    monkeypatch.setattr(registry, "_entry_points_loaded", False)
     with pytest.raises(UserError, match=r"the package their-parts \(their_parts\) cannot be loaded: ZeroDivision"):
         registry.kinds("schedule")
 

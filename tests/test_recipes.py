@@ -6,35 +6,35 @@ import itertools
 
 import pytest
 
-from stemma import lineage, recipe_files
-from stemma.schema.layers import flatten
-from stemma.training.phases import phases_of
+from stemma import recipe_files, recipe_loading
+from stemma.schema.overrides import flatten
+from stemma.training.phases import build_phases
 
-ALL = [f"{name}@{size}" for name in lineage.names() for size in lineage.recipe(name).sizes]
+ALL = [f"{name}@{size}" for name in recipe_loading.recipe_names() for size in recipe_loading.recipe(name).sizes]
 
 
 @pytest.mark.parametrize("label", ALL)
 def test_every_recipe_resolves_at_every_size_and_says_what_it_is(label):
-    found = lineage.recipe(label)
+    found = recipe_loading.recipe(label)
     assert found.label == label
     assert found.title and found.year and found.paper and found.summary.endswith(".")
     assert found.origin.keys() == flatten(found.values).keys() and "command line" not in found.origin.values()
 
 
 def test_the_tree_has_one_entry_per_file_and_known_parents():
-    family = lineage.family()
+    family = recipe_loading.list_recipes()
     names = {info.name for info in family}
     assert names == {path.stem for path in recipe_files.RECIPES.glob("*.toml")} >= {"transformer", "bert"}
     assert all(info.parent is None or info.parent in names for info in family)
 
 
-@pytest.mark.parametrize("name", lineage.names())
+@pytest.mark.parametrize("name", recipe_loading.recipe_names())
 def test_each_file_opens_with_its_idea(name):
     assert (recipe_files.RECIPES / f"{name}.toml").read_text().startswith("# ")
 
 
 def shape(label: str) -> tuple[int, int, int, int]:
-    network = lineage.recipe(label).settings.network
+    network = recipe_loading.recipe(label).settings.network
     return network.layers, network.width, network.heads, network.feedforward
 
 
@@ -62,7 +62,7 @@ def test_published_shapes(label, expected):
 
 
 def test_the_transformer_as_published():
-    settings = lineage.recipe("transformer").settings
+    settings = recipe_loading.recipe("transformer").settings
     assert settings.network.decoder.layers == 6
     assert settings.network.norm.model_dump() == {
         "kind": "layer", "place": "post", "epsilon": 1e-6, "weight": True, "bias": True, "first": True}
@@ -71,17 +71,17 @@ def test_the_transformer_as_published():
     assert settings.training.schedule.kind == "noam" and settings.training.warmup_steps == 4000
     for label, width in (("transformer@base", 512), ("transformer@big", 1024)):
         peak = (width * 4000) ** -0.5  # the paper's formula at the end of the warm-up
-        assert lineage.recipe(label).settings.training.learning_rate == pytest.approx(peak, rel=2e-3)
+        assert recipe_loading.recipe(label).settings.training.learning_rate == pytest.approx(peak, rel=2e-3)
 
 
 def test_bert_as_published():
-    found = lineage.recipe("bert")
+    found = recipe_loading.recipe("bert")
     settings = found.settings
     assert found.parent == "transformer" and settings.network.decoder is None
     assert settings.tokenizer.model_dump() == {"kind": "wordpiece", "vocab_size": 30522, "lowercase": True,
                                                "cjk_spacing": True, "simplify": False}
     assert settings.corpus.first_phase.model_dump(exclude_none=True) == {"share": 0.9, "sequence_length": 128}
-    assert len(phases_of(settings)) == 1  # one schedule over both
+    assert len(build_phases(settings)) == 1  # one schedule over both
     assert settings.corpus.sequence_length == settings.network.position.maximum == 512
     embedding = settings.network.embedding
     assert (embedding.width, embedding.segments, embedding.scale, embedding.norm) == (None, 2, False, True)
@@ -97,8 +97,8 @@ def test_bert_as_published():
 
 def test_electra_as_published():
     """Table 6 of the paper, and what the released code adds: 85% of the hidden tokens show the mask."""
-    small, base, large = (lineage.recipe(f"electra@{size}").settings for size in ("small", "base", "large"))
-    assert lineage.recipe("electra").label == "electra@base"
+    small, base, large = (recipe_loading.recipe(f"electra@{size}").settings for size in ("small", "base", "large"))
+    assert recipe_loading.recipe("electra").label == "electra@base"
     for settings in (small, base, large):
         masked, judged = settings.objective["masked_lm"], settings.objective["replaced_token"]
         assert list(settings.objective) == ["masked_lm", "replaced_token"]
@@ -107,10 +107,10 @@ def test_electra_as_published():
         assert (settings.training.warmup_steps, settings.training.optimizer.weight_decay) == (10_000, 0.01)
         assert settings.corpus.first_phase is None and settings.network.position.maximum == 512
     assert [one.objective["masked_lm"].rate for one in (small, base, large)] == [0.15, 0.15, 0.25]
-    assert [one.network.of_generator().width for one in (small, base, large)] == [64, 256, 256]
-    assert [one.network.of_generator().heads for one in (small, base, large)] == [1, 4, 4]
-    assert [one.network.of_generator().feedforward for one in (small, base, large)] == [256, 1024, 1024]
-    assert [one.network.of_generator().layers for one in (small, base, large)] == [12, 12, 24]
+    assert [one.network.generator_network().width for one in (small, base, large)] == [64, 256, 256]
+    assert [one.network.generator_network().heads for one in (small, base, large)] == [1, 4, 4]
+    assert [one.network.generator_network().feedforward for one in (small, base, large)] == [256, 1024, 1024]
+    assert [one.network.generator_network().layers for one in (small, base, large)] == [12, 12, 24]
     assert [one.network.embedding.width for one in (small, base, large)] == [128, None, None]
     assert [one.training.batch_size for one in (small, base, large)] == [128, 256, 2048]
     assert [one.training.learning_rate for one in (small, base, large)] == [5e-4, 2e-4, 2e-4]
@@ -118,21 +118,21 @@ def test_electra_as_published():
     assert [one.corpus.sequence_length for one in (small, base, large)] == [128, 512, 512]
 
 
-@pytest.mark.parametrize("name", lineage.names())
+@pytest.mark.parametrize("name", recipe_loading.recipe_names())
 def test_laptop_sizes_fit_a_laptop(name):
     for size in ("tiny", "mini", "midi"):
-        settings = lineage.recipe(name, size=size).settings
+        settings = recipe_loading.recipe(name, size=size).settings
         assert settings.corpus.sequence_length <= 128 and settings.training.batch_size <= 64
         assert settings.training.warmup_steps < settings.training.steps <= 5000
 
 
-@pytest.mark.parametrize("name", [name for name in lineage.names() if name != "transformer"])
+@pytest.mark.parametrize("name", [name for name in recipe_loading.recipe_names() if name != "transformer"])
 def test_every_recipe_that_trains_has_the_laptop_sizes(name):
     assert [shape(f"{name}@{size}")[:2] for size in ("tiny", "mini", "midi")] == [(2, 128), (4, 256), (4, 512)]
 
 
 def test_structbert_as_published():
-    found = lineage.recipe("structbert")
+    found = recipe_loading.recipe("structbert")
     tasks = found.settings.objective
     assert list(tasks) == ["sentence_order", "masked_lm", "word_structure"]  # text moves first, masks come before runs
     assert tasks["sentence_order"].swapped == tasks["sentence_order"].other == pytest.approx(1 / 3)
@@ -142,7 +142,7 @@ def test_structbert_as_published():
 
 
 def test_whole_word_bert_as_published():
-    wwm, more = lineage.recipe("bert-wwm"), lineage.recipe("bert-wwm-ext")
+    wwm, more = recipe_loading.recipe("bert-wwm"), recipe_loading.recipe("bert-wwm-ext")
     assert (wwm.parent, more.parent) == ("bert", "bert-wwm")
     for found, phases in ((wwm, (100_000, 100_000)), (more, (1_000_000, 400_000))):
         settings = found.settings
@@ -151,27 +151,28 @@ def test_whole_word_bert_as_published():
         assert settings.corpus.first_phase.share == pytest.approx(phases[0] / sum(phases), abs=1e-3)
         assert settings.training.optimizer.kind == "lamb"
         # the authors' table: batches of 2,560 rows of 128, then 384 of 512; a tenth of each phase is its warm-up
-        first, second = phases_of(settings)
-        assert [(phase.rows, phase.length) for phase in (first, second)] == [(2560, 128), (384, 512)]
+        first, second = build_phases(settings)
+        assert [(phase.batch_rows, phase.sequence_length) for phase in (first, second)] == [(2560, 128), (384, 512)]
         assert [phase.warmup_steps for phase in (first, second)] == [steps // 10 for steps in phases]
-        assert (first.starts, first.stops, second.stops) == (0, settings.corpus.first_phase.share, 1)
+        assert (first.start_fraction, first.end_fraction, second.end_fraction) == (0,
+                                                                                   settings.corpus.first_phase.share, 1)
         assert settings.tokenizer.vocab_size == 21128 and settings.tokenizer.cjk_spacing
 
 
 def test_a_laptop_never_meets_the_published_batch_of_a_first_phase():
     """Its window is as short as the rows of the first phase, so there is one phase; a longer one is typed."""
     for name, size in itertools.product(("bert-wwm", "bert-wwm-ext"), ("tiny", "mini", "midi")):
-        settings = lineage.recipe(f"{name}@{size}").settings
-        (only,) = phases_of(settings)
-        assert only.rows == settings.training.batch_size <= 32
-        longer = lineage.recipe(f"{name}@{size}", ["corpus.sequence_length=512"]).settings
-        first, second = phases_of(longer)
-        assert first.rows * first.length == second.rows * second.length <= 32 * 512
+        settings = recipe_loading.recipe(f"{name}@{size}").settings
+        (only,) = build_phases(settings)
+        assert only.batch_rows == settings.training.batch_size <= 32
+        longer = recipe_loading.recipe(f"{name}@{size}", ["corpus.sequence_length=512"]).settings
+        first, second = build_phases(longer)
+        assert first.batch_rows * first.sequence_length == second.batch_rows * second.sequence_length <= 32 * 512
         assert first.warmup_steps == second.warmup_steps < longer.training.steps // 5
 
 
 def test_spanbert_as_published():
-    settings = lineage.recipe("spanbert").settings
+    settings = recipe_loading.recipe("spanbert").settings
     assert list(settings.objective) == ["masked_lm", "span_boundary"]
     masked = settings.objective["masked_lm"]
     assert (masked.unit, masked.geometric, masked.longest, masked.together, masked.dynamic) == (
@@ -184,25 +185,25 @@ def test_spanbert_as_published():
 
 
 def test_the_gpt_line_as_published():
-    first, second, third = (lineage.recipe(name).settings for name in ("gpt", "gpt2", "gpt3"))
+    first, second, third = (recipe_loading.recipe(name).settings for name in ("gpt", "gpt2", "gpt3"))
     assert [one.tokenizer.vocab_size for one in (first, second, third)] == [40478, 50257, 50257]
     assert [one.corpus.sequence_length for one in (first, second, third)] == [512, 1024, 2048]
     assert [one.network.norm.place for one in (first, second, third)] == ["post", "pre", "pre"]
     assert [one.network.initialization.residual for one in (first, second, third)] == [False, True, True]
-    assert [lineage.recipe(name).parent for name in ("gpt", "gpt2", "gpt3")] == ["transformer", "gpt", "gpt2"]
+    assert [recipe_loading.recipe(name).parent for name in ("gpt", "gpt2", "gpt3")] == ["transformer", "gpt", "gpt2"]
     assert third.network.attention.windows == [0, 256] and not second.network.attention.windows
     assert third.training.batch_size * third.corpus.sequence_length == 2**19  # half a million tokens
     optimizer = third.training.optimizer
     assert (optimizer.beta1, optimizer.beta2, optimizer.weight_decay) == (0.9, 0.95, 0.1)
-    assert lineage.recipe("gpt3@xl").settings.network.attention.head_width == 128
+    assert recipe_loading.recipe("gpt3@xl").settings.network.attention.head_width == 128
 
 
 def test_transformer_xl_and_xlnet_as_published():
-    xl, xlnet = (lineage.recipe(name).settings for name in ("transformer-xl", "xlnet"))
+    xl, xlnet = (recipe_loading.recipe(name).settings for name in ("transformer-xl", "xlnet"))
     assert (xl.network.memory.length, xl.network.memory.evaluation) == (384, 1600)
     assert xl.network.embedding.cutoffs == [20000, 40000, 200000] and xl.network.embedding.shrink == 4
     assert xl.corpus.packing == "contiguous" and xl.network.position.clamp == 1000
-    assert lineage.recipe("xlnet").parent == "transformer-xl"
+    assert recipe_loading.recipe("xlnet").parent == "transformer-xl"
     assert xlnet.network.memory.length == 384 and xlnet.network.memory.evaluation is None
     assert xlnet.corpus.packing == "contiguous_pair" and xlnet.network.embedding.cutoffs == []
     task = xlnet.objective["permutation_lm"]
@@ -210,9 +211,10 @@ def test_transformer_xl_and_xlnet_as_published():
 
 
 def test_the_universal_transformer_as_published():
-    network = lineage.recipe("universal-transformer").settings.network
+    network = recipe_loading.recipe("universal-transformer").settings.network
     assert network.depth.kind == "recurrent" and network.depth.halting.threshold == 0.99
-    both = lineage.recipe("universal-transformer-seq2seq").settings  # the paper's own form: both sides are recurrent
+    both = recipe_loading.recipe("universal-transformer-seq2seq").settings  # the paper's own form: both sides are
+    #                                                                         recurrent
     assert {name: (part.body.kind, part.layers, part.attends_to) for name, part in both.network.parts().items()} == {
         "encoder": ("recurrent", 6, None), "decoder": ("recurrent", 6, "encoder")}
     assert both.network.depth == network.depth and list(both.objective) == ["translation"]
@@ -220,7 +222,7 @@ def test_the_universal_transformer_as_published():
 
 def test_roberta_as_published():
     """arXiv:1907.11692, tables 9 and 2: what the abstract says, and the four input formats."""
-    found = lineage.recipe("roberta")
+    found = recipe_loading.recipe("roberta")
     settings = found.settings
     assert found.parent == "bert" and list(settings.objective) == ["masked_lm"]
     assert settings.objective["masked_lm"].dynamic and settings.corpus.packing == "full_sentences"
@@ -234,7 +236,7 @@ def test_roberta_as_published():
     assert training.optimizer.model_dump() == {"kind": "adamw", "beta1": 0.9, "beta2": 0.98, "epsilon": 1e-6,
                                                "weight_decay": 0.01}
     peaks = [(one.learning_rate, one.warmup_steps)
-             for one in (lineage.recipe(f"roberta@{size}").settings.training for size in ("base", "large"))]
+             for one in (recipe_loading.recipe(f"roberta@{size}").settings.training for size in ("base", "large"))]
     assert peaks == [(6e-4, 24_000), (4e-4, 30_000)]
 
 
@@ -243,17 +245,17 @@ def test_roberta_as_published():
     ["corpus.packing=sentence_pair", "objective.next_sentence.random=0.5"],
     ["corpus.packing=full_sentences"], ["corpus.packing=doc_sentences"]], ids=lambda changes: changes[0])
 def test_roberta_takes_the_four_input_formats(changes):
-    settings = lineage.recipe("roberta@tiny", changes).settings
+    settings = recipe_loading.recipe("roberta@tiny", changes).settings
     assert settings.packings()["masked_lm"] == changes[0].removeprefix("corpus.packing=")
     assert settings.templates().get("corpus.pair", settings.corpus.pair) == "start A separator separator B separator"
 
 
 def test_albert_as_published():
-    found = lineage.recipe("albert")
+    found = recipe_loading.recipe("albert")
     settings, network = found.settings, found.settings.network
     assert found.parent == "bert" and list(settings.objective) == ["sentence_order", "masked_lm"]
     assert (network.sharing, network.embedding.width, network.activation) == ("all", 128, "gelu_tanh")
-    assert {lineage.recipe(f"albert@{size}").settings.network.dropout for size in found.sizes} == {0.0}
+    assert {recipe_loading.recipe(f"albert@{size}").settings.network.dropout for size in found.sizes} == {0.0}
     assert network.attention.dropout == 0.0
     assert (settings.tokenizer.kind, settings.tokenizer.vocab_size, settings.tokenizer.lowercase) == (
         "unigram", 30000, True)
@@ -264,14 +266,14 @@ def test_albert_as_published():
     assert (training.batch_size, training.learning_rate, training.warmup_steps, training.steps) == (
         4096, 0.00176, 3125, 125_000)
     assert training.optimizer.kind == "lamb" and settings.corpus.first_phase is None
-    tiny = lineage.recipe("albert@tiny").settings.network
+    tiny = recipe_loading.recipe("albert@tiny").settings.network
     assert tiny.embedding.width < tiny.width  # the map between them is what makes it an ALBERT over there
 
 
 def test_ernie_hides_larger_and_larger_units():
-    found = lineage.recipe("ernie")
+    found = recipe_loading.recipe("ernie")
     settings = found.settings
-    assert found.parent == "bert" and lineage.recipe("ernie-2").parent == "ernie"
+    assert found.parent == "bert" and recipe_loading.recipe("ernie-2").parent == "ernie"
     assert (settings.tokenizer.vocab_size, settings.network.position.maximum) == (18000, 513)
     assert settings.network.activation == "relu" and settings.network.embedding.tasks == 0
     stages = [(task.unit, task.starts, task.stops) for name, task in settings.objective.items()
@@ -281,7 +283,7 @@ def test_ernie_hides_larger_and_larger_units():
 
 
 def test_the_seven_tasks_of_ernie_2_join_one_by_one_and_have_a_seventh_of_the_steps_each():
-    settings = lineage.recipe("ernie-2").settings
+    settings = recipe_loading.recipe("ernie-2").settings
     network = settings.network
     assert (network.embedding.segments, network.embedding.tasks, network.activation) == (4, 7, "gelu")
     tasks: dict[int, set] = {}

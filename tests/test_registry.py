@@ -11,7 +11,7 @@ from stemma import registry
 from stemma.errors import UserError
 from stemma.registry import BUILT_IN, register
 from stemma.schema.base import Settings
-from stemma.schema.task_values import values_of
+from stemma.schema.task_options import parse_task_options
 
 ROOT = Path(stemma.__file__).parent
 
@@ -21,7 +21,7 @@ def own(monkeypatch):
     """Whatever a test registers is forgotten after it."""
     for slot in BUILT_IN:
         registry.entries(slot)
-    monkeypatch.setattr(registry, "_known", dict(registry._known))
+    monkeypatch.setattr(registry, "_entries", dict(registry._entries))
 
 
 @pytest.mark.parametrize("slot", BUILT_IN)
@@ -29,8 +29,8 @@ def test_every_kind_is_registered_by_the_module_that_is_listed(slot):
     for entry in registry.entries(slot):
         assert entry.module == BUILT_IN[slot][entry.kind]
         if entry.settings is not None:
-            assert issubclass(entry.settings, registry.base_of(slot))
-            if "kind" in registry.base_of(slot).model_fields:
+            assert issubclass(entry.settings, registry.settings_base(slot))
+            if "kind" in registry.settings_base(slot).model_fields:
                 assert get_args(entry.settings.model_fields["kind"].annotation) == (entry.kind,)
 
 
@@ -51,8 +51,9 @@ def test_settings_with_own_keys_alone_get_what_all_objectives_have(own):
 
     task = stemma.recipe("bert@tiny", ["objective.reverse.rate=0.2", "objective.reverse.weight=2"]).settings.objective[
         "reverse"]
-    assert (task.kind, task.rate, task.weight, task.visibility, task.needs_packing) == ("reverse", 0.2, 2.0, "full", ())
-    assert task.writing is None and not task.guesses_from_both_sides and not task.rearranges
+    assert (task.kind, task.rate, task.weight, task.attention_mask_kind, task.allowed_packings) == ("reverse", 0.2,
+                                                                                                    2.0, "full", ())
+    assert task.generation is None and not task.predicts_bidirectionally and not task.rearranges_text
     with pytest.raises(UserError, match="objective.reverse.rat") as caught:
         stemma.recipe("bert@tiny", ["objective.reverse.rat=0.2"])
     assert 'Did you mean "objective.reverse.rate"?' in str(caught.value.problems)
@@ -123,7 +124,7 @@ def test_attention_that_cannot_do_something_is_refused_before_any_tensor_exists(
 def test_a_task_answers_with_a_head_of_the_users_own(own):
     from dataclasses import dataclass
 
-    from stemma.exchange.cards import Card
+    from stemma.task_config import TaskConfig
 
     @register("head", "PlainHead")
     @dataclass(frozen=True)
@@ -135,6 +136,6 @@ def test_a_task_answers_with_a_head_of_the_users_own(own):
 
             return nn.Linear(settings.width, self.classes)
 
-    card = Card("task", "classify", ("a", "b"), {"task": PlainHead(2)}, "start A separator",
-                "start A separator B separator", 16, ("accuracy",), values_of("classify", {}))
-    assert Card.from_json(card.to_json()) == card
+    card = TaskConfig("task", "classify", ("a", "b"), {"task": PlainHead(2)}, "start A separator",
+                "start A separator B separator", 16, ("accuracy",), parse_task_options("classify", {}))
+    assert TaskConfig.from_json(card.to_json()) == card

@@ -18,8 +18,8 @@ from watching import noted
 
 from stemma import progress
 from stemma.corpus.build import build_corpus
-from stemma.progress import Lines, clock, reporting_to, stage
-from stemma.text.train import train_tokenizer
+from stemma.progress import ProgressLines, format_duration, progress_stage, report_to
+from stemma.text.train_tokenizer import train_tokenizer
 
 
 class Clock:
@@ -31,23 +31,23 @@ class Clock:
 
 @pytest.fixture
 def lines():
-    made = Lines(io.StringIO(), Clock())
-    with reporting_to(made):
+    made = ProgressLines(io.StringIO(), Clock())
+    with report_to(made):
         yield made
 
 
-def wait(lines: Lines, seconds: float) -> str:
+def wait(lines: ProgressLines, seconds: float) -> str:
     """What is printed after so many seconds more."""
     lines.stream.truncate(0)
     lines.stream.seek(0)
     lines.now.now += seconds
-    lines.look()
+    lines.print_if_due()
     return lines.stream.getvalue()
 
 
 def test_the_first_line_comes_after_half_a_minute_and_the_others_ever_more_rarely(lines):
     moments = []
-    with stage("tokenising"):
+    with progress_stage("tokenising"):
         for second in range(24 * 3600):
             if wait(lines, 1):
                 moments.append(second + 1)
@@ -57,37 +57,37 @@ def test_the_first_line_comes_after_half_a_minute_and_the_others_ever_more_rarel
 
 
 def test_a_line_says_what_is_done_of_how_much_and_how_long_it_takes(lines):
-    with stage("tokenising", 28_400_000, "bytes") as work:
-        work.done(7_100_000)
+    with progress_stage("tokenising", 28_400_000, "bytes") as work:
+        work.set_count(7_100_000)
         assert wait(lines, 29) == ""
         assert wait(lines, 1) == "progress: tokenising · 25% · 7.1 of 28.4 MB · 0:30 · 1:30 left\n"
-    with stage("predicting", unit="rows") as work:
+    with progress_stage("predicting", unit="rows") as work:
         work.advance()
         work.advance(1_199)
         assert wait(lines, 60) == "progress: predicting · 1,200 rows · 1:00\n"
-    with stage("learning a vocabulary"):
+    with progress_stage("learning a vocabulary"):
         assert wait(lines, 75) == "progress: learning a vocabulary · 1:15\n"
     assert wait(lines, 3600) == ""  # nothing is under way
 
 
 def test_stages_within_stages_are_all_named(lines):
-    with stage("cell 2 of 6: bert@tiny, seed 0"), stage("training bert@tiny") as training:
-        training.tell(0.38, "step 2,310 · loss 4.81")
+    with progress_stage("cell 2 of 6: bert@tiny, seed 0"), progress_stage("training bert@tiny") as training:
+        training.set_fraction(0.38, "step 2,310 · loss 4.81")
         assert wait(lines, 30) == ("progress: cell 2 of 6: bert@tiny, seed 0 · training bert@tiny · 38% · step 2,310 · "
                                    "loss 4.81\n")
-        with stage("validating", 40, "batches") as validating:
+        with progress_stage("validating", 40, "batches") as validating:
             validating.advance(10)
             assert wait(lines, 60).endswith(" · loss 4.81 · validating · 25% · 10 of 40 batches · 1:00 · 3:00 left\n")
 
 
 def test_a_stage_that_fails_is_over(lines):
-    with pytest.raises(ValueError), stage("tokenising"):
+    with pytest.raises(ValueError), progress_stage("tokenising"):
         raise ValueError
     assert lines.stages == []
 
 
 def test_without_anybody_watching_nothing_is_said(capfd):
-    with stage("tokenising", 3) as work:
+    with progress_stage("tokenising", 3) as work:
         work.advance()
     assert capfd.readouterr() == ("", "")
 
@@ -115,15 +115,15 @@ def test_slow_work_says_that_it_is_under_way(tmp_path, text_file):
 def test_a_terminal_has_one_bar(monkeypatch):
     stream = io.StringIO()
     console = Console(file=stream, force_terminal=True, width=100, color_system=None)
-    monkeypatch.setattr(progress._watch, "terminal", console)
-    monkeypatch.setattr(progress._watch, "lines", None)
-    with stage("tokenising", 4, "rows") as work, stage("inside", 2) as inner:
+    monkeypatch.setattr(progress._state, "terminal", console)
+    monkeypatch.setattr(progress._state, "lines", None)
+    with progress_stage("tokenising", 4, "rows") as work, progress_stage("inside", 2) as inner:
         inner.advance()
         work.advance()
     assert "tokenising" in stream.getvalue() and "1 of 4 rows" in stream.getvalue()
-    assert "inside" not in stream.getvalue() and not progress._watch.drawn
+    assert "inside" not in stream.getvalue() and not progress._state.drawn
     before = len(stream.getvalue())
-    with stage("training", bar="own"), stage("validating"):
+    with progress_stage("training", bar="own"), progress_stage("validating"):
         pass
     assert len(stream.getvalue()) == before
 
@@ -169,5 +169,5 @@ def test_a_command_on_a_terminal_draws_and_prints_no_lines():
 
 
 def test_clock():
-    assert [clock(seconds) for seconds in (-3, 0, 59.6, 3599)] == ["0:00", "0:00", "1:00", "59:59"]
-    assert [clock(seconds) for seconds in (3600, 4000)] == ["1:00:00", "1:06:40"]
+    assert [format_duration(seconds) for seconds in (-3, 0, 59.6, 3599)] == ["0:00", "0:00", "1:00", "59:59"]
+    assert [format_duration(seconds) for seconds in (3600, 4000)] == ["1:00:00", "1:06:40"]

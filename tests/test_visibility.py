@@ -3,7 +3,18 @@ import itertools
 import pytest
 import torch
 
-from stemma.visibility import Causal, Every, Full, Mask, Others, Padded, Permuted, Prefix, Visibility, Window
+from stemma.visibility import (
+    Bidirectional,
+    Causal,
+    CompiledMask,
+    ExcludeSelf,
+    Intersection,
+    PaddingRule,
+    Permutation,
+    Prefix,
+    SlidingWindow,
+    Visibility,
+)
 
 BATCH, LENGTH = 3, 6
 REAL = torch.tensor([[1, 1, 1, 1, 1, 1], [1, 1, 1, 0, 0, 0], [0, 0, 1, 1, 1, 1]]).bool()  # right and left padding
@@ -12,19 +23,19 @@ ORDER = torch.tensor([[3, 0, 5, 1, 4, 2], [0, 0, 2, 0, 1, 3], [5, 4, 3, 2, 1, 0]
 
 # A rule, and the same in plain words: does the query at place q of example b see the key at place k?
 RULES = {
-    "full": (Full(), lambda b, q, k: True),
+    "full": (Bidirectional(), lambda b, q, k: True),
     "causal": (Causal(), lambda b, q, k: k <= q),
-    "window": (Window(2, 1), lambda b, q, k: q - 2 <= k <= q + 1),
+    "window": (SlidingWindow(2, 1), lambda b, q, k: q - 2 <= k <= q + 1),
     "prefix": (Prefix(PREFIX), lambda b, q, k: k <= q or k < PREFIX[b]),
-    "permuted": (Permuted(ORDER), lambda b, q, k: k < 0 or bool(ORDER[b, k] <= ORDER[b, q])),
-    "others": (Others(), lambda b, q, k: k != q),
-    "padded": (Padded(REAL), lambda b, q, k: k < 0 or bool(REAL[b, k])),
+    "permuted": (Permutation(ORDER), lambda b, q, k: k < 0 or bool(ORDER[b, k] <= ORDER[b, q])),
+    "others": (ExcludeSelf(), lambda b, q, k: k != q),
+    "padded": (PaddingRule(REAL), lambda b, q, k: k < 0 or bool(REAL[b, k])),
 }
 COMBINATIONS = [names for count in (1, 2, 3) for names in itertools.combinations(RULES, count)]
 
 
 def combined(names: tuple[str, ...]) -> Visibility:
-    rule: Visibility = Full()
+    rule: Visibility = Bidirectional()
     for name in names:
         rule = rule & RULES[name][0]
     return rule
@@ -37,13 +48,14 @@ def plain(names: tuple[str, ...], queries: int, keys: int) -> torch.Tensor:
                           for q in range(queries)] for b in range(BATCH)])
 
 
-def spelled(mask: Mask, queries: int, keys: int) -> torch.Tensor:
+def spelled(mask: CompiledMask, queries: int, keys: int) -> torch.Tensor:
     """What a kernel does with the mask."""
     assert [mask.causal, mask.dense is not None, mask.band is not None].count(True) <= 1
     if mask.band is not None:
         seen = torch.ones(keys, keys).triu(-mask.band[0]).tril(mask.band[1]).bool()[-queries:]
         seen = seen.expand(BATCH, queries, keys)
-        return seen if mask.real is None else seen & (mask.real[:, None] | torch.eye(keys).bool()[-queries:])
+        return seen if mask.token_mask is None else seen & (mask.token_mask[:,
+                                                                            None] | torch.eye(keys).bool()[-queries:])
     if mask.causal:  # torch's flag: a triangle from the first key on
         return torch.ones(queries, keys).tril().bool().expand(BATCH, queries, keys)
     if mask.dense is None:
@@ -81,28 +93,30 @@ def test_some_rows_of_a_rule_are_the_rule_of_those_rows(names):
 
 
 def test_the_cheapest_form_is_chosen():
-    assert Full().compile(4, 9) == Mask()
-    assert Causal().compile(4, 4) == Mask(causal=True)
+    assert Bidirectional().compile(4, 9) == CompiledMask()
+    assert Causal().compile(4, 4) == CompiledMask(causal=True)
     assert Causal().compile(4, 9).dense is not None  # torch's flag would align at the wrong end
-    assert Padded(REAL).compile(LENGTH, LENGTH).dense.shape == (BATCH, 1, 1, LENGTH)
+    assert PaddingRule(REAL).compile(LENGTH, LENGTH).dense.shape == (BATCH, 1, 1, LENGTH)
 
 
 def test_full_adds_nothing_and_a_rule_is_kept_once():
-    assert Full() & Full() == Full()
-    assert Full() & Causal() == Causal() == Causal() & Full() == Causal() & Causal()
-    assert isinstance(Causal() & Padded(REAL), Every)
-    assert (Causal() & Padded(REAL) & Causal()).rules() == (Causal(), Padded(REAL))
+    assert Bidirectional() & Bidirectional() == Bidirectional()
+    assert Bidirectional() & Causal() == Causal() == Causal() & Bidirectional() == Causal() & Causal()
+    assert isinstance(Causal() & PaddingRule(REAL), Intersection)
+    assert (Causal() & PaddingRule(REAL) & Causal()).rules() == (Causal(), PaddingRule(REAL))
 
 
 def test_equal_rules_are_equal_and_others_are_not():
-    twins = [(Causal(), Causal()), (Window(2, 1), Window(2, 1)), (Padded(REAL), Padded(REAL.clone())),
+    twins = [(Causal(), Causal()), (SlidingWindow(2, 1), SlidingWindow(2, 1)),
+             (PaddingRule(REAL), PaddingRule(REAL.clone())),
              (Prefix(PREFIX), Prefix(PREFIX.clone())),
-             (Causal() & Padded(REAL), Padded(REAL.clone()) & Causal())]
+             (Causal() & PaddingRule(REAL), PaddingRule(REAL.clone()) & Causal())]
     for one, other in twins:
         assert one == other and hash(one) == hash(other)
-    different = [Full(), Causal(), Window(2, 1), Window(1, 2), Padded(REAL), Padded(~REAL), Padded(REAL[:1]),
-                 Prefix(PREFIX), Causal() & Padded(REAL), Causal() & Padded(~REAL),
-                 Causal() & Padded(REAL) & Window(2, 1)]
+    different = [Bidirectional(), Causal(), SlidingWindow(2, 1), SlidingWindow(1, 2), PaddingRule(REAL),
+                 PaddingRule(~REAL), PaddingRule(REAL[:1]),
+                 Prefix(PREFIX), Causal() & PaddingRule(REAL), Causal() & PaddingRule(~REAL),
+                 Causal() & PaddingRule(REAL) & SlidingWindow(2, 1)]
     for one, other in itertools.combinations(different, 2):
         assert one != other
     assert Causal() != "causal"
@@ -120,17 +134,17 @@ def test_moving_to_a_device_keeps_the_rule(names):
                                             (5, "causal"), (9, "causal")])
 def test_a_causal_band_compiles_to_the_cheapest_form(back, kind):
     """Blocks pay only where one sees less than the whole text; a band as wide as the text is none."""
-    mask = (Causal() & Window(back, 0)).compile(LENGTH, LENGTH)
+    mask = (Causal() & SlidingWindow(back, 0)).compile(LENGTH, LENGTH)
     found = "band" if mask.band else "causal" if mask.causal else "dense"
     assert found == kind
-    assert torch.equal(spelled(mask, LENGTH, LENGTH)[0], (Causal() & Window(back, 3)).grid(LENGTH))
+    assert torch.equal(spelled(mask, LENGTH, LENGTH)[0], (Causal() & SlidingWindow(back, 3)).grid(LENGTH))
 
 
 @pytest.mark.parametrize(("back", "ahead", "kind"), [(0, 0, "band"), (1, 1, "band"), (2, 0, "band"), (0, 2, "band"),
                                                      (2, 1, "dense"), (5, 4, "dense"), (5, 5, "none"), (9, 9, "none")])
 @pytest.mark.parametrize("padded", [False, True])
 def test_a_band_on_both_sides_compiles_to_the_cheapest_form(back, ahead, kind, padded):
-    rule = Window(back, ahead) & Padded(REAL) if padded else Window(back, ahead)
+    rule = SlidingWindow(back, ahead) & PaddingRule(REAL) if padded else SlidingWindow(back, ahead)
     mask = rule.compile(LENGTH, LENGTH)
     line = mask.dense is not None and mask.dense.shape[2] == 1  # only says which keys are padding
     assert ("band" if mask.band else "none" if mask.dense is None or line else "dense") == kind
@@ -143,8 +157,8 @@ def test_a_band_on_both_sides_compiles_to_the_cheapest_form(back, ahead, kind, p
 def test_no_band_with_padding_makes_a_mask_of_all_pairs():
     """Memory grows with the length alone."""
     length = 1 << 14
-    mask = (Window(64, 64) & Padded(torch.ones(2, length).bool())).compile(length, length)
-    assert mask.dense is None and mask.real.shape == (2, length)
+    mask = (SlidingWindow(64, 64) & PaddingRule(torch.ones(2, length).bool())).compile(length, length)
+    assert mask.dense is None and mask.token_mask.shape == (2, length)
 
 
 def test_a_band_behind_a_cache_is_a_band():
@@ -152,28 +166,29 @@ def test_a_band_behind_a_cache_is_a_band():
     length = 1 << 14
     for queries in (1, 3, LENGTH, length):
         real = torch.ones(2, length + queries).bool()
-        mask = (Causal() & Window(1, 0) & Padded(real, past=length)).compile(queries, length + queries)
-        assert mask.band == (1, 0) and mask.dense is None and mask.real.shape == real.shape
-        assert Window(2, 1).compile(queries, length + queries).band == (2, 1)
-    assert (Causal() & Window(LENGTH + 1, 0)).compile(LENGTH, LENGTH + 2).band is None  # as wide as all there is
-    assert Window(LENGTH + 1, LENGTH).compile(LENGTH, LENGTH + 2) == Mask()
-    assert (Causal() & Window(1, -1)).compile(LENGTH, LENGTH).dense is not None  # does not see itself: no band
+        mask = (Causal() & SlidingWindow(1, 0) & PaddingRule(real, cached_length=length)).compile(queries,
+                                                                                                  length + queries)
+        assert mask.band == (1, 0) and mask.dense is None and mask.token_mask.shape == real.shape
+        assert SlidingWindow(2, 1).compile(queries, length + queries).band == (2, 1)
+    assert (Causal() & SlidingWindow(LENGTH + 1, 0)).compile(LENGTH, LENGTH + 2).band is None  # as wide as all there is
+    assert SlidingWindow(LENGTH + 1, LENGTH).compile(LENGTH, LENGTH + 2) == CompiledMask()
+    assert (Causal() & SlidingWindow(1, -1)).compile(LENGTH, LENGTH).dense is not None  # does not see itself: no band
 
 
 def test_the_newest_place_sees_everything_that_was_kept():
-    assert Causal().compile(1, 7) == Mask()
-    assert (Causal() & Window(2, 0)).compile(1, 7) == Mask(band=(2, 0))
+    assert Causal().compile(1, 7) == CompiledMask()
+    assert (Causal() & SlidingWindow(2, 0)).compile(1, 7) == CompiledMask(band=(2, 0))
 
 
 def test_padding_may_reach_into_a_cache():
     """The first two places were read before; one row began with filling."""
     real = torch.tensor([[1, 1, 1, 1], [0, 1, 1, 1]]).bool()
-    seen = Padded(real, past=2).compile(2, 4).dense
+    seen = PaddingRule(real, cached_length=2).compile(2, 4).dense
     assert torch.equal(seen[:, 0, 0], real)
-    seen = Padded(real, past=2).compile(2, 6).dense  # a memory before it, which is never filling
+    seen = PaddingRule(real, cached_length=2).compile(2, 6).dense  # a memory before it, which is never filling
     assert seen[:, 0, 0].tolist() == [[True] * 6, [True, True, False, True, True, True]]
 
 
 def test_rules_say_whether_they_look_ahead():
-    assert Causal().causal and (Causal() & Window(2, 2)).causal and (Padded(REAL) & Causal()).causal
-    assert not Full().causal and not Window(2, 0).causal and not Permuted(ORDER).causal
+    assert Causal().causal and (Causal() & SlidingWindow(2, 2)).causal and (PaddingRule(REAL) & Causal()).causal
+    assert not Bidirectional().causal and not SlidingWindow(2, 0).causal and not Permutation(ORDER).causal

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from stemma.cli import main
-from stemma.cli.train import finish
-from stemma.errors import counted
+from stemma.cli.pretrain import finish
+from stemma.errors import pluralize
 from stemma.lab.quickstart.verdict import verdicts
 from stemma.training.budget import Budget
 
@@ -14,11 +14,11 @@ from stemma.training.budget import Budget
 @pytest.mark.parametrize(("count", "said"), [(0, "0 steps"), (1, "1 step"), (1.0, "1 step"), (2, "2 steps"),
                                              (0.5, "0.5 steps"), (1200, "1,200 steps")])
 def test_a_count(count, said):
-    assert counted(count, "step") == said
+    assert pluralize(count, "step") == said
 
 
 def test_another_plural():
-    assert [counted(count, "process", "processes") for count in (1, 2)] == ["1 process", "2 processes"]
+    assert [pluralize(count, "process", "processes") for count in (1, 2)] == ["1 process", "2 processes"]
 
 
 @pytest.mark.parametrize(("unit", "amount", "said"), [
@@ -31,8 +31,8 @@ def test_a_budget(unit, amount, said):
 
 
 def test_a_run_of_one_step(capsys, monkeypatch, tmp_path):
-    monkeypatch.setattr("stemma.lab.report.run_report.try_report", lambda run: None)
-    monkeypatch.setattr("stemma.cli.train._use", lambda run: "predict run FILE")
+    monkeypatch.setattr("stemma.lab.report.run_html.try_report", lambda run: None)
+    monkeypatch.setattr("stemma.cli.pretrain._usage_hint", lambda run: "predict run FILE")
     finish({"recipe": "bert@tiny", "steps": 1, "tokens": 1, "seconds": 1.0, "tokens_per_second": 1.0, "run": "run",
             "metrics": {"dev": {"accuracy": 1.0, "examples": 1}}}, tmp_path, False)
     said = capsys.readouterr().out

@@ -9,12 +9,12 @@ from pathlib import Path
 import torch
 from conftest import SEED
 
-from stemma.exchange.model import Model
 from stemma.exchange.save import save
-from stemma.lineage import recipe, roles_needed
+from stemma.model import Model
 from stemma.network.network import Network
-from stemma.objectives import build_objectives, heads_of
-from stemma.text.train import train_tokenizer
+from stemma.objectives import build_objectives, head_specs
+from stemma.recipe_loading import recipe, required_special_tokens
+from stemma.text.train_tokenizer import train_tokenizer
 
 WORDS = ["ink", "lamp", "page", "leaf", "tree", "river", "noon", "clerk", "text", "copy"]
 SMALL = ["network.width=32", "network.heads=2", "network.layers=1", "network.feedforward=64", "network.dropout=0.0",
@@ -51,11 +51,11 @@ def save_model(folder: Path, name: str, *changes: str, more_places: int = 0) -> 
     small += ["network.layers=2"] if name in ONE_STACK else []
     chosen = recipe(f"{name}@tiny", [*small, *changes])
     tokenizer = train_tokenizer(iter([" ".join(WORDS) + " first second :"] * 4), "word", 140, lowercase=True,
-                                roles=roles_needed(chosen) | {"padding", "unknown", "end"})
+                                roles=required_special_tokens(chosen) | {"padding", "unknown", "end"})
     size = tokenizer.vocab_size + more_places
     chosen = chosen.with_changes({"tokenizer.kind": "word", "tokenizer.vocab_size": size}, "test")
     torch.manual_seed(SEED)
-    network = Network(chosen.settings.network, size, heads_of(build_objectives(chosen)))
+    network = Network(chosen.settings.network, size, head_specs(build_objectives(chosen)))
     save(Model(chosen, tokenizer, network.eval()), folder)
     return folder
 

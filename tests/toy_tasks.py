@@ -10,12 +10,12 @@ from typing import Any
 import torch
 from conftest import OBJECTS, PLACES, SEED, SUBJECTS, VERBS, small_text
 
-from stemma.exchange.model import Model
 from stemma.exchange.save import save
-from stemma.lineage import recipe, roles_needed
+from stemma.model import Model
 from stemma.network.network import Network
-from stemma.objectives import build_objectives, heads_of
-from stemma.text.train import train_tokenizer
+from stemma.objectives import build_objectives, head_specs
+from stemma.recipe_loading import recipe, required_special_tokens
+from stemma.text.train_tokenizer import train_tokenizer
 
 SMALL = ["network.width=32", "network.heads=2", "network.layers=2", "network.feedforward=64",
          "network.initialization.spread=0.1"]
@@ -30,10 +30,10 @@ def save_model(folder: Path, name: str = "bert@tiny", *changes: str, length: int
         chosen = chosen.with_changes({"network.position.maximum": length}, "test")
     kind = chosen.settings.tokenizer.kind
     tokenizer = train_tokenizer(iter([small_text()]), kind, vocabulary if kind == "wordpiece" else 400, lowercase=True,
-                                roles=roles_needed(chosen) | {"padding", "unknown", "start", "separator"})
+                                roles=required_special_tokens(chosen) | {"padding", "unknown", "start", "separator"})
     chosen = chosen.with_changes({"tokenizer.vocab_size": tokenizer.vocab_size}, "test")
     torch.manual_seed(SEED)
-    network = Network(chosen.settings.network, tokenizer.vocab_size, heads_of(build_objectives(chosen)))
+    network = Network(chosen.settings.network, tokenizer.vocab_size, head_specs(build_objectives(chosen)))
     save(Model(chosen, tokenizer, network.eval()), folder)
     return folder
 

@@ -71,7 +71,7 @@ def visible(segments: int, length: int) -> list[list[list[int]]]:
     import torch
 
     import stemma
-    from stemma.network.streams import Stream
+    from stemma.network.inputs_outputs import Stream
     from stemma.visibility import Causal
 
     changes = [f"network.memory.length={length}", f"corpus.sequence_length={length}"]
@@ -79,7 +79,7 @@ def visible(segments: int, length: int) -> list[list[list[int]]]:
     state, found = None, []
     for _ in range(segments):
         hidden = network({"encoder": Stream(torch.arange(length)[None], Causal())}, state=state, observe=True)
-        scores = hidden.attentions["encoder"][0][0, 0]
+        scores = hidden.attention_scores["encoder"][0][0, 0]
         found.append((scores > torch.finfo(scores.dtype).min / 2).int().tolist())
         state = hidden.state
     return found
@@ -90,7 +90,7 @@ def depth_of(length: int) -> list[int]:
     import torch
 
     import stemma
-    from stemma.network.streams import Stream
+    from stemma.network.inputs_outputs import Stream
     from stemma.visibility import Causal
 
     torch.manual_seed(0)
@@ -99,4 +99,4 @@ def depth_of(length: int) -> list[int]:
     with torch.no_grad():
         network.encoder.halting.unit.weight.normal_(0, 0.2)  # or all positions would halt alike before any training
         hidden = network({"encoder": Stream(torch.arange(length)[None], Causal())})
-    return [round(taken) for taken in hidden.measures["steps"][0].tolist()]
+    return [round(taken) for taken in hidden.metrics["steps"][0].tolist()]

@@ -55,7 +55,7 @@ def target_column(example: dict[str, Any], count: int, title: str = "target") ->
 
 
 def masked_legend(drawing: Drawing) -> None:
-    y = drawing.height + 12
+    y = drawing.num_layers + 12
     x = 0.0
     for kind, words in (("masked", "[MASK]"), ("replaced", "another token"), ("kept", "the token itself")):
         drawing.box(x, y, 14, 14, kind, 3)
@@ -97,9 +97,9 @@ def two_stacks(name: str, title: str, *changes: str, corpus: tuple[Path, ...] = 
 @figure
 def tree() -> Drawing:
     """The recipes, each below the one that it changes."""
-    from stemma.lineage import family
+    from stemma.recipe_loading import list_recipes
 
-    known = family()
+    known = list_recipes()
     drawing = Drawing("The recipes as a tree: each is a child of the recipe that it changes")
     rows: list[tuple[int, Any]] = []
 
@@ -245,7 +245,7 @@ def unilm() -> Drawing:
             break
     drawing = Drawing("UniLM: one network and one cloze task under four attention masks")
     for pair in (("masked_lm", "sequence_to_sequence"), ("left_to_right", "right_to_left")):
-        x, top = 0.0, drawing.height + 8
+        x, top = 0.0, drawing.num_layers + 8
         for name in pair:
             example, mask = found[name]
             x = drawing.table([input_column(example, mask), Mask(names[name], example["visibility"])], x, top) + GAP
@@ -308,18 +308,29 @@ def attention_masks() -> Drawing:
     """Every rule of visibility as the grid that it compiles to."""
     import torch
 
-    from stemma.visibility import Causal, Full, Later, Others, Packed, Padded, Permuted, Prefix, Window
+    from stemma.visibility import (
+        Bidirectional,
+        Causal,
+        ExcludeSelf,
+        PackedSequences,
+        PaddingRule,
+        Permutation,
+        Prefix,
+        ReverseCausal,
+        SlidingWindow,
+    )
 
     size, order = 8, torch.tensor([[0, 3, 0, 1, 0, 2, 0, 0]])
     real = torch.tensor([[True] * 6 + [False] * 2])
-    rules = {"Full()": Full(), "Causal()": Causal(), "Later(lengths)": Later(torch.tensor([size])),
-             "Window(2, 2)": Window(2, 2), "Causal() & Window(2, 0)": Causal() & Window(2, 0),
-             "Prefix(lengths)": Prefix(torch.tensor([4])), "Permuted(order)": Permuted(order),
-             "Permuted & Others()": Permuted(order) & Others(), "Padded(real)": Full() & Padded(real),
-             "Causal & Packed(texts)": Causal() & Packed(torch.tensor([[0, 0, 0, 1, 1, 1, 2, 2]]))}
+    rules = {"Full()": Bidirectional(), "Causal()": Causal(), "Later(lengths)": ReverseCausal(torch.tensor([size])),
+             "Window(2, 2)": SlidingWindow(2, 2), "Causal() & Window(2, 0)": Causal() & SlidingWindow(2, 0),
+             "Prefix(lengths)": Prefix(torch.tensor([4])), "Permuted(order)": Permutation(order),
+             "Permuted & Others()": Permutation(order) & ExcludeSelf(),
+             "Padded(real)": Bidirectional() & PaddingRule(real),
+             "Causal & Packed(texts)": Causal() & PackedSequences(torch.tensor([[0, 0, 0, 1, 1, 1, 2, 2]]))}
     drawing, shown = Drawing("Attention masks: each rule as a grid, queries down and keys across"), list(rules.items())
     for first in range(0, len(shown), 3):
-        x, top = 0.0, drawing.height + 8
+        x, top = 0.0, drawing.num_layers + 8
         for title, rule in shown[first:first + 3]:
             drawing.table([Mask(title, rule.grid(size).int().tolist())], x, top)
             x += 13 * CELL

@@ -18,14 +18,15 @@ __version__ = "0.1.0"
 
 # Where each name lives: "module", or "module:another name". Every verb has a function of its name.
 _HOMES = {
-    "Model": "stemma.api", "Recipe": "stemma.lineage", "UserError": "stemma.errors",
+    "Model": "stemma.api:InferenceModel", "Recipe": "stemma.recipe_loading", "UserError": "stemma.errors",
     "Callback": "stemma.training.callbacks",
-    "load": "stemma.api", "build": "stemma.api", "save": "stemma.exchange.save", "recipe": "stemma.lineage",
-    "tree": "stemma.lineage:family", "show": "stemma.lineage:recipe", "diff": "stemma.lineage",
-    "clean": "stemma.text.cleaning.clean", "train_tokenizer": "stemma.text.train",
+    "load": "stemma.api", "build": "stemma.api", "save": "stemma.exchange.save", "recipe": "stemma.recipe_loading",
+    "tree": "stemma.recipe_loading:list_recipes", "show": "stemma.recipe_loading:recipe",
+    "diff": "stemma.recipe_loading",
+    "clean": "stemma.text.cleaning.clean", "train_tokenizer": "stemma.text.train_tokenizer",
     "build_corpus": "stemma.corpus.build", "annotate": "stemma.corpus.annotate", "overlap": "stemma.corpus.overlap",
-    "inspect": "stemma.training.inspect", "pretrain": "stemma.training.pretrain", "average": "stemma.training.average",
-    "resume": "stemma.tasks.finetune", "finetune": "stemma.api", "multitask": "stemma.tasks.multitask",
+    "inspect": "stemma.training.preview", "pretrain": "stemma.training.pretrain", "average": "stemma.training.average",
+    "resume": "stemma.tasks.runs.common", "finetune": "stemma.api", "multitask": "stemma.tasks.runs.multitask",
     "pipeline": "stemma.tasks.pipeline.pipeline",
     "fill": "stemma.generation.fill", "generate": "stemma.generation.generate",
     "stream": "stemma.generation.generate", "translate": "stemma.generation.translate", "embed": "stemma.api",
@@ -35,13 +36,15 @@ _HOMES = {
     "quickstart": "stemma.lab.quickstart.quickstart",
     "use_plugin": "stemma.plugins",
 }
-__all__ = ["Callback", "Model", "Recipe", "UserError", "ablate", "annotate", "average", "build", "build_corpus",
+__all__ = ["Callback", "Model", "Recipe", "UserError", "ablate", "annotate", "average", "build",
+           "build_corpus",
            "clean", "cloze", "compare", "diff", "embed", "evaluate", "fill", "finetune", "generate", "inspect", "load",
            "multitask", "overlap", "perplexity", "pipeline", "predict", "pretrain", "prompt", "quickstart",
            "recipe", "resume", "save", "show", "stream", "train_tokenizer", "translate", "tree", "use_plugin"]
 
 if TYPE_CHECKING:
-    from stemma.api import Model, build, cloze, embed, evaluate, finetune, load, perplexity, predict, prompt
+    from stemma.api import InferenceModel as Model
+    from stemma.api import build, cloze, embed, evaluate, finetune, load, perplexity, predict, prompt
     from stemma.corpus.annotate import annotate
     from stemma.corpus.build import build_corpus
     from stemma.corpus.overlap import overlap
@@ -52,19 +55,19 @@ if TYPE_CHECKING:
     from stemma.generation.translate import translate
     from stemma.lab.comparison import ablate, compare
     from stemma.lab.quickstart.quickstart import quickstart
-    from stemma.lineage import Recipe, diff, recipe
-    from stemma.lineage import family as tree
-    from stemma.lineage import recipe as show
     from stemma.plugins import use_plugin
-    from stemma.tasks.finetune import resume
-    from stemma.tasks.multitask import multitask
+    from stemma.recipe_loading import Recipe, diff, recipe
+    from stemma.recipe_loading import list_recipes as tree
+    from stemma.recipe_loading import recipe as show
     from stemma.tasks.pipeline.pipeline import pipeline
+    from stemma.tasks.runs.common import resume
+    from stemma.tasks.runs.multitask import multitask
     from stemma.text.cleaning.clean import clean
-    from stemma.text.train import train_tokenizer
+    from stemma.text.train_tokenizer import train_tokenizer
     from stemma.training.average import average
     from stemma.training.callbacks import Callback
-    from stemma.training.inspect import inspect
     from stemma.training.pretrain import pretrain
+    from stemma.training.preview import inspect
 
 
 def __dir__() -> list[str]:

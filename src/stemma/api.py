@@ -15,23 +15,23 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from stemma import model as _model
 from stemma.device import choose_device
 from stemma.exchange import build as _build
 from stemma.exchange import load as _load
-from stemma.exchange import model as _model
-from stemma.lineage import Recipe
+from stemma.recipe_loading import Recipe
 
 if TYPE_CHECKING:
     import numpy as np
 
+    from stemma.evaluation.likelihood import ContinuationScore
     from stemma.generation.generate import Completion
-    from stemma.generation.score import Continuation
-    from stemma.generation.translate import Translation
+    from stemma.generation.translate import TranslationResult
 
-Rows = str | Mapping[str, Any] | Sequence[str | Mapping[str, Any]] | Path
+PredictRows = str | Mapping[str, Any] | Sequence[str | Mapping[str, Any]] | Path
 
 
-class Model(_model.Model):
+class InferenceModel(_model.Model):
     """A model ready to be asked. `recipe`, `tokenizer` and `network` are its parts; `hidden` and `logits` are tensors;
     the other methods take and give text."""
 
@@ -62,54 +62,54 @@ class Model(_model.Model):
 
         return embed(self, [texts] if isinstance(texts, str) else texts, pooling, normalize, inputs=inputs)
 
-    def score(self, texts: str | Sequence[str], after: str | Sequence[str] = "") -> list[Continuation]:
+    def score(self, texts: str | Sequence[str], after: str | Sequence[str] = "") -> list[ContinuationScore]:
         """How probable each text is after another: its log-probability in nats, and whether greedy decoding would
         write it. Without `after`, at the beginning of a text."""
-        from stemma.generation.score import score_continuations
+        from stemma.evaluation.likelihood import score_continuations
 
         asked = [texts] if isinstance(texts, str) else list(texts)
         contexts = [after] * len(asked) if isinstance(after, str) else list(after)
         return score_continuations(self, contexts, asked)
 
-    def predict(self, rows: Rows, task: str | None = None) -> list[dict[str, Any]]:
+    def predict(self, rows: PredictRows, task: str | None = None) -> list[dict[str, Any]]:
         """What a fine-tuned model says of each row: a text, or a dictionary with the columns of a table."""
-        from stemma.tasks.predicting import predict
+        from stemma.tasks.predict import predict
 
         return predict(self, rows, task)
 
-    def translate(self, lines: str | Sequence[str], **choices: Any) -> list[Translation]:
+    def translate(self, lines: str | Sequence[str], **choices: Any) -> list[TranslationResult]:
         """A translation of each line. `choices` are the fields of `stemma.generation.options.TranslateOptions`."""
         from stemma.generation.translate import translate
 
         return translate(self, lines, **choices)
 
 
-def load(where: str | Path, device: str | None = None) -> Model:
+def load(name_or_path: str | Path, device: str | None = None) -> InferenceModel:
     """A model from a run folder, its model/, a Hugging Face folder, or (with the extra `hub`) a hub id; in eval mode
     and fp32. `device`: cpu, cuda, cuda:N, mps, or auto (the default): CUDA if there is any."""
-    return _with_methods(_load.open_model(where, choose_device(device)))
+    return _as_inference_model(_load.open_model(name_or_path, choose_device(device)))
 
 
 def build(name: str | Recipe, vocab_size: int | None = None, changes: Sequence[str] = (),
-          device: str = "cpu") -> Model:
+          device: str = "cpu") -> InferenceModel:
     """A model of a recipe with random weights. `vocab_size` None is the published one. Draws from torch's global
     generator: seed that for fixed weights."""
-    model = _with_methods(_build.build(name, vocab_size, changes))
+    model = _as_inference_model(_build.build(name, vocab_size, changes))
     if not any(parameter.is_meta for parameter in model.network.parameters()):  # a network that is only counted
         model.network.to(choose_device(device))
     return model
 
 
-def _with_methods(model: _model.Model) -> Model:
-    return Model(**{field.name: getattr(model, field.name) for field in fields(model)})
+def _as_inference_model(model: _model.Model) -> InferenceModel:
+    return InferenceModel(**{field.name: getattr(model, field.name) for field in fields(model)})
 
 
-def opened(model: _model.Model | str | Path) -> _model.Model:
+def as_model(model: _model.Model | str | Path) -> _model.Model:
     """A model, or what lies in its folder."""
     return model if isinstance(model, _model.Model) else load(model)
 
 
-def predict(model: _model.Model | str | Path, rows: Rows, task: str | None = None) -> list[dict[str, Any]]:
+def predict(model: _model.Model | str | Path, rows: PredictRows, task: str | None = None) -> list[dict[str, Any]]:
     """What a fine-tuned model says of each row, in order: what `stemma predict` prints.
 
         stemma.predict("tuned", ["a good film", "a dull one"])[0]["label"]
@@ -117,9 +117,9 @@ def predict(model: _model.Model | str | Path, rows: Rows, task: str | None = Non
 
     A row is a text, or a dictionary with the columns of a table; a `Path` is a file, read as the verb reads it.
     """
-    from stemma.tasks.predicting import predict
+    from stemma.tasks.predict import predict
 
-    return predict(opened(model), rows, task)
+    return predict(as_model(model), rows, task)
 
 
 def embed(model: _model.Model | str | Path, texts: Sequence[str], pooling: str = "mean", normalize: bool = False,
@@ -130,7 +130,7 @@ def embed(model: _model.Model | str | Path, texts: Sequence[str], pooling: str =
     """
     from stemma.tasks.embed import embed
 
-    return embed(opened(model), texts, pooling, normalize, inputs)
+    return embed(as_model(model), texts, pooling, normalize, inputs)
 
 
 def perplexity(model: _model.Model | str | Path, paths: str | Path | Sequence[str], *, length: int | None = None,
@@ -141,14 +141,15 @@ def perplexity(model: _model.Model | str | Path, paths: str | Path | Sequence[st
 
         stemma.perplexity("run", "held-out.txt", stride=64)["bits_per_byte"]
     """
-    from stemma.tasks.perplexity import perplexity
+    from stemma.evaluation.perplexity import perplexity
     from stemma.text.readers import read_passages
 
-    passages = read_passages(_paths(paths), documents=documents, field=field, encoding=encoding, errors=errors)
-    return perplexity(opened(model), passages, length, stride, memory, by_document)
+    passages = read_passages(_as_paths(paths), documents=documents, field=field, encoding=encoding, errors=errors)
+    return perplexity(as_model(model), passages, length, stride, memory, by_document)
 
 
-def evaluate(model: _model.Model | str | Path, data: str | Path, *, task: str | None = None, form: str | None = None,
+def evaluate(model: _model.Model | str | Path, data: str | Path, *, task: str | None = None,
+             file_format: str | None = None,
              columns: Mapping[str, str] | None = None, metrics: Sequence[str] = (), encoding: str = "utf-8",
              errors: str = "strict") -> dict[str, Any]:
     """How good a fine-tuned model is on a file with gold answers: what `stemma evaluate --json` prints, and under
@@ -156,11 +157,11 @@ def evaluate(model: _model.Model | str | Path, data: str | Path, *, task: str | 
 
         stemma.evaluate("tuned", "test.tsv")["metrics"]["test"]["accuracy"]
     """
-    from stemma.tasks.evaluating import Data
-    from stemma.tasks.evaluating import evaluate as judge
+    from stemma.evaluation.evaluate import EvalFile
+    from stemma.evaluation.evaluate import evaluate as judge
 
-    asked = opened(model)
-    found, rows = judge(asked, asked.card(task), Data(data, form, columns, encoding, errors), metrics)
+    asked = as_model(model)
+    found, rows = judge(asked, asked.task_config(task), EvalFile(data, file_format, columns, encoding, errors), metrics)
     return {**found, "predictions": rows}
 
 
@@ -169,9 +170,9 @@ def cloze(model: _model.Model | str | Path, path: str | Path, **options: Any) ->
 
         stemma.cloze("run", "lambada_test.jsonl", limit=500)["accuracy"]
     """
-    from stemma.tasks.cloze import cloze
+    from stemma.evaluation.cloze import cloze
 
-    return cloze(opened(model), path, **options)
+    return cloze(as_model(model), path, **options)
 
 
 def prompt(model: _model.Model | str | Path, template: str | Path, data: str | Path, *,
@@ -180,15 +181,15 @@ def prompt(model: _model.Model | str | Path, template: str | Path, data: str | P
 
         stemma.prompt("run", "sentiment.toml", "dev.tsv", shots=4, examples="train.tsv")["accuracy"]
     """
-    from stemma.tasks.prompting import prompt
-    from stemma.tasks.template import examples_of, load_template
+    from stemma.evaluation.few_shot import run_few_shot
+    from stemma.tasks.prompt_template import load_template, render_examples
     from stemma.text.tables import read_table
 
     shape = load_template(Path(template))
-    rows, pool = (None if file is None else examples_of(shape, read_table(file, shape.columns or None))
+    rows, pool = (None if file is None else render_examples(shape, read_table(file, shape.columns or None))
                   for file in (data, examples))
     assert rows is not None
-    found, answers = prompt(opened(model), shape, rows, pool, **options)
+    found, answers = run_few_shot(as_model(model), shape, rows, pool, **options)
     return {**found, "predictions": answers}
 
 
@@ -200,11 +201,11 @@ def finetune(task: str, model: str | Path, train: str | Path, dev: str | Path, o
 
         stemma.finetune("classify", "run", "train.tsv", "dev.tsv", "tuned", epochs=3)["metrics"]["dev"]["accuracy"]
     """
-    from stemma.tasks.prepare import Task, finetune
+    from stemma.tasks.runs.finetune import TaskArguments, finetune
 
     files = {"train": train, "dev": dev, **({} if test is None else {"test": test})}
-    return finetune(Task(task, files, columns, metrics), model, out, changes=changes, **options)
+    return finetune(TaskArguments(task, files, columns, metrics), model, out, changes=changes, **options)
 
 
-def _paths(given: str | Path | Sequence[str]) -> list[str]:
+def _as_paths(given: str | Path | Sequence[str]) -> list[str]:
     return [str(given)] if isinstance(given, str | Path) else [str(path) for path in given]

@@ -23,37 +23,37 @@ if TYPE_CHECKING:
 
 AUTO = "auto"
 _KNOWN = re.compile(r"auto|cpu|mps|cuda(:\d+)?")
-_asked: ContextVar[str | None] = ContextVar("device", default=None)
+_requested: ContextVar[str | None] = ContextVar("device", default=None)
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
 
 
-def asked_device() -> str | None:
+def requested_device() -> str | None:
     """What the caller asked for; None: nothing."""
-    return _asked.get()
+    return _requested.get()
 
 
-def check_name(name: str) -> str:
+def check_device_name(name: str) -> str:
     """Refuses what is no device, without looking for it."""
     if not _KNOWN.fullmatch(name):
         raise UserError(f'--device is "{name}"; choose auto, cpu, cuda, cuda:N (the N-th, from 0) or mps.')
     return name
 
 
-def ask_for(name: str | None) -> None:
+def request_device(name: str | None) -> None:
     """From here on in this context; None changes nothing."""
     if name is not None:
-        _asked.set(check_name(name))
+        _requested.set(check_device_name(name))
 
 
 @contextmanager
-def device_asked(name: str | None) -> Iterator[None]:
+def use_device(name: str | None) -> Iterator[None]:
     """While this lasts; None changes nothing."""
-    token = _asked.set(_asked.get() if name is None else check_name(name))
+    token = _requested.set(_requested.get() if name is None else check_device_name(name))
     try:
         yield
     finally:
-        _asked.reset(token)
+        _requested.reset(token)
 
 
 def takes(keyword: str, given: Callable[[Any], AbstractContextManager[None]]) -> \
@@ -70,7 +70,7 @@ def takes(keyword: str, given: Callable[[Any], AbstractContextManager[None]]) ->
     return decorated
 
 
-takes_device = takes("device", device_asked)
+accepts_device = takes("device", use_device)
 
 
 def choose_device(name: str | None = None) -> torch.device:
@@ -78,7 +78,7 @@ def choose_device(name: str | None = None) -> torch.device:
     Apple's has to be named: nothing here has been tried on it, and it lacks double precision."""
     import torch
 
-    chosen = check_name(name or _asked.get() or AUTO)
+    chosen = check_device_name(name or _requested.get() or AUTO)
     if chosen == AUTO:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     device = torch.device(chosen)

@@ -34,18 +34,18 @@ class Interrupted(Exception):  # noqa: N818  (it is no error)
     """SIGINT or SIGTERM arrived; the state is saved (exit code 130)."""
 
 
-def nearest(word: str, known: Iterable[str]) -> str | None:
+def closest_match(word: str, candidates: Iterable[str]) -> str | None:
     """The known spelling that `word` was probably meant to be."""
-    found = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
+    found = difflib.get_close_matches(word, list(candidates), n=1, cutoff=0.6)
     return found[0] if found else None
 
 
-def did_you_mean(word: str, known: Iterable[str]) -> str:
-    best = nearest(word, known)
+def did_you_mean(word: str, candidates: Iterable[str]) -> str:
+    best = closest_match(word, candidates)
     return f' Did you mean "{best}"?' if best else ""
 
 
-def counted(count: float, one: str, several: str = "") -> str:
+def pluralize(count: float, singular: str, plural: str = "") -> str:
     """A number with what it counts: 1 step, 1,200 steps, 2 processes, 0.5 minutes."""
     number = f"{count:,.6g}" if isinstance(count, float) else f"{count:,}"
-    return f"{number} {one}" if count == 1 else f"{number} {several or one + 's'}"
+    return f"{number} {singular}" if count == 1 else f"{number} {plural or singular + 's'}"

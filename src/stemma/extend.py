@@ -10,79 +10,96 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 __all__ = [
-    "VOCABULARY", "AttentionSettings", "Batch", "Body", "BodySettings", "Callback", "CallbackSettings", "Card",
-    "ClassHead", "ClassTask", "Context", "Count", "DecoderTask", "DecoderTaskSettings", "Draft", "Draw", "Example",
-    "Family", "FeedForwardKind", "FullAttention", "FusionKind", "HeadTask", "Hidden", "InputSettings", "Item",
-    "Learner", "Learnt", "Linear", "LookupEmbedding", "Method", "MethodSettings", "MethodSetup", "Metric",
-    "Natural", "Needs", "Network", "NetworkSettings", "NextToken", "NormKind", "Objective", "ObjectiveSettings",
-    "OptimizerSettings", "PackingSettings", "Passage", "Pieces", "PlaceClassifier", "Point", "Pooler", "Position",
-    "PositionSettings", "Positive", "Probability", "Problems", "Randomness", "ReaderKind", "ReaderOptions",
-    "Reading", "ReportTable", "Row", "RowClassifier", "RowLayout", "ScheduleSettings", "Scored", "Settings",
-    "Share", "Stack", "StackInput", "StackOutput", "Target", "TaskKind", "TaskValues", "TextExample", "TextTask",
-    "TokenHead", "UserError", "Writing", "averaged", "choose_tokens", "choose_units", "draw_of", "output_draw",
-    "register", "replaced", "share", "summed", "whole_document", "windows"]
+    "LM_HEAD", "AttentionSettings", "Batch", "Body", "BodySettings", "Callback", "CallbackSettings", "TaskConfig",
+    "ClassHead", "ClassificationTask", "LayerContext", "Count", "Seq2SeqObjective", "Seq2SeqObjectiveSettings",
+    "Draft", "Initializer", "Example",
+    "Family", "FeedForwardKind", "SelfAttention", "FusionKind", "HeadTask", "NetworkOutput", "InputSettings",
+    "EncodedExample",
+    "TaskObjective", "StepMetrics", "Linear", "LookupEmbedding", "Method", "MethodSettings", "MethodSetup", "Metric",
+    "Natural", "Requirements", "Network", "NetworkSettings", "NextTokenObjective", "NormKind", "Objective",
+    "ObjectiveSettings",
+    "OptimizerSettings", "PackingSettings", "Passage", "RowSpans", "TokenClassification", "SchedulePoint", "Pooler",
+    "PositionScheme",
+    "PositionSettings", "Positive", "Probability", "ErrorCollector", "RNG", "ReaderKind", "ReaderOptions",
+    "FileReader", "ReportTable", "EncodedSequence", "RowClassification", "InputEncoder", "ScheduleSettings",
+    "LossOutput", "Settings",
+    "OpenFraction", "Stack", "StackInput", "StackOutput", "Target", "TaskKind", "TaskOptions", "TextExample",
+    "TextTask",
+    "LMHeadSpec", "UserError", "GenerationCapability", "mean_metric", "choose_tokens", "choose_units",
+    "default_initializer", "output_initializer",
+    "register", "replace_tokens", "safe_divide", "ratio_metric", "whole_document", "split_windows"]
 
 _HOMES = {
     "register": "stemma.registry", "UserError": "stemma.errors",
-    **dict.fromkeys(("Settings", "Count", "Natural", "Positive", "Probability", "Share"), "stemma.schema.base"),
-    **dict.fromkeys(("ObjectiveSettings", "Writing"), "stemma.schema.task"),
+    **dict.fromkeys(("Settings", "Count", "Natural", "Positive", "Probability", "OpenFraction"), "stemma.schema.base"),
+    **dict.fromkeys(("ObjectiveSettings", "GenerationCapability"), "stemma.schema.objective"),
     **dict.fromkeys(("CallbackSettings", "MethodSettings", "OptimizerSettings", "ScheduleSettings"),
                     "stemma.schema.training"),
     "Callback": "stemma.training.callbacks",
-    **dict.fromkeys(("Learnt", "Method", "MethodSetup"), "stemma.training.method"),
-    **dict.fromkeys(("Objective", "Needs", "Scored", "VOCABULARY"), "stemma.objectives.base"),
+    **dict.fromkeys(("StepMetrics", "Method", "MethodSetup"), "stemma.training.method"),
+    **dict.fromkeys(("Objective", "Requirements", "LossOutput", "LM_HEAD"), "stemma.objectives.base"),
     **dict.fromkeys(("AttentionSettings", "BodySettings", "FeedForwardKind", "FusionKind", "InputSettings", "NormKind",
                      "PositionSettings"), "stemma.schema.parts"),
-    "NetworkSettings": "stemma.schema.network", "Position": "stemma.network.positions",
-    "FullAttention": "stemma.network.attention.full",
-    **dict.fromkeys(("Draw", "Linear", "LookupEmbedding", "draw_of", "output_draw"), "stemma.network.initialization"),
+    "NetworkSettings": "stemma.schema.network", "PositionScheme": "stemma.network.position_kinds",
+    "SelfAttention": "stemma.network.attention.self_attention",
+    **dict.fromkeys(("Initializer", "Linear", "LookupEmbedding", "default_initializer", "output_initializer"),
+                    "stemma.network.initialization"),
     **dict.fromkeys(("Body", "StackInput", "StackOutput"), "stemma.network.body"), "Stack": "stemma.network.stack",
-    "NextToken": "stemma.objectives.causal_lm",
-    **dict.fromkeys(("RowClassifier", "PlaceClassifier"), "stemma.objectives.classifiers"),
-    **dict.fromkeys(("DecoderTask", "DecoderTaskSettings"), "stemma.objectives.seq2seq"),
-    **dict.fromkeys(("choose_tokens", "choose_units", "replaced"), "stemma.objectives.masking"),
+    "NextTokenObjective": "stemma.objectives.causal_lm",
+    **dict.fromkeys(("RowClassification", "TokenClassification"), "stemma.objectives.classifiers"),
+    **dict.fromkeys(("Seq2SeqObjective", "Seq2SeqObjectiveSettings"), "stemma.objectives.seq2seq"),
+    **dict.fromkeys(("choose_tokens", "choose_units", "replace_tokens"), "stemma.objectives.masking"),
     **dict.fromkeys(("HeadTask", "ReportTable", "TaskKind"), "stemma.tasks.kinds.base"),
-    **dict.fromkeys(("ClassTask", "TextTask"), "stemma.tasks.kinds.texts"),
+    **dict.fromkeys(("ClassificationTask", "TextTask"), "stemma.tasks.kinds.texts"),
     **dict.fromkeys(("Example", "TextExample"), "stemma.tasks.data.examples"),
-    **dict.fromkeys(("Item", "Learner"), "stemma.tasks.learner"),
-    **dict.fromkeys(("Row", "RowLayout"), "stemma.tasks.layout"),
-    **dict.fromkeys(("Problems", "Reading"), "stemma.tasks.data.reading"),
-    **dict.fromkeys(("Metric", "averaged", "share", "summed"), "stemma.tasks.metrics.metric"),
-    "TaskValues": "stemma.schema.task_values", "Card": "stemma.exchange.cards", "windows": "stemma.tasks.windows",
+    **dict.fromkeys(("EncodedExample", "TaskObjective"), "stemma.tasks.objectives.base"),
+    **dict.fromkeys(("EncodedSequence", "InputEncoder"), "stemma.tasks.objectives.input_encoder"),
+    **dict.fromkeys(("ErrorCollector", "FileReader"), "stemma.tasks.data.file_reader"),
+    **dict.fromkeys(("Metric", "mean_metric", "safe_divide", "ratio_metric"), "stemma.tasks.metrics.metric"),
+    "TaskOptions": "stemma.schema.task_options", "TaskConfig": "stemma.task_config",
+    "split_windows": "stemma.tasks.objectives.sliding_windows",
     **dict.fromkeys(("Batch", "Target"), "stemma.objectives.batch"),
-    "Draft": "stemma.corpus.draft", "Randomness": "stemma.corpus.randomness",
-    **dict.fromkeys(("TokenHead", "ClassHead", "Pooler"), "stemma.network.heads"),
-    "Network": "stemma.network.network", **dict.fromkeys(("Context", "Hidden"), "stemma.network.streams"),
-    "Point": "stemma.training.schedules", "PackingSettings": "stemma.schema.corpus", "Pieces": "stemma.corpus.pieces",
-    "Family": "stemma.exchange.table", "ReaderKind": "stemma.schema.corpus",
+    "Draft": "stemma.corpus.draft", "RNG": "stemma.corpus.rng",
+    **dict.fromkeys(("LMHeadSpec", "ClassHead", "Pooler"), "stemma.network.heads"),
+    "Network": "stemma.network.network", **dict.fromkeys(("LayerContext", "NetworkOutput"),
+                                                         "stemma.network.inputs_outputs"),
+    "SchedulePoint": "stemma.training.schedules", "PackingSettings": "stemma.schema.corpus",
+    "RowSpans": "stemma.corpus.row_spans",
+    "Family": "stemma.exchange.family", "ReaderKind": "stemma.schema.corpus",
     **dict.fromkeys(("Passage", "ReaderOptions", "whole_document"), "stemma.text.readers"),
 }
 
 if TYPE_CHECKING:
     from stemma.corpus.draft import Draft
-    from stemma.corpus.pieces import Pieces
-    from stemma.corpus.randomness import Randomness
+    from stemma.corpus.rng import RNG
+    from stemma.corpus.row_spans import RowSpans
     from stemma.errors import UserError
-    from stemma.exchange.cards import Card
-    from stemma.exchange.table import Family
-    from stemma.network.attention.full import FullAttention
+    from stemma.exchange.family import Family
+    from stemma.network.attention.self_attention import SelfAttention
     from stemma.network.body import Body, StackInput, StackOutput
-    from stemma.network.heads import ClassHead, Pooler, TokenHead
-    from stemma.network.initialization import Draw, Linear, LookupEmbedding, draw_of, output_draw
+    from stemma.network.heads import ClassHead, LMHeadSpec, Pooler
+    from stemma.network.initialization import (
+        Initializer,
+        Linear,
+        LookupEmbedding,
+        default_initializer,
+        output_initializer,
+    )
+    from stemma.network.inputs_outputs import LayerContext, NetworkOutput
     from stemma.network.network import Network
-    from stemma.network.positions import Position
+    from stemma.network.position_kinds import PositionScheme
     from stemma.network.stack import Stack
-    from stemma.network.streams import Context, Hidden
-    from stemma.objectives.base import VOCABULARY, Needs, Objective, Scored
+    from stemma.objectives.base import LM_HEAD, LossOutput, Objective, Requirements
     from stemma.objectives.batch import Batch, Target
-    from stemma.objectives.causal_lm import NextToken
-    from stemma.objectives.classifiers import PlaceClassifier, RowClassifier
-    from stemma.objectives.masking import choose_tokens, choose_units, replaced
-    from stemma.objectives.seq2seq import DecoderTask, DecoderTaskSettings
+    from stemma.objectives.causal_lm import NextTokenObjective
+    from stemma.objectives.classifiers import RowClassification, TokenClassification
+    from stemma.objectives.masking import choose_tokens, choose_units, replace_tokens
+    from stemma.objectives.seq2seq import Seq2SeqObjective, Seq2SeqObjectiveSettings
     from stemma.registry import register
-    from stemma.schema.base import Count, Natural, Positive, Probability, Settings, Share
+    from stemma.schema.base import Count, Natural, OpenFraction, Positive, Probability, Settings
     from stemma.schema.corpus import PackingSettings, ReaderKind
     from stemma.schema.network import NetworkSettings
+    from stemma.schema.objective import GenerationCapability, ObjectiveSettings
     from stemma.schema.parts import (
         AttentionSettings,
         BodySettings,
@@ -92,21 +109,21 @@ if TYPE_CHECKING:
         NormKind,
         PositionSettings,
     )
-    from stemma.schema.task import ObjectiveSettings, Writing
-    from stemma.schema.task_values import TaskValues
+    from stemma.schema.task_options import TaskOptions
     from stemma.schema.training import CallbackSettings, MethodSettings, OptimizerSettings, ScheduleSettings
+    from stemma.task_config import TaskConfig
     from stemma.tasks.data.examples import Example, TextExample
-    from stemma.tasks.data.reading import Problems, Reading
+    from stemma.tasks.data.file_reader import ErrorCollector, FileReader
     from stemma.tasks.kinds.base import HeadTask, ReportTable, TaskKind
-    from stemma.tasks.kinds.texts import ClassTask, TextTask
-    from stemma.tasks.layout import Row, RowLayout
-    from stemma.tasks.learner import Item, Learner
-    from stemma.tasks.metrics.metric import Metric, averaged, share, summed
-    from stemma.tasks.windows import windows
+    from stemma.tasks.kinds.texts import ClassificationTask, TextTask
+    from stemma.tasks.metrics.metric import Metric, mean_metric, ratio_metric, safe_divide
+    from stemma.tasks.objectives.base import EncodedExample, TaskObjective
+    from stemma.tasks.objectives.input_encoder import EncodedSequence, InputEncoder
+    from stemma.tasks.objectives.sliding_windows import split_windows
     from stemma.text.readers import Passage, ReaderOptions, whole_document
     from stemma.training.callbacks import Callback
-    from stemma.training.method import Learnt, Method, MethodSetup
-    from stemma.training.schedules import Point
+    from stemma.training.method import Method, MethodSetup, StepMetrics
+    from stemma.training.schedules import SchedulePoint
 
 
 def __dir__() -> list[str]:

@@ -34,14 +34,14 @@ def parse_object(text: str | bytes) -> dict[str, Any]:
 
 def read_object(path: Path, advice: str) -> dict[str, Any]:
     """The object in a file; `advice` says what to do where there is none."""
-    with damage(path, advice):
+    with explain_damage(path, advice):
         return parse_object(path.read_bytes())
 
 
 def read_lines(path: Path, advice: str) -> list[dict[str, Any]]:
     """The objects of a file with one a line. Only LF ends a line: other line ends of Unicode occur inside sentences."""
     found = []
-    with damage(path, advice):
+    with explain_damage(path, advice):
         for number, line in enumerate(path.read_bytes().split(b"\n"), 1):
             try:
                 found += [parse_object(line)] if line else []
@@ -51,7 +51,7 @@ def read_lines(path: Path, advice: str) -> list[dict[str, Any]]:
 
 
 @contextmanager
-def damage(path: Path, advice: str) -> Iterator[None]:
+def explain_damage(path: Path, advice: str) -> Iterator[None]:
     """Around everything that takes a file's content for granted: what is missing or of another kind is its damage."""
     try:
         yield

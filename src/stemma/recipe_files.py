@@ -1,7 +1,7 @@
 """Recipes as files: where they lie, what is read of them, and everything that is wrong with one, by line.
 
-The files of the package come first, then a user's own. A file is read with its ancestors', so that `lineage.py` has a
-list of layers, the oldest first.
+The files of the package come first, then a user's own. A file is read with its ancestors', so that `recipe_loading.py`
+has a list of layers, the oldest first.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from pydantic import ValidationError
 
 from stemma import plugins, toml
 from stemma.errors import UserError, did_you_mean
-from stemma.schema.layers import Problem, flatten
-from stemma.schema.problems import explain
+from stemma.schema.overrides import Problem, flatten
 from stemma.schema.recipe import SECTIONS, RecipeFile
-from stemma.schema.sizes import for_size, size_keys
+from stemma.schema.recipe_checks import explain
+from stemma.schema.size_keys import is_size_key, size_keys
 
 RECIPES = Path(__file__).parent / "recipes"
-OWN = "recipes"  # the folder of a user's own, in the working directory
-_own: Path | None = None  # or the one that --recipes names
+USER_FOLDER = "recipes"  # the folder of a user's own, in the working directory
+_user_folder: Path | None = None  # or the one that --recipes names
 
 
 @dataclass(frozen=True)
-class File:
+class LoadedRecipeFile:
     path: Path
     text: str
     top: RecipeFile
@@ -40,11 +40,11 @@ class File:
         return self.top.name or self.path.stem
 
 
-def path_of(name: str) -> Path:
+def recipe_path(name: str) -> Path:
     """The file of a recipe's name: one of ours, or the user's."""
-    own = {path.stem: path for path in own_recipes()}
+    own = {path.stem: path for path in user_recipe_files()}
     if name in own:
-        refuse_taken(own[name])
+        check_name_is_free(own[name])
         return own[name]
     known = [file.stem for file in RECIPES.glob("*.toml")]
     if name not in known:
@@ -52,7 +52,7 @@ def path_of(name: str) -> Path:
     return RECIPES / f"{name}.toml"
 
 
-def read_file(path: Path, stored: bool | None = None) -> File:
+def read_file(path: Path, stored: bool | None = None) -> LoadedRecipeFile:
     """One file; `stored` None only looks at it, and what it needs is neither loaded nor asked for."""
     try:
         text = path.read_text(encoding="utf-8")
@@ -72,16 +72,16 @@ def read_file(path: Path, stored: bool | None = None) -> File:
         wrong = {found["loc"][0] for found in error.errors()}
         top = RecipeFile.model_validate({key: value for key, value in about.items() if key not in wrong})
     if stored is not None and top.plugins:
-        _plug_in(path, top, stored)
+        _load_plugins(path, top, stored)
     problems += [Problem(f"sizes.{size}.{key}", value, f"is not for a size to set.{did_you_mean(key, size_keys())}")
                  for size, overlay in top.sizes.items() for key, value in flatten(overlay).items()
-                 if not for_size(key, overlay.get("laptop") is True) and not (key == "laptop" and
+                 if not is_size_key(key, overlay.get("laptop") is True) and not (key == "laptop" and
                                                                               isinstance(value, bool))]
     sections = {key: value for key, value in content.items() if key not in about}
-    return File(path, text, top, sections, problems)
+    return LoadedRecipeFile(path, text, top, sections, problems)
 
 
-def _plug_in(path: Path, top: RecipeFile, stored: bool) -> None:
+def _load_plugins(path: Path, top: RecipeFile, stored: bool) -> None:
     """Load what a recipe names, or ask for it: a folder that a run or a model left, perhaps on another machine, never
     makes us load code."""
     within = [path.parent / file for file in ("run.json", "config.json")]
@@ -90,12 +90,12 @@ def _plug_in(path: Path, top: RecipeFile, stored: bool) -> None:
             plugins.use_plugin(path.parent / name)
         return
     noted = top.plugins if isinstance(top.plugins, dict) else {Path(name).name: "" for name in top.plugins}
-    plugins.demand(noted, path.parent if any(map(Path.is_file, within)) else path, exact=stored)
+    plugins.require_plugins(noted, path.parent if any(map(Path.is_file, within)) else path, exact=stored)
 
 
-def read_chain(path: Path, stored: bool = False) -> list[File]:
+def read_chain(path: Path, stored: bool = False) -> list[LoadedRecipeFile]:
     """A recipe's file and its ancestors', the oldest first."""
-    chain: list[File] = []
+    chain: list[LoadedRecipeFile] = []
     while True:
         file = read_file(path, stored)
         chain.insert(0, file)
@@ -109,7 +109,7 @@ def read_chain(path: Path, stored: bool = False) -> list[File]:
                 raise UserError(f"{where}: no recipe file {path} to be the parent.")
         else:
             try:
-                path = path_of(parent)
+                path = recipe_path(parent)
             except UserError as error:
                 raise UserError(f"{where}: {error.message}") from error
         if any(path.resolve() == known.path.resolve() for known in chain):
@@ -117,35 +117,35 @@ def read_chain(path: Path, stored: bool = False) -> list[File]:
             raise UserError(f"{where}: a recipe cannot be its own ancestor ({line}).")
 
 
-def refuse(where: str, problems: Sequence[Problem], text: str = "") -> NoReturn:
+def raise_problems(subject: str, problems: Sequence[Problem], text: str = "") -> NoReturn:
     def place(problem: Problem) -> str:
         line = toml.line_of(text, problem.key)
-        return f"line {line}: {problem.place}" if line else problem.place
+        return f"line {line}: {problem.location}" if line else problem.location
 
     count = f"{len(problems)} problem{'s' if len(problems) > 1 else ''}"
-    raise UserError(f"{count} in {where}", [(place(problem), problem.message) for problem in problems])
+    raise UserError(f"{count} in {subject}", [(place(problem), problem.message) for problem in problems])
 
 
 @contextmanager
-def own_folder(folder: str | Path | None) -> Iterator[None]:
+def user_recipe_folder(folder: str | Path | None) -> Iterator[None]:
     """Where the user's own recipes are looked for meanwhile; None: in `recipes/` of the working directory."""
-    global _own
+    global _user_folder
     if folder is not None and not Path(folder).is_dir():
         raise UserError(f"there is no folder {folder} of recipes; give --recipes a folder with .toml files.")
-    before, _own = _own, None if folder is None else Path(folder)
+    before, _user_folder = _user_folder, None if folder is None else Path(folder)
     try:
         yield
     finally:
-        _own = before
+        _user_folder = before
 
 
-def own_recipes() -> list[Path]:
+def user_recipe_files() -> list[Path]:
     """The files of the user's own recipes."""
-    folder = Path(OWN) if _own is None else _own
+    folder = Path(USER_FOLDER) if _user_folder is None else _user_folder
     return [] if not folder.is_dir() or folder.resolve() == RECIPES.resolve() else sorted(folder.glob("*.toml"))
 
 
-def refuse_taken(path: Path) -> None:
+def check_name_is_free(path: Path) -> None:
     if (RECIPES / path.name).is_file():
         raise UserError(f'{path} has the name of a recipe that comes with Stemma, and "{path.stem}" must mean one '
                         "recipe; rename the file (it can still have that one as its parent).")

@@ -23,10 +23,10 @@ from typing import Any, Literal, TypeVar
 from stemma.errors import UserError, did_you_mean
 
 ENTRY_POINTS = "stemma.plugins"
-Part = TypeVar("Part", bound=Callable[..., Any])
+RegisteredPart = TypeVar("RegisteredPart", bound=Callable[..., Any])
 
 # slot -> what the settings of all its kinds have in common ("": its kinds have no settings)
-BASES = {
+SETTINGS_BASES = {
     "position": "stemma.schema.parts:PositionSettings",
     "attention": "stemma.schema.parts:AttentionSettings",
     "feedforward": "stemma.schema.parts:FeedForwardKind",
@@ -38,23 +38,23 @@ BASES = {
     "schedule": "stemma.schema.training:ScheduleSettings",
     "method": "stemma.schema.training:MethodSettings",
     "callback": "stemma.schema.training:CallbackSettings",
-    "objective": "stemma.schema.task:ObjectiveSettings",
+    "objective": "stemma.schema.objective:ObjectiveSettings",
     "packing": "stemma.schema.corpus:PackingSettings",
     "reader": "stemma.schema.corpus:ReaderKind",
-    "task": "stemma.schema.task_values:TaskValues",
+    "task": "stemma.schema.task_options:TaskOptions",
 }
 _PACKERS = "stemma.corpus.packers"
 # slot -> kind -> the module that registers it, in the order in which kinds are listed
 BUILT_IN: dict[str, dict[str, str]] = {
     "position": dict.fromkeys(("learned", "sinusoidal", "relative_xl", "bucketed", "rotary", "none"),
-                              "stemma.network.positions"),
+                              "stemma.network.position_kinds"),
     "attention": {"full": "stemma.network.attention.kinds"},
     "feedforward": dict.fromkeys(("feedforward", "gated", "convolution"), "stemma.network.kinds"),
     "norm": dict.fromkeys(("layer", "scale"), "stemma.network.kinds"),
     "body": dict.fromkeys(("stacked", "recurrent"), "stemma.network.kinds"),
     "head": {"Pooler": "stemma.network.heads", "ClassHead": "stemma.network.heads",
              "SentenceHead": "stemma.network.task_heads", "SpanHead": "stemma.network.task_heads",
-             "SanHead": "stemma.network.san", "FeatureHead": "stemma.network.features"},
+             "SanHead": "stemma.network.san_head", "FeatureHead": "stemma.network.feature_head"},
     "objective": {kind: f"stemma.objectives.{kind}" for kind in (
         "masked_lm", "next_sentence", "span_boundary", "word_structure", "replaced_token", "sentence_order",
         "sentence_reordering", "sentence_distance", "discourse_relation", "ir_relevance", "dialogue_lm",
@@ -64,8 +64,8 @@ BUILT_IN: dict[str, dict[str, str]] = {
               **{kind: f"stemma.network.inputs.{kind}" for kind in ("vectors", "boxes", "characters", "entities")}},
     "fusion": dict.fromkeys(("sum", "gate"), "stemma.network.inputs.fusions"),
     "packing": {"segment_pair": _PACKERS, "sentence_pair": _PACKERS, "full_sentences": _PACKERS,
-                "doc_sentences": _PACKERS, "stream": _PACKERS, "contiguous": "stemma.corpus.contiguous",
-                "contiguous_pair": "stemma.corpus.contiguous", "sentence": _PACKERS, "parallel": _PACKERS,
+                "doc_sentences": _PACKERS, "stream": _PACKERS, "contiguous": "stemma.corpus.contiguous_sampler",
+                "contiguous_pair": "stemma.corpus.contiguous_sampler", "sentence": _PACKERS, "parallel": _PACKERS,
                 "dialogue": _PACKERS},
     "reader": dict.fromkeys((".txt", ".text", ".md", ".jsonl", ".ndjson", ".parquet"), "stemma.text.readers"),
     "task": {kind: f"stemma.tasks.kinds.{kind}" for kind in (
@@ -80,13 +80,13 @@ BUILT_IN: dict[str, dict[str, str]] = {
                                "stemma.training.optimizers"),
     "schedule": dict.fromkeys(("linear", "noam", "cosine", "inverse_sqrt", "constant", "slanted_triangular",
                                "warmup_stable_decay"), "stemma.training.schedules"),
-    "method": {"gradient_descent": "stemma.training.methods"},
+    "method": {"gradient_descent": "stemma.training.method_kinds"},
     "callback": {},
 }
 
 
 @dataclass(frozen=True)
-class Registered:
+class RegistryEntry:
     slot: str
     kind: str
     settings: Any  # its settings class; None: the part has no keys of its own
@@ -94,41 +94,41 @@ class Registered:
     module: str  # who registered it
 
 
-_known: dict[tuple[str, str], Registered] = {}
+_entries: dict[tuple[str, str], RegistryEntry] = {}
 _lock = threading.RLock()
-_asked_packages = False
-packages: dict[str, tuple[str, str]] = {}  # module -> name and version of the installed package that brought it
+_entry_points_loaded = False
+plugin_packages: dict[str, tuple[str, str]] = {}  # module -> name and version of the installed package that brought it
 
 
-def register(slot: str, kind: str, settings: type[object] | None = None) -> Callable[[Part], Part]:
+def register(slot: str, kind: str, settings: type[object] | None = None) -> Callable[[RegisteredPart], RegisteredPart]:
     """Make a part known under a kind, which a recipe can then name. The kind must be free in its slot."""
     if slot not in BUILT_IN:
         raise UserError(f'there is no slot "{slot}" to register "{kind}" in.{did_you_mean(slot, BUILT_IN)} '
                         f"The slots are {', '.join(BUILT_IN)}.")
 
-    def add(part: Part) -> Part:
+    def add(part: RegisteredPart) -> RegisteredPart:
         module = part.__module__
         owner = BUILT_IN[slot].get(kind, module)
-        before = _known.get((slot, kind))
+        before = _entries.get((slot, kind))
         if owner != module or before is not None and before.module != module:
             raise UserError(f'the {slot} "{kind}" is registered already, by '
                             f"{owner if before is None else before.module}; give the one in {module} another name.")
-        _known[slot, kind] = Registered(slot, kind, _with_kind(slot, kind, settings), part, module)
+        _entries[slot, kind] = RegistryEntry(slot, kind, _with_kind(slot, kind, settings), part, module)
         return part
 
     return add
 
 
-def base_of(slot: str) -> type[Any] | None:
+def settings_base(slot: str) -> type[Any] | None:
     """What the settings of all kinds of a slot have in common."""
-    module, _, name = BASES.get(slot, "").partition(":")
+    module, _, name = SETTINGS_BASES.get(slot, "").partition(":")
     return getattr(importlib.import_module(module), name) if name else None
 
 
 def _with_kind(slot: str, kind: str, settings: type[Any] | None) -> type[Any] | None:
     """The settings with the key `kind` and those that all kinds of the slot have, whoever left them out. (The values of
     a task are no table that names its kind.)"""
-    base = base_of(slot)
+    base = settings_base(slot)
     if base is None:
         return settings
     if "kind" not in base.model_fields and (settings is None or issubclass(settings, base)):
@@ -143,17 +143,17 @@ def _with_kind(slot: str, kind: str, settings: type[Any] | None) -> type[Any] | 
     return made
 
 
-def find(slot: str, kind: str) -> Registered | None:
+def find(slot: str, kind: str) -> RegistryEntry | None:
     """What is registered under this kind; None: nothing is."""
     with _lock:
-        if (slot, kind) not in _known and kind in BUILT_IN[slot]:
+        if (slot, kind) not in _entries and kind in BUILT_IN[slot]:
             importlib.import_module(BUILT_IN[slot][kind])
-        if (slot, kind) not in _known:
-            ask_packages()
-        return _known.get((slot, kind))
+        if (slot, kind) not in _entries:
+            load_entry_points()
+        return _entries.get((slot, kind))
 
 
-def get(slot: str, kind: str) -> Registered:
+def get(slot: str, kind: str) -> RegistryEntry:
     """The same where it must be there."""
     found = find(slot, kind)
     if found is None:
@@ -162,7 +162,7 @@ def get(slot: str, kind: str) -> Registered:
     return found
 
 
-def settings_of(slot: str, values: Mapping[str, Any]) -> Any:
+def parse_settings(slot: str, values: Mapping[str, Any]) -> Any:
     """The checked settings of the kind that the values name."""
     found = get(slot, values["kind"]).settings
     assert found is not None
@@ -172,49 +172,49 @@ def settings_of(slot: str, values: Mapping[str, Any]) -> Any:
 def kinds(slot: str) -> list[str]:
     """The kinds of a slot: the built-in ones first."""
     with _lock:
-        ask_packages()
-        return list(dict.fromkeys([*BUILT_IN[slot], *(kind for place, kind in _known if place == slot)]))
+        load_entry_points()
+        return list(dict.fromkeys([*BUILT_IN[slot], *(kind for place, kind in _entries if place == slot)]))
 
 
-def entries(slot: str) -> list[Registered]:
+def entries(slot: str) -> list[RegistryEntry]:
     """Everything that is registered in a slot."""
     return [get(slot, kind) for kind in kinds(slot)]
 
 
-def of_module(module: str) -> list[Registered]:
+def entries_of_module(module: str) -> list[RegistryEntry]:
     """What one module has registered."""
-    return [entry for entry in _known.values() if entry.module == module]
+    return [entry for entry in _entries.values() if entry.module == module]
 
 
-def forget(module: str) -> list[Registered]:
+def unregister(module: str) -> list[RegistryEntry]:
     """Take back what one module has registered."""
-    gone = of_module(module)
+    gone = entries_of_module(module)
     for entry in gone:
-        del _known[entry.slot, entry.kind]
+        del _entries[entry.slot, entry.kind]
     return gone
 
 
-def restore(entries: list[Registered]) -> None:
+def restore(entries: list[RegistryEntry]) -> None:
     """Undo `forget`."""
-    _known.update({(entry.slot, entry.kind): entry for entry in entries})
+    _entries.update({(entry.slot, entry.kind): entry for entry in entries})
 
 
-def ask_packages() -> None:
+def load_entry_points() -> None:
     """Import what installed packages bring, once, and only when something is asked for that may be theirs."""
-    global _asked_packages
-    if _asked_packages:
+    global _entry_points_loaded
+    if _entry_points_loaded:
         return
-    _asked_packages = True
+    _entry_points_loaded = True
     from importlib.metadata import entry_points
 
     for point in entry_points(group=ENTRY_POINTS):
         name, version = (point.dist.name, point.dist.version) if point.dist is not None else (point.name, "")
-        before = set(_known)
+        before = set(_entries)
         try:
             point.load()
         except Exception as error:
             said = error.message if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
             raise UserError(f"the parts of the package {name} ({point.value}) cannot be loaded: {said.rstrip('.')}; "
                             f"update it, or uninstall it: pip uninstall {name}.") from error
-        packages.update({_known[key].module: (name, version) for key in set(_known) - before
-                         if _known[key].module not in BUILT_IN[key[0]].values()})
+        plugin_packages.update({_entries[key].module: (name, version) for key in set(_entries) - before
+                         if _entries[key].module not in BUILT_IN[key[0]].values()})

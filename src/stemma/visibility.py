@@ -16,37 +16,39 @@ from torch import Tensor
 
 
 @dataclass(frozen=True)
-class Mask:
+class CompiledMask:
     """A compiled visibility: `dense` is True where the key is seen, broadcastable to (B, 1, Q, K)."""
 
     causal: bool = False
     dense: Tensor | None = None
     band: tuple[int, int] | None = None  # only so many places behind and so many in front; queries are the last keys
-    real: Tensor | None = None  # (B, K), with a band: False at padding
+    token_mask: Tensor | None = None  # (B, K), with a band: False at padding
 
-    def rows(self, rows: Tensor) -> Mask:
+    def rows(self, rows: Tensor) -> CompiledMask:
         """The same mask for some rows of the batch: (R,) their numbers."""
         return replace(self, dense=self.dense if self.dense is None or len(self.dense) == 1 else self.dense[rows],
-                       real=self.real if self.real is None or len(self.real) == 1 else self.real[rows])
+                       token_mask=self.token_mask if self.token_mask is None or len(self.token_mask) == 1
+                       else self.token_mask[rows])
 
-    def costs_less_than(self, queries: int) -> bool:
+    def costs_less_than(self, num_queries: int) -> bool:
         """Whether all positions in blocks of a band are fewer scores than so many queries that see every key."""
         if self.band is None:
             return False
         back, ahead = self.band
-        return back + max(back, ahead) + 1 + ahead < queries
+        return back + max(back, ahead) + 1 + ahead < num_queries
 
-    def at(self, places: Tensor, keys: int) -> Mask:
+    def for_queries(self, positions: Tensor, num_keys: int) -> CompiledMask:
         """The same mask for queries at some places only: (B, Q), of `keys` places."""
         if self.causal or self.band:
-            back, ahead = self.band or (keys, 0)
-            behind = places[:, :, None] - torch.arange(keys, device=places.device)  # (B, Q, K)
+            back, ahead = self.band or (num_keys, 0)
+            behind = positions[:, :, None] - torch.arange(num_keys, device=positions.device)  # (B, Q, K)
             seen = (behind >= -ahead) & (behind <= back)
-            return Mask(dense=(seen if self.real is None else seen & (self.real[:, None] | (behind == 0)))[:, None])
+            return CompiledMask(dense=(seen if self.token_mask is None else seen & (self.token_mask[:,
+                None] | (behind == 0)))[:, None])
         if self.dense is None or self.dense.shape[2] == 1:  # the same line for every query
             return self
-        return Mask(dense=self.dense.expand(len(places), -1, -1, -1).gather(
-            2, places[:, None, :, None].expand(-1, self.dense.shape[1], -1, keys)))
+        return CompiledMask(dense=self.dense.expand(len(positions), -1, -1, -1).gather(
+            2, positions[:, None, :, None].expand(-1, self.dense.shape[1], -1, num_keys)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,13 +63,13 @@ class Visibility(ABC):
         return (self,)
 
     def __and__(self, other: Visibility) -> Visibility:
-        kept: list[Visibility] = []
+        combined: list[Visibility] = []
         for rule in (*self.rules(), *other.rules()):
-            if not isinstance(rule, Full) and rule not in kept:
-                kept.append(rule)
-        if len(kept) > 1:
-            return Every(tuple(kept))
-        return kept[0] if kept else Full()
+            if not isinstance(rule, Bidirectional) and rule not in combined:
+                combined.append(rule)
+        if len(combined) > 1:
+            return Intersection(tuple(combined))
+        return combined[0] if combined else Bidirectional()
 
     def __eq__(self, other: object) -> bool:
         if type(self) is not type(other):
@@ -82,10 +84,10 @@ class Visibility(ABC):
         moved = {field.name: getattr(self, field.name) for field in fields(self)}
         return type(self)(**{k: v.to(device) if isinstance(v, Tensor) else v for k, v in moved.items()})
 
-    def rows(self, chosen: slice) -> Visibility:
+    def rows(self, rows: slice) -> Visibility:
         """The same rule for some examples of the batch."""
         cut = {field.name: getattr(self, field.name) for field in fields(self)}
-        return type(self)(**{k: v[chosen] if isinstance(v, Tensor) else v for k, v in cut.items()})
+        return type(self)(**{k: v[rows] if isinstance(v, Tensor) else v for k, v in cut.items()})
 
     def grid(self, length: int, row: int = 0) -> Tensor:
         """(length, length) boolean picture of one example, for people."""
@@ -99,22 +101,22 @@ class Visibility(ABC):
         """Whether no place ever sees what stands after it."""
         return any(isinstance(rule, Causal) for rule in self.rules())
 
-    def compile(self, queries: int, keys: int, device: torch.device | str = "cpu") -> Mask:
+    def compile(self, num_queries: int, num_keys: int, device: torch.device | str = "cpu") -> CompiledMask:
         """The cheapest kernel form for the last `queries` of `keys` places (the first ones are memory or cache)."""
-        key = torch.arange(keys, device=device) - (keys - queries)
-        seen = self.allows(key[keys - queries:], key)
+        key = torch.arange(num_keys, device=device) - (num_keys - num_queries)
+        seen = self.allows(key[num_keys - num_queries:], key)
         dense = seen if seen.dim() == 3 else seen[None]
-        return Mask(dense=dense[:, None])
+        return CompiledMask(dense=dense[:, None])
 
 
-class Full(Visibility):
+class Bidirectional(Visibility):
     """Everybody sees everybody (auto-encoders)."""
 
     def allows(self, query: Tensor, key: Tensor) -> Tensor:
         return torch.ones(len(query), len(key), dtype=torch.bool, device=key.device)
 
-    def compile(self, queries: int, keys: int, device: torch.device | str = "cpu") -> Mask:
-        return Mask()
+    def compile(self, num_queries: int, num_keys: int, device: torch.device | str = "cpu") -> CompiledMask:
+        return CompiledMask()
 
 
 class Causal(Visibility):
@@ -123,38 +125,40 @@ class Causal(Visibility):
     def allows(self, query: Tensor, key: Tensor) -> Tensor:
         return key[None, :] <= query[:, None]
 
-    def compile(self, queries: int, keys: int, device: torch.device | str = "cpu") -> Mask:
-        if queries == 1:
-            return Mask()  # the newest place sees all that was kept
+    def compile(self, num_queries: int, num_keys: int, device: torch.device | str = "cpu") -> CompiledMask:
+        if num_queries == 1:
+            return CompiledMask()  # the newest place sees all that was kept
         # torch's flag aligns the triangle at the first key, which is right only where nothing stands before it
-        return Mask(causal=True) if queries == keys else super().compile(queries, keys, device)
+        return CompiledMask(causal=True) if num_queries == num_keys else super().compile(num_queries, num_keys, device)
 
 
 @dataclass(frozen=True, eq=False)
-class Window(Visibility):
+class SlidingWindow(Visibility):
     """A band: at most `back` places behind and `ahead` places in front (local attention)."""
 
-    back: int
-    ahead: int
+    before: int
+    after: int
 
     def allows(self, query: Tensor, key: Tensor) -> Tensor:
         distance = key[None, :] - query[:, None]
-        return (distance >= -self.back) & (distance <= self.ahead)
+        return (distance >= -self.before) & (distance <= self.after)
 
-    def compile(self, queries: int, keys: int, device: torch.device | str = "cpu") -> Mask:
-        band = self.band(queries, keys, causal=False)
-        return Mask() if band == (keys, keys) else Mask(band=band) if band else super().compile(queries, keys, device)
+    def compile(self, num_queries: int, num_keys: int, device: torch.device | str = "cpu") -> CompiledMask:
+        band = self.band(num_queries, num_keys, causal=False)
+        return CompiledMask() if band == (num_keys,
+                                          num_keys) else CompiledMask(band=band) if band else super().compile(num_queries, num_keys, device)
 
-    def band(self, queries: int, keys: int, causal: bool) -> tuple[int, int] | None:
+    def band(self, num_queries: int, num_keys: int, causal: bool) -> tuple[int, int] | None:
         """How far a position sees on either side, where computing that in blocks pays, or where a cache holds positions
         that none of the queries sees; (keys, keys) or (keys, 0) if the window is no limit for so many positions."""
-        back, ahead = self.back, 0 if causal else self.ahead
-        if self.back < 0 or self.ahead < 0:
+        back, ahead = self.before, 0 if causal else self.after
+        if self.before < 0 or self.after < 0:
             return None
-        if back >= keys - 1 and (causal or ahead >= queries - 1):
-            return keys, 0 if causal else keys
-        pays = queries < keys and back + queries < keys or back + ahead + max(back, ahead) + 1 < queries
-        return (back, ahead) if pays else None
+        if back >= num_keys - 1 and (causal or ahead >= num_queries - 1):
+            return num_keys, 0 if causal else num_keys
+        saves_work = num_queries < num_keys and back + num_queries < num_keys or back + ahead + max(back,
+            ahead) + 1 < num_queries
+        return (back, ahead) if saves_work else None
 
 
 @dataclass(frozen=True, eq=False)
@@ -168,7 +172,7 @@ class Prefix(Visibility):
 
 
 @dataclass(frozen=True, eq=False)
-class Later(Visibility):
+class ReverseCausal(Visibility):
     """Each place sees itself and what stands after it, up to its row's end (right-to-left models: UniLM). Filling
     sees itself, so that it sees something."""
 
@@ -180,7 +184,7 @@ class Later(Visibility):
 
 
 @dataclass(frozen=True, eq=False)
-class Permuted(Visibility):
+class Permutation(Visibility):
     """A factorisation order (XLNet, arXiv:1906.08237): a place sees those that come no later in the order, wherever
     they stand. Places of one number see each other; what a memory kept comes before all."""
 
@@ -191,7 +195,7 @@ class Permuted(Visibility):
         return earlier | (key < 0)
 
 
-class Others(Visibility):
+class ExcludeSelf(Visibility):
     """Nobody sees himself: the token at a place that is to be guessed (XLNet's query stream)."""
 
     def allows(self, query: Tensor, key: Tensor) -> Tensor:
@@ -199,74 +203,77 @@ class Others(Visibility):
 
 
 @dataclass(frozen=True, eq=False)
-class Padded(Visibility):
+class PaddingRule(Visibility):
     """Nobody sees the places that are only filling, on whichever side they stand; combined with other rules by `&`."""
 
-    real: Tensor  # (B, past + L) True where a token stands
-    past: int = 0  # how many of these are places that a cache has kept
+    token_mask: Tensor  # (B, past + L) True where a token stands
+    cached_length: int = 0  # how many of these are places that a cache has kept
 
     def allows(self, query: Tensor, key: Tensor) -> Tensor:
-        return self._seen(key)[:, None, :].expand(-1, len(query), -1)
+        return self._is_token(key)[:, None, :].expand(-1, len(query), -1)
 
-    def compile(self, queries: int, keys: int, device: torch.device | str = "cpu") -> Mask:
-        return Mask(dense=self.real_keys(queries, keys, device)[:, None, None, :])  # one line serves every query
+    def compile(self, num_queries: int, num_keys: int, device: torch.device | str = "cpu") -> CompiledMask:
+        # one line serves every query
+        return CompiledMask(dense=self.key_token_mask(num_queries, num_keys, device)[:, None, None, :])
 
-    def real_keys(self, queries: int, keys: int, device: torch.device | str) -> Tensor:
+    def key_token_mask(self, num_queries: int, num_keys: int, device: torch.device | str) -> Tensor:
         """(B, K) False at padding, the queries being the last keys."""
-        return self._seen(torch.arange(keys, device=device) - (keys - queries))
+        return self._is_token(torch.arange(num_keys, device=device) - (num_keys - num_queries))
 
-    def _seen(self, key: Tensor) -> Tensor:
-        place = key + self.past
-        return self.real[:, place.clamp(min=0)] | (place < 0)  # what a memory kept is never filling
+    def _is_token(self, key: Tensor) -> Tensor:
+        place = key + self.cached_length
+        return self.token_mask[:, place.clamp(min=0)] | (place < 0)  # what a memory kept is never filling
 
 
 @dataclass(frozen=True, eq=False)
-class Every(Visibility):
+class Intersection(Visibility):
     """Several rules at once: a key is seen if each of them allows it."""
 
-    parts: tuple[Visibility, ...]
+    members: tuple[Visibility, ...]
 
     def __eq__(self, other: object) -> bool:  # in whatever order they were combined
-        return (isinstance(other, Every) and len(self.parts) == len(other.parts)
-                and all(rule in other.parts for rule in self.parts))
+        return (isinstance(other, Intersection) and len(self.members) == len(other.members)
+                and all(rule in other.members for rule in self.members))
 
     __hash__ = Visibility.__hash__
 
     def rules(self) -> tuple[Visibility, ...]:
-        return self.parts
+        return self.members
 
     def allows(self, query: Tensor, key: Tensor) -> Tensor:
-        seen = self.parts[0].allows(query, key)
-        for rule in self.parts[1:]:
+        seen = self.members[0].allows(query, key)
+        for rule in self.members[1:]:
             seen = seen & rule.allows(query, key)
         return seen
 
-    def compile(self, queries: int, keys: int, device: torch.device | str = "cpu") -> Mask:
+    def compile(self, num_queries: int, num_keys: int, device: torch.device | str = "cpu") -> CompiledMask:
         """A band has a kernel of its own where it is much narrower than the text, with padding too."""
-        window = next((rule for rule in self.parts if isinstance(rule, Window)), None)
+        window = next((rule for rule in self.members if isinstance(rule, SlidingWindow)), None)
         if window is None:
-            return super().compile(queries, keys, device)
-        others = [rule for rule in self.parts if rule is not window]
-        padded = next((rule for rule in others if isinstance(rule, Padded)), None)
-        if all(isinstance(rule, Causal | Padded) for rule in others):
-            band = window.band(queries, keys, self.causal)
-            if band == (keys, 0 if self.causal else keys):
-                rest: Visibility = Full()
+            return super().compile(num_queries, num_keys, device)
+        others = [rule for rule in self.members if rule is not window]
+        padding = next((rule for rule in others if isinstance(rule, PaddingRule)), None)
+        if all(isinstance(rule, Causal | PaddingRule) for rule in others):
+            band = window.band(num_queries, num_keys, self.causal)
+            if band == (num_keys, 0 if self.causal else num_keys):
+                rest: Visibility = Bidirectional()
                 for rule in others:
                     rest = rest & rule
-                return rest.compile(queries, keys, device)
+                return rest.compile(num_queries, num_keys, device)
             if band is not None:
-                return Mask(band=band, real=None if padded is None else padded.real_keys(queries, keys, device))
-        mask = super().compile(queries, keys, device)
-        if padded is not None and not any(isinstance(rule, Others) for rule in others):
+                return CompiledMask(band=band, token_mask=None if padding is None
+                                    else padding.key_token_mask(num_queries, num_keys, device))
+        mask = super().compile(num_queries, num_keys, device)
+        if padding is not None and not any(isinstance(rule, ExcludeSelf) for rule in others):
             # padding may have nothing but padding within its window: it sees itself, so that it sees something
-            own = torch.arange(queries, device=device)[:, None] + (keys - queries) == torch.arange(keys, device=device)
+            own = torch.arange(num_queries, device=device)[:, None] + (num_keys
+                - num_queries) == torch.arange(num_keys, device=device)
             assert mask.dense is not None
-            return Mask(dense=mask.dense | own)
+            return CompiledMask(dense=mask.dense | own)
         return mask
 
     def to(self, device: torch.device | str) -> Visibility:
-        return Every(tuple(rule.to(device) for rule in self.parts))
+        return Intersection(tuple(rule.to(device) for rule in self.members))
 
-    def rows(self, chosen: slice) -> Visibility:
-        return Every(tuple(rule.rows(chosen) for rule in self.parts))
+    def rows(self, rows: slice) -> Visibility:
+        return Intersection(tuple(rule.rows(rows) for rule in self.members))

@@ -3,7 +3,7 @@ import json
 import pytest
 from commands import stemma
 
-from stemma.corpus.shards import Corpus
+from stemma.corpus.corpus import Corpus
 
 
 @pytest.fixture
@@ -20,7 +20,7 @@ def test_it_says_how_many_it_found_and_shows_the_top_ones(corpus, tmp_path):
     assert done.code == 0 and not done.err
     assert "npmi of at least 0.3, 8 times or more" in done.out and "1 of 2 entries are in the text" in done.out
     assert "the family tree" in done.out
-    assert Corpus.open(corpus).sides()[-2:] == ["phrases", "entities"]
+    assert Corpus.open(corpus).annotations()[-2:] == ["phrases", "entities"]
     info = stemma("corpus", "info", corpus)
     assert "by the lexicon in list.txt" in info.out and "mined: npmi" in info.out
 

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from stemma import lineage
+from stemma import recipe_loading
 from stemma.cli import main
 from stemma.cli.completion import SCRIPTS, recipe_names
 
@@ -59,8 +59,8 @@ def test_it_answers_at_once():
 
 
 def test_all_recipes_with_all_their_sizes_and_the_users_own(tmp_path, monkeypatch):
-    known = {one for name in lineage.names()
-             for one in (name, *(f"{name}@{size}" for size in lineage.recipe(name).sizes))}
+    known = {one for name in recipe_loading.recipe_names()
+             for one in (name, *(f"{name}@{size}" for size in recipe_loading.recipe(name).sizes))}
     (tmp_path / "recipes").mkdir()
     (tmp_path / "recipes/mine.toml").write_text('parent = "bert"\n[sizes.huge]\nnetwork.layers = 99\n')
     (tmp_path / "recipes/broken.toml").write_text("parent = ")

@@ -14,7 +14,7 @@ from parity.reference import perturb
 
 import stemma
 from stemma.cli import main
-from stemma.text.train import train_tokenizer
+from stemma.text.train_tokenizer import train_tokenizer
 
 TEXT = "the old clerk reads a letter. a young reader forgets the river. good bad " * 20
 
@@ -55,7 +55,7 @@ def test_perplexity(model, tmp_path, capsys, monkeypatch):
     assert found["documents"] == 2 and found["words"] == 6 and found["bytes"] == 27 and found["stride"] == 16
     loaded, nats = stemma.load(model), 0.0
     for text in ("the old clerk", "a young reader"):
-        ids = torch.tensor([[loaded.tokenizer.roles["end"], *loaded.tokenizer.encode(text).ids]])
+        ids = torch.tensor([[loaded.tokenizer.special_token_ids["end"], *loaded.tokenizer.encode(text).ids]])
         nats -= float(loaded.logits(ids[:, :-1]).log_softmax(-1).gather(2, ids[:, 1:, None]).sum())
     assert found["perplexity"] == pytest.approx(math.exp(nats / found["tokens"]), rel=1e-4)
     assert found["bits_per_byte"] == pytest.approx(nats / math.log(2) / 27, rel=1e-4)

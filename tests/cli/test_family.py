@@ -7,9 +7,9 @@ import json
 
 import pytest
 
-from stemma import lineage
+from stemma import recipe_loading
 from stemma.cli import main
-from stemma.cli.family import _row, fitted
+from stemma.cli.recipes import _diff_row, wrap_rows
 
 
 def answer(capsys, *arguments: str) -> dict:
@@ -43,7 +43,7 @@ def test_show_gives_each_value_with_its_origin(capsys):
 
 def test_show_reads_a_runs_own_file(capsys, tmp_path):
     path = tmp_path / "recipe.toml"
-    path.write_text(lineage.recipe("bert@tiny", ["training.steps=7"]).to_toml())
+    path.write_text(recipe_loading.recipe("bert@tiny", ["training.steps=7"]).to_toml())
     assert answer(capsys, "show", str(path))["values"]["training"]["steps"] == 7
 
 
@@ -75,10 +75,11 @@ def test_mistakes_are_told_once_for_people_and_once_for_programs(capsys):
 
 @pytest.mark.parametrize("width", [60, 80])
 def test_a_difference_fits_the_terminal_and_loses_nothing(width):
-    recipes = [lineage.recipe(name) for name in ("transformer", "bert", "gpt2", "t5", "xlnet", "ernie-2", "unilm")]
+    recipes = [recipe_loading.recipe(name) for name in ("transformer", "bert", "gpt2", "t5", "xlnet", "ernie-2",
+                                                        "unilm")]
     for a, b in itertools.permutations(recipes, 2):
-        rows = [_row(change) for change in lineage.diff(a, b)]
-        for row, lines in zip(rows, fitted(rows, width), strict=True):
+        rows = [_diff_row(change) for change in recipe_loading.diff(a, b)]
+        for row, lines in zip(rows, wrap_rows(rows, width), strict=True):
             assert max(map(len, lines)) <= width
             assert "".join("".join(lines).split()) == "".join("".join(row).split())
 
@@ -86,6 +87,6 @@ def test_a_difference_fits_the_terminal_and_loses_nothing(width):
 def test_values_that_do_not_fit_stand_below_their_key():
     rows = [("~  corpus.pair", "start A separator B:1 separator:1", "->  A end B"),
             ("~  network.layers", "6", "->  12")]
-    assert fitted(rows, 54) == [["  ~  corpus.pair", "       start A separator B:1 separator:1 ->  A end B"],
+    assert wrap_rows(rows, 54) == [["  ~  corpus.pair", "       start A separator B:1 separator:1 ->  A end B"],
                                 ["  ~  network.layers   6   ->  12"]]
-    assert fitted(rows, 240)[1] == ["  ~  network.layers   6                                   ->  12"]
+    assert wrap_rows(rows, 240)[1] == ["  ~  network.layers   6                                   ->  12"]

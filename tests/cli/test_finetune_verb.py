@@ -57,8 +57,8 @@ def test_people_get_a_line_for_each_set(tmp_path, command):
 
 
 def test_the_command_in_the_report_repeats_the_run(tmp_path, command):
-    from stemma.lab.report.run_report import command as spelled
-    from stemma.training.run import read_run
+    from stemma.lab.report.run_html import run_command as spelled
+    from stemma.training.run_folder import read_run
 
     stemma(*command, "--prefix", "first : ", "--seed", 4, "--out", tmp_path / "one", *BRIEF)
     words = shlex.split(spelled(*read_run(tmp_path / "one"), tmp_path / "one"))

@@ -14,9 +14,9 @@ import pytest
 import typer
 from commands import process
 
-from stemma import lineage
+from stemma import recipe_loading
 from stemma.cli import app, main
-from stemma.cli.output import columns, emit, notes_printed, shown
+from stemma.cli.output import align_columns, emit, format_value, notes_printed
 from stemma.errors import Interrupted
 
 
@@ -43,7 +43,7 @@ def test_the_users_mistakes_are_one_line_and_code_2(capsys, arguments, said):
 
 
 def test_our_own_faults_are_one_line_and_code_1(capsys, monkeypatch):
-    monkeypatch.setattr(lineage, "family", lambda: {}["no such\nthing"])
+    monkeypatch.setattr(recipe_loading, "list_recipes", lambda: {}["no such\nthing"])
     assert main(["tree"]) == 1
     said = capsys.readouterr().err
     assert said.startswith("internal error: KeyError: ") and said.count("\n") == 1 and "--debug" in said
@@ -51,7 +51,7 @@ def test_our_own_faults_are_one_line_and_code_1(capsys, monkeypatch):
 
 @pytest.mark.parametrize(("verb", "code"), [(["tree"], 1), (["show", "brt"], 2)])
 def test_debug_shows_the_traceback(capsys, monkeypatch, verb, code):
-    monkeypatch.setattr(lineage, "family", lambda: 1 // 0)
+    monkeypatch.setattr(recipe_loading, "list_recipes", lambda: 1 // 0)
     assert main([*verb, "--debug"]) == code
     assert "Traceback (most recent call last)" in capsys.readouterr().err
     assert main(verb) == code
@@ -63,7 +63,7 @@ def test_an_interruption_is_code_130_and_a_line(capsys, monkeypatch, error):
     def stop():
         raise error
 
-    monkeypatch.setattr(lineage, "family", stop)
+    monkeypatch.setattr(recipe_loading, "list_recipes", stop)
     assert main(["tree"]) == 130
     said = capsys.readouterr().err
     assert said.count("\n") == 1 and said.strip() == (str(error) or "interrupted.")
@@ -129,7 +129,7 @@ def test_emit_for_people(capsys):
 
 
 def test_what_the_package_logs_is_a_line_on_stderr(capsys):
-    logger, root = logging.getLogger("stemma.text.train"), logging.getLogger("stemma")
+    logger, root = logging.getLogger("stemma.text.train_tokenizer"), logging.getLogger("stemma")
     before = list(root.handlers), root.level, root.propagate
     with notes_printed():
         logger.warning("the text has fewer pieces: 100% \x1b[31m of %d")
@@ -141,9 +141,9 @@ def test_what_the_package_logs_is_a_line_on_stderr(capsys):
 
 
 def test_values_as_people_read_them():
-    assert [shown(value) for value in (30522, 1e-6, True, None, "gelu", [1, 2], {"layers": 6000})] == [
+    assert [format_value(value) for value in (30522, 1e-6, True, None, "gelu", [1, 2], {"layers": 6000})] == [
         "30,522", "1e-6", "true", "none", "gelu", "1, 2", "layers 6,000"]
-    assert columns([("a", "bb", ""), ("ccc", "d", "e")]) == ["a     bb", "ccc   d    e"]
+    assert align_columns([("a", "bb", ""), ("ccc", "d", "e")]) == ["a     bb", "ccc   d    e"]
 
 
 def verbs(command, path=()):

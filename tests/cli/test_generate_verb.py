@@ -10,7 +10,7 @@ import pytest
 from closeness import assert_close
 
 from stemma.cli import main
-from stemma.cli.streams import visible
+from stemma.cli.stdio import escape_control
 
 SMALL = ["network.width=32", "network.heads=2", "network.layers=1", "network.feedforward=64",
          "corpus.sequence_length=32", "training.batch_size=8", "training.warmup_steps=1"]
@@ -75,7 +75,8 @@ def test_a_terminal_sees_it_grow(model, capsys, monkeypatch):
 
     monkeypatch.setattr(sys, "stdout", Terminal())
     assert run("generate", model, "The old", "--tokens", 9, "--seed", 2) == 0
-    assert "".join(pieces) == visible(f"The old{expected['text']}\n") and len([piece for piece in pieces if piece]) > 4
+    assert "".join(pieces) == escape_control(f"The old{expected['text']}\n") and len([piece for piece in pieces
+                                                                                      if piece]) > 4
 
 
 def test_prompts_come_from_a_file_or_from_standard_input(model, capsys, tmp_path, monkeypatch):

@@ -5,8 +5,8 @@ from commands import stemma
 from making import pieced_corpus
 
 from stemma.cli import main
-from stemma.corpus.shards import Corpus
-from stemma.training.inspect import GRID
+from stemma.corpus.corpus import Corpus
+from stemma.training.preview import GRID_POSITIONS
 
 FIELDS = {"original", "input", "targets", "words", "segments", "labels"}
 
@@ -30,7 +30,7 @@ def test_json_has_the_fields_of_the_contract_and_they_fit_together(capsys, piece
     changes += ["remove=objective.next_sentence"] if packing == "full_sentences" else []
     result = looked(capsys, "bert@tiny", "--corpus", str(pieced.path), "--examples", "20", *changes)
     assert len(result["examples"]) == 20
-    special = set(pieced.tokenizer.tokens(pieced.tokenizer.special_ids))
+    special = set(pieced.tokenizer.ids_to_tokens(pieced.tokenizer.special_ids))
     replaced = 0
     for example in result["examples"]:
         assert example.keys() >= FIELDS
@@ -107,14 +107,14 @@ def test_the_picture_for_people_marks_hidden_replaced_and_kept(capsys, pieced):
 
 def test_the_visibility_is_drawn(capsys, corpus_folder):
     for example in looked(capsys, "bert@tiny", "--corpus", str(corpus_folder))["examples"]:
-        size = min(GRID, len(example["original"]))
+        size = min(GRID_POSITIONS, len(example["original"]))
         assert example["visibility"] == [[1] * size] * size
 
 
 def test_a_permuted_example_shows_its_order_its_targets_and_both_grids(capsys, pieced):
     result = looked(capsys, "xlnet@tiny", "--corpus", str(pieced.path), "--examples", "4", "training.batch_size=4",
                     "corpus.sequence_length=36", "objective.permutation_lm.context=3")
-    special = set(pieced.tokenizer.tokens(pieced.tokenizer.special_ids))
+    special = set(pieced.tokenizer.ids_to_tokens(pieced.tokenizer.special_ids))
     assert [example["direction"] for example in result["examples"]] == ["forward"] * 2 + ["backward"] * 2
     for example in result["examples"]:
         tokens, order, length = example["original"], example["order"], len(example["original"])
@@ -146,7 +146,8 @@ def test_a_causal_example_shows_what_each_place_guesses(capsys, pieced):
                 found = {target["position"]: target["token"] for target in example["targets"]}
                 assert set(found) == set(range(24))
                 assert [found[place] for place in range(23)] == tokens[1:]
-                assert example["visibility"] == [[int(k <= q) for k in range(GRID)] for q in range(GRID)]
+                assert example["visibility"] == [[int(k <= q) for k in range(GRID_POSITIONS)]
+                                                 for q in range(GRID_POSITIONS)]
 
 
 def test_the_picture_for_people_of_an_order(capsys, pieced):
@@ -265,4 +266,4 @@ def test_a_prefix_shows_where_it_ends(capsys, corpus_folder):
         prefix, tokens = example["prefix"], example["input"]
         assert " ".join([*tokens[max(0, prefix - 2):prefix], "¦", *tokens[prefix:prefix + 2]]) in printed
         assert min(target["position"] for target in example["targets"]) == prefix - 1
-        assert len(example["visibility"]) == GRID
+        assert len(example["visibility"]) == GRID_POSITIONS

@@ -48,12 +48,12 @@ def test_people_get_a_line_for_each_task_and_stage(toy, tmp_path):
 
 
 def test_the_command_in_the_report_repeats_the_run(toy, tmp_path):
-    from stemma.lab.report.run_report import command
-    from stemma.training.run import read_run
+    from stemma.lab.report.run_html import run_command
+    from stemma.training.run_folder import read_run
 
     stemma("multitask", toy / "plan.toml", "--model", toy / "bert", "--out", tmp_path / "one", "--epochs", 0.5,
            "--seed", 4, "training.batch_size=16")
-    words = shlex.split(command(*read_run(tmp_path / "one"), tmp_path / "one"))
+    words = shlex.split(run_command(*read_run(tmp_path / "one"), tmp_path / "one"))
     assert words[words.index("--epochs") + 1] == "0.5" and "--steps" not in words
     words[words.index("--out") + 1] = str(tmp_path / "two")
     assert stemma(*words[1:]).code == 0

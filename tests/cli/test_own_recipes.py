@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from stemma import lineage
+from stemma import recipe_loading
 from stemma.cli import main
 
 EVIL = "from pathlib import Path\nPath(__file__).with_name('loaded').touch()\n"
@@ -68,7 +68,7 @@ def test_a_name_of_ours_is_never_taken(asked, capsys):
 
 def test_what_a_lab_left_is_no_recipe_of_the_user(asked, capsys):
     folder, options = asked
-    (folder / "000.toml").write_text(lineage.recipe("bert@tiny").to_toml())
+    (folder / "000.toml").write_text(recipe_loading.recipe("bert@tiny").to_toml())
     assert "000" not in {info["name"] for info in answer(capsys, "tree", *options)["recipes"]}
 
 

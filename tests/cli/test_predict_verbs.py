@@ -13,7 +13,7 @@ from conftest import SEED
 from watching import noted
 
 from stemma.cli import main
-from stemma.tasks.prepare import Task, finetune
+from stemma.tasks.runs.finetune import TaskArguments, finetune
 
 KINDS = ["classify", "pair", "regress", "choice", "qa", "tag", "rank"]
 
@@ -29,7 +29,7 @@ def tuned(tmp_path_factory):
         if kind not in made:
             made[kind] = folder / kind
             sets = toy_tasks.write_sets(folder, kind, 160, 32)
-            finetune(Task(kind, sets), start, made[kind], epochs=6, changes=toy_tasks.FAST, seed=SEED)
+            finetune(TaskArguments(kind, sets), start, made[kind], epochs=6, changes=toy_tasks.FAST, seed=SEED)
         return made[kind]
 
     return run
@@ -105,7 +105,7 @@ def test_answers_and_entities_stand_where_they_say(tmp_path, tuned):
 
 
 def test_entities_are_read_from_any_scheme():
-    from stemma.tasks.kinds.tag import found_entities as entities
+    from stemma.tasks.kinds.tag import extract_entities as entities
 
     words = ["a", "b", "c", "d", "e"]
     text, places = " ".join(words), [(2 * number, 2 * number + 1) for number in range(5)]

@@ -8,17 +8,17 @@ import numpy as np
 import pytest
 from making import corpus_of
 
+from stemma.atomic_files import lock_folder
 from stemma.corpus import annotate as module
-from stemma.corpus import stretches as stretching
+from stemma.corpus import text_chunks as stretching
 from stemma.corpus.annotate import annotate
-from stemma.corpus.info import corpus_info, describe
-from stemma.corpus.matching import disjoint
-from stemma.corpus.mining import mine
-from stemma.corpus.shards import Corpus
+from stemma.corpus.corpus import Corpus
+from stemma.corpus.info import corpus_info, describe_corpus
+from stemma.corpus.lexicon_matcher import select_disjoint
+from stemma.corpus.phrase_mining import mine_phrases
 from stemma.errors import UserError
-from stemma.files import only_here
-from stemma.text.collocations import Table, npmi
-from stemma.text.train import train_tokenizer
+from stemma.text.collocations import CountTable, npmi
+from stemma.text.train_tokenizer import train_tokenizer
 
 ENGLISH = [["The river Thames runs through New York, they say.", "He lives in New York now; New York is large."],
            ["A part of the text stands apart.", "Old York is not New  York.", "The Thames, the river Thames!"],
@@ -39,19 +39,19 @@ def written(folder: Path, text: str, name: str = "list.txt") -> Path:
 
 def marked(corpus: Corpus, name: str) -> list[str]:
     """The text of every unit, with its marks checked on the way."""
-    marks = corpus.slice(name, 0, corpus.tokens)
+    marks = corpus.values_between(name, 0, corpus.num_tokens)
     assert set(marks.tolist()) <= {0, 1, 2}
     assert not ((marks[1:] == 2) & (marks[:-1] == 0)).any() and marks[0] != 2
     found = []
     for first in np.flatnonzero(marks == 1):
         last = first
-        while last + 1 < corpus.tokens and marks[last + 1] == 2:
+        while last + 1 < corpus.num_tokens and marks[last + 1] == 2:
             last += 1
-        document = int(np.searchsorted(corpus.documents, first, side="right")) - 1
-        assert last < corpus.documents[document + 1]
-        start = corpus.take("starts", [first])[0]
-        end = corpus.take("starts", [last])[0] + corpus.take("lengths", [last])[0]
-        found.append(" ".join(corpus.text(document)[start:end].split()))
+        document = int(np.searchsorted(corpus.document_starts, first, side="right")) - 1
+        assert last < corpus.document_starts[document + 1]
+        start = corpus.values_at("starts", [first])[0]
+        end = corpus.values_at("starts", [last])[0] + corpus.values_at("lengths", [last])[0]
+        found.append(" ".join(corpus.document_text(document)[start:end].split()))
     return found
 
 
@@ -65,7 +65,7 @@ def test_entries_are_found_by_their_spelling_whatever_the_tokenizer(tmp_path, ki
     assert (result["source"], result["entries"], result["found"], result["units"]) == ("lexicon", 5, 3, 7)
     assert result["types"] == {"place": 5, "thing": 0}
     assert result["top"][0] == {"text": "New York", "count": 4, "type": "place"}
-    assert result["tokens"] == np.count_nonzero(again.slice("entities", 0, again.tokens))
+    assert result["tokens"] == np.count_nonzero(again.values_between("entities", 0, again.num_tokens))
 
 
 def test_a_tokenizer_that_lowers_letters_finds_entries_in_any_case(tmp_path):
@@ -100,11 +100,11 @@ def test_against_a_search_by_regular_expression_and_in_stretches_of_any_size(tmp
     entries = sorted({" ".join(rng.choice(words, size)) for size in (1, 2, 2, 3, 3, 4)})
     corpus = made(tmp_path, documents, kind=kind, shard_tokens=40)
     assert len(corpus.manifest["shards"]) > 2
-    monkeypatch.setattr(stretching, "STRETCH_TOKENS", 25)
+    monkeypatch.setattr(stretching, "CHUNK_TOKENS", 25)
     annotate(corpus.path, entities=written(tmp_path, "\n".join(entries) + "\n"))
     expected = []
     for number in range(len(documents)):
-        text = re.sub(r"\s+", " ", corpus.text(number))
+        text = re.sub(r"\s+", " ", corpus.document_text(number))
         taken = np.zeros(len(text), bool)
         found = []
         for size in sorted({len(entry) for entry in entries}, reverse=True):
@@ -129,7 +129,7 @@ def test_disjoint_is_what_one_takes_from_left_to_right():
         for start, end in zip(first, stop, strict=True):
             expected.append(start >= reached)
             reached = end if expected[-1] else reached
-        assert disjoint(first, stop).tolist() == expected
+        assert select_disjoint(first, stop).tolist() == expected
 
 
 # --- mining -----------------------------------------------------------------------------------------------------------
@@ -155,8 +155,8 @@ def prose(seed: int, documents: int = 20) -> list[list[str]]:
 def literal_phrases(corpus: Corpus, min_count: int, threshold: float, longest: int) -> dict[str, tuple[int, float]]:
     """By counting in Python. Words are what a regular expression calls words; signs end a phrase, as sentences do."""
     runs = []
-    for number in range(len(corpus.documents) - 1):
-        for line in corpus.text(number).split("\n"):
+    for number in range(len(corpus.document_starts) - 1):
+        for line in corpus.document_text(number).split("\n"):
             runs += [re.findall(r"\w+", part) for part in re.split(r"[^\w\s]", line)]
     counts = [Counter(tuple(run[i:i + size]) for run in runs for i in range(len(run) - size + 1))
               for size in range(1, longest + 1)]
@@ -180,7 +180,7 @@ def literal_phrases(corpus: Corpus, min_count: int, threshold: float, longest: i
 @pytest.mark.parametrize("kind", ["wordpiece", "unigram"])
 def test_phrases_are_those_that_counting_one_by_one_finds(tmp_path, seed, threshold, kind):
     corpus = made(tmp_path, prose(seed), kind=kind, shard_tokens=300)
-    found = {phrase.text: (phrase.count, phrase.score) for phrase in mine(corpus, 4, threshold, 4)}
+    found = {phrase.text: (phrase.count, phrase.score) for phrase in mine_phrases(corpus, 4, threshold, 4)}
     expected = literal_phrases(corpus, 4, threshold, 4)
     assert found.keys() == expected.keys() and {"New York", "head of state"} <= found.keys()
     assert {text: count for text, (count, _) in found.items()} == {text: count for text, (count, _) in expected.items()}
@@ -211,15 +211,15 @@ def test_a_table_that_overflows_forgets_the_rarest():
     rng = np.random.default_rng(0)
     keys = np.concatenate([np.repeat(np.arange(20), 50), np.arange(100, 400)]).astype(np.uint64)
     rng.shuffle(keys)
-    table = Table(most=100)
+    table = CountTable(max_keys=100)
     for part in np.array_split(keys, 9):
         table.add(part)
-    assert len(table) <= 100 and (table.of(np.arange(20, dtype=np.uint64)) >= 40).all()
-    whole = Table(columns=1)
+    assert len(table) <= 100 and (table.counts_for(np.arange(20, dtype=np.uint64)) >= 40).all()
+    whole = CountTable(columns=1)
     for part in np.array_split(keys, 9):
         whole.add(part, part[:, None])
-    assert (whole.of(keys) == [Counter(keys.tolist())[key] for key in keys.tolist()]).all()
-    assert (whole.columns[:, 0] == whole.keys).all() and whole.of(np.array([7777], np.uint64)).tolist() == [0]
+    assert (whole.counts_for(keys) == [Counter(keys.tolist())[key] for key in keys.tolist()]).all()
+    assert (whole.columns[:, 0] == whole.keys).all() and whole.counts_for(np.array([7777], np.uint64)).tolist() == [0]
 
 
 # --- spans and roles --------------------------------------------------------------------------------------------------
@@ -227,7 +227,7 @@ def test_a_table_that_overflows_forgets_the_rarest():
 
 def test_spans_mark_every_token_that_they_touch(tmp_path):
     corpus = made(tmp_path)
-    text = corpus.text(0)
+    text = corpus.document_text(0)
     places = [(text.index("Thames"), 6, "river"), (text.index("New York"), 8, "place"),
               (text.index("lives") + 1, 3, None)]
     rows = [{"document": 0, "start": at, "end": at + size, "type": kind} for at, size, kind in places]
@@ -241,13 +241,13 @@ def test_roles_are_numbered_as_they_appear_and_cover_their_spans(tmp_path):
     corpus = made(tmp_path)
     first, second = (len(line) for line in ENGLISH[0])
     rows = f"0\t0\t{first}\tuser\n0\t{first + 1}\t{first + 1 + second}\tagent\n2\t0\t9\tuser\n"
-    result = annotate(corpus.path, roles=written(tmp_path, rows, "roles.tsv"))["annotations"]["roles"]
+    result = annotate(corpus.path, speakers=written(tmp_path, rows, "roles.tsv"))["annotations"]["roles"]
     again = Corpus.open(corpus.path)
-    roles = again.slice("roles", 0, again.tokens)
-    start, stop = again.documents[:2]
-    middle = start + np.searchsorted(again.slice("starts", start, stop), first)
+    roles = again.values_between("roles", 0, again.num_tokens)
+    start, stop = again.document_starts[:2]
+    middle = start + np.searchsorted(again.values_between("starts", start, stop), first)
     assert set(roles[start:middle].tolist()) == {1} and set(roles[middle:stop].tolist()) == {2}
-    assert not roles[stop:again.documents[2]].any() and roles[again.documents[2]] == 1
+    assert not roles[stop:again.document_starts[2]].any() and roles[again.document_starts[2]] == 1
     assert result["roles"] == ["user", "agent"]
 
 
@@ -258,9 +258,9 @@ def test_spans_that_do_not_fit_the_text_are_refused_by_line(tmp_path):
         annotate(corpus.path, entities=written(tmp_path, "0\t0\t3\n9\t0\t3\n1\t2\t9999\n", "spans.tsv"))
     assert [where for where, _ in error.value.problems] == ["line 3", "line 2"]
     with pytest.raises(UserError, match="who speaks"):
-        annotate(corpus.path, roles=written(tmp_path, "0\t0\t3\n", "roles.tsv"))
+        annotate(corpus.path, speakers=written(tmp_path, "0\t0\t3\n", "roles.tsv"))
     with pytest.raises(UserError, match="roles are given by span"):
-        annotate(corpus.path, roles=written(tmp_path, "user\n"))
+        annotate(corpus.path, speakers=written(tmp_path, "user\n"))
     assert before == {path: path.stat().st_mtime_ns for path in corpus.path.rglob("*")}
 
 
@@ -269,14 +269,14 @@ def test_spans_that_do_not_fit_the_text_are_refused_by_line(tmp_path):
 
 def test_the_corpus_keeps_its_fingerprint_and_knows_what_was_added(tmp_path):
     corpus = made(tmp_path, shard_tokens=20)
-    sides = corpus.sides()
+    sides = corpus.annotations()
     annotate(corpus.path, entities=written(tmp_path, "New York\tplace\n"))
     annotate(corpus.path, phrases=written(tmp_path, "river Thames\n"))
     again = Corpus.open(corpus.path)  # every checksum is verified
-    assert again.fingerprint == corpus.fingerprint and again.sides() == [*sides, "entities", "phrases"]
+    assert again.fingerprint == corpus.fingerprint and again.annotations() == [*sides, "entities", "phrases"]
     record = again.manifest["annotations"]["entities"]
     assert record["file"] == "list.txt" and len(record["sha256"]) == 64 and "top" not in record
-    told = describe(corpus_info(corpus.path))
+    told = describe_corpus(corpus_info(corpus.path))
     assert "phrases          2 units" in told and "by the lexicon in list.txt" in told
 
 
@@ -296,16 +296,16 @@ def test_a_failure_on_the_way_leaves_the_corpus_as_it_was_and_nothing_beside_it(
     def fail(*arguments):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(module, "_seal", fail)
+    monkeypatch.setattr(module, "_update_manifest", fail)
     with pytest.raises(KeyboardInterrupt):
         annotate(corpus.path, phrases="mine", min_count=1, threshold=0.0)
     assert sorted(path.name for path in tmp_path.iterdir()) == before
-    assert Corpus.open(corpus.path).sides() == corpus.sides()
+    assert Corpus.open(corpus.path).annotations() == corpus.annotations()
 
 
 def test_one_at_a_time(tmp_path):
     corpus = made(tmp_path)
-    with only_here(corpus.path), pytest.raises(UserError, match="another command"):
+    with lock_folder(corpus.path), pytest.raises(UserError, match="another command"):
         annotate(corpus.path, phrases="mine")
     annotate(corpus.path, phrases="mine")
     with pytest.raises(UserError, match="there is no corpus"):

@@ -11,18 +11,18 @@ import numpy as np
 import pytest
 from making import corpus_of, packing_of, plain_layout, whole
 
-from stemma.corpus import feed as feed_module
-from stemma.corpus.buckets import BucketFeed, mixture_rates
+from stemma.corpus import sampler as feed_module
+from stemma.corpus.bucket_sampler import BucketSampler, mixture_weights
 from stemma.corpus.build import build_corpus
+from stemma.corpus.corpus import Corpus
 from stemma.corpus.draft import Draft
-from stemma.corpus.feed import Feed, Position
-from stemma.corpus.packers import Packing
-from stemma.corpus.pieces import Pieces
-from stemma.corpus.shards import Corpus
-from stemma.corpus.view import View
+from stemma.corpus.packers import Packer
+from stemma.corpus.row_spans import RowSpans
+from stemma.corpus.sampler import Cursor, RowSampler
+from stemma.corpus.subset import CorpusSubset
 from stemma.errors import UserError
 from stemma.text.parallel import PairSource
-from stemma.text.train import train_tokenizer
+from stemma.text.train_tokenizer import train_tokenizer
 
 WORDS = [f"w{number:02d}" for number in range(40)]
 LENGTH, SPECIAL = 64, 2  # the window, and how many of its places the template takes
@@ -58,38 +58,39 @@ def skewed(count: int, seed: int = 0, longest: int = LENGTH - SPECIAL) -> list[t
 
 
 @pytest.fixture(scope="module")
-def view(tmp_path_factory, words) -> View:
+def view(tmp_path_factory, words) -> CorpusSubset:
     return whole(pair_corpus(tmp_path_factory.mktemp("pairs") / "p", words, {"all": skewed(4000)}))
 
 
-def feed_of(view: View, places: int = 32 * LENGTH, seed: int = 0, **options) -> BucketFeed:
-    return BucketFeed(view, packing_of(view.corpus, "parallel", LENGTH), seed, places, **options)
+def feed_of(view: CorpusSubset, places: int = 32 * LENGTH, seed: int = 0, **options) -> BucketSampler:
+    return BucketSampler(view, packing_of(view.corpus, "parallel", LENGTH), seed, places, **options)
 
 
-def epoch_of(feed: BucketFeed) -> list[Pieces]:
-    epoch, made = feed.position.epoch, []
-    while feed.position.epoch == epoch:
-        made.append(feed.take(7)[0])
+def epoch_of(feed: BucketSampler) -> list[RowSpans]:
+    epoch, made = feed.cursor.epoch, []
+    while feed.cursor.epoch == epoch:
+        made.append(feed.next_rows(7)[0])
     return made
 
 
-def keys(pieces: Pieces) -> list[tuple[int, ...]]:
+def keys(pieces: RowSpans) -> list[tuple[int, ...]]:
     """Each row as (source start, source length, target start, target length)."""
-    assert pieces.row.tolist() == np.repeat(np.arange(pieces.rows), 2).tolist() and not pieces.gap.any()
-    assert pieces.part.tolist() == [0, 1] * pieces.rows
+    assert pieces.row.tolist() == np.repeat(np.arange(pieces.num_rows),
+                                            2).tolist() and not pieces.separator_before.any()
+    assert pieces.part.tolist() == [0, 1] * pieces.num_rows
     table = np.stack([pieces.start, pieces.length], axis=1).reshape(-1, 4)
     return [tuple(row) for row in table.tolist()]
 
 
-def places_of(pieces: Pieces) -> int:
-    return pieces.rows * (int(pieces.length.max()) + SPECIAL)
+def places_of(pieces: RowSpans) -> int:
+    return pieces.num_rows * (int(pieces.length.max()) + SPECIAL)
 
 
 @pytest.mark.parametrize("block", [6000, 2_000_000])
 def test_all_pairs_come_once_an_epoch_in_other_batches(view, block, monkeypatch):
     monkeypatch.setattr(feed_module, "BLOCK_TOKENS", block)
     feed = feed_of(view)
-    sentences = view.corpus.sentences
+    sentences = view.corpus.sentence_starts
     expected = sorted((int(a), int(b - a), int(b), int(c - b))
                       for a, b, c in zip(sentences[:-1:2], sentences[1::2], sentences[2::2], strict=True))
     first, second = ([frozenset(keys(batch)) for batch in epoch_of(feed)] for _ in range(2))
@@ -103,22 +104,22 @@ def test_no_batch_fills_more_than_its_places_and_none_could_be_much_larger(view)
     filled = [places_of(batch) for batch in batches]
     assert max(filled) <= 1000
     assert np.mean(filled) > 930
-    assert len({batch.rows for batch in batches}) > 10  # long rows are few, short ones many
+    assert len({batch.num_rows for batch in batches}) > 10  # long rows are few, short ones many
     single = epoch_of(feed_of(view, places=5))  # one row is a batch even if it is longer
-    assert len(single) == 4000 and all(batch.rows == 1 for batch in single)
+    assert len(single) == 4000 and all(batch.num_rows == 1 for batch in single)
 
 
-def padding(batches: list[Pieces]) -> float:
+def padding(batches: list[RowSpans]) -> float:
     """The share of both sides' places that is filling."""
     used = sum(int((batch.length + SPECIAL).sum()) for batch in batches)
-    wide = sum(batch.rows * (int(batch.part_lengths(side).max()) + SPECIAL) for batch in batches for side in (0, 1))
+    wide = sum(batch.num_rows * (int(batch.part_lengths(side).max()) + SPECIAL) for batch in batches for side in (0, 1))
     return 1 - used / wide
 
 
 def test_little_of_a_batch_is_filling(view):
     """Measured over an epoch: 7% of the places of both sides; where rows are taken as they come, 64%."""
-    mixed = Feed(view, packing_of(view.corpus, "parallel", LENGTH), 0)
-    assert padding(epoch_of(feed_of(view))) < 0.1 < 0.6 < padding([mixed.take(32)[0] for _ in range(100)])
+    mixed = RowSampler(view, packing_of(view.corpus, "parallel", LENGTH), 0)
+    assert padding(epoch_of(feed_of(view))) < 0.1 < 0.6 < padding([mixed.next_rows(32)[0] for _ in range(100)])
 
 
 def test_equally_long_pairs_are_sorted_by_their_shorter_side(tmp_path, words):
@@ -139,55 +140,55 @@ def test_a_feed_taken_up_again_goes_on_identically(view, options, monkeypatch):
     straight = feed_of(view, places=8000, **options)
     positions, taken = [], []
     for _ in range(80):
-        positions.append(straight.position)
-        pieces, epochs = straight.take(1)
+        positions.append(straight.cursor)
+        pieces, epochs = straight.next_rows(1)
         taken.append((keys(pieces), epochs.tolist()))
-    assert straight.position.epoch >= 2 and {position.block for position in positions} >= {0, 1, 2}
+    assert straight.cursor.epoch >= 2 and {position.block for position in positions} >= {0, 1, 2}
     for start in range(0, 80, 9):
         again = feed_of(view, places=8000, **options)
-        again.position = Position(positions[start].epoch, positions[start].block, positions[start].row)
+        again.cursor = Cursor(positions[start].epoch, positions[start].block, positions[start].row)
         for rows, epochs in taken[start:start + 3]:
-            pieces, found = again.take(100)
+            pieces, found = again.next_rows(100)
             assert (keys(pieces), found.tolist()) == (rows, epochs)
-    assert keys(feed_of(view, places=8000, seed=1, **options).take(1)[0]) != taken[0][0]
+    assert keys(feed_of(view, places=8000, seed=1, **options).next_rows(1)[0]) != taken[0][0]
 
 
 def test_static_copies_take_turns(view):
     feed = feed_of(view, copies=2)
     first, second, third = ([keys(batch) for batch in epoch_of(feed)] for _ in range(3))
     assert first == third != second
-    assert feed.position.epoch == 3 and set(feed.take(1)[1].tolist()) == {1}
+    assert feed.cursor.epoch == 3 and set(feed.next_rows(1)[1].tolist()) == {1}
 
 
 def test_pairs_longer_than_the_window_are_left_out_and_counted(tmp_path, words):
     fits = [(10, 12), (LENGTH - SPECIAL, 3), (3, LENGTH - SPECIAL)]
     corpus = pair_corpus(tmp_path / "p", words, {"all": [*fits, (LENGTH - SPECIAL + 1, 3), (3, LENGTH - SPECIAL + 1)]})
     feed = feed_of(whole(corpus))
-    assert feed.left_out == 2
+    assert feed.num_dropped == 2
     rows = [row for batch in epoch_of(feed) for row in keys(batch)]
     assert sorted((a, b) for _, a, _, b in rows) == sorted(fits)
-    assert Feed(whole(corpus), feed.packing, 0).all_rows(9).rows == 3  # the packer itself says so too
-    nothing = BucketFeed(View(corpus, whole(corpus).documents[3:]), feed.packing, 0, 1000)
-    assert nothing.batches(1000) == []
+    assert RowSampler(whole(corpus), feed.packer, 0).first_rows(9).num_rows == 3  # the packer itself says so too
+    nothing = BucketSampler(CorpusSubset(corpus, whole(corpus).document_ranges[3:]), feed.packer, 0, 1000)
+    assert nothing.first_batches(1000) == []
     with pytest.raises(UserError, match="none of the 2 pairs fits a sequence_length of 64; set"):
-        nothing.take(1)
+        nothing.next_rows(1)
 
 
 def test_a_pair_that_was_torn_apart_is_no_pair(tmp_path, words):
     corpus = pair_corpus(tmp_path / "p", words, {"all": [(5, 5), (6, 6)]})
-    half = View(corpus, np.array([[0, 5], corpus.documents[1:3]]))
-    assert feed_of(half).left_out == 1 and keys(feed_of(half).take(1)[0]) == [(10, 6, 16, 6)]
+    half = CorpusSubset(corpus, np.array([[0, 5], corpus.document_starts[1:3]]))
+    assert feed_of(half).num_dropped == 1 and keys(feed_of(half).next_rows(1)[0]) == [(10, 6, 16, 6)]
 
 
 def test_where_both_share_a_window_they_must_fit_it_together(tmp_path, words):
     corpus = pair_corpus(tmp_path / "p", words, {"all": [(30, 31), (30, 32), (1, 60), (61, 1)]})
-    packing = dataclasses.replace(packing_of(corpus, "parallel", LENGTH), together=True)
+    packing = dataclasses.replace(packing_of(corpus, "parallel", LENGTH), joint_window=True)
     assert packing.capacity == 61  # start A separator B separator
-    feed = BucketFeed(whole(corpus), packing, 0, 2 * LENGTH)
-    assert feed.left_out == 2
+    feed = BucketSampler(whole(corpus), packing, 0, 2 * LENGTH)
+    assert feed.num_dropped == 2
     batches = epoch_of(feed)
     assert sorted(row[1::2] for batch in batches for row in keys(batch)) == [(1, 60), (30, 31)]
-    draft = Draft(whole(corpus), batches[0], packing.layout)
+    draft = Draft(whole(corpus), batches[0], packing.template)
     assert draft.rows == 2 and (draft.lengths == LENGTH).all()
 
 
@@ -195,38 +196,38 @@ def test_sentences_are_rows_and_long_ones_are_cut(tmp_path, words):
     rng = random.Random(1)
     lengths = [[3, 150, 7], [62], [63, 1]]
     corpus = corpus_of(tmp_path / "c", [[" ".join(rng.choices(WORDS, k=n)) for n in d] for d in lengths], words)
-    feed = BucketFeed(whole(corpus), packing_of(corpus, "sentence", LENGTH), 0, 10 * LENGTH)
+    feed = BucketSampler(whole(corpus), packing_of(corpus, "sentence", LENGTH), 0, 10 * LENGTH)
     rows = [pair for batch in epoch_of(feed) for pair in zip(batch.start.tolist(), batch.length.tolist(), strict=True)]
     assert sorted(rows) == [(0, 3), (3, 62), (65, 62), (127, 26), (153, 7), (160, 62), (222, 62), (284, 1), (285, 1)]
-    assert feed.left_out == 0
-    alone = Packing("sentence", plain_layout(LENGTH)).pack([np.array([0, 3, 5])], np.random.default_rng(0))
-    assert alone.rows == 2 and alone.start.tolist() == [0, 3] and alone.length.tolist() == [3, 2]
+    assert feed.num_dropped == 0
+    alone = Packer("sentence", plain_layout(LENGTH)).pack([np.array([0, 3, 5])], np.random.default_rng(0))
+    assert alone.num_rows == 2 and alone.start.tolist() == [0, 3] and alone.length.tolist() == [3, 2]
 
 
 def test_validation_batches_are_the_first_and_always_the_same(view):
-    made = feed_of(view, places=1000).batches(5000)
+    made = feed_of(view, places=1000).first_batches(5000)
     again = feed_of(view, places=1000)
-    assert [keys(batch) for batch in made] == [keys(again.take(1)[0]) for _ in made]
+    assert [keys(batch) for batch in made] == [keys(again.next_rows(1)[0]) for _ in made]
     assert 4000 < sum(map(places_of, made)) <= 5000
-    assert len(feed_of(view, places=1000).batches(1)) == 1
-    assert sum(batch.rows for batch in feed_of(view, places=1000).batches(10**9)) == 4000
-    empty = View(view.corpus, view.documents[:0])
-    assert feed_of(empty).batches(1000) == []
+    assert len(feed_of(view, places=1000).first_batches(1)) == 1
+    assert sum(batch.num_rows for batch in feed_of(view, places=1000).first_batches(10**9)) == 4000
+    empty = CorpusSubset(view.corpus, view.document_ranges[:0])
+    assert feed_of(empty).first_batches(1000) == []
     with pytest.raises(UserError, match="too small"):
-        feed_of(empty).take(1)
+        feed_of(empty).next_rows(1)
 
 
 def test_rates_of_a_mixture():
-    assert mixture_rates([100, 300]) == [0.25, 0.75]
-    assert mixture_rates([100, 300, 1000], limit=300) == pytest.approx([1 / 7, 3 / 7, 3 / 7])
-    assert mixture_rates([100, 400], temperature=2) == pytest.approx([1 / 3, 2 / 3])
-    assert mixture_rates([0, 7, 7], temperature=1e9) == pytest.approx([0, 0.5, 0.5])
+    assert mixture_weights([100, 300]) == [0.25, 0.75]
+    assert mixture_weights([100, 300, 1000], max_examples=300) == pytest.approx([1 / 7, 3 / 7, 3 / 7])
+    assert mixture_weights([100, 400], temperature=2) == pytest.approx([1 / 3, 2 / 3])
+    assert mixture_weights([0, 7, 7], temperature=1e9) == pytest.approx([0, 0.5, 0.5])
 
 
 def test_groups_are_drawn_at_their_rates_and_used_up_before_they_come_again(tmp_path, words):
     sizes = {"large": 600, "small": 40, "none": 30}
     corpus = pair_corpus(tmp_path / "p", words, {name: skewed(n, seed=n) for name, n in sizes.items()})
-    edges = corpus.documents[[0, 600, 640, 670]]
+    edges = corpus.document_starts[[0, 600, 640, 670]]
     feed = feed_of(whole(corpus), rates=[0.75, 0.25, 0.0])
     drawn: list[list[Counter]] = []
     for _ in range(3):

@@ -18,15 +18,15 @@ from commands import process
 from tokenizers import AddedToken, models, normalizers, pre_tokenizers, trainers
 from tokenizers import Tokenizer as Backend
 
-from stemma.corpus import batches, tokenise
+from stemma.atomic_files import sha256
 from stemma.corpus import build as builder
+from stemma.corpus import text_batches, tokenize_worker
 from stemma.corpus.build import build_corpus
-from stemma.corpus.encode import Encoder, piece_pattern
-from stemma.corpus.shards import Corpus
+from stemma.corpus.cached_encoder import CachedEncoder, chunk_pattern
+from stemma.corpus.corpus import Corpus
 from stemma.errors import UserError
-from stemma.files import sha256
+from stemma.text.chinese_words import CJK_RUN
 from stemma.text.tokenizer import Tokenizer
-from stemma.text.words import CJK_RUN
 
 ENGLISH = "The quick brown fox isn't lazy. It jumps over 12 dogs!\nDoes it rest? No, never."
 CHINESE = "我们在北京大学学习。Stemma是一个工具！南京市长江大桥很长。"
@@ -92,7 +92,7 @@ def random_text(rng: random.Random, documents: int) -> str:
 @pytest.mark.parametrize("make", [wordpiece, byte_level, lambda: byte_level(True), unigram])
 def test_pieces_give_the_tokens_of_the_whole_text(make):
     backend = make()
-    encoder = Encoder(backend, remember=500)  # small, so that it also forgets
+    encoder = CachedEncoder(backend, max_cached_characters=500)  # small, so that it also forgets
     reference = encoder.backend
     alphabet = [*" \n\t\r\x0b\x0c\x1c\x85\xa0\u2000\u2028\u3000\u200b\u0301é中国。😀'!0", "foo", "The", "it's",
                 "  ", "\n\n", "<mask>", "[MASK]", "<s>", "e\u0301", "\ufffd", "¨", " fox"]
@@ -113,38 +113,39 @@ def test_pieces_give_the_tokens_of_the_whole_text(make):
 
 
 def test_only_tokenizers_without_context_are_cut():
-    assert piece_pattern(wordpiece()) and piece_pattern(byte_level())
-    assert piece_pattern(byte_level(add_prefix_space=True)) is None
-    assert piece_pattern(unigram()) is None
+    assert chunk_pattern(wordpiece()) and chunk_pattern(byte_level())
+    assert chunk_pattern(byte_level(add_prefix_space=True)) is None
+    assert chunk_pattern(unigram()) is None
     greedy = wordpiece()
     greedy.add_special_tokens([AddedToken("<x>", rstrip=True)])
-    assert piece_pattern(greedy) is None
+    assert chunk_pattern(greedy) is None
 
 
 def test_tokens_point_into_their_documents(tmp_path, tokenizer):
     source = write(tmp_path / "text.txt", random_text(random.Random(2), 30))
     build_corpus([source], tokenizer, tmp_path / "corpus", workers=1)
     corpus = Corpus.open(tmp_path / "corpus")
-    backend = Encoder(corpus.tokenizer.backend).backend
+    backend = CachedEncoder(corpus.tokenizer.backend).backend
     documents = [part for part in source.read_text(encoding="utf-8").split("\n\n") if part.strip()]
-    texts = [corpus.text(number) for number in range(len(corpus.documents) - 1)]
+    texts = [corpus.document_text(number) for number in range(len(corpus.document_starts) - 1)]
     assert [text.split() for text in texts] == [text.split() for document in documents
                                                 for text in document.split("\n \n") if text.strip()]
-    for text, start, stop in zip(texts, corpus.documents, corpus.documents[1:], strict=False):
+    for text, start, stop in zip(texts, corpus.document_starts, corpus.document_starts[1:], strict=False):
         encoding = backend.encode(text, add_special_tokens=False)
-        assert corpus.slice("tokens", start, stop).tolist() == encoding.ids
-        assert corpus.slice("starts", start, stop).tolist() == [first for first, _ in encoding.offsets]
-        assert corpus.slice("lengths", start, stop).tolist() == [last - first for first, last in encoding.offsets]
-        assert start in corpus.sentences
-    assert corpus.counts.tolist() == np.bincount(corpus.slice("tokens", 0, corpus.tokens),
+        assert corpus.values_between("tokens", start, stop).tolist() == encoding.ids
+        assert corpus.values_between("starts", start, stop).tolist() == [first for first, _ in encoding.offsets]
+        assert corpus.values_between("lengths", start, stop).tolist() == [last - first for first,
+                                                                          last in encoding.offsets]
+        assert start in corpus.sentence_starts
+    assert corpus.token_counts.tolist() == np.bincount(corpus.values_between("tokens", 0, corpus.num_tokens),
                                                  minlength=corpus.tokenizer.vocab_size).tolist()
 
 
 def test_sentences_start_where_the_text_does(tmp_path, tokenizer):
     build_corpus([write(tmp_path / "a.txt", ENGLISH)], tokenizer, tmp_path / "corpus", sentences="auto")
     corpus = Corpus.open(tmp_path / "corpus")
-    starts = corpus.take("starts", corpus.sentences[:-1])
-    first_words = [corpus.text(0)[start:].split()[0] for start in starts]
+    starts = corpus.values_at("starts", corpus.sentence_starts[:-1])
+    first_words = [corpus.document_text(0)[start:].split()[0] for start in starts]
     assert first_words == ["The", "It", "Does", "No,"]
 
 
@@ -158,12 +159,12 @@ def test_chinese_words_are_the_segmenters(tmp_path, make, monkeypatch):
             starts[run.start() : run.end() : 2] = True
         return starts
 
-    monkeypatch.setattr(tokenise, "cjk_word_starts", pairs)
+    monkeypatch.setattr(tokenize_worker, "cjk_word_starts", pairs)
     tokenizer = tokenizer_folder(tmp_path / "t", make())
     build_corpus([write(tmp_path / "a.txt", text)], tokenizer, tmp_path / "corpus", workers=1)
     corpus = Corpus.open(tmp_path / "corpus")
-    words = corpus.slice("word_starts", 0, corpus.tokens)
-    starts = corpus.slice("starts", 0, corpus.tokens)
+    words = corpus.values_between("word_starts", 0, corpus.num_tokens)
+    starts = corpus.values_between("starts", 0, corpus.num_tokens)
     chosen = [text[start:].strip()[0] for start in starts[words]]
     assert sorted(chosen) == sorted("A北大x很f")
     assert len(set(starts[words].tolist())) == len(chosen)  # once per character, however many tokens it has
@@ -171,7 +172,7 @@ def test_chinese_words_are_the_segmenters(tmp_path, make, monkeypatch):
 
 def test_the_bytes_do_not_depend_on_the_workers(tmp_path, bert, monkeypatch):
     source = write(tmp_path / "text.txt", random_text(random.Random(3), 200))
-    monkeypatch.setattr(batches, "BATCH_CHARACTERS", 1000)
+    monkeypatch.setattr(text_batches, "BATCH_CHARACTERS", 1000)
     listings = []
     for workers in (1, 2):
         out = tmp_path / f"corpus-{workers}"
@@ -188,9 +189,9 @@ def test_documents_longer_than_a_passage(tmp_path, bert):
     assert len(text) > 400_000
     build_corpus([write(tmp_path / "long.txt", text)], bert, tmp_path / "corpus", workers=1)
     corpus = Corpus.open(tmp_path / "corpus")
-    assert corpus.documents.tolist() == [0, corpus.tokens]
-    assert corpus.text(0) == text
-    starts, lengths = (corpus.slice(name, 0, corpus.tokens).tolist() for name in ("starts", "lengths"))
+    assert corpus.document_starts.tolist() == [0, corpus.num_tokens]
+    assert corpus.document_text(0) == text
+    starts, lengths = (corpus.values_between(name, 0, corpus.num_tokens).tolist() for name in ("starts", "lengths"))
     assert "".join(text[start : start + length] for start, length in zip(starts, lengths, strict=True)) == \
         text.replace(" ", "")
 
@@ -200,16 +201,17 @@ def test_documents_without_tokens_are_dropped(tmp_path, bert):
     build_corpus([write(tmp_path / "a.txt", "\n".join(lines))], bert, tmp_path / "corpus", documents="line",
                  shard_tokens=1)
     corpus = Corpus.open(tmp_path / "corpus")
-    assert [corpus.text(number) for number in range(len(corpus.documents) - 1)] == ["one fox", "two dogs"]
-    assert (np.diff(corpus.documents) > 0).all() and (np.diff(corpus.sentences) > 0).all()
+    assert [corpus.document_text(number) for number in range(len(corpus.document_starts) - 1)] == ["one fox",
+                                                                                                   "two dogs"]
+    assert (np.diff(corpus.document_starts) > 0).all() and (np.diff(corpus.sentence_starts) > 0).all()
 
 
 def test_unknown_tokens_are_counted(tmp_path, bert):
     summary = build_corpus([write(tmp_path / "a.txt", "fox Ж fox fox")], bert, tmp_path / "corpus")
     unknown = json.loads((bert / "tokenizer.json").read_text())["model"]["vocab"]["[UNK]"]
     corpus = Corpus.open(tmp_path / "corpus")
-    assert corpus.counts[unknown] == 1
-    assert summary["unknown_rate"] == 1 / corpus.tokens
+    assert corpus.token_counts[unknown] == 1
+    assert summary["unknown_rate"] == 1 / corpus.num_tokens
 
 
 def test_bad_input_is_explained_and_leaves_nothing(tmp_path, bert):
@@ -246,20 +248,20 @@ def test_a_full_disk_leaves_what_was_there(tmp_path, bert, monkeypatch):
     with pytest.raises(UserError, match="disk is full"):
         build_corpus([text], bert, tmp_path / "corpus", overwrite=True)
     assert sorted(path.name for path in tmp_path.iterdir()) == before
-    assert Corpus.open(tmp_path / "corpus").text(0) == ENGLISH
+    assert Corpus.open(tmp_path / "corpus").document_text(0) == ENGLISH
 
 
 def test_overwrite_replaces(tmp_path, bert):
     first, second = write(tmp_path / "a.txt", "fox"), write(tmp_path / "b.txt", "dogs")
     build_corpus([first], bert, tmp_path / "corpus")
     build_corpus([second], Tokenizer.load(bert), tmp_path / "corpus", overwrite=True)
-    assert Corpus.open(tmp_path / "corpus").text(0) == "dogs"
+    assert Corpus.open(tmp_path / "corpus").document_text(0) == "dogs"
 
 
 def test_a_dead_worker_is_an_error_at_once(tmp_path, bert, monkeypatch):
     """A worker is killed for taking too much memory, say: no hang, no half corpus."""
     source = write(tmp_path / "text.txt", random_text(random.Random(4), 200))
-    monkeypatch.setattr(batches, "BATCH_CHARACTERS", 1000)
+    monkeypatch.setattr(text_batches, "BATCH_CHARACTERS", 1000)
 
     others = psutil.Process().children()  # this process may have children of other tests
 

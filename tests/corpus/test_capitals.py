@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from making import corpus_of
 
-from stemma.corpus.capitals import capitals
-from stemma.corpus.shards import Corpus
-from stemma.text.train import train_tokenizer
+from stemma.corpus.capitalization import starts_with_capital
+from stemma.corpus.corpus import Corpus
+from stemma.text.train_tokenizer import train_tokenizer
 
 LINES = ["The Clerk of Zürich reads, NATO waits.", "ÉCOLE and école, Ǆ and ǅ, 东京 Tokyo.",
          "a  Bar\tBaz (Quux) \U0001d400"]
@@ -24,26 +24,26 @@ def built(folder: Path, kind: str, **options) -> Corpus:
     ("unigram", {}), ("word", {"lowercase": True}), ("character", {})])
 def test_every_tokenizer_notes_the_capitals_of_the_text(tmp_path, kind, options):
     corpus = built(tmp_path, kind, **options)
-    assert "capitals" in corpus.sides()
-    found = corpus.slice("capitals", 0, corpus.tokens)
-    starts, lengths = (corpus.slice(name, 0, corpus.tokens) for name in ("starts", "lengths"))
-    document = np.searchsorted(corpus.documents, np.arange(corpus.tokens), side="right") - 1
-    for token in range(corpus.tokens):
-        text = corpus.text(int(document[token]))[starts[token]:starts[token] + lengths[token]].lstrip()
+    assert "capitals" in corpus.annotations()
+    found = corpus.values_between("capitals", 0, corpus.num_tokens)
+    starts, lengths = (corpus.values_between(name, 0, corpus.num_tokens) for name in ("starts", "lengths"))
+    document = np.searchsorted(corpus.document_starts, np.arange(corpus.num_tokens), side="right") - 1
+    for token in range(corpus.num_tokens):
+        text = corpus.document_text(int(document[token]))[starts[token]:starts[token] + lengths[token]].lstrip()
         expected = bool(text) and (text[0].isupper() or text[0].istitle())
         assert found[token] == expected, (token, text)
-    assert found.dtype == np.uint8 and 10 < found.sum() < corpus.tokens
+    assert found.dtype == np.uint8 and 10 < found.sum() < corpus.num_tokens
 
 
 def test_a_token_that_begins_with_its_space_is_judged_by_the_letter_after_it():
     starts, ends = np.array([0, 2, 6, 7]), np.array([2, 6, 7, 7])
-    assert capitals("an Arm", starts, np.minimum(ends, 6)).tolist() == [0, 1, 0, 0]
+    assert starts_with_capital("an Arm", starts, np.minimum(ends, 6)).tolist() == [0, 1, 0, 0]
 
 
 def test_the_fingerprint_does_not_hang_on_them(tmp_path):
     corpus = built(tmp_path, "wordpiece", lowercase=True)
     before = corpus.fingerprint
-    sums = {name: value for name, value in corpus._sums.items() if "capitals" not in name}
-    assert len(sums) < len(corpus._sums)
+    sums = {name: value for name, value in corpus._checksums.items() if "capitals" not in name}
+    assert len(sums) < len(corpus._checksums)
     assert Corpus(corpus.path, {**corpus.manifest, "arrays": {name: kind for name, kind in
                   corpus.manifest["arrays"].items() if name != "capitals"}}, sums).fingerprint == before

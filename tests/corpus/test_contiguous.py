@@ -4,16 +4,16 @@ import numpy as np
 import pytest
 from making import PAIR, SINGLE, corpus_of, draft_of, packing_of, pieced_corpus, whole
 
-from stemma.corpus.contiguous import ContiguousFeed, RunningText
+from stemma.corpus.contiguous_sampler import ConcatenatedText, ContiguousSampler
+from stemma.corpus.corpus import Corpus
 from stemma.corpus.draft import Draft
-from stemma.corpus.feed import Position
-from stemma.corpus.layout import Layout
-from stemma.corpus.packers import Packing
-from stemma.corpus.pieces import Pieces
-from stemma.corpus.shards import Corpus
-from stemma.corpus.view import View, split
+from stemma.corpus.packers import Packer
+from stemma.corpus.row_spans import RowSpans
+from stemma.corpus.row_template import RowTemplate
+from stemma.corpus.sampler import Cursor
+from stemma.corpus.subset import CorpusSubset, train_validation_split
 from stemma.errors import UserError
-from stemma.text.train import train_tokenizer
+from stemma.text.train_tokenizer import train_tokenizer
 
 XLNET_SINGLE, XLNET_PAIR = "A separator start:2", "A separator B:1 separator:1 start:2"
 
@@ -30,33 +30,34 @@ def tiny(tmp_path_factory, tokenizer_folder) -> Corpus:
     return corpus_of(tmp_path_factory.mktemp("tiny"), documents, tokenizer_folder)
 
 
-def literal(view: View, layout: Layout) -> list[int]:
+def literal(view: CorpusSubset, layout: RowTemplate) -> list[int]:
     """The running text, one token after the other."""
     made: list[int] = []
-    for number, (start, stop) in enumerate(view.documents):
-        made += [layout.roles["separator"]] * (number > 0 and "separator" in layout.roles)
-        made += view.corpus.slice("tokens", int(start), int(stop)).tolist()
+    for number, (start, stop) in enumerate(view.document_ranges):
+        made += [layout.special_ids["separator"]] * (number > 0 and "separator" in layout.special_ids)
+        made += view.corpus.values_between("tokens", int(start), int(stop)).tolist()
     return made
 
 
-def feed_of(view: View, length: int, rows: int, backward=None, single: str = "A") -> ContiguousFeed:
-    return ContiguousFeed(view, packing_of(view.corpus, "contiguous", length, single=single), 0, rows, backward)
+def feed_of(view: CorpusSubset, length: int, rows: int, backward=None, single: str = "A") -> ContiguousSampler:
+    return ContiguousSampler(view, packing_of(view.corpus, "contiguous", length, single=single), 0, rows, backward)
 
 
-def pair_feed(view: View, length: int, rows: int, backward=None, seed: int = 0) -> ContiguousFeed:
-    layout = Layout.of(view.corpus.tokenizer, XLNET_SINGLE, XLNET_PAIR, length, length // 2)
-    return ContiguousFeed(view, Packing("contiguous_pair", layout), seed, rows, backward)
+def pair_feed(view: CorpusSubset, length: int, rows: int, backward=None, seed: int = 0) -> ContiguousSampler:
+    layout = RowTemplate.from_tokenizer(view.corpus.tokenizer, XLNET_SINGLE, XLNET_PAIR, length, length // 2)
+    return ContiguousSampler(view, Packer("contiguous_pair", layout), seed, rows, backward)
 
 
-def draft_next(feed: ContiguousFeed, view: View) -> Draft:
-    continues = feed.continues
-    pieces, _ = feed.take(feed.rows)
-    return Draft(view, pieces, feed.packing.layout, feed.backward if feed.backward.any() else None, continues)
+def draft_next(feed: ContiguousSampler, view: CorpusSubset) -> Draft:
+    continues = feed.continues_previous
+    pieces, _ = feed.next_rows(feed.rows)
+    return Draft(view, pieces, feed.packer.template, feed.reversed_rows if feed.reversed_rows.any() else None,
+                 continues)
 
 
-def epoch_of(feed: ContiguousFeed, view: View) -> list[Draft]:
+def epoch_of(feed: ContiguousSampler, view: CorpusSubset) -> list[Draft]:
     made = [draft_next(feed, view)]
-    while feed.position.row:
+    while feed.cursor.row:
         made.append(draft_next(feed, view))
     return made
 
@@ -67,8 +68,8 @@ def directions(rows: int, which: str) -> np.ndarray:
 
 def used(draft: Draft, row: int) -> list[int]:
     """The row's tokens; the one place of a row whose column has ended is none."""
-    tokens = draft.original[row, :draft.lengths[row]].tolist()
-    return tokens if (draft.pieces.row == row).any() else []
+    tokens = draft.original_ids[row, :draft.lengths[row]].tolist()
+    return tokens if (draft.spans.row == row).any() else []
 
 
 @pytest.mark.parametrize("which", ["forward", "backward", "both"])
@@ -78,13 +79,13 @@ def used(draft: Draft, row: int) -> list[int]:
 def test_every_token_is_read_once_an_epoch_and_in_order(request, name, length, rows, which):
     view = whole(request.getfixturevalue(name))
     feed = feed_of(view, length, rows, directions(rows, which))
-    text = literal(view, feed.packing.layout)
+    text = literal(view, feed.packer.template)
     for _ in range(2):  # epochs
         batches = epoch_of(feed, view)
-        assert [batch.continues for batch in batches] == [False] + [True] * (len(batches) - 1)
-        assert len(batches) == feed.batches
+        assert [batch.continues_previous for batch in batches] == [False] + [True] * (len(batches) - 1)
+        assert len(batches) == feed.num_batches
         columns = [[token for batch in batches for token in used(batch, row)] for row in range(rows)]
-        forward = [column[::-1] if back else column for column, back in zip(columns, feed.backward, strict=True)]
+        forward = [column[::-1] if back else column for column, back in zip(columns, feed.reversed_rows, strict=True)]
         distinct = max(1, min(rows, len(text) // length))
         assert [token for column in forward[:distinct] for token in column] == text
         assert forward == [forward[row % distinct] for row in range(rows)]
@@ -94,7 +95,7 @@ def test_every_token_is_read_once_an_epoch_and_in_order(request, name, length, r
 
 def test_a_column_that_ends_a_batch_early_has_one_place_of_filling(tiny):
     view = whole(tiny)
-    size = RunningText(view, True).size
+    size = ConcatenatedText(view, True).size
     rows = next(rows for rows in range(2, 9) if size % rows)
     feed = feed_of(view, size // rows, rows)
     batches = epoch_of(feed, view)
@@ -103,8 +104,8 @@ def test_a_column_that_ends_a_batch_early_has_one_place_of_filling(tiny):
     kept = [len(used(last, row)) for row in range(rows)]
     assert sorted(set(kept)) == [0, 1] and sum(kept) == size % rows
     empty = np.array(kept) == 0
-    assert (last.ids[empty, 0] == tiny.tokenizer.role("padding")).all() and not last.text[empty].any()
-    assert (last.following()[empty] == -1).all()
+    assert (last.input_ids[empty, 0] == tiny.tokenizer.special_id("padding")).all() and not last.is_text[empty].any()
+    assert (last.next_tokens()[empty] == -1).all()
 
 
 def test_special_tokens_of_the_template_stand_in_every_row_and_take_no_text(corpus):
@@ -114,17 +115,17 @@ def test_special_tokens_of_the_template_stand_in_every_row_and_take_no_text(corp
     for draft in epoch_of(feed, view):
         for row in range(3):
             tokens = used(draft, row)
-            assert tokens[0] == corpus.tokenizer.role("start") and tokens[-1] == corpus.tokenizer.role("separator")
+            assert tokens[0] == corpus.tokenizer.special_id("start") and tokens[-1] == corpus.tokenizer.special_id("separator")
             text[row] += tokens[1:-1]
-    assert sum(text, []) == literal(view, feed.packing.layout)
+    assert sum(text, []) == literal(view, feed.packer.template)
 
 
 def test_held_out_documents_are_passed_over(corpus):
-    view, held = split(corpus, 0.3, seed=1)
-    assert len(held.documents) > 1
+    view, held = train_validation_split(corpus, 0.3, seed=1)
+    assert len(held.document_ranges) > 1
     feed = feed_of(view, 16, 4)
     read = [token for row in range(4) for batch in epoch_of(feed_of(view, 16, 4), view) for token in used(batch, row)]
-    assert read == literal(view, feed.packing.layout)
+    assert read == literal(view, feed.packer.template)
 
 
 def test_documents_meet_unmarked_where_no_token_parts_them(tmp_path, text_file):
@@ -132,8 +133,9 @@ def test_documents_meet_unmarked_where_no_token_parts_them(tmp_path, text_file):
     tokenizer.save(tmp_path / "tokenizer")
     view = whole(corpus_of(tmp_path, [["the clerk"], ["a letter"], ["the river"]], tmp_path / "tokenizer"))
     feed = feed_of(view, 3, 1)
-    assert not feed.packing.layout.separated
-    assert [t for draft in epoch_of(feed, view) for t in used(draft, 0)] == view.corpus.slice("tokens", 0, 6).tolist()
+    assert not feed.packer.template.has_separator
+    assert [t for draft in epoch_of(feed, view) for t in used(draft, 0)] == view.corpus.values_between("tokens", 0,
+                                                                                                       6).tolist()
 
 
 @pytest.mark.parametrize("which", ["forward", "backward", "both"])
@@ -143,35 +145,35 @@ def test_what_follows_is_the_next_token_of_the_running_text(request, name, lengt
     """Also behind the window's end, before and after a separator; at the text's own end a document ends."""
     view = whole(request.getfixturevalue(name))
     feed = feed_of(view, length, rows, directions(rows, which))
-    text, separator = literal(view, feed.packing.layout), feed.packing.layout.roles["separator"]
+    text, separator = literal(view, feed.packer.template), feed.packer.template.special_ids["separator"]
     batches = epoch_of(feed, view)
-    for row, column in enumerate(feed.columns):
-        found = [int(token) for batch in batches for token in batch.following()[row, :len(used(batch, row))]]
+    for row, column in enumerate(feed.lanes):
+        found = [int(token) for batch in batches for token in batch.next_tokens()[row, :len(used(batch, row))]]
         around = [separator, *text, separator]
-        shifted = around[column.start:column.stop] if column.backward else around[column.start + 2:column.stop + 2]
-        assert found == (shifted[::-1] if column.backward else shifted)
-    assert all((batch.following()[:, -1] == -1).all() for batch in batches if (batch.lengths < length).all())
+        shifted = around[column.start:column.stop] if column.is_reversed else around[column.start + 2:column.stop + 2]
+        assert found == (shifted[::-1] if column.is_reversed else shifted)
+    assert all((batch.next_tokens()[:, -1] == -1).all() for batch in batches if (batch.lengths < length).all())
 
 
 @pytest.mark.parametrize("which", ["forward", "backward"])
 def test_what_follows_a_row_of_a_stream(tiny, which):
     view = whole(tiny)
     packing = packing_of(tiny, "stream", 4, single="A")
-    pieces = draft_of(view, "stream", 4, rows=6, single="A").pieces
+    pieces = draft_of(view, "stream", 4, rows=6, single="A").spans
     backward = directions(6, which)
-    draft = Draft(view, pieces, packing.layout, backward)
+    draft = Draft(view, pieces, packing.template, backward)
     begins, ends = set(tiny.documents[:-1].tolist()), set(tiny.documents[1:].tolist())
     known = set()
     for row in range(6):
         last = int(draft.lengths[row]) - 1
-        offset = int(draft.source[row, last])
+        offset = int(draft.corpus_offsets[row, last])
         ended = offset in begins if backward[row] else offset + 1 in ends
         after = offset - 1 if backward[row] else offset + 1
         known.add(ended)
-        expected = tiny.tokenizer.role("separator") if ended else tiny.slice("tokens", after, after + 1)
-        assert draft.following()[row, last] == expected
-        assert draft.following()[row, :last].tolist() == draft.original[row, 1:last + 1].tolist()
-        assert (draft.following()[row, last + 1:] == -1).all()
+        expected = tiny.tokenizer.special_id("separator") if ended else tiny.values_between("tokens", after, after + 1)
+        assert draft.next_tokens()[row, last] == expected
+        assert draft.next_tokens()[row, :last].tolist() == draft.original_ids[row, 1:last + 1].tolist()
+        assert (draft.next_tokens()[row, last + 1:] == -1).all()
     assert known == {True, False}
 
 
@@ -179,7 +181,7 @@ def test_what_follows_a_row_of_a_stream(tiny, which):
                                               ("full_sentences", SINGLE), ("segment_pair", SINGLE)])
 def test_where_the_template_or_the_packing_ends_a_row_nothing_is_known_to_follow(corpus, kind, single):
     draft = draft_of(whole(corpus), kind, 20, rows=9, single=single)
-    following = draft.following()
+    following = draft.next_tokens()
     assert (following[np.arange(9), draft.lengths - 1] == -1).all()
     assert (following[:, :-1][np.arange(19) < draft.lengths[:, None] - 1] >= 0).all()
 
@@ -188,7 +190,7 @@ def test_where_the_template_or_the_packing_ends_a_row_nothing_is_known_to_follow
 def test_a_backward_row_is_the_mirror_of_the_forward_one(corpus, kind):
     forward = draft_of(whole(corpus), kind, 24, rows=10, short=0.3)
     backward = np.arange(10) >= 4
-    both = Draft(forward.view, forward.pieces, forward.layout, backward)
+    both = Draft(forward.subset, forward.spans, forward.template, backward)
     assert (forward.lengths < 24).any() or kind == "stream"
     assert (both.lengths == forward.lengths).all()
     for row in range(10):
@@ -197,11 +199,11 @@ def test_a_backward_row_is_the_mirror_of_the_forward_one(corpus, kind):
             before, after = getattr(forward, name)[row].tolist(), getattr(both, name)[row].tolist()
             assert after[:length] == (before[:length][::-1] if backward[row] else before[:length])
             assert after[length:] == before[length:]
-        words = [np.unique(draft.words[row, :length], return_inverse=True)[1] for draft in (forward, both)]
+        words = [np.unique(draft.word_ids[row, :length], return_inverse=True)[1] for draft in (forward, both)]
         order = slice(None, None, -1 if backward[row] else 1)
         assert words[1][order].tolist() == words[0].tolist()
     with pytest.raises(ValueError, match="read-only"):
-        both.original[9, 0] = 1
+        both.original_ids[9, 0] = 1
 
 
 @pytest.mark.parametrize("which", ["forward", "backward", "both"])
@@ -209,25 +211,25 @@ def test_a_backward_row_is_the_mirror_of_the_forward_one(corpus, kind):
 def test_the_reused_half_goes_on_from_row_to_row_and_the_pair_follows_it(corpus, length, rows, which):
     view = whole(corpus)
     feed = pair_feed(view, length, rows, directions(rows, which))
-    text, half = literal(view, feed.packing.layout), length // 2
-    separator, start = corpus.tokenizer.role("separator"), corpus.tokenizer.role("start")
+    text, half = literal(view, feed.packer.template), length // 2
+    separator, start = corpus.tokenizer.special_id("separator"), corpus.tokenizer.special_id("start")
     text_room = length - half - 3
     followed = total = 0
     bounds = {0, len(text)}  # where a sentence or a separator begins
     place = 0
-    for number, (first, stop) in enumerate(view.documents):
+    for number, (first, stop) in enumerate(view.document_ranges):
         place += number > 0
-        bounds |= {place - 1, *(place + int(s - first) for s in corpus.sentences if first <= s < stop)}
+        bounds |= {place - 1, *(place + int(s - first) for s in corpus.sentence_starts if first <= s < stop)}
         place += int(stop - first)
     batches = epoch_of(feed, view)
     assert len(batches) > 4
-    for row, column in enumerate(feed.columns):
-        reading = text[column.start:column.stop][::-1 if column.backward else 1]
-        borders = {column.stop - b if column.backward else b - column.start for b in bounds}
+    for row, column in enumerate(feed.lanes):
+        reading = text[column.start:column.stop][::-1 if column.is_reversed else 1]
+        borders = {column.stop - b if column.is_reversed else b - column.start for b in bounds}
         assert len(reading) - length < half * len(batches)  # it reads on as long as a whole window is left
         for step, batch in enumerate(batches):
-            tokens, segments = used(batch, row), batch.segments[row].tolist()
-            assert len(tokens) == length and batch.past[row] == half
+            tokens, segments = used(batch, row), batch.segment_ids[row].tolist()
+            assert len(tokens) == length and batch.reuse_lengths[row] == half
             assert tokens[:half] == reading[step * half:(step + 1) * half]  # so the next one's begins where this ended
             a = segments.index(1) - half - 1
             assert segments == [0] * (half + a + 1) + [1] * (length - half - a - 2) + [2]
@@ -246,13 +248,13 @@ def test_the_reused_half_goes_on_from_row_to_row_and_the_pair_follows_it(corpus,
 def test_b_from_elsewhere_begins_a_sentence_where_one_is_near(corpus):
     view = whole(corpus)
     feed = pair_feed(view, 80, 2, np.array([False, True]))
-    sentences = set(corpus.sentences.tolist())
+    sentences = set(corpus.sentence_starts.tolist())
     begun = 0
     batches = epoch_of(feed, view)
     for batch in batches:
         for row in range(2):
-            inside = np.flatnonzero((batch.segments[row] == 1) & batch.text[row])
-            first = int(batch.source[row, inside[0]])
+            inside = np.flatnonzero((batch.segment_ids[row] == 1) & batch.is_text[row])
+            first = int(batch.corpus_offsets[row, inside[0]])
             begun += first + 1 in sentences if row else first in sentences  # read backwards, it begins at its end
     assert begun > 0.9 * 2 * len(batches)
 
@@ -263,12 +265,13 @@ def test_another_epoch_and_another_seed_pair_anew_but_read_the_same_text(corpus)
     first, second = epoch_of(feed, view), epoch_of(feed, view)
     other = epoch_of(pair_feed(view, 32, 4, seed=1), view)
     for batches in (second, other):
-        assert all((a.original[:, :16] == b.original[:, :16]).all() for a, b in zip(first, batches, strict=True))
-        assert any((a.original != b.original).any() for a, b in zip(first, batches, strict=True))
+        assert all((a.original_ids[:, :16] == b.original_ids[:, :16]).all() for a,
+                   b in zip(first, batches, strict=True))
+        assert any((a.original_ids != b.original_ids).any() for a, b in zip(first, batches, strict=True))
 
 
-def rows_of(pieces: Pieces) -> list[list[int]]:
-    return [array.tolist() for array in (pieces.row, pieces.start, pieces.length, pieces.part, pieces.gap)]
+def rows_of(pieces: RowSpans) -> list[list[int]]:
+    return [array.tolist() for array in (pieces.row, pieces.start, pieces.length, pieces.part, pieces.separator_before)]
 
 
 @pytest.mark.parametrize("make", [feed_of, pair_feed])
@@ -277,13 +280,13 @@ def test_taking_up_at_any_position_is_as_if_never_left(corpus, make):
     straight = make(view, 24, 4, backward)
     seen = []
     for _ in range(3 * straight.batches + 2):
-        seen.append((straight.position, straight.continues, rows_of(straight.take(4)[0])))
-    assert straight.position.epoch == 3
+        seen.append((straight.cursor, straight.continues_previous, rows_of(straight.next_rows(4)[0])))
+    assert straight.cursor.epoch == 3
     for at in range(0, len(seen) - 1, 5):
         again = make(view, 24, 4, backward)
-        again.position = Position(seen[at][0].epoch, seen[at][0].block, seen[at][0].row)
+        again.cursor = Cursor(seen[at][0].epoch, seen[at][0].block, seen[at][0].row)
         for expected in seen[at:at + 2]:
-            assert (again.position, again.continues, rows_of(again.take(4)[0])) == expected
+            assert (again.cursor, again.continues_previous, rows_of(again.next_rows(4)[0])) == expected
 
 
 @pytest.mark.parametrize("make", [feed_of, pair_feed])
@@ -292,39 +295,39 @@ def test_a_text_of_a_few_words_serves_any_batch(tmp_path, tokenizer_folder, make
     view = whole(corpus_of(tmp_path, [[sentence]], tokenizer_folder))
     feed = make(view, 24, 5, directions(5, "both"))
     for epoch in range(3):
-        assert not feed.continues
-        pieces, epochs = feed.take(5)
-        draft = Draft(view, pieces, feed.packing.layout, feed.backward)
-        assert epochs.tolist() == [epoch] * 5 and draft.text.any(1).all()
-        assert set(draft.source[draft.text].tolist()) == set(range(view.corpus.tokens))
+        assert not feed.continues_previous
+        pieces, epochs = feed.next_rows(5)
+        draft = Draft(view, pieces, feed.packer.template, feed.reversed_rows)
+        assert epochs.tolist() == [epoch] * 5 and draft.is_text.any(1).all()
+        assert set(draft.corpus_offsets[draft.is_text].tolist()) == set(range(view.corpus.num_tokens))
 
 
 @pytest.mark.parametrize("make", [feed_of, pair_feed])
 def test_no_text_and_no_room_are_refused(corpus, make):
     with pytest.raises(UserError, match="too small"):
-        make(View(corpus, corpus.documents[:0].reshape(0, 2)), 24, 2).take(2)
+        make(CorpusSubset(corpus, corpus.document_starts[:0].reshape(0, 2)), 24, 2).next_rows(2)
     if make is pair_feed:
         with pytest.raises(UserError, match="sequence_length"):
-            make(whole(corpus), 6, 2).take(2)
+            make(whole(corpus), 6, 2).next_rows(2)
 
 
 def test_bounds_are_the_places_where_sentences_and_separators_begin(corpus):
-    view, _ = split(corpus, 0.3, seed=1)
-    text = RunningText(view, True)
+    view, _ = train_validation_split(corpus, 0.3, seed=1)
+    text = ConcatenatedText(view, True)
     expected, place = set(), 0
-    for number, (first, stop) in enumerate(view.documents):
+    for number, (first, stop) in enumerate(view.document_ranges):
         if number:
             expected.add(place)
             place += 1
-        expected |= {place + int(s - first) for s in corpus.sentences if first <= s < stop}
+        expected |= {place + int(s - first) for s in corpus.sentence_starts if first <= s < stop}
         place += int(stop - first)
     assert place == text.size
-    assert text.bounds(0, text.size).tolist() == sorted(expected)
+    assert text.boundaries(0, text.size).tolist() == sorted(expected)
     for start in range(0, text.size - 40, 23):
-        assert text.bounds(start, start + 40).tolist() == sorted(b for b in expected if start <= b <= start + 40)
+        assert text.boundaries(start, start + 40).tolist() == sorted(b for b in expected if start <= b <= start + 40)
 
 
 def test_a_layout_without_a_past_is_as_before(corpus):
-    layout = Layout.of(corpus.tokenizer, SINGLE, PAIR, 12)
-    draft = Draft(whole(corpus), Pieces.of(1, [(0, 5, 3, 0, False), (0, 0, 3, 1, False)]), layout)
-    assert draft.past.tolist() == [0] and layout.past == 0 and layout.capacity(True) == 9
+    layout = RowTemplate.from_tokenizer(corpus.tokenizer, SINGLE, PAIR, 12)
+    draft = Draft(whole(corpus), RowSpans.from_tuples(1, [(0, 5, 3, 0, False), (0, 0, 3, 1, False)]), layout)
+    assert draft.reuse_lengths.tolist() == [0] and layout.reuse_length == 0 and layout.capacity(True) == 9

@@ -9,17 +9,17 @@ from hypothesis import strategies as some
 from making import draft_of, plain_layout
 from talking import dialogues, mixed_corpus
 
-from stemma.corpus.packers import Packing, fit_turns
-from stemma.corpus.pieces import Pieces
-from stemma.corpus.view import View
+from stemma.corpus.packers import Packer, fit_turns
+from stemma.corpus.row_spans import RowSpans
+from stemma.corpus.subset import CorpusSubset
 from stemma.errors import UserError
 
 
-def packed(counts: list[int], length: int = 60, seed: int = 0) -> Pieces:
+def packed(counts: list[int], length: int = 60, seed: int = 0) -> RowSpans:
     """Dialogues of so many turns of four tokens each."""
     first = np.cumsum([0, *counts]) * 4
     documents = [start + 4 * np.arange(count + 1) for start, count in zip(first, counts, strict=False)]
-    return Packing("dialogue", plain_layout(length)).pack(documents, np.random.default_rng(seed))
+    return Packer("dialogue", plain_layout(length)).pack(documents, np.random.default_rng(seed))
 
 
 def test_every_turn_stands_in_one_row_in_order_and_none_is_alone_that_need_not_be():
@@ -29,10 +29,10 @@ def test_every_turn_stands_in_one_row_in_order_and_none_is_alone_that_need_not_b
     turns = np.bincount(pieces.row)
     assert set(turns.tolist()) == {1, 2, 3} and (turns == 1).sum() == 10
     owner = np.repeat(np.arange(len(counts)), counts)
-    for row in range(pieces.rows):
+    for row in range(pieces.num_rows):
         inside = pieces.row == row
         assert len(set(owner[inside])) == 1  # never across dialogues
-        assert pieces.gap[inside].tolist() == [False] + [True] * (turns[row] - 1)
+        assert pieces.separator_before[inside].tolist() == [False] + [True] * (turns[row] - 1)
 
 
 def test_another_epoch_cuts_elsewhere():
@@ -52,7 +52,7 @@ def literal_fit(lengths: list[int], room: int) -> list[int]:
        length=some.integers(9, 40))
 def test_the_longest_turns_are_cut_to_one_length(rows, length):
     table = [(row, 100, size, 0, place > 0) for row, sizes in enumerate(rows) for place, size in enumerate(sizes)]
-    pieces = Pieces.of(len(rows), table)
+    pieces = RowSpans.from_tuples(len(rows), table)
     fit_turns(pieces, plain_layout(length))
     for row, sizes in enumerate(rows):
         found = pieces.length[pieces.row == row].tolist()
@@ -71,22 +71,22 @@ def test_a_window_without_room_for_three_turns_is_refused():
 @pytest.mark.parametrize("length", [12, 24, 64])
 def test_a_place_has_the_number_of_who_speaks_with_the_separator_behind_it(tmp_path, tokenizer_folder, length):
     corpus = mixed_corpus(tmp_path, tokenizer_folder, talks=dialogues(speakers=3), rows=[])
-    draft = draft_of(View.whole(corpus).read_by("dialogue"), "dialogue", length, rows=80)
-    separator = corpus.tokenizer.role("separator")
+    draft = draft_of(CorpusSubset.all_documents(corpus).documents_for("dialogue"), "dialogue", length, rows=80)
+    separator = corpus.tokenizer.special_id("separator")
     met = set()
     for row in range(80):
         used = int(draft.lengths[row])
         speaker = 0  # of the start, before anybody has spoken
         for place in range(used):
-            if draft.source[row, place] >= 0:
-                speaker = int(corpus.take("roles", draft.source[row, place])) - 1
-            assert draft.segments[row, place] == (speaker if place else 0)
+            if draft.corpus_offsets[row, place] >= 0:
+                speaker = int(corpus.values_at("roles", draft.corpus_offsets[row, place])) - 1
+            assert draft.segment_ids[row, place] == (speaker if place else 0)
             met.add(speaker)
-        assert draft.ids[row, used - 1] == separator and (draft.segments[row, used:] == 0).all()
+        assert draft.input_ids[row, used - 1] == separator and (draft.segment_ids[row, used:] == 0).all()
     assert met == {0, 1, 2}
 
 
 def test_running_text_beside_dialogues_keeps_the_segments_of_its_template(tmp_path, tokenizer_folder):
     corpus = mixed_corpus(tmp_path, tokenizer_folder)
-    draft = draft_of(View.whole(corpus).read_by("segment_pair"), "segment_pair", 40, rows=40)
-    assert (draft.segments == draft.laid.segments).all() and draft.segments.any()
+    draft = draft_of(CorpusSubset.all_documents(corpus).documents_for("segment_pair"), "segment_pair", 40, rows=40)
+    assert (draft.segment_ids == draft.packed_rows.segment_ids).all() and draft.segment_ids.any()

@@ -10,11 +10,11 @@ import pytest
 from conftest import small_text
 
 from stemma.corpus.build import build_corpus
-from stemma.corpus.directions import FILE, directions, read_directions, write_directions
-from stemma.corpus.shards import Corpus
+from stemma.corpus.corpus import Corpus
+from stemma.corpus.translation_direction import FILE, fit_directions, read_directions, write_directions
 from stemma.errors import CorruptFileError
 from stemma.text.parallel import PairSource
-from stemma.text.train import train_tokenizer
+from stemma.text.train_tokenizer import train_tokenizer
 
 
 def corpus_of(folder, pairs) -> Corpus:
@@ -40,10 +40,11 @@ def lines() -> list[str]:
 
 def test_frequencies_are_those_of_each_side(tmp_path, lines):
     corpus = corpus_of(tmp_path / "made", [("a a b", "c"), ("a", "b c c")])
-    found = directions(corpus)
-    tokens = [corpus.tokenizer.token(number) for number in found.tokens]
-    assert sorted(tokens) == ["a", "b", "c"] and found.tokens.tolist() == sorted(found.tokens.tolist())
-    source, target = (dict(zip(tokens, np.exp(side), strict=True)) for side in (found.source, found.target))
+    found = fit_directions(corpus)
+    tokens = [corpus.tokenizer.id_to_token(number) for number in found.token_ids]
+    assert sorted(tokens) == ["a", "b", "c"] and found.token_ids.tolist() == sorted(found.token_ids.tolist())
+    source, target = (dict(zip(tokens, np.exp(side), strict=True)) for side in (found.source_log_frequency,
+                                                                                found.target_log_frequency))
     assert source == pytest.approx({"a": 3.5 / 5.5, "b": 1.5 / 5.5, "c": 0.5 / 5.5})
     assert target == pytest.approx({"a": 0.5 / 5.5, "b": 1.5 / 5.5, "c": 3.5 / 5.5})
 
@@ -52,12 +53,12 @@ def test_a_language_that_is_not_the_sources_is_found(tmp_path, lines):
     corpus = corpus_of(tmp_path / "made", [(line, other_language(line)) for line in lines[:300]])
     write_directions(corpus, tmp_path)
     found = read_directions(tmp_path)
-    assert found.apart > 1.5
+    assert found.divergence > 1.5
     source, target = ([one.ids for one in corpus.tokenizer.encode_batch(texts, special=False)]
                       for texts in (lines[300:350], list(map(other_language, lines[300:350]))))
-    assert found.swapped(source) == [] and len(found.swapped(target)) > 40
-    assert found.swapped([*source, *target[:30]]) == []  # most lines are as they should be
-    assert found.odds([]) == 0.0 and found.swapped([[]]) == []
+    assert found.find_swapped(source) == [] and len(found.find_swapped(target)) > 40
+    assert found.find_swapped([*source, *target[:30]]) == []  # most lines are as they should be
+    assert found.log_odds([]) == 0.0 and found.find_swapped([[]]) == []
 
 
 def test_one_language_on_both_sides_says_nothing(tmp_path, lines):
@@ -66,10 +67,10 @@ def test_one_language_on_both_sides_says_nothing(tmp_path, lines):
     both = [(line, other_language(line))[::rng.choice((1, -1))] for line in lines[:300]]
     for name, pairs in (("summaries", shorter), ("both ways", both)):
         corpus = corpus_of(tmp_path / name, pairs)
-        found = directions(corpus)
-        assert found.apart < 0.5
+        found = fit_directions(corpus)
+        assert found.divergence < 0.5
         rows = [one.ids for one in corpus.tokenizer.encode_batch([b for _, b in pairs], special=False)]
-        assert found.swapped(rows) == []
+        assert found.find_swapped(rows) == []
 
 
 def test_only_pairs_have_directions(tmp_path, corpus_folder):

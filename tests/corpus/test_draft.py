@@ -2,12 +2,12 @@ import numpy as np
 import pytest
 from making import PACKINGS, PAIR, SINGLE, corpus_of, draft_of, packing_of, pieced_corpus, whole
 
+from stemma.corpus.corpus import Corpus
 from stemma.corpus.draft import Draft
-from stemma.corpus.feed import Feed
-from stemma.corpus.layout import Layout
-from stemma.corpus.pieces import Pieces
-from stemma.corpus.shards import Corpus
-from stemma.text.train import train_tokenizer
+from stemma.corpus.row_spans import RowSpans
+from stemma.corpus.row_template import RowTemplate
+from stemma.corpus.sampler import RowSampler
+from stemma.text.train_tokenizer import train_tokenizer
 
 
 @pytest.fixture(scope="module")
@@ -25,10 +25,10 @@ def lines(tmp_path_factory, tokenizer_folder) -> Corpus:
 
 def text_of(corpus: Corpus, start: int, length: int) -> str:
     """The characters that a stretch of one document's tokens came from."""
-    document = int(np.searchsorted(corpus.documents, start, side="right")) - 1
-    starts = corpus.slice("starts", start, start + length)
-    lengths = corpus.slice("lengths", start, start + length)
-    return corpus.text(document)[starts[0]:starts[-1] + lengths[-1]]
+    document = int(np.searchsorted(corpus.document_starts, start, side="right")) - 1
+    starts = corpus.values_between("starts", start, start + length)
+    lengths = corpus.values_between("lengths", start, start + length)
+    return corpus.document_text(document)[starts[0]:starts[-1] + lengths[-1]]
 
 
 @pytest.mark.parametrize(("single", "pair"), [
@@ -38,18 +38,18 @@ def text_of(corpus: Corpus, start: int, length: int) -> str:
 def test_rows_are_laid_out_as_the_tokenizer_lays_out_their_text(lines, kind, single, pair):
     view = whole(lines)
     packing = packing_of(lines, kind, 60, single=single, pair=pair)
-    pieces, _ = Feed(view, packing, 0).take(5)
-    draft = Draft(view, pieces, packing.layout)
-    tokenizer = lines.tokenizer.template(single, pair)
+    pieces, _ = RowSampler(view, packing, 0).next_rows(5)
+    draft = Draft(view, pieces, packing.template)
+    tokenizer = lines.tokenizer.with_template(single, pair)
     for row in range(draft.rows):
         mine = np.flatnonzero(pieces.row == row)
         texts = [text_of(lines, int(pieces.start[at]), int(pieces.length[at])) for at in mine]
         expected = tokenizer.encode(*texts)
         length = int(draft.lengths[row])
-        assert draft.ids[row, :length].tolist() == expected.ids
-        assert draft.segments[row, :length].tolist() == expected.type_ids
-        assert (draft.ids[row, length:] == lines.tokenizer.role("padding")).all()
-        assert not draft.segments[row, length:].any()
+        assert draft.input_ids[row, :length].tolist() == expected.ids
+        assert draft.segment_ids[row, :length].tolist() == expected.type_ids
+        assert (draft.input_ids[row, length:] == lines.tokenizer.special_id("padding")).all()
+        assert not draft.segment_ids[row, length:].any()
     assert (draft.lengths < 60).any()
 
 
@@ -57,31 +57,31 @@ def test_rows_are_laid_out_as_the_tokenizer_lays_out_their_text(lines, kind, sin
 @pytest.mark.parametrize("length", [7, 16, 33])
 def test_every_place_of_text_knows_its_token_in_the_corpus(corpus, kind, length):
     draft = draft_of(whole(corpus), kind, length, rows=40, short=0.2)
-    tokens = corpus.slice("tokens", 0, corpus.tokens)
-    assert draft.ids.shape == (40, length)
+    tokens = corpus.values_between("tokens", 0, corpus.num_tokens)
+    assert draft.input_ids.shape == (40, length)
     assert (draft.lengths <= length).all()
-    assert (draft.ids[draft.text] == tokens[draft.source[draft.text]]).all()
-    assert draft.text.sum() == draft.pieces.length.sum()
+    assert (draft.input_ids[draft.is_text] == tokens[draft.corpus_offsets[draft.is_text]]).all()
+    assert draft.is_text.sum() == draft.spans.length.sum()
     # the rest is special tokens up to the row's length, and padding behind it
     inside = np.arange(length) < draft.lengths[:, None]
-    special = np.isin(draft.ids, corpus.tokenizer.special_ids)
-    assert special[inside & ~draft.text].all()
-    assert not draft.text[~inside].any()
-    assert (draft.ids[~inside] == corpus.tokenizer.role("padding")).all()
+    special = np.isin(draft.input_ids, corpus.tokenizer.special_ids)
+    assert special[inside & ~draft.is_text].all()
+    assert not draft.is_text[~inside].any()
+    assert (draft.input_ids[~inside] == corpus.tokenizer.special_id("padding")).all()
 
 
 @pytest.mark.parametrize("kind", ["full_sentences", "stream"])
 def test_documents_in_one_row_are_parted_by_a_separator(corpus, kind):
     draft = draft_of(whole(corpus), kind, 200, rows=3)
-    begins = set(corpus.documents[:-1].tolist())
-    separator, crossings = corpus.tokenizer.role("separator"), 0
+    begins = set(corpus.document_starts[:-1].tolist())
+    separator, crossings = corpus.tokenizer.special_id("separator"), 0
     for row in range(draft.rows):
-        places = np.flatnonzero(draft.text[row])
+        places = np.flatnonzero(draft.is_text[row])
         for before, after in zip(places[:-1], places[1:], strict=True):
-            new_document = int(draft.source[row, after]) in begins
+            new_document = int(draft.corpus_offsets[row, after]) in begins
             assert after - before == 1 + new_document
             if new_document:
-                assert draft.ids[row, before + 1] == separator
+                assert draft.input_ids[row, before + 1] == separator
                 crossings += 1
     assert crossings
 
@@ -93,36 +93,37 @@ def test_a_tokenizer_without_a_separator_uses_its_end_token_or_leaves_documents_
         tokenizer.save(folder / "tokenizer")
         made = corpus_of(folder, [["the clerk"], ["a letter"]], folder / "tokenizer")
         draft = draft_of(whole(made), "stream", 30, rows=1, single="start A")
-        written = draft.ids[0, :draft.lengths[0]][~draft.text[0, :draft.lengths[0]]].tolist()
-        assert written == [made.tokenizer.role("start"), *([made.tokenizer.role(expected)] if expected else [])]
-        assert len(np.unique(draft.words[0][draft.text[0]])) == 4  # "clerk" and "a" stay two words
+        written = draft.input_ids[0, :draft.lengths[0]][~draft.is_text[0, :draft.lengths[0]]].tolist()
+        assert written == [made.tokenizer.special_id("start"),
+                           *([made.tokenizer.special_id(expected)] if expected else [])]
+        assert len(np.unique(draft.word_ids[0][draft.is_text[0]])) == 4  # "clerk" and "a" stay two words
 
 
 def test_segments_follow_the_template(corpus):
     draft = draft_of(whole(corpus), "segment_pair", 40, rows=30)
     for row in range(30):
         length = int(draft.lengths[row])
-        separators = np.flatnonzero(draft.ids[row, :length] == corpus.tokenizer.role("separator"))
+        separators = np.flatnonzero(draft.input_ids[row, :length] == corpus.tokenizer.special_id("separator"))
         assert separators[-1] == length - 1
         expected = np.zeros(40, dtype=int)
         if len(separators) == 2:
             expected[separators[0] + 1:length] = 1
-        assert (draft.segments[row] == expected).all()
+        assert (draft.segment_ids[row] == expected).all()
 
 
 def test_words_are_runs_of_pieces_that_begin_where_the_corpus_says(corpus):
     draft = draft_of(whole(corpus), "segment_pair", 24, rows=50)
-    starts = corpus.slice("word_starts", 0, corpus.tokens)
-    assert (draft.words[~draft.text] == -1).all()
+    starts = corpus.values_between("word_starts", 0, corpus.num_tokens)
+    assert (draft.word_ids[~draft.is_text] == -1).all()
     seen: set[int] = set()
     for row in range(draft.rows):
         previous = None
         for place in range(24):
-            unit = int(draft.words[row, place])
+            unit = int(draft.word_ids[row, place])
             if unit < 0:
                 previous = None
                 continue
-            source = int(draft.source[row, place])
+            source = int(draft.corpus_offsets[row, place])
             goes_on = previous is not None and source == previous[1] + 1 and not starts[source]
             assert goes_on == (previous is not None and unit == previous[0])
             if not goes_on:
@@ -134,54 +135,54 @@ def test_words_are_runs_of_pieces_that_begin_where_the_corpus_says(corpus):
 
 def test_the_corpus_s_first_token_behind_a_special_token_begins_a_word(corpus):
     """Its offset is 0, which is one more than the -1 of a special token."""
-    layout = Layout.of(corpus.tokenizer, SINGLE, PAIR, 12)
-    pieces = Pieces.of(1, [(0, 5, 3, 0, False), (0, 0, 3, 1, False)])
+    layout = RowTemplate.from_tokenizer(corpus.tokenizer, SINGLE, PAIR, 12)
+    pieces = RowSpans.from_tuples(1, [(0, 5, 3, 0, False), (0, 0, 3, 1, False)])
     draft = Draft(whole(corpus), pieces, layout)
-    units = draft.words[0]
+    units = draft.word_ids[0]
     assert units[5] not in (-1, units[3]) and len({*units[1:4]} & {*units[5:8]}) == 0
 
 
 def test_objectives_may_change_tokens_but_not_the_shape(corpus):
     draft = draft_of(whole(corpus), "stream", 16, rows=2)
-    before = draft.original.copy()
-    draft.ids = np.zeros_like(draft.ids)
-    assert (draft.original == before).all() and not draft.ids.any()
+    before = draft.original_ids.copy()
+    draft.input_ids = np.zeros_like(draft.input_ids)
+    assert (draft.original_ids == before).all() and not draft.input_ids.any()
     with pytest.raises(AssertionError):
-        draft.ids = np.zeros((2, 5), dtype=np.int32)
+        draft.input_ids = np.zeros((2, 5), dtype=np.int32)
 
 
 def test_scores_name_places_and_answers(corpus):
     draft = draft_of(whole(corpus), "stream", 16, rows=2)
     at = np.zeros((2, 16), dtype=bool)
     at[0, 3] = at[1, 15] = True
-    draft.score("head", at, draft.original)
-    assert draft.scores["head"].index.tolist() == [3, 31]
-    assert draft.scores["head"].labels.tolist() == [draft.original[0, 3], draft.original[1, 15]]
+    draft.add_token_targets("head", at, draft.original_ids)
+    assert draft.token_targets["head"].index.tolist() == [3, 31]
+    assert draft.token_targets["head"].labels.tolist() == [draft.original_ids[0, 3], draft.original_ids[1, 15]]
 
 
 def test_two_texts_that_stand_apart_have_rows_of_their_own(lines):
     """Each by the template `single`, even where together they would not fit."""
     view = whole(lines)
-    bounds = view.bounds(0)
-    layout = Layout.of(lines.tokenizer, "A end", PAIR, 12, decoder_start="begin")
-    pieces = Pieces.of(2, [(0, bounds[0], bounds[1] - bounds[0], 0, False),
+    bounds = view.sentence_bounds(0)
+    layout = RowTemplate.from_tokenizer(lines.tokenizer, "A end", PAIR, 12, decoder_start="begin")
+    pieces = RowSpans.from_tuples(2, [(0, bounds[0], bounds[1] - bounds[0], 0, False),
                            (0, bounds[1], bounds[2] - bounds[1], 1, False),
                            (1, bounds[2], 2, 0, False), (1, bounds[0], 3, 1, False)])
     draft = Draft(view, pieces, layout)
-    end = lines.tokenizer.role("end")
-    tokens = lines.slice("tokens", 0, lines.tokens).tolist()
+    end = lines.tokenizer.special_id("end")
+    tokens = lines.values_between("tokens", 0, lines.tokens).tolist()
     for made, spans in ((draft, [(bounds[0], bounds[1]), (bounds[2], bounds[2] + 2)]),
-                        (draft.second_text(), [(bounds[1], bounds[2]), (bounds[0], bounds[0] + 3)])):
+                        (draft.segment_b_draft(), [(bounds[1], bounds[2]), (bounds[0], bounds[0] + 3)])):
         for row, (start, stop) in enumerate(spans):
-            assert made.ids[row, :made.lengths[row]].tolist() == [*tokens[start:stop], end]
-    assert draft.pieces is pieces and (pieces.part == [0, 1, 0, 1]).all()
+            assert made.input_ids[row, :made.lengths[row]].tolist() == [*tokens[start:stop], end]
+    assert draft.spans is pieces and (pieces.part == [0, 1, 0, 1]).all()
 
 
 def test_documents_meet_unmarked_where_no_boundary_is_wanted(lines):
     for boundary, marks in (("separator", 2), ("none", 0)):
-        layout = Layout.of(lines.tokenizer, "A", PAIR, 60, boundary=boundary)
-        bounds = [whole(lines).bounds(number) for number in range(3)]
-        pieces = Pieces.of(1, [(0, b[0], 4, 0, number > 0) for number, b in enumerate(bounds)])
+        layout = RowTemplate.from_tokenizer(lines.tokenizer, "A", PAIR, 60, boundary=boundary)
+        bounds = [whole(lines).sentence_bounds(number) for number in range(3)]
+        pieces = RowSpans.from_tuples(1, [(0, b[0], 4, 0, number > 0) for number, b in enumerate(bounds)])
         draft = Draft(whole(lines), pieces, layout)
-        assert (draft.ids[0, :draft.lengths[0]] == lines.tokenizer.role("separator")).sum() == marks
+        assert (draft.input_ids[0, :draft.lengths[0]] == lines.tokenizer.special_id("separator")).sum() == marks
         assert draft.lengths[0] == 12 + marks

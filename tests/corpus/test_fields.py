@@ -10,8 +10,8 @@ from commands import stemma
 from making import corpus_of, draft_of, whole
 
 from stemma.corpus.annotate import annotate
+from stemma.corpus.corpus import Corpus
 from stemma.corpus.draft import Draft
-from stemma.corpus.shards import Corpus
 from stemma.errors import CorruptFileError, UserError
 
 DOCUMENTS = [["The old clerk reads a letter.", "Our neighbour forgets the margin notes."],
@@ -31,46 +31,47 @@ def numbers(rows: int, size: int) -> np.ndarray:
 
 
 def test_numbers_lie_beside_tokens_and_documents_of_all_shards(corpus, tmp_path):
-    of_tokens, of_documents = numbers(corpus.tokens, 3), numbers(len(DOCUMENTS), 2).astype(np.float64)
+    of_tokens, of_documents = numbers(corpus.num_tokens, 3), numbers(len(DOCUMENTS), 2).astype(np.float64)
     np.save(tmp_path / "tokens.npy", of_tokens)
     before = corpus.fingerprint
-    told = annotate(corpus.path, token_fields={"vectors": tmp_path / "tokens.npy", "place": np.arange(corpus.tokens)},
+    told = annotate(corpus.path, token_fields={"vectors": tmp_path / "tokens.npy",
+                                               "place": np.arange(corpus.num_tokens)},
                     document_fields={"topics": of_documents})
     assert told["fields"]["vectors"] | {"sha256": ""} == {"per": "token", "size": 3, "type": "<f4",
                                                           "file": "tokens.npy", "sha256": ""}
     again = Corpus.open(corpus.path)
-    assert again.fingerprint == before and again.sides() == corpus.sides()
-    index = np.random.default_rng(1).permutation(corpus.tokens).reshape(1, -1)
+    assert again.fingerprint == before and again.annotations() == corpus.annotations()
+    index = np.random.default_rng(1).permutation(corpus.num_tokens).reshape(1, -1)
     assert np.array_equal(again.field("vectors").at(index), of_tokens[index])
     assert again.field("place").at(index)[0, :, 0].tolist() == index[0].tolist()
-    owner = np.searchsorted(again.documents, index, side="right") - 1
+    owner = np.searchsorted(again.document_starts, index, side="right") - 1
     assert np.array_equal(again.field("topics").at(index), of_documents.astype(np.float32)[owner])
     assert (again.field("topics").per, again.field("topics").size) == ("document", 2)
 
 
 def test_rows_are_laid_out_with_their_numbers_and_special_tokens_have_none(corpus):
-    annotate(corpus.path, token_fields={"place": np.arange(1, corpus.tokens + 1)},
+    annotate(corpus.path, token_fields={"place": np.arange(1, corpus.num_tokens + 1)},
              document_fields={"topic": np.arange(1, len(DOCUMENTS) + 1)})
     view = whole(Corpus.open(corpus.path))
     forward = draft_of(view, "full_sentences", 24, rows=4)
-    backward = Draft(view, forward.pieces, forward.layout, backward=np.array([True, False, True, False]))
+    backward = Draft(view, forward.spans, forward.template, reversed_rows=np.array([True, False, True, False]))
     for draft in (forward, backward):
         placed = draft.field("place")
-        assert placed.shape == (4, 24, 1) and placed.dtype == np.float32 and draft.text.any()
-        assert np.array_equal(placed[..., 0], draft.source + 1)  # -1 at special tokens and padding
-        document = np.searchsorted(view.corpus.documents, draft.source, side="right")
-        assert np.array_equal(draft.field("topic")[..., 0], np.where(draft.text, document, 0))
+        assert placed.shape == (4, 24, 1) and placed.dtype == np.float32 and draft.is_text.any()
+        assert np.array_equal(placed[..., 0], draft.corpus_offsets + 1)  # -1 at special tokens and padding
+        document = np.searchsorted(view.corpus.document_starts, draft.corpus_offsets, side="right")
+        assert np.array_equal(draft.field("topic")[..., 0], np.where(draft.is_text, document, 0))
     assert not np.array_equal(forward.field("place"), backward.field("place"))
 
 
 def test_a_field_is_replaced_only_if_asked_and_leaves_nothing_behind(corpus):
-    annotate(corpus.path, token_fields={"topic": numbers(corpus.tokens, 2)})
-    first = Corpus.open(corpus.path).mark("topic")
+    annotate(corpus.path, token_fields={"topic": numbers(corpus.num_tokens, 2)})
+    first = Corpus.open(corpus.path).annotation_digest("topic")
     with pytest.raises(UserError, match="has topic already; add --overwrite"):
         annotate(corpus.path, document_fields={"topic": numbers(3, 1)})
     annotate(corpus.path, document_fields={"topic": numbers(3, 1)}, overwrite=True)
     again = Corpus.open(corpus.path)
-    assert again.mark("topic") not in (first, None) and again.mark("other") is None
+    assert again.annotation_digest("topic") not in (first, None) and again.annotation_digest("other") is None
     assert [path.relative_to(corpus.path).as_posix() for path in corpus.path.rglob("field.*")] == ["field.topic.bin"]
     assert set(json.loads((corpus.path / "checksums.json").read_text())) == {
         path.relative_to(corpus.path).as_posix() for path in corpus.path.rglob("*")
@@ -78,20 +79,21 @@ def test_a_field_is_replaced_only_if_asked_and_leaves_nothing_behind(corpus):
 
 
 def test_all_that_is_wrong_is_told_at_once(corpus, tmp_path):
-    np.save(tmp_path / "words.npy", np.array(["a"] * corpus.tokens))
+    np.save(tmp_path / "words.npy", np.array(["a"] * corpus.num_tokens))
     (tmp_path / "text.npy").write_text("no numbers")
-    bad = numbers(corpus.tokens, 2)
+    bad = numbers(corpus.num_tokens, 2)
     bad[5, 1] = np.inf
     with pytest.raises(UserError) as error:
         annotate(corpus.path, token_fields={
-            "short": numbers(3, 1), "bad": bad, "large": np.full(corpus.tokens, 1e300), "words": tmp_path / "words.npy",
-            "text_": tmp_path / "text.npy", "absent": tmp_path / "absent.npy", "tokens": numbers(corpus.tokens, 1),
-            "My field": numbers(corpus.tokens, 1), "none": np.zeros((corpus.tokens, 0)),
-            "good": numbers(corpus.tokens, 1)},
+            "short": numbers(3, 1), "bad": bad, "large": np.full(corpus.num_tokens, 1e300),
+            "words": tmp_path / "words.npy",
+            "text_": tmp_path / "text.npy", "absent": tmp_path / "absent.npy", "tokens": numbers(corpus.num_tokens, 1),
+            "My field": numbers(corpus.num_tokens, 1), "none": np.zeros((corpus.num_tokens, 0)),
+            "good": numbers(corpus.num_tokens, 1)},
             document_fields={"phrases": numbers(3, 1), "good": numbers(3, 1)})
     told = str(error.value)
     assert len(error.value.problems) == 12
-    for words in (f"has the shape (3, 1), and the corpus has {corpus.tokens} tokens", "row 5 is not finite",
+    for words in (f"has the shape (3, 1), and the corpus has {corpus.num_tokens} tokens", "row 5 is not finite",
                   "row 0 is not finite (or beyond float32)", "must hold numbers, not <U1", "is not a .npy file",
                   "there is no such file", "is the name of another array", "small letters", "0 numbers a token",
                   "is given twice"):
@@ -102,7 +104,7 @@ def test_all_that_is_wrong_is_told_at_once(corpus, tmp_path):
 
 
 def test_damage_is_found(corpus):
-    annotate(corpus.path, token_fields={"vectors": numbers(corpus.tokens, 2)})
+    annotate(corpus.path, token_fields={"vectors": numbers(corpus.num_tokens, 2)})
     file = next(corpus.path.glob("shard-*/field.vectors.bin"))
     content = file.read_bytes()
     file.write_bytes(bytes([content[0] ^ 1]) + content[1:])
@@ -114,7 +116,7 @@ def test_damage_is_found(corpus):
 
 
 def test_the_verb_adds_them_and_info_names_them(corpus, tmp_path):
-    np.save(tmp_path / "v.npy", numbers(corpus.tokens, 4))
+    np.save(tmp_path / "v.npy", numbers(corpus.num_tokens, 4))
     np.save(tmp_path / "d.npy", numbers(3, 1)[:, 0])
     done = stemma("corpus", "annotate", corpus.path, "--token-field", f"vectors={tmp_path / 'v.npy'}",
                   "--document-field", f"score={tmp_path / 'd.npy'}")

@@ -11,7 +11,7 @@ from tokenizers import models, pre_tokenizers
 
 from stemma.corpus import info as module
 from stemma.corpus.build import build_corpus
-from stemma.corpus.info import corpus_info, describe, length_histogram
+from stemma.corpus.info import corpus_info, describe_corpus, length_histogram
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ def test_numbers(corpus):
 
 
 def test_histogram_counts_every_length_once(monkeypatch):
-    monkeypatch.setattr(module, "STRIDE", 7)  # so that several strides are needed
+    monkeypatch.setattr(module, "CHUNK_BOUNDARIES", 7)  # so that several strides are needed
     lengths = np.random.default_rng(0).integers(1, 3000, 100)
     bins = length_histogram(np.cumsum([0, *lengths]))
     assert sum(b["count"] for b in bins) == 100
@@ -47,6 +47,6 @@ def test_histogram_counts_every_length_once(monkeypatch):
 
 
 def test_text_for_people(corpus):
-    text = describe(corpus_info(corpus))
+    text = describe_corpus(corpus_info(corpus))
     assert "11.111% of the tokens" in text and "75.0% of the pieces" in text
     assert text.count("█") == 30 + 3 * 30  # the most frequent length fills the bar

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from conftest import small_text
 
-from stemma.corpus.overlap import measure, overlap
+from stemma.corpus.overlap import measure_false_positives, overlap
 from stemma.errors import UserError
-from stemma.text.bloom import Bloom
-from stemma.text.grams import BATCH, gram_batches, words
+from stemma.text.bloom_filter import BloomFilter
+from stemma.text.ngrams import BATCH, ngram_batches, normalized_words
 from stemma.text.readers import PASSAGE_LIMIT
 
 FEW = 1000  # lookups, where the rate is not the question
@@ -20,7 +20,7 @@ FEW = 1000  # lookups, where the rate is not the question
 
 def by_hand(text: str, n: int) -> list[list[str]]:
     """Each document's n-grams as strings."""
-    documents = [words(document) for document in text.split("\n\n")]
+    documents = [normalized_words(document) for document in text.split("\n\n")]
     return [[" ".join(found[at : at + n]) for at in range(len(found) - n + 1)] for found in documents]
 
 
@@ -75,21 +75,21 @@ def test_runs_do_not_cross_documents_but_cross_batches() -> None:
     rng = random.Random(0)
     long = [f"w{rng.randrange(50)}" for _ in range(BATCH + 100)]
     pieces = [(0, "a b c"), (1, "d e"), (2, " ".join(long[:BATCH])), (2, " ".join(long[BATCH:])), (3, "x y z")]
-    batches = list(gram_batches(pieces, 3))
+    batches = list(ngram_batches(pieces, 3))
     owners = np.concatenate([owners for _, owners in batches])
     assert len(batches) > 1
     assert np.bincount(owners).tolist() == [1, 0, len(long) - 2, 1]
-    whole = np.concatenate([hashes for hashes, _ in gram_batches([(0, " ".join(long))], 3)])
+    whole = np.concatenate([hashes for hashes, _ in ngram_batches([(0, " ".join(long))], 3)])
     assert (np.concatenate([hashes for hashes, _ in batches])[owners == 2] == whole).all()
 
 
 @pytest.mark.parametrize(("capacity", "rate"), [(100, 1e-2), (1000, 1e-3), (50_000, 1e-2)])
 def test_the_filter_keeps_its_rate(capacity: int, rate: float) -> None:
     inside = np.random.default_rng(1).integers(0, 2**64, capacity, dtype=np.uint64)
-    bloom = Bloom(capacity, rate)
+    bloom = BloomFilter(capacity, rate)
     bloom.add(inside)
-    assert bloom.has(inside).all()
-    told = measure(bloom, 8, 500_000)
+    assert bloom.contains(inside).all()
+    told = measure_false_positives(bloom, 8, 500_000)
     assert told["hits"] == pytest.approx(rate * 500_000, rel=0.35)
     assert bloom.implied_rate == pytest.approx(told["measured"], rel=0.35)
     assert told["measured"] < told["at_most"] < 2 * rate
@@ -97,9 +97,9 @@ def test_the_filter_keeps_its_rate(capacity: int, rate: float) -> None:
 
 def test_a_small_filter_keeps_a_small_rate() -> None:
     """Plain double hashing fails here: its few patterns give 17 false positives in a million where 1e-8 is promised."""
-    bloom = Bloom(1000, 1e-8)
+    bloom = BloomFilter(1000, 1e-8)
     bloom.add(np.random.default_rng(1).integers(0, 2**64, 1000, dtype=np.uint64))
-    told = measure(bloom, 8, 2_000_000)
+    told = measure_false_positives(bloom, 8, 2_000_000)
     assert told["hits"] <= 1
     if not told["hits"]:
         assert told["at_most"] == pytest.approx(3 / 2_000_000, rel=0.02), "the rule of three"
@@ -117,7 +117,7 @@ def test_a_document_longer_than_a_passage_is_one_document(tmp_path: Path) -> Non
 
 def test_exclude_writes_the_others_unchanged(texts: tuple[Path, Path], tmp_path: Path) -> None:
     corpus, evaluation = texts
-    result = overlap([corpus], evaluation, limit=0.9, exclude=tmp_path / "rest.txt", lookups=FEW)
+    result = overlap([corpus], evaluation, threshold=0.9, exclude=tmp_path / "rest.txt", lookups=FEW)
     documents = evaluation.read_text().strip().split("\n\n")
     gone = result["overlapping_documents"]
     assert 0 < len(gone) < len(documents)

@@ -3,8 +3,8 @@ import pytest
 from literal.segment_pair import pairs_of_document
 from making import PACKINGS, plain_layout
 
-from stemma.corpus.packers import Packing
-from stemma.corpus.pieces import Pieces
+from stemma.corpus.packers import Packer
+from stemma.corpus.row_spans import RowSpans
 from stemma.errors import UserError
 
 
@@ -20,19 +20,20 @@ def documents(seed: int, count: int = 30, longest: int = 9) -> list[np.ndarray]:
     return made
 
 
-def tokens_of(pieces: Pieces) -> list[list[int]]:
-    rows: list[list[int]] = [[] for _ in range(pieces.rows)]
+def tokens_of(pieces: RowSpans) -> list[list[int]]:
+    rows: list[list[int]] = [[] for _ in range(pieces.num_rows)]
     for row, start, length in zip(pieces.row, pieces.start, pieces.length, strict=True):
         rows[row] += range(start, start + length)
     return rows
 
 
-def pack(kind: str, docs: list[np.ndarray], length: int, short: float = 0.0, seed: int = 0) -> Pieces:
-    return Packing(kind, plain_layout(length), short).pack(docs, np.random.default_rng(seed))
+def pack(kind: str, docs: list[np.ndarray], length: int, short: float = 0.0, seed: int = 0) -> RowSpans:
+    return Packer(kind, plain_layout(length), short).pack(docs, np.random.default_rng(seed))
 
 
-def room_used(pieces: Pieces) -> np.ndarray:
-    return np.bincount(pieces.row, weights=pieces.length + pieces.gap, minlength=pieces.rows).astype(int)
+def room_used(pieces: RowSpans) -> np.ndarray:
+    return np.bincount(pieces.row, weights=pieces.length + pieces.separator_before,
+                       minlength=pieces.num_rows).astype(int)
 
 
 @pytest.mark.parametrize("length", [4, 5, 12, 13, 64, 1000])
@@ -73,7 +74,7 @@ def test_full_sentences_are_greedy():
     begins = {int(document[0]) for document in docs}
     pieces = pack("full_sentences", docs, 24)
     used, rows = room_used(pieces), tokens_of(pieces)
-    for row in range(pieces.rows - 1):
+    for row in range(pieces.num_rows - 1):
         following = rows[row + 1][0]
         assert used[row] + (following in begins) + sentence[following] - following > 22
 
@@ -86,7 +87,7 @@ def test_full_sentences_put_a_separator_where_documents_meet_and_nowhere_else():
         first_in_row = np.concatenate([[True], np.diff(pieces.row) > 0])
         expected = [int(start) in begins and not first
                     for start, first in zip(pieces.start, first_in_row, strict=True)]
-        assert pieces.gap.tolist() == expected
+        assert pieces.separator_before.tolist() == expected
         assert any(expected)
 
 
@@ -112,7 +113,7 @@ def test_segment_pairs_are_those_of_the_paper(length, seed):
     rng = np.random.default_rng(seed)
     expected = [pair for document in docs for pair in pairs_of_document(document.tolist(), capacity, rng)]
     pieces = pack("segment_pair", docs, length, seed=seed)
-    assert pieces.rows == len(expected)
+    assert pieces.num_rows == len(expected)
     for row, (a, b) in enumerate(expected):
         for part, tokens in ((0, a), (1, b)):
             mine = np.flatnonzero((pieces.row == row) & (pieces.part == part))
@@ -129,7 +130,7 @@ def test_segment_pairs_are_those_of_the_paper(length, seed):
 
 def test_before_truncation_b_goes_on_where_a_ends():
     pieces = pack("segment_pair", documents(7), 300)
-    for row in range(pieces.rows):
+    for row in range(pieces.num_rows):
         mine = np.flatnonzero(pieces.row == row)
         assert len(mine) <= 2
         if len(mine) == 2:
@@ -160,13 +161,13 @@ def test_sentence_pairs_are_two_neighbouring_sentences():
 
 @pytest.mark.parametrize("kind", PACKINGS)
 def test_no_documents_make_no_rows(kind):
-    assert pack(kind, [], 20).rows == 0
+    assert pack(kind, [], 20).num_rows == 0
 
 
 @pytest.mark.parametrize("kind", PACKINGS)
 def test_a_document_of_one_token_makes_one_row(kind):
     pieces = pack(kind, [np.array([5, 6])], 20)
-    assert pieces.rows == 1
+    assert pieces.num_rows == 1
     assert tokens_of(pieces) == [[5]]
 
 

@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 from conftest import small_text
 
-from stemma.corpus import batches
+from stemma.atomic_files import write_checksums
+from stemma.corpus import text_batches
 from stemma.corpus.build import build_corpus
-from stemma.corpus.info import corpus_info, describe
-from stemma.corpus.shards import Corpus
+from stemma.corpus.corpus import Corpus
+from stemma.corpus.info import corpus_info, describe_corpus
 from stemma.errors import UserError
-from stemma.files import write_checksums
 from stemma.text.parallel import PairSource
-from stemma.text.train import train_tokenizer
+from stemma.text.train_tokenizer import train_tokenizer
 
 
 def made_pairs(count: int, seed: int = 0) -> list[tuple[str, str]]:
@@ -44,22 +44,22 @@ def test_every_document_is_two_sentences_with_the_tokens_of_each_side(tmp_path, 
     assert result["pairs"] and result["documents"] == 201 and result["sentences"] == 402
     corpus = Corpus.open(tmp_path / "corpus")
     assert corpus.manifest["pairs"] is True
-    np.testing.assert_array_equal(corpus.documents, corpus.sentences[::2])
+    np.testing.assert_array_equal(corpus.document_starts, corpus.sentence_starts[::2])
     for number, sides in enumerate(pairs):
         for side, text in enumerate(sides):
-            start, stop = corpus.sentences[2 * number + side:][:2]
+            start, stop = corpus.sentence_starts[2 * number + side:][:2]
             expected = tokenizer.backend.encode(text, add_special_tokens=False).ids
-            assert corpus.slice("tokens", start, stop).tolist() == expected
+            assert corpus.values_between("tokens", start, stop).tolist() == expected
     # Characters are counted through the document, whose text is the two sides on a line each.
-    assert corpus.text(200) == "\n".join(pairs[200])
-    start, stop = corpus.sentences[401:403]
-    first, length = corpus.slice("starts", start, stop), corpus.slice("lengths", start, stop)
-    spelt = [corpus.text(200)[a:a + n] for a, n in zip(first, length, strict=True)]
+    assert corpus.document_text(200) == "\n".join(pairs[200])
+    start, stop = corpus.sentence_starts[401:403]
+    first, length = corpus.values_between("starts", start, stop), corpus.values_between("lengths", start, stop)
+    spelt = [corpus.document_text(200)[a:a + n] for a, n in zip(first, length, strict=True)]
     assert "".join(spelt).replace(" ", "") == pairs[200][1].replace(" ", "")
 
 
 def test_the_bytes_are_the_same_for_any_number_of_workers(tmp_path, tokenizer_folder, monkeypatch):
-    monkeypatch.setattr(batches, "BATCH_CHARACTERS", 3000)
+    monkeypatch.setattr(text_batches, "BATCH_CHARACTERS", 3000)
     sources = [written(tmp_path / "a", [*made_pairs(150), ("nothing at all", "\u200d")], name="a", prefix="one: "),
                written(tmp_path / "b", made_pairs(60, seed=1), name="b")]
     contents = []
@@ -73,14 +73,14 @@ def test_the_bytes_are_the_same_for_any_number_of_workers(tmp_path, tokenizer_fo
     assert manifest["groups"] == [{"name": "a", "prefix": "one: ", "first": 0, "documents": 150},
                                   {"name": "b", "prefix": "", "first": 150, "documents": 60}]
     corpus = Corpus.open(tmp_path / "by-3")
-    assert corpus.text(149).startswith("one: ") and not corpus.text(150).startswith("one: ")
+    assert corpus.document_text(149).startswith("one: ") and not corpus.document_text(150).startswith("one: ")
 
 
 def test_a_pair_with_a_side_that_makes_no_token_is_left_out_whole(tmp_path, tokenizer_folder, caplog):
     pairs = [("a letter", "the printer"), ("a letter", "\u200d\u200d"), ("\u200d", "a letter"), ("a page", "one leaf")]
     build_corpus([], tokenizer_folder, tmp_path / "corpus", pairs=[written(tmp_path / "text", pairs)])
     corpus = Corpus.open(tmp_path / "corpus")
-    assert [corpus.text(number) for number in range(2)] == ["a letter\nthe printer", "a page\none leaf"]
+    assert [corpus.document_text(number) for number in range(2)] == ["a letter\nthe printer", "a page\none leaf"]
     assert corpus.manifest["documents"] == 2 and corpus.manifest["groups"][0]["documents"] == 2
     assert caplog.messages == ["2 pairs are left out: one of their sides has no token that this tokenizer can make."]
 
@@ -98,9 +98,9 @@ def test_info_says_that_it_holds_pairs(tmp_path, tokenizer_folder, corpus_folder
     build_corpus([], tokenizer_folder, tmp_path / "corpus", pairs=sources)
     info = corpus_info(tmp_path / "corpus")
     assert info["pairs"] is True and [group["name"] for group in info["groups"]] == ["ab", "cd"]
-    assert "a source and its target" in describe(info) and "ab 7, cd 7" in describe(info)
+    assert "a source and its target" in describe_corpus(info) and "ab 7, cd 7" in describe_corpus(info)
     plain = corpus_info(corpus_folder)
-    assert plain["pairs"] is False and "target" not in describe(plain)
+    assert plain["pairs"] is False and "target" not in describe_corpus(plain)
 
 
 def test_a_corpus_from_before_there_were_pairs_is_read_as_it_was(tmp_path, corpus_folder):

@@ -2,18 +2,20 @@ import numpy as np
 import pytest
 from literal.segment_pair import truncated_lengths
 
-from stemma.corpus.pieces import Pieces
-from stemma.corpus.randomness import RowRandomness
+from stemma.corpus.rng import PerRowRNG
+from stemma.corpus.row_spans import RowSpans
 
 
-def example() -> Pieces:
-    return Pieces.of(4, [(0, 10, 3, 0, False), (0, 20, 4, 1, False), (1, 30, 5, 0, False), (2, 40, 1, 0, False),
+def example() -> RowSpans:
+    return RowSpans.from_tuples(4, [(0, 10, 3, 0, False), (0, 20, 4, 1, False), (1, 30, 5, 0, False),
+                                    (2, 40, 1, 0, False),
                          (2, 50, 2, 0, True), (3, 60, 6, 0, False), (3, 66, 2, 1, False)])
 
 
-def rows_of(pieces: Pieces) -> list[list[tuple[int, int, int, bool]]]:
-    made: list[list[tuple[int, int, int, bool]]] = [[] for _ in range(pieces.rows)]
-    for row, start, length, part, gap in zip(pieces.row, pieces.start, pieces.length, pieces.part, pieces.gap,
+def rows_of(pieces: RowSpans) -> list[list[tuple[int, int, int, bool]]]:
+    made: list[list[tuple[int, int, int, bool]]] = [[] for _ in range(pieces.num_rows)]
+    for row, start, length, part, gap in zip(pieces.row, pieces.start, pieces.length, pieces.part,
+                                             pieces.separator_before,
                                              strict=True):
         made[row].append((int(start), int(length), int(part), bool(gap)))
     return made
@@ -26,8 +28,8 @@ def test_select_takes_rows_in_the_order_asked_for(chosen):
 
 
 def test_join_counts_rows_on():
-    joined = Pieces.join([example(), Pieces.of(0, []), example().select(np.array([1]))])
-    assert joined.rows == 5
+    joined = RowSpans.concatenate([example(), RowSpans.from_tuples(0, []), example().select(np.array([1]))])
+    assert joined.num_rows == 5
     assert rows_of(joined) == rows_of(example()) + [rows_of(example())[1]]
 
 
@@ -50,7 +52,7 @@ def test_truncation_cuts_the_longer_side_as_popping_tokens_would(capacity):
     lengths = [(a, b) for a in range(1, 16) for b in range(16)]
     made = [piece for row, (a, b) in enumerate(lengths)
             for piece in [(row, 100, a, 0, False), (row, 500, b, 1, False)][: 2 if b else 1]]
-    pieces = Pieces.of(len(lengths), made)
+    pieces = RowSpans.from_tuples(len(lengths), made)
     pieces.truncate_pairs(capacity, np.random.default_rng(0))
     expected = [truncated_lengths(a, b, capacity) for a, b in lengths]
     assert list(zip(pieces.part_lengths(0).tolist(), pieces.part_lengths(1).tolist(), strict=True)) == expected
@@ -60,7 +62,7 @@ def test_truncation_cuts_the_longer_side_as_popping_tokens_would(capacity):
 
 
 def test_truncation_takes_from_the_front_and_from_the_back():
-    pieces = Pieces.of(200, [(row, 0, 30, 0, False) for row in range(200)])
+    pieces = RowSpans.from_tuples(200, [(row, 0, 30, 0, False) for row in range(200)])
     pieces.truncate_pairs(20, np.random.default_rng(1))
     assert set(pieces.start.tolist()) == set(range(11))  # any share of the ten that go
     assert set(pieces.length.tolist()) == {20}
@@ -68,8 +70,8 @@ def test_truncation_takes_from_the_front_and_from_the_back():
 
 def test_truncation_draws_the_same_numbers_for_a_row_whatever_stands_beside_it():
     def numbers_after(lengths: list[int]) -> np.ndarray:
-        rng = RowRandomness([[7, row] for row in range(len(lengths))])
-        pieces = Pieces.of(len(lengths), [(row, 0, length, 0, False) for row, length in enumerate(lengths)])
+        rng = PerRowRNG([[7, row] for row in range(len(lengths))])
+        pieces = RowSpans.from_tuples(len(lengths), [(row, 0, length, 0, False) for row, length in enumerate(lengths)])
         pieces.truncate_pairs(10, rng)
         return rng.random((len(lengths), 3))
 

@@ -12,10 +12,10 @@ import pytest
 from tokenizers import Tokenizer as Backend
 from tokenizers import models, normalizers, pre_tokenizers
 
+from stemma.atomic_files import write_checksums
 from stemma.corpus.build import build_corpus
-from stemma.corpus.shards import Corpus
+from stemma.corpus.corpus import Corpus
 from stemma.errors import CorruptFileError, UserError
-from stemma.files import write_checksums
 
 WORDS = [f"w{number}" for number in range(50)]
 
@@ -46,12 +46,12 @@ def copy(built, tmp_path) -> Path:
 def test_counts_and_boundaries(built):
     corpus = Corpus.open(built)
     assert len(corpus.manifest["shards"]) > 5
-    assert len(corpus.documents) == 61 and len(corpus.sentences) == 181
-    assert set(corpus.documents) <= set(corpus.sentences)
-    assert corpus.documents[0] == 0 and corpus.documents[-1] == corpus.sentences[-1] == corpus.tokens
-    assert corpus.counts.sum() == corpus.tokens
+    assert len(corpus.document_starts) == 61 and len(corpus.sentence_starts) == 181
+    assert set(corpus.document_starts) <= set(corpus.sentence_starts)
+    assert corpus.document_starts[0] == 0 and corpus.document_starts[-1] == corpus.sentence_starts[-1] == corpus.num_tokens
+    assert corpus.token_counts.sum() == corpus.num_tokens
     bounds = np.cumsum([0, *(shard["tokens"] for shard in corpus.manifest["shards"])])
-    assert set(bounds) <= set(corpus.documents)  # no document crosses from a shard into the next
+    assert set(bounds) <= set(corpus.document_starts)  # no document crosses from a shard into the next
     assert (np.diff(bounds)[:-1] >= 100).all()
 
 
@@ -61,36 +61,37 @@ def test_take_and_slice_agree_with_the_text(built):
     words = text.replace(".", " .").split()
     vocabulary = corpus.tokenizer.backend.get_vocab()
     expected = np.array([vocabulary[word] for word in words])
-    assert corpus.slice("tokens", 0, corpus.tokens).tolist() == expected.tolist()
-    index = np.random.default_rng(1).integers(0, corpus.tokens, (7, 3, 40))
-    taken = corpus.take("tokens", index)
+    assert corpus.values_between("tokens", 0, corpus.num_tokens).tolist() == expected.tolist()
+    index = np.random.default_rng(1).integers(0, corpus.num_tokens, (7, 3, 40))
+    taken = corpus.values_at("tokens", index)
     assert taken.dtype == np.int32 and (taken == expected[index]).all()
-    for start, stop in np.sort(np.random.default_rng(2).integers(0, corpus.tokens + 1, (200, 2))):
-        assert corpus.slice("tokens", start, stop).tolist() == expected[start:stop].tolist()
+    for start, stop in np.sort(np.random.default_rng(2).integers(0, corpus.num_tokens + 1, (200, 2))):
+        assert corpus.values_between("tokens", start, stop).tolist() == expected[start:stop].tolist()
     for number in range(60):
-        document = corpus.text(number)
+        document = corpus.document_text(number)
         assert document == text.split("\n\n")[number]
-        start, stop = corpus.documents[number : number + 2]
-        places = zip(corpus.slice("starts", start, stop), corpus.slice("lengths", start, stop), strict=True)
+        start, stop = corpus.document_starts[number : number + 2]
+        places = zip(corpus.values_between("starts", start, stop), corpus.values_between("lengths", start, stop),
+                     strict=True)
         assert [document[at : at + length] for at, length in places] == document.replace(".", " .").split()
 
 
 def test_types_and_edges(built):
     corpus = Corpus.open(built)
-    everywhere = np.arange(corpus.tokens)
+    everywhere = np.arange(corpus.num_tokens)
     for name, kind in {"tokens": np.int32, "word_starts": np.bool_, "starts": np.int64, "lengths": np.int32}.items():
-        assert corpus.take(name, everywhere).dtype == corpus.slice(name, 3, 3).dtype == kind
-        assert (corpus.take(name, everywhere) == corpus.slice(name, 0, corpus.tokens)).all()
-        assert corpus.slice(name, corpus.tokens, corpus.tokens).shape == (0,)
-        assert corpus.take(name, np.zeros((0, 4), np.int64)).shape == (0, 4)
-    for outside in (-1, corpus.tokens):
+        assert corpus.values_at(name, everywhere).dtype == corpus.values_between(name, 3, 3).dtype == kind
+        assert (corpus.values_at(name, everywhere) == corpus.values_between(name, 0, corpus.num_tokens)).all()
+        assert corpus.values_between(name, corpus.num_tokens, corpus.num_tokens).shape == (0,)
+        assert corpus.values_at(name, np.zeros((0, 4), np.int64)).shape == (0, 4)
+    for outside in (-1, corpus.num_tokens):
         with pytest.raises(IndexError):
-            corpus.take("tokens", np.array([0, outside]))
+            corpus.values_at("tokens", np.array([0, outside]))
     with pytest.raises(IndexError):
-        corpus.slice("tokens", 0, corpus.tokens + 1)
+        corpus.values_between("tokens", 0, corpus.num_tokens + 1)
     with pytest.raises(KeyError, match="phrases"):
-        corpus.take("phrases", everywhere)
-    corpus.slice("tokens", 0, 5)[:] = 0  # a copy: the files stay as they are
+        corpus.values_at("phrases", everywhere)
+    corpus.values_between("tokens", 0, 5)[:] = 0  # a copy: the files stay as they are
     assert Corpus.open(built).fingerprint == corpus.fingerprint
 
 
@@ -98,16 +99,16 @@ def test_side_arrays(copy):
     plain = Corpus.open(copy)
     manifest = json.loads((copy / "manifest.json").read_text())
     manifest["arrays"]["phrases"] = "<i4"
-    values = np.arange(plain.tokens, dtype="<i4")
+    values = np.arange(plain.num_tokens, dtype="<i4")
     for shard in manifest["shards"]:
         part, values = np.split(values, [shard["tokens"]])
         (copy / shard["folder"] / "phrases.bin").write_bytes(part.tobytes())
     (copy / "manifest.json").write_text(json.dumps(manifest))
     write_checksums(copy)
     corpus = Corpus.open(copy)
-    assert corpus.sides() == ["capitals", "phrases"] and plain.sides() == ["capitals"]
-    index = np.array([[0, corpus.tokens - 1], [250, 99]])
-    assert corpus.take("phrases", index).tolist() == index.tolist()
+    assert corpus.annotations() == ["capitals", "phrases"] and plain.annotations() == ["capitals"]
+    index = np.array([[0, corpus.num_tokens - 1], [250, 99]])
+    assert corpus.values_at("phrases", index).tolist() == index.tolist()
     assert corpus.fingerprint == plain.fingerprint
 
 
@@ -122,7 +123,8 @@ def test_another_process_maps_the_same_files(built):
     corpus = Corpus.open(built)
     data = pickle.dumps(corpus)
     assert len(data) < 1000
-    assert pickle.loads(data).slice("tokens", 50, 250).tolist() == corpus.slice("tokens", 50, 250).tolist()
+    assert pickle.loads(data).values_between("tokens", 50, 250).tolist() == corpus.values_between("tokens", 50,
+                                                                                                  250).tolist()
 
 
 def test_every_file_is_guarded(copy):
@@ -138,7 +140,7 @@ def test_every_file_is_guarded(copy):
             with pytest.raises(CorruptFileError, match="corpus build"):
                 Corpus.open(copy)
         file.write_bytes(content)
-    assert Corpus.open(copy).tokens  # whole again
+    assert Corpus.open(copy).num_tokens  # whole again
 
 
 def test_sizes_are_checked_even_without_checksums(copy):

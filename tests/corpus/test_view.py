@@ -2,26 +2,26 @@ import numpy as np
 import pytest
 from making import corpus_of
 
-from stemma.corpus.shards import Corpus
-from stemma.corpus.view import View, split
+from stemma.corpus.corpus import Corpus
+from stemma.corpus.subset import CorpusSubset, train_validation_split
 
 SENTENCE = "the old clerk reads a letter"  # six tokens or more
 
 
-def spans(view: View) -> list[tuple[int, int]]:
-    return [(int(start), int(stop)) for start, stop in view.documents]
+def spans(view: CorpusSubset) -> list[tuple[int, int]]:
+    return [(int(start), int(stop)) for start, stop in view.document_ranges]
 
 
-def check(corpus: Corpus, training: View, validation: View) -> None:
+def check(corpus: Corpus, training: CorpusSubset, validation: CorpusSubset) -> None:
     """Together they are the whole text, nothing stands in both, and training has some."""
-    tokens = np.zeros(corpus.tokens, dtype=int)
+    tokens = np.zeros(corpus.num_tokens, dtype=int)
     for view in (training, validation):
         for start, stop in spans(view):
             assert stop > start
             tokens[start:stop] += 1
     assert (tokens == 1).all()
-    assert training.tokens > 0
-    assert training.tokens + validation.tokens == corpus.tokens
+    assert training.num_tokens > 0
+    assert training.num_tokens + validation.num_tokens == corpus.num_tokens
 
 
 @pytest.fixture(scope="module")
@@ -36,60 +36,60 @@ def make(tmp_path_factory, tokenizer_folder):
 @pytest.mark.parametrize("share", [0.01, 0.02, 0.1, 0.5])
 def test_whole_documents_are_held_out_about_the_share_asked_for(corpus_folder, share):
     corpus = Corpus.open(corpus_folder)
-    longest = np.diff(corpus.documents).max() / corpus.tokens
+    longest = np.diff(corpus.document_starts).max() / corpus.num_tokens
     for seed in range(20):
-        training, validation = split(corpus, share, seed)
+        training, validation = train_validation_split(corpus, share, seed)
         check(corpus, training, validation)
-        assert share / 2 <= validation.tokens / corpus.tokens <= share + longest
+        assert share / 2 <= validation.num_tokens / corpus.num_tokens <= share + longest
         assert {*spans(training), *spans(validation)} == set(
-            zip(corpus.documents[:-1].tolist(), corpus.documents[1:].tolist(), strict=True))
+            zip(corpus.document_starts[:-1].tolist(), corpus.document_starts[1:].tolist(), strict=True))
 
 
 def test_the_split_is_the_same_each_time_and_another_with_another_seed(corpus_folder):
     corpus = Corpus.open(corpus_folder)
-    assert spans(split(corpus, 0.1)[1]) == spans(split(corpus, 0.1)[1])
-    assert len({tuple(spans(split(corpus, 0.1, seed)[1])) for seed in range(10)}) > 5
+    assert spans(train_validation_split(corpus, 0.1)[1]) == spans(train_validation_split(corpus, 0.1)[1])
+    assert len({tuple(spans(train_validation_split(corpus, 0.1, seed)[1])) for seed in range(10)}) > 5
 
 
 def test_no_share_holds_nothing_out(corpus_folder):
     corpus = Corpus.open(corpus_folder)
-    training, validation = split(corpus, 0.0)
-    assert training.tokens == corpus.tokens and len(validation.documents) == 0
+    training, validation = train_validation_split(corpus, 0.0)
+    assert training.num_tokens == corpus.num_tokens and len(validation.document_ranges) == 0
 
 
 @pytest.mark.parametrize("share", [0.001, 0.02, 0.3, 0.99])
 @pytest.mark.parametrize("sentences", [[40], [40, 1], [1, 40], [20, 20], [30, 1, 1, 30], [1, 1, 1, 100], [15] * 6])
 def test_few_long_documents_lose_the_end_of_one(make, sentences, share):
     corpus = make(sentences)
-    per_sentence = corpus.tokens // sum(sentences)
+    per_sentence = corpus.num_tokens // sum(sentences)
     for seed in range(5):
-        training, validation = split(corpus, share, seed)
+        training, validation = train_validation_split(corpus, share, seed)
         check(corpus, training, validation)
-        wanted = max(share * corpus.tokens, per_sentence)
-        assert wanted / 2 - per_sentence <= validation.tokens or share > 0.5
-        assert validation.tokens <= wanted + per_sentence * max(1, corpus.tokens // per_sentence // 10)
-        sentence_starts = set(corpus.sentences.tolist())
+        wanted = max(share * corpus.num_tokens, per_sentence)
+        assert wanted / 2 - per_sentence <= validation.num_tokens or share > 0.5
+        assert validation.num_tokens <= wanted + per_sentence * max(1, corpus.num_tokens // per_sentence // 10)
+        sentence_starts = set(corpus.sentence_starts.tolist())
         assert all(start in sentence_starts for start, _ in spans(validation))
 
 
 def test_a_single_sentence_is_never_taken_from_training(make):
     corpus = make([1])
-    training, validation = split(corpus, 0.5)
+    training, validation = train_validation_split(corpus, 0.5)
     check(corpus, training, validation)
-    assert validation.tokens == 0
+    assert validation.num_tokens == 0
 
 
 @pytest.mark.parametrize("count", [2, 3, 5])
 def test_of_a_few_one_sentence_documents_one_is_held_out(make, count):
     corpus = make([1] * count)
-    training, validation = split(corpus, 0.02)
+    training, validation = train_validation_split(corpus, 0.02)
     check(corpus, training, validation)
-    assert len(validation.documents) == 1
+    assert len(validation.document_ranges) == 1
 
 
 def test_bounds_are_the_sentences_of_the_document_and_its_edges(corpus_folder):
     corpus = Corpus.open(corpus_folder)
-    training, _ = split(corpus, 0.1)
-    sentences = corpus.sentences.tolist()
+    training, _ = train_validation_split(corpus, 0.1)
+    sentences = corpus.sentence_starts.tolist()
     for number, (start, stop) in enumerate(spans(training)):
-        assert training.bounds(number).tolist() == [s for s in sentences if start <= s < stop] + [stop]
+        assert training.sentence_bounds(number).tolist() == [s for s in sentences if start <= s < stop] + [stop]

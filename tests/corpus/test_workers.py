@@ -7,8 +7,8 @@ import time
 
 import pytest
 
-from stemma.corpus import workers
-from stemma.corpus.tokenise import Work, Worker
+from stemma.corpus import process_pool
+from stemma.corpus.tokenize_worker import TokenizeOptions, TokenizeWorker
 from stemma.errors import UserError
 from stemma.text.tokenizer import Tokenizer
 
@@ -16,7 +16,7 @@ from stemma.text.tokenizer import Tokenizer
 def test_answers_come_back_in_order():
     """operator.itemgetter("x") is a maker: it gives a function of one item."""
     items = [{"x": number} for number in range(50)]
-    assert list(workers.ordered_map(operator.itemgetter, "x", items, 2)) == list(range(50))
+    assert list(process_pool.parallel_map(operator.itemgetter, "x", items, 2)) == list(range(50))
 
 
 def test_items_are_asked_for_only_as_they_are_needed():
@@ -27,7 +27,7 @@ def test_items_are_asked_for_only_as_they_are_needed():
             taken.append(number)
             yield {"x": number}
 
-    answers = workers.ordered_map(operator.itemgetter, "x", items(), 2)
+    answers = process_pool.parallel_map(operator.itemgetter, "x", items(), 2)
     assert next(answers) == 0
     assert len(taken) <= 2 * 2 + 1
     answers.close()
@@ -35,32 +35,32 @@ def test_items_are_asked_for_only_as_they_are_needed():
 
 def test_an_error_in_a_worker_is_raised_here_as_it_was():
     with pytest.raises(KeyError, match="x"):
-        list(workers.ordered_map(operator.itemgetter, "x", [{"y": 1}], 1))
+        list(process_pool.parallel_map(operator.itemgetter, "x", [{"y": 1}], 1))
 
 
 def test_a_maker_that_fails_is_an_error_of_the_first_answer(tokenizer_folder):
-    work = Work(Tokenizer.load(tokenizer_folder).backend.to_str(), "auto", "/no/such/word/list")
+    work = TokenizeOptions(Tokenizer.load(tokenizer_folder).backend.to_str(), "auto", "/no/such/word/list")
     with pytest.raises(UserError, match="word list"):
-        list(workers.ordered_map(Worker, work, [[("text", True, 0)]], 1))
+        list(process_pool.parallel_map(TokenizeWorker, work, [[("text", True, 0)]], 1))
 
 
 @pytest.mark.timeout(30)
 def test_a_worker_that_dies_is_noticed_at_once():
-    with pytest.raises(workers.WorkerDiedError):
-        list(workers.ordered_map(operator.methodcaller, "__call__", [_Exit()] * 3, 1))
+    with pytest.raises(process_pool.WorkerDiedError):
+        list(process_pool.parallel_map(operator.methodcaller, "__call__", [_Exit()] * 3, 1))
 
 
 @pytest.mark.timeout(30)
 def test_closing_early_ends_the_processes(monkeypatch):
     started = []
-    start = workers._start
+    start = process_pool._start
 
     def remembered():
         started.append(start())
         return started[-1]
 
-    monkeypatch.setattr(workers, "_start", remembered)
-    answers = workers.ordered_map(operator.itemgetter, "x", ({"x": number} for number in range(10**6)), 2)
+    monkeypatch.setattr(process_pool, "_start", remembered)
+    answers = process_pool.parallel_map(operator.itemgetter, "x", ({"x": number} for number in range(10**6)), 2)
     next(answers)
     answers.close()
     assert started and all(process.poll() is not None for process in started)
@@ -69,13 +69,13 @@ def test_closing_early_ends_the_processes(monkeypatch):
 @pytest.mark.timeout(30)
 def test_a_killed_worker_is_noticed(monkeypatch):
     started = []
-    start = workers._start
+    start = process_pool._start
 
     def remembered():
         started.append(start())
         return started[-1]
 
-    monkeypatch.setattr(workers, "_start", remembered)
+    monkeypatch.setattr(process_pool, "_start", remembered)
 
     def items():
         yield {"x": 0}
@@ -84,8 +84,8 @@ def test_a_killed_worker_is_noticed(monkeypatch):
         os.kill(started[0].pid, signal.SIGKILL)
         yield {"x": 1}
 
-    with pytest.raises(workers.WorkerDiedError):
-        list(workers.ordered_map(operator.itemgetter, "x", items(), 1))
+    with pytest.raises(process_pool.WorkerDiedError):
+        list(process_pool.parallel_map(operator.itemgetter, "x", items(), 1))
 
 
 class _Exit:

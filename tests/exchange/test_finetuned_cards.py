@@ -12,13 +12,13 @@ from safetensors.torch import load_file, save_file
 
 import stemma
 from stemma.errors import CorruptFileError, UserError
-from stemma.exchange.answers import answer_heads
-from stemma.exchange.cards import ALONE, Card
-from stemma.exchange.model import Model
+from stemma.exchange.default_heads import default_task_heads
+from stemma.model import Model
 from stemma.network.heads import ClassHead, Pooler
 from stemma.network.network import Network
 from stemma.network.task_heads import SentenceHead, SpanHead
-from stemma.schema.task_values import values_of
+from stemma.schema.task_options import parse_task_options
+from stemma.task_config import DEFAULT_TASK, TaskConfig
 
 SMALL = ["network.width=24", "network.layers=2", "network.heads=3", "network.feedforward=20"]
 
@@ -31,18 +31,19 @@ def finetuned(*tasks: tuple[str, str, int], recipe: str = "bert@tiny", changes: 
     for name, kind, classes in tasks:
         labels = tuple(f"{name}-{number}" for number in range(classes)) if kind in ("classify", "pair", "tag") else ()
         values = {"counts": [3] * classes} if labels else {"threshold": 0.25} if kind == "qa" else {}
-        cards[name] = Card(name, kind, labels, answer_heads(start, kind, classes, name), corpus.single, corpus.pair, 32,
-                           ("f1",), values_of(kind, values))
+        cards[name] = TaskConfig(name, kind, labels, default_task_heads(start, kind, classes, name), corpus.single,
+                                 corpus.pair, 32,
+                           ("f1",), parse_task_options(kind, values))
     heads = {name: spec for card in cards.values() for name, spec in card.heads.items()}
     network = Network(start.recipe.settings.network, 60, heads).eval()
     perturb(network, 0)
-    return Model(start.recipe, None, network, cards=cards)
+    return Model(start.recipe, None, network, task_configs=cards)
 
 
 def assert_same_model(one: Model, other: Model) -> None:
     before, after = one.network.state_dict(), other.network.state_dict()
     assert before.keys() == after.keys() and all(torch.equal(before[name], after[name]) for name in before)
-    assert one.cards == other.cards and one.recipe == other.recipe and one.network.specs == other.network.specs
+    assert one.task_configs == other.task_configs and one.recipe == other.recipe and one.network.head_specs == other.network.head_specs
 
 
 def foreign(folder, kind: str, family: str = "bert", **settings):
@@ -65,14 +66,14 @@ def without(folder, *parts: str) -> None:
     ("classify", "BertForSequenceClassification"), ("pair", "BertForSequenceClassification"),
     ("regress", "BertForSequenceClassification"), ("rank", "BertForSequenceClassification"),
     ("choice", "BertForMultipleChoice"), ("tag", "BertForTokenClassification"), ("qa", "BertForQuestionAnswering")])
-@pytest.mark.parametrize("name", [ALONE, "mood"])
+@pytest.mark.parametrize("name", [DEFAULT_TASK, "mood"])
 def test_one_task_is_saved_as_the_class_that_answers_it(tmp_path, kind, expected, name):
     model = finetuned((name, kind, 5 if kind in ("classify", "pair", "tag") else 1))
     stemma.save(model, tmp_path / "m")
     assert (config_of(tmp_path / "m")["model_type"], config_of(tmp_path / "m")["architectures"]) == ("bert", [expected])
     again = stemma.load(tmp_path / "m")
     assert_same_model(again, model)
-    assert again.notices == []
+    assert again.load_warnings == []
     stemma.save(again, tmp_path / "again")
     for file in ("model.safetensors", "config.json", "tasks.json"):
         assert (tmp_path / "m" / file).read_bytes() == (tmp_path / "again" / file).read_bytes()
@@ -85,18 +86,18 @@ def test_several_tasks_keep_our_own_name(tmp_path):
     assert (told["model_type"], told["architectures"]) == ("stemma", ["StemmaNetwork"])
     again = stemma.load(tmp_path / "m")
     assert_same_model(again, model)
-    assert again.card("names").labels == tuple(f"names-{number}" for number in range(5))
-    assert answer_heads(again, "classify", 2, "new") == {"pooler": Pooler(), "new": ClassHead(2, 0.1)}
+    assert again.task_config("names").labels == tuple(f"names-{number}" for number in range(5))
+    assert default_task_heads(again, "classify", 2, "new") == {"pooler": Pooler(), "new": ClassHead(2, 0.1)}
     with pytest.raises(UserError, match="answers 3 tasks; say which with --task: mood, names, answers"):
-        again.card()
+        again.task_config()
     with pytest.raises(UserError, match='no task "moods"; it answers mood, names, answers.*Did you mean "mood"'):
-        again.card("moods")
+        again.task_config("moods")
 
 
 @pytest.mark.parametrize(("recipe", "changes"), [("bert@tiny", ("network.norm.place=pre",)), ("gpt@tiny", ())],
                          ids=["a body of its own", "a family without the class"])
 def test_what_is_no_familys_keeps_our_own_name(tmp_path, recipe, changes):
-    model = finetuned((ALONE, "tag", 4), recipe=recipe, changes=(*changes, "network.feedforward=96"))
+    model = finetuned((DEFAULT_TASK, "tag", 4), recipe=recipe, changes=(*changes, "network.feedforward=96"))
     stemma.save(model, tmp_path / "m")
     assert config_of(tmp_path / "m")["model_type"] == "stemma"
     assert_same_model(stemma.load(tmp_path / "m"), model)
@@ -104,13 +105,13 @@ def test_what_is_no_familys_keeps_our_own_name(tmp_path, recipe, changes):
 
 def test_another_head_is_not_the_familys(tmp_path):
     """A first place through a layer of its own is RoBERTa's way and not BERT's."""
-    model = finetuned((ALONE, "classify", 3))
-    heads = {ALONE: SentenceHead(3, "mean", None)}
+    model = finetuned((DEFAULT_TASK, "classify", 3))
+    heads = {DEFAULT_TASK: SentenceHead(3, "mean", None)}
     network = Network(model.recipe.settings.network, 60, heads).eval()
-    card = replace(model.cards[ALONE], heads=heads)
-    stemma.save(Model(model.recipe, None, network, cards={ALONE: card}), tmp_path / "m")
+    card = replace(model.task_configs[DEFAULT_TASK], heads=heads)
+    stemma.save(Model(model.recipe, None, network, task_configs={DEFAULT_TASK: card}), tmp_path / "m")
     assert config_of(tmp_path / "m")["model_type"] == "stemma"
-    assert stemma.load(tmp_path / "m").card().heads == heads
+    assert stemma.load(tmp_path / "m").task_config().heads == heads
 
 
 def test_a_model_without_tasks_has_no_cards(tmp_path):
@@ -118,12 +119,12 @@ def test_a_model_without_tasks_has_no_cards(tmp_path):
     stemma.save(model, tmp_path / "m")
     assert not (tmp_path / "m/tasks.json").exists()
     with pytest.raises(UserError, match="BERT model answers no task; teach it one with `stemma finetune`"):
-        stemma.load(tmp_path / "m").card()
+        stemma.load(tmp_path / "m").task_config()
 
 
 def test_the_heads_are_the_familys(tmp_path):
     wide = "network.embedding.width=16"
-    ways = {name: answer_heads(stemma.build(name, 60, [*SMALL[:1], *SMALL[2:3], *changes]), "classify", 3, "it")
+    ways = {name: default_task_heads(stemma.build(name, 60, [*SMALL[:1], *SMALL[2:3], *changes]), "classify", 3, "it")
             for name, changes in {"bert@tiny": [], "roberta@tiny": [], "albert@tiny": [wide], "electra@tiny": [],
                                   "gpt2@tiny": [], "universal-transformer@tiny": []}.items()}
     pooled = {"pooler": Pooler(), "it": ClassHead(3, 0.1)}
@@ -143,14 +144,14 @@ def spoilt(folder, change) -> None:
 
 
 def test_a_damaged_list_of_tasks_is_told(tmp_path):
-    stemma.save(finetuned((ALONE, "tag", 3)), tmp_path / "m")
+    stemma.save(finetuned((DEFAULT_TASK, "tag", 3)), tmp_path / "m")
     spoilt(tmp_path / "m", lambda text: text[:-20])
     with pytest.raises(CorruptFileError, match="tasks.json is damaged"):
         stemma.load(tmp_path / "m")
 
 
 def test_the_tasks_of_another_model_are_told(tmp_path):
-    stemma.save(finetuned((ALONE, "tag", 3)), tmp_path / "m")
+    stemma.save(finetuned((DEFAULT_TASK, "tag", 3)), tmp_path / "m")
     stemma.save(finetuned(("a", "tag", 3), ("b", "qa", 1)), tmp_path / "other")
     spoilt(tmp_path / "m", lambda text: (tmp_path / "other/tasks.json").read_text())
     with pytest.raises(CorruptFileError, match="tells of tasks that no model of the family bert answers"):
@@ -158,17 +159,17 @@ def test_the_tasks_of_another_model_are_told(tmp_path):
 
 
 def test_without_its_tasks_a_folder_is_read_as_a_foreign_one(tmp_path):
-    model = finetuned((ALONE, "pair", 3))
+    model = finetuned((DEFAULT_TASK, "pair", 3))
     stemma.save(model, tmp_path / "m")
     for name in ("tasks.json", "checksums.json"):
         (tmp_path / "m" / name).unlink()
-    card = stemma.load(tmp_path / "m").card()
-    assert (card.kind, card.labels, card.metrics) == ("classify", model.card().labels, ())
-    assert card.heads == model.card().heads and card.pair == model.card().pair
+    card = stemma.load(tmp_path / "m").task_config()
+    assert (card.kind, card.labels, card.metrics) == ("classify", model.task_config().labels, ())
+    assert card.heads == model.task_config().heads and card.pair == model.task_config().pair
 
 
 def test_our_own_layout_without_its_tasks_is_told(tmp_path):
-    stemma.save(finetuned((ALONE, "tag", 3), changes=("network.norm.place=pre",)), tmp_path / "m")
+    stemma.save(finetuned((DEFAULT_TASK, "tag", 3), changes=("network.norm.place=pre",)), tmp_path / "m")
     for name in ("tasks.json", "checksums.json"):
         (tmp_path / "m" / name).unlink()
     with pytest.raises(CorruptFileError, match="lists the head task, which no objective .* no task of a tasks.json"):
@@ -182,13 +183,13 @@ def test_labels_in_the_order_of_their_numbers(tmp_path):
     foreign(tmp_path, "BertForSequenceClassification", num_labels=12)
     names = {str(number): f"class {number}" for number in reversed(range(12))}
     configure(tmp_path, id2label=names)
-    assert stemma.load(tmp_path).card().labels == tuple(f"class {number}" for number in range(12))
+    assert stemma.load(tmp_path).task_config().labels == tuple(f"class {number}" for number in range(12))
 
 
 def test_two_labels_without_names(tmp_path):
     foreign(tmp_path, "BertForSequenceClassification")
     configure(tmp_path, id2label=..., label2id=...)
-    assert stemma.load(tmp_path).card().labels == ("LABEL_0", "LABEL_1")
+    assert stemma.load(tmp_path).task_config().labels == ("LABEL_0", "LABEL_1")
 
 
 @pytest.mark.parametrize("table", [["a", "b"], {"first": "a", "second": "b"}, "ab"])
@@ -212,7 +213,7 @@ def test_what_a_learner_needs_is_there_as_far_as_known(tmp_path):
             "BertForQuestionAnswering": ("qa", {"silence": False, "stride": 128})}
     for number, (name, (kind, values)) in enumerate(made.items()):
         theirs = foreign(tmp_path / str(number), name)
-        card = stemma.load(tmp_path / str(number)).card()
+        card = stemma.load(tmp_path / str(number)).task_config()
         assert (card.kind, card.values.to_json()) == (kind, values)
         assert card.longest == theirs.config.max_position_embeddings
 
@@ -226,9 +227,9 @@ def test_an_answer_of_another_kind_is_left_aside_and_told(tmp_path, kind, family
     foreign(tmp_path, kind, family, **change)
     model = stemma.load(tmp_path)
     ((name, value),) = change.items()
-    assert f"answers as a {kind} with {name} = {value}" in model.notices[0]
-    assert "left aside" in model.notices[1]
-    assert model.cards == {} and ALONE not in model.network.heads
+    assert f"answers as a {kind} with {name} = {value}" in model.load_warnings[0]
+    assert "left aside" in model.load_warnings[1]
+    assert model.task_configs == {} and DEFAULT_TASK not in model.network.heads
 
 
 @pytest.mark.parametrize(("kind", "family", "parts"), [
@@ -242,10 +243,10 @@ def test_a_head_without_weights_is_told_by_who_needs_it(tmp_path, kind, family, 
     model = stemma.load(tmp_path)
     assert model.hidden(torch.tensor([[5, 3, 1]])).shape[1] == 3
     with pytest.raises(UserError, match="weights of the head that answers .* are not in this model's folder"):
-        model.card()
+        model.task_config()
     stemma.save(model, tmp_path / "again")
     assert not (tmp_path / "again/tasks.json").exists()
-    assert stemma.load(tmp_path / "again").cards == {}
+    assert stemma.load(tmp_path / "again").task_configs == {}
 
 
 def test_half_a_head_is_an_incomplete_checkpoint(tmp_path):
@@ -263,15 +264,15 @@ def test_a_pooler_that_nothing_reads_is_left_aside(tmp_path):
     save_file({**tensors, "bert.pooler.dense.weight": torch.ones(width, width),
                "bert.pooler.dense.bias": torch.ones(width)}, tmp_path / "model.safetensors", {"format": "pt"})
     model = stemma.load(tmp_path)
-    assert set(model.network.heads) == {ALONE} and "bert.pooler.dense.bias" in model.notices[0]
+    assert set(model.network.heads) == {DEFAULT_TASK} and "bert.pooler.dense.bias" in model.load_warnings[0]
     stemma.save(model, tmp_path / "ours")
     assert config_of(tmp_path / "ours")["architectures"] == ["BertForTokenClassification"]
 
 
 def test_a_body_goes_on_to_another_task(tmp_path):
     foreign(tmp_path, "BertForQuestionAnswering")
-    assert answer_heads(stemma.load(tmp_path), "qa", 1, "again") == {"again": SpanHead()}
-    assert answer_heads(stemma.load(tmp_path), "tag", 4, "next") == {"next": ClassHead(4, 0.1)}
+    assert default_task_heads(stemma.load(tmp_path), "qa", 1, "again") == {"again": SpanHead()}
+    assert default_task_heads(stemma.load(tmp_path), "tag", 4, "next") == {"next": ClassHead(4, 0.1)}
 
 
 def test_pretraining_goes_on_from_a_fine_tuned_folder(tmp_path, corpus_folder, tokenizer_folder, caplog):
@@ -279,13 +280,13 @@ def test_pretraining_goes_on_from_a_fine_tuned_folder(tmp_path, corpus_folder, t
 
     tokenizer = Tokenizer.load(tokenizer_folder)
     start = stemma.build("bert@tiny", tokenizer.vocab_size, SMALL)
-    heads = answer_heads(start, "classify", 3, ALONE)
+    heads = default_task_heads(start, "classify", 3, DEFAULT_TASK)
     corpus = start.recipe.settings.corpus
     network = Network(start.recipe.settings.network, tokenizer.vocab_size, heads).eval()
-    card = Card(ALONE, "classify", ("a", "b", "c"), heads, corpus.single, corpus.pair, 64, ("f1",),
-                values_of("classify", {}))
-    stemma.save(Model(start.recipe, tokenizer, network, cards={ALONE: card}), tmp_path / "m")
-    stemma.pretrain("bert@tiny", corpus=corpus_folder, out=tmp_path / "run", steps=1, start=tmp_path / "m",
+    card = TaskConfig(DEFAULT_TASK, "classify", ("a", "b", "c"), heads, corpus.single, corpus.pair, 64, ("f1",),
+                parse_task_options("classify", {}))
+    stemma.save(Model(start.recipe, tokenizer, network, task_configs={DEFAULT_TASK: card}), tmp_path / "m")
+    stemma.pretrain("bert@tiny", corpus=corpus_folder, out=tmp_path / "run", steps=1, init_from=tmp_path / "m",
                     changes=["training.batch_size=2", "corpus.sequence_length=32"])
     assert any("not needed by bert@tiny: heads.task" in text for text in caplog.messages)
     assert json.loads((tmp_path / "run/model/config.json").read_text())["architectures"] == ["BertForPreTraining"]

@@ -55,7 +55,7 @@ def test_names_of_the_first_releases(folder, theirs):
 
     rewrite(folder, old)
     model = stemma.load(folder)
-    assert model.notices == []
+    assert model.load_warnings == []
     assert_same_outputs(model, theirs)
 
 
@@ -104,8 +104,8 @@ def test_a_folder_with_a_head_of_its_own_loads_its_body_and_names_the_rest(tmp_p
     configure(tmp_path, architectures=["BertForSomethingElse"])
     model = stemma.load(tmp_path)
     assert set(model.network.heads) == {"pooler"}
-    assert len(model.notices) == 1
-    assert "classifier.bias, classifier.weight" in model.notices[0] and "2 tensors" in model.notices[0]
+    assert len(model.load_warnings) == 1
+    assert "classifier.bias, classifier.weight" in model.load_warnings[0] and "2 tensors" in model.load_warnings[0]
     ids = torch.tensor([[5, 3, 1]])
     torch.testing.assert_close(model.hidden(ids), made.bert(ids).last_hidden_state.detach(), atol=1e-4, rtol=0)
 
@@ -138,7 +138,7 @@ def test_a_config_of_more_layers_is_told_by_what_the_weights_have(folder, theirs
 def test_a_config_of_fewer_layers_is_told_by_what_is_left(tmp_path):
     random_reference("bert", 1, "BertModel", num_hidden_layers=3).save_pretrained(tmp_path)
     configure(tmp_path, num_hidden_layers=2)
-    assert "16 tensors" in stemma.load(tmp_path).notices[0]
+    assert "16 tensors" in stemma.load(tmp_path).load_warnings[0]
 
 
 def test_wrong_shapes_are_all_named(folder, theirs):
@@ -283,7 +283,7 @@ def test_a_folder_without_tokenizer_has_none(folder):
     model = stemma.load(folder)
     assert model.tokenizer is None
     with pytest.raises(UserError, match="no tokenizer"):
-        model.needs_tokenizer()
+        model.require_tokenizer()
 
 
 def test_a_legacy_vocabulary_is_enough(folder):
@@ -292,14 +292,14 @@ def test_a_legacy_vocabulary_is_enough(folder):
     model = stemma.load(folder)
     assert model.tokenizer.encode("The clerks read").ids == [2, 5, 6, 7, 8, 3]
     assert model.recipe.settings.tokenizer.lowercase is False  # "The" is in there
-    assert model.recipe.settings.tokenizer.vocab_size == model.network.vocabulary  # not the file's 9
+    assert model.recipe.settings.tokenizer.vocab_size == model.network.vocab_size  # not the file's 9
 
 
 def test_a_tokenizer_that_is_too_large_is_told(folder, theirs):
     words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"word{n}" for n in range(theirs.config.vocab_size))]
     (folder / "vocab.txt").write_text("\n".join(words) + "\n")
     model = stemma.load(folder)
-    assert "cannot be used" in model.notices[0]
+    assert "cannot be used" in model.load_warnings[0]
     with pytest.raises(UserError, match="use the tokenizer it was trained with"):
         model.hidden(torch.tensor([[theirs.config.vocab_size]]))
 
@@ -313,16 +313,16 @@ def test_a_run_and_its_model_folder_are_the_same(tmp_path, folder):
 
 def test_a_part_that_computes_a_buffer_is_loaded_with_it(tmp_path, monkeypatch):
     """Networks are built without memory and filled from the file, which has no such buffer."""
-    from stemma.network.position import Sinusoidal
+    from stemma.network.position_embedding import SinusoidalPositionEmbedding
 
-    real = Sinusoidal.__init__
+    real = SinusoidalPositionEmbedding.__init__
 
     def with_buffer(self, width):
         real(self, width)
         self.register_buffer("table", self.encode(torch.arange(30), width), persistent=False)
 
-    monkeypatch.setattr(Sinusoidal, "__init__", with_buffer)
-    monkeypatch.setattr(Sinusoidal, "forward", lambda self, ids, positions: self.table[: ids.shape[1]])
+    monkeypatch.setattr(SinusoidalPositionEmbedding, "__init__", with_buffer)
+    monkeypatch.setattr(SinusoidalPositionEmbedding, "forward", lambda self, ids, positions: self.table[: ids.shape[1]])
     model = stemma.build("transformer@tiny", 40, ["corpus.sequence_length=16"])
     stemma.save(model, tmp_path / "m")
     torch.manual_seed(3)

@@ -42,7 +42,7 @@ def test_it_is_a_bert_of_six_layers(folder):
     model = stemma.load(folder)
     network = model.recipe.settings.network
     assert (network.layers, network.width, network.heads) == (6, 384, 12)
-    assert model.notices == []
+    assert model.load_warnings == []
     assert model.parameter_count() == 22_713_216
     assert model.tokenizer.vocab_size == 30_522
     with pytest.raises(stemma.UserError, match="no language-model head"):

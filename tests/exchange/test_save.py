@@ -71,15 +71,15 @@ def test_what_is_not_bert_is_never_saved_as_bert(tmp_path, changes):
 
 
 def test_another_kind_of_head_is_not_bert(tmp_path):
-    from stemma.exchange.model import Model
-    from stemma.exchange.save import family_of
+    from stemma.exchange.save import matching_family
+    from stemma.model import Model
     from stemma.network.heads import ClassHead, Pooler
     from stemma.network.network import Network
 
     recipe = small().recipe
     for classes, expected in ((2, "bert"), (3, None)):
         heads = {"pooler": Pooler(), "next_sentence": ClassHead(classes)}
-        family = family_of(Model(recipe, None, Network(recipe.settings.network, 60, heads)))
+        family = matching_family(Model(recipe, None, Network(recipe.settings.network, 60, heads)))
         assert (family and family.model_type) == expected
 
 
@@ -97,7 +97,7 @@ def test_what_our_own_kind_leaves_aside_is_named(tmp_path):
     stemma.save(small("network.norm.place=pre"), tmp_path / "m")
     (tmp_path / "m/checksums.json").unlink()
     (tmp_path / "m/config.json").write_text(json.dumps({**config_of(tmp_path / "m"), "heads": ["pooler"]}))
-    assert "7 tensors" in stemma.load(tmp_path / "m").notices[0]
+    assert "7 tensors" in stemma.load(tmp_path / "m").load_warnings[0]
 
 
 def test_nothing_is_overwritten_unasked(tmp_path):
@@ -142,8 +142,10 @@ def test_auto_tokenizer_gives_our_ids(saved):
 
 def test_auto_tokenizer_knows_the_special_tokens_and_the_limit(saved):
     theirs, ours = transformers.AutoTokenizer.from_pretrained(saved), stemma.load(saved).tokenizer
-    assert (theirs.mask_token_id, theirs.pad_token_id) == (ours.roles["mask"], ours.roles["padding"])
-    assert (theirs.cls_token_id, theirs.sep_token_id) == (ours.roles["start"], ours.roles["separator"])
+    assert (theirs.mask_token_id, theirs.pad_token_id) == (ours.special_token_ids["mask"],
+                                                           ours.special_token_ids["padding"])
+    assert (theirs.cls_token_id, theirs.sep_token_id) == (ours.special_token_ids["start"],
+                                                          ours.special_token_ids["separator"])
     assert theirs.model_max_length == 512
     long = theirs("the letter " * 600, truncation=True)
     assert len(long["input_ids"]) == 512 and long["input_ids"][-1] == theirs.sep_token_id

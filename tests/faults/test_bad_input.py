@@ -16,7 +16,7 @@ from commands import start, stemma
 from conftest import small_text
 
 from stemma.cli import main
-from stemma.text.train import train_tokenizer
+from stemma.text.train_tokenizer import train_tokenizer
 
 SMALL = ["network.width=32", "network.heads=2", "network.layers=2", "network.feedforward=64",
          "corpus.sequence_length=32", "training.batch_size=8", "training.warmup_steps=5"]
@@ -285,7 +285,7 @@ def test_fill_on_a_model_without_a_head(here, capsys):
 
     model = stemma.load("done")
     chosen = model.recipe.with_changes({"remove": ["objective.masked_lm"]}, "test")
-    model.network = build_network(chosen, model.network.vocabulary).eval()
+    model.network = build_network(chosen, model.network.vocab_size).eval()
     stemma.save(model, "headless")
     assert "no language-model head" in refused(capsys, "fill", "headless", "the [MASK]")
 

@@ -16,17 +16,25 @@ import torch
 from damaging import FOUND, Damage, another_number, flipped, one, refused, replaced, shorter, written
 from toy_tasks import save_model, write_sets
 
+from stemma.atomic_files import CHECKSUMS, read_checksums, write_checksums
+from stemma.checksummed_files import (
+    APPENDED,
+    RULES,
+    WRITE_ONCE,
+    record_finished_file,
+    verify_file,
+    write_file,
+    write_rule,
+)
 from stemma.cli import main
 from stemma.errors import CorruptFileError, UserError
-from stemma.files import CHECKSUMS, read_checksums, write_checksums
-from stemma.lab.quickstart.quickstart import Stages, Wishes
-from stemma.stored import APPENDED, ONCE, RULES, list_finished, rule_of, store, verify
+from stemma.lab.quickstart.quickstart import QuickstartConfig, StageState
 from stemma.tasks.pipeline.pipeline import _ledger
 from stemma.text.tokenizer import Tokenizer
-from stemma.training.checkpoints import Standing, load_latest, save_checkpoint
-from stemma.training.log import Log
+from stemma.training.checkpoints import Checkpoint, load_latest, save_checkpoint
 from stemma.training.optimizer_state import OptimizerState
-from stemma.training.run import read_run
+from stemma.training.run_folder import read_run
+from stemma.training.run_log import RunLog
 
 SMALL = ["network.width=32", "network.heads=2", "network.layers=1", "network.feedforward=64",
          "corpus.sequence_length=32", "training.batch_size=8", "training.warmup_steps=2", "training.log_every=1"]
@@ -200,24 +208,24 @@ def test_what_several_tasks_reached_together(here, made, capsys):
     run = copy(made, "tuned")
     plan = read_run(run)[1]
     replace(plan, task={**plan.task, "kind": "multitask", "finetune": True}).write(run)
-    store(run / "shared.json", "{}")
+    write_file(run / "shared.json", "{}")
     Path(run, "shared.json").write_text("[]")
     assert f"shared.json {FOUND}" in refused(capsys, "resume", "tuned")
     without_checksums(run)
     assert "shared.json is damaged (an object is expected" in refused(capsys, "resume", "tuned")
 
 
-WITHOUT_SPEED = json.dumps({"wishes": asdict(Wishes(1.0, 0, 1, 1, 1)), "found": {"pretrain": {}}})
+WITHOUT_SPEED = json.dumps({"wishes": asdict(QuickstartConfig(1.0, 0, 1, 1, 1)), "found": {"pretrain": {}}})
 
 
 @pytest.mark.parametrize("content", ["[]", "{}", DEEP, "{", WITHOUT_SPEED])
 def test_the_numbers_of_a_pipeline_and_the_state_of_a_quickstart(tmp_path, content):
     (tmp_path / "lineage.json").write_text(content)
     with pytest.raises(UserError, match="lineage.json is damaged"):
-        _ledger(tmp_path).numbers()
+        _ledger(tmp_path).digests()
     (tmp_path / "quickstart.json").write_text(content)
     with pytest.raises(UserError, match="quickstart.json is damaged .*--overwrite"):
-        Stages.begin(tmp_path, Wishes(1.0, 0, 1, 1, 1), False)
+        StageState.begin(tmp_path, QuickstartConfig(1.0, 0, 1, 1, 1), False)
 
 
 @pytest.mark.parametrize("content", ['{"mask_token": ["[MASK]"]}', '{"pad_token": {"content": 5}}', "[1]", DEEP])
@@ -246,7 +254,7 @@ def test_a_damaged_listing_of_a_checkpoint_falls_back_to_the_one_before(tmp_path
     optimizer = OptimizerState(network, torch.optim.SGD(network.parameters(), 0.1))
     (tmp_path / "outside").write_text("not ours")
     for step in (1, 2):
-        save_checkpoint(tmp_path, network, optimizer, Standing(step, 10 * step), keep=2)
+        save_checkpoint(tmp_path, network, optimizer, Checkpoint(step, 10 * step), num_kept=2)
     (tmp_path / "checkpoints/step-2" / CHECKSUMS).write_text(content)
     found = load_latest(tmp_path, network, optimizer)
     assert found is not None and found.step == 1
@@ -258,10 +266,10 @@ def test_a_damaged_listing_of_a_checkpoint_falls_back_to_the_one_before(tmp_path
 
 
 def test_a_log_that_was_changed_before_a_checkpoint_is_told(tmp_path):
-    with Log(tmp_path) as log:
+    with RunLog(tmp_path) as log:
         for step in (1, 2, 3):
             log.write({"step": step, "loss": 0.5})
-        known = log.written()
+        known = log.file_digest()
         log.write({"step": 4, "loss": 0.5})  # after the checkpoint: written again
         assert log.truncate_after(3, known) is None and log.truncate_after(3) is None
         replaced("0.5", "0.4")(log.path)
@@ -274,7 +282,7 @@ def test_a_log_that_was_changed_before_a_checkpoint_is_told(tmp_path):
 @pytest.mark.parametrize("written", [0, 1])
 def test_a_kill_between_the_listing_and_the_file_leaves_a_file_that_is_known(tmp_path, monkeypatch, written):
     """Whichever of the two is written first."""
-    store(tmp_path / "run.json", "old")
+    write_file(tmp_path / "run.json", "old")
     with monkeypatch.context() as patch:
         done: list[Path] = []
 
@@ -284,29 +292,29 @@ def test_a_kill_between_the_listing_and_the_file_leaves_a_file_that_is_known(tmp
             path.write_bytes(content.encode() if isinstance(content, str) else content)
             done.append(path)
 
-        patch.setattr("stemma.stored.write_atomically", killed)
+        patch.setattr("stemma.checksummed_files.write_atomically", killed)
         with pytest.raises(KeyboardInterrupt):
-            store(tmp_path / "run.json", "new")
-    verify(tmp_path / "run.json", "")
-    store(tmp_path / "run.json", "new")
-    store(tmp_path / "run.json", "newer")
-    verify(tmp_path / "run.json", "")
+            write_file(tmp_path / "run.json", "new")
+    verify_file(tmp_path / "run.json", "")
+    write_file(tmp_path / "run.json", "new")
+    write_file(tmp_path / "run.json", "newer")
+    verify_file(tmp_path / "run.json", "")
     (tmp_path / "run.json").write_text("old")  # what was listed before the last two
     with pytest.raises(CorruptFileError):
-        verify(tmp_path / "run.json", "")
+        verify_file(tmp_path / "run.json", "")
 
 
 def test_the_first_file_stored_lists_what_is_there(tmp_path):
     for name in ("train.jsonl", "dev-first.jsonl", "notes.txt", "log.jsonl"):
         (tmp_path / name).write_text(name)
-    store(tmp_path / "run.json", "{}")
+    write_file(tmp_path / "run.json", "{}")
     assert read_checksums(tmp_path, "").keys() == {"train.jsonl", "dev-first.jsonl", "run.json"}
-    verify(tmp_path / "log.jsonl", "")
-    list_finished(tmp_path / "log.jsonl")
+    verify_file(tmp_path / "log.jsonl", "")
+    record_finished_file(tmp_path / "log.jsonl")
     (tmp_path / "log.jsonl").write_text("other")
     for name in ("log.jsonl", "notes.txt"):  # the one has changed, of the other nothing is known
         with pytest.raises(CorruptFileError):
-            verify(tmp_path / name, "")
+            verify_file(tmp_path / name, "")
 
 
 def test_every_file_of_a_run_or_a_lab_has_a_rule(made):
@@ -318,7 +326,7 @@ def test_every_file_of_a_run_or_a_lab_has_a_rule(made):
             whole = any((place / CHECKSUMS).is_file() and file.relative_to(place).as_posix()
                         in read_checksums(place, "") for place in file.parents if place.is_relative_to(made))
             assert whole, f"{file} is listed nowhere"
-    assert rule_of("train-first.jsonl") == ONCE and rule_of("log.jsonl") == APPENDED and rule_of("else.json") is None
+    assert write_rule("train-first.jsonl") == WRITE_ONCE and write_rule("log.jsonl") == APPENDED and write_rule("else.json") is None
 
 
 def test_the_page_states_the_rule_of_every_file():

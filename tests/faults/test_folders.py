@@ -16,13 +16,13 @@ from commands import start, stemma
 from staged import four_stages, write_data, write_plan
 from toy_tasks import save_model, write_sets
 
+from stemma.atomic_files import DiskFullError, atomic_write, lock_folder
 from stemma.cli import main
-from stemma.files import NoSpace, only_here, write_atomically
-from stemma.lab.cells import cells_of
-from stemma.lab.experiment import Allowance, Experiment, Variant
-from stemma.lab.shared_text import SharedText
-from stemma.lineage import recipe
-from stemma.training.run import Reading
+from stemma.lab.cells import experiment_cells
+from stemma.lab.experiment import ComputeBudget, Experiment, Variant
+from stemma.lab.text_split import TextSplit
+from stemma.recipe_loading import recipe
+from stemma.training.run_folder import TextReadingOptions
 
 SMALL = ["network.width=32", "network.heads=2", "network.layers=1", "network.feedforward=64",
          "corpus.sequence_length=32", "training.batch_size=8", "training.warmup_steps=2", "tokenizer.vocab_size=300"]
@@ -35,24 +35,25 @@ CLASSIFY = ["--model", "model", "--train", "classify-train.jsonl", "--dev", "cla
 TASKS = '[tasks.first]\nkind = "classify"\ntrain = "classify-train.jsonl"\ndev = "classify-dev.jsonl"\n'
 # A verb, and the first slow things that it does.
 SLOW: list[tuple[list[str], str]] = [
-    (COMPARE, "stemma.lab.work.share_text"), (COMPARE, "stemma.lab.costs.corpus_from_text"),
-    (COMPARE, "stemma.lab.costs.step_cost"), (ABLATE, "stemma.lab.work.share_text"),
-    (CLAIM, "stemma.lab.work.share_text"), (CLAIM[:3] + CLAIM[5:], "stemma.lab.claims.own_text"),
+    (COMPARE, "stemma.lab.run_experiment.share_text"), (COMPARE, "stemma.lab.variant_costs.corpus_from_text"),
+    (COMPARE, "stemma.lab.variant_costs.step_cost"), (ABLATE, "stemma.lab.run_experiment.share_text"),
+    (CLAIM, "stemma.lab.run_experiment.share_text"), (CLAIM[:3] + CLAIM[5:], "stemma.lab.claims.own_text"),
     ([*PRETRAIN, "text.txt"], "stemma.training.pretrain.corpus_from_text"),
-    ([*PRETRAIN, "corpus"], "stemma.training.pretrain.open_training"),
+    ([*PRETRAIN, "corpus"], "stemma.training.pretrain.open_run"),
     ([*PRETRAIN, "corpus"], "stemma.training.pretrain.Corpus.open"),
-    (["finetune", "classify", *CLASSIFY], "stemma.tasks.prepare.load"),
-    (["finetune", "classify", *CLASSIFY], "stemma.tasks.learning.load"),
-    (["finetune", "classify", *CLASSIFY, "--restarts", "2"], "stemma.tasks.trials.carry_out"),
+    (["finetune", "classify", *CLASSIFY], "stemma.tasks.runs.finetune.load"),
+    (["finetune", "classify", *CLASSIFY], "stemma.tasks.runs.finetune_run.load"),
+    (["finetune", "classify", *CLASSIFY, "--restarts", "2"], "stemma.tasks.runs.sweep.run_one"),
     (["finetune", "seq2seq", "--model", "writer", "--train", "pairs.tsv", "--dev", "pairs.tsv", "--out", "out"],
-     "stemma.tasks.seq2seq.build_corpus"),
-    (["multitask", "tasks.toml", "--model", "model", "--out", "out"], "stemma.tasks.multitask.load"),
-    (["multitask", "tasks.toml", "--model", "model", "--out", "out"], "stemma.tasks.learning.load"),
-    (["pipeline", "plan.toml", "--out", "out"], "stemma.tasks.pipeline.pipeline._contaminated"),
-    (["pipeline", "plan.toml", "--out", "out"], "stemma.tasks.pipeline.stages.pretrain"),
-    (["quickstart", "--out", "out", "--minutes", "0.1"], "stemma.lab.quickstart.harvest.harvest"),
+     "stemma.tasks.runs.seq2seq.build_corpus"),
+    (["multitask", "tasks.toml", "--model", "model", "--out", "out"], "stemma.tasks.runs.multitask.load"),
+    (["multitask", "tasks.toml", "--model", "model", "--out", "out"], "stemma.tasks.runs.finetune_run.load"),
+    (["pipeline", "plan.toml", "--out", "out"], "stemma.tasks.pipeline.pipeline._check_contamination"),
+    (["pipeline", "plan.toml", "--out", "out"], "stemma.tasks.pipeline.stage_runner.pretrain"),
+    (["quickstart", "--out", "out", "--minutes", "0.1"], "stemma.lab.quickstart.python_docs.collect_pages"),
     (["corpus", "build", "text.txt", "--tokenizer", "tok", "--out", "out"], "stemma.corpus.build.read_passages"),
-    (["tokenizer", "train", "text.txt", "--for", "bert", "--out", "out"], "stemma.text.train.train_tokenizer"),
+    (["tokenizer", "train", "text.txt", "--for", "bert", "--out", "out"],
+     "stemma.text.train_tokenizer.train_tokenizer"),
 ]
 
 
@@ -127,7 +128,7 @@ def test_a_comparison_that_is_refused_leaves_nothing(here, capsys):
 
 @pytest.mark.parametrize("words", [COMPARE, ABLATE, CLAIM], ids=["compare", "ablate", "claims run"])
 def test_a_lab_begins_anew_if_it_is_to(here, monkeypatch, capsys, words):
-    monkeypatch.setattr("stemma.lab.work.share_text", interrupt)
+    monkeypatch.setattr("stemma.lab.run_experiment.share_text", interrupt)
     Path("out/text").mkdir(parents=True)  # of a lab that was stopped before it had a lab.json
     assert main(words) == 2 and "add --overwrite" in capsys.readouterr().err
     assert main([*words, "--overwrite"]) == 130
@@ -155,7 +156,7 @@ def held(folder: str):
     (["corpus", "build", "text.txt", "--tokenizer", "tok", "--out", "out"], "out")],
     ids=["pretrain", "finetune", "compare", "pipeline", "quickstart", "corpus build"])
 def test_what_somebody_is_at_work_on_is_not_replaced(here, monkeypatch, capsys, words, busy):
-    monkeypatch.setattr("stemma.lab.quickstart.harvest.harvest", interrupt)  # should it not be refused
+    monkeypatch.setattr("stemma.lab.quickstart.python_docs.collect_pages", interrupt)  # should it not be refused
     Path(busy).mkdir(parents=True)
     Path("out/quickstart.json").write_text("{}")
     with held(busy):
@@ -165,10 +166,10 @@ def test_what_somebody_is_at_work_on_is_not_replaced(here, monkeypatch, capsys, 
 
 
 def test_who_holds_a_folder_may_replace_it(tmp_path):
-    from stemma.files import folder_atomically
+    from stemma.atomic_files import atomic_folder
 
     (tmp_path / "out").mkdir()
-    with only_here(tmp_path / "out"), folder_atomically(tmp_path / "out", overwrite=True) as place:
+    with lock_folder(tmp_path / "out"), atomic_folder(tmp_path / "out", overwrite=True) as place:
         (place / "new").touch()
     assert (tmp_path / "out/new").is_file()
 
@@ -201,9 +202,9 @@ def test_the_advice_of_a_full_disk_works(here, monkeypatch, capsys, fails, advis
 
 def test_a_full_disk_in_a_cell_names_the_lab(here, monkeypatch, capsys):
     def full(*_: object, **__: object) -> None:
-        raise NoSpace("the disk is full while writing somewhere; free some space")
+        raise DiskFullError("the disk is full while writing somewhere; free some space")
 
-    monkeypatch.setattr("stemma.lab.cell_work.resume", full)
+    monkeypatch.setattr("stemma.lab.cell_runner.resume", full)
     assert main(COMPARE) == 2
     assert "free some space, and `stemma resume out` goes on from there." in capsys.readouterr().err
 
@@ -211,26 +212,26 @@ def test_a_full_disk_in_a_cell_names_the_lab(here, monkeypatch, capsys):
 # --- one file, one cell -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("failing", ["os.fsync", "stemma.files.Path.replace"])
+@pytest.mark.parametrize("failing", ["os.fsync", "stemma.atomic_files.Path.replace"])
 @pytest.mark.parametrize("error", [OSError(errno.EIO, "input/output error"), KeyboardInterrupt()])
 def test_a_write_that_fails_leaves_the_old_file(tmp_path, monkeypatch, failing, error):
     def fail(*_: object) -> None:
         raise error
 
     file = tmp_path / "state.json"
-    write_atomically(file, "old")
+    atomic_write(file, "old")
     with monkeypatch.context() as patch, pytest.raises(type(error)):
         patch.setattr(failing, fail)
-        write_atomically(file, "new, and longer")
+        atomic_write(file, "new, and longer")
     assert file.read_text() == "old" and list(tmp_path.iterdir()) == [file]
 
 
 def test_whoever_reads_a_file_while_it_is_written_sees_one_state(tmp_path):
     file = tmp_path / "state.json"
-    write_atomically(file, "old" * 1000)
+    atomic_write(file, "old" * 1000)
     with file.open() as reader:
         begun = reader.read(100)
-        write_atomically(file, "new")
+        atomic_write(file, "new")
         assert begun + reader.read() == "old" * 1000
     assert file.read_text() == "new"
 
@@ -240,9 +241,9 @@ def test_all_that_goes_into_a_cell_makes_its_number(tmp_path):
     def number(layers: int = 2, digest: str = "text", unit: str = "tokens", amount: float = 1000, seed: int = 0,
                name: str = "a") -> str:
         variant = Variant(name, recipe("bert@tiny", [f"network.layers={layers}"]))
-        asked = Experiment("compare", "", (variant,), Allowance(unit, amount), (seed,), None, ("text.txt",))
-        shared = SharedText(None, ("text.txt",), Reading(), (), digest, {})
-        return cells_of(asked, shared, tmp_path)[0].number
+        asked = Experiment("compare", "", (variant,), ComputeBudget(unit, amount), (seed,), None, ("text.txt",))
+        shared = TextSplit(None, ("text.txt",), TextReadingOptions(), (), digest, {})
+        return experiment_cells(asked, shared, tmp_path)[0].digest
 
     others = [{"layers": 3}, {"digest": "other"}, {"unit": "flops"}, {"amount": 1001}, {"amount": 2000}, {"seed": 1}]
     numbers = [number(), *(number(**other) for other in others)]

@@ -146,7 +146,7 @@ def test_dropouts_are_those_of_the_config_and_it_is_said(model, capsys, name):
 
 @pytest.mark.parametrize("name", ["bert", "own", "albert"])
 def test_what_we_saved_contradicts_nothing(models, name):
-    assert load(models / name).notices == []
+    assert load(models / name).load_warnings == []
 
 
 # ---- weights ----
@@ -173,7 +173,7 @@ def test_large_numbers_are_numbers(model):
     weights["bert.embeddings.word_embeddings.weight"][:, :] = torch.finfo(torch.float32).max
     weights.pop("cls.predictions.decoder.weight", None)
     save_file(weights, file, {"format": "pt"})
-    assert load("model").network.vocabulary > 0
+    assert load("model").network.vocab_size > 0
 
 
 @pytest.mark.parametrize("name", ["/etc/hostname", "../outside.safetensors", "down/../../outside.safetensors",

@@ -17,7 +17,7 @@ from commands import start_unreported as start
 from commands import stemma_unreported as stemma
 from conftest import small_text
 
-from stemma import lineage
+from stemma import recipe_loading
 from stemma.corpus.annotate import annotate
 from stemma.corpus.build import build_corpus
 from stemma.text.parallel import PairSource
@@ -142,7 +142,7 @@ def kill_and_resume(first: list[object], run: Path, rng: random.Random) -> int:
                                      for name in VARIANTS])
 def test_a_killed_run_ends_in_the_same_bytes(tmp_path, corpus_folder, variant):
     named = variant.split(",")[0]
-    recipe = f"{named if named in lineage.names() else 'bert'}@tiny"
+    recipe = f"{named if named in recipe_loading.recipe_names() else 'bert'}@tiny"
     corpus = pairs_of(corpus_folder, tmp_path) if named == "transformer" else corpus_folder
     corpus = everything_of(corpus_folder, tmp_path) if variant.endswith("all data") else corpus
     command = ["pretrain", recipe, "--corpus", corpus, *SMALL, *VARIANTS[variant], "--seed", "3", "--json"]

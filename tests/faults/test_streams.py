@@ -22,9 +22,9 @@ from random_models import save_random
 
 from stemma.cli import main
 from stemma.cli.output import console
-from stemma.cli.streams import visible
-from stemma.training.signals import ENDING, handled
-from stemma.training.source import make_cache
+from stemma.cli.stdio import escape_control
+from stemma.training.corpus_cache import create_cache_folder
+from stemma.training.signals import STOP_SIGNALS, signal_handlers
 
 RAW = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 LABELS = ("no\x1b[31m", "yes\x1b]0;title\x07", "\x9b2Jperhaps", "back\rspace\x08\x7f")
@@ -150,7 +150,7 @@ def test_a_home_that_cannot_be_written_names_the_variable(tmp_path, monkeypatch,
 def test_a_cache_that_is_there_and_read_only(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "access", lambda path, mode: False)  # as on a disk that is mounted so; root may do the rest
     with pytest.raises(Exception, match="it is read-only.*STEMMA_CACHE"):
-        make_cache(tmp_path)
+        create_cache_folder(tmp_path)
 
 
 # ---- control characters ----
@@ -181,7 +181,7 @@ def hostile(tmp_path_factory, tokenizer_folder) -> Path:
     ["tokenizer", "info", "gone\x1b[31m"], ["show", "bert\x1b[31m"], ["\x1b[31m"],
     ["corpus", "build", "bad\x1b[31m.txt", "--tokenizer", "model", "--out", "made"],
     ["pretrain", "bert@tiny", "--corpus", "x", "--out", "run", "network.\x1b[31m=3"],
-], ids=lambda words: visible(" ".join(words[:3])))
+], ids=lambda words: escape_control(" ".join(words[:3])))
 def test_no_control_character_is_printed_raw(hostile, monkeypatch, capsys, tmp_path, words):
     shutil.copytree(hostile, tmp_path / "copy")
     monkeypatch.chdir(tmp_path / "copy")
@@ -241,7 +241,7 @@ def test_nohup_is_respected():
     """Who ignores SIGHUP wants the run to outlive the terminal."""
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
-        with handled(ENDING, lambda number, frame: None) as taken:
+        with signal_handlers(STOP_SIGNALS, lambda number, frame: None) as taken:
             assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
             assert set(taken) == {signal.SIGINT, signal.SIGTERM}
     finally:

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 from random_models import save_random
 
-from stemma import files
+from stemma import atomic_files
+from stemma.atomic_files import atomic_file, atomic_folder, atomic_write, refuse_special_file
 from stemma.cli import main
 from stemma.errors import UserError
-from stemma.files import file_atomically, folder_atomically, refuse_special, write_atomically
 
 
 @pytest.fixture(scope="session")
@@ -96,7 +96,7 @@ def test_no_verb_replaces_a_special_file(here, capsys, verb, kind):
 def test_the_systems_own_names_are_special(place):
     """Only looked at: no verb is ever tried on the machine's own."""
     with pytest.raises(UserError, match=f"{place} is a device"):
-        refuse_special(Path(place))
+        refuse_special_file(Path(place))
 
 
 @pytest.mark.parametrize("name", ["stdout", "new.txt"])
@@ -106,7 +106,7 @@ def test_a_name_of_the_system_is_refused_also_where_it_leads_to_a_file(here, mon
     Path("system").mkdir()
     Path("file").write_text("kept")
     Path("system/stdout").symlink_to("../file")
-    monkeypatch.setattr(files, "SYSTEM", (str(here / "system"),), raising=False)
+    monkeypatch.setattr(atomic_files, "SYSTEM", (str(here / "system"),), raising=False)
     assert f"system/{name} is a device" in refused(capsys, *WRITERS[verb], "--out", f"system/{name}", "--overwrite")
     assert Path("file").read_text() == "kept" and Path("system/stdout").is_symlink()
     assert [path.name for path in Path("system").iterdir()] == ["stdout"]
@@ -125,7 +125,7 @@ def test_a_link_stays_and_what_it_points_to_is_replaced(here):
     Path("elsewhere").mkdir()
     Path("elsewhere/file").write_text("old")
     Path("file").symlink_to("elsewhere/file")
-    write_atomically(Path("file"), "new")
+    atomic_write(Path("file"), "new")
     assert Path("file").is_symlink() and Path("elsewhere/file").read_text() == "new"
     assert main([*WRITERS["tokenizer"], "--out", "elsewhere/tokenizer"]) == 0
     Path("linked").symlink_to("elsewhere/tokenizer")
@@ -167,14 +167,14 @@ def test_the_next_run_of_a_verb_clears_what_a_killed_one_left(here, verb):
 
 def test_two_writers_at_the_same_time(here):
     """What one writes is not what a killed process left: the other does not touch it."""
-    with folder_atomically(Path("made"), overwrite=True) as first:
+    with atomic_folder(Path("made"), overwrite=True) as first:
         (first / "a").write_text("1")
-        with folder_atomically(Path("made")) as second:
+        with atomic_folder(Path("made")) as second:
             (second / "b").write_text("2")
         assert Path("made/b").is_file() and (first / "a").is_file()
     assert sorted(path.name for path in Path("made").iterdir()) == ["a", "checksums.json"]
-    with file_atomically(Path("file")) as one:
-        write_atomically(Path("file"), "2")
+    with atomic_file(Path("file")) as one:
+        atomic_write(Path("file"), "2")
         one.write(b"1")
     assert Path("file").read_text() == "1"
     assert not [path for path in Path().iterdir() if path.name.startswith(".")]

@@ -13,18 +13,18 @@ from sources import sentences, source_model
 from toy_tasks import rows, save_model
 
 import stemma
-from stemma.exchange.cards import Card
+from stemma.evaluation.likelihood import score_continuations
+from stemma.evaluation.perplexity import perplexity
 from stemma.generation.fill import fill
 from stemma.generation.generate import generate
-from stemma.generation.score import score_continuations
 from stemma.generation.translate import translate
 from stemma.network.heads import ClassHead, Pooler
 from stemma.network.network import Network
-from stemma.schema.task_values import values_of
+from stemma.schema.task_options import parse_task_options
+from stemma.task_config import TaskConfig
 from stemma.tasks.data.examples import TextExample
 from stemma.tasks.embed import embed
-from stemma.tasks.perplexity import perplexity
-from stemma.tasks.predicting import predictions
+from stemma.tasks.predict import predict_examples
 from stemma.text.readers import Passage
 
 TEXT = ("the old clerk reads the letter by the river. a young copyist forgets the ledger in the archive. "
@@ -42,12 +42,13 @@ def all_models(folder: Path) -> dict[str, stemma.Model]:
         perturb(model.network, 0)
     chosen = found["bert"].recipe
     heads = {"pooler": Pooler(), "task": ClassHead(2)}
-    card = Card("task", "classify", ("good", "bad"), heads, chosen.settings.corpus.single, chosen.settings.corpus.pair,
-                48, ("accuracy",), values_of("classify", {"counts": [1, 1]}))
+    card = TaskConfig("task", "classify", ("good", "bad"), heads, chosen.settings.corpus.single,
+                      chosen.settings.corpus.pair,
+                48, ("accuracy",), parse_task_options("classify", {"counts": [1, 1]}))
     torch.manual_seed(0)
-    network = Network(chosen.settings.network, found["bert"].network.vocabulary, heads).eval()
+    network = Network(chosen.settings.network, found["bert"].network.vocab_size, heads).eval()
     perturb(network, 1)
-    found["judge"] = stemma.Model(chosen, found["bert"].tokenizer, network, cards={"task": card})
+    found["judge"] = stemma.InferenceModel(chosen, found["bert"].tokenizer, network, task_configs={"task": card})
     return {**found, "transformer": source_model("transformer")}
 
 
@@ -72,11 +73,11 @@ def questions(models: dict[str, stemma.Model]) -> dict[str, Callable[[], Any]]:
         "with a memory": written("xl", equal, tokens=20, seed=5),
         "memory 2": perplexed(memory=2), "memory 8": perplexed(memory=8), "memory 40": perplexed(memory=40),
         "window": perplexed(length=24, stride=8),
-        "continuations": lambda: [(one.log_probability, one.greedy) for one in score_continuations(
+        "continuations": lambda: [(one.log_probability, one.is_greedy) for one in score_continuations(
             models["gpt2"], PROMPTS, [" reads the letter", " the ledger", " river"])],
         "filled": lambda: fill(models["bert"], "the old [MASK] reads the [MASK]."),
         "embedded": lambda: embed(models["bert"], [row["text"] for row in rows("classify", 9)]).tolist(),
-        "predicted": lambda: predictions(models["judge"], models["judge"].card(), examples),
+        "predicted": lambda: predict_examples(models["judge"], models["judge"].task_config(), examples),
         "translated": lambda: [(one.text, one.log_probability) for one in translate(models["transformer"],
                                                                                     sentences(5, 9, 3), beams=3)],
     }

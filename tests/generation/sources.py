@@ -9,7 +9,7 @@ from parity.reference import perturb
 
 import stemma
 from stemma.text.tokenizer import Tokenizer
-from stemma.text.train import train_tokenizer
+from stemma.text.train_tokenizer import train_tokenizer
 
 WORDS = [f"{first}{second}" for first in "bdfgklmn" for second in "aeiou"]
 SMALL = ["network.layers=2", "network.width=32", "network.heads=2", "network.feedforward=48",

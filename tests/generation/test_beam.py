@@ -11,10 +11,10 @@ from parity.reference import perturb
 
 import stemma
 from stemma.errors import UserError
-from stemma.generation.beam import Ended, length_penalty, settled
+from stemma.generation.beam import FinishedHypothesis, is_done, length_penalty
 from stemma.generation.generate import generate
-from stemma.generation.options import Options
-from stemma.text.train import train_tokenizer
+from stemma.generation.options import GenerationOptions
+from stemma.text.train_tokenizer import train_tokenizer
 
 CHANGES = ["network.layers=1", "network.width=16", "network.heads=2", "network.feedforward=16",
            "corpus.sequence_length=16"]
@@ -36,10 +36,10 @@ def toy(tokenizer, seed: int) -> stemma.Model:
 
 def every_text(model: stemma.Model, prompt: list[int], longest: int, alpha: float) -> list[tuple[float, tuple]]:
     """All texts that end, or are as long as allowed, with what they are compared by: the best first."""
-    end = model.tokenizer.roles["end"]
+    end = model.tokenizer.special_token_ids["end"]
     found = []
     for length in range(1, longest + 1):
-        texts = [text for text in itertools.product(range(model.network.vocabulary), repeat=length)
+        texts = [text for text in itertools.product(range(model.network.vocab_size), repeat=length)
                  if end not in text[:-1] and (text[-1] == end or length == longest)]
         logits = model.logits(torch.tensor([[*prompt, *text] for text in texts])).log_softmax(-1)
         for row, text in zip(logits, texts, strict=True):
@@ -52,19 +52,19 @@ def every_text(model: stemma.Model, prompt: list[int], longest: int, alpha: floa
 @pytest.mark.parametrize("seed", range(3))
 def test_enough_beams_are_exhaustive(tokenizer, seed, alpha):
     model = toy(tokenizer, seed)
-    assert model.network.vocabulary == 6
+    assert model.network.vocab_size == 6
     prompts = [[3], [4, 5, 3]]
     found = generate(model, prompts, tokens=3, beams=216, completions=5, length_penalty=alpha, batch=500)
     for number, prompt in enumerate(prompts):
         expected = every_text(model, prompt, 3, alpha)[:5]
-        mine = [one for one in found if one.prompt == number]
+        mine = [one for one in found if one.prompt_index == number]
         assert [one.tokens for one in mine] == [text for _, text, _ in expected]
         assert [one.log_probability for one in mine] == pytest.approx([chance for *_, chance in expected], abs=1e-4)
 
 
 def plain_search(model: stemma.Model, prompt: list[int], longest: int, beams: int, alpha: float) -> tuple[int, ...]:
     """Beam search as it is told: no early end, everything read anew."""
-    end = model.tokenizer.roles["end"]
+    end = model.tokenizer.special_token_ids["end"]
     live, ended = [((), 0.0)], []
     for length in range(1, longest + 1):
         found = []
@@ -101,13 +101,14 @@ def test_a_length_penalty_favours_length(tokenizer):
 @pytest.mark.parametrize("alpha, tokens, over", [(0.0, 20, True), (1.0, 20, False), (1.0, 2, True), (-3.0, 20, True)])
 def test_the_search_goes_on_while_a_beginning_could_still_win(alpha, tokens, over):
     """After one token a beginning of -2 can reach -2 / ((5 + n) / 6)^alpha, with n from 2 to `tokens`."""
-    ended = [Ended(-1.4, -1.4, (2,))]
-    assert settled(-2.0, ended, Options(beams=2, length_penalty=alpha), 1, tokens) == over
-    assert settled(-math.inf, [], Options(beams=2), 1, tokens) and not settled(-2.0, [], Options(beams=2), 1, tokens)
+    ended = [FinishedHypothesis(-1.4, -1.4, (2,))]
+    assert is_done(-2.0, ended, GenerationOptions(beams=2, length_penalty=alpha), 1, tokens) == over
+    assert is_done(-math.inf, [], GenerationOptions(beams=2), 1, tokens) and not is_done(-2.0, [],
+        GenerationOptions(beams=2), 1, tokens)
 
 
 def test_texts_do_not_end_before_they_may(tokenizer):
-    end = tokenizer.roles["end"]
+    end = tokenizer.special_token_ids["end"]
     for seed in range(3):
         for one in generate(toy(tokenizer, seed), [[3]], tokens=6, min_tokens=4, beams=3, completions=3):
             assert len(one.tokens) >= 5 and end not in one.tokens[:4]
@@ -116,7 +117,7 @@ def test_texts_do_not_end_before_they_may(tokenizer):
 def test_a_stop_string_ends_a_beam(tokenizer):
     found = [one for seed in range(5) for one in generate(toy(tokenizer, seed), [[3]], tokens=6, beams=3, stop="b")]
     assert all("b" not in one.text for one in found)
-    assert {"stop"} < {one.ended for one in found}
+    assert {"stop"} < {one.finish_reason for one in found}
 
 
 def test_beams_and_completions_must_fit(tokenizer):

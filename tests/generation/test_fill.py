@@ -69,10 +69,10 @@ def test_probabilities_are_those_of_the_logits(run):
     (prediction,) = fill(model, "the [MASK] reads", top=10_000)
     encoding = model.tokenizer.encode("the [MASK] reads")
     row = model.logits(torch.tensor([encoding.ids]))[0, prediction["position"]].softmax(-1)
-    assert len(prediction["candidates"]) == model.network.vocabulary
+    assert len(prediction["candidates"]) == model.network.vocab_size
     assert sum(one["probability"] for one in prediction["candidates"]) == pytest.approx(1, abs=1e-4)
     for one in prediction["candidates"][:20]:
-        assert one["probability"] == pytest.approx(float(row[model.tokenizer.id(one["token"])]), abs=1e-6)
+        assert one["probability"] == pytest.approx(float(row[model.tokenizer.token_to_id(one["token"])]), abs=1e-6)
 
 
 def test_rows_without_a_token_are_never_offered(tokenizer_folder):

@@ -13,9 +13,9 @@ from parity.reference import perturb, random_reference
 
 import stemma
 from stemma.errors import UserError
+from stemma.generation.decoding_state import start_decoding
 from stemma.generation.generate import generate
-from stemma.generation.reader import read_rows
-from stemma.network.packed import PackedLinear, PackedScorer, packed_view
+from stemma.network.prepacked_linear import PrepackedLinear, PrepackedLMHead, prepacked_view
 from stemma.text.tokenizer import Tokenizer
 
 VOCABULARY = 60
@@ -104,7 +104,7 @@ def test_xlnet_expects_what_transformers_expects(tmp_path):
     asks[:, 0, -1] = 1
     with torch.no_grad():
         expected = reference(longer, perm_mask=hidden_from, target_mapping=asks).logits[:, 0]
-        found = read_rows(stemma.load(tmp_path), ids.tolist()).expect()
+        found = start_decoding(stemma.load(tmp_path), ids.tolist()).next_logits()
     assert torch.allclose(found, expected, atol=1e-4)
 
 
@@ -120,19 +120,19 @@ def test_a_memory_writes_without_end_and_places_begin_anew(caplog):
 
 def test_where_places_begin_anew_the_last_half_is_read_again():
     model = model_of("gpt2")
-    reader = read_rows(model, random_prompts(24))
+    reader = start_decoding(model, random_prompts(24))
     with torch.no_grad():
-        reader.expect()
-        reader.add(torch.tensor([5]))
-        found = reader.expect()
-        expected = model.logits(reader.ids[:, -12:])[:, -1]
+        reader.next_logits()
+        reader.append(torch.tensor([5]))
+        found = reader.next_logits()
+        expected = model.logits(reader.input_ids[:, -12:])[:, -1]
     assert torch.allclose(found, expected, atol=1e-4)
 
 
 def test_the_seed_decides_and_equal_prompts_differ():
     model, prompts = model_of("gpt2"), random_prompts(5, 6)
     first = generate(model, prompts, seed=1, tokens=20, completions=3)
-    assert [one.prompt for one in first] == [0, 0, 0, 1, 1, 1]
+    assert [one.prompt_index for one in first] == [0, 0, 0, 1, 1, 1]
     again = generate(model, prompts, seed=1, tokens=20, completions=3, batch=2)
     assert tokens_of(first) == tokens_of(again)
     assert first == generate(model, prompts, seed=1, tokens=20, completions=3)
@@ -156,8 +156,8 @@ def test_packed_weights_give_the_same_numbers_beside_the_model():
     ids = torch.tensor(random_prompts(6, 6, 6))
     expected = model.logits(ids)
     before = [dict(vars(module)) for module in model.network.modules()]
-    packed = packed_view(model.network, 3)
-    assert sum(isinstance(module, PackedLinear | PackedScorer) for module in packed.modules()) >= 5
+    packed = prepacked_view(model.network, 3)
+    assert sum(isinstance(module, PrepackedLinear | PrepackedLMHead) for module in packed.modules()) >= 5
     assert torch.allclose(replace(model, network=packed).logits(ids), expected, atol=1e-4)
     assert [vars(module) for module in model.network.modules()] == before
     assert_close(model.logits(ids), expected)
@@ -167,14 +167,14 @@ def test_packed_weights_give_the_same_numbers_beside_the_model():
 
 def test_one_row_needs_no_view():
     network = model_of("gpt2").network
-    assert packed_view(network, 2) is network
+    assert prepacked_view(network, 2) is network
 
 
 def test_packed_weights_go_when_the_text_is_written(monkeypatch):
     views = []
 
     def noted(network, rows):
-        made = packed_view(network, rows)
+        made = prepacked_view(network, rows)
         views.append(weakref.ref(made))
         return made
 

@@ -7,8 +7,14 @@ import torch
 
 from stemma.errors import UserError
 from stemma.generation import sampling
-from stemma.generation.options import NUCLEUS, Options
-from stemma.generation.sampling import candidates, draw, forbid, penalise, uniform_numbers
+from stemma.generation.options import NUCLEUS, GenerationOptions
+from stemma.generation.sampling import (
+    apply_repetition_penalty,
+    filter_top_k_top_p,
+    mask_tokens,
+    sample,
+    uniform_numbers,
+)
 
 
 def random_logits(rows: int = 4, vocabulary: int = 50, seed: int = 0) -> torch.Tensor:
@@ -17,7 +23,7 @@ def random_logits(rows: int = 4, vocabulary: int = 50, seed: int = 0) -> torch.T
 
 def kept(probabilities: torch.Tensor, top_k: int | None, top_p: float | None) -> list[set[int]]:
     """Which tokens may be drawn, in each row."""
-    likely, tokens = candidates(probabilities, top_k, top_p)
+    likely, tokens = filter_top_k_top_p(probabilities, top_k, top_p)
     if tokens is None:
         return [set(range(probabilities.shape[1]))] * len(probabilities)
     return [{int(token) for token, chance in zip(*row, strict=True) if chance > 0}
@@ -38,7 +44,7 @@ def nucleus(row: torch.Tensor, top_p: float) -> set[int]:
 @pytest.mark.parametrize("top_p", [0.01, 0.3, 0.7, 0.95, 0.999])
 @pytest.mark.parametrize("look", [2, 1024])
 def test_the_nucleus_is_the_smallest_set(monkeypatch, top_p, look):
-    monkeypatch.setattr(sampling, "FIRST_LOOK", look)
+    monkeypatch.setattr(sampling, "NUCLEUS_SHORTLIST", look)
     probabilities = random_logits().softmax(-1)
     assert kept(probabilities, None, top_p) == [nucleus(row, top_p) for row in probabilities]
 
@@ -62,28 +68,28 @@ def test_draws_come_as_often_as_they_should(options, power):
     (chosen,) = kept(raised[None], options.get("top_k"), options.get("top_p"))
     allowed[list(chosen)] = raised[list(chosen)]
     numbers = torch.rand(40_000, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-    drawn = draw(row.log().expand(40_000, -1), Options(**options), numbers)
+    drawn = sample(row.log().expand(40_000, -1), GenerationOptions(**options), numbers)
     shares = torch.bincount(drawn, minlength=12) / 40_000
     assert torch.allclose(shares, allowed / allowed.sum(), atol=0.01)
     assert set(drawn.unique().tolist()) <= chosen
 
 
 def test_the_edges_of_the_unit_interval_draw_what_is_possible():
-    logits = forbid(random_logits(2, 10), [0, 9], 8)
+    logits = mask_tokens(random_logits(2, 10), [0, 9], 8)
     for number in (0.0, 1.0 - 2**-53):
-        tokens = draw(logits, Options(top_p=1.0), torch.full((2,), number, dtype=torch.float64))
+        tokens = sample(logits, GenerationOptions(top_p=1.0), torch.full((2,), number, dtype=torch.float64))
         assert all(1 <= int(token) < 8 for token in tokens)
 
 
 def test_the_repetition_penalty_lowers_what_was_said():
     logits = torch.tensor([[2.0, -2.0, 1.0, -1.0], [4.0, 3.0, 2.0, 1.0]])
-    found = penalise(logits, torch.tensor([[0, 1, 1], [3, 3, 3]]), 2.0)
+    found = apply_repetition_penalty(logits, torch.tensor([[0, 1, 1], [3, 3, 3]]), 2.0)
     assert found.tolist() == [[1.0, -4.0, 1.0, -1.0], [4.0, 3.0, 2.0, 0.5]]
-    assert penalise(logits, torch.tensor([[0], [1]]), 1.0) is logits
+    assert apply_repetition_penalty(logits, torch.tensor([[0], [1]]), 1.0) is logits
 
 
 def test_rows_draw_with_their_own_numbers():
-    options = Options(tokens=5)
+    options = GenerationOptions(tokens=5)
     rows = uniform_numbers(options, [[1, 2], [1, 2], [3]], [0, 1, 0], 9)
     assert rows.shape == (3, 5) and len({tuple(row.tolist()) for row in rows}) == 3
     assert torch.equal(uniform_numbers(options, [[3]], [0], 9)[0], rows[2])
@@ -92,8 +98,8 @@ def test_rows_draw_with_their_own_numbers():
 
 
 def test_by_default_the_nucleus():
-    assert Options().nucleus == NUCLEUS and Options(top_k=5).nucleus is None and Options(top_p=0.5).nucleus == 0.5
-    assert Options().draws and not Options(greedy=True).draws and not Options(beams=2).draws
+    assert GenerationOptions().nucleus == NUCLEUS and GenerationOptions(top_k=5).nucleus is None and GenerationOptions(top_p=0.5).nucleus == 0.5
+    assert GenerationOptions().do_sample and not GenerationOptions(greedy=True).do_sample and not GenerationOptions(beams=2).do_sample
 
 
 @pytest.mark.parametrize("options, wrong", [
@@ -113,7 +119,7 @@ def test_by_default_the_nucleus():
 ])
 def test_what_contradicts_itself_is_told_all_at_once(options, wrong):
     with pytest.raises(UserError, match="cannot be followed") as error:
-        Options(**options)
+        GenerationOptions(**options)
     assert [where for where, _ in error.value.problems] == [where for where, _ in wrong]
     for (_, said), (_, expected) in zip(error.value.problems, wrong, strict=True):
         assert expected in said

@@ -7,10 +7,10 @@ from closeness import assert_close
 from generation.sources import sentences, source_model, words
 
 import stemma
-from stemma.corpus.directions import Directions
+from stemma.corpus.translation_direction import DirectionDetector
 from stemma.errors import UserError
-from stemma.generation.generate import Job, generate
-from stemma.generation.options import Options
+from stemma.generation.generate import GenerationJob, generate
+from stemma.generation.options import GenerationOptions
 from stemma.generation.translate import translate
 
 
@@ -25,7 +25,7 @@ def test_lines_come_back_in_their_order_whatever_the_batch(model):
     assert [one.source for one in found] == lines and len({one.text for one in found}) > 3
     watched: list[int] = []
     for batch in (1, 40, 100):
-        again = translate(model, lines, batch=batch, watch=watched.append)
+        again = translate(model, lines, batch=batch, on_progress=watched.append)
         assert [(one.source, one.tokens, one.text) for one in again] == [(one.source, one.tokens, one.text)
                                                                          for one in found]
         assert sum(watched) == len(lines) and (batch != 1 or watched[1:] == [1] * len(lines))
@@ -38,9 +38,9 @@ def test_lines_come_back_in_their_order_whatever_the_batch(model):
 def test_lines_of_like_length_go_together(model):
     lines = sentences(2, 19, 3, 18, 1, 2, 3, 9)
     rows = [words().encode(line, special=False).ids for line in lines]
-    batches = list(Job(model, rows, Options(greedy=True, places=40)).batches())
-    assert [[len(rows[row.prompt]) for row in batch] for batch in batches] == [[19, 18], [9, 3, 3, 2], [2, 1]]
-    searched = Job(model, rows, Options(beams=4, places=40)).batches()
+    batches = list(GenerationJob(model, rows, GenerationOptions(greedy=True, places=40)).batches())
+    assert [[len(rows[row.prompt_index]) for row in batch] for batch in batches] == [[19, 18], [9, 3, 3, 2], [2, 1]]
+    searched = GenerationJob(model, rows, GenerationOptions(beams=4, places=40)).batches()
     assert [len(batch) for batch in searched] == [1, 1, 1, 2, 3]
 
 
@@ -81,7 +81,7 @@ def test_empty_lines_stay_empty(model, caplog):
 def test_lines_that_are_too_long(model, caplog):
     lines = sentences(3, 50, 45, 39)
     with pytest.raises(UserError, match="2 sources are too long: transformer@tiny reads at most 39 tokens") as error:
-        translate(model, lines, where=["a.en, line 1", "a.en, line 2", "b.en, line 1", "b.en, line 2"])
+        translate(model, lines, line_names=["a.en, line 1", "a.en, line 2", "b.en, line 1", "b.en, line 2"])
     assert error.value.problems == [("a.en, line 2", "50 tokens"), ("b.en, line 1", "45 tokens")]
     with pytest.raises(UserError, match="line 1 is 50 tokens long and transformer@tiny reads at most 39"):
         translate(model, lines[1])
@@ -105,25 +105,25 @@ def test_unknown_characters_are_told_once(model, caplog):
                                "[UNK] there."]
 
 
-def tables(apart: bool) -> Directions:
+def tables(apart: bool) -> DirectionDetector:
     """Words with b are the source's, the others the target's."""
     import numpy as np
 
-    ids = np.array(sorted(words().id(word) for word in ("ba", "be", "bi", "da", "de", "di")))
-    b = np.array([words().token(number).startswith("b") for number in ids])
+    ids = np.array(sorted(words().token_to_id(word) for word in ("ba", "be", "bi", "da", "de", "di")))
+    b = np.array([words().id_to_token(number).startswith("b") for number in ids])
     often, seldom = np.log(0.333), np.log(0.0005 if apart else 0.2)
-    return Directions(ids, np.where(b, often, seldom), np.where(b, seldom, often))
+    return DirectionDetector(ids, np.where(b, often, seldom), np.where(b, seldom, often))
 
 
 def test_a_swapped_pair_of_languages(model):
     lines, where = ["ba be ka bi", "da de ma di", "de da da"], ["x.de, line 1", "x.de, line 2", "x.de, line 3"]
     with pytest.raises(UserError, match=r"2 of 3 lines \(the first is x.de, line 2\) look like the language that"):
-        translate(model, lines, directions=tables(apart=True), where=where)
+        translate(model, lines, directions=tables(apart=True), line_names=where)
     with pytest.raises(UserError, match="line 1 looks like the language that this model translates into.*--force"):
         translate(model, "da de di", directions=tables(apart=True))
     plain = translate(model, lines)
     assert_close(translate(model, lines, directions=tables(apart=True), force=True), plain)
-    assert tables(apart=False).odds(words().encode("da de di " * 10, special=False).ids) > 10
+    assert tables(apart=False).log_odds(words().encode("da de di " * 10, special=False).ids) > 10
     assert translate(model, "da de di " * 10, directions=tables(apart=False))  # one language on both sides
     assert_close(translate(model, lines[:2], directions=tables(apart=True)), plain[:2])  # one of two proves nothing
 

@@ -11,10 +11,10 @@ from parity.reference import perturb
 
 import stemma
 from stemma.errors import UserError
+from stemma.generation.decoding_mode import decoding_mode, decoding_spec
+from stemma.generation.decoding_state import start_decoding
 from stemma.generation.generate import generate
-from stemma.generation.reader import read_rows
-from stemma.generation.ways import scheme_of, way_of
-from stemma.network.streams import Stream
+from stemma.network.inputs_outputs import Stream
 from stemma.visibility import Visibility
 
 WAYS = {"greedy": {"greedy": True, "repetition_penalty": 1.3}, "sampled": {"seed": 7},
@@ -32,7 +32,7 @@ class Grid(Visibility):
 
 
 def role(name: str) -> int:
-    return words().role(name)
+    return words().special_id(name)
 
 
 def ids_of(text: str) -> list[int]:
@@ -57,9 +57,9 @@ def expected_scores(model: stemma.Model, kind: str, source: str, written: list[i
         segments = torch.full((1, len(row)), 2)
     grid = torch.ones(len(row), len(row), dtype=torch.bool).tril()
     grid[:prefix, :prefix] = True
-    stream = Stream(torch.tensor([row]), Grid(grid), segments=segments)
+    stream = Stream(torch.tensor([row]), Grid(grid), segment_ids=segments)
     with torch.no_grad():
-        return model.token_head()(model.network({"encoder": stream})["encoder"])[0, -1]
+        return model.lm_head()(model.network({"encoder": stream})["encoder"])[0, -1]
 
 
 @pytest.mark.parametrize("cached", [True, False])
@@ -67,21 +67,21 @@ def expected_scores(model: stemma.Model, kind: str, source: str, written: list[i
 def test_what_is_expected_next(kind, cached):
     """Rows of unequal length, several steps, rows that change places: always what one row alone expects."""
     model, texts = source_model(kind), sentences(5, 9, 2)
-    scheme = scheme_of(model)
-    reader = read_rows(model, [scheme.lay(ids_of(text)) for text in texts], cached)
+    scheme = decoding_spec(model)
+    reader = start_decoding(model, [scheme.format_prompt(ids_of(text)) for text in texts], cached)
     written = [[], [], []]
     generator = torch.Generator().manual_seed(1)
     with torch.inference_mode():
         for step in range(5):
-            found = reader.expect()
+            found = reader.next_logits()
             for row, (text, before) in enumerate(zip(texts, written, strict=True)):
                 assert torch.allclose(found[row], expected_scores(model, kind, text, before), atol=2e-5), (step, row)
             if step == 2:
                 order = [2, 0, 0]
-                reader.choose(order)
+                reader.select_rows(order)
                 texts, written = [texts[row] for row in order], [list(written[row]) for row in order]
-            tokens = torch.randint(5, model.network.vocabulary, (3,), generator=generator)
-            reader.add(tokens)
+            tokens = torch.randint(5, model.network.vocab_size, (3,), generator=generator)
+            reader.append(tokens)
             for row, token in zip(written, tokens.tolist(), strict=True):
                 row.append(token)
 
@@ -96,7 +96,7 @@ def test_cache_and_batch_never_change_the_text(kind, way):
     assert [one.tokens for one in found] == [one.tokens for one in again] == [one.tokens for one in alone]
     assert len({one.tokens for one in found}) > 1
     for one in found:
-        total = sum(float(expected_scores(model, kind, texts[one.prompt], list(one.tokens[:place]))
+        total = sum(float(expected_scores(model, kind, texts[one.prompt_index], list(one.tokens[:place]))
                           .log_softmax(-1)[token]) for place, token in enumerate(one.tokens))
         assert one.log_probability == pytest.approx(total, abs=1e-3)
 
@@ -106,32 +106,33 @@ def test_cache_and_batch_never_change_the_text(kind, way):
 def test_enough_beams_are_exhaustive(kind, alpha):
     """Against every text of up to two tokens."""
     model, texts, longest = source_model(kind), sentences(4, 2), 2
-    end = scheme_of(model).ends
+    end = decoding_spec(model).eos_token_ids
     found = generate(model, texts, tokens=longest, beams=60, completions=8, length_penalty=alpha, batch=200)
     for number, text in enumerate(texts):
         every = [(token,) for token in end] + [
-            (first, second) for first, second in itertools.product(range(model.network.vocabulary), repeat=2)
+            (first, second) for first, second in itertools.product(range(model.network.vocab_size), repeat=2)
             if first not in end]
         one = expected_scores(model, kind, text, []).log_softmax(-1)
         two = {first: expected_scores(model, kind, text, [first]).log_softmax(-1)
-               for first in range(model.network.vocabulary) if first not in end}
+               for first in range(model.network.vocab_size) if first not in end}
         chances = {tokens: float(one[tokens[0]] + (two[tokens[0]][tokens[1]] if len(tokens) > 1 else 0.0))
                    for tokens in every}
         best = sorted(every, key=lambda tokens: -chances[tokens] / ((5 + len(tokens)) / 6) ** alpha)[:8]
-        mine = [one for one in found if one.prompt == number]
+        mine = [one for one in found if one.prompt_index == number]
         assert [one.tokens for one in mine] == best
         assert [one.log_probability for one in mine] == pytest.approx([chances[tokens] for tokens in best], abs=1e-4)
 
 
 def test_a_text_ends_where_its_template_does():
     """UniLM's target ends with the separator; BART's begins with what its template has before the text."""
-    unilm, bart = scheme_of(source_model("unilm")), scheme_of(source_model("bart"))
-    assert unilm.ends == (role("separator"),) and unilm.segments(5) == [4] * 5 and unilm.written == 5
-    assert bart.begin == (role("end"), role("start")) and bart.ends == (role("end"),)
+    unilm, bart = decoding_spec(source_model("unilm")), decoding_spec(source_model("bart"))
+    assert unilm.eos_token_ids == (role("separator"),
+                                   ) and unilm.prompt_segments(5) == [4] * 5 and unilm.output_segment == 5
+    assert bart.decoder_prefix == (role("end"), role("start")) and bart.eos_token_ids == (role("end"),)
     model = source_model("unilm")
     ended = [one for seed in range(12) for one in generate(model, sentences(3), tokens=30, seed=seed, temperature=3.0)
-             if one.ended == "end"]
-    assert ended and all(one.tokens[-1] in unilm.ends and words().token(one.tokens[-1]) not in one.text
+             if one.finish_reason == "end"]
+    assert ended and all(one.tokens[-1] in unilm.eos_token_ids and words().id_to_token(one.tokens[-1]) not in one.text
                          for one in ended)
 
 
@@ -157,7 +158,7 @@ def test_a_source_that_is_too_long_is_refused_or_cut_at_its_end():
 
 
 def test_the_ways_of_the_recipes():
-    ways = {name: way_of(stemma.recipe(name)) for name in
+    ways = {name: decoding_mode(stemma.recipe(name)) for name in
             ("transformer", "t5", "bart", "mass", "unilm", "prefix-lm", "bert", "gpt2", "xlnet", "transformer-xl")}
     assert ways == {"transformer": "decoder", "t5": "decoder", "bart": "decoder", "mass": "decoder", "unilm": "cloze",
                     "prefix-lm": "prefix", "bert": None, "gpt2": "next", "xlnet": "permuted",
@@ -165,11 +166,11 @@ def test_the_ways_of_the_recipes():
 
 
 def test_a_cloze_from_the_left_is_no_causal_language_model():
-    from stemma.generation.windows import TextReader
+    from stemma.evaluation.lm_scorer import LMScorer
 
     for kind in ("unilm", "unilm, from the left", "transformer"):
         with pytest.raises(UserError, match="writes a text from a source and does not read from one end"):
-            TextReader(source_model(kind))
+            LMScorer(source_model(kind))
 
 
 def test_a_decoder_fills_no_mask():
@@ -202,7 +203,7 @@ def test_transformers_writes_the_same(tmp_path, family):
     model = stemma.load(tmp_path)
     model.tokenizer = words()
     texts = sentences(4, 9, 6, seed=2)
-    rows = [scheme_of(model).lay(ids_of(text)) for text in texts]
+    rows = [decoding_spec(model).format_prompt(ids_of(text)) for text in texts]
     longest = max(map(len, rows))
     ids = torch.tensor([[*row, *[padding] * (longest - len(row))] for row in rows])
     real = torch.tensor([[1] * len(row) + [0] * (longest - len(row)) for row in rows])

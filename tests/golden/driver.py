@@ -197,14 +197,14 @@ def answer(request: dict[str, Any], starts: Starts) -> dict[str, Any]:
 def serve(role: str, source: Path, read: Callable[[], str], write: Callable[[str], object]) -> None:
     """A line in, a line out; the first answer names the recipes."""
     import stemma
-    from stemma.lineage import names
+    from stemma.recipe_loading import recipe_names
 
     if source not in Path(stemma.__file__).resolve().parents:
         raise RuntimeError(f"stemma comes from {stemma.__file__}, not from {source}")
     torch.set_num_threads(1)
     starts = Starts(role)
     watch(starts)
-    write(json.dumps({"recipes": names()}) + "\n")
+    write(json.dumps({"recipes": recipe_names()}) + "\n")
     while line := read():
         write(json.dumps(answer(json.loads(line), starts)) + "\n")
 

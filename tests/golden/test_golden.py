@@ -19,7 +19,7 @@ from texts import KINDS, write_texts
 from torch import nn
 from workers import TREE
 
-from stemma import lineage
+from stemma import recipe_loading
 
 LINES = [{"step": step, "loss": 5.0 / step, "losses": {"masked_lm": 5.0 / step}, "learning_rate": 0.1, "seconds": step}
          for step in (1, 2, 3)]
@@ -199,10 +199,10 @@ def test_the_owner_of_parameters_is_found_from_where_they_are_used():
 
 
 def test_every_recipe_and_every_kind_of_task_has_a_case(tmp_path):
-    made = cases(lineage.names())
+    made = cases(recipe_loading.recipe_names())
     names = [case.name for case in made]
     assert len(set(names)) == len(names)
-    assert {f"{room}/{name}" for room in ("draw", "pretrain") for name in lineage.names()} < set(names)
+    assert {f"{room}/{name}" for room in ("draw", "pretrain") for name in recipe_loading.recipe_names()} < set(names)
     assert {f"finetune/{kind}" for kind in KINDS} < set(names) and "finetune/seq2seq-bart" in names
     assert {name for case in made for name in case.models} == set(MODELS)
     for folder in ("one", "two"):

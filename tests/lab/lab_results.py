@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from stemma.lineage import diff, family
+from stemma.recipe_loading import diff, list_recipes
 
 BITS = {"key": "pseudo_bits_per_byte", "title": "pseudo-likelihood", "unit": "bits per byte", "higher": False,
         "about": "How many bits a byte of held-out text costs, each word hidden in turn.", "per_token": False,
@@ -145,7 +145,7 @@ def _results(scores: dict[str, tuple[float | None, float]], *, kind: str, title:
         "data": {"text": ["notes.txt"], "documents": 233, "held_out_documents": 5, "held_out_bytes": 200_000},
         "variants": variants, "measures": [BITS, ACCURACY], "cells": cells, "table": table, "differences": [],
         "contributions": None, "remainder": None, "hidden": [], "impossible": [], "diffs": [],
-        "tree": [info.plain() | {"lit": info.name in lit} for info in family()], "scaling": None, "claim": None}
+        "tree": [info.to_json() | {"lit": info.name in lit} for info in list_recipes()], "scaling": None, "claim": None}
 
 
 def _cell(name: str, seed: int, place: int, bits: float | None, accuracy: float) -> dict[str, Any]:

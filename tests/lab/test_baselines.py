@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from stemma.errors import UserError
-from stemma.lab.quickstart.baselines import Bigram, TwoSided, Unigram
+from stemma.lab.quickstart.baselines import BigramBaseline, TwoSidedBaseline, UnigramBaseline
 
 VOCABULARY = 12
 
@@ -45,14 +45,14 @@ class Slow:
         return counter[token] / sum(counter.values())
 
     def guess(self, kind, left, right):
-        if kind is TwoSided:
+        if kind is TwoSidedBaseline:
             if (left, right) in self.between:
                 return most_common(self.between[left, right])
             sides = [side[word] for side, word in ((self.after, left), (self.before, right)) if word in side]
             if sides:
                 best = max(sides, key=lambda counter: self.share(counter, most_common(counter)))
                 return most_common(best)
-        if kind is Bigram and left in self.after:
+        if kind is BigramBaseline and left in self.after:
             return most_common(self.after[left])
         return most_common(self.unigram)
 
@@ -62,11 +62,12 @@ class Slow:
         before = self.share(self.before[right], token) if right in self.before else unigram
         pair = (left, right)
         between = self.share(self.between[pair], token) if pair in self.between else (after + before) / 2
-        levels = {Unigram: [unigram], Bigram: [unigram, after], TwoSided: [unigram, after, before, between]}[kind]
+        levels = {UnigramBaseline: [unigram], BigramBaseline: [unigram, after],
+                  TwoSidedBaseline: [unigram, after, before, between]}[kind]
         return sum(weight * level for weight, level in zip(weights, levels, strict=True))
 
 
-@pytest.mark.parametrize("kind", [Unigram, Bigram, TwoSided])
+@pytest.mark.parametrize("kind", [UnigramBaseline, BigramBaseline, TwoSidedBaseline])
 @pytest.mark.parametrize("shape", [(60,), (400,), (40, 10)])
 def test_agrees_with_dictionaries(kind, shape):
     train = chain(int(np.prod(shape)), seed=1).reshape(shape)
@@ -82,12 +83,12 @@ def test_agrees_with_dictionaries(kind, shape):
             guesses.append(slow.guess(kind, left, right))
             right_guesses += guesses[-1] == row[i]
             logs.append(np.log(slow.probability(kind, model.weights, left, right, row[i])))
-    assert model.guess(test, hidden).tolist() == guesses
+    assert model.predict(test, hidden).tolist() == guesses
     assert model.accuracy(test, hidden) == pytest.approx(right_guesses / len(guesses))
     assert model.loss(test, hidden) == pytest.approx(-np.mean(logs))
 
 
-@pytest.mark.parametrize("kind", [Unigram, Bigram, TwoSided])
+@pytest.mark.parametrize("kind", [UnigramBaseline, BigramBaseline, TwoSidedBaseline])
 def test_probabilities_sum_to_one(kind):
     model = kind.fit(chain(300, seed=4), VOCABULARY)
     hidden = np.array([False, True, False, True, True])
@@ -100,10 +101,10 @@ def test_probabilities_sum_to_one(kind):
 
 
 def test_hidden_neighbours_are_not_looked_at():
-    model = TwoSided.fit(chain(500, seed=5), VOCABULARY)
+    model = TwoSidedBaseline.fit(chain(500, seed=5), VOCABULARY)
     hidden = np.array([False, True, True, True, False])
     one, other = np.array([1, 2, 3, 4, 5]), np.array([1, 9, 8, 7, 5])
-    assert model.guess(one, hidden).tolist() == model.guess(other, hidden).tolist()
+    assert model.predict(one, hidden).tolist() == model.predict(other, hidden).tolist()
     scored = np.array([False, False, True, False, False])
     assert model.accuracy(one, hidden, scored) in (0.0, 1.0)
 
@@ -112,7 +113,7 @@ def test_more_context_predicts_better_and_the_weights_matter():
     train, test = chain(5000, seed=6), chain(2000, seed=7)
     hidden = np.zeros(2000, dtype=bool)
     hidden[1:-1:3] = True
-    models = [kind.fit(train, VOCABULARY) for kind in (Unigram, Bigram, TwoSided)]
+    models = [kind.fit(train, VOCABULARY) for kind in (UnigramBaseline, BigramBaseline, TwoSidedBaseline)]
     losses = [model.loss(test, hidden) for model in models]
     accuracies = [model.accuracy(test, hidden) for model in models]
     assert losses == sorted(losses, reverse=True)
@@ -126,4 +127,4 @@ def test_more_context_predicts_better_and_the_weights_matter():
 
 def test_refuses_too_little_text():
     with pytest.raises(UserError, match="too few"):
-        Bigram.fit(np.array([1, 2, 3]), 5)
+        BigramBaseline.fit(np.array([1, 2, 3]), 5)

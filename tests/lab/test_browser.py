@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from lab_results import ablate_results, compare_results
 
-from stemma.lab.report.lab_report import write_lab_report
-from stemma.lab.report.tree_page import write_tree
+from stemma.lab.report.lab_html import write_lab_report
+from stemma.lab.report.tree_html import write_tree
 
 CHROMIUM = shutil.which("chromium")
 api = pytest.importorskip("playwright.sync_api", reason="no playwright (make setup installs it)")

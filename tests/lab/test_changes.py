@@ -7,29 +7,29 @@ from pathlib import Path
 import pytest
 
 from stemma.errors import UserError
-from stemma.lab import changes
-from stemma.lab.ablation import ablation, without_effect
-from stemma.lab.changes import Group, added, atomic, differences, regroup, undone
-from stemma.lab.report.run_report import typed_changes
-from stemma.lineage import Change, family, recipe
+from stemma.lab import change_groups
+from stemma.lab.ablation import ablation_variants, no_effect_reason
+from stemma.lab.change_groups import ChangeGroup, apply_changes, atomic_changes, recipe_changes, regroup, revert_changes
+from stemma.lab.report.run_html import command_line_changes
+from stemma.recipe_loading import RecipeChange, list_recipes, recipe
 
-CHILDREN = [(info.parent, info.name) for info in family() if info.parent]
-
-
-def between(parent: str, child: str, size: str | None = "tiny") -> list[Group]:
-    return atomic(recipe(parent, size=size), recipe(child, size=size))
+CHILDREN = [(info.parent, info.name) for info in list_recipes() if info.parent]
 
 
-def contents(groups: list[Group]) -> dict[str, set[str]]:
+def between(parent: str, child: str, size: str | None = "tiny") -> list[ChangeGroup]:
+    return atomic_changes(recipe(parent, size=size), recipe(child, size=size))
+
+
+def contents(groups: list[ChangeGroup]) -> dict[str, set[str]]:
     return {group.name: {change.key for change in group.changes} for group in groups}
 
 
-def of(groups: list[Group], name: str) -> Group:
+def of(groups: list[ChangeGroup], name: str) -> ChangeGroup:
     return next(group for group in groups if group.name == name)
 
 
-def everything(groups: list[Group]) -> Group:
-    return Group("everything", tuple(change for group in groups for change in group.changes))
+def everything(groups: list[ChangeGroup]) -> ChangeGroup:
+    return ChangeGroup("everything", tuple(change for group in groups for change in group.changes))
 
 
 def mine(folder: Path, text: str, name: str = "mine.toml") -> str:
@@ -43,20 +43,20 @@ def mine(folder: Path, text: str, name: str = "mine.toml") -> str:
 @pytest.mark.parametrize(("parent", "child"), CHILDREN)
 def test_all_changes_together_make_the_child_and_taken_back_the_parent(parent, child):
     before, after = recipe(parent, size="tiny"), recipe(child, size="tiny")
-    groups = atomic(before, after)
-    assert added(before, everything(groups)).values == after.values
-    assert undone(after, everything(groups)).values == before.values
+    groups = atomic_changes(before, after)
+    assert apply_changes(before, everything(groups)).values == after.values
+    assert revert_changes(after, everything(groups)).values == before.values
     keys = [change.key for group in groups for change in group.changes]
-    assert sorted(keys) == sorted(change.key for change in differences(before.values, after.values))
+    assert sorted(keys) == sorted(change.key for change in recipe_changes(before.values, after.values))
     assert len({group.name for group in groups}) == len(groups)
 
 
 @pytest.mark.parametrize(("parent", "child"), [*CHILDREN, ("bert", "xlnet"), ("bert", "bart"), ("gpt", "bert")])
 def test_the_same_at_published_sizes(parent, child):
     before, after = recipe(parent), recipe(child)
-    whole = Group("everything", tuple(differences(before.values, after.values)))
-    assert added(before, whole).values == after.values
-    assert undone(after, whole).values == before.values
+    whole = ChangeGroup("everything", tuple(recipe_changes(before.values, after.values)))
+    assert apply_changes(before, whole).values == after.values
+    assert revert_changes(after, whole).values == before.values
 
 
 def test_roberta():
@@ -123,7 +123,7 @@ def test_what_is_impossible_both_ways_joins_the_fewest_others():
         joined = of(groups, f"objective.{task} & corpus.packing")
         assert {change.key for change in joined.changes} == {"corpus.packing", "objective.translation",
                                                              f"objective.{task}"}
-        assert added(recipe("transformer@tiny"), joined) and undone(recipe(f"{child}@tiny"), joined)
+        assert apply_changes(recipe("transformer@tiny"), joined) and revert_changes(recipe(f"{child}@tiny"), joined)
     xl = contents(between("transformer", "transformer-xl"))
     assert xl["network.position & network.memory"] == {"network.position", "network.memory"}
 
@@ -136,18 +136,18 @@ def test_two_partners_where_one_does_not_do(tmp_path):
                            '[corpus]\npacking = "doc_sentences"\n[network]\ndecoder = { layers = 2 }\n'
                            'embedding = { tasks = 0 }\n[objective.denoise]\n[training]\nclip_norm = 2.0\n')
     before, after = recipe(base, size="tiny"), recipe(child, size="tiny")
-    groups = atomic(before, after)
+    groups = atomic_changes(before, after)
     assert contents(groups) == {
         "objective.denoise & 2 more": {"corpus.packing", "objective.denoise", "objective.masked_lm", "network.decoder",
                                        "network.embedding.tasks"},
         "training.clip_norm": {"training.clip_norm"}}
-    assert added(before, groups[0]) and undone(after, groups[0])
+    assert apply_changes(before, groups[0]) and revert_changes(after, groups[0])
 
 
 def test_partners_that_leave_both_ways_open_are_preferred(monkeypatch):
     open_ways = {"network.norm.epsilon": 0, "corpus.first_phase & network.norm.epsilon": 1,
                  "network.norm.epsilon & training.clip_norm": 2}
-    monkeypatch.setattr(changes, "_ways", lambda group, *_: open_ways.get(
+    monkeypatch.setattr(change_groups, "_feasible_directions", lambda group, *_: open_ways.get(
         " & ".join(sorted(change.key for change in group.changes)), 0 if len(group.changes) > 1 else 1))
     found = contents(between("bert", "roberta"))
     assert found["network.norm.epsilon & training.clip_norm"] == {"network.norm.epsilon", "training.clip_norm"}
@@ -158,19 +158,19 @@ def test_defaults_that_come_with_a_table_come_with_its_change(tmp_path):
     """`stemma diff` does not tell of a table that holds defaults only, and yet it is a change."""
     child = recipe(mine(tmp_path, 'parent = "transformer"\n[corpus.mixture]\n'), size="tiny")
     parent = recipe("transformer@tiny")
-    groups = atomic(parent, child)
-    assert groups == [Group("corpus.mixture", (Change("corpus.mixture", None, {"temperature": 1.0}),))]
-    assert added(parent, groups[0]).values == child.values
-    _, details = ablation("transformer", str(tmp_path / "mine.toml@tiny"), "tiny")
+    groups = atomic_changes(parent, child)
+    assert groups == [ChangeGroup("corpus.mixture", (RecipeChange("corpus.mixture", None, {"temperature": 1.0}),))]
+    assert apply_changes(parent, groups[0]).values == child.values
+    _, details = ablation_variants("transformer", str(tmp_path / "mine.toml@tiny"), "tiny")
     assert details["groups"] == [{"name": "corpus.mixture", "keys": ["+ corpus.mixture"]}]
 
 
 def test_a_kind_alone_leaves_the_rest_of_its_table_as_it_was():
     groups = regroup(between("transformer", "t5"), [], ["network.norm.place"])
     assert contents(groups)["network.norm.kind"] == {"network.norm.kind"}
-    changed = added(recipe("transformer@tiny"), of(groups, "network.norm.kind")).settings.network.norm
+    changed = apply_changes(recipe("transformer@tiny"), of(groups, "network.norm.kind")).settings.network.norm
     assert (changed.kind, changed.place, changed.epsilon) == ("scale", "post", 1e-6)
-    back = undone(recipe("t5@tiny"), of(groups, "network.norm.kind")).settings.network.norm
+    back = revert_changes(recipe("t5@tiny"), of(groups, "network.norm.kind")).settings.network.norm
     assert (back.kind, back.place) == ("layer", "pre")
 
 
@@ -221,17 +221,17 @@ def test_every_word_that_is_not_there_is_told_at_once():
 @pytest.mark.parametrize(("parent", "child"), [("bert", "roberta"), ("bert", "albert"), ("transformer-xl", "xlnet"),
                                                ("bert", "electra")])
 def test_a_variant_differs_from_its_base_by_its_group_alone_and_can_be_typed(parent, child):
-    variants, details = ablation(parent, child, "tiny")
+    variants, details = ablation_variants(parent, child, "tiny")
     before, after = recipe(parent, size="tiny"), recipe(child, size="tiny")
-    groups = contents(atomic(before, after, [one["key"] for one in details["hidden"]]))
+    groups = contents(atomic_changes(before, after, [one["key"] for one in details["hidden"]]))
     assert [(one.name, one.role, one.change) for one in variants[:2]] == \
         [(f"{parent}@tiny", "parent", None), (f"{child}@tiny", "child", None)]
     assert [one["name"] for one in details["groups"]] == list(groups)
     for one in variants[2:]:
         base, sign = (before, "+") if one.role == "plus" else (after, "-")
         assert one.name == f"{base.label} {sign} {one.change}"
-        assert {change.key for change in differences(base.values, one.recipe.values)} == groups[one.change]
-        assert recipe(base.label, typed_changes(one.recipe)).values == one.recipe.values
+        assert {change.key for change in recipe_changes(base.values, one.recipe.values)} == groups[one.change]
+        assert recipe(base.label, command_line_changes(one.recipe)).values == one.recipe.values
     told = {one.name for one in variants} | {one["variant"] for one in details["impossible"]}
     assert len(told) == len(variants) + len(details["impossible"]) == 2 + 2 * len(groups)
 
@@ -239,14 +239,15 @@ def test_a_variant_differs_from_its_base_by_its_group_alone_and_can_be_typed(par
 def test_a_vocabulary_larger_than_the_text_can_fill_is_asked_for_again():
     """A run's recipe says how many tokens there were; without a word, its recipe's own number would be taken."""
     asked = recipe("bert@tiny", ["tokenizer.kind=byte_bpe", "tokenizer.vocab_size=50265"])
-    assert "tokenizer.vocab_size=31755" in typed_changes(asked.with_changes({"tokenizer.vocab_size": 31755}, "corpus"))
+    assert "tokenizer.vocab_size=31755" in command_line_changes(asked.with_changes({"tokenizer.vocab_size": 31755},
+                                                                                   "corpus"))
     usual = recipe("bert@tiny", []).with_changes({"tokenizer.vocab_size": 25639}, "corpus")
-    assert typed_changes(usual) == []
+    assert command_line_changes(usual) == []
 
 
 
 def test_what_is_possible_one_way_only_stays_alone_and_the_other_way_is_told_why():
-    variants, details = ablation("bert", "roberta", "tiny")
+    variants, details = ablation_variants("bert", "roberta", "tiny")
     made, why = {one.name for one in variants}, {one["variant"]: one["why"] for one in details["impossible"]}
     assert "bert@tiny + objective.next_sentence" in made and "roberta@tiny - corpus.packing" in made
     assert why["roberta@tiny - objective.next_sentence"].startswith("objective.next_sentence: needs segment_pair or")
@@ -257,17 +258,17 @@ def test_what_is_possible_one_way_only_stays_alone_and_the_other_way_is_told_why
 
 
 def test_nothing_to_train_is_a_reason_too(tmp_path):
-    _, details = ablation("transformer-xl", "xlnet", "tiny", apart=["objective.causal_lm"])
+    _, details = ablation_variants("transformer-xl", "xlnet", "tiny", split=["objective.causal_lm"])
     why = {one["variant"]: one["why"] for one in details["impossible"]}
     assert why["transformer-xl@tiny + objective.causal_lm"] == "no task of transformer-xl@tiny is left to train"
     late = mine(tmp_path, 'parent = "bert"\nremove = ["objective.next_sentence"]\n'
                           '[objective.masked_lm]\nstarts = 0.5\n[objective.span_boundary]\nstarts = 0.5\n')
     with pytest.raises(UserError, match="no task of mine@tiny starts at the first step"):
-        ablation("bert", late, "tiny")  # the child itself
+        ablation_variants("bert", late, "tiny")  # the child itself
 
 
 def test_hidden_by_the_size_the_lab_the_machine_and_for_want_of_effect():
-    _, details = ablation("bert", "roberta", "tiny")
+    _, details = ablation_variants("bert", "roberta", "tiny")
     assert {one["key"]: one["why"] for one in details["hidden"]} == {
         "training.batch_size": "both have 16 at size tiny",
         "training.learning_rate": "both have 0.002 at size tiny",
@@ -277,19 +278,19 @@ def test_hidden_by_the_size_the_lab_the_machine_and_for_want_of_effect():
         "network.position.offset": "it only says which rows of the table are never read",
         "network.position.counts": "they differ only where filling stands in front of a text",
         "finetuning": "no task is fine-tuned here, and pre-training does not read it"}
-    _, large = ablation("bert", "roberta", "base")
+    _, large = ablation_variants("bert", "roberta", "base")
     hidden = {one["key"] for one in large["hidden"]}
     assert hidden == {"training.steps", "network.position.offset", "network.position.counts", "finetuning"}
     assert {"training.batch_size", "corpus.first_phase"} <= {one["name"] for one in large["groups"]}
-    _, bert = ablation("transformer", "bert", "tiny")
+    _, bert = ablation_variants("transformer", "bert", "tiny")
     assert {"key": "training.keep_checkpoints", "why": "says nothing about the model"} in bert["hidden"]
     assert "network.layers" not in {one["key"] for one in bert["hidden"]}  # a size is what was asked for
 
 
 def test_how_a_recipe_is_fine_tuned_is_a_change_where_there_is_a_task():
-    without, _ = ablation("bert", "roberta", "tiny")
+    without, _ = ablation_variants("bert", "roberta", "tiny")
     assert not [one for one in without if one.change and one.change.startswith("finetuning")]
-    variants, details = ablation("bert", "roberta", "tiny", tasks=True)
+    variants, details = ablation_variants("bert", "roberta", "tiny", tasks=True)
     hidden = {one["key"]: one["why"] for one in details["hidden"]}
     assert hidden["finetuning.epochs"] == "the lab's --epochs says how long" and "finetuning" not in hidden
     bert, roberta = (recipe(f"{name}@tiny").values for name in ("bert", "roberta"))
@@ -301,7 +302,8 @@ def test_how_a_recipe_is_fine_tuned_is_a_change_where_there_is_a_task():
 
 
 def test_one_corpus_for_all_hides_the_tokenizer_and_what_is_shared_hides_changes_too():
-    variants, details = ablation("bert", "roberta", "tiny", ["objective.masked_lm.dynamic=true", "network.layers=1"],
+    variants, details = ablation_variants("bert", "roberta", "tiny", ["objective.masked_lm.dynamic=true",
+                                                                      "network.layers=1"],
                                  own_corpus=False)
     hidden = {one["key"]: one["why"] for one in details["hidden"]}
     assert hidden["tokenizer"] == "the corpus brings its tokenizer"
@@ -309,7 +311,7 @@ def test_one_corpus_for_all_hides_the_tokenizer_and_what_is_shared_hides_changes
     assert not {"tokenizer", "objective.masked_lm.dynamic"} & {one["name"] for one in details["groups"]}
     assert all(one.recipe.settings.network.layers == 1 for one in variants)
     with pytest.raises(UserError) as caught:
-        ablation("bert", "roberta", "tiny", together=[["tokenizer", "corpus.packing"]], own_corpus=False)
+        ablation_variants("bert", "roberta", "tiny", merge=[["tokenizer", "corpus.packing"]], own_corpus=False)
     assert dict(caught.value.problems) == {"tokenizer": "is in no group: the corpus brings its tokenizer"}
 
 
@@ -329,19 +331,20 @@ def test_effect(typed, key, idle):
               "corpus.first_phase.share": 0.4}
     one = recipe("bert@tiny", typed)
     other = one.with_changes({key: values[key]}, "test")
-    change = differences(one.values, other.values)[0]
+    change = recipe_changes(one.values, other.values)[0]
     assert change.key == key
-    assert (without_effect(change, one, other) is not None) is idle
+    assert (no_effect_reason(change, one, other) is not None) is idle
 
 
 def test_the_parent_is_the_one_that_the_child_names_at_the_childs_size(tmp_path):
-    variants, _ = ablation(None, "roberta@mini", None)
+    variants, _ = ablation_variants(None, "roberta@mini", None)
     assert [one.name for one in variants[:2]] == ["bert@mini", "roberta@mini"]
-    assert [one.name for one in ablation("bert@tiny", "roberta@mini", None)[0][:2]] == ["bert@tiny", "roberta@mini"]
-    assert [one.name for one in ablation(None, "gpt2", None)[0][:2]] == ["gpt@base", "gpt2@small"]
+    assert [one.name for one in ablation_variants("bert@tiny", "roberta@mini", None)[0][:2]] == ["bert@tiny",
+                                                                                                 "roberta@mini"]
+    assert [one.name for one in ablation_variants(None, "gpt2", None)[0][:2]] == ["gpt@base", "gpt2@small"]
     mine(tmp_path, 'parent = "bert"\n[network]\nactivation = "relu"\n', "first.toml")
     mine(tmp_path, 'parent = "first.toml"\n[network]\nactivation = "silu"\n', "second.toml")
-    variants, details = ablation(None, f"{tmp_path}/second.toml", "tiny")
+    variants, details = ablation_variants(None, f"{tmp_path}/second.toml", "tiny")
     assert [one.name for one in variants] == ["first@tiny", "second@tiny", "first@tiny + network.activation",
                                               "second@tiny - network.activation"]
     assert details["groups"] == [{"name": "network.activation", "keys": ["~ network.activation relu -> silu"]}]
@@ -349,7 +352,7 @@ def test_the_parent_is_the_one_that_the_child_names_at_the_childs_size(tmp_path)
 
 def test_recipes_without_a_difference_or_a_parent_are_refused():
     with pytest.raises(UserError, match="do not differ in anything that can be measured here") as caught:
-        ablation(None, "bert-wwm-ext", "tiny")
+        ablation_variants(None, "bert-wwm-ext", "tiny")
     assert dict(caught.value.problems)["training.steps"] == "the lab's budget says how long"
     with pytest.raises(UserError, match="--against"):
-        ablation(None, "transformer", "tiny")
+        ablation_variants(None, "transformer", "tiny")

@@ -11,13 +11,13 @@ import pytest
 import typer
 from conftest import small_text
 
-from stemma import lineage
+from stemma import recipe_loading
 from stemma.cli.claims import claims_app
 from stemma.errors import UserError
+from stemma.lab import builtin_data as own
 from stemma.lab import claims as module
-from stemma.lab import own_text as own
-from stemma.lab.claims import CLAIMS, all_claims, experiment_of, find_claim, judge, read_claim
-from stemma.lab.experiment import Experiment, LabTask
+from stemma.lab.claims import CLAIMS, all_claims, claim_experiment, claim_verdict, find_claim, read_claim
+from stemma.lab.experiment import DownstreamTask, Experiment
 from stemma.text.tables import read_table
 
 FILES = sorted(CLAIMS.glob("*.toml"))
@@ -60,10 +60,10 @@ def written(folder: Path, text: str, name: str = "layers.toml") -> Path:
 def test_every_claim_can_be_run(path):
     claim = read_claim(path)
     recipes = claim.recipes("tiny")
-    assert set(claim.pair) <= set(recipes) and len(claim.found) > 60 and claim.paper.startswith("arXiv:")
+    assert set(claim.compared_pair) <= set(recipes) and len(claim.found) > 60 and claim.paper.startswith("arXiv:")
     assert claim.title.endswith("?") and claim.seeds > 1
-    first, second = (recipes[name] for name in claim.pair)
-    changed = {change.key for change in lineage.diff(first, second)}
+    first, second = (recipes[name] for name in claim.compared_pair)
+    changed = {change.key for change in recipe_loading.diff(first, second)}
     assert 1 <= len(changed) <= 3, changed  # the question, and nothing else
     steps = claim.tokens / (first.settings.training.batch_size * first.settings.corpus.sequence_length)
     assert steps > 4 * max(one.settings.training.warmup_steps for one in recipes.values())
@@ -135,10 +135,11 @@ EQUAL = ABOUT | {"better": None, "worse": None, "equal": ["old", "new"], "margin
     (-0.3, -0.1, False, "seen"), (-0.3, 0.1, False, "inconclusive"), (0.1, 0.3, False, "opposite"),
     (-0.01, 0.03, True, "not seen at this size"), (-0.03, 0.01, False, "not seen at this size")])
 def test_better_is_judged_by_the_whole_interval(low, high, higher, verdict):
-    found = judge(BETTER, results(low, high, higher=higher))
+    found = claim_verdict(BETTER, results(low, high, higher=higher))
     assert found["verdict"] == verdict and found["interval"] == [low, high]
     assert verdict in found["text"] and "new minus old" in found["text"] and "3 seeds" in found["text"]
-    turned = judge(BETTER, results(low, high, higher=higher, a="new", b="old"))  # the lab has it the other way round
+    # the lab has it the other way round
+    turned = claim_verdict(BETTER, results(low, high, higher=higher, a="new", b="old"))
     assert turned["interval"] == [-high, -low]
     opposite = {"seen": "opposite", "opposite": "seen"}
     assert turned["verdict"] == opposite.get(verdict, verdict)
@@ -148,25 +149,25 @@ def test_better_is_judged_by_the_whole_interval(low, high, higher, verdict):
     (-0.2, 0.3, "seen"), (0.1, 0.3, "seen"), (-0.2, 0.9, "inconclusive"), (0.1, 0.9, "inconclusive"),
     (0.6, 0.9, "opposite"), (-0.9, -0.6, "opposite")])
 def test_equal_means_that_the_interval_is_narrow(low, high, verdict):
-    assert judge(EQUAL, results(low, high))["verdict"] == verdict
+    assert claim_verdict(EQUAL, results(low, high))["verdict"] == verdict
 
 
 def test_one_seed_shows_nothing():
-    found = judge(BETTER, results(None, None, seeds=1))
+    found = claim_verdict(BETTER, results(None, None, seeds=1))
     assert found["verdict"] == "inconclusive" and found["interval"] is None and "--seeds" in found["text"]
 
 
 def test_the_same_bytes_are_equal_and_not_better():
     same = results(None, None, verdict="same bytes")
-    assert judge(EQUAL, same)["verdict"] == "seen"
-    assert judge(BETTER, same)["verdict"] == "not seen at this size"
+    assert claim_verdict(EQUAL, same)["verdict"] == "seen"
+    assert claim_verdict(BETTER, same)["verdict"] == "not seen at this size"
 
 
 def test_what_failed_is_not_judged():
     without = results(0.1, 0.2) | {"differences": [], "cells": [{"variant": "old", "state": "failed"}]}
-    found = judge(BETTER, without)
+    found = claim_verdict(BETTER, without)
     assert found["verdict"] == "inconclusive" and "training of old failed" in found["text"]
-    assert judge(BETTER, without | {"measures": []})["interval"] is None
+    assert claim_verdict(BETTER, without | {"measures": []})["interval"] is None
 
 
 # --- text and tasks ---------------------------------------------------------------------------------------------------
@@ -193,7 +194,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def made(library, tmp_path_factory) -> dict[str, Any]:
-    return own.own_text(tmp_path_factory.mktemp("own") / "text", root=library)
+    return own.builtin_data(tmp_path_factory.mktemp("own") / "text", root=library)
 
 
 def rows(made: dict[str, Any], task: str, part: str) -> list[dict[str, str]]:
@@ -228,8 +229,8 @@ def test_labels_are_true(made):
 
 
 def test_packages_are_known_by_half_and_every_page_has_one_side(library):
-    pages = own.harvest.harvest(library)
-    train, held_out, packages = own.part(pages, seed=0)
+    pages = own.harvest.collect_pages(library)
+    train, held_out, packages = own.split_pages(pages, seed=0)
     assert {page.name for page in train} | {page.name for page in held_out} == {page.name for page in pages}
     assert not {page.name for page in train} & {page.name for page in held_out}
     for package in packages:
@@ -240,23 +241,23 @@ def test_made_once_and_the_same_again(made, library, tmp_path):
     folder = Path(made["text"]).parent
     before = {file.name: file.read_bytes() for file in folder.iterdir()}
     stamps = {file.name: file.stat().st_mtime_ns for file in folder.iterdir()}
-    own.own_text(folder, root=library)
+    own.builtin_data(folder, root=library)
     assert stamps == {file.name: file.stat().st_mtime_ns for file in folder.iterdir()}
-    again = own.own_text(tmp_path / "again", root=library)
+    again = own.builtin_data(tmp_path / "again", root=library)
     assert before == {file.name: file.read_bytes() for file in Path(again["text"]).parent.iterdir()}
-    other = own.own_text(tmp_path / "other", seed=1, root=library)
+    other = own.builtin_data(tmp_path / "other", seed=1, root=library)
     assert Path(other["text"]).read_bytes() != before["train.txt"]
 
 
 def test_damaged_text_is_made_again_and_foreign_files_stay(library, tmp_path):
     folder = tmp_path / "own"
-    whole = Path(own.own_text(folder, root=library)["text"]).read_bytes()
+    whole = Path(own.builtin_data(folder, root=library)["text"]).read_bytes()
     (folder / "train.txt").write_text("cut off")
-    assert Path(own.own_text(folder, root=library)["text"]).read_bytes() == whole
+    assert Path(own.builtin_data(folder, root=library)["text"]).read_bytes() == whole
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "letter.txt").write_text("to keep")
     with pytest.raises(UserError, match="something else"):
-        own.own_text(tmp_path / "mine", root=library)
+        own.builtin_data(tmp_path / "mine", root=library)
     assert (tmp_path / "mine" / "letter.txt").read_text() == "to keep"
 
 
@@ -265,12 +266,12 @@ def test_damaged_text_is_made_again_and_foreign_files_stay(library, tmp_path):
 
 @pytest.fixture
 def own_library(library, monkeypatch) -> None:
-    monkeypatch.setattr(module, "own_text", lambda folder: own.own_text(folder, root=library))
+    monkeypatch.setattr(module, "builtin_data", lambda folder: own.builtin_data(folder, root=library))
 
 
 def test_a_claim_becomes_an_experiment_that_survives_the_disk(own_library, tmp_path):
     claim = find_claim("next_sentence")
-    made = experiment_of(claim, tokens=7, seeds=2, command="stemma claims run next_sentence")
+    made = claim_experiment(claim, tokens=7, seeds=2, command="stemma claims run next_sentence")
     assert [one.name for one in made.variants] == ["neither", "next sentence", "sentence order"]
     assert (made.kind, made.allowance.amount, made.seeds) == ("claim", 7, (0, 1))
     assert [task.name for task in made.tasks] == ["pair", "classify"]
@@ -278,18 +279,18 @@ def test_a_claim_becomes_an_experiment_that_survives_the_disk(own_library, tmp_p
     assert Path(made.text[0]).is_file() and Path(made.tasks[0].train).name == "order-train.tsv"
     made.write(tmp_path)
     stored = Experiment.read(tmp_path).details["claim"]
-    assert judge(stored, results(0.1, 0.2, a="next sentence", b="sentence order"))["verdict"] == "seen"
+    assert claim_verdict(stored, results(0.1, 0.2, a="next sentence", b="sentence order"))["verdict"] == "seen"
 
 
 def test_text_and_tasks_of_ones_own(text_file, monkeypatch):
-    monkeypatch.setattr(module, "own_text", lambda folder: pytest.fail("the documentation of Python is not needed"))
-    made = experiment_of(find_claim("masks"), corpus=[str(text_file)])
+    monkeypatch.setattr(module, "builtin_data", lambda folder: pytest.fail("the documentation of Python is not needed"))
+    made = claim_experiment(find_claim("masks"), corpus=[str(text_file)])
     assert made.text == (str(text_file),) and made.tasks == () and made.measure == "pseudo_bits_per_byte"
-    task = LabTask("classify", "a.tsv", "b.tsv")
-    made = experiment_of(find_claim("chinese_words"), corpus=[str(text_file)], tasks=[task])
+    task = DownstreamTask("classify", "a.tsv", "b.tsv")
+    made = claim_experiment(find_claim("chinese_words"), corpus=[str(text_file)], tasks=[task])
     assert made.tasks == (task,) and made.measure is None
     with pytest.raises(UserError, match="Chinese text, and none comes with"):
-        experiment_of(find_claim("chinese_words"))
+        claim_experiment(find_claim("chinese_words"))
 
 
 # --- verbs ------------------------------------------------------------------------------------------------------------

@@ -7,14 +7,14 @@ import torch
 from torch.nn import functional
 from torch.utils.flop_counter import FlopCounterMode
 
-from stemma.corpus.shards import Corpus
+from stemma.corpus.corpus import Corpus
 from stemma.lab.flops import step_cost
-from stemma.lineage import recipe
 from stemma.network.attention.flops import CPU_ATTENTION
 from stemma.objectives import build_network, build_objectives
-from stemma.training.passes import Passes
-from stemma.training.source import adopt_tokenizer
-from stemma.training.supply import Supply
+from stemma.recipe_loading import recipe
+from stemma.training.corpus_cache import adopt_tokenizer
+from stemma.training.forward_backward import ForwardBackward
+from stemma.training.pretrain_loader import PretrainLoader
 
 SMALL = ["network.width=32", "network.heads=2", "network.layers=2", "network.feedforward=64",
          "corpus.sequence_length=32", "training.batch_size=8"]
@@ -50,13 +50,13 @@ def test_a_few_steps_stand_for_a_run(corpus_folder, name):
     corpus = Corpus.open(corpus_folder)
     wanted = adopt_tokenizer(recipe(name, SMALL), corpus)
     objectives = build_objectives(wanted)
-    network, supply = build_network(wanted), Supply(wanted, corpus, objectives, seed=5)
-    passes = Passes(network.train(), objectives, wanted.settings.training, torch.device("cpu"), torch.float32)
+    network, supply = build_network(wanted), PretrainLoader(wanted, corpus, objectives, seed=5)
+    passes = ForwardBackward(network.train(), objectives, wanted.settings.training, torch.device("cpu"), torch.float32)
     counted = []
     for step in range(40):
-        prepared = supply.take(step, supply.length_at(step / 40), step / 40)
+        prepared = supply.get_batch(step, supply.sequence_length_at(step / 40), step / 40)
         with FlopCounterMode(display=False, custom_mapping=CPU_ATTENTION) as counter:
-            passes.train(prepared)
+            passes.forward_backward(prepared)
         counted.append(counter.get_total_flops())
     supply.close()
     # 40 steps are few where tasks take turns at random

@@ -4,9 +4,9 @@ from textwrap import dedent
 import pytest
 
 from stemma.errors import UserError
-from stemma.lab.quickstart import harvest as module
-from stemma.lab.quickstart.harvest import Page, harvest, split, write
-from stemma.lab.quickstart.prose import paragraphs
+from stemma.lab.quickstart import python_docs as module
+from stemma.lab.quickstart.docstring_prose import paragraphs
+from stemma.lab.quickstart.python_docs import DocPage, collect_pages, split_pages, write_pages
 
 
 def prose(text: str, **options) -> list[str]:
@@ -60,7 +60,7 @@ def library(tmp_path):
 
 
 def test_pages_of_a_library(library):
-    pages = harvest(library)
+    pages = collect_pages(library)
     assert [(page.name, page.kind) for page in pages] == [
         ("alpha", "module"), ("beta", "module"), ("beta.gamma", "module"), ("assert", "topic"), ("with", "topic")]
     assert pages[0].sentences == [
@@ -71,12 +71,12 @@ def test_pages_of_a_library(library):
         "This function lies deep inside of another one."]
     assert pages[2].text == "Gamma says something of its own here."           # the other paragraph is alpha's already
     assert pages[4].text == "The with statement wraps a block of code."
-    assert harvest(library) == pages
+    assert collect_pages(library) == pages
 
 
 def test_no_source_is_the_users_to_fix(tmp_path):
     with pytest.raises(UserError, match="no Python source"):
-        harvest(tmp_path)
+        collect_pages(tmp_path)
 
 
 def test_layout_that_is_not_prose_is_dropped():
@@ -137,33 +137,33 @@ def test_a_paragraph_becomes_sentences():
             "It is!", "(See the notes.)"]
 
 
-def pages_of(sizes: dict[str, int]) -> list[Page]:
-    return [Page(name, "module", " ".join(["word"] * size)) for name, size in sizes.items()]
+def pages_of(sizes: dict[str, int]) -> list[DocPage]:
+    return [DocPage(name, "module", " ".join(["word"] * size)) for name, size in sizes.items()]
 
 
 def test_split_keeps_packages_together():
     pages = pages_of({f"p{i}.{part}": 10 + i for i in range(40) for part in "abc"})
-    train, held_out = split(pages, seed=0)
+    train, held_out = split_pages(pages, seed=0)
     assert sorted([*train, *held_out], key=lambda page: page.name) == sorted(pages, key=lambda page: page.name)
     assert not {page.group for page in train} & {page.group for page in held_out}
     share = sum(page.words for page in held_out) / sum(page.words for page in pages)
     assert 0.08 <= share <= 0.1
-    assert split(pages, seed=0) == (train, held_out) != split(pages, seed=1)
+    assert split_pages(pages, seed=0) == (train, held_out) != split_pages(pages, seed=1)
 
 
 def test_split_prefers_many_small_packages():
     pages = pages_of({f"huge{i}": 500 for i in range(9)} | {f"small{i}": 10 for i in range(550)})
     for seed in range(5):
-        _, held_out = split(pages, seed)
+        _, held_out = split_pages(pages, seed)
         assert {page.words for page in held_out} == {10}
 
 
 def test_a_topic_is_not_a_package_of_the_same_name():
-    assert Page("with", "topic", "x").group != Page("with", "module", "x").group
+    assert DocPage("with", "topic", "x").group != DocPage("with", "module", "x").group
 
 
 def test_write(tmp_path):
-    write([Page("a", "module", "One.\nTwo."), Page("b", "topic", "Three.")], tmp_path / "corpus.txt")
+    write_pages([DocPage("a", "module", "One.\nTwo."), DocPage("b", "topic", "Three.")], tmp_path / "corpus.txt")
     assert (tmp_path / "corpus.txt").read_text() == "One.\nTwo.\n\nThree.\n"
 
 
@@ -182,7 +182,7 @@ def test_the_running_python_has_a_corpus(python_pages):
 
 def test_the_running_python_splits_without_leaks(python_pages):
     real = python_pages
-    train, held_out = split(real, seed=0)
+    train, held_out = split_pages(real, seed=0)
     share = sum(page.words for page in held_out) / sum(page.words for page in real)
     assert 0.09 < share <= 0.1
     known = {sentence for page in train for sentence in page.sentences}

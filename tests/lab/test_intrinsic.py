@@ -13,14 +13,14 @@ from conftest import small_text
 from parity.reference import perturb
 
 import stemma
-from stemma.lab import continuation, intrinsic
-from stemma.lab.intrinsic import BITS, CONTINUATION, MEASURES, PSEUDO, held_out_score, word_of_tokens
-from stemma.network.streams import QUERY, Stream
-from stemma.tasks.perplexity import count_words, perplexity
+from stemma.evaluation.perplexity import count_words, perplexity
+from stemma.lab import continuation_likelihood, held_out_likelihood
+from stemma.lab.held_out_likelihood import BITS, CONTINUATION, METRICS, PSEUDO, held_out_scores, word_of_tokens
+from stemma.network.inputs_outputs import QUERY, Stream
 from stemma.text.readers import Passage
 from stemma.text.tokenizer import Tokenizer
-from stemma.text.train import train_tokenizer
-from stemma.visibility import Permuted, Prefix
+from stemma.text.train_tokenizer import train_tokenizer
+from stemma.visibility import Permutation, Prefix
 
 LENGTH = 24
 SMALL = ["network.layers=2", "network.width=24", "network.heads=3", "network.feedforward=32",
@@ -106,11 +106,11 @@ def ask(model: stemma.Model, row: list[int], segments: list[int], hidden: set[in
     if model.recipe.name.startswith("xlnet"):
         order = torch.tensor([[2 if other in hidden else 0 for other in range(len(row))]])
         order[0, place] = 1
-        stream = Stream(torch.tensor([row]), Permuted(order), segments=torch.tensor([segments]),
-                        query=torch.tensor([[place]]))
-        logits = model.token_head()(model.network({"encoder": stream})[QUERY])[0, 0]
+        stream = Stream(torch.tensor([row]), Permutation(order), segment_ids=torch.tensor([segments]),
+                        query_positions=torch.tensor([[place]]))
+        logits = model.lm_head()(model.network({"encoder": stream})[QUERY])[0, 0]
     else:
-        mask = model.tokenizer.role("mask")
+        mask = model.tokenizer.special_id("mask")
         shown = [mask if other in hidden else token for other, token in enumerate(row)]
         logits = model.logits(torch.tensor([shown]), token_type_ids=torch.tensor([segments]))[0, place]
     return float(logits.double().log_softmax(-1)[row[place]])
@@ -119,7 +119,7 @@ def ask(model: stemma.Model, row: list[int], segments: list[int], hidden: set[in
 def slowly(model: stemma.Model, text: str) -> float:
     """The bits of a document: each row, each word, each piece."""
     words, corpus = model.tokenizer, model.recipe.settings.corpus
-    laid = words.template(corpus.single, corpus.pair)
+    laid = words.with_template(corpus.single, corpus.pair)
     extra = len(laid.encode("").ids)
     bits = 0.0
     for row in rows_slowly(tokens_slowly(words, text), LENGTH - extra):
@@ -140,7 +140,8 @@ def slowly(model: stemma.Model, text: str) -> float:
                 bits -= ask(model, ids, segments, hidden, place) / math.log(2)
     encoding = words.encode(text, special=False)
     return bits + sum(8 * len(text[start:end].encode()) for token, (start, end)
-                      in zip(encoding.ids, encoding.offsets, strict=True) if token == words.roles["unknown"])
+                      in zip(encoding.ids, encoding.offsets, strict=True) if token
+                      == words.special_token_ids["unknown"])
 
 
 @pytest.mark.parametrize("name", ["bert", "roberta", "albert", "unilm", "xlnet"])
@@ -148,9 +149,9 @@ def test_pseudo_likelihood_is_that_of_one_question_at_a_time(name, monkeypatch):
     model = made(name)
     lengths = [sum(1 for _ in part) for text in DOCUMENTS for part in words_in_pieces(model.tokenizer, text)]
     assert max(lengths) > 4 and min(lengths) == 1  # some words outlast the rounds
-    monkeypatch.setattr(intrinsic, "BATCH_TOKENS", 100)  # several batches, some with filling
-    monkeypatch.setattr(intrinsic, "SCORED_AT_ONCE", 5)
-    score = held_out_score(model, DOCUMENTS)[PSEUDO]
+    monkeypatch.setattr(held_out_likelihood, "BATCH_TOKENS", 100)  # several batches, some with filling
+    monkeypatch.setattr(held_out_likelihood, "LOGIT_CHUNK", 5)
+    score = held_out_scores(model, DOCUMENTS)[PSEUDO]
     assert [bits for bits, _ in score.parts] == pytest.approx([slowly(model, text) for text in DOCUMENTS], rel=1e-4)
     assert [size for _, size in score.parts] == [len(text.encode()) for text in DOCUMENTS]
     assert score.value == pytest.approx(sum(bits for bits, _ in score.parts) / sum(size for _, size in score.parts))
@@ -166,7 +167,7 @@ def words_in_pieces(words: Tokenizer, text: str) -> list[list[int]]:
 
 def test_words_are_counted_as_perplexity_counts_them():
     for text in [*DOCUMENTS, "中文 and English混合。", "a\u3000b \u00a0c", "\U00020000x"]:
-        assert len(intrinsic.WORD.findall(text)) == count_words(text)
+        assert len(held_out_likelihood.WORD.findall(text)) == count_words(text)
 
 
 @pytest.mark.parametrize("text,kinds", [
@@ -200,7 +201,7 @@ def test_a_word_that_no_row_holds_is_cut():
     model = made("roberta")
     text = "x" * 60 + " and more"
     assert len(model.tokenizer.encode(text, special=False).ids) > LENGTH
-    (part,) = held_out_score(model, [text])[PSEUDO].parts
+    (part,) = held_out_scores(model, [text])[PSEUDO].parts
     assert part[0] > 0 and part[1] == len(text)
 
 
@@ -212,7 +213,7 @@ def test_a_word_that_no_row_holds_is_cut():
 def test_bits_per_byte_are_those_of_perplexity(name, changes):
     model = made(name, changes=changes)
     texts = small_text(documents=3, seed=4).strip().split("\n\n")
-    score = held_out_score(model, texts)[BITS]
+    score = held_out_scores(model, texts)[BITS]
     listed = perplexity(model, [Passage(text, True, "here") for text in texts], by_document=True)
     assert not listed["unknown_rate"] and not listed["unscored"]
     assert score.value == pytest.approx(listed["bits_per_byte"], rel=1e-5)
@@ -223,18 +224,18 @@ def test_bits_per_byte_are_those_of_perplexity(name, changes):
 def test_what_cannot_be_spelt_costs_its_bytes():
     model = made("gpt", changes=["tokenizer.lowercase=false"])
     strange = "the printer ☃☃☃"
-    assert model.tokenizer.encode(strange, special=False).ids.count(model.tokenizer.roles["unknown"]) > 0
+    assert model.tokenizer.encode(strange, special=False).ids.count(model.tokenizer.special_token_ids["unknown"]) > 0
     listed = perplexity(model, [Passage(strange, True, "here")])
-    (bits, size), = held_out_score(model, [strange])[BITS].parts
+    (bits, size), = held_out_scores(model, [strange])[BITS].parts
     assert bits == pytest.approx(listed["bits_per_byte"] * size + 8 * len("☃☃☃".encode()), rel=1e-5)
 
 
 def test_a_first_token_that_nothing_stands_before_costs_its_bytes():
     model = made("gpt2")
-    model.tokenizer = train_tokenizer(iter([small_text(documents=8)]), "byte_bpe", model.network.vocabulary,
+    model.tokenizer = train_tokenizer(iter([small_text(documents=8)]), "byte_bpe", model.network.vocab_size,
                                       lowercase=False, roles=set())
-    assert model.boundary is None
-    (bits, size), = held_out_score(model, ["the printer reads"])[BITS].parts
+    assert model.document_separator_id is None
+    (bits, size), = held_out_scores(model, ["the printer reads"])[BITS].parts
     listed = perplexity(model, [Passage("the printer reads", True, "here")])
     first = model.tokenizer.encode("the printer reads", special=False).offsets[0][1]
     assert listed["unscored"] == 1 and listed["bytes"] == size - first
@@ -250,8 +251,8 @@ def test_a_first_token_that_nothing_stands_before_costs_its_bytes():
 def test_who_can_be_asked_what(name, expected):
     model = made(name)
     model.network.train()
-    found = held_out_score(model, ["the printer reads a letter by the window."])
-    assert list(found) == expected and set(found) <= set(MEASURES)
+    found = held_out_scores(model, ["the printer reads a letter by the window."])
+    assert list(found) == expected and set(found) <= set(METRICS)
     assert all(math.isfinite(score.value) and score.value > 0 for score in found.values())
     assert model.network.training
 
@@ -264,17 +265,17 @@ def continued_slowly(model: stemma.Model, first: str, second: str, read: int = 9
     """Bits of the second half, every token by itself, with what each model reads spelled out."""
     words, name = model.tokenizer, model.recipe.name
     encoding = words.encode(first + second, special=False)
-    cut = next(place for place, (_, end) in enumerate(encoding.offsets) if end > len(words.prepare(first)))
+    cut = next(place for place, (_, end) in enumerate(encoding.offsets) if end > len(words.pre_normalize(first)))
     given, target = encoding.ids[:cut][-read:], encoding.ids[cut:][:most]
-    start, end, mask = (words.roles.get(role) for role in ("start", "end", "mask"))
+    start, end, mask = (words.special_token_ids.get(role) for role in ("start", "end", "mask"))
     bits = 0.0
     for place, token in enumerate(target):
         if name == "prefix-lm":
             stream = Stream(torch.tensor([given + target[:place]]), Prefix(torch.tensor([len(given)])))
-            logits = model.token_head()(model.network({"encoder": stream})["encoder"])
+            logits = model.lm_head()(model.network({"encoder": stream})["encoder"])
         else:
-            source, written = {"t5": ([*given, words.roles["sentinel"], end],
-                                      [words.roles["padding"], words.roles["sentinel"]]),
+            source, written = {"t5": ([*given, words.special_token_ids["sentinel"], end],
+                                      [words.special_token_ids["padding"], words.special_token_ids["sentinel"]]),
                                "bart": ([start, *given, mask, end], [end, start, *given]),
                                "mass": ([*given, end], [mask])}[name]
             logits = model.logits(torch.tensor([source]), decoder_input_ids=torch.tensor([written + target[:place]]))
@@ -285,14 +286,14 @@ def continued_slowly(model: stemma.Model, first: str, second: str, read: int = 9
 @pytest.mark.parametrize("name", ["t5", "bart", "mass", "prefix-lm"])
 def test_the_second_half_given_the_first(name, monkeypatch):
     """Two stretches of six words and one of three, of unequal length in one batch; a word alone is not asked."""
-    monkeypatch.setattr(continuation, "WORDS", 6)
+    monkeypatch.setattr(continuation_likelihood, "CHUNK_WORDS", 6)
     model = made(name, changes=["corpus.sequence_length=64"])
     text = "The old clerk reads a letter by the window, and a young printer forgets"
     parts = [("The old clerk", " reads a letter"), (" by the window,", " and a young")]
-    assert list(continuation.halves(text)) == [*parts, (" printer", " forgets")]
+    assert list(continuation_likelihood.split_halves(text)) == [*parts, (" printer", " forgets")]
     expected = [sum(continued_slowly(model, *two) for two in (*parts, (" printer", " forgets"))),
                 continued_slowly(model, "the", " window")]
-    found = held_out_score(model, [text, "the window", "alone", ""])[CONTINUATION]
+    found = held_out_scores(model, [text, "the window", "alone", ""])[CONTINUATION]
     sizes = [sum(len(second) for _, second in parts) + len(" forgets"), len(" window"), 0, 0]
     assert [size for _, size in found.parts] == sizes
     assert [bits for bits, _ in found.parts] == pytest.approx([*expected, 0, 0], rel=1e-4)
@@ -303,9 +304,9 @@ def test_what_has_no_room_is_charged_by_the_byte():
     """A window that holds a part of the second half only: the rest costs eight bits a byte, as what is not spelt."""
     model = made("mass", changes=["corpus.sequence_length=10", "network.position.maximum=10"])
     text = "the old clerk reads seven letters by the window"
-    ((first, second),) = continuation.halves(text)
+    ((first, second),) = continuation_likelihood.split_halves(text)
     behind = [place for place in model.tokenizer.encode(text, special=False).offsets if place[1] > len(first)]
     assert len(behind) > 10  # the decoder writes ten tokens, and the encoder reads nine and the end
     expected = continued_slowly(model, first, second, read=9, most=10) + 8 * sum(end - start
                                                                                 for start, end in behind[10:])
-    assert held_out_score(model, [text])[CONTINUATION].parts == ((pytest.approx(expected, rel=1e-4), len(second)),)
+    assert held_out_scores(model, [text])[CONTINUATION].parts == ((pytest.approx(expected, rel=1e-4), len(second)),)

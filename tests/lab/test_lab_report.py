@@ -23,10 +23,10 @@ from lab_results import (
     scaling_results,
 )
 
-from stemma.lab.report import lab_words as words
-from stemma.lab.report.lab_plots import Row, Step, draw_curves, draw_forest, draw_scaling, draw_waterfall
-from stemma.lab.report.lab_report import write_lab_report
-from stemma.lab.report.lab_summary import write_lab_summary
+from stemma.lab.report import lab_phrases as words
+from stemma.lab.report.lab_html import write_lab_report
+from stemma.lab.report.lab_markdown import write_lab_markdown
+from stemma.lab.report.lab_plots import ForestRow, WaterfallStep, draw_curves, draw_forest, draw_scaling, draw_waterfall
 
 ALL = [compare_results, one_seed_results, ablate_results, scaling_results, claim_results]
 MINUS = "\u2212"
@@ -94,7 +94,8 @@ def texts(svg: str) -> list[str]:
 def test_the_page_is_whole_and_asks_for_nothing(make: Callable[[], dict[str, Any]], tmp_path: Path):
     text, read = page_of(make(), tmp_path)
     assert len(set(read.ids)) == len(read.ids)                            # plots do not share their marks
-    assert set(re.findall(r"[a-z]+://[^\s\"'<]+", text)) <= {"http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"}
+    assert set(re.findall(r"[a-z]+://[^\s\"'<]+", text)) <= {"http://www.w3.org/2000/svg",
+                                                             "http://www.w3.org/1999/xlink"}
     script = text[text.index("<script>") + 8:text.index("</script>")]
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     policy = html.unescape(re.search(r'Security-Policy" content="([^"]*)"', text)[1])
@@ -185,7 +186,7 @@ def test_no_score_at_all_is_a_sentence(tmp_path: Path):
         row.update(scores={}, cost={})
     _, read = page_of(results, tmp_path)
     assert "there is nothing to compare" in read.panels[""] and "12 cells failed" in read.panels["results"]
-    write_lab_summary(results, tmp_path)
+    write_lab_markdown(results, tmp_path)
 
 
 @pytest.mark.parametrize("make", ALL, ids=lambda make: make.__name__)
@@ -193,7 +194,7 @@ def test_the_markdown_tells_the_same(make: Callable[[], dict[str, Any]], tmp_pat
     results = make()
     (tmp_path / "pictures").mkdir()
     (tmp_path / "pictures" / "old.svg").write_text("<svg/>")
-    text = write_lab_summary(results, tmp_path).read_text(encoding="utf-8")
+    text = write_lab_markdown(results, tmp_path).read_text(encoding="utf-8")
     assert words.headline(results).replace("<", "\\<") in text
     linked = set(re.findall(r"!\[[^]]+\]\((pictures/[^)]+)\)", text))
     assert linked == {f"pictures/{file.name}" for file in (tmp_path / "pictures").iterdir()} and linked
@@ -205,7 +206,7 @@ def test_the_markdown_tells_the_same(make: Callable[[], dict[str, Any]], tmp_pat
         assert len({len(re.findall(r"(?<!\\)\|", line)) for line in block.splitlines()}) == 1, block
     assert results["command"] in text
     before = {file.name: file.read_bytes() for file in (tmp_path / "pictures").iterdir()}
-    write_lab_summary(results, tmp_path)
+    write_lab_markdown(results, tmp_path)
     assert before == {file.name: file.read_bytes() for file in (tmp_path / "pictures").iterdir()}  # equal bytes
 
 
@@ -214,7 +215,7 @@ def test_markup_in_names_stays_text(tmp_path: Path):
     results["title"] = "a|b *c* <script>alert(1)</script>"
     text, read = page_of(results, tmp_path)
     assert "a|b *c* <script>alert(1)</script>" in read.panels[""] and text.count("<script>") == 1
-    summary = write_lab_summary(results, tmp_path).read_text()
+    summary = write_lab_markdown(results, tmp_path).read_text()
     assert summary.startswith(r"# a|b \*c\* \<script\>")
 
 
@@ -225,11 +226,11 @@ def test_the_largest_deviation_is_of_the_unit_that_was_held_equal():
     results = compare_results()
     results["budget"] = {"unit": "minutes", "amount": 1.0}
     assert f"Held equal: 1 minutes for each cell. The largest deviation is {MINUS}31.67% (bert@tiny, seed 0)" \
-        in words.fairness(results)
+        in words.budget_note(results)
     results["budget"] = {"unit": "flops", "amount": 6.2e13}
-    assert f"6.2e13 FLOPs for each cell. The largest deviation is {MINUS}50.00%" in words.fairness(results)
+    assert f"6.2e13 FLOPs for each cell. The largest deviation is {MINUS}50.00%" in words.budget_note(results)
     results["cells"] = [cell | {"variant": "transformer-xl@tiny"} for cell in results["cells"]]
-    assert "(transformer-xl@tiny, seed 0)" in words.fairness(results)     # a name's hyphen is no minus
+    assert "(transformer-xl@tiny, seed 0)" in words.budget_note(results)     # a name's hyphen is no minus
 
 
 @pytest.mark.parametrize(("given", "said"), [
@@ -250,14 +251,15 @@ def test_the_largest_deviation_is_of_the_unit_that_was_held_equal():
     (difference("m", "a", "b", 0.0, 0.0, "same bytes"), "no difference: the same bytes"),
 ])
 def test_verdicts(given, said):
-    assert words.verdict(given) == said
+    assert words.format_verdict(given) == said
 
 
 def test_better_is_turned_round_with_the_pair():
     results = compare_results()
-    assert words.against(results, BITS["key"], "roberta@tiny") == {"albert@tiny": "inconclusive", "bert@tiny": "worse"}
-    assert list(words.means(results, ACCURACY["key"]))[0] == "electra@tiny"        # higher is better there
-    assert list(words.means(results, BITS["key"])) == ["roberta@tiny", "albert@tiny", "bert@tiny"]
+    assert words.verdicts_against(results, BITS["key"], "roberta@tiny") == {"albert@tiny": "inconclusive",
+                                                                            "bert@tiny": "worse"}
+    assert list(words.variant_means(results, ACCURACY["key"]))[0] == "electra@tiny"        # higher is better there
+    assert list(words.variant_means(results, BITS["key"])) == ["roberta@tiny", "albert@tiny", "bert@tiny"]
 
 
 def points_of(svg: str, group: str) -> list[tuple[float, float]]:
@@ -268,8 +270,9 @@ def points_of(svg: str, group: str) -> list[tuple[float, float]]:
 
 
 def test_the_waterfall_ends_at_the_child():
-    steps = [Step("one", -0.5, [(-0.7, -0.3), None], "better"), Step("two", 0.2, [None, (0.1, 0.3)], "worse"),
-             Step("left over", -0.1, (), "")]
+    steps = [WaterfallStep("one", -0.5, [(-0.7, -0.3), None], "better"),
+             WaterfallStep("two", 0.2, [None, (0.1, 0.3)], "worse"),
+             WaterfallStep("left over", -0.1, (), "")]
     svg = draw_waterfall(("parent", 3.0), steps, ("child", 2.6), "bits per byte", "score (lower is better)")
     assert {"parent", "one", "two", "left over", "child"} <= set(texts(svg))
     assert {f"{MINUS}0.500", "+0.200", "3.000", "2.600"} <= set(texts(svg))
@@ -289,7 +292,7 @@ def test_curves_are_means_within_their_seeds():
 
 
 def test_a_forest_has_a_point_for_each_and_intervals_only_where_known():
-    rows = [Row("a key.with.many.dots.that.is.long", 0.1, (0.05, 0.15), True), Row("c", -0.1, None, False)]
+    rows = [ForestRow("a key.with.many.dots.that.is.long", 0.1, (0.05, 0.15), True), ForestRow("c", -0.1, None, False)]
     svg = draw_forest(rows, "difference", "score")
     shown = texts(svg)
     assert {"a key.with.many.dots.", "that.is.long", "c", "+0.100", f"{MINUS}0.100"} <= set(shown)

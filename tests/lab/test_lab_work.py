@@ -15,18 +15,18 @@ from commands import start, stemma
 from conftest import SEED
 from watching import noted
 
+from stemma.atomic_files import sha256
 from stemma.errors import Interrupted, UserError
-from stemma.exchange.weights import SAFE
-from stemma.files import sha256
-from stemma.lab import cell_work, work
-from stemma.lab.cell_work import finetune_on, own_finetuning
-from stemma.lab.cells import cells_of, digest, distinct, finetuning_of, task_number
-from stemma.lab.comparison import allowance_of, compared_variants, tasks_of
-from stemma.lab.experiment import RANDOM, Allowance, Experiment, LabTask, Variant
-from stemma.lab.results import check_measure
-from stemma.lineage import recipe
+from stemma.exchange.weights import SAFETENSORS
+from stemma.lab import cell_runner, run_experiment
+from stemma.lab.cell_runner import finetune_on, finetuning_overrides
+from stemma.lab.cells import distinct_cells, experiment_cells, finetuning_values, short_digest, task_digest
+from stemma.lab.comparison import compared_variants, parse_budget, parse_tasks
+from stemma.lab.experiment import RANDOM, ComputeBudget, DownstreamTask, Experiment, Variant
+from stemma.lab.results import check_metric
+from stemma.recipe_loading import recipe
 from stemma.training.budget import Budget
-from stemma.training.run import Plan, create_run
+from stemma.training.run_folder import RunConfig, create_run
 
 SMALL = ["network.width=32", "network.heads=2", "network.layers=1", "network.feedforward=64",
          "corpus.sequence_length=32", "training.batch_size=8", "training.warmup_steps=5", "tokenizer.vocab_size=400",
@@ -65,7 +65,8 @@ def costs(found, key):
     ("tokens", 26_000, "tokens", 0.01), pytest.param("flops", 2e9, "flops", 0.01, marks=pytest.mark.slow),
     pytest.param("minutes", 0.05, "seconds", 0.03, marks=pytest.mark.slow)])  # by the clock: a busy machine may miss it
 def test_the_budget_is_the_same_for_all(tmp_path, text, unit, amount, key, within):
-    found = work.run_experiment(experiment(text, ["bert@tiny", "gpt2@tiny", "electra@tiny"], Allowance(unit, amount),
+    found = run_experiment.run_experiment(experiment(text, ["bert@tiny", "gpt2@tiny", "electra@tiny"],
+                                                     ComputeBudget(unit, amount),
                                            seeds=1), tmp_path / "lab")
     wanted = 60 * amount if unit == "minutes" else amount
     assert len(found["cells"]) == 3 and found["budget"] == {"unit": unit, "amount": amount}
@@ -77,9 +78,9 @@ def test_the_budget_is_the_same_for_all(tmp_path, text, unit, amount, key, withi
 
 
 def test_a_recipe_and_a_seed_more_use_what_is_there(tmp_path, text, caplog):
-    allowance = Allowance("tokens", 6000)
-    first = work.run_experiment(experiment(text, ["bert@tiny", "gpt2@tiny"], allowance), tmp_path / "lab")
-    second = work.run_experiment(experiment(text, ["bert@tiny", "gpt2@tiny", "electra@tiny"], allowance, 3),
+    allowance = ComputeBudget("tokens", 6000)
+    first = run_experiment.run_experiment(experiment(text, ["bert@tiny", "gpt2@tiny"], allowance), tmp_path / "lab")
+    second = run_experiment.run_experiment(experiment(text, ["bert@tiny", "gpt2@tiny", "electra@tiny"], allowance, 3),
                                  tmp_path / "lab")
     assert "4 of 9 cells are there already." in caplog.messages
     before = {(cell["variant"], cell["seed"]): cell for cell in first["cells"]}
@@ -93,16 +94,18 @@ def test_cells_say_which_of_them_is_under_way(tmp_path, text, monkeypatch):
     def stop(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(work.Work, "carry_out", stop)
+    monkeypatch.setattr(run_experiment.CellRunner, "run", stop)
     with noted() as seen, pytest.raises(Interrupted):
-        work.run_experiment(experiment(text, ["bert@tiny", "gpt2@tiny"], Allowance("tokens", 6000)), tmp_path)
+        run_experiment.run_experiment(experiment(text, ["bert@tiny", "gpt2@tiny"], ComputeBudget("tokens", 6000)),
+                                      tmp_path)
     assert "cell 1 of 4: bert@tiny, seed 0" in seen
 
 
 def test_equal_recipes_share_their_cells(tmp_path, text):
-    asked = experiment(text, ["bert@tiny", "gpt2@tiny"], Allowance("tokens", 6000), 1)
+    asked = experiment(text, ["bert@tiny", "gpt2@tiny"], ComputeBudget("tokens", 6000), 1)
     twin = Variant("the same under another name", recipe("bert@tiny", SMALL))
-    found = work.run_experiment(Experiment(**{**vars(asked), "variants": (asked.variants[0], twin)}), tmp_path / "lab")
+    found = run_experiment.run_experiment(Experiment(**{**vars(asked), "variants": (asked.variants[0], twin)}),
+                                          tmp_path / "lab")
     assert len(list((tmp_path / "lab/cells").iterdir())) == 1
     assert [one["verdict"] for one in found["differences"]] == ["same bytes"] * len(found["measures"])
 
@@ -113,16 +116,16 @@ def test_pre_training_is_shared_where_only_the_fine_tuning_differs(tmp_path):
     names = ["bert@tiny", "bert@tiny"]
     variants = [Variant(f"{number}", recipe(name, [*SMALL, change])) for number, (name, change) in enumerate(
         zip(names, ("finetuning.epochs=3", "finetuning.optimizer.kind=adamax"), strict=True))]
-    asked = experiment(tmp_path / "no-text", ["bert@tiny", "gpt2@tiny"], Allowance("tokens", 6000), 1)
-    task = tasks_of(["classify"], [str(tmp_path / "task.tsv")], [str(tmp_path / "task.tsv")], 1.0)
+    asked = experiment(tmp_path / "no-text", ["bert@tiny", "gpt2@tiny"], ComputeBudget("tokens", 6000), 1)
+    task = parse_tasks(["classify"], [str(tmp_path / "task.tsv")], [str(tmp_path / "task.tsv")], 1.0)
     for tasks, count in (((), 1), (task, 2)):
         made = replace(asked, variants=tuple(variants), tasks=tasks)
-        cells = cells_of(made, SimpleNamespace(digest="text"), tmp_path)
-        assert len({cell.number for cell in cells}) == 1 and len(distinct(cells, tasks)) == count
+        cells = experiment_cells(made, SimpleNamespace(digest="text"), tmp_path)
+        assert len({cell.digest for cell in cells}) == 1 and len(distinct_cells(cells, tasks)) == count
     assert cells[0].task(task[0]).folder != cells[1].task(task[0]).folder
-    create_run(cells[0].run, cells[0].variant.recipe, Plan(None, [], Budget("steps", 1), 0), overwrite=False)
-    assert own_finetuning(cells[0]) == []  # whose model it is
-    again = cells[0].variant.recipe.typed(own_finetuning(cells[1]))
+    create_run(cells[0].run, cells[0].variant.recipe, RunConfig(None, [], Budget("steps", 1), 0), overwrite=False)
+    assert finetuning_overrides(cells[0]) == []  # whose model it is
+    again = cells[0].variant.recipe.with_overrides(finetuning_overrides(cells[1]))
     assert again.values["finetuning"] == cells[1].finetuning != cells[0].finetuning
 
 
@@ -130,8 +133,8 @@ def test_a_key_that_came_later_changes_no_number_while_it_has_its_default():
     """Labs that were made before there was finetuning.style go on."""
     chosen = recipe("bert@tiny", SMALL)
     before = {key: value for key, value in chosen.values["finetuning"].items() if key != "style"}
-    assert "style" in chosen.values["finetuning"] and finetuning_of(Variant("now", chosen)) == before
-    asked = finetuning_of(Variant("asked for", chosen.typed(["finetuning.style=gpt"])))
+    assert "style" in chosen.values["finetuning"] and finetuning_values(Variant("now", chosen)) == before
+    asked = finetuning_values(Variant("asked for", chosen.with_overrides(["finetuning.style=gpt"])))
     assert asked == {**before, "style": "gpt"}
     assert list(chosen.settings.later_defaults()) == ["finetuning.style"]
 
@@ -145,31 +148,32 @@ def labelled(tmp_path) -> tuple[str, str]:
 
 def test_a_task_can_have_a_seed_and_settings_which_its_number_knows(labelled):
     """And a task that has none keeps its number: the fine-tunes of older labs are found again."""
-    task = LabTask("classify", *labelled)
+    task = DownstreamTask("classify", *labelled)
     before = {"name": "classify", "train": sha256(Path(labelled[0])), "dev": sha256(Path(labelled[1])), "epochs": 3.0,
               "columns": {}}
     more = [replace(task, **one) for one in ({"seed": 0}, {"also": labelled[1]}, {"changes": ("training.frozen=1",)})]
-    assert task_number(task) == digest(before) and len({task_number(one) for one in [task, *more]}) == 4
+    assert task_digest(task) == short_digest(before) and len({task_digest(one) for one in [task, *more]}) == 4
 
 
 def test_random_weights_are_a_variant_that_is_only_fine_tuned(tmp_path, text, labelled, monkeypatch):
     """Its weights are drawn anew by the seed of each task; the trained variant lies where it was asked for."""
     drawn: list[tuple[str, str, int]] = []
 
-    def watch(task: LabTask, start: Path, run: Path, **options: Any) -> dict[str, Any]:
+    def watch(task: DownstreamTask, start: Path, run: Path, **options: Any) -> dict[str, Any]:
         assert "training.frozen=1" in options["changes"]
-        weights = next(place for place in (start / "model" / SAFE, start / SAFE) if place.is_file())
+        weights = next(place for place in (start / "model" / SAFETENSORS, start / SAFETENSORS) if place.is_file())
         drawn.append((start.name, sha256(weights), options["seed"]))
         return finetune_on(task, start, run, **options)
 
-    monkeypatch.setattr(cell_work, "finetune_on", watch)
+    monkeypatch.setattr(cell_runner, "finetune_on", watch)
     chosen, place = recipe("bert@tiny", SMALL), tmp_path / "here"
     asked = replace(
-        experiment(text, ["bert@tiny", "gpt2@tiny"], Allowance("tokens", 6000), 1),
+        experiment(text, ["bert@tiny", "gpt2@tiny"], ComputeBudget("tokens", 6000), 1),
         variants=(Variant("trained", chosen, run=str(place)), Variant("untrained", chosen, RANDOM)),
-        tasks=tuple(LabTask("classify", *labelled, 1.0, seed=seed, also=labelled[0], changes=("training.frozen=1",))
+        tasks=tuple(DownstreamTask("classify", *labelled, 1.0, seed=seed, also=labelled[0],
+                                   changes=("training.frozen=1",))
                     for seed in (5, 6, 5)))
-    found = work.run_experiment(asked, tmp_path / "lab")
+    found = run_experiment.run_experiment(asked, tmp_path / "lab")
     assert Experiment.read(tmp_path / "lab").tasks == asked.tasks and (place / "model").is_dir()
     assert [(name, seed) for name, _, seed in drawn] == [("here", 5), ("here", 6), ("start", 5), ("start", 6)]
     assert drawn[0][1] == drawn[1][1] and len({weights for _, weights, _ in drawn}) == 3
@@ -185,12 +189,12 @@ def test_models_that_write_are_compared_by_what_they_write(tmp_path, text):
     """An encoder-decoder and an encoder: each is asked about held-out text in its own way, and both learn pairs."""
     for part in ("train", "dev"):
         (tmp_path / f"{part}.tsv").write_text("source\ttarget\nban dan\tgan\ngan\tdan ban\n")
-    task = tasks_of(["seq2seq"], [str(tmp_path / "train.tsv")], [str(tmp_path / "dev.tsv")], 1.0)
-    asked = experiment(text, ["bert@tiny", "gpt2@tiny"], Allowance("tokens", 6000), 1)
+    task = parse_tasks(["seq2seq"], [str(tmp_path / "train.tsv")], [str(tmp_path / "dev.tsv")], 1.0)
+    asked = experiment(text, ["bert@tiny", "gpt2@tiny"], ComputeBudget("tokens", 6000), 1)
     writer = Variant("bart@tiny", recipe("bart@tiny", [*SMALL, "network.decoder.layers=1"]))
     asked = replace(asked, variants=(asked.variants[0], writer), tasks=task)
-    assert work.run_experiment(asked, tmp_path / "lab", dry_run=True)["cells"] == 2
-    found = work.run_experiment(asked, tmp_path / "lab")
+    assert run_experiment.run_experiment(asked, tmp_path / "lab", dry_run=True)["cells"] == 2
+    found = run_experiment.run_experiment(asked, tmp_path / "lab")
     scores = {row["variant"]: set(row["scores"]) for row in found["table"]}
     written = {f"seq2seq.{name}" for name in ("bleu", "chrf", "rouge_l", "exact_match")}
     assert written <= scores["bert@tiny"] & scores["bart@tiny"] and found["measures"][0]["key"] in written
@@ -203,12 +207,12 @@ def test_each_is_fine_tuned_as_it_says_from_the_shared_model(tmp_path, text):
     rows = [f"{line}\t{'yes' if 'ban' in line else 'no'}" for line in text.read_text().split("\n") if line][:96]
     for part, some in (("train", rows[:64]), ("dev", rows[64:])):
         (tmp_path / f"{part}.tsv").write_text("\n".join(["text\tlabel", *some]) + "\n")
-    asked = experiment(text, ["bert@tiny", "gpt2@tiny"], Allowance("tokens", 6000), 1)
-    task = tasks_of(["classify"], [str(tmp_path / "train.tsv")], [str(tmp_path / "dev.tsv")], 1.0)
+    asked = experiment(text, ["bert@tiny", "gpt2@tiny"], ComputeBudget("tokens", 6000), 1)
+    task = parse_tasks(["classify"], [str(tmp_path / "train.tsv")], [str(tmp_path / "dev.tsv")], 1.0)
     asked = replace(asked, tasks=task,
                     variants=(asked.variants[0], Variant("high", recipe("bert@tiny", [
                         *SMALL, "finetuning.learning_rate=1e-2", "finetuning.optimizer.kind=adamax"]))))
-    found = work.run_experiment(asked, tmp_path / "lab")
+    found = run_experiment.run_experiment(asked, tmp_path / "lab")
     (cell,) = (tmp_path / "lab/cells").iterdir()
     assert len(list((cell / "tasks").iterdir())) == 2
     assert len({one["hash"] for one in found["cells"]}) == 1 and len(found["cells"]) == 2
@@ -256,15 +260,15 @@ def test_two_processes_share_the_cells(tmp_path, text, killed):
 
 
 def test_what_breaks_down_is_noted_and_not_tried_again(tmp_path, text, caplog):
-    allowance = Allowance("tokens", 6000)
+    allowance = ComputeBudget("tokens", 6000)
     asked = experiment(text, ["bert@tiny", "gpt2@tiny"], allowance, 1)
     broken = Variant("broken", recipe("bert@tiny", [*SMALL, "training.learning_rate=1e30", "training.warmup_steps=0"]))
     asked = Experiment(**{**vars(asked), "variants": (*asked.variants, broken)})
-    found = work.run_experiment(asked, tmp_path / "lab")
+    found = run_experiment.run_experiment(asked, tmp_path / "lab")
     cell = found["cells"][-1]
     assert cell["state"] == "failed" and "loss" in cell["why"] and found["cells"][0]["state"] == "done"
     caplog.clear()
-    work.resume_lab(tmp_path / "lab")
+    run_experiment.resume_lab(tmp_path / "lab")
     assert not any(line.startswith("cell ") for line in caplog.messages)
 
 
@@ -274,11 +278,11 @@ def test_a_planted_effect_is_found_and_a_planted_null_is_not(tmp_path, text):
     does not even learn which words are frequent: the effect."""
     base = recipe("bert@tiny", [*SMALL, "remove=objective.next_sentence", "corpus.packing=full_sentences",
                                 "objective.masked_lm.dynamic=true"])
-    variants = (Variant("tokens", base), Variant("words", base.typed(["objective.masked_lm.unit=word"])),
-                Variant("asleep", base.typed(["training.learning_rate=1e-6"])))
-    asked = experiment(text, ["bert@tiny", "gpt2@tiny"], Allowance("tokens", 12_000), 4)
+    variants = (Variant("tokens", base), Variant("words", base.with_overrides(["objective.masked_lm.unit=word"])),
+                Variant("asleep", base.with_overrides(["training.learning_rate=1e-6"])))
+    asked = experiment(text, ["bert@tiny", "gpt2@tiny"], ComputeBudget("tokens", 12_000), 4)
     asked = replace(asked, variants=variants, seeds=tuple(range(4 * SEED, 4 * SEED + 4)))
-    found = work.run_experiment(asked, tmp_path / "lab")
+    found = run_experiment.run_experiment(asked, tmp_path / "lab")
     verdicts = {(one["a"], one["b"]): one for one in found["differences"] if one["measure"] == "pseudo_bits_per_byte"}
     assert verdicts["tokens", "words"]["verdict"] in ("inconclusive", "equivalent", "same bytes"), verdicts
     assert found["cells"][0]["digest"] != found["cells"][1]["digest"]  # two models, and not one asked twice
@@ -290,74 +294,76 @@ def test_a_planted_effect_is_found_and_a_planted_null_is_not(tmp_path, text):
 
 
 def test_a_budget_too_small_for_the_warm_up_is_refused(tmp_path, text):
-    asked = experiment(text, ["bert@tiny", "gpt2@tiny"], Allowance("tokens", 2000),
+    asked = experiment(text, ["bert@tiny", "gpt2@tiny"], ComputeBudget("tokens", 2000),
                        changes=["training.warmup_steps=50"])
     with pytest.raises(UserError) as refusal:
-        work.run_experiment(asked, tmp_path / "lab")
+        run_experiment.run_experiment(asked, tmp_path / "lab")
     assert len(refusal.value.problems) == 2 and all("warm-up" in why for _, why in refusal.value.problems)
     assert not (tmp_path / "lab").exists()
 
 
 def test_a_recipe_that_does_not_fit_is_refused_with_all_others(tmp_path, text):
-    asked = experiment(text, ["bert@tiny", "gpt2@tiny"], Allowance("tokens", 6000))
+    asked = experiment(text, ["bert@tiny", "gpt2@tiny"], ComputeBudget("tokens", 6000))
     tiny = Variant("no room", recipe("roberta@tiny", [*SMALL, "tokenizer.vocab_size=100"]))
     pairs = Variant("pairs", recipe("transformer@tiny", SMALL))
     with pytest.raises(UserError) as refusal:
-        work.run_experiment(Experiment(**{**vars(asked), "variants": (*asked.variants, tiny, pairs)}), tmp_path / "lab")
+        run_experiment.run_experiment(Experiment(**{**vars(asked), "variants": (*asked.variants, tiny, pairs)}),
+                                      tmp_path / "lab")
     assert [where for where, _ in refusal.value.problems] == ["no room", "pairs"]
 
 
 def test_a_per_token_measure_across_tokenizers_is_refused(text):
-    mixed = experiment(text, ["bert@tiny", "gpt2@tiny"], Allowance("tokens", 6000), measure="validation_loss")
+    mixed = experiment(text, ["bert@tiny", "gpt2@tiny"], ComputeBudget("tokens", 6000), measure="validation_loss")
     with pytest.raises(UserError, match="Bits per byte"):
-        check_measure(mixed)
-    alike = experiment(text, ["bert@tiny", "electra@tiny"], Allowance("tokens", 6000), measure="validation_loss")
-    check_measure(alike)
+        check_metric(mixed)
+    alike = experiment(text, ["bert@tiny", "electra@tiny"], ComputeBudget("tokens", 6000), measure="validation_loss")
+    check_metric(alike)
     with pytest.raises(UserError, match="no measure"):
-        check_measure(experiment(text, ["bert@tiny", "gpt2@tiny"], Allowance("tokens", 6000), measure="losss"))
+        check_metric(experiment(text, ["bert@tiny", "gpt2@tiny"], ComputeBudget("tokens", 6000), measure="losss"))
 
 
 def test_one_seed_claims_no_interval(tmp_path, text):
-    found = work.run_experiment(experiment(text, ["bert@tiny", "structbert@tiny"], Allowance("tokens", 6000), 1),
+    found = run_experiment.run_experiment(experiment(text, ["bert@tiny", "structbert@tiny"],
+                                                     ComputeBudget("tokens", 6000), 1),
                                 tmp_path / "lab")
     assert found["differences"] and all(one["verdict"] == "one seed" and one["low"] is None
                                         for one in found["differences"])
 
 
 def test_results_of_another_version_are_refused(tmp_path, text):
-    asked = experiment(text, ["bert@tiny", "gpt2@tiny"], Allowance("tokens", 6000), 1)
+    asked = experiment(text, ["bert@tiny", "gpt2@tiny"], ComputeBudget("tokens", 6000), 1)
     (tmp_path / "lab").mkdir()
     asked.write(tmp_path / "lab")
     stored = json.loads((tmp_path / "lab/lab.json").read_text())
     (tmp_path / "lab/lab.json").write_text(json.dumps(stored | {"version": 0}))
     (tmp_path / "lab/checksums.json").unlink()  # as in a lab that another version made
     with pytest.raises(UserError, match="another version"):
-        work.run_experiment(asked, tmp_path / "lab")
+        run_experiment.run_experiment(asked, tmp_path / "lab")
     with pytest.raises(UserError, match="another version"):
-        work.resume_lab(tmp_path / "lab")
+        run_experiment.resume_lab(tmp_path / "lab")
     (tmp_path / "full").mkdir()
     (tmp_path / "full/precious.txt").write_text("mine")
     with pytest.raises(UserError, match="not empty"):
-        work.run_experiment(asked, tmp_path / "full")
+        run_experiment.run_experiment(asked, tmp_path / "full")
 
 
 @pytest.mark.parametrize(("call", "told"), [
-    (lambda: allowance_of(None, None, None), "fair comparison"),
-    (lambda: allowance_of(5, None, 1.0), "exclude each other"),
-    (lambda: allowance_of(-1, None, None), "greater than 0"),
+    (lambda: parse_budget(None, None, None), "fair comparison"),
+    (lambda: parse_budget(5, None, 1.0), "exclude each other"),
+    (lambda: parse_budget(-1, None, None), "greater than 0"),
     (lambda: compared_variants(["bert@tiny"], [], []), "at least two"),
     (lambda: compared_variants(["bert@tiny", "bert@tiny"], [], []), "given twice"),
     (lambda: compared_variants(["bert@tiny", "gpt"], [], ["mini"]), "says its size"),
-    (lambda: tasks_of(["sst2"], [], [], 3), "every task has one of each"),
-    (lambda: tasks_of(["sst2"], ["nowhere.tsv"], ["nowhere.tsv"], 3), "no file"),
-    (lambda: tasks_of(["sstt2"], ["a"], ["b"], 3), "sst2")])
+    (lambda: parse_tasks(["sst2"], [], [], 3), "every task has one of each"),
+    (lambda: parse_tasks(["sst2"], ["nowhere.tsv"], ["nowhere.tsv"], 3), "no file"),
+    (lambda: parse_tasks(["sstt2"], ["a"], ["b"], 3), "sst2")])
 def test_what_cannot_be_asked(call, told):
     with pytest.raises(UserError, match=told):
         call()
 
 
 def test_an_experiment_is_read_as_it_was_written(tmp_path, text):
-    asked = experiment(text, ["bert@tiny", "gpt2@tiny"], Allowance("flops", 1e9), 3, details={"sizes": ["tiny"]})
+    asked = experiment(text, ["bert@tiny", "gpt2@tiny"], ComputeBudget("flops", 1e9), 3, details={"sizes": ["tiny"]})
     asked.write(tmp_path)
     again = Experiment.read(tmp_path)
     assert [(one.name, one.recipe.values) for one in again.variants] == [(one.name, one.recipe.values)
@@ -366,11 +372,11 @@ def test_an_experiment_is_read_as_it_was_written(tmp_path, text):
 
 
 def test_a_dry_run_foretells_and_leaves_nothing(tmp_path, text):
-    asked = experiment(text, ["bert@tiny", "gpt2@tiny"], Allowance("tokens", 6500))
-    plan = work.run_experiment(asked, tmp_path / "lab", dry_run=True)
+    asked = experiment(text, ["bert@tiny", "gpt2@tiny"], ComputeBudget("tokens", 6500))
+    plan = run_experiment.run_experiment(asked, tmp_path / "lab", dry_run=True)
     assert plan["cells"] == 4 and len(plan["variants"]) == 2 and plan["seconds"] > 0
     assert abs(plan["variants"][0]["tokens"] / 6500 - 1) < 0.1 and not list(tmp_path.iterdir())
-    found = work.run_experiment(asked, tmp_path / "lab")
+    found = run_experiment.run_experiment(asked, tmp_path / "lab")
     assert found["foretold_seconds"] == plan["seconds"] and found["took_seconds"] > 0
     assert found["differences"] == [] and "No two of these models" in (tmp_path / "lab/report.md").read_text()
     spent = sum(cell["cost"]["cell_seconds"] for cell in found["cells"])
@@ -378,9 +384,9 @@ def test_a_dry_run_foretells_and_leaves_nothing(tmp_path, text):
 
 
 def test_another_text_in_the_same_folder_is_refused(tmp_path, text):
-    allowance = Allowance("tokens", 6000)
-    work.run_experiment(experiment(text, ["bert@tiny", "gpt2@tiny"], allowance, 1), tmp_path / "lab")
+    allowance = ComputeBudget("tokens", 6000)
+    run_experiment.run_experiment(experiment(text, ["bert@tiny", "gpt2@tiny"], allowance, 1), tmp_path / "lab")
     other = tmp_path / "other.txt"
     other.write_text(text.read_text().replace("ban", "nab"))
     with pytest.raises(UserError, match="another text"):
-        work.run_experiment(experiment(other, ["bert@tiny", "gpt2@tiny"], allowance, 1), tmp_path / "lab")
+        run_experiment.run_experiment(experiment(other, ["bert@tiny", "gpt2@tiny"], allowance, 1), tmp_path / "lab")

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from stemma.errors import UserError
-from stemma.lab.quickstart.ngrams import INVERSE_PENALTIES, NGrams, folds
+from stemma.lab.quickstart.ngram_classifier import INVERSE_PENALTIES, NgramClassifier, folds
 
 NOUNS = ["file", "socket", "parser", "module", "string", "thread", "buffer", "header"]
 VERBS = ["opens", "closes", "reads", "writes", "checks", "returns"]
@@ -37,7 +37,7 @@ def test_it_is_scikit_learns_logistic_regression():
         ("characters", TfidfVectorizer(analyzer="char", ngram_range=(1, 5), sublinear_tf=True))])
     theirs = GridSearchCV(LogisticRegression(max_iter=2000, tol=1e-8), {"C": INVERSE_PENALTIES}, scoring="accuracy",
                           cv=PredefinedSplit(folds(labels))).fit(features.fit_transform(texts), labels)
-    ours = NGrams(train)
+    ours = NgramClassifier(train)
     assert len(ours.columns) == len(features.get_feature_names_out())
     assert ours.inverse_penalty == theirs.best_params_["C"]
     unseen = features.transform([text for text, _ in test])
@@ -51,7 +51,7 @@ def test_folds_hold_both_classes():
 
 
 def test_what_was_never_seen_decides_nothing_but_the_intercept():
-    fitted = NGrams(examples(40, 0, noise=0))
+    fitted = NgramClassifier(examples(40, 0, noise=0))
     assert fitted.accuracy(examples(40, 2, noise=0)) > 0.8
     np.testing.assert_allclose(fitted.decision(["\u4e00", ""]), fitted.weights[-1].repeat(2))
 
@@ -59,8 +59,8 @@ def test_what_was_never_seen_decides_nothing_but_the_intercept():
 @pytest.mark.parametrize("train", [[], [("one", 1), ("two", 1)], [("one", 0), ("two", 1), ("three", 2)]])
 def test_two_classes_are_needed(train):
     with pytest.raises(UserError, match="two classes"):
-        NGrams(train)
+        NgramClassifier(train)
 
 
 def test_few_examples_are_enough():
-    assert NGrams([("the file", 0), ("a socket", 1)]).accuracy([("some sockets", 1), ("this file", 0)]) == 1
+    assert NgramClassifier([("the file", 0), ("a socket", 1)]).accuracy([("some sockets", 1), ("this file", 0)]) == 1

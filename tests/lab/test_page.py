@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from stemma.errors import UserError
-from stemma.lab.report.page import Page
-from stemma.lab.report.plots import _spread, bars, learning_curve
+from stemma.lab.report.html_report import HtmlReport
+from stemma.lab.report.plots import _spread_labels, bars, learning_curve
 
 CURVE = {"bert@tiny": [(0, 7.0), (1000, 5.0), (2000, 4.5)], "a & b <c>": [(0, 7.0), (2000, 6.0)]}
 BASELINES = {"unigram": 6.0, "bigram": 5.4}
@@ -54,8 +54,9 @@ class Checker(HTMLParser):
         self.seen.append(data)
 
 
-def full_page() -> Page:
-    return (Page("Title & <more>").lead("A lead with `code`.", [(0.5, "a share"), (12_345, "words"), ("4 min", "time")])
+def full_page() -> HtmlReport:
+    return (HtmlReport("Title & <more>").intro("A lead with `code`.", [(0.5, "a share"), (12_345, "words"),
+                                                                       ("4 min", "time")])
             .section("First", "A paragraph with <b> and `x < y`.", "Another.")
             .figure(curve(), 'A "curve"').table(["name", "value"], [("one", 1.0), ("two", 2000)], "The caption")
             .section("Second").figure(bars([("a", [1.0, 2.0])], "share"), "Bars").code("stemma x --y 'z' <in >out"))
@@ -85,16 +86,16 @@ def test_blocks_keep_their_order():
 
 def test_only_columns_of_numbers_are_flush_right():
     rows = [("a", 1, "0.51 \u00b1 0.02", "12 ms", "v1"), ("b", 2.5, "0.6", "9 s", "2")]
-    text = Page("t").table(["word", "n", "mean", "time", "mixed"], rows).html()
+    text = HtmlReport("t").table(["word", "n", "mean", "time", "mixed"], rows).html()
     heads = re.findall(r"<th scope=\"col\"( class=\"number\")?>(\w+)", text)
     assert [name for mark, name in heads if mark] == ["n", "mean", "time"]
     with pytest.raises(ValueError):
-        Page("t").table(["one"], [("a", "b")])
+        HtmlReport("t").table(["one"], [("a", "b")])
 
 
 def test_write_is_atomic(tmp_path, monkeypatch):
     path = tmp_path / "report.html"
-    page = Page("Old")
+    page = HtmlReport("Old")
     assert page.write(path) == path and path.read_text() == page.html()
 
     def full(self, target):
@@ -102,7 +103,7 @@ def test_write_is_atomic(tmp_path, monkeypatch):
 
     monkeypatch.setattr("pathlib.Path.replace", full)
     with pytest.raises(UserError, match="disk is full"):
-        Page("New").write(path)
+        HtmlReport("New").write(path)
     assert path.read_text() == page.html()
     assert [file.name for file in tmp_path.iterdir()] == ["report.html"]
 
@@ -133,7 +134,7 @@ def test_plots_leave_no_trace_in_matplotlib(monkeypatch):
 
 def test_labels_that_would_overlap_are_pushed_apart():
     heights = np.full(5, 0.1)
-    placed = _spread([0.1, 0.5, 0.51, 0.52, 0.9], heights)
+    placed = _spread_labels([0.1, 0.5, 0.51, 0.52, 0.9], heights)
     assert placed == pytest.approx([0.1, 0.41, 0.51, 0.61, 0.9])
-    placed = _spread([0.0, 0.05, 0.16, 0.3, 0.3], heights)
+    placed = _spread_labels([0.0, 0.05, 0.16, 0.3, 0.3], heights)
     assert min(np.diff(placed)) >= 0.1 - 1e-9

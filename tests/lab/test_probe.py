@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from stemma.errors import UserError
-from stemma.lab.quickstart.probe import Vocabulary, count_words, make, replaced_words, swapped_words
+from stemma.lab.quickstart.probe_task import Vocabulary, count_words, make_probe, replace_words, swap_words
 
 NOUNS = ["file", "socket", "parser", "module", "string", "thread", "buffer", "header", "table", "reader", "queue"]
 VERBS = ["opens", "closes", "reads", "writes", "checks", "returns", "keeps", "drops"]
@@ -20,7 +20,7 @@ def words(text: str) -> list[str]:
 @pytest.mark.parametrize("kind", ["replaced_words", "swapped_words"])
 def test_balanced_disjoint_and_repeatable(kind):
     given = [*SENTENCES, *SENTENCES, "Too short.", " ".join(["word"] * 31)]
-    probe = make(kind, given, COUNTS, seed=3, train=100, test=200)
+    probe = make_probe(kind, given, COUNTS, seed=3, train=100, test=200)
     assert (len(probe.train), len(probe.test)) == (100, 200)
     for part in (probe.train, probe.test):
         assert Counter(label for _, label in part) == {0: len(part) // 2, 1: len(part) // 2}
@@ -29,14 +29,14 @@ def test_balanced_disjoint_and_repeatable(kind):
     assert len(set(texts)) == len(texts)
     for text, label in probe.train + probe.test:
         assert (text in SENTENCES) == (label == 0)
-    assert probe == make(kind, given, COUNTS, seed=3, train=100, test=200)
-    assert probe != make(kind, given, COUNTS, seed=4, train=100, test=200)
+    assert probe == make_probe(kind, given, COUNTS, seed=3, train=100, test=200)
+    assert probe != make_probe(kind, given, COUNTS, seed=4, train=100, test=200)
 
 
 def test_no_sentence_serves_twice():
     """As many examples as sentences: each must be used exactly once, intact or damaged."""
     numbered = [f"Sentence{i} tells of a reader that never closes its file" for i in range(40)]
-    probe = make("swapped_words", numbered, COUNTS, seed=0, train=20, test=20)
+    probe = make_probe("swapped_words", numbered, COUNTS, seed=0, train=20, test=20)
     first = [next(word.lower() for word in text.split() if word.lower().startswith("sentence"))
              for text, _ in probe.train + probe.test]
     assert len(set(first)) == 40
@@ -46,7 +46,7 @@ def test_no_sentence_serves_twice():
 def test_replaced_words_changes_exactly_so_many(strength):
     rng, vocabulary = np.random.default_rng(0), Vocabulary(COUNTS)
     for sentence in SENTENCES[:50]:
-        damaged = replaced_words(sentence, strength, vocabulary, rng)
+        damaged = replace_words(sentence, strength, vocabulary, rng)
         changed = [(old, new) for old, new in zip(words(sentence), words(damaged), strict=True) if old != new]
         assert len(changed) == strength
         assert damaged[0].isupper() and damaged.endswith(".") and damaged.count("(") == 1
@@ -66,7 +66,7 @@ def test_replacements_follow_the_training_frequencies():
 def test_swapped_words_moves_neighbours_only(span):
     rng, vocabulary = np.random.default_rng(0), Vocabulary(COUNTS)
     for sentence in SENTENCES[:80]:
-        old, new = words(sentence), words(swapped_words(sentence, span, vocabulary, rng))
+        old, new = words(sentence), words(swap_words(sentence, span, vocabulary, rng))
         assert old != new
         possible = [old[:i] + old[i + span:i + 2 * span] + old[i:i + span] + old[i + 2 * span:]
                     for i in range(len(old) - 2 * span + 1)]
@@ -75,9 +75,9 @@ def test_swapped_words_moves_neighbours_only(span):
 
 def test_swap_keeps_case_and_punctuation_in_place():
     rng = np.random.default_rng(0)
-    seen = {swapped_words("Return it (or XML).", 1, Vocabulary(COUNTS), rng) for _ in range(100)}
+    seen = {swap_words("Return it (or XML).", 1, Vocabulary(COUNTS), rng) for _ in range(100)}
     assert seen == {"It return (or XML).", "Return or (it XML).", "Return it (XML or)."}
-    assert swapped_words("No no NO no", 1, Vocabulary(COUNTS), rng) is None
+    assert swap_words("No no NO no", 1, Vocabulary(COUNTS), rng) is None
 
 
 def test_counts_ignore_the_capital_that_begins_a_sentence():
@@ -87,8 +87,8 @@ def test_counts_ignore_the_capital_that_begins_a_sentence():
 
 def test_refusals_say_what_to_do():
     with pytest.raises(UserError, match='Did you mean "swapped_words"'):
-        make("swaped_words", SENTENCES, COUNTS, seed=0, train=2, test=2)
+        make_probe("swaped_words", SENTENCES, COUNTS, seed=0, train=2, test=2)
     with pytest.raises(UserError, match="ask for fewer"):
-        make("swapped_words", SENTENCES[:10], COUNTS, seed=0, train=20, test=2)
+        make_probe("swapped_words", SENTENCES[:10], COUNTS, seed=0, train=20, test=2)
     with pytest.raises(UserError, match="word counts"):
-        make("replaced_words", SENTENCES, {}, seed=0, train=2, test=2)
+        make_probe("replaced_words", SENTENCES, {}, seed=0, train=2, test=2)

@@ -19,25 +19,25 @@ from commands import start
 from conftest import SEED
 
 import stemma
-from stemma import lineage
+from stemma import recipe_loading
 from stemma.cli import main
-from stemma.cli.start import _tell
+from stemma.cli.quickstart import _show
 from stemma.errors import Interrupted, UserError
 from stemma.exchange import families
-from stemma.lab import cell_work
-from stemma.lab.experiment import Allowance, Experiment
+from stemma.lab import cell_runner
+from stemma.lab.experiment import ComputeBudget, Experiment
+from stemma.lab.quickstart import finetune_comparison, throughput
 from stemma.lab.quickstart import quickstart as story
-from stemma.lab.quickstart import speed, starts
-from stemma.lab.quickstart.explained import NO_EFFECT
-from stemma.lab.quickstart.measure import spread
+from stemma.lab.quickstart.html_report import write_quickstart_report
+from stemma.lab.quickstart.masked_accuracy import sample_std
 from stemma.lab.quickstart.quickstart import quickstart
-from stemma.lab.quickstart.quickstart_page import write_page
+from stemma.lab.quickstart.recipe_changes import NO_EFFECT
 from stemma.lab.quickstart.usage import usage
 from stemma.lab.quickstart.verdict import verdicts
-from stemma.lab.report.run_report import typed_changes, write_report
+from stemma.lab.report.run_html import command_line_changes, write_report
 from stemma.text.tokenizer import Tokenizer
 from stemma.training.budget import Budget
-from stemma.training.run import read_run
+from stemma.training.run_folder import read_run
 
 SHORT = {"minutes": 0.02, "seeds": 2, "labels": 40, "tests": 60}
 
@@ -46,7 +46,7 @@ SHORT = {"minutes": 0.02, "seeds": 2, "labels": 40, "tests": 60}
 def told(shared, python_pages) -> dict:
     def make(folder: Path) -> None:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(story.harvest, "harvest", lambda: python_pages)
+            patch.setattr(story.harvest, "collect_pages", lambda: python_pages)
             quickstart(folder, **SHORT)
 
     return json.loads((shared("quickstart", make) / "result.json").read_text())
@@ -59,7 +59,7 @@ def test_every_number_is_there_and_possible(told):
     assert told["masked"]["two-sided"]["loss"] < told["masked"]["bigram"]["loss"] < told["masked"]["unigram"]["loss"]
     for learner in ("random", "n-grams", "pre-trained"):
         assert len(told["probe"][learner]["test"]) == len(told["probe"][learner]["train"]) == SHORT["seeds"]
-    assert len(told["filled"]) == story.FILLED and all("[MASK]" in row["text"] for row in told["filled"])
+    assert len(told["filled"]) == story.NUM_FILLS and all("[MASK]" in row["text"] for row in told["filled"])
     assert json.loads((Path(told["out"]) / "result.json").read_text())["masked"] == told["masked"]
 
 
@@ -68,7 +68,7 @@ def test_it_is_an_experiment_of_the_lab(told, capsys):
     lab, run = Path(told["out"]) / story.LAB, Path(told["out"]) / "run"
     asked = Experiment.read(lab)
     assert [(one.name, one.pretrained) for one in asked.variants] == [("pre-trained", True), ("random", False)]
-    assert asked.allowance == Allowance("minutes", told["minutes"]) and len(asked.tasks) == SHORT["seeds"]
+    assert asked.allowance == ComputeBudget("minutes", told["minutes"]) and len(asked.tasks) == SHORT["seeds"]
     before = {file: file.stat().st_mtime_ns for file in [*lab.glob("cells/*/**/scores.json"), run / "result.json"]}
     assert main(["resume", str(lab), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
@@ -93,9 +93,9 @@ def test_every_fine_tune_is_a_run_that_is_learnt_once(told):
 def test_the_probe_pools_by_the_mean_and_leaves_the_embedding(told, tmp_path):
     run, task = Path(told["out"]) / "run", Path(told["out"]) / "task"
     stemma.finetune("classify", run, task / "train.jsonl", task / "test.jsonl", tmp_path / "tuned", steps=2,
-                    changes=starts.Settings().changes())
+                    changes=finetune_comparison.ProbeTraining().changes())
     before, after = stemma.load(run), stemma.load(tmp_path / "tuned")
-    assert after.card().heads["task"].place == "mean"
+    assert after.task_config().heads["task"].place == "mean"
     assert json.loads((tmp_path / "tuned/model/config.json").read_text())["classifier_pooling"] == "mean"
     assert torch.equal(before.network.embedding.tokens.weight, after.network.embedding.tokens.weight)
     changed = [not torch.equal(a, b) for a, b in zip(before.network.encoder.parameters(),
@@ -167,8 +167,8 @@ def test_all_summaries_say_who_won(told, model, tmp_path, capsys):
               "probe": {**told["probe"], **{name: {**told["probe"][name], **numbers["probe"][name]}
                                             for name in numbers["probe"]}}}
     result["verdicts"] = verdicts(result)
-    page = write_page(result, tmp_path).read_text()
-    _tell(result)
+    page = write_quickstart_report(result, tmp_path).read_text()
+    _show(result)
     printed = capsys.readouterr().out
     assert len(result["verdicts"]) == 3
     for verdict in result["verdicts"].values():
@@ -192,10 +192,11 @@ def test_the_commands_by_hand_mean_the_same(told):
     chosen, _ = read_run(Path(told["out"]) / "run")
     words = shlex.split(told["commands"][2])
     changes = [word for word in words if "=" in word and not word.startswith("-")]
-    by_hand = lineage.recipe(words[2], changes)
+    by_hand = recipe_loading.recipe(words[2], changes)
     assert {key: by_hand.values[key] for key in ("corpus", "network", "objective", "training")} == \
            {key: chosen.values[key] for key in ("corpus", "network", "objective", "training")}
-    assert lineage.recipe(chosen.label, typed_changes(chosen)).values["network"] == chosen.values["network"]
+    assert recipe_loading.recipe(chosen.label,
+                                 command_line_changes(chosen)).values["network"] == chosen.values["network"]
 
 
 @pytest.mark.parametrize(("tokens_per_second", "asked", "minutes", "said"), [
@@ -213,8 +214,8 @@ def test_the_commands_by_hand_mean_the_same(told):
 ])
 def test_a_slow_machine_is_given_more_time_and_says_so(monkeypatch, tokens_per_second, asked, minutes, said):
     for name, value in {"MINUTES": 4.0, "ENOUGH": 2_500_000, "MOST": 2.0}.items():
-        monkeypatch.setattr(speed, name, value)
-    found = speed.Speed.of(tokens_per_second, asked)
+        monkeypatch.setattr(throughput, name, value)
+    found = throughput.Speed.from_rate(tokens_per_second, asked)
     assert found.minutes == minutes and found.said.endswith(said)
 
 
@@ -222,7 +223,7 @@ def test_the_speed_is_measured_and_said_everywhere(told, capsys):
     assert told["minutes"] == SHORT["minutes"]  # what was asked for
     run = told["pretraining"]
     assert told["speed"]["tokens_per_second"] == pytest.approx(run["tokens_per_second"], rel=0.01)  # it was all of it
-    _tell(told)
+    _show(told)
     said = told["speed"]["said"]
     assert "would be enough" in said and said in capsys.readouterr().out
     assert said[1:] in Path(told["report"]).read_text()
@@ -232,12 +233,12 @@ def test_the_speed_is_measured_and_said_everywhere(told, capsys):
 
 def test_what_is_changed_from_bert_is_listed_with_reasons(told, capsys):
     chosen, _ = read_run(Path(told["out"]) / "run")
-    changes = lineage.diff("bert", chosen)
+    changes = recipe_loading.diff("bert", chosen)
     assert [change["key"] for change in told["diff"]] == [change.key for change in changes]
     assert {"network.layers", "tokenizer.vocab_size"} < {change.key for change in changes}
     assert not [change["key"] for change in told["diff"] if not change["why"]], "say why in explained.py"
     page = Path(told["report"]).read_text().replace("<wbr>", "").replace("&#x27;", "'")
-    _tell(told)
+    _show(told)
     printed = " ".join(capsys.readouterr().out.split())
     for change in told["diff"]:
         assert f"<code>{change['key']}</code>" in page and change["why"] in page
@@ -248,7 +249,7 @@ def test_the_last_lines_show_how_to_use_the_model(told, capsys):
     model = Path(told["out"]) / "run/model"
     known = json.loads((model / "config.json").read_text())["model_type"] in families()
     assert set(told["usage"]) == {"command line", "python", *(["transformers"] if known else [])}
-    _tell(told)
+    _show(told)
     *_, last = told["usage"].values()
     printed = [line.strip() for line in capsys.readouterr().out.splitlines()]
     assert printed[-len(last):] == last
@@ -295,7 +296,7 @@ def test_a_folder_of_the_users_is_left_alone(tmp_path):
 def test_a_bad_wish_leaves_nothing_behind(tmp_path, monkeypatch):
     with pytest.raises(UserError, match="--minutes must be a number greater than 0"):
         quickstart(tmp_path / "q", minutes=0)
-    monkeypatch.setattr(story.harvest, "harvest", _refuse)
+    monkeypatch.setattr(story.harvest, "collect_pages", _refuse)
     with pytest.raises(UserError, match="no source"):
         quickstart(tmp_path / "q")
     assert not (tmp_path / "q").exists()
@@ -309,16 +310,16 @@ def _refuse() -> list:
 def test_interrupted_it_goes_on_where_it_was(tmp_path, monkeypatch, python_pages):
     """Three times: when the speed of the machine is known, before measuring, and at last to the end."""
     asked = {**SHORT, "minutes": None}
-    monkeypatch.setattr(story.harvest, "harvest", lambda: python_pages[::8])
+    monkeypatch.setattr(story.harvest, "collect_pages", lambda: python_pages[::8])
     for name, value in {"MINUTES": 0.01, "FIRST": 0.05, "LOOK": 0.05, "rate": lambda tokens, seconds: 100.0}.items():
-        monkeypatch.setattr(speed, name, value)
+        monkeypatch.setattr(throughput, name, value)
     with pytest.raises(Interrupted, match="stemma quickstart --out .* goes on"):
         quickstart(tmp_path / "q", **asked, say=lambda text: _interrupt() if "100 tokens a second" in text else None)
     assert read_run(tmp_path / "q/run")[1].budget == Budget("minutes", 0.02)
     written = (tmp_path / "q/train.txt").stat().st_mtime_ns
-    monkeypatch.setattr(speed, "train_and_look", _fail)
-    monkeypatch.setattr(cell_work, "create_run", _fail)
-    monkeypatch.setattr(story, "_measure", _interrupt)
+    monkeypatch.setattr(throughput, "train_and_time", _fail)
+    monkeypatch.setattr(cell_runner, "create_run", _fail)
+    monkeypatch.setattr(story, "_evaluate", _interrupt)
     with pytest.raises(Interrupted):
         quickstart(tmp_path / "q", **asked)
     with pytest.raises(UserError, match=r"other settings \(--seed 0\)"):
@@ -380,7 +381,7 @@ def test_pretraining_pays(tmp_path):
     masked, probe = result["masked"], result["probe"]
     assert masked["model"]["accuracy"] > masked["bigram"]["accuracy"]
     gain = np.mean(probe["pre-trained"]["test"]) - np.mean(probe["random"]["test"])
-    assert gain > 2 * max(spread(probe["random"]["test"]), spread(probe["pre-trained"]["test"]))
+    assert gain > 2 * max(sample_std(probe["random"]["test"]), sample_std(probe["pre-trained"]["test"]))
     assert min(probe["pre-trained"]["test"]) > max(probe["random"]["test"])
     assert result["verdicts"]["n-grams"]["winner"] == "pre-trained"
     assert np.mean(probe["random"]["train"]) > 0.95  # it had the time to learn what it was given

@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import pytest
 
-from stemma.lab.experiment import Allowance, Experiment, Score, Variant
-from stemma.lab.intrinsic import MEASURES, PSEUDO
-from stemma.lab.report import lab_words as words
-from stemma.lab.results import POINT, Compared, _contributions, measures_of
-from stemma.lineage import recipe
+from stemma.lab.experiment import ComputeBudget, Experiment, Score, Variant
+from stemma.lab.held_out_likelihood import METRICS, PSEUDO
+from stemma.lab.report import lab_phrases as words
+from stemma.lab.results import ONE_PERCENT_POINT, PairwiseDifferences, _contributions, experiment_metrics
+from stemma.recipe_loading import recipe
 
-MEASURE = MEASURES[PSEUDO]
+MEASURE = METRICS[PSEUDO]
 
 
 def experiment(*variants: Variant, kind: str = "compare", seeds: int = 3, **more) -> Experiment:
-    return Experiment(kind, "t", variants, Allowance("tokens", 10), tuple(range(seeds)), None, ("t.txt",), **more)
+    return Experiment(kind, "t", variants, ComputeBudget("tokens", 10), tuple(range(seeds)), None, ("t.txt",), **more)
 
 
-def compared(asked: Experiment, scores: dict[str, list[float]]) -> Compared:
+def compared(asked: Experiment, scores: dict[str, list[float]]) -> PairwiseDifferences:
     cells = {(name, seed): {PSEUDO: Score(value)} for name, values in scores.items()
              for seed, value in enumerate(values)}
-    return Compared(asked, [MEASURE], cells, {key: str(key) for key in cells})
+    return PairwiseDifferences(asked, [MEASURE], cells, {key: str(key) for key in cells})
 
 
 def ablation(seeds: int = 3) -> Experiment:
@@ -36,7 +36,7 @@ def test_a_change_is_worth_the_same_added_and_undone():
     (row,), remainder = _contributions(asked, MEASURE, compared(asked, {
         "p": [4.0, 4.1, 4.2], "c": [2.0, 2.1, 2.2], "p + x": [3.01, 3.1, 3.19], "c - x": [3.01, 3.1, 3.19]}))
     assert row["added"]["mean"] == pytest.approx(-1) and row["undone"]["mean"] == pytest.approx(-1)
-    assert row["added"]["verdict"] == row["undone"]["verdict"] == words.acts(row) == "better"
+    assert row["added"]["verdict"] == row["undone"]["verdict"] == words.contribution_verdict(row) == "better"
     assert row["mean"] == pytest.approx(-1) and remainder == pytest.approx(-1)  # of -2 in all
 
 
@@ -47,7 +47,7 @@ def test_seeds_are_paired_with_themselves():
     assert one.verdict == "worse" and one.high - one.low < 0.1
     missing = compared(asked, {"a": [1.0, 5.0, 9.0], "b": [1.49, 5.5, 9.51]})
     del missing.scores["a", 1]
-    again = Compared(asked, [MEASURE], missing.scores, missing.digests).between(MEASURE, "a", "b")
+    again = PairwiseDifferences(asked, [MEASURE], missing.scores, missing.digests).between(MEASURE, "a", "b")
     assert again.seeds == 2 and again.mean == pytest.approx(0.5)              # the seeds that both have
 
 
@@ -60,7 +60,7 @@ def test_comparisons_by_one_measure_are_corrected_together():
     assert alone.verdict == "worse" and alone.comparisons == 1
     among = next(one for _, a, b, one in found if (a, b) == ("a", "b"))
     assert among.verdict == "inconclusive" and among.p > alone.p and among.low == alone.low > 0
-    assert "significant alone but not among 6 comparisons" in words.verdict(vars(among))
+    assert "significant alone but not among 6 comparisons" in words.format_verdict(vars(among))
 
 
 def test_capitals_that_one_side_drops_are_said_beside_the_number():
@@ -77,5 +77,5 @@ def test_capitals_that_one_side_drops_are_said_beside_the_number():
 
 def test_a_margin_of_ones_own():
     asked = experiment(Variant("a", recipe("bert@tiny")), Variant("b", recipe("bert@tiny")), margin=0.2)
-    assert [one.margin for one in measures_of(asked, [PSEUDO, "validation_loss"])] == [0.2, 0.01]
-    assert MEASURE.margin == POINT == 0.01
+    assert [one.margin for one in experiment_metrics(asked, [PSEUDO, "validation_loss"])] == [0.2, 0.01]
+    assert MEASURE.margin == ONE_PERCENT_POINT == 0.01

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from stemma.lab.scaling import fits, power_law
+from stemma.lab.scaling_laws import fit_all, power_law
 
 SIZES = (4e6, 1.1e7, 2.9e7, 8e7, 2e8, 6e8)
 
@@ -116,7 +116,7 @@ def test_laws_against_parameters_tokens_and_flops():
     heights = {10.0: 1.0, 40.0: 0.8, 160.0: 0.64}
     rows = [run(recipe, size, seed, height) for recipe in ("bert", "roberta") for size, height in heights.items()
             for seed in range(3)]
-    found = {(one["recipe"], one["x"]): one for one in fits(rows, "pseudo_bits_per_byte")}
+    found = {(one["recipe"], one["x"]): one for one in fit_all(rows, "pseudo_bits_per_byte")}
     assert list(found) == [(recipe, x) for recipe in ("bert", "roberta") for x in ("parameters", "tokens", "flops")]
     sizes = found["bert", "parameters"]
     assert sizes["measure"] == "pseudo_bits_per_byte" and len(sizes["points"]) == 9
@@ -134,7 +134,7 @@ def test_laws_against_parameters_tokens_and_flops():
 
 
 def test_a_single_size_has_curves_but_no_law_of_size():
-    found = fits([run("bert", 10.0, 0, 1.0)], "bits_per_byte")
+    found = fit_all([run("bert", 10.0, 0, 1.0)], "bits_per_byte")
     assert [one["x"] for one in found] == ["tokens", "flops"]
     assert all("size" not in one["note"] for one in found)
-    assert fits([], "bits_per_byte") == []
+    assert fit_all([], "bits_per_byte") == []

@@ -4,7 +4,7 @@ import json
 from xml.etree import ElementTree
 
 from stemma.lab.report.plots import small_curves
-from stemma.lab.report.run_report import task_losses, write_report
+from stemma.lab.report.run_html import objective_losses, write_report
 from stemma.training.pretrain import pretrain
 
 SMALL = ["network.width=32", "network.heads=2", "network.feedforward=64", "corpus.sequence_length=32",
@@ -20,7 +20,7 @@ def test_a_run_of_several_tasks_has_a_small_plot_for_each(tmp_path, corpus_folde
     pretrain("bert@tiny", corpus_folder, run, steps=16,
              changes=[*SMALL, "objective.next_sentence.start_step=6", "objective.next_sentence.task_id=1",
                       "network.embedding.tasks=2"])
-    found = task_losses(run)
+    found = objective_losses(run)
     assert found.keys() == {"masked_lm", "next_sentence"}
     entries = [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
     for task in found:
@@ -39,7 +39,7 @@ def test_a_run_of_several_tasks_has_a_small_plot_for_each(tmp_path, corpus_folde
 def test_a_run_of_one_task_has_none(tmp_path, corpus_folder):
     run = tmp_path / "run"
     pretrain("gpt@tiny", corpus_folder, run, steps=3, changes=SMALL)
-    assert task_losses(run) == {} and write_report(run).read_text().count("<svg") == 1
+    assert objective_losses(run) == {} and write_report(run).read_text().count("<svg") == 1
 
 
 def test_small_curves_show_every_name_a_single_point_and_equal_text_for_equal_plots():

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from commands import stemma
 
-from stemma import lineage
-from stemma.lab.report.tree_page import write_tree
+from stemma import recipe_loading
+from stemma.lab.report.tree_html import write_tree
 
 
 @pytest.fixture(scope="module")
@@ -32,14 +32,14 @@ def test_every_recipe_stands_below_its_parent(page: str):
         else:
             stack[-1] = mark[1]
             found[mark[1]] = stack[-2] if len(stack) > 1 else None
-    assert found == {info.name: info.parent for info in lineage.family()}
+    assert found == {info.name: info.parent for info in recipe_loading.list_recipes()}
 
 
 def test_a_recipe_unfolds_to_what_it_changed(page: str):
-    roberta = lineage.recipe("roberta")
+    roberta = recipe_loading.recipe("roberta")
     told = html.unescape(re.sub(r"<wbr>", "", entry(page, "roberta")))
     assert roberta.summary in told and "2019" in told and roberta.paper in told
-    changes = lineage.diff("bert", "roberta")
+    changes = recipe_loading.diff("bert", "roberta")
     assert f"{len(changes)} changes from bert" in told and told.count("<tr>") == len(changes) + 1
     assert "<code>objective.masked_lm.dynamic</code></td><td>false</td><td>true</td>" in told
     assert "A root" in entry(page, "transformer") and "<table" not in entry(page, "transformer")
@@ -65,7 +65,7 @@ def test_the_verb_writes_it_and_overwrites_nothing_unasked(tmp_path: Path):
     assert refused.err == f"error: {file} exists; choose another file for --html, or add --overwrite.\n"
     assert file.read_text() == "mine"
     done = stemma("tree", "--html", file, "--overwrite", "--json")
-    assert done.json["html"] == str(file) and len(done.json["recipes"]) == len(lineage.family())
+    assert done.json["html"] == str(file) and len(done.json["recipes"]) == len(recipe_loading.list_recipes())
     assert "family" in file.read_text()
     folder = stemma("tree", "--html", tmp_path, "--overwrite")
     assert folder.code == 2 and "is a folder" in folder.err

@@ -3,15 +3,15 @@ import pytest
 import torch
 from literal.transformer import attention
 
-from stemma.network.attention.full import attend
-from stemma.visibility import Causal, Full, Mask, Padded, Prefix, Visibility, Window
+from stemma.network.attention.self_attention import attend
+from stemma.visibility import Bidirectional, Causal, CompiledMask, PaddingRule, Prefix, SlidingWindow, Visibility
 
 BATCH, HEADS, LENGTH, WIDTH = 2, 3, 6, 4
 REAL = torch.tensor([[1, 1, 1, 1, 0, 0], [0, 1, 1, 1, 1, 1]]).bool()
 RULES: dict[str, Visibility] = {
-    "full": Full(), "causal": Causal(), "padded": Padded(REAL), "window": Window(1, 2),
+    "full": Bidirectional(), "causal": Causal(), "padded": PaddingRule(REAL), "window": SlidingWindow(1, 2),
     "prefix": Prefix(torch.tensor([2, 4])),
-    "both": Prefix(torch.tensor([3, 3])) & Window(2, 1), "band": Causal() & Window(1, 0),
+    "both": Prefix(torch.tensor([3, 3])) & SlidingWindow(2, 1), "band": Causal() & SlidingWindow(1, 0),
 }
 NEARLY_NOTHING = 1e-9  # rounds to no dropout at all, but takes the way that training takes
 
@@ -45,7 +45,7 @@ def test_a_mask_for_some_queries_is_those_lines_of_the_whole_mask(name):
     places = torch.tensor([[0, 3, 5], [1, 1, 4]])
     whole = attend(query, key, value, mask, 0.0)
     chosen = places[:, None, :, None].expand(-1, HEADS, -1, WIDTH)
-    some = attend(query.gather(2, chosen), key, value, mask.at(places, LENGTH), 0.0)
+    some = attend(query.gather(2, chosen), key, value, mask.for_queries(places, LENGTH), 0.0)
     torch.testing.assert_close(some, whole.gather(2, chosen))
 
 
@@ -64,7 +64,7 @@ def test_gradients_agree_on_both_ways():
     results = []
     for dropout in (0.0, NEARLY_NOTHING):
         leaves = [each.requires_grad_() for each in tensors(LENGTH)]
-        mask = (Causal() & Padded(torch.ones(BATCH, LENGTH).bool())).compile(LENGTH, LENGTH)
+        mask = (Causal() & PaddingRule(torch.ones(BATCH, LENGTH).bool())).compile(LENGTH, LENGTH)
         attend(*leaves, mask, dropout).square().sum().backward()
         results.append([leaf.grad for leaf in leaves])
     for one, other in zip(*results, strict=True):
@@ -73,8 +73,8 @@ def test_gradients_agree_on_both_ways():
 
 def test_an_open_mask_is_no_mask():
     query, key, value = tensors(LENGTH)
-    torch.testing.assert_close(attend(query, key, value, Mask(), 0.0),
-                               attend(query, key, value, Mask(dense=torch.ones(1, 1, 1, LENGTH).bool()), 0.0))
+    torch.testing.assert_close(attend(query, key, value, CompiledMask(), 0.0),
+                               attend(query, key, value, CompiledMask(dense=torch.ones(1, 1, 1, LENGTH).bool()), 0.0))
 
 
 @pytest.mark.parametrize("dropout", [0.0, NEARLY_NOTHING])
@@ -83,9 +83,9 @@ def test_an_open_mask_is_no_mask():
 def test_a_band_in_blocks_equals_the_same_band_as_a_mask(length, band, dropout):
     rng = torch.Generator().manual_seed(length)
     query, key, value = (torch.randn(BATCH, HEADS, length, WIDTH, generator=rng) for _ in range(3))
-    seen = (Causal() & Window(band - 1, 0)).grid(length)
-    expected = attend(query, key, value, Mask(dense=seen[None, None]), 0.0)
-    torch.testing.assert_close(attend(query, key, value, Mask(band=(band - 1, 0)), dropout), expected)
+    seen = (Causal() & SlidingWindow(band - 1, 0)).grid(length)
+    expected = attend(query, key, value, CompiledMask(dense=seen[None, None]), 0.0)
+    torch.testing.assert_close(attend(query, key, value, CompiledMask(band=(band - 1, 0)), dropout), expected)
 
 
 @pytest.mark.parametrize("dropout", [0.0, NEARLY_NOTHING])
@@ -98,11 +98,11 @@ def test_a_band_on_both_sides_equals_the_same_as_a_mask(length, band, dropout, p
     tensors = [torch.randn(BATCH, HEADS, length, WIDTH, generator=rng, requires_grad=True) for _ in range(3)]
     place = torch.arange(length)
     real = torch.stack([place < max(1, length - 9 * row) for row in range(BATCH)]) if padded else None
-    seen = Window(*band).grid(length)[None]
+    seen = SlidingWindow(*band).grid(length)[None]
     if real is not None:
         seen = seen & (real[:, None] | torch.eye(length).bool())
-    results = [attend(*tensors, mask, drop) for mask, drop in ((Mask(dense=seen[:, None]), 0.0),
-                                                               (Mask(band=band, real=real), dropout))]
+    results = [attend(*tensors, mask, drop) for mask, drop in ((CompiledMask(dense=seen[:, None]), 0.0),
+                                                               (CompiledMask(band=band, token_mask=real), dropout))]
     assert results[1].isfinite().all()
     torch.testing.assert_close(*results)
     grads = [torch.autograd.grad(result.square().sum(), tensors) for result in results]
@@ -111,7 +111,8 @@ def test_a_band_on_both_sides_equals_the_same_as_a_mask(length, band, dropout, p
 
 
 @pytest.mark.parametrize("dropout", [0.0, NEARLY_NOTHING])
-@pytest.mark.parametrize("mask", [Mask(), Mask(causal=True), Mask(band=(1, 0)), Mask(dense=REAL[:, None, None])],
+@pytest.mark.parametrize("mask", [CompiledMask(), CompiledMask(causal=True), CompiledMask(band=(1, 0)),
+                                  CompiledMask(dense=REAL[:, None, None])],
                          ids=["none", "causal", "band", "dense"])
 def test_a_bias_is_added_to_the_scores(mask, dropout):
     query, key, value = tensors(LENGTH)

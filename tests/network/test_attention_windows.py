@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from stemma import lineage
-from stemma.network.attention.full import attend, attend_observed
-from stemma.network.heads import TokenHead
+from stemma import recipe_loading
+from stemma.network.attention.self_attention import attend, attend_with_scores
+from stemma.network.heads import LMHeadSpec
+from stemma.network.inputs_outputs import Stream
 from stemma.network.network import Network
-from stemma.network.streams import Stream
-from stemma.visibility import Causal, Full, Mask, Padded, Visibility, Window
+from stemma.visibility import Bidirectional, Causal, CompiledMask, PaddingRule, SlidingWindow, Visibility
 
 ROWS, LENGTH, WINDOW, VOCABULARY = 9, 96, 5, 31
 RIGHT = torch.arange(LENGTH) < torch.tensor([96, 7, 40, 90, 61, 12, 30, 1, 55])[:, None]
@@ -38,7 +38,8 @@ def masks(monkeypatch) -> Iterator[list[int]]:
 
 
 def network_of(name: str, *changes: str) -> Network:
-    recipe = lineage.recipe(name, ["network.width=12", "network.heads=3", "network.feedforward=20", "network.layers=3",
+    recipe = recipe_loading.recipe(name, ["network.width=12", "network.heads=3", "network.feedforward=20",
+                                          "network.layers=3",
                                    "network.dropout=0", "network.attention.dropout=0", "corpus.sequence_length=96",
                                    *changes])
     # a decoder's windows are made here, whatever recipes may say of them
@@ -46,7 +47,7 @@ def network_of(name: str, *changes: str) -> Network:
     attention = settings.attention.model_copy(update={"windows": [WINDOW]})
     torch.manual_seed(3)
     network = Network(settings.model_copy(update={"attention": attention}), VOCABULARY,
-                      {"vocabulary": TokenHead(transform=False)}).eval()
+                      {"vocabulary": LMHeadSpec(transform=False)}).eval()
     with torch.no_grad():
         for parameter in network.parameters():
             parameter.copy_(torch.randn_like(parameter) * 0.3 + 0.05)
@@ -56,7 +57,7 @@ def network_of(name: str, *changes: str) -> Network:
 def spelled_out(monkeypatch: pytest.MonkeyPatch, compute: Callable[[], Tensor]) -> Tensor:
     """The same with masks of all pairs."""
     with monkeypatch.context() as patch:
-        patch.setattr(Window, "band", lambda *_, **__: None)
+        patch.setattr(SlidingWindow, "band", lambda *_, **__: None)
         return compute()
 
 
@@ -72,10 +73,10 @@ NEAR = LENGTH * 4 * WINDOW  # scores of a row in blocks, at most; all pairs are 
 @pytest.mark.parametrize("skips", [False, True])
 def test_text_at_once(name, padding, skips, masks, monkeypatch):
     network, real = network_of(name), REAL[padding]
-    sees = (Causal() if "gpt3" in name else Full()) & Padded(real)
+    sees = (Causal() if "gpt3" in name else Bidirectional()) & PaddingRule(real)
 
     def read() -> Tensor:
-        return network({"encoder": Stream(ids(), sees, skips_filling=skips)})["encoder"][real]
+        return network({"encoder": Stream(ids(), sees, skip_padding=skips)})["encoder"][real]
 
     found = read()
     assert max(masks) <= ROWS * NEAR and found.isfinite().all()
@@ -88,10 +89,10 @@ def test_text_at_once(name, padding, skips, masks, monkeypatch):
 def test_few_positions_that_are_read(name, skips, masks, monkeypatch):
     """The last layer, too; and gradients are equal."""
     network, wanted = network_of(name), RIGHT.flatten().nonzero()[::3, 0]
-    sees = (Causal() if "gpt3" in name else Full()) & Padded(RIGHT)
+    sees = (Causal() if "gpt3" in name else Bidirectional()) & PaddingRule(RIGHT)
 
     def read(wanted_only: bool = True) -> Tensor:
-        stream = Stream(ids(), sees, wanted=wanted if wanted_only else None, skips_filling=skips)
+        stream = Stream(ids(), sees, output_positions=wanted if wanted_only else None, skip_padding=skips)
         return network({"encoder": stream})["encoder"].flatten(0, 1)[wanted]
 
     found, parameters = read(), list(network.encoder.parameters())
@@ -117,15 +118,15 @@ def test_text_bit_by_bit(padding, masks, monkeypatch):
         for start, stop in zip(cuts, cuts[1:], strict=False):
             sees: Visibility = Causal()
             if padding is not None:
-                sees = sees & Padded(real[:, :stop], start)
-            stream = Stream(ids()[:, start:stop], sees, positions=positions[:, start:stop])
+                sees = sees & PaddingRule(real[:, :stop], start)
+            stream = Stream(ids()[:, start:stop], sees, position_ids=positions[:, start:stop])
             parts.append(network({"encoder": stream}, cache)["encoder"])
         return torch.cat(parts, 1)[real]
 
     found = read()
     assert max(masks) <= ROWS * 40 * 4 * WINDOW
     torch.testing.assert_close(found, spelled_out(monkeypatch, read), rtol=1e-4, atol=1e-5)
-    whole = network({"encoder": Stream(ids(), Causal() & Padded(real), positions=positions)})["encoder"][real]
+    whole = network({"encoder": Stream(ids(), Causal() & PaddingRule(real), position_ids=positions)})["encoder"][real]
     torch.testing.assert_close(found, whole, rtol=1e-4, atol=1e-5)
 
 
@@ -133,7 +134,7 @@ def test_text_bit_by_bit(padding, masks, monkeypatch):
 def test_a_decoder_and_what_it_reads(masks, monkeypatch):
     """Windows of the encoder lie on both sides, those of the decoder behind; all of the source is attended to."""
     network = network_of("transformer@tiny", "network.decoder.layers=2")
-    source = Stream(ids(), Padded(RIGHT))
+    source = Stream(ids(), PaddingRule(RIGHT))
 
     def read(*cuts: int) -> Tensor:
         cache = network.new_cache() if len(cuts) > 2 else None
@@ -157,14 +158,14 @@ def test_a_band_behind_a_cache_equals_the_same_as_a_mask(queries, kept, band, pa
     rng, keys = torch.Generator().manual_seed(queries), kept + queries
     tensors = [torch.randn(2, 3, length, 4, generator=rng, requires_grad=True) for length in (queries, keys, keys)]
     real = torch.stack([torch.arange(keys) >= min(first, keys - 1) for first in (2, 9)]) if padded else None
-    seen = Window(*band).grid(keys)[-queries:]
+    seen = SlidingWindow(*band).grid(keys)[-queries:]
     seen = seen[None] if real is None else seen & (real[:, None] | torch.eye(keys).bool()[-queries:])
     for scale in (None, 0.7):
-        mask = Mask(band=band, real=real)
-        expected = attend(*tensors, Mask(dense=seen[:, None]), 0.0, scale=scale)
+        mask = CompiledMask(band=band, token_mask=real)
+        expected = attend(*tensors, CompiledMask(dense=seen[:, None]), 0.0, scale=scale)
         found = attend(*tensors, mask, 0.0, scale=scale)
         torch.testing.assert_close(found, expected)
-        torch.testing.assert_close(attend_observed(*tensors, mask, 0.0, None, scale)[0], expected)
+        torch.testing.assert_close(attend_with_scores(*tensors, mask, 0.0, None, scale)[0], expected)
         for one, other in zip(*(torch.autograd.grad(each.square().sum(), tensors) for each in (found, expected)),
                               strict=True):
             torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
@@ -174,11 +175,11 @@ def test_a_band_behind_a_cache_equals_the_same_as_a_mask(queries, kept, band, pa
 @pytest.mark.parametrize(("windows", "last"), [([4], 6), ([4, 0], LENGTH - 1), ([0, 4], LENGTH - 1), ([1, 4], 3)])
 def test_windows_take_turns_where_distances_are_bucketed(windows, last):
     """A network of two layers: how far the first token is noticed tells what each layer sees."""
-    recipe = lineage.recipe("prefix-lm@tiny", ["network.layers=2", f"network.attention.windows={windows}"])
+    recipe = recipe_loading.recipe("prefix-lm@tiny", ["network.layers=2", f"network.attention.windows={windows}"])
     torch.manual_seed(0)
-    network = Network(recipe.settings.network, VOCABULARY, {"vocabulary": TokenHead()}).eval()
+    network = Network(recipe.settings.network, VOCABULARY, {"vocabulary": LMHeadSpec()}).eval()
     text = ids()[:2]
     text[1, 1:] = text[0, 1:]
     text[1, 0] = (text[0, 0] + 1) % VOCABULARY
-    one, other = network({"encoder": Stream(text, Causal() & Padded(RIGHT[:1].expand(2, -1)))})["encoder"]
+    one, other = network({"encoder": Stream(text, Causal() & PaddingRule(RIGHT[:1].expand(2, -1)))})["encoder"]
     assert torch.equal((one - other).abs().amax(-1) > 1e-7, torch.arange(LENGTH) <= last)

@@ -5,12 +5,12 @@ import pytest
 import torch
 from literal import transformer
 
-from stemma import lineage
-from stemma.network.heads import TokenHead
+from stemma import recipe_loading
+from stemma.network.cache import KVCache
+from stemma.network.heads import LMHeadSpec
+from stemma.network.inputs_outputs import Stream
 from stemma.network.network import Network
-from stemma.network.state import Cache
-from stemma.network.streams import Stream
-from stemma.visibility import Causal, Full, Padded
+from stemma.visibility import Bidirectional, Causal, PaddingRule
 
 ROWS, SOURCE, TARGET, VOCABULARY = 3, 6, 8, 23
 REAL = torch.arange(SOURCE)[None] < torch.tensor([6, 2, 4])[:, None]
@@ -21,11 +21,11 @@ KIND = pytest.mark.parametrize("name", KINDS)
 
 
 def build(name: str = "transformer", *changes: str, seed: int = 0) -> Network:
-    settings = lineage.recipe(f"{name}@tiny", ["network.width=12", "network.heads=3", "network.feedforward=20",
+    settings = recipe_loading.recipe(f"{name}@tiny", ["network.width=12", "network.heads=3", "network.feedforward=20",
                                                "network.layers=2", "network.decoder.layers=3", *KINDS[name],
                                                *changes]).settings
     torch.manual_seed(seed)
-    network = Network(settings.network, VOCABULARY, {"vocabulary": TokenHead(transform=False, bias=False)}).eval()
+    network = Network(settings.network, VOCABULARY, {"vocabulary": LMHeadSpec(transform=False, bias=False)}).eval()
     with torch.no_grad():  # nothing may be zero or one, or a forgotten bias would not be noticed
         for key, parameter in network.named_parameters():
             parameter.copy_(torch.randn_like(parameter) * 0.4 + (1.0 if key.endswith("norm.weight") else 0.1))
@@ -39,7 +39,7 @@ def texts(seed: int = 1) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def streams(source: torch.Tensor, target: torch.Tensor) -> dict[str, Stream]:
-    return {"encoder": Stream(source, Padded(REAL)), "decoder": Stream(target, Causal())}
+    return {"encoder": Stream(source, PaddingRule(REAL)), "decoder": Stream(target, Causal())}
 
 
 def same(one: torch.Tensor, other: torch.Tensor) -> None:
@@ -93,7 +93,7 @@ def test_nobody_sees_filling(name):
     other = torch.where(REAL, source, (source + 5) % VOCABULARY)
     with torch.no_grad():
         same(network(streams(source, target))["decoder"], network(streams(other, target))["decoder"])
-        alone = network({"encoder": Stream(source[1:2, :2], Full()), "decoder": Stream(target[1:2], Causal())})
+        alone = network({"encoder": Stream(source[1:2, :2], Bidirectional()), "decoder": Stream(target[1:2], Causal())})
         same(network(streams(source, target))["decoder"][1:2], alone["decoder"])
 
 
@@ -119,10 +119,10 @@ def test_places_of_the_target_may_be_stated():
     network = build("mass")
     source, target = texts()
     plain = network(streams(source, target))["decoder"]
-    stated = {"encoder": Stream(source, Padded(REAL)),
-              "decoder": Stream(target, Causal(), positions=torch.arange(TARGET).expand(ROWS, TARGET))}
+    stated = {"encoder": Stream(source, PaddingRule(REAL)),
+              "decoder": Stream(target, Causal(), position_ids=torch.arange(TARGET).expand(ROWS, TARGET))}
     same(network(stated)["decoder"], plain)
-    stated["decoder"] = Stream(target, Causal(), positions=torch.arange(4, 4 + TARGET).expand(ROWS, TARGET))
+    stated["decoder"] = Stream(target, Causal(), position_ids=torch.arange(4, 4 + TARGET).expand(ROWS, TARGET))
     assert (network(stated)["decoder"] - plain).abs().max() > 1e-2
 
 
@@ -130,7 +130,7 @@ def test_places_of_the_target_may_be_stated():
 def test_layers_are_kept_of_both_parts_where_asked_for(name):
     network = build(name)
     hidden = network(streams(*texts()), keep_layers=True)
-    assert [len(hidden.layers[part]) for part in ("encoder", "decoder")] == [1 + 2, 1 + 3]
+    assert [len(hidden.hidden_states[part]) for part in ("encoder", "decoder")] == [1 + 2, 1 + 3]
     same(hidden["decoder"], network(streams(*texts()))["decoder"])
 
 
@@ -162,7 +162,7 @@ def test_the_table_learns_from_all_three_uses(name):
 
 def in_pieces(network: Network, source: torch.Tensor, target: torch.Tensor, cuts: list[int]) -> torch.Tensor:
     cache, made = network.new_cache(), []
-    given = {"encoder": Stream(source, Padded(REAL))}
+    given = {"encoder": Stream(source, PaddingRule(REAL))}
     for start, stop in zip([0, *cuts], [*cuts, TARGET], strict=True):
         given["decoder"] = Stream(target[:, start:stop], Causal())
         made.append(network(given, cache)["decoder"])
@@ -187,17 +187,17 @@ def test_one_row_may_become_several_and_several_one(name):
     network = build(name)
     source, target = texts()
     cache, written, texts_of = network.new_cache(), target[:, :1], torch.arange(ROWS)
-    given = {"encoder": Stream(source, Padded(REAL)), "decoder": Stream(written, Causal())}
+    given = {"encoder": Stream(source, PaddingRule(REAL)), "decoder": Stream(written, Causal())}
     rng = torch.Generator().manual_seed(3)
     choices = [[0, 0, 0, 1, 1, 1, 2, 2, 2], [1, 0, 0, 5, 3, 4, 8, 8, 6], [3, 4, 5, 6, 7, 8], [2, 5], [1]]
     network(given, cache)
     for rows in choices:
-        cache.choose(torch.tensor(rows))
+        cache.reorder(torch.tensor(rows))
         written, texts_of = written[rows], texts_of[rows]
         new = torch.randint(VOCABULARY, (len(rows), 1), generator=rng)
         written = torch.cat([written, new], 1)
         found = network({"decoder": Stream(new, Causal())}, cache)["decoder"]
-        expected = network({"encoder": Stream(source[texts_of], Padded(REAL[texts_of])),
+        expected = network({"encoder": Stream(source[texts_of], PaddingRule(REAL[texts_of])),
                             "decoder": Stream(written, Causal())})["decoder"]
         same(found, expected[:, -1:])
     assert texts_of.tolist() == [2]
@@ -217,7 +217,7 @@ def test_what_was_read_is_turned_into_keys_once():
 def test_a_decoder_without_anything_to_look_at_is_a_mistake_of_ours():
     network = build()
     with pytest.raises(AssertionError, match="read nothing yet"):
-        network({"decoder": Stream(texts()[1], Causal())}, Cache())
+        network({"decoder": Stream(texts()[1], Causal())}, KVCache())
 
 
 # --- where it starts --------------------------------------------------------------------------------------------------
@@ -225,7 +225,7 @@ def test_a_decoder_without_anything_to_look_at_is_a_mistake_of_ours():
 
 def test_t5_starts_with_matrices_by_what_enters_them_and_smaller_queries():
     """As released: scores are never scaled down, so that is done to the matrix that makes the queries."""
-    settings = lineage.recipe("t5@tiny").settings.network
+    settings = recipe_loading.recipe("t5@tiny").settings.network
     torch.manual_seed(0)
     network = Network(settings, 500, {})
     width, inner = settings.width, settings.feedforward
@@ -243,6 +243,6 @@ def test_t5_starts_with_matrices_by_what_enters_them_and_smaller_queries():
 
 
 def test_queries_start_like_the_rest_where_scores_are_scaled():
-    network = Network(lineage.recipe("transformer@tiny").settings.network, 50, {})
+    network = Network(recipe_loading.recipe("transformer@tiny").settings.network, 50, {})
     spreads = [part.detach().std() for part in network.decoder.blocks[0].attention.input.weight.chunk(3)]
     assert max(spreads) / min(spreads) < 1.05

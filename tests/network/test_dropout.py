@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from stemma.network.dropout import Dropout, keep_mask
+from stemma.network.dropout import Dropout, dropout_mask
 
 
 @pytest.mark.parametrize("rate", [0.1, 0.3, 0.5, 0.9, 0.999])
@@ -9,7 +9,7 @@ from stemma.network.dropout import Dropout, keep_mask
 def test_the_share_dropped_is_the_rate_and_the_mean_stays(rate, count):
     """However few random bits decide: over many draws both must be exact."""
     torch.manual_seed(0)
-    masks = torch.stack([keep_mask(torch.Size([count]), rate, torch.float64) for _ in range(500)])
+    masks = torch.stack([dropout_mask(torch.Size([count]), rate, torch.float64) for _ in range(500)])
     by_draw = (masks == 0).double().mean(1)
     assert abs(by_draw.mean().item() - rate) < 4 * by_draw.std().item() / 500**0.5 + 1 / 65536
     means = masks.mean(1)
@@ -21,7 +21,7 @@ def test_the_share_dropped_is_the_rate_and_the_mean_stays(rate, count):
 def test_neighbours_are_independent(rate):
     """Several elements come from one word of random bits."""
     torch.manual_seed(1)
-    kept = (keep_mask(torch.Size([400_000]), rate, torch.float32) > 0).float()
+    kept = (dropout_mask(torch.Size([400_000]), rate, torch.float32) > 0).float()
     kept -= kept.mean()
     for distance in range(1, 10):
         together = (kept[distance:] * kept[:-distance]).mean().item()

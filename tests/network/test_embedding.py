@@ -4,15 +4,15 @@ import pytest
 import torch
 from literal.transformer import sinusoid
 
-from stemma import lineage
-from stemma.network.embed import Embedding
-from stemma.network.streams import Stream
+from stemma import recipe_loading
+from stemma.network.embedding import InputEmbedding
+from stemma.network.inputs_outputs import Stream
 
 
-def build(*changes: str) -> Embedding:
-    settings = lineage.recipe("bert@tiny", ["network.width=12", "network.heads=2", *changes]).settings.network
+def build(*changes: str) -> InputEmbedding:
+    settings = recipe_loading.recipe("bert@tiny", ["network.width=12", "network.heads=2", *changes]).settings.network
     torch.manual_seed(0)
-    return Embedding(settings, 30, settings.parts()["encoder"]).eval()
+    return InputEmbedding(settings, 30, settings.parts()["encoder"]).eval()
 
 
 IDS = torch.tensor([[3, 1, 4, 1, 5], [9, 2, 6, 5, 3]])
@@ -27,13 +27,14 @@ def test_token_segment_and_place_are_summed_and_normalised():
             vector = (embedding.tokens.weight[IDS[row, place]] + embedding.segments.weight[SEGMENTS[row, place]]
                       + embedding.position.table.weight[place])
             expected = norm(vector, (12,), embedding.norm.weight, embedding.norm.bias, 1e-12)
-            found = embedding(Stream(ids=IDS, segments=SEGMENTS))[row, place]
+            found = embedding(Stream(input_ids=IDS, segment_ids=SEGMENTS))[row, place]
             torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
 
 
 def test_without_segments_every_place_is_in_the_first():
     embedding = build()
-    torch.testing.assert_close(embedding(Stream(ids=IDS)), embedding(Stream(ids=IDS, segments=torch.zeros_like(IDS))))
+    torch.testing.assert_close(embedding(Stream(input_ids=IDS)), embedding(Stream(input_ids=IDS,
+                                                                                  segment_ids=torch.zeros_like(IDS))))
     none = build("network.embedding.segments=0", "corpus.pair=start A separator B separator")
     assert none.segments is None
 
@@ -41,16 +42,16 @@ def test_without_segments_every_place_is_in_the_first():
 def test_stated_positions_are_used():
     embedding = build()
     counted = torch.arange(5).expand(2, 5)
-    torch.testing.assert_close(embedding(Stream(ids=IDS)), embedding(Stream(ids=IDS, positions=counted)))
-    moved = embedding(Stream(ids=IDS, positions=counted + 3))
+    torch.testing.assert_close(embedding(Stream(input_ids=IDS)), embedding(Stream(input_ids=IDS, position_ids=counted)))
+    moved = embedding(Stream(input_ids=IDS, position_ids=counted + 3))
     longer = torch.cat([IDS[:, :3], IDS], dim=1)
-    torch.testing.assert_close(moved, embedding(Stream(ids=longer))[:, 3:])
+    torch.testing.assert_close(moved, embedding(Stream(input_ids=longer))[:, 3:])
 
 
 def test_an_offset_leaves_the_first_rows_unused():
     embedding = build("network.position.offset=2", "network.embedding.norm=false")
     assert embedding.position.table.num_embeddings == 514
-    found = embedding(Stream(ids=IDS))[0, 0]
+    found = embedding(Stream(input_ids=IDS))[0, 0]
     expected = embedding.tokens.weight[3] + embedding.segments.weight[0] + embedding.position.table.weight[2]
     torch.testing.assert_close(found, expected)
 
@@ -70,14 +71,14 @@ def test_sinusoids_follow_the_formula(width):
 def test_the_table_may_be_narrower_than_the_network():
     embedding = build("network.embedding.width=4")
     assert embedding.tokens.weight.shape == (30, 4) and embedding.position.table.weight.shape[1] == 4
-    assert embedding(Stream(ids=IDS)).shape == (2, 5, 12)
+    assert embedding(Stream(input_ids=IDS)).shape == (2, 5, 12)
     narrow = build("network.embedding.width=4", "network.embedding.norm=false")
     inner = (narrow.tokens(IDS) + narrow.segments.weight[0] + narrow.position.table.weight[:5])
-    torch.testing.assert_close(narrow(Stream(ids=IDS)), narrow.project(inner))
+    torch.testing.assert_close(narrow(Stream(input_ids=IDS)), narrow.project(inner))
 
 
 def test_scaling_by_the_root_of_the_width():
     embedding = build("network.embedding.scale=true", "network.embedding.norm=false", "network.position.kind=none",
                       "network.embedding.width=9")
     inner = embedding.tokens(IDS) * math.sqrt(9) + embedding.segments.weight[0]
-    torch.testing.assert_close(embedding(Stream(ids=IDS)), embedding.project(inner))
+    torch.testing.assert_close(embedding(Stream(input_ids=IDS)), embedding.project(inner))

@@ -12,14 +12,14 @@ from safetensors.torch import load_file
 
 import stemma
 from stemma.errors import UserError
-from stemma.lineage import recipe
-from stemma.network.features import FeatureHead
+from stemma.network.feature_head import FeatureHead
+from stemma.network.inputs_outputs import Stream
 from stemma.network.network import Network
-from stemma.network.streams import Stream
-from stemma.tasks.features import feature_head
-from stemma.tasks.learners import build_learner
-from stemma.tasks.learning import layout_of, predict, read_lines
-from stemma.tasks.prepare import Task, finetune
+from stemma.recipe_loading import recipe
+from stemma.tasks.runs.build_objective import build_task_objective
+from stemma.tasks.runs.feature_extraction import feature_head
+from stemma.tasks.runs.finetune import TaskArguments, finetune
+from stemma.tasks.runs.finetune_run import input_encoder_for, predict_examples, read_split
 
 SMALL = ["network.width=16", "network.heads=2", "network.layers=3", "network.feedforward=32"]
 
@@ -37,7 +37,7 @@ def test_the_mixture_is_elmos():
     layers = [torch.randn(2, 5, 16) for _ in range(4)]
     share = torch.exp(torch.tensor(0.3)) / (torch.exp(torch.tensor(0.3)) + torch.exp(torch.tensor(-1.2)))
     expected = 2.5 * (share * layers[2] + (1 - share) * layers[3])  # the two highest
-    torch.testing.assert_close(head.mixed(layers), expected)
+    torch.testing.assert_close(head.mix_layers(layers), expected)
 
 
 @torch.no_grad()
@@ -47,7 +47,7 @@ def test_the_other_lines_of_berts_table(layers, expected):
     settings = recipe("bert@tiny", SMALL).settings.network
     head = network_of(feature_head(settings, "tag", 3, layers)).heads["task"]
     given = [torch.randn(2, 5, 16) for _ in range(4)]
-    torch.testing.assert_close(head.mixed(given), torch.cat([given[number] for number in expected], -1))
+    torch.testing.assert_close(head.mix_layers(given), torch.cat([given[number] for number in expected], -1))
     assert head(given, torch.tensor([5, 3])).shape == (2, 5, 3)
 
 
@@ -62,15 +62,15 @@ def test_rows_of_a_batch_are_read_as_if_alone(each):
         alone = head([layer[row:row + 1, :length] for layer in layers], torch.tensor([length]))[0]
         torch.testing.assert_close(together[row, :length] if each else together[row], alone)
     # what was read is that of two LSTMs, one from either end; for a whole input, the highest of every output
-    read, _ = head.reader(head.mixed([layer[1:2] for layer in layers]))
+    read, _ = head.reader(head.mix_layers([layer[1:2] for layer in layers]))
     torch.testing.assert_close(together[1], head.output(read if each else read.amax(1))[0])
 
 
 def test_a_head_that_mixes_layers_is_given_them():
     network = network_of(FeatureHead(2, layers=4))
     hidden = network({"encoder": Stream(torch.randint(0, 40, (2, 5)))})
-    assert len(hidden.all_layers("encoder")) == 4
-    assert hidden.all_layers("encoder")[-1] is hidden["encoder"]
+    assert len(hidden.all_hidden_states("encoder")) == 4
+    assert hidden.all_hidden_states("encoder")[-1] is hidden["encoder"]
 
 
 @pytest.mark.parametrize("kind, layers, expected", [("classify", "all", FeatureHead(2, 4)),
@@ -92,19 +92,19 @@ def test_features_that_cannot_be_are_refused(name, kind, layers, told):
 def test_only_what_reads_the_features_learns(tmp_path, kind, family):
     start = toy_tasks.save_model(tmp_path / "start", family)
     sets = toy_tasks.write_sets(tmp_path, kind, train=200, dev=100)
-    result = finetune(Task(kind, sets, features="last4"), start, tmp_path / "run", epochs=8, seed=SEED,
+    result = finetune(TaskArguments(kind, sets, features="last4"), start, tmp_path / "run", epochs=8, seed=SEED,
                       changes=["training.batch_size=16", "training.learning_rate=1e-2"])
     assert result["metrics"]["dev"]["accuracy" if kind == "classify" else "f1"] > 0.7
     tuned, before = stemma.load(tmp_path / "run"), stemma.load(start)
     body = {name: tensor for name, tensor in before.network.state_dict().items() if not name.startswith("heads.")}
     after = tuned.network.state_dict()
     assert all(torch.equal(tensor, after[name]) for name, tensor in body.items())
-    card = tuned.card()
+    card = tuned.task_config()
     assert card.heads["task"].layers == 2 and card.heads["task"].each is (kind == "tag")
-    learner = build_learner(card, layout_of(card, tuned.needs_tokenizer()))
-    examples = read_lines(tmp_path / "run", "dev", card)
+    learner = build_task_objective(card, input_encoder_for(card, tuned.require_tokenizer()))
+    examples = read_split(tmp_path / "run", "dev", card)
     said = [json.loads(line)["prediction"] for line in (tmp_path / "run/dev.jsonl").read_text().splitlines()]
-    for one, other in zip(predict(tuned, learner, examples), said, strict=True):
+    for one, other in zip(predict_examples(tuned, learner, examples), said, strict=True):
         key = "label" if kind == "classify" else "tags"
         assert one[key] == other[key]  # what was saved says the same
     assert "heads.task.reader.weight_ih_l1_reverse" in load_file(tmp_path / "run/model/model.safetensors")

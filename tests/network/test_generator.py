@@ -8,9 +8,9 @@ import pytest
 import torch
 
 import stemma
-from stemma.network.heads import JudgeHead, TokenHead
+from stemma.network.heads import DiscriminatorHeadSpec, LMHeadSpec
+from stemma.network.inputs_outputs import Stream
 from stemma.network.network import Network
-from stemma.network.streams import Stream
 from stemma.schema.network_tables import InitializationSettings
 
 SMALL = ["network.width=12", "network.heads=2", "network.feedforward=20", "network.layers=2",
@@ -32,7 +32,7 @@ def test_everything_of_the_embedding_but_the_map_is_shared(network):
     width = ours.tokens.embedding_dim
     assert (ours.project is None) == (width == 12) and (theirs.project is None) == (width == 6)
     assert theirs.project is None or theirs.project is not ours.project
-    stream = Stream(torch.arange(20)[None], segments=torch.arange(20)[None] // 10)
+    stream = Stream(torch.arange(20)[None], segment_ids=torch.arange(20)[None] // 10)
     assert ours(stream).shape[-1] == 12 and theirs(stream).shape[-1] == 6
 
 
@@ -43,7 +43,7 @@ def test_every_number_is_stored_and_trained_once(network):
     whole = sum(parameter.numel() for parameter in network.parameters())
     shared = sum(parameter.numel() for part in SHARED for parameter in getattr(network.embedding, part).parameters())
     assert whole == network.parameter_count() + network.generator.parameter_count() - shared
-    assert network.kept().keys() == {name for name in names if not name.startswith("generator.")}
+    assert network.own_state_dict().keys() == {name for name in names if not name.startswith("generator.")}
 
 
 def test_the_generator_is_a_whole_network_by_itself(network):
@@ -71,7 +71,8 @@ def test_both_start_by_their_own_measure():
     torch.manual_seed(0)
     settings = stemma.recipe("electra@tiny", ["network.width=256", "network.layers=1"]).settings.network
     settings = settings.model_copy(update={"initialization": InitializationSettings(spread=None)})
-    network = Network(settings, 500, {"judge": JudgeHead()}, generator={"vocabulary": TokenHead()})
+    network = Network(settings, 500, {"judge": DiscriminatorHeadSpec()},
+                      generator_head_specs={"vocabulary": LMHeadSpec()})
     truncated = 0.8796  # a normal cut at two deviations is so much narrower
     large, small = (one.encoder.blocks[0].attention.input.weight for one in (network, network.generator))
     for weight, width in ((network.embedding.tokens.weight, 256), (large, 256), (small, 64)):
@@ -80,4 +81,4 @@ def test_both_start_by_their_own_measure():
 
 def test_a_network_without_a_generator_has_none():
     network = stemma.build("bert@tiny", 40).network
-    assert network.generator is None and network.kept().keys() == network.state_dict().keys()
+    assert network.generator is None and network.own_state_dict().keys() == network.state_dict().keys()

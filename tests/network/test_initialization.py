@@ -9,11 +9,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from stemma import lineage
-from stemma.network.heads import ClassHead, Pooler, TokenHead
+from stemma import recipe_loading
+from stemma.network.heads import ClassHead, LMHeadSpec, Pooler
 from stemma.network.network import Network
 
-HEADS = {"pooler": Pooler(), "pair": ClassHead(2), "vocabulary": TokenHead(transform=False)}
+HEADS = {"pooler": Pooler(), "pair": ClassHead(2), "vocabulary": LMHeadSpec(transform=False)}
 BEYOND = math.erfc(math.sqrt(2))  # 0.0455 of a normal lie beyond two standard deviations
 # fairseq's init_bert_params (RoBERTa, BART), pytorch-pretrained-BERT's (UniLM, SpanBERT), tf.random_normal_initializer
 # (GPT, GPT-2, Transformer-XL, XLNet, and T5's attention and embedding); BERT, ALBERT, ELECTRA and ERNIE truncate.
@@ -22,7 +22,7 @@ NORMAL = {"gpt", "gpt2", "gpt3", "transformer-xl", "xlnet", "t5", "prefix-lm", "
 
 def built(recipe: str, *changes: str, vocabulary: int = 500) -> Network:
     torch.manual_seed(0)
-    return Network(lineage.recipe(recipe, changes).settings.network, vocabulary, HEADS)
+    return Network(recipe_loading.recipe(recipe, changes).settings.network, vocabulary, HEADS)
 
 
 def drawn(network: Network) -> dict[str, Tensor]:
@@ -30,9 +30,9 @@ def drawn(network: Network) -> dict[str, Tensor]:
     return {name: each.detach() for name, each in network.named_parameters() if each.numel() > 1 and each.std() > 0}
 
 
-@pytest.mark.parametrize("recipe", lineage.names())
+@pytest.mark.parametrize("recipe", recipe_loading.recipe_names())
 def test_recipes_draw_as_their_authors_code(recipe):
-    chosen = lineage.recipe(recipe).settings.network.initialization.distribution
+    chosen = recipe_loading.recipe(recipe).settings.network.initialization.distribution
     assert chosen == ("normal" if recipe in NORMAL else "truncated_normal")
 
 
@@ -42,7 +42,7 @@ def test_recipes_draw_as_their_authors_code(recipe):
 def test_a_plain_normal_has_its_tails(recipe, changes):
     """Of some 300,000 draws 4.55% lie beyond two standard deviations; the bound is six standard errors of it."""
     network = built(recipe, *changes)
-    spread = network.settings.initialization.scale(network.settings.width)
+    spread = network.settings.initialization.std_for(network.settings.width)
     draws = torch.cat([each.flatten() for each in drawn(network).values()]) / spread
     error = math.sqrt(BEYOND * (1 - BEYOND) / len(draws))
     assert len(draws) > 200_000
@@ -56,7 +56,7 @@ def test_a_plain_normal_has_its_tails(recipe, changes):
 def test_a_truncated_one_has_none(recipe):
     network = built(recipe)
     for name, each in drawn(network).items():
-        assert each.abs().max() <= 2 * network.settings.initialization.scale(network.settings.width), name
+        assert each.abs().max() <= 2 * network.settings.initialization.std_for(network.settings.width), name
 
 
 def test_t5_draws_each_matrix_by_its_input_and_plainly():

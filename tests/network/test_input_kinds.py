@@ -14,18 +14,18 @@ import torch
 from closeness import assert_close
 
 import stemma
-from stemma import lineage, registry
+from stemma import recipe_loading, registry
 from stemma.corpus.annotate import annotate
+from stemma.corpus.corpus import Corpus
 from stemma.corpus.draft import Draft
-from stemma.corpus.layout import Layout
-from stemma.corpus.pieces import Pieces
-from stemma.corpus.shards import Corpus
-from stemma.corpus.sides import Shown
-from stemma.corpus.view import View
+from stemma.corpus.row_spans import RowSpans
+from stemma.corpus.row_template import RowTemplate
+from stemma.corpus.seq2seq_rows import Shown
+from stemma.corpus.subset import CorpusSubset
 from stemma.errors import UserError
 from stemma.network.inputs.characters import BEGINS, ENDS, spelled
-from stemma.network.streams import Stream
-from stemma.objectives import build_objectives, finish
+from stemma.network.inputs_outputs import Stream
+from stemma.objectives import build_objectives, collate
 from stemma.visibility import Causal
 
 WIDTH = 16
@@ -46,7 +46,7 @@ def told(tmp_path_factory, corpus_folder) -> Path:
     folder = tmp_path_factory.mktemp("told") / "corpus"
     shutil.copytree(corpus_folder, folder)
     corpus = Corpus.open(folder)
-    ids = corpus.slice("tokens", 0, corpus.tokens).astype(np.float32)
+    ids = corpus.values_between("tokens", 0, corpus.num_tokens).astype(np.float32)
     box = np.stack([ids / 1000, ids / 900, ids / 500, ids / 450], 1)
     annotate(folder, token_fields={"hint": np.stack([ids, -ids], 1), "boxes": box, "entity": ids, "pixels": box * 900,
                                    "below": -ids})
@@ -54,7 +54,7 @@ def told(tmp_path_factory, corpus_folder) -> Path:
 
 
 def test_the_text_inputs_are_registered_and_come_from_the_embedding():
-    settings = lineage.recipe("ernie-2@tiny").settings.network
+    settings = recipe_loading.recipe("ernie-2@tiny").settings.network
     (part,) = settings.parts().values()
     reading = settings.inputs_of(part)
     assert [one.kind for one in reading.values()] == list(reading) == ["tokens", "segments", "tasks"]
@@ -62,13 +62,15 @@ def test_the_text_inputs_are_registered_and_come_from_the_embedding():
                                                                     settings.embedding.tasks)
     for name, rows in (("tokens", 50), ("segments", reading["segments"].count), ("tasks", reading["tasks"].count)):
         assert registry.get("input", name).build(reading[name], settings, 8, 50).weight.shape == (rows, 8)
-    stream = Stream(IDS, segments=IDS * 0, tasks=torch.zeros(2, dtype=torch.long), inputs={"hint": IDS[..., None]})
-    assert set(stream.inputs) == {"tokens", "segments", "tasks", "hint"} and stream.tasks.shape == (2,)
-    other = stream.with_ids(IDS + 1)
-    assert torch.equal(other.ids, IDS + 1) and torch.equal(other.segments, stream.segments)
-    assert (replace(stream, wanted=None).ids is stream.ids) and stream.rows(slice(1, 2)).inputs["hint"].shape[0] == 1
-    alone = Stream(tasks=torch.zeros(2, dtype=torch.long), inputs={"hint": torch.zeros(2, 5, 3)})
-    assert (alone.batch, alone.length, alone.ids) == (2, 5, None)  # a task of a row tells no length
+    stream = Stream(IDS, segment_ids=IDS * 0, task_ids=torch.zeros(2, dtype=torch.long),
+                    inputs={"hint": IDS[..., None]})
+    assert set(stream.inputs) == {"tokens", "segments", "tasks", "hint"} and stream.task_ids.shape == (2,)
+    other = stream.with_input_ids(IDS + 1)
+    assert torch.equal(other.input_ids, IDS + 1) and torch.equal(other.segment_ids, stream.segment_ids)
+    assert (replace(stream, output_positions=None).input_ids is stream.input_ids) and stream.rows(slice(1,
+        2)).inputs["hint"].shape[0] == 1
+    alone = Stream(task_ids=torch.zeros(2, dtype=torch.long), inputs={"hint": torch.zeros(2, 5, 3)})
+    assert (alone.batch, alone.length, alone.input_ids) == (2, 5, None)  # a task of a row tells no length
 
 
 def test_spelling_in_bytes():
@@ -95,7 +97,7 @@ def test_characters_byte_by_byte():
     found = module(IDS)
     assert found.shape == (2, 3, WIDTH) and torch.equal(found[0, 0], found[0, 2])
     for row, place in ((0, 0), (1, 0)):
-        vectors = [module.table.weight[symbol] if symbol else torch.zeros(3) for symbol in spelling[IDS[row, place]]]
+        vectors = [module.weight.weight[symbol] if symbol else torch.zeros(3) for symbol in spelling[IDS[row, place]]]
         highest = []
         for span, filters in zip((1, 2), module.filters, strict=True):
             windows = [torch.cat(vectors[first:first + span]) for first in range(6 - span + 1)]
@@ -183,15 +185,15 @@ KINDS = {"boxes": ["network.inputs.hint.kind=boxes", "network.inputs.hint.size=2
 def test_what_a_batch_hands_to_boxes_and_entities(told, keep):
     corpus = Corpus.open(told)
     changes = [*KINDS["boxes"], *KINDS["entities"], f"network.inputs.entity.keep_masked={str(keep).lower()}", *SPELLED]
-    layout = Layout.of(corpus.tokenizer, "start A separator", "start A separator B:1 separator:1", 12)
-    draft = Draft(View.whole(corpus), Pieces.of(1, [(0, 3, 8, 0, False)]), layout)
-    ids = draft.ids.copy()
-    ids[0, 2] = corpus.tokenizer.role("mask")
-    draft.ids = ids
-    given = finish(draft, "full", None, lineage.recipe("bert@tiny", changes).settings.network.inputs
+    layout = RowTemplate.from_tokenizer(corpus.tokenizer, "start A separator", "start A separator B:1 separator:1", 12)
+    draft = Draft(CorpusSubset.all_documents(corpus), RowSpans.from_tuples(1, [(0, 3, 8, 0, False)]), layout)
+    ids = draft.input_ids.copy()
+    ids[0, 2] = corpus.tokenizer.special_id("mask")
+    draft.input_ids = ids
+    given = collate(draft, "full", None, recipe_loading.recipe("bert@tiny", changes).settings.network.inputs
                    ).streams["encoder"].inputs
     assert "letters" not in given  # made from the ids, which show the mask
-    tokens = corpus.slice("tokens", 3, 11).astype(np.float32)
+    tokens = corpus.values_between("tokens", 3, 11).astype(np.float32)
     assert_close(given["hint"][0, 1], torch.tensor([tokens[0], -tokens[0], tokens[0] / 1000, tokens[0] / 900,
                                                     tokens[0] / 500, tokens[0] / 450]))
     assert not given["hint"][0, 2].any() and given["entity"].dtype == torch.int64
@@ -205,25 +207,26 @@ def test_what_a_batch_hands_to_boxes_and_entities(told, keep):
 def test_an_encoder_reads_beside_each_token_what_belongs_to_it(told, name, change):
     """The field holds each token's own number: wherever one of the text stands, it is that, and 0 elsewhere."""
     corpus = Corpus.open(told)
-    recipe = lineage.recipe(name, [*KINDS["entities"], *change])
+    recipe = recipe_loading.recipe(name, [*KINDS["entities"], *change])
     settings = recipe.settings.corpus
-    layout = Layout.of(corpus.tokenizer, settings.single, settings.pair, 40, decoder_start="start")
-    draft = Draft(View.whole(corpus), Pieces.of(3, [(0, 3, 30, 0, False), (1, 60, 25, 0, False), (2, 90, 8, 0, False)]),
+    layout = RowTemplate.from_tokenizer(corpus.tokenizer, settings.single, settings.pair, 40, decoder_start="start")
+    draft = Draft(CorpusSubset.all_documents(corpus), RowSpans.from_tuples(3,
+        [(0, 3, 30, 0, False), (1, 60, 25, 0, False), (2, 90, 8, 0, False)]),
                   layout)
     (objective,) = build_objectives(recipe)
-    objective.corrupt(draft, np.random.default_rng(1))
-    streams = finish(draft, "full", None, recipe.settings.network.inputs).streams
-    ids, given = streams["encoder"].ids, streams["encoder"].inputs["entity"]
+    objective.make_targets(draft, np.random.default_rng(1))
+    streams = collate(draft, "full", None, recipe.settings.network.inputs).streams
+    ids, given = streams["encoder"].input_ids, streams["encoder"].inputs["entity"]
     assert "entity" not in streams["decoder"].inputs and given.shape == ids.shape
     text = given > 0
     assert torch.equal(given[text], ids[text]) and text.sum() > 20
     special = torch.isin(ids, torch.from_numpy(corpus.tokenizer.special_ids))
     assert not (text & special).any()
-    replaced = Shown.of(corpus, draft.sides["encoder"])
+    replaced = Shown.of(corpus, draft.seq2seq_rows["encoder"])
     assert torch.equal(~text, special | torch.from_numpy(replaced.ids != replaced.original))
-    draft.sides["encoder"] = replace(draft.sides["encoder"], source=None)
+    draft.seq2seq_rows["encoder"] = replace(draft.seq2seq_rows["encoder"], source=None)
     with pytest.raises(UserError, match="does not say where the tokens"):
-        finish(draft, "full", None, recipe.settings.network.inputs)
+        collate(draft, "full", None, recipe.settings.network.inputs)
 
 
 @pytest.mark.parametrize(("name", "change", "shown"), [
@@ -232,18 +235,19 @@ def test_an_encoder_reads_beside_each_token_what_belongs_to_it(told, name, chang
 def test_what_is_kept_where_tokens_are_masked(told, name, change, shown):
     """A masked token's own entity, where that is asked for; a mask for a whole span has none."""
     corpus = Corpus.open(told)
-    recipe = lineage.recipe(name, [*KINDS["entities"], "network.inputs.entity.keep_masked=true", *change])
+    recipe = recipe_loading.recipe(name, [*KINDS["entities"], "network.inputs.entity.keep_masked=true", *change])
     settings = recipe.settings.corpus
-    layout = Layout.of(corpus.tokenizer, settings.single, settings.pair, 40, decoder_start="start")
-    draft = Draft(View.whole(corpus), Pieces.of(1, [(0, 3, 30, 0, False)]), layout)
+    layout = RowTemplate.from_tokenizer(corpus.tokenizer, settings.single, settings.pair, 40, decoder_start="start")
+    draft = Draft(CorpusSubset.all_documents(corpus), RowSpans.from_tuples(1, [(0, 3, 30, 0, False)]), layout)
     (objective,) = build_objectives(recipe)
-    objective.corrupt(draft, np.random.default_rng(1))
-    stream = finish(draft, "full", None, recipe.settings.network.inputs).streams["encoder"]
-    masks = torch.isin(stream.ids, torch.tensor([corpus.tokenizer.role("mask"), *corpus.tokenizer.sentinels]))
+    objective.make_targets(draft, np.random.default_rng(1))
+    stream = collate(draft, "full", None, recipe.settings.network.inputs).streams["encoder"]
+    masks = torch.isin(stream.input_ids, torch.tensor([corpus.tokenizer.special_id("mask"),
+                                                       *corpus.tokenizer.sentinels]))
     given = stream.inputs["entity"]
     assert masks.any() and bool(given[masks].all()) is shown and bool(given[masks].any()) is shown
     if shown:  # nothing is left out, so that all of them are those of the text
-        assert sorted(given[given > 0].tolist()) == sorted(corpus.slice("tokens", 3, 33).tolist())
+        assert sorted(given[given > 0].tolist()) == sorted(corpus.values_between("tokens", 3, 33).tolist())
 
 
 @torch.no_grad()
@@ -276,7 +280,7 @@ def test_a_decoder_reads_tokens_and_what_is_made_from_them(decodes):
 ])
 def test_settings_that_cannot_be(changes, key, said):
     with pytest.raises(UserError) as refused:
-        lineage.recipe("bert@tiny", changes)
+        recipe_loading.recipe("bert@tiny", changes)
     assert any(key in place and said in message for place, message in refused.value.problems), refused.value.problems
 
 
@@ -289,6 +293,6 @@ def test_settings_that_cannot_be(changes, key, said):
     (["none.kind=entities", "none.size=2", "none.count=5"], 'the corpus has no field "none"'),
 ])
 def test_what_a_corpus_lacks(told, changes, said):
-    recipe = lineage.recipe("bert@tiny", [f"network.inputs.{change}" for change in changes])
+    recipe = recipe_loading.recipe("bert@tiny", [f"network.inputs.{change}" for change in changes])
     ((name, one),) = recipe.settings.network.inputs.items()
-    assert said in one.lacks(name, Corpus.open(told))
+    assert said in one.missing_data(name, Corpus.open(told))

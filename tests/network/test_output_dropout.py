@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
-from stemma import lineage
-from stemma.network import ragged
+from stemma import recipe_loading
+from stemma.network import unpad
+from stemma.network.inputs_outputs import QUERY, Stream
 from stemma.network.network import Network
-from stemma.network.streams import QUERY, Stream
-from stemma.visibility import Causal, Full, Padded, Permuted
+from stemma.visibility import Bidirectional, Causal, PaddingRule, Permutation
 
 ROWS, LENGTH, VOCABULARY, WIDTH = 40, 12, 29, 24
 SMALL = [f"network.width={WIDTH}", "network.heads=3", "network.attention.head_width=8", "network.feedforward=20",
@@ -20,24 +20,25 @@ REAL = torch.arange(LENGTH) < torch.randint(1, LENGTH, (ROWS, 1), generator=torc
 USED = REAL.flatten().nonzero()[:, 0]
 SOME = USED[::3]
 ORDER = torch.stack([torch.randperm(LENGTH, generator=torch.Generator().manual_seed(row)) for row in range(ROWS)])
-PADDED = Padded(REAL)
+PADDED = PaddingRule(REAL)
 # recipe, the stream, which of the outputs are read, and at which places
 WAYS = {
     "all places": ("bert@tiny", Stream(IDS), ("encoder",), None),
     "norm in front": ("gpt2@tiny", Stream(IDS, Causal()), ("encoder",), None),
-    "wanted places alone": ("bert@tiny", Stream(IDS, wanted=SOME), ("encoder",), SOME),
-    "without filling": ("bert@tiny", Stream(IDS, PADDED, skips_filling=True), ("encoder",), USED),
-    "both": ("bert@tiny", Stream(IDS, PADDED, wanted=SOME, skips_filling=True), ("encoder",), SOME),
-    "buckets": ("prefix-lm@tiny", Stream(IDS, PADDED, skips_filling=True), ("encoder",), USED),
+    "wanted places alone": ("bert@tiny", Stream(IDS, output_positions=SOME), ("encoder",), SOME),
+    "without filling": ("bert@tiny", Stream(IDS, PADDED, skip_padding=True), ("encoder",), USED),
+    "both": ("bert@tiny", Stream(IDS, PADDED, output_positions=SOME, skip_padding=True), ("encoder",), SOME),
+    "buckets": ("prefix-lm@tiny", Stream(IDS, PADDED, skip_padding=True), ("encoder",), USED),
     "memory": ("transformer-xl@tiny", Stream(IDS, Causal()), ("encoder",), None),
-    "second stream": ("xlnet@tiny", Stream(IDS, Permuted(ORDER), query=ORDER.argsort(1)[:, -4:]), (QUERY,), None),
+    "second stream": ("xlnet@tiny", Stream(IDS, Permutation(ORDER), query_positions=ORDER.argsort(1)[:, -4:]),
+                      (QUERY,), None),
     "recurrent": ("universal-transformer@tiny", Stream(IDS, Causal()), ("encoder",), None),
 }
 
 
 def built(recipe: str, *changes: str) -> Network:
     torch.manual_seed(0)
-    network = Network(lineage.recipe(recipe, [*SMALL, *changes]).settings.network, VOCABULARY, {})
+    network = Network(recipe_loading.recipe(recipe, [*SMALL, *changes]).settings.network, VOCABULARY, {})
     with torch.no_grad():
         for parameter in network.parameters():
             parameter.add_(torch.randn_like(parameter) * 0.2)
@@ -54,7 +55,7 @@ def assert_half_is_dropped(trained: torch.Tensor, evaluated: torch.Tensor) -> No
 @torch.no_grad()
 @pytest.mark.parametrize("way", WAYS)
 def test_on_every_way(way, monkeypatch):
-    monkeypatch.setattr(ragged, "SMALL", 0)
+    monkeypatch.setattr(unpad, "MIN_SCORES_TO_GROUP", 0)
     recipe, stream, parts, places = WAYS[way]
     network = built(recipe, *(["network.memory.evaluation=128"] if way == "memory" else []))
     torch.manual_seed(4)
@@ -68,7 +69,7 @@ def test_on_every_way(way, monkeypatch):
 @torch.no_grad()
 def test_both_streams_where_both_are_computed():
     network = built("xlnet@tiny")
-    stream = Stream(IDS, Permuted(ORDER), query=ORDER.argsort(1)[:, -4:])
+    stream = Stream(IDS, Permutation(ORDER), query_positions=ORDER.argsort(1)[:, -4:])
     torch.manual_seed(4)
     trained, evaluated = (network.train(mode)({"encoder": stream}, keep_layers=True) for mode in (True, False))
     for part in ("encoder", QUERY):
@@ -95,9 +96,9 @@ def test_attention_may_have_another_rate_for_what_it_adds():
         return built("bert@tiny", "network.output_dropout=0", "network.dropout=0.3", *changes)
 
     block = network().encoder.blocks[0]
-    assert block.attention_dropout.rate == block.dropout.rate == 0.3
+    assert block.attention_dropout.rate == block.dropout.p == 0.3
     own = network("network.attention.output_dropout=0.1").encoder.blocks[0]
-    assert (own.attention_dropout.rate, own.dropout.rate) == (0.1, 0.3)
+    assert (own.attention_dropout.rate, own.dropout.p) == (0.1, 0.3)
 
 
 def test_without_it_no_number_is_drawn():
@@ -105,5 +106,5 @@ def test_without_it_no_number_is_drawn():
     network = built("bert@tiny", "network.output_dropout=0").train()
     torch.manual_seed(4)
     before = torch.get_rng_state()
-    network({"encoder": Stream(IDS, Full())})
+    network({"encoder": Stream(IDS, Bidirectional())})
     assert torch.equal(torch.get_rng_state(), before)

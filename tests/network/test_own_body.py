@@ -15,11 +15,11 @@ from commands import start_unreported as start
 from commands import stemma_unreported as run
 
 import stemma
-from stemma import lineage, plugins, registry
+from stemma import plugins, recipe_loading, registry
 from stemma.errors import UserError
-from stemma.network.streams import Stream
+from stemma.network.inputs_outputs import Stream
 from stemma.plugins import use_plugin
-from stemma.visibility import Causal, Padded
+from stemma.visibility import Causal, PaddingRule
 
 PAGE = (Path(__file__).parent.parent.parent / "docs" / "how-to" / "extending.md").read_text()
 GATED = re.search(r"# my_body\.py\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)[1]
@@ -51,7 +51,7 @@ def own(monkeypatch, tmp_path) -> Path:
     for slot in registry.BUILT_IN:
         registry.entries(slot)
     monkeypatch.setattr(plugins, "_loaded", {})
-    monkeypatch.setattr(registry, "_known", dict(registry._known))
+    monkeypatch.setattr(registry, "_entries", dict(registry._entries))
     for name, text in (("my_body.py", GATED), ("my_bag.py", BAG)):
         (tmp_path / name).write_text(text)
         use_plugin(tmp_path / name)
@@ -114,25 +114,25 @@ def test_the_gated_body_reads_bit_by_bit_as_at_once(own):
         made = network({"encoder": Stream(ids[:, first:last], Causal())}, cache)["encoder"]
         assert_close(made, whole[:, first:last])
         if first == 0:
-            cache.choose(torch.tensor([0, 1]))
+            cache.reorder(torch.tensor([0, 1]))
     assert cache.length == 9
     real = torch.arange(9) >= 3  # padding before a text leaves it as it is
-    padded = network({"encoder": Stream(ids, Causal() & Padded(real.expand(2, 9)),
-                                        positions=(torch.arange(9) - 3).clamp(min=0))})["encoder"]
+    padded = network({"encoder": Stream(ids, Causal() & PaddingRule(real.expand(2, 9)),
+                                        position_ids=(torch.arange(9) - 3).clamp(min=0))})["encoder"]
     assert_close(padded[:, 3:], network({"encoder": Stream(ids[:, 3:], Causal())})["encoder"])
 
 
 def test_a_recipe_states_what_its_body_needs_and_nothing_else(own):
-    gated = lineage.recipe("gpt2@tiny", ["network.depth.kind=gated"])
+    gated = recipe_loading.recipe("gpt2@tiny", ["network.depth.kind=gated"])
     assert gated.values["network"].keys().isdisjoint({"heads", "feedforward", "attention"})
-    assert (gated.values["network"]["layers"], gated.settings.network.supported()) == (2, {"causal", "cache"})
-    bag = lineage.recipe("bert@tiny", ["network.depth.kind=bag"])
+    assert (gated.values["network"]["layers"], gated.settings.network.supported_features()) == (2, {"causal", "cache"})
+    bag = recipe_loading.recipe("bert@tiny", ["network.depth.kind=bag"])
     assert bag.values["network"].keys().isdisjoint({"layers", "heads", "feedforward", "attention"})
     back = ["network.depth.kind=stacked", "network.heads=2", "network.feedforward=8", "network.attention.kind=full"]
     with pytest.raises(UserError) as refused:
-        gated.typed(back)
+        gated.with_overrides(back)
     assert [(key, said) for key, said in refused.value.problems] == [("network.attention.dropout", "is missing")]
-    again = gated.typed([*back, "network.attention.dropout=0"])
+    again = gated.with_overrides([*back, "network.attention.dropout=0"])
     assert again.settings.network.heads == 2
 
 
@@ -147,7 +147,7 @@ def test_a_recipe_states_what_its_body_needs_and_nothing_else(own):
 ])
 def test_what_a_body_cannot_do_is_said_before_anything_is_built(own, name, changes, said):
     with pytest.raises(UserError) as refused:
-        lineage.recipe(name, changes)
+        recipe_loading.recipe(name, changes)
     assert any(said in message for _, message in refused.value.problems), refused.value.problems
 
 

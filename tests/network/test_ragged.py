@@ -7,24 +7,25 @@ from dataclasses import replace
 import pytest
 import torch
 
-from stemma import lineage
-from stemma.network import ragged, stack
+from stemma import recipe_loading
+from stemma.network import stack, unpad
 from stemma.network.heads import ClassHead, Pooler
+from stemma.network.inputs_outputs import Stream
 from stemma.network.network import Network
-from stemma.network.ragged import Ragged
-from stemma.network.streams import Stream
-from stemma.visibility import Causal, Full, Padded, Visibility
+from stemma.network.unpad import UnpaddedBatch
+from stemma.visibility import Bidirectional, Causal, PaddingRule, Visibility
 
 LENGTHS = [3, 11, 1, 5, 5, 2, 9, 4, 6, 1, 2, 3, 3]
 BATCH, LENGTH, VOCABULARY = len(LENGTHS), max(LENGTHS), 29
 RIGHT = torch.arange(LENGTH) < torch.tensor(LENGTHS)[:, None]
 HOLES = RIGHT & (torch.arange(LENGTH) % 4 != 1)
 REAL = {"right": RIGHT, "left": RIGHT.flip(1), "holes": HOLES}
-FAMILIES = {"bert@tiny": Full(), "gpt2@tiny": Causal(), "t5@tiny": Full(), "xlnet@tiny": Full(), "albert@tiny": Full()}
+FAMILIES = {"bert@tiny": Bidirectional(), "gpt2@tiny": Causal(), "t5@tiny": Bidirectional(),
+            "xlnet@tiny": Bidirectional(), "albert@tiny": Bidirectional()}
 
 
 def build(name: str) -> Network:
-    settings = lineage.recipe(name, ["network.width=12", "network.heads=3", "network.feedforward=20",
+    settings = recipe_loading.recipe(name, ["network.width=12", "network.heads=3", "network.feedforward=20",
                                      "network.layers=2"]).settings.network
     if settings.decoder is not None:
         settings = settings.model_copy(update={"decoder": None})
@@ -49,20 +50,20 @@ def learnt(network: Network, outputs: torch.Tensor) -> list[torch.Tensor]:
 
 @pytest.fixture(autouse=True)
 def nothing_is_too_small(monkeypatch):
-    monkeypatch.setattr(ragged, "SMALL", 0)
+    monkeypatch.setattr(unpad, "MIN_SCORES_TO_GROUP", 0)
 
 
 @pytest.fixture
-def counted(monkeypatch) -> list[Ragged]:
+def counted(monkeypatch) -> list[UnpaddedBatch]:
     """Every batch that was computed without its filling."""
-    made: list[Ragged] = []
+    made: list[UnpaddedBatch] = []
 
-    class Counted(Ragged):
+    class Counted(UnpaddedBatch):
         def __init__(self, *arguments: object, **more: object):
             super().__init__(*arguments, **more)
             made.append(self)
 
-    monkeypatch.setattr(stack, "Ragged", Counted)
+    monkeypatch.setattr(stack, "UnpaddedBatch", Counted)
     return made
 
 
@@ -70,11 +71,11 @@ def counted(monkeypatch) -> list[Ragged]:
 @pytest.mark.parametrize("name", FAMILIES)
 def test_the_numbers_and_gradients_are_those_with_filling(name, filled, counted):
     network, real = build(name), REAL[filled]
-    sees: Visibility = FAMILIES[name] & Padded(real)
-    given = Stream(ids(), sees, keep=0, skips_filling=True)
+    sees: Visibility = FAMILIES[name] & PaddingRule(real)
+    given = Stream(ids(), sees, reuse_length=0, skip_padding=True)
     without = network({"encoder": given})["encoder"]
     assert len(counted) == 1
-    whole = network({"encoder": replace(given, skips_filling=False)})["encoder"]
+    whole = network({"encoder": replace(given, skip_padding=False)})["encoder"]
     assert len(counted) == 1
     assert not without[~real].any()
     torch.testing.assert_close(without[real], whole[real], rtol=1e-4, atol=1e-5)
@@ -86,7 +87,7 @@ def test_the_numbers_and_gradients_are_those_with_filling(name, filled, counted)
 def test_rows_computed_together_are_those_computed_alone(name, counted):
     network = build(name)
     with torch.no_grad():
-        given = Stream(ids(), FAMILIES[name] & Padded(RIGHT), keep=0, skips_filling=True)
+        given = Stream(ids(), FAMILIES[name] & PaddingRule(RIGHT), reuse_length=0, skip_padding=True)
         together = network({"encoder": given})["encoder"]
         for row, length in enumerate(LENGTHS):
             alone = network({"encoder": Stream(ids()[row:row + 1, :length], FAMILIES[name])})["encoder"]
@@ -99,27 +100,28 @@ def test_rows_computed_together_are_those_computed_alone(name, counted):
 def test_the_last_block_for_some_places_only(filled, each, counted):
     network, real = build("bert@tiny"), REAL[filled]
     wanted = torch.cat([row.nonzero()[:each, 0] + number * LENGTH for number, row in enumerate(real)])
-    given = Stream(ids(), Padded(real), wanted=wanted, keep=0, skips_filling=True)
+    given = Stream(ids(), PaddingRule(real), output_positions=wanted, reuse_length=0, skip_padding=True)
     some = network({"encoder": given})["encoder"].flatten(0, 1)[wanted]
     assert len(counted) == 1
-    same = network({"encoder": replace(given, skips_filling=False)})["encoder"].flatten(0, 1)[wanted]
+    same = network({"encoder": replace(given, skip_padding=False)})["encoder"].flatten(0, 1)[wanted]
     torch.testing.assert_close(some, same, rtol=1e-4, atol=1e-5)
     for one, other in zip(learnt(network, some), learnt(network, same), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-4)
 
 
 def test_groups_are_of_like_length_and_hold_every_place_once(monkeypatch):
-    made = Ragged(RIGHT, apart=True)
+    made = UnpaddedBatch(RIGHT, group_by_length=True)
     assert [group.length for group in made.groups] == [3, 5, 11]
-    assert sorted(made.places.tolist()) == RIGHT.flatten().nonzero()[:, 0].tolist()
-    assert sum(group.count for group in made.groups) < 0.6 * RIGHT.numel()
+    assert sorted(made.token_indices.tolist()) == RIGHT.flatten().nonzero()[:, 0].tolist()
+    assert sum(group.num_positions for group in made.groups) < 0.6 * RIGHT.numel()
     x = torch.randn(BATCH, LENGTH, 2)
-    torch.testing.assert_close(made.spread(made.squeeze(x)), x * RIGHT[:, :, None])
-    for group, part in made.parts(made.squeeze(x)):
+    torch.testing.assert_close(made.pad(made.unpad(x)), x * RIGHT[:, :, None])
+    for group, part in made.padded_groups(made.unpad(x)):
         torch.testing.assert_close(part, (x * RIGHT[:, :, None])[group.rows, : group.length])
-    assert len(Ragged(RIGHT, apart=False).groups) == len(Ragged(RIGHT[:5], apart=True).groups) == 1
-    monkeypatch.setattr(ragged, "SMALL", 10_000)
-    assert len(Ragged(RIGHT, apart=True).groups) == 1
+    assert len(UnpaddedBatch(RIGHT, group_by_length=False).groups) == len(UnpaddedBatch(RIGHT[:5],
+        group_by_length=True).groups) == 1
+    monkeypatch.setattr(unpad, "MIN_SCORES_TO_GROUP", 10_000)
+    assert len(UnpaddedBatch(RIGHT, group_by_length=True).groups) == 1
 
 
 def test_a_row_that_is_filling_throughout_is_no_trouble():
@@ -127,8 +129,8 @@ def test_a_row_that_is_filling_throughout_is_no_trouble():
     real[[2, 9]] = False
     network = build("bert@tiny")
     with torch.no_grad():
-        found = network({"encoder": Stream(ids(), Padded(real), keep=0, skips_filling=True)})["encoder"]
-        whole = network({"encoder": Stream(ids(), Padded(RIGHT))})["encoder"]
+        found = network({"encoder": Stream(ids(), PaddingRule(real), reuse_length=0, skip_padding=True)})["encoder"]
+        whole = network({"encoder": Stream(ids(), PaddingRule(RIGHT))})["encoder"]
     assert not found[[2, 9]].any() and torch.isfinite(found).all()
     torch.testing.assert_close(found[real], whole[real], rtol=1e-4, atol=1e-5)
 
@@ -138,5 +140,6 @@ def test_little_filling_is_left_where_it_is(counted):
     nearly = torch.ones(8, 10, dtype=torch.bool)
     nearly[0, 5:] = False
     with torch.no_grad():
-        network({"encoder": Stream(torch.zeros(8, 10, dtype=torch.int64), Padded(nearly), keep=0, skips_filling=True)})
+        network({"encoder": Stream(torch.zeros(8, 10, dtype=torch.int64), PaddingRule(nearly), reuse_length=0,
+                                   skip_padding=True)})
     assert not counted

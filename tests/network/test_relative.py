@@ -10,8 +10,8 @@ from literal import xlnet
 from parity.reference import perturb
 
 import stemma
-from stemma.network.streams import QUERY, Stream
-from stemma.visibility import Causal, Full, Padded, Permuted
+from stemma.network.inputs_outputs import QUERY, Stream
+from stemma.visibility import Bidirectional, Causal, PaddingRule, Permutation
 
 VOCABULARY, WIDTH, HEADS, MEMORY, REUSE = 31, 12, 3, 6, 4
 
@@ -74,8 +74,9 @@ def test_both_streams_over_several_segments(training, segmented, clamp):
         ids = torch.tensor([[rng.randrange(VOCABULARY) for _ in range(length)] for _ in range(2)])
         types = torch.tensor([[rng.randrange(3) for _ in range(length)] for _ in range(2)]) if segmented else None
         orders, targets = zip(*(random_order(length, rng) for _ in range(2)), strict=True)
-        stream = Stream(ids, Permuted(torch.tensor(orders)), segments=types, query=torch.tensor(targets),
-                        backward=torch.tensor([False, True]), keep=REUSE)
+        stream = Stream(ids, Permutation(torch.tensor(orders)), segment_ids=types,
+                        query_positions=torch.tensor(targets),
+                        reversed_rows=torch.tensor([False, True]), reuse_length=REUSE)
         made = network({"encoder": stream}, state, keep_layers=True)
         alone = network({"encoder": stream}, state) if training else made  # as it is trained: the text not to its end
         state = made.state
@@ -89,7 +90,7 @@ def test_both_streams_over_several_segments(training, segmented, clamp):
             assert_near(made[QUERY][row], query)
             assert_near(scores[row], xlnet.logits(query, weights))
             if training:
-                for ours, layer in zip(state.layers, memories[row], strict=True):
+                for ours, layer in zip(state.hidden_states, memories[row], strict=True):
                     assert_near(ours[row], layer)
 
 
@@ -100,7 +101,7 @@ def test_padding_on_either_side():
     ids = torch.tensor([[rng.randrange(VOCABULARY) for _ in range(length)] for _ in range(2)])
     types = torch.tensor([[rng.randrange(3) for _ in range(length)] for _ in range(2)])
     real = torch.tensor([[place < 5 for place in range(length)], [place >= 3 for place in range(length)]])
-    hidden = model.network({"encoder": Stream(ids, Full() & Padded(real), segments=types)})["encoder"]
+    hidden = model.network({"encoder": Stream(ids, Bidirectional() & PaddingRule(real), segment_ids=types)})["encoder"]
     for row in range(2):
         expected, _, _ = xlnet.two_streams(ids[row].tolist(), nothing(), weights, HEADS, segments=types[row].tolist(),
                                            present=real[row].tolist())
@@ -133,8 +134,8 @@ def test_as_many_distances_are_not_the_same_ones():
     model, generator = small(), torch.Generator().manual_seed(0)
     first, second = (torch.randint(VOCABULARY, (1, length), generator=generator) for length in (8, 5))
     kept = model.network.new_cache()
-    model.network({"encoder": Stream(first, Full())}, kept)
-    made = model.network({"encoder": Stream(second, Full())}, kept)["encoder"]
+    model.network({"encoder": Stream(first, Bidirectional())}, kept)
+    made = model.network({"encoder": Stream(second, Bidirectional())}, kept)["encoder"]
     weights = transcribed(model)
     _, _, memory = xlnet.two_streams(first[0].tolist(), nothing(), weights, HEADS, memory_length=MEMORY)
     expected, _, _ = xlnet.two_streams(second[0].tolist(), memory, weights, HEADS, memory_length=MEMORY)

@@ -9,13 +9,13 @@ import torch
 from closeness import assert_close
 from torch.nn import functional
 
-from stemma.lineage import recipe
+from stemma.network.inputs_outputs import LayerContext, Stream
 from stemma.network.network import Network
-from stemma.network.positions import RotaryPosition
-from stemma.network.rotary import rotation
-from stemma.network.streams import Context, Stream
+from stemma.network.position_kinds import RotaryPositionSettings
+from stemma.network.rotary import build_rotation
 from stemma.objectives import build_network
-from stemma.visibility import Causal, Mask, Padded
+from stemma.recipe_loading import recipe
+from stemma.visibility import Causal, CompiledMask, PaddingRule
 
 SIZES = ["network.width=24", "network.heads=2", "network.feedforward=20", "network.layers=3",
          "corpus.sequence_length=64"]
@@ -38,23 +38,23 @@ def ids(rows: int, length: int) -> torch.Tensor:
 
 
 def test_a_pair_of_numbers_is_one_complex_number_that_turns():
-    settings = RotaryPosition(kind="rotary", maximum=99, base=50.0)
+    settings = RotaryPositionSettings(kind="rotary", maximum=99, base=50.0)
     positions = torch.tensor([[0, 3, 17], [5, 5, 90]])
     x = torch.randn(2, 3, 2, 6, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     rate = torch.tensor([50.0 ** (-2 * pair / 6) for pair in range(3)], dtype=torch.float64)
     turned = torch.complex(x[..., :3], x[..., 3:]) * torch.exp(1j * positions[:, :, None, None] * rate)
-    angles = rotation(settings, False, 6, positions).key
-    assert_close(angles.turn(x), torch.cat([turned.real, turned.imag], -1))
-    assert torch.autograd.gradcheck(lambda given: angles.turn(given), x.clone().requires_grad_(), atol=1e-4)
+    angles = build_rotation(settings, False, 6, positions).key
+    assert_close(angles.rotate(x), torch.cat([turned.real, turned.imag], -1))
+    assert torch.autograd.gradcheck(lambda given: angles.rotate(given), x.clone().requires_grad_(), atol=1e-4)
 
 
 @torch.no_grad()
 @pytest.mark.parametrize("name", ["bert", "gpt2"])
 def test_only_distances_matter(name):
     made, text = network(name, *LOCAL), ids(2, 20)
-    sees = Causal() if name == "gpt2" else Padded(torch.ones(2, 20).bool())
+    sees = Causal() if name == "gpt2" else PaddingRule(torch.ones(2, 20).bool())
     place = torch.arange(20).expand(2, -1)
-    near, far, stretched = (made({"encoder": Stream(text, sees, positions=positions)})["encoder"]
+    near, far, stretched = (made({"encoder": Stream(text, sees, position_ids=positions)})["encoder"]
                             for positions in (place, place + 40, 2 * place))
     assert_close(near, far)
     assert (near - stretched).abs().max() > 1e-2
@@ -65,17 +65,17 @@ def test_only_distances_matter(name):
 @pytest.mark.parametrize("length", [11, 60])
 def test_leaving_out_padding_and_unread_places_changes_nothing(monkeypatch, changes, length):
     """The last block for some places only; rows without their padding, in groups of like length; both."""
-    monkeypatch.setattr("stemma.network.ragged.SMALL", 0)
+    monkeypatch.setattr("stemma.network.unpad.MIN_SCORES_TO_GROUP", 0)
     made, text = network("bert", *changes), ids(12, length)
     lengths = torch.tensor([length, 2, 5, 3, 9, length - 1, 4, 4, 7, 2, 3, 6])
-    sees = Padded(torch.arange(length) < lengths[:, None])
-    real = sees.real.flatten()
+    sees = PaddingRule(torch.arange(length) < lengths[:, None])
+    real = sees.token_mask.flatten()
     wanted = real.nonzero()[::5, 0]
     stretched = torch.arange(length) * (1 + torch.arange(12) % 3)[:, None]
     for positions in (None, stretched):
-        expected = made({"encoder": Stream(text, sees, positions=positions)})["encoder"].flatten(0, 1)
+        expected = made({"encoder": Stream(text, sees, position_ids=positions)})["encoder"].flatten(0, 1)
         for skips, some in itertools.product((False, True), (None, wanted)):
-            stream = Stream(text, sees, positions=positions, wanted=some, skips_filling=skips)
+            stream = Stream(text, sees, position_ids=positions, output_positions=some, skip_padding=skips)
             found = made({"encoder": stream})["encoder"].flatten(0, 1)
             read = real.nonzero()[:, 0] if some is None else some
             assert_close(found[read], expected[read])
@@ -99,7 +99,7 @@ def test_a_gated_layer_scales_one_half_by_the_other(activation, function):
     first, second = layer.input.weight[:20], layer.input.weight[20:]
     expected = (function(x @ first.T + layer.input.bias[:20]) * (x @ second.T + layer.input.bias[20:])) \
         @ layer.output.weight.T + layer.output.bias
-    assert_close(layer(x, Context(Mask())), expected)
+    assert_close(layer(x, LayerContext(CompiledMask())), expected)
     assert layer.joined == {"input": 2} and layer.output.weight.shape == (24, 20)
 
 
@@ -117,5 +117,5 @@ def test_blocks_that_start_as_the_identity():
     made = build_network(recipe("gpt2@tiny", [*SIZES, *PLAIN, "network.initialization.zero_output=true",
                                               "network.initialization.residual=false"]), 31).eval()
     hidden = made({"encoder": Stream(ids(2, 9), Causal())}, keep_layers=True)
-    first, *_, last = hidden.layers["encoder"]
+    first, *_, last = hidden.hidden_states["encoder"]
     assert torch.equal(first, last) and first.abs().max() > 0

@@ -10,15 +10,15 @@ import torch
 from closeness import assert_close
 from literal import san
 
-from stemma.network.san import SanHead, SanReader
+from stemma.network.san_head import SanHead, StochasticAnswerHead
 
 WIDTH, CLASSES, STEPS = 6, 3, 4
 PARTS = [(1, 3, 5, 2), (1, 1, 3, 4)]  # of rows of 9 places: first place and number of places of either text
 
 
-def reader(**changes: float) -> SanReader:
+def reader(**changes: float) -> StochasticAnswerHead:
     torch.manual_seed(3)
-    made = SanReader(WIDTH, SanHead(CLASSES, STEPS, **{"dropout": 0.0, "forgets": 0.0, **changes}))
+    made = StochasticAnswerHead(WIDTH, SanHead(CLASSES, STEPS, **{"dropout": 0.0, "forgets": 0.0, **changes}))
     for weight in made.parameters():
         torch.nn.init.normal_(weight, std=0.7)
     return made
@@ -28,7 +28,7 @@ def hidden() -> torch.Tensor:
     return torch.randn(2, 9, WIDTH, generator=torch.Generator().manual_seed(1))
 
 
-def literally(head: SanReader) -> list[list[san.Vector]]:
+def literally(head: StochasticAnswerHead) -> list[list[san.Vector]]:
     """The guesses of every step, for both rows."""
     weights = {name: weight.tolist() for name, weight in head.named_parameters()}
     rows = hidden().tolist()
@@ -104,6 +104,6 @@ def test_it_is_exact_also_where_the_network_computes_roughly():
 
 def test_one_step_is_a_plain_guess():
     torch.manual_seed(0)
-    head = SanReader(WIDTH, SanHead(CLASSES, 1, 0.0, 0.9)).train()  # a single guess is never forgotten
+    head = StochasticAnswerHead(WIDTH, SanHead(CLASSES, 1, 0.0, 0.9)).train()  # a single guess is never forgotten
     x, parts = hidden(), torch.tensor(PARTS)
     assert_close(head(x, parts), head(x, parts))

@@ -10,8 +10,8 @@ from closeness import assert_close
 
 import stemma
 from stemma.errors import UserError
-from stemma.network.state import Cache
-from stemma.network.streams import Stream
+from stemma.network.cache import KVCache
+from stemma.network.inputs_outputs import Stream
 from stemma.training.optimizers import build_optimizer
 from stemma.visibility import Causal
 
@@ -115,7 +115,7 @@ def test_each_layer_has_a_cache_of_its_own(sharing):
     """One set of weights reads three different texts: what layer after layer made of the input."""
     network = built(sharing, "gpt").network.eval()
     whole = network({"encoder": Stream(IDS, Causal())})["encoder"]
-    cache, parts = Cache(), []
+    cache, parts = KVCache(), []
     for start, stop in ((0, 3), (3, 4), (4, 7)):
         parts.append(network({"encoder": Stream(IDS[:, start:stop], Causal())}, cache)["encoder"])
     torch.testing.assert_close(torch.cat(parts, 1), whole, atol=1e-5, rtol=0)

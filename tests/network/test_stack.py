@@ -3,25 +3,26 @@ import pytest
 import torch
 from literal import transformer
 
-from stemma import lineage
-from stemma.network.heads import ClassHead, Pooler, TokenHead
+from stemma import recipe_loading
+from stemma.network.heads import ClassHead, LMHeadSpec, Pooler
+from stemma.network.inputs_outputs import Stream
 from stemma.network.network import Network
-from stemma.network.streams import Stream
-from stemma.visibility import Causal, Full, Padded, Prefix, Visibility, Window
+from stemma.visibility import Bidirectional, Causal, PaddingRule, Prefix, SlidingWindow, Visibility
 
 BATCH, LENGTH, VOCABULARY = 3, 7, 23
 RIGHT = torch.arange(LENGTH)[None, :] < torch.tensor([7, 4, 1])[:, None]
 LEFT = RIGHT.flip(1)
-SEES: dict[str, Visibility] = {"full": Full(), "right": Padded(RIGHT), "left": Padded(LEFT), "causal": Causal(),
-                               "causal and padded": Causal() & Padded(RIGHT),
-                               "prefix band": Prefix(torch.tensor([2, 4, 1])) & Window(1, 2)}
+SEES: dict[str, Visibility] = {"full": Bidirectional(), "right": PaddingRule(RIGHT), "left": PaddingRule(LEFT),
+                               "causal": Causal(),
+                               "causal and padded": Causal() & PaddingRule(RIGHT),
+                               "prefix band": Prefix(torch.tensor([2, 4, 1])) & SlidingWindow(1, 2)}
 
 
 def build(*changes: str, seed: int = 0) -> Network:
-    settings = lineage.recipe("bert@tiny", ["network.width=12", "network.heads=3", "network.feedforward=20",
+    settings = recipe_loading.recipe("bert@tiny", ["network.width=12", "network.heads=3", "network.feedforward=20",
                                             "network.layers=2", "network.norm.epsilon=0.001", *changes]).settings
     torch.manual_seed(seed)
-    heads = {"pooler": Pooler(), "pair": ClassHead(2), "vocabulary": TokenHead()}
+    heads = {"pooler": Pooler(), "pair": ClassHead(2), "vocabulary": LMHeadSpec()}
     network = Network(settings.network, VOCABULARY, heads).eval()
     with torch.no_grad():  # nothing may be zero or one, or a forgotten bias would not be noticed
         for parameter in network.parameters():
@@ -37,7 +38,7 @@ def stream(sees: Visibility, **more) -> Stream:
     rng = torch.Generator().manual_seed(1)
     ids = torch.randint(0, VOCABULARY, (BATCH, LENGTH), generator=rng)
     segments = torch.randint(0, 2, (BATCH, LENGTH), generator=rng)
-    return Stream(ids=ids, sees=sees, segments=segments, **more)
+    return Stream(input_ids=ids, attention_mask=sees, segment_ids=segments, **more)
 
 
 @pytest.mark.parametrize("place", ["post", "pre"])
@@ -74,9 +75,10 @@ def test_places_that_will_be_read_do_not_depend_on_which_others_are(place, sees,
 @pytest.mark.parametrize("real", [RIGHT, LEFT], ids=["right", "left"])
 def test_what_stands_in_the_padding_changes_nothing(real):
     network = build()
-    given = stream(Padded(real))
-    other = Stream(ids=torch.where(real, given.ids, (given.ids + 5) % VOCABULARY), sees=given.sees,
-                   segments=torch.where(real, given.segments, 1 - given.segments))
+    given = stream(PaddingRule(real))
+    other = Stream(input_ids=torch.where(real, given.input_ids, (given.input_ids + 5) % VOCABULARY),
+                   attention_mask=given.attention_mask,
+                   segment_ids=torch.where(real, given.segment_ids, 1 - given.segment_ids))
     with torch.no_grad():
         one, two = (network({"encoder": each})["encoder"] for each in (given, other))
     torch.testing.assert_close(one[real], two[real])
@@ -85,13 +87,13 @@ def test_what_stands_in_the_padding_changes_nothing(real):
 
 def test_every_layer_can_be_kept():
     network = build()
-    given = stream(Full())
+    given = stream(Bidirectional())
     with torch.no_grad():
         hidden = network({"encoder": given}, keep_layers=True)
-        torch.testing.assert_close(hidden.layers["encoder"][0], network.embedding(given))
-    assert len(hidden.layers["encoder"]) == 3
-    torch.testing.assert_close(hidden.layers["encoder"][-1], hidden["encoder"])
-    assert network({"encoder": given}).layers == {}
+        torch.testing.assert_close(hidden.hidden_states["encoder"][0], network.embedding(given))
+    assert len(hidden.hidden_states["encoder"]) == 3
+    torch.testing.assert_close(hidden.hidden_states["encoder"][-1], hidden["encoder"])
+    assert network({"encoder": given}).hidden_states == {}
 
 
 def test_heads_are_the_published_ones():
@@ -99,8 +101,8 @@ def test_heads_are_the_published_ones():
     network = build()
     weights = weights_of(network)
     with torch.no_grad():
-        hidden = network({"encoder": stream(Full())})["encoder"]
-        logits, pooled = network.head("vocabulary")(hidden), network.pooled(hidden)
+        hidden = network({"encoder": stream(Bidirectional())})["encoder"]
+        logits, pooled = network.head("vocabulary")(hidden), network.pool(hidden)
         pair = network.head("pair")(pooled)
     x = hidden.double().numpy()
     transformed = transformer.layer_norm(transformer.gelu(transformer.linear(x, weights, "heads.vocabulary.dense")),
@@ -113,9 +115,9 @@ def test_heads_are_the_published_ones():
 
 
 def test_initial_weights_are_small_and_cut_at_two_spreads():
-    settings = lineage.recipe("bert@tiny", ["network.initialization.spread=0.05"]).settings.network
+    settings = recipe_loading.recipe("bert@tiny", ["network.initialization.spread=0.05"]).settings.network
     torch.manual_seed(0)
-    network = Network(settings, 500, {"vocabulary": TokenHead()})
+    network = Network(settings, 500, {"vocabulary": LMHeadSpec()})
     for name, parameter in network.named_parameters():
         if name.endswith("bias"):
             assert not parameter.any()

@@ -16,18 +16,18 @@ from commands import start_unreported as start
 from commands import stemma_unreported as run
 
 import stemma
-from stemma import lineage, plugins, registry
+from stemma import plugins, recipe_loading, registry
 from stemma.corpus.annotate import annotate
+from stemma.corpus.corpus import Corpus
 from stemma.corpus.draft import Draft
-from stemma.corpus.layout import Layout
-from stemma.corpus.pieces import Pieces
-from stemma.corpus.shards import Corpus
-from stemma.corpus.view import View
+from stemma.corpus.row_spans import RowSpans
+from stemma.corpus.row_template import RowTemplate
+from stemma.corpus.subset import CorpusSubset
 from stemma.errors import UserError
-from stemma.network.streams import Stream
-from stemma.objectives import finish
+from stemma.network.inputs_outputs import Stream
+from stemma.objectives import collate
 from stemma.plugins import use_plugin
-from stemma.visibility import Padded
+from stemma.visibility import PaddingRule
 
 PAGE = (Path(__file__).parent.parent.parent / "docs" / "how-to" / "extending.md").read_text()
 JOINED = re.search(r"# my_fusion\.py\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)[1]
@@ -44,9 +44,9 @@ def hinted(tmp_path_factory, corpus_folder) -> Path:
     folder = tmp_path_factory.mktemp("hinted") / "corpus"
     shutil.copytree(corpus_folder, folder)
     corpus = Corpus.open(folder)
-    ids = corpus.slice("tokens", 0, corpus.tokens)
+    ids = corpus.values_between("tokens", 0, corpus.num_tokens)
     codes = np.random.default_rng(0).standard_normal((int(ids.max()) + 1, SIZE)).astype(np.float32)
-    annotate(folder, token_fields={"hint": codes[np.roll(ids, -1)], "wide": np.zeros((corpus.tokens, SIZE + 1))})
+    annotate(folder, token_fields={"hint": codes[np.roll(ids, -1)], "wide": np.zeros((corpus.num_tokens, SIZE + 1))})
     return folder
 
 
@@ -55,10 +55,11 @@ def test_vectors_alone_and_with_tokens_go_through_a_network():
     network = stemma.build("bert@tiny", 40, SMALL).network.eval()
     embedding = network.embedding
     real = torch.arange(7) < torch.tensor([7, 4, 2])[:, None]
-    entering = {"vectors": (Stream(inputs={"hint": VECTORS}, sees=Padded(real)), embedding.inputs["hint"](VECTORS)),
-                "both": (Stream(IDS, Padded(real), inputs={"hint": VECTORS}),
+    entering = {"vectors": (Stream(inputs={"hint": VECTORS}, attention_mask=PaddingRule(real)),
+                            embedding.inputs["hint"](VECTORS)),
+                "both": (Stream(IDS, PaddingRule(real), inputs={"hint": VECTORS}),
                          embedding.tokens(IDS) + embedding.inputs["hint"](VECTORS)),
-                "tokens": (Stream(IDS, Padded(real)), embedding.tokens(IDS))}
+                "tokens": (Stream(IDS, PaddingRule(real)), embedding.tokens(IDS))}
     for stream, read in entering.values():
         assert (stream.batch, stream.length, stream.device.type) == (3, 7, "cpu")
         positions = embedding.position(IDS, None)
@@ -73,22 +74,23 @@ def test_vectors_alone_and_with_tokens_go_through_a_network():
 
 def test_recipes_without_inputs_do_not_name_them():
     """What they resolve to is as before, so that stored recipes and the numbers of lab cells stay."""
-    for name in lineage.names():
-        network = lineage.recipe(name).values["network"]
+    for name in recipe_loading.recipe_names():
+        network = recipe_loading.recipe(name).values["network"]
         assert "inputs" not in network and "fusion" not in network["embedding"]
         assert "depth" not in network.get("decoder", {})
-    made = lineage.recipe("bert@tiny", SMALL).values["network"]["inputs"]
+    made = recipe_loading.recipe("bert@tiny", SMALL).values["network"]["inputs"]
     assert made == {"hint": {"kind": "vectors", "size": SIZE}}
 
 
 def test_a_batch_hands_a_field_to_the_input_that_asks_and_hides_what_is_hidden(hinted):
-    corpus, recipe = Corpus.open(hinted), lineage.recipe("bert@tiny", SMALL)
-    layout = Layout.of(corpus.tokenizer, "start A separator", "start A separator B:1 separator:1", 12)
-    draft = Draft(View.whole(corpus), Pieces.of(2, [(0, 3, 8, 0, False), (1, 20, 5, 0, False)]), layout)
-    ids = draft.ids.copy()
+    corpus, recipe = Corpus.open(hinted), recipe_loading.recipe("bert@tiny", SMALL)
+    layout = RowTemplate.from_tokenizer(corpus.tokenizer, "start A separator", "start A separator B:1 separator:1", 12)
+    draft = Draft(CorpusSubset.all_documents(corpus), RowSpans.from_tuples(2,
+        [(0, 3, 8, 0, False), (1, 20, 5, 0, False)]), layout)
+    ids = draft.input_ids.copy()
     ids[0, 2] = ids[0, 2] + 1  # another token stands here now
-    draft.ids = ids
-    given = finish(draft, "full", None, recipe.settings.network.inputs).streams["encoder"].inputs["hint"]
+    draft.input_ids = ids
+    given = collate(draft, "full", None, recipe.settings.network.inputs).streams["encoder"].inputs["hint"]
     expected = torch.from_numpy(np.ascontiguousarray(corpus.field("hint").at(np.arange(3, 11))))
     expected[1] = 0
     assert given.dtype == torch.float32 and torch.equal(given[0, 1:9], expected)
@@ -123,7 +125,7 @@ def test_a_fusion_of_the_users_own(monkeypatch, tmp_path):
     for slot in registry.BUILT_IN:
         registry.entries(slot)
     monkeypatch.setattr(plugins, "_loaded", {})
-    monkeypatch.setattr(registry, "_known", dict(registry._known))
+    monkeypatch.setattr(registry, "_entries", dict(registry._entries))
     (tmp_path / "my_fusion.py").write_text(JOINED)
     use_plugin(tmp_path / "my_fusion.py")
     embedding = stemma.build("bert@tiny", 40, [*SMALL, "network.embedding.fusion=joined"]).network.eval().embedding
@@ -152,7 +154,7 @@ def test_a_fusion_of_the_users_own(monkeypatch, tmp_path):
 ])
 def test_inputs_that_cannot_be_are_refused(name, changes, key, said):
     with pytest.raises(UserError) as refused:
-        lineage.recipe(name, changes)
+        recipe_loading.recipe(name, changes)
     problems = refused.value.problems
     assert any(place.startswith(key) and said in message for place, message in problems), problems
 

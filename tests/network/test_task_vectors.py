@@ -3,13 +3,13 @@
 import pytest
 import torch
 
-from stemma import lineage
-from stemma.corpus.shards import Corpus
+from stemma import recipe_loading
+from stemma.corpus.corpus import Corpus
 from stemma.errors import UserError
 from stemma.exchange.build import build
-from stemma.network.streams import Stream
+from stemma.network.inputs_outputs import Stream
 from stemma.objectives import build_objectives, group_objectives
-from stemma.training.supply import Supply
+from stemma.training.pretrain_loader import PretrainLoader
 
 SMALL = ["network.width=16", "network.heads=2", "network.feedforward=24", "network.dropout=0.0",
          "network.attention.dropout=0.0", "training.batch_size=4", "corpus.sequence_length=32"]
@@ -24,7 +24,7 @@ def test_a_vector_for_each_row_is_added_before_the_norm():
     network = network_of(3)
     ids, tasks = torch.arange(12).reshape(3, 4), torch.tensor([2, 0, 1])
     with torch.no_grad():
-        found = network.embedding(Stream(ids, tasks=tasks))
+        found = network.embedding(Stream(ids, task_ids=tasks))
         embedding = network.embedding
         summed = (embedding.tokens(ids) + embedding.segments.weight[0] + embedding.position.table.weight[:4]
                   + embedding.tasks.weight[tasks][:, None])
@@ -35,9 +35,9 @@ def test_a_vector_for_each_row_is_added_before_the_norm():
 
 
 def test_a_stream_is_cut_and_moved_with_its_tasks():
-    stream = Stream(torch.zeros(4, 3, dtype=torch.long), tasks=torch.tensor([0, 1, 2, 3]))
-    assert stream.rows(slice(1, 3)).tasks.tolist() == [1, 2]
-    assert stream.to("meta").tasks.device.type == "meta"
+    stream = Stream(torch.zeros(4, 3, dtype=torch.long), task_ids=torch.tensor([0, 1, 2, 3]))
+    assert stream.rows(slice(1, 3)).task_ids.tolist() == [1, 2]
+    assert stream.to("meta").task_ids.device.type == "meta"
 
 
 def test_task_vectors_are_counted_with_the_heads():
@@ -49,26 +49,26 @@ def test_task_vectors_are_counted_with_the_heads():
 def test_a_number_without_a_vector_is_refused():
     for changes in (["objective.masked_lm.task_id=2", "network.embedding.tasks=2"], ["objective.masked_lm.task_id=0"]):
         with pytest.raises(UserError) as caught:
-            lineage.recipe("bert@tiny", changes)
+            recipe_loading.recipe("bert@tiny", changes)
         assert caught.value.problems[0][0].startswith("objective.masked_lm.task_id")
     with pytest.raises(UserError) as caught:
-        lineage.recipe("ernie-2@tiny", ["network.embedding.tasks=4"])
+        recipe_loading.recipe("ernie-2@tiny", ["network.embedding.tasks=4"])
     assert {place for place, _ in caught.value.problems} == {"network.embedding.tasks = 4"}
 
 
 def test_each_batch_carries_the_vector_of_its_task(corpus_folder):
     changes = [*SMALL, "network.embedding.tasks=2", "objective.masked_lm.task_id=1",
                "objective.next_sentence.task_id=0"]
-    recipe = lineage.recipe("bert@tiny", changes)
+    recipe = recipe_loading.recipe("bert@tiny", changes)
     assert len(group_objectives(recipe, build_objectives(recipe))) == 2, "one batch serves one task"
-    supply = Supply(recipe, Corpus.open(corpus_folder), build_objectives(recipe), 0)
+    supply = PretrainLoader(recipe, Corpus.open(corpus_folder), build_objectives(recipe), 0)
     seen = set()
     for step in range(12):
-        prepared = supply.take(step, 32)
-        tasks = prepared.batch.streams["encoder"].tasks
+        prepared = supply.get_batch(step, 32)
+        tasks = prepared.batch.streams["encoder"].task_ids
         assert tasks.tolist() == [prepared.objectives[0].settings.task_id] * 4
         seen.add(int(tasks[0]))
-    held = {objectives[0].name: int(batch.streams["encoder"].tasks[0])
+    held = {objectives[0].name: int(batch.streams["encoder"].task_ids[0])
             for objectives, batch in supply.validation_batches(32)}
     supply.close()
     assert seen == {0, 1} and held == {"masked_lm": 1, "next_sentence": 0}

@@ -12,8 +12,8 @@ from literal import universal_transformer as literal
 from parity.reference import perturb
 
 import stemma
-from stemma.network.streams import Hidden, Stream
-from stemma.visibility import Causal, Full, Padded
+from stemma.network.inputs_outputs import NetworkOutput, Stream
+from stemma.visibility import Bidirectional, Causal, PaddingRule
 
 VOCABULARY, WIDTH, HEADS, STEPS, THRESHOLD = 31, 12, 3, 5, 0.9
 HALTING = pytest.mark.parametrize("halting", [False, True], ids=["fixed", "adaptive"])
@@ -86,7 +86,7 @@ def ids_of(rows: int, length: int, seed: int = 0) -> torch.Tensor:
 
 
 @torch.no_grad()
-def read(model: stemma.Model, *arguments, **settings) -> Hidden:
+def read(model: stemma.Model, *arguments, **settings) -> NetworkOutput:
     return model.network({"encoder": Stream(*arguments, **settings)})
 
 
@@ -98,14 +98,14 @@ def read(model: stemma.Model, *arguments, **settings) -> Hidden:
 def test_it_agrees_with_the_transcription(halting, transition, causal, place):
     model = small(halting, transition, place)
     weights, ids = transcribed(model), ids_of(2, 7)
-    made = read(model, ids, Causal() if causal else Full())
+    made = read(model, ids, Causal() if causal else Bidirectional())
     counted, costs = [], []
     for row in range(2):
         x = model.network.embedding.tokens.weight[ids[row]].double() * math.sqrt(WIDTH)
         options = {"sees": lambda i, j: j <= i or not causal, "causal": causal, "pre": place == "pre"}
         if halting:
             expected, updates, remainders = literal.adaptive(x, weights, HEADS, STEPS, THRESHOLD, **options)
-            assert made.measures["steps"][row].tolist() == updates
+            assert made.metrics["steps"][row].tolist() == updates
             counted += updates
             costs += [update + float(rest) for update, rest in zip(updates, remainders, strict=True)]
         else:
@@ -114,7 +114,7 @@ def test_it_agrees_with_the_transcription(halting, transition, causal, place):
         torch.testing.assert_close(made["encoder"][row].double(), expected, atol=1e-4, rtol=0)
     if halting:
         assert min(counted) < max(counted), "the places halt alike, which proves little"
-        assert float(made.auxiliary["ponder"]) == pytest.approx(0.01 * sum(costs) / len(costs), abs=1e-6)
+        assert float(made.auxiliary_losses["ponder"]) == pytest.approx(0.01 * sum(costs) / len(costs), abs=1e-6)
 
 
 def test_thinking_longer_costs_what_its_gradient_says():
@@ -124,7 +124,7 @@ def test_thinking_longer_costs_what_its_gradient_says():
     model = small(halting=True)
     unit, stream = model.network.encoder.halting.unit, Stream(ids_of(2, 7), Causal())
     made = model.network({"encoder": stream})
-    made.auxiliary["ponder"].backward()
+    made.auxiliary_losses["ponder"].backward()
     gradient = float(unit.bias.grad)
     costs, step = [], 3e-3
     for change in (step, -step):
@@ -132,8 +132,8 @@ def test_thinking_longer_costs_what_its_gradient_says():
             unit.bias += change
             moved = model.network({"encoder": stream})
             unit.bias -= change
-        assert torch.equal(moved.measures["steps"], made.measures["steps"]), "a place halts at another step"
-        costs.append(float(moved.auxiliary["ponder"]))
+        assert torch.equal(moved.metrics["steps"], made.metrics["steps"]), "a place halts at another step"
+        costs.append(float(moved.auxiliary_losses["ponder"]))
     assert abs(gradient) > 1e-4 and gradient == pytest.approx((costs[0] - costs[1]) / (2 * step), rel=0.02)
 
 
@@ -142,7 +142,7 @@ def test_thinking_longer_costs_what_its_gradient_says():
 @CAUSAL
 def test_filling_changes_nothing(halting, transition, causal):
     """A row reads alike alone, filled up on the right, and filled up on the left with its places stated."""
-    model, sees = small(halting, transition), Causal() if causal else Full()
+    model, sees = small(halting, transition), Causal() if causal else Bidirectional()
     ids, lengths, full = ids_of(3, 8), (8, 5, 3), 8
     alone = [read(model, ids[row:row + 1, :length], sees) for row, length in enumerate(lengths)]
     place = torch.arange(full)
@@ -150,15 +150,16 @@ def test_filling_changes_nothing(halting, transition, causal):
     left = right.flip(1)
     moved = torch.stack([ids[row].roll(full - length) for row, length in enumerate(lengths)])
     positions = (left.long().cumsum(1) - 1).clamp(min=0)
-    for real, filled in ((right, read(model, ids, sees & Padded(right))),
-                         (left, read(model, moved, sees & Padded(left), positions=positions))):
+    for real, filled in ((right, read(model, ids, sees & PaddingRule(right))),
+                         (left, read(model, moved, sees & PaddingRule(left), positions=positions))):
         for row, expected in enumerate(alone):
             torch.testing.assert_close(filled["encoder"][row, real[row]], expected["encoder"][0], atol=1e-5, rtol=0)
             if halting:
                 assert filled.measures["steps"][row, real[row]].tolist() == expected.measures["steps"][0].tolist()
         if halting:  # the mean is over tokens, and filling is none
-            total = sum(float(one.auxiliary["ponder"]) * length for one, length in zip(alone, lengths, strict=True))
-            assert float(filled.auxiliary["ponder"]) == pytest.approx(total / sum(lengths), abs=1e-6)
+            total = sum(float(one.auxiliary_losses["ponder"]) * length for one,
+                        length in zip(alone, lengths, strict=True))
+            assert float(filled.auxiliary_losses["ponder"]) == pytest.approx(total / sum(lengths), abs=1e-6)
 
 
 @torch.no_grad()
@@ -173,7 +174,7 @@ def test_token_by_token_is_the_same_as_at_once(halting, transition, place):
         made = model.network({"encoder": Stream(ids[:, start:stop], Causal())}, cache)
         torch.testing.assert_close(made["encoder"], whole["encoder"][:, start:stop], atol=1e-5, rtol=0)
         if halting:
-            assert torch.equal(made.measures["steps"], whole.measures["steps"][:, start:stop])
+            assert torch.equal(made.metrics["steps"], whole.measures["steps"][:, start:stop])
     assert cache.length == 9
 
 
@@ -183,8 +184,8 @@ def test_halting_saves_steps_and_not_answers():
     model.network.encoder.blocks[0].attention.register_forward_hook(lambda *_: taken.append(1))
     with torch.no_grad():
         model.network.encoder.halting.unit.bias.fill_(20.0)
-    made = read(model, ids_of(2, 6), Full())
-    assert len(taken) == 1 and made.measures["steps"].unique().tolist() == [1]
+    made = read(model, ids_of(2, 6), Bidirectional())
+    assert len(taken) == 1 and made.metrics["steps"].unique().tolist() == [1]
 
 
 @HALTING
@@ -195,7 +196,7 @@ def test_what_is_saved_comes_back_in_our_own_layout(tmp_path, halting, transitio
     config = json.loads((tmp_path / "m/config.json").read_text())
     assert (config["model_type"], config["heads"]) == ("stemma", ["vocabulary"])
     again = stemma.load(tmp_path / "m")
-    assert again.recipe == model.recipe and again.notices == []
+    assert again.recipe == model.recipe and again.load_warnings == []
     assert_close(again.logits(ids), model.logits(ids))
     stemma.save(again, tmp_path / "again")
     for name in ("model.safetensors", "config.json", "recipe.toml"):
@@ -213,5 +214,5 @@ def test_what_is_left_at_the_limit_can_go_to_the_last_state():
         assert float(model.network.encoder.halting.unit.bias) == -30.0
         model.network.load_state_dict(deep.network.state_dict(), strict=False)
         made = read(model, ids_of(2, 7), Causal())
-        assert made.measures["steps"].unique().tolist() == [STEPS]
+        assert made.metrics["steps"].unique().tolist() == [STEPS]
         assert torch.allclose(made["encoder"], read_on, atol=1e-5) is same

@@ -14,9 +14,9 @@ from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import apply_ac
 
 import stemma
 from stemma.network.block import Block
-from stemma.network.position import Sinusoidal
-from stemma.network.streams import Hidden, Stream
-from stemma.visibility import Causal, Padded
+from stemma.network.inputs_outputs import NetworkOutput, Stream
+from stemma.network.position_embedding import SinusoidalPositionEmbedding
+from stemma.visibility import Causal, PaddingRule
 
 LENGTHS, WRITTEN = (7, 4), (5, 6)  # of the sources and of the targets
 IDS = torch.randint(VOCABULARY, (2, 7), generator=torch.Generator().manual_seed(0))
@@ -59,8 +59,8 @@ def tokens(lengths: tuple[int, ...]) -> torch.Tensor:
 
 def streams() -> dict[str, Stream]:
     """As a batch has them: padding is hidden from the encoder, and comes last where nobody sees it in the decoder."""
-    return {"encoder": Stream(IDS, Padded(tokens(LENGTHS))),
-            "decoder": Stream(TARGETS, Causal(), padding=tokens(WRITTEN))}
+    return {"encoder": Stream(IDS, PaddingRule(tokens(LENGTHS))),
+            "decoder": Stream(TARGETS, Causal(), causal_token_mask=tokens(WRITTEN))}
 
 
 def expected_of(model: stemma.Model, state: dict[str, torch.Tensor], row: int,
@@ -99,15 +99,15 @@ def test_it_agrees_with_the_transcription_and_learns_as_it(halting, transition, 
             if part == "decoder":
                 ours, theirs = ours + (found @ direction).sum(), theirs + (output @ direction).sum()
             if halting:
-                assert made.measures[f"{part}_steps"][row, :len(output)].tolist() == updates
-                assert made.measures[f"{part}_steps"][row, len(output):].isnan().all()
+                assert made.metrics[f"{part}_steps"][row, :len(output)].tolist() == updates
+                assert made.metrics[f"{part}_steps"][row, len(output):].isnan().all()
                 taken[part] += updates
                 costs[part] += [update + rest for update, rest in zip(updates, remainders, strict=True)]
     for part in costs if halting else ():
         assert min(taken[part]) < max(taken[part]), "the positions halt alike, which proves little"
         cost = 0.01 * torch.stack(costs[part]).mean()
-        assert float(made.auxiliary[f"{part}_ponder"].detach()) == pytest.approx(float(cost.detach()), abs=1e-7)
-        ours, theirs = ours + made.auxiliary[f"{part}_ponder"], theirs + cost
+        assert float(made.auxiliary_losses[f"{part}_ponder"].detach()) == pytest.approx(float(cost.detach()), abs=1e-7)
+        ours, theirs = ours + made.auxiliary_losses[f"{part}_ponder"], theirs + cost
     ours.backward()
     theirs.backward()
     learning = dict(model.network.named_parameters())
@@ -136,7 +136,8 @@ def test_at_a_fixed_depth_it_is_a_transformer_with_shared_weights(place):
 
 
 def signal(x: torch.Tensor, step: int) -> torch.Tensor:
-    return Sinusoidal.encode(torch.arange(x.shape[1]), WIDTH) + Sinusoidal.encode(torch.tensor([step]), WIDTH)
+    return SinusoidalPositionEmbedding.encode(torch.arange(x.shape[1]),
+                                              WIDTH) + SinusoidalPositionEmbedding.encode(torch.tensor([step]), WIDTH)
 
 
 @torch.no_grad()
@@ -150,13 +151,13 @@ def test_it_writes_with_a_cache_as_without(halting, transition):
     for step, rows in enumerate(([0, 1], [1, 0], [1, 1, 0], [0, 2], [1])):
         new = {"decoder": Stream(written[:, -1:], Causal())} | ({} if step else {"encoder": read})
         found = network(new, cache)["decoder"][:, -1]
-        whole = network({"encoder": Stream(read.ids[sources], Padded(tokens(LENGTHS)[sources])),
+        whole = network({"encoder": Stream(read.input_ids[sources], PaddingRule(tokens(LENGTHS)[sources])),
                          "decoder": Stream(written, Causal())})["decoder"]
         torch.testing.assert_close(found, whole[:, -1], atol=1e-8, rtol=0)
         assert cache.length == step + 1
         written = torch.cat([written, (found.sum(-1, keepdim=True) * 100).long() % VOCABULARY], 1)[rows]
         sources = sources[rows]
-        cache.choose(torch.tensor(rows))
+        cache.reorder(torch.tensor(rows))
 
 
 @torch.no_grad()
@@ -192,8 +193,8 @@ def test_each_side_may_have_a_body_of_its_own():
     for encoder, decoder, told in ((stacked, halting, "decoder"), (halting, stacked, "encoder")):
         model = stemma.build(recipe.with_changes({"network.depth": encoder, "network.decoder.depth": decoder}, "test"),
                              VOCABULARY)
-        made: Hidden = model.network(streams())
-        assert list(made.measures) == [f"{told}_steps"] and list(made.auxiliary) == [f"{told}_ponder"]
+        made: NetworkOutput = model.network(streams())
+        assert list(made.metrics) == [f"{told}_steps"] and list(made.auxiliary_losses) == [f"{told}_ponder"]
         blocks = {part: len(getattr(model.network, part).blocks) for part in ("encoder", "decoder")}
         assert blocks == {"encoder": STEPS, "decoder": STEPS - 1} | {told: 1}
         assert (model.network.embedding.position is None, model.network.decoder_embedding.position is None) == (

@@ -7,12 +7,12 @@ import torch
 from closeness import assert_close
 from torch import Tensor, nn
 
-from stemma.lineage import recipe
+from stemma.network.inputs_outputs import Stream
 from stemma.network.network import Network
-from stemma.network.packed import PackedLinear, packed_view
-from stemma.network.streams import Stream
-from stemma.network.views import eval_view, view
+from stemma.network.prepacked_linear import PrepackedLinear, prepacked_view
+from stemma.network.views import eval_view, inference_view
 from stemma.objectives import build_network
+from stemma.recipe_loading import recipe
 from stemma.visibility import Causal
 
 # sharing of every sort: heads tied to the embedding, layers that are one layer, a decoder that reads by the encoder's
@@ -56,7 +56,7 @@ def references(module: nn.Module) -> set[int]:
 @torch.no_grad()
 def test_a_view_shares_parameters_and_nothing_else(kind):
     network = network_of(kind).train()
-    seen = view(network)
+    seen = inference_view(network)
     assert type(seen) is Network and not references(seen) & references(network)
     assert len(references(seen)) == len(references(network))  # what was shared still is
     assert all(one is other for one, other in zip(network.parameters(), seen.parameters(), strict=True))
@@ -72,9 +72,9 @@ def test_a_view_shares_parameters_and_nothing_else(kind):
 def test_packed_weights_stand_beside_the_network(kind):
     network = network_of(kind).eval()
     before = [dict(vars(module)) for module in network.modules()]
-    packed = packed_view(network, 4)
+    packed = prepacked_view(network, 4)
     linear = [module for module in network.modules() if isinstance(module, nn.Linear)]
-    assert len(linear) == sum(type(module) is PackedLinear for module in packed.modules()) > 0
+    assert len(linear) == sum(type(module) is PrepackedLinear for module in packed.modules()) > 0
     assert not any(type(module) is nn.Linear for module in packed.modules())
     assert_close(logits(packed), logits(network))
     assert [vars(module) for module in network.modules()] == before

@@ -3,8 +3,13 @@ import torch
 from closeness import assert_close
 from torch.nn import functional
 
-from stemma.network import vocabulary_loss as module
-from stemma.network.vocabulary_loss import COLUMNS, drawn, vocabulary_guess, vocabulary_loss
+from stemma.network import linear_cross_entropy as module
+from stemma.network.linear_cross_entropy import (
+    BUNDLE_COLUMNS,
+    linear_cross_entropy,
+    linear_cross_entropy_and_sample,
+    sample_columns,
+)
 
 WIDTH, VOCABULARY = 6, 37
 
@@ -34,10 +39,10 @@ def gradients(loss, leaves):
 @pytest.mark.parametrize("total", [11.0, 3.0])
 @pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.7])
 def test_value_and_gradients_are_torch_s(monkeypatch, block, rows, bias, total, smoothing):
-    monkeypatch.setattr(module, "BLOCK_NUMBERS", block)
+    monkeypatch.setattr(module, "BLOCK_LOGITS", block)
     leaves, labels = inputs(rows, bias)
     expected = reference(leaves, labels, total, smoothing)
-    found = vocabulary_loss(*leaves, labels, total, smoothing)
+    found = linear_cross_entropy(*leaves, labels, total, smoothing)
     torch.testing.assert_close(found, expected)
     for one, other in zip(gradients(found, leaves), gradients(expected, leaves), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)
@@ -46,7 +51,7 @@ def test_value_and_gradients_are_torch_s(monkeypatch, block, rows, bias, total, 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 def test_large_scores_do_not_overflow(smoothing):
     leaves, labels = inputs(5, scale=300.0)
-    found, expected = (loss(*given, labels, 5.0, smoothing) for loss, given in ((vocabulary_loss, leaves),
+    found, expected = (loss(*given, labels, 5.0, smoothing) for loss, given in ((linear_cross_entropy, leaves),
                                                                                 (reference, [leaves])))
     torch.testing.assert_close(found, expected)
     for one, other in zip(gradients(found, leaves), gradients(expected, leaves), strict=True):
@@ -56,7 +61,7 @@ def test_large_scores_do_not_overflow(smoothing):
 
 def test_no_rows_cost_nothing():
     leaves, labels = inputs(0)
-    found = vocabulary_loss(*leaves, labels, 4.0)
+    found = linear_cross_entropy(*leaves, labels, 4.0)
     assert found.item() == 0.0
     for gradient, leaf in zip(gradients(found, leaves), leaves, strict=True):
         assert gradient.shape == leaf.shape and not gradient.any()
@@ -65,11 +70,11 @@ def test_no_rows_cost_nothing():
 @pytest.mark.parametrize("block", [2 * VOCABULARY, 1 << 23])
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 def test_under_bf16_autocast(monkeypatch, block, smoothing):
-    monkeypatch.setattr(module, "BLOCK_NUMBERS", block)
+    monkeypatch.setattr(module, "BLOCK_LOGITS", block)
     leaves, labels = inputs(64)
     expected = reference(leaves, labels, 64.0, smoothing)
     with torch.autocast("cpu", torch.bfloat16):
-        found = vocabulary_loss(*leaves, labels, 64.0, smoothing)
+        found = linear_cross_entropy(*leaves, labels, 64.0, smoothing)
     assert found.dtype == torch.float32
     assert found.item() == pytest.approx(expected.item(), rel=0.01)
     for one, other, leaf in zip(gradients(found, leaves), gradients(expected, leaves), leaves, strict=True):
@@ -82,19 +87,20 @@ def test_where_no_gradient_is_wanted(mode):
     leaves, labels = inputs(9)
     expected = reference(leaves, labels, 9.0, 0.2).item()
     with mode():
-        found = vocabulary_loss(*leaves, labels, 9.0, 0.2)
+        found = linear_cross_entropy(*leaves, labels, 9.0, 0.2)
     assert found.item() == pytest.approx(expected, rel=1e-5)
     assert not found.requires_grad
 
 
-@pytest.mark.parametrize("columns", [3, COLUMNS - 1, COLUMNS, COLUMNS + 1, 3 * COLUMNS + 17])
+@pytest.mark.parametrize("columns", [3, BUNDLE_COLUMNS - 1, BUNDLE_COLUMNS, BUNDLE_COLUMNS + 1,
+                                     3 * BUNDLE_COLUMNS + 17])
 def test_columns_are_drawn_in_proportion_to_their_weights(columns):
     """Chi-squared over a few likely columns, spread over all bundles, and the rest together."""
     torch.manual_seed(0)
     weights = torch.rand(columns) * 0.02
     weights[[0, columns // 2, columns - 1]] = torch.tensor([1.0, 4.0, 2.0])
     rows = 40_000
-    found = drawn(weights.expand(rows, columns))
+    found = sample_columns(weights.expand(rows, columns))
     assert found.shape == (rows,) and found.dtype == torch.int64
     likely = [0, columns // 2, columns - 1]
     share = weights.double() / weights.double().sum()
@@ -106,27 +112,27 @@ def test_columns_are_drawn_in_proportion_to_their_weights(columns):
 
 
 def test_what_weighs_nothing_is_never_drawn():
-    weights = torch.zeros(500, 2 * COLUMNS + 5)
+    weights = torch.zeros(500, 2 * BUNDLE_COLUMNS + 5)
     chosen = torch.randint(weights.shape[1], (500,), generator=torch.Generator().manual_seed(3))
     weights[torch.arange(500), chosen] = 1e-30
-    assert torch.equal(drawn(weights), chosen)
+    assert torch.equal(sample_columns(weights), chosen)
 
 
 @pytest.mark.parametrize("block", [2 * VOCABULARY, 1 << 23])
 def test_a_guess_is_the_same_loss_and_a_draw_from_what_is_scored(monkeypatch, block):
-    monkeypatch.setattr(module, "BLOCK_NUMBERS", block)
+    monkeypatch.setattr(module, "BLOCK_LOGITS", block)
     torch.manual_seed(1)
     leaves, labels = inputs(5)
     hidden, table, bias = leaves
     many = 6000
     repeated = [hidden.detach().repeat(many, 1).requires_grad_(), table, bias]
-    guess = vocabulary_guess(*repeated, labels.repeat(many), 7.0)
-    expected = vocabulary_loss(*repeated, labels.repeat(many), 7.0)
+    guess = linear_cross_entropy_and_sample(*repeated, labels.repeat(many), 7.0)
+    expected = linear_cross_entropy(*repeated, labels.repeat(many), 7.0)
     torch.testing.assert_close(guess.loss, expected)
     for one, other in zip(gradients(guess.loss, repeated), gradients(expected, repeated), strict=True):
         assert_close(one, other)
     scores = functional.linear(hidden, table, bias)
-    assert torch.equal(guess.right.view(many, 5)[0], scores.argmax(1) == labels)
+    assert torch.equal(guess.correct.view(many, 5)[0], scores.argmax(1) == labels)
     assert not guess.sampled.requires_grad
     for row in range(5):
         share = torch.bincount(guess.sampled.view(many, 5)[:, row], minlength=VOCABULARY) / many
@@ -139,7 +145,7 @@ def test_draws_follow_torch_s_seed():
 
     def sample(seed: int) -> torch.Tensor:
         torch.manual_seed(seed)
-        return vocabulary_guess(*leaves, labels, 1.0).sampled
+        return linear_cross_entropy_and_sample(*leaves, labels, 1.0).sampled
 
     assert torch.equal(sample(1), sample(1)) and not torch.equal(sample(1), sample(2))
 
@@ -153,5 +159,5 @@ def test_one_weight_serves_as_embedding_and_output():
         return torch.autograd.grad(loss, table)[0]
 
     expected = through(functional.cross_entropy(functional.embedding(ids, table) @ table.T, labels))
-    found = through(vocabulary_loss(functional.embedding(ids, table), table, None, labels, 3.0))
+    found = through(linear_cross_entropy(functional.embedding(ids, table), table, None, labels, 3.0))
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)

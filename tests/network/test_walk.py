@@ -8,9 +8,9 @@ from closeness import assert_close
 from parity.reference import perturb
 
 import stemma
-from stemma.network.prepare import prepare
-from stemma.network.streams import Stream
-from stemma.visibility import Causal, Full, Padded
+from stemma.network.inputs_outputs import Stream
+from stemma.network.stack_input import build_stack_input
+from stemma.visibility import Bidirectional, Causal, PaddingRule
 
 ROWS, LENGTH = 12, 40
 SMALL = ["network.layers=3", "network.width=24", "network.heads=2", "network.feedforward=32",
@@ -25,24 +25,24 @@ def network_of(name):
     return network
 
 
-def walk_of(network, wanted=None, ids=None, lengths=LENGTHS, sees=Full):
+def walk_of(network, wanted=None, ids=None, lengths=LENGTHS, sees=Bidirectional):
     torch.manual_seed(1)
     ids = torch.randint(60, (ROWS, LENGTH)) if ids is None else ids
     real = torch.arange(LENGTH) < lengths[:, None]
-    rule = Padded(real) if sees is Full else sees() & Padded(real)
-    stream = Stream(ids, rule, wanted=wanted, skips_filling=True)
-    given = prepare(network, stream, None, None)
+    rule = PaddingRule(real) if sees is Bidirectional else sees() & PaddingRule(real)
+    stream = Stream(ids, rule, output_positions=wanted, skip_padding=True)
+    given = build_stack_input(network, stream, None, None)
     x = network.embedding(stream)
-    return network.encoder.walk(x, given), stream, real
+    return network.encoder.start_pass(x, given), stream, real
 
 
 @torch.no_grad()
 @pytest.mark.parametrize("name", ["bert", "modernbert", "t5", "gpt2"])
 def test_walked_to_the_end_it_is_the_forward_pass(name):
     network = network_of(name)
-    walk, stream, real = walk_of(network, sees=Causal if name == "gpt2" else Full)
+    walk, stream, real = walk_of(network, sees=Causal if name == "gpt2" else Bidirectional)
     while not walk.done:
-        walk.advance()
+        walk.run_next_layer()
     if network.decoder is None:
         expected = network({"encoder": stream})["encoder"]
         assert_close(walk.finish().x[real], expected[real])
@@ -54,8 +54,8 @@ def test_walked_to_the_end_it_is_the_forward_pass(name):
 def test_a_layer_looked_at_is_the_output_of_a_shallower_network(name):
     network = network_of(name)
     walk, _, real = walk_of(network)
-    walk.advance()
-    walk.advance()
+    walk.run_next_layer()
+    walk.run_next_layer()
     shorter = network_of(name)
     shorter.encoder.blocks = shorter.encoder.blocks[:2]
     other, *_ = walk_of(shorter)
@@ -77,12 +77,12 @@ def test_rows_that_leave_early_do_not_change_the_others(name, wanted):
     while not expected.done:
         expected.advance()
     rows = torch.tensor([9, 1, 0, 4, 5, 7, 10, 2, 3])
-    walk.advance()
+    walk.run_next_layer()
     walk.select(rows)
-    assert walk.ragged is not None
-    walk.advance()
+    assert walk.unpadded is not None
+    walk.run_next_layer()
     walk.select(torch.arange(8))
-    walk.advance()
+    walk.run_next_layer()
     left = rows[:8]
     found, whole = walk.finish().x, expected.finish().x[left]
     seen = torch.zeros(8, LENGTH, dtype=torch.bool)

@@ -5,14 +5,14 @@ from __future__ import annotations
 from conftest import small_text
 from making import PAIR, corpus_of
 
+from stemma.corpus.corpus import Corpus
 from stemma.corpus.draft import Draft
-from stemma.corpus.feed import Feed
-from stemma.corpus.layout import Layout
-from stemma.corpus.packers import Packing
-from stemma.corpus.shards import Corpus
-from stemma.corpus.sides import Side
-from stemma.corpus.view import View
-from stemma.text.train import train_tokenizer
+from stemma.corpus.packers import Packer
+from stemma.corpus.row_template import RowTemplate
+from stemma.corpus.sampler import RowSampler
+from stemma.corpus.seq2seq_rows import PaddedRows
+from stemma.corpus.subset import CorpusSubset
+from stemma.text.train_tokenizer import train_tokenizer
 
 CHINESE = ["自然语言处理是人工智能的一个重要方向。", "我们在图书馆研究古代手稿的家谱。", "他喜欢阅读历史书籍和旅行。"]
 
@@ -29,20 +29,20 @@ def chinese(folder) -> Corpus:
     return corpus_of(folder, [CHINESE] * 5, folder / "tokenizer")
 
 
-def sided_draft(view: View, kind: str, length: int, rows: int, seed: int = 0, single: str = "A end",
+def sided_draft(view: CorpusSubset, kind: str, length: int, rows: int, seed: int = 0, single: str = "A end",
                 start: str = "begin") -> Draft:
-    layout = Layout.of(view.corpus.tokenizer, single, PAIR, length, decoder_start=start)
-    pieces, _ = Feed(view, Packing(kind, layout), seed).take(rows)
+    layout = RowTemplate.from_tokenizer(view.corpus.tokenizer, single, PAIR, length, decoder_start=start)
+    pieces, _ = RowSampler(view, Packer(kind, layout), seed).next_rows(rows)
     return Draft(view, pieces, layout)
 
 
-def rows_of(side: Side) -> list[list[int]]:
-    return [ids[:length].tolist() for ids, length in zip(side.ids, side.lengths, strict=True)]
+def rows_of(side: PaddedRows) -> list[list[int]]:
+    return [ids[:length].tolist() for ids, length in zip(side.input_ids, side.lengths, strict=True)]
 
 
-def labels_of(side: Side) -> list[list[int]]:
+def labels_of(side: PaddedRows) -> list[list[int]]:
     return [labels[:length].tolist() for labels, length in zip(side.labels, side.lengths, strict=True)]
 
 
 def originals(draft: Draft) -> list[list[int]]:
-    return [ids[:length].tolist() for ids, length in zip(draft.original, draft.lengths, strict=True)]
+    return [ids[:length].tolist() for ids, length in zip(draft.original_ids, draft.lengths, strict=True)]

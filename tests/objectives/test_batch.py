@@ -5,10 +5,10 @@ import pytest
 import torch
 from making import draft_of, whole
 
-from stemma import lineage
-from stemma.corpus.shards import Corpus
-from stemma.objectives import Batch, build_network, build_objectives, finish
-from stemma.visibility import Full, Padded
+from stemma import recipe_loading
+from stemma.corpus.corpus import Corpus
+from stemma.objectives import Batch, build_network, build_objectives, collate
+from stemma.visibility import Bidirectional, PaddingRule
 
 SMALL = ["network.width=16", "network.heads=2", "network.feedforward=24", "network.dropout=0.0",
          "network.attention.dropout=0.0", "corpus.sequence_length=40"]
@@ -19,8 +19,8 @@ def corpus(corpus_folder) -> Corpus:
     return Corpus.open(corpus_folder)
 
 
-def bert(*changes: str) -> lineage.Recipe:
-    return lineage.recipe("bert@tiny", [*SMALL, *changes])
+def bert(*changes: str) -> recipe_loading.Recipe:
+    return recipe_loading.recipe("bert@tiny", [*SMALL, *changes])
 
 
 def corrupted(corpus: Corpus, kind: str = "segment_pair", rows: int = 7, length: int = 40):
@@ -28,32 +28,33 @@ def corrupted(corpus: Corpus, kind: str = "segment_pair", rows: int = 7, length:
     objectives = build_objectives(bert())
     rng = np.random.default_rng(0)
     for objective in objectives:
-        objective.corrupt(draft, rng)
+        objective.make_targets(draft, rng)
     return draft, objectives
 
 
 def test_the_batch_is_the_draft_cut_to_its_longest_row(corpus):
     draft, _ = corrupted(corpus, rows=3, length=300)
-    batch = finish(draft)
+    batch = collate(draft)
     longest = int(draft.lengths.max())
     assert longest < 300
     stream = batch.streams["encoder"]
-    assert stream.ids.tolist() == draft.ids[:, :longest].tolist()
-    assert stream.segments.tolist() == draft.segments[:, :longest].tolist()
-    assert isinstance(stream.sees, Padded)
-    assert stream.sees.real.tolist() == [[place < length for place in range(longest)] for length in draft.lengths]
-    assert batch.tokens == draft.lengths.sum() and batch.rows == 3
-    target = batch.scores["vocabulary"]
-    original = torch.from_numpy(draft.original[:, :longest].astype("int64")).flatten()
+    assert stream.input_ids.tolist() == draft.input_ids[:, :longest].tolist()
+    assert stream.segment_ids.tolist() == draft.segment_ids[:, :longest].tolist()
+    assert isinstance(stream.attention_mask, PaddingRule)
+    assert stream.attention_mask.token_mask.tolist() == [[place < length for place in range(longest)]
+                                                         for length in draft.lengths]
+    assert batch.num_tokens == draft.lengths.sum() and batch.num_rows == 3
+    target = batch.token_targets["vocabulary"]
+    original = torch.from_numpy(draft.original_ids[:, :longest].astype("int64")).flatten()
     assert (original[target.index] == target.labels).all()
-    assert target.total == len(target.index) == len(draft.scores["vocabulary"].index)
-    assert batch.labels["next_sentence"].labels.tolist() == draft.labels["next_sentence"].tolist()
+    assert target.denominator == len(target.index) == len(draft.token_targets["vocabulary"].index)
+    assert batch.row_targets["next_sentence"].labels.tolist() == draft.row_labels["next_sentence"].tolist()
 
 
 def test_a_batch_without_padding_needs_no_mask(corpus):
     draft = draft_of(whole(corpus), "stream", 16, rows=4)
-    draft.pieces = draft.pieces.select(np.flatnonzero(draft.pieces.part_lengths(0) == 14)[:2])
-    assert finish(draft).streams["encoder"].sees == Full()
+    draft.spans = draft.spans.select(np.flatnonzero(draft.spans.part_lengths(0) == 14)[:2])
+    assert collate(draft).streams["encoder"].attention_mask == Bidirectional()
 
 
 def losses_and_gradients(network, objectives, batches: list[Batch]) -> tuple[dict[str, float], list[torch.Tensor]]:
@@ -73,12 +74,13 @@ def losses_and_gradients(network, objectives, batches: list[Batch]) -> tuple[dic
 @pytest.mark.parametrize("rows", [1, 2, 3, 7, 100])
 def test_slices_add_up_to_the_whole_batch(corpus, rows):
     draft, objectives = corrupted(corpus)
-    batch = finish(draft)
+    batch = collate(draft)
     torch.manual_seed(0)
     network = build_network(bert(), corpus.tokenizer.vocab_size)
     slices = batch.slices(rows)
-    assert [piece.rows for piece in slices] == [min(rows, 7 - start) for start in range(0, 7, rows)]
-    assert all(piece.scores["vocabulary"].total == batch.scores["vocabulary"].total for piece in slices)
+    assert [piece.num_rows for piece in slices] == [min(rows, 7 - start) for start in range(0, 7, rows)]
+    assert all(piece.token_targets["vocabulary"].denominator == batch.token_targets["vocabulary"].denominator
+               for piece in slices)
     losses, gradients = losses_and_gradients(network, objectives, [batch])
     sliced, sliced_gradients = losses_and_gradients(network, objectives, slices)
     assert set(losses) == {"masked_lm", "next_sentence"}
@@ -90,10 +92,11 @@ def test_slices_add_up_to_the_whole_batch(corpus, rows):
 
 def test_a_slice_without_a_target_adds_nothing(corpus):
     draft, objectives = corrupted(corpus)
-    only_first = draft.scores["vocabulary"].index < 40
-    draft.score("vocabulary", at=np.isin(np.arange(7 * 40), draft.scores["vocabulary"].index[only_first]),
-                labels=draft.original)
-    batch = finish(draft)
+    only_first = draft.token_targets["vocabulary"].index < 40
+    draft.add_token_targets("vocabulary", at=np.isin(np.arange(7 * 40),
+                                                     draft.token_targets["vocabulary"].index[only_first]),
+                labels=draft.original_ids)
+    batch = collate(draft)
     network = build_network(bert(), corpus.tokenizer.vocab_size)
     losses, gradients = losses_and_gradients(network, objectives, [batch])
     sliced, sliced_gradients = losses_and_gradients(network, objectives, batch.slices(2))
@@ -104,12 +107,12 @@ def test_a_slice_without_a_target_adds_nothing(corpus):
 
 def test_only_scored_places_and_first_ones_are_asked_for_and_that_changes_nothing(corpus):
     draft, objectives = corrupted(corpus)
-    batch = finish(draft)
+    batch = collate(draft)
     stream = batch.streams["encoder"]
-    firsts = [row * stream.ids.shape[1] for row in range(7)]
-    assert stream.wanted.tolist() == sorted({*batch.scores["vocabulary"].index.tolist(), *firsts})
+    firsts = [row * stream.input_ids.shape[1] for row in range(7)]
+    assert stream.output_positions.tolist() == sorted({*batch.token_targets["vocabulary"].index.tolist(), *firsts})
     network = build_network(bert(), corpus.tokenizer.vocab_size)
-    everywhere = replace(batch, streams={"encoder": replace(stream, wanted=None)})
+    everywhere = replace(batch, streams={"encoder": replace(stream, output_positions=None)})
     losses, gradients = losses_and_gradients(network, objectives, [batch])
     expected, expected_gradients = losses_and_gradients(network, objectives, [everywhere])
     assert losses == pytest.approx(expected, rel=1e-5)
@@ -119,9 +122,9 @@ def test_only_scored_places_and_first_ones_are_asked_for_and_that_changes_nothin
 
 def test_moving_keeps_everything(corpus):
     draft, _ = corrupted(corpus)
-    batch = finish(draft)
+    batch = collate(draft)
     moved = batch.to("cpu")
-    assert moved.tokens == batch.tokens and moved.rows == batch.rows
-    assert moved.streams["encoder"].sees == batch.streams["encoder"].sees
-    assert torch.equal(moved.scores["vocabulary"].index, batch.scores["vocabulary"].index)
-    assert torch.equal(moved.labels["next_sentence"].labels, batch.labels["next_sentence"].labels)
+    assert moved.num_tokens == batch.num_tokens and moved.num_rows == batch.num_rows
+    assert moved.streams["encoder"].attention_mask == batch.streams["encoder"].attention_mask
+    assert torch.equal(moved.token_targets["vocabulary"].index, batch.token_targets["vocabulary"].index)
+    assert torch.equal(moved.row_targets["next_sentence"].labels, batch.row_targets["next_sentence"].labels)

@@ -3,16 +3,16 @@ import pytest
 import torch
 from making import corpus_of, draft_of, packing_of, pieced_corpus, whole
 
-from stemma import lineage
-from stemma.corpus.contiguous import ContiguousFeed
+from stemma import recipe_loading
+from stemma.corpus.contiguous_sampler import ContiguousSampler
+from stemma.corpus.corpus import Corpus
 from stemma.corpus.draft import Draft
-from stemma.corpus.shards import Corpus
 from stemma.errors import UserError
-from stemma.network.heads import TokenHead
-from stemma.network.streams import Hidden
-from stemma.objectives import build_objectives, check_needs, finish, group_objectives
-from stemma.objectives.causal_lm import HEAD, CausalLM, CausalLMSettings
-from stemma.text.train import train_tokenizer
+from stemma.network.heads import LMHeadSpec
+from stemma.network.inputs_outputs import NetworkOutput
+from stemma.objectives import build_objectives, check_requirements, collate, group_objectives
+from stemma.objectives.causal_lm import LM_HEAD_NAME, CausalLM, CausalLMSettings
+from stemma.text.train_tokenizer import train_tokenizer
 from stemma.visibility import Causal
 
 
@@ -26,10 +26,10 @@ def causal(direction: str = "forward") -> CausalLM:
 
 
 def scored(draft: Draft, objective: CausalLM) -> dict[tuple[int, int], int]:
-    objective.corrupt(draft, np.random.default_rng(0))
-    found = draft.scores[HEAD]
-    assert (draft.ids == draft.original).all()
-    return {divmod(int(index), draft.layout.length): int(label)
+    objective.make_targets(draft, np.random.default_rng(0))
+    found = draft.token_targets[LM_HEAD_NAME]
+    assert (draft.input_ids == draft.original_ids).all()
+    return {divmod(int(index), draft.template.length): int(label)
             for index, label in zip(found.index, found.labels, strict=True)}
 
 
@@ -39,12 +39,12 @@ def scored(draft: Draft, objective: CausalLM) -> dict[tuple[int, int], int]:
 def test_every_place_guesses_the_next_and_padding_nothing(corpus, kind, single, direction):
     laid = draft_of(whole(corpus), kind, 19, rows=8, short=0.3, single=single)
     objective = causal(direction)
-    draft = Draft(laid.view, laid.pieces, laid.layout, objective.backward_rows(8))
+    draft = Draft(laid.subset, laid.spans, laid.template, objective.reversed_rows(8))
     found = scored(draft, objective)
     for row in range(8):
         length = int(draft.lengths[row])
-        tokens = draft.original[row].tolist()
-        assert tokens[:length] == laid.original[row, :length].tolist()[::-1 if direction == "backward" else 1]
+        tokens = draft.original_ids[row].tolist()
+        assert tokens[:length] == laid.original_ids[row, :length].tolist()[::-1 if direction == "backward" else 1]
         for place in range(length - 1):
             assert found.pop((row, place)) == tokens[place + 1]
         if kind == "stream":
@@ -57,55 +57,58 @@ def test_every_place_guesses_the_next_and_padding_nothing(corpus, kind, single, 
 def test_over_an_epoch_each_token_of_running_text_is_guessed_once(corpus, direction):
     """Documents' ends are guessed too, and nothing but the very first token is left out."""
     view, objective = whole(corpus), causal(direction)
-    feed = ContiguousFeed(view, packing_of(corpus, "contiguous", 16, single="A"), 0, 1, objective.backward_rows(1))
+    feed = ContiguousSampler(view, packing_of(corpus, "contiguous", 16, single="A"), 0, 1, objective.reversed_rows(1))
     labels: list[int] = []
-    for _ in range(feed.batches):
-        draft = Draft(view, feed.take(1)[0], feed.packing.layout, objective.backward_rows(1))
+    for _ in range(feed.num_batches):
+        draft = Draft(view, feed.next_rows(1)[0], feed.packer.template, objective.reversed_rows(1))
         labels += scored(draft, objective).values()
-    separator = corpus.tokenizer.role("separator")
+    separator = corpus.tokenizer.special_id("separator")
     text: list[int] = []
-    for start, stop in view.documents:
-        text += [*corpus.slice("tokens", int(start), int(stop)).tolist(), separator]
+    for start, stop in view.document_ranges:
+        text += [*corpus.values_between("tokens", int(start), int(stop)).tolist(), separator]
     expected = [separator, *text[:-1]][::-1] if direction == "backward" else text
     assert labels == expected[1:]
 
 
 def test_the_batch_is_causal_and_reads_every_place(corpus):
     draft = draft_of(whole(corpus), "doc_sentences", 19, rows=8, single="A")
-    causal().corrupt(draft, np.random.default_rng(0))
+    causal().make_targets(draft, np.random.default_rng(0))
     assert len(set(draft.lengths.tolist())) > 1
-    batch = finish(draft, "causal")
+    batch = collate(draft, "causal")
     stream = batch.streams["encoder"]
     longest = int(draft.lengths.max())
-    assert stream.sees == Causal() and stream.wanted is None and stream.query is None
-    assert stream.backward is None and stream.keep is None
-    target = batch.scores[HEAD]
-    assert target.width == longest and target.total == len(target.index) == draft.lengths.sum() - 8
-    ids = stream.ids.flatten()
+    assert stream.attention_mask == Causal() and stream.output_positions is None and stream.query_positions is None
+    assert stream.reversed_rows is None and stream.reuse_length is None
+    target = batch.token_targets[LM_HEAD_NAME]
+    assert target.row_stride == longest and target.denominator == len(target.index) == draft.lengths.sum() - 8
+    ids = stream.input_ids.flatten()
     assert (ids[target.index + 1] == target.labels).all()
 
 
 @pytest.mark.parametrize("rows", [1, 3, 5])
 def test_slices_hold_what_the_batch_holds(corpus, rows):
     draft = draft_of(whole(corpus), "doc_sentences", 19, rows=8, single="A")
-    draft.continues, draft.backward = True, np.arange(8) >= 4
-    causal().corrupt(draft, np.random.default_rng(0))
-    batch = finish(draft, "causal")
+    draft.continues_previous, draft.reversed_rows = True, np.arange(8) >= 4
+    causal().make_targets(draft, np.random.default_rng(0))
+    batch = collate(draft, "causal")
     found, start = [], 0
     for piece in batch.slices(rows):
-        assert piece.continues and piece.scores[HEAD].total == batch.scores[HEAD].total
-        assert piece.streams["encoder"].backward.tolist() == [row >= 4 for row in range(start, start + piece.rows)]
-        offset = start * batch.scores[HEAD].width
-        found += zip((piece.scores[HEAD].index + offset).tolist(), piece.scores[HEAD].labels.tolist(), strict=True)
-        start += piece.rows
-    assert found == list(zip(batch.scores[HEAD].index.tolist(), batch.scores[HEAD].labels.tolist(), strict=True))
+        assert piece.continues_previous and piece.token_targets[LM_HEAD_NAME].denominator == batch.token_targets[LM_HEAD_NAME].denominator
+        assert piece.streams["encoder"].reversed_rows.tolist() == [row >= 4 for row in range(start,
+                                                                                             start + piece.num_rows)]
+        offset = start * batch.token_targets[LM_HEAD_NAME].row_stride
+        found += zip((piece.token_targets[LM_HEAD_NAME].index + offset).tolist(),
+                     piece.token_targets[LM_HEAD_NAME].labels.tolist(), strict=True)
+        start += piece.num_rows
+    assert found == list(zip(batch.token_targets[LM_HEAD_NAME].index.tolist(),
+                             batch.token_targets[LM_HEAD_NAME].labels.tolist(), strict=True))
 
 
 class Recording:
     """A network of which only the head is asked, and that remembers what for."""
 
     def head(self, name):
-        assert name == HEAD
+        assert name == LM_HEAD_NAME
         return self
 
     def loss(self, places, labels, total):
@@ -117,16 +120,16 @@ class Recording:
 def test_the_head_meets_scored_places_only_and_all_of_them(corpus, kind):
     view = whole(corpus)
     if kind == "contiguous":
-        feed = ContiguousFeed(view, packing_of(corpus, kind, 19, single="A"), 0, 8)
-        draft = Draft(view, feed.take(8)[0], feed.packing.layout)
+        feed = ContiguousSampler(view, packing_of(corpus, kind, 19, single="A"), 0, 8)
+        draft = Draft(view, feed.next_rows(8)[0], feed.packer.template)
     else:
         draft = draft_of(view, kind, 19, rows=8, single="A")
     objective, network = causal(), Recording()
-    objective.corrupt(draft, np.random.default_rng(0))
-    batch = finish(draft, "causal")
+    objective.make_targets(draft, np.random.default_rng(0))
+    batch = collate(draft, "causal")
     hidden = torch.arange(8.0 * int(draft.lengths.max())).reshape(8, -1, 1)
-    losses = objective.loss(network, Hidden({"encoder": hidden}), batch)
-    target = batch.scores[HEAD]
+    losses = objective.loss(network, NetworkOutput({"encoder": hidden}), batch)
+    target = batch.token_targets[LM_HEAD_NAME]
     assert losses.keys() == {"causal_lm"}
     assert network.places[:, 0].tolist() == target.index.tolist() and network.labels is target.labels
     assert (len(target.index) == hidden.numel()) == (kind == "contiguous")
@@ -134,42 +137,43 @@ def test_the_head_meets_scored_places_only_and_all_of_them(corpus, kind):
 
 def test_what_it_declares(corpus):
     objective = causal()
-    assert objective.guesses_tokens and objective.visibility == "causal" and objective.copies is None
-    assert objective.needs().heads == {HEAD: TokenHead(transform=False, bias=False)}
+    assert objective.predicts_tokens and objective.attention_mask_kind == "causal" and objective.num_static_copies is None
+    assert objective.requirements().heads == {LM_HEAD_NAME: LMHeadSpec(transform=False, bias=False)}
     unigram = np.log(np.random.default_rng(0).dirichlet(np.ones(corpus.tokenizer.vocab_size)))
     draft = draft_of(whole(corpus), "stream", 19, rows=3, single="A")
-    objective.corrupt(draft, np.random.default_rng(0))
-    expected = -np.mean([unigram[label] for label in draft.scores[HEAD].labels])
-    assert objective.baseline(finish(draft, "causal"), unigram)["causal_lm"] == pytest.approx(expected)
+    objective.make_targets(draft, np.random.default_rng(0))
+    expected = -np.mean([unigram[label] for label in draft.token_targets[LM_HEAD_NAME].labels])
+    assert objective.baseline(collate(draft, "causal"), unigram)["causal_lm"] == pytest.approx(expected)
 
 
 def test_a_vocabulary_without_an_end_token_serves_and_a_missing_template_role_does_not(tmp_path, text_file):
     tokenizer = train_tokenizer(iter([text_file.read_text()]), "wordpiece", 300, lowercase=True, roles=set())
     tokenizer.save(tmp_path / "tokenizer")
     corpus = corpus_of(tmp_path, [["the clerk"], ["a letter"]], tmp_path / "tokenizer")
-    assert "end" in lineage.roles_needed(lineage.recipe("gpt@tiny"))  # a new vocabulary gets one
-    check_needs(lineage.recipe("gpt@tiny"), corpus)
+    # a new vocabulary gets one
+    assert "end" in recipe_loading.required_special_tokens(recipe_loading.recipe("gpt@tiny"))
+    check_requirements(recipe_loading.recipe("gpt@tiny"), corpus)
     with pytest.raises(UserError) as error:
-        check_needs(lineage.recipe("gpt@tiny", ["corpus.single=A end"]), corpus)
+        check_requirements(recipe_loading.recipe("gpt@tiny", ["corpus.single=A end"]), corpus)
     assert any('"end"' in message for _, message in error.value.problems)
 
 
 def test_two_directions_are_two_groups(corpus):
-    recipe = lineage.recipe("gpt@tiny", ["objective.back.kind=causal_lm", "objective.back.direction=backward"])
+    recipe = recipe_loading.recipe("gpt@tiny", ["objective.back.kind=causal_lm", "objective.back.direction=backward"])
     groups = group_objectives(recipe, build_objectives(recipe))
     assert [[objective.name for objective in group.objectives] for group in groups] == [["causal_lm"], ["back"]]
-    assert [group.visibility for group in groups] == ["causal", "causal"]
-    assert groups[0].backward(3) is None and groups[1].backward(3).tolist() == [True] * 3
+    assert [group.attention_mask_kind for group in groups] == ["causal", "causal"]
+    assert groups[0].reversed_rows(3) is None and groups[1].reversed_rows(3).tolist() == [True] * 3
 
 
 def test_static_copies_and_contiguous_rows_do_not_go_together():
     changes = ["remove=objective.next_sentence", "corpus.packing=contiguous"]
     with pytest.raises(UserError, match="1 problem") as error:
-        lineage.recipe("bert@tiny", changes)
+        recipe_loading.recipe("bert@tiny", changes)
     assert "contiguous" in error.value.problems[0][0] and "stream" in error.value.problems[0][1]
-    lineage.recipe("bert@tiny", [*changes, "objective.masked_lm.dynamic=true"])
+    recipe_loading.recipe("bert@tiny", [*changes, "objective.masked_lm.dynamic=true"])
     with pytest.raises(UserError) as error:
-        lineage.recipe("bert@tiny", ["objective.next_sentence.packing=contiguous_pair"])
+        recipe_loading.recipe("bert@tiny", ["objective.next_sentence.packing=contiguous_pair"])
     assert any("segment_pair or sentence_pair" in message for _, message in error.value.problems)
 
 
@@ -177,19 +181,19 @@ def test_only_the_second_part_is_guessed_where_the_first_is_given(tmp_path, toke
     """From A's last token on: B, and the token that ends it. A row without a B has no target."""
     documents = [["the old clerk reads", "seven pages."], ["our neighbour", "forgets the notes."], ["at the river"]]
     corpus = corpus_of(tmp_path, documents, tokenizer_folder)
-    chosen = lineage.recipe("gpt2@tiny", ["corpus.packing=sentence_pair", "corpus.pair=begin A separator B end",
+    chosen = recipe_loading.recipe("gpt2@tiny", ["corpus.packing=sentence_pair", "corpus.pair=begin A separator B end",
                                   "corpus.sequence_length=24", "objective.causal_lm.scored=second"])
     draft = draft_of(whole(corpus), "sentence_pair", 24, 3, single="begin A end", pair="begin A separator B end")
     (objective,) = build_objectives(chosen)
-    objective.corrupt(draft, np.random.default_rng(0))
+    objective.make_targets(draft, np.random.default_rng(0))
     found = set()
     for row in range(3):
-        index = draft.scores["vocabulary"].index
-        labels = draft.scores["vocabulary"].labels[index // 24 == row]
-        found.add(" ".join(corpus.tokenizer.tokens(labels)))
+        index = draft.token_targets["vocabulary"].index
+        labels = draft.token_targets["vocabulary"].labels[index // 24 == row]
+        found.add(" ".join(corpus.tokenizer.ids_to_tokens(labels)))
         places = index[index // 24 == row] % 24
         assert len(places) == 0 or places.max() == draft.lengths[row] - 2
-    end = corpus.tokenizer.token(corpus.tokenizer.role("end"))
+    end = corpus.tokenizer.id_to_token(corpus.tokenizer.special_id("end"))
     wanted = [" ".join(corpus.tokenizer.encode(pair[1], special=False).tokens) + f" {end}" for pair in documents[:2]]
     assert found == {*wanted, ""}
 
@@ -201,5 +205,5 @@ def test_only_the_second_part_is_guessed_where_the_first_is_given(tmp_path, toke
 ])
 def test_what_second_cannot_be_combined_with(changes, said):
     with pytest.raises(UserError) as refused:
-        lineage.recipe("gpt2@tiny", changes)
+        recipe_loading.recipe("gpt2@tiny", changes)
     assert said in str(refused.value)

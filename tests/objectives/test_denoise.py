@@ -7,10 +7,10 @@ from literal import bart
 from making import corpus_of, whole
 from sided import chinese, labels_of, originals, rows_of, sided_draft, with_sentinels
 
-from stemma import lineage
-from stemma.corpus.shards import Corpus
+from stemma import recipe_loading
+from stemma.corpus.corpus import Corpus
 from stemma.errors import UserError
-from stemma.objectives.denoise import Denoise, DenoiseSettings, infill
+from stemma.objectives.denoise import Denoise, DenoiseSettings, sample_infill_spans
 
 NOTHING = {"infill": 0.0, "permute": 0.0, "mask": 0.0, "delete": 0.0, "rotate": 0.0}
 
@@ -23,7 +23,7 @@ def corpus(tmp_path_factory) -> Corpus:
 def corrupted(corpus, rows=100, length=64, kind="doc_sentences", seed=0, single="start A end", **settings):
     draft = sided_draft(whole(corpus), kind, length, rows, seed, single, "end")
     task = Denoise("denoise", DenoiseSettings(kind="denoise", **{**NOTHING, **settings}))
-    task.corrupt(draft, np.random.default_rng(seed))
+    task.make_targets(draft, np.random.default_rng(seed))
     return draft
 
 
@@ -34,15 +34,16 @@ def corrupted(corpus, rows=100, length=64, kind="doc_sentences", seed=0, single=
 def test_the_original_is_written_and_the_templates_tokens_stay(corpus, settings, kind):
     tokenizer = corpus.tokenizer
     draft = corrupted(corpus, kind=kind, length=200, **settings)
-    decoder = draft.sides["decoder"]
+    decoder = draft.seq2seq_rows["decoder"]
     assert labels_of(decoder) == originals(draft)
     changed = 0
-    for source, text, read in zip(rows_of(draft.sides["encoder"]), originals(draft), rows_of(decoder), strict=True):
-        assert read == [tokenizer.role("end"), *text[:-1]]
-        assert source[0] == tokenizer.role("start") and source[-1] == tokenizer.role("end")
+    for source, text, read in zip(rows_of(draft.seq2seq_rows["encoder"]), originals(draft), rows_of(decoder),
+                                  strict=True):
+        assert read == [tokenizer.special_id("end"), *text[:-1]]
+        assert source[0] == tokenizer.special_id("start") and source[-1] == tokenizer.special_id("end")
         assert len(source) <= len(text)
         special = Counter(token for token in source if token in tokenizer.special_ids)
-        del special[tokenizer.role("mask")]
+        del special[tokenizer.special_id("mask")]
         assert special == Counter(token for token in text if token in tokenizer.special_ids)
         changed += source != text
     assert changed > 80  # a row may have one sentence only
@@ -51,7 +52,7 @@ def test_the_original_is_written_and_the_templates_tokens_stay(corpus, settings,
 def test_spans_become_one_mask_each_as_if_done_token_by_token():
     count = np.array([40, 7, 0, 1, 33])
     for seed in range(20):
-        span, inserted = infill(count, 0.4, 2.0, 40, np.random.default_rng(seed))
+        span, inserted = sample_infill_spans(count, 0.4, 2.0, 40, np.random.default_rng(seed))
         for row, length in enumerate(count):
             assert (span[row, length:] == -1).all() and not inserted[row, length + 1:].any()
             assert (np.diff(span[row, :length][span[row, :length] >= 0]) >= 0).all()  # in order, each in one piece
@@ -63,12 +64,14 @@ def test_spans_become_one_mask_each_as_if_done_token_by_token():
 
 def test_infilling_a_draft_is_what_the_spans_say(corpus, monkeypatch):
     kept = []
-    monkeypatch.setattr("stemma.objectives.denoise.infill", lambda *given: kept.append(infill(*given)) or kept[-1])
+    monkeypatch.setattr("stemma.objectives.denoise.sample_infill_spans",
+                        lambda *given: kept.append(sample_infill_spans(*given)) or kept[-1])
     draft = corrupted(corpus, rows=1000, infill=0.3, mean_span=1.5)
     span, inserted = kept[0]
-    count = draft.text.sum(1)
-    for row, (source, text) in enumerate(zip(rows_of(draft.sides["encoder"]), originals(draft), strict=True)):
-        expected = bart.infilled(text[1:-1], span[row].tolist(), inserted[row].tolist(), corpus.tokenizer.role("mask"))
+    count = draft.is_text.sum(1)
+    for row, (source, text) in enumerate(zip(rows_of(draft.seq2seq_rows["encoder"]), originals(draft), strict=True)):
+        expected = bart.infilled(text[1:-1], span[row].tolist(), inserted[row].tolist(),
+                                 corpus.tokenizer.special_id("mask"))
         assert source[1:-1] == expected
     assert inserted[:, 0].any() and inserted[np.arange(1000), count].any()  # before the first token, behind the last
     assert inserted.max() > 1
@@ -76,7 +79,7 @@ def test_infilling_a_draft_is_what_the_spans_say(corpus, monkeypatch):
 
 def test_infilling_hides_just_its_share_in_spans_of_poissons_lengths():
     rows, length, share, mean = 4000, 400, 0.3, 3.0
-    span, inserted = infill(np.full(rows, length), share, mean, length, np.random.default_rng(0))
+    span, inserted = sample_infill_spans(np.full(rows, length), share, mean, length, np.random.default_rng(0))
     assert ((span >= 0).sum(1) == share * length).all()
     sizes = Counter()
     for row in span:
@@ -93,7 +96,7 @@ def test_infilling_hides_just_its_share_in_spans_of_poissons_lengths():
 
 def test_spans_stand_anywhere():
     rows, length = 6000, 20
-    span, _ = infill(np.full(rows, length), 0.25, 3.0, length, np.random.default_rng(1))
+    span, _ = sample_infill_spans(np.full(rows, length), 0.25, 3.0, length, np.random.default_rng(1))
     times = (span >= 0).mean(0)
     assert abs(times.mean() - 0.25) < 1e-9
     assert abs(times[:10].sum() - times[10:].sum()) < 0.1  # neither half is preferred
@@ -102,7 +105,7 @@ def test_spans_stand_anywhere():
 
 @pytest.mark.parametrize("rate", [0.1, 0.33])
 def test_masking_and_deleting_keep_the_exact_rate_and_the_order(corpus, rate):
-    mask = corpus.tokenizer.role("mask")
+    mask = corpus.tokenizer.special_id("mask")
     masked = corrupted(corpus, rows=1500, mask=rate)
     deleted = corrupted(corpus, rows=1500, delete=rate)
     tokens = np.array([len(text) - 2 for text in originals(masked)])
@@ -118,10 +121,10 @@ def test_masking_and_deleting_keep_the_exact_rate_and_the_order(corpus, rate):
 
 
 def test_noises_together_keep_their_own_shares(corpus):
-    mask = corpus.tokenizer.role("mask")
+    mask = corpus.tokenizer.special_id("mask")
     draft = corrupted(corpus, rows=1500, length=128, kind="stream", single="A end", infill=0.2, mask=0.2, delete=0.2)
-    left = sum(token != mask for source in rows_of(draft.sides["encoder"]) for token in source[:-1])
-    tokens = int(draft.text.sum())
+    left = sum(token != mask for source in rows_of(draft.seq2seq_rows["encoder"]) for token in source[:-1])
+    tokens = int(draft.is_text.sum())
     boundaries = int(draft.lengths.sum()) - tokens - draft.rows
     assert abs((left - boundaries) / tokens - 0.4) < 0.002
 
@@ -144,11 +147,11 @@ def whole_sentences(tokens: list[int], stop: int) -> tuple[tuple[int, ...], ...]
 
 
 def test_sentences_come_in_any_order_and_whole(sentences):
-    stop = sentences.tokenizer.id(".")
+    stop = sentences.tokenizer.token_to_id(".")
     seen = Counter()
     for seed in range(300):
         draft = corrupted(sentences, rows=9, length=40, seed=seed, permute=1.0)
-        for source, text in zip(rows_of(draft.sides["encoder"]), originals(draft), strict=True):
+        for source, text in zip(rows_of(draft.seq2seq_rows["encoder"]), originals(draft), strict=True):
             order = whole_sentences(text[1:-1], stop)
             shuffled = whole_sentences(source[1:-1], stop)
             assert len(order) == 3 and sorted(order) == sorted(shuffled)
@@ -158,10 +161,10 @@ def test_sentences_come_in_any_order_and_whole(sentences):
 
 
 def test_sentences_do_not_leave_their_document(sentences):
-    separator = sentences.tokenizer.role("separator")
+    separator = sentences.tokenizer.special_id("separator")
     draft = corrupted(sentences, rows=2, length=80, kind="full_sentences", permute=1.0)
     moved = 0
-    for source, text in zip(rows_of(draft.sides["encoder"]), originals(draft), strict=True):
+    for source, text in zip(rows_of(draft.seq2seq_rows["encoder"]), originals(draft), strict=True):
         assert [p for p, t in enumerate(source) if t == separator] == [p for p, t in enumerate(text) if t == separator]
         assert text.count(separator) == 2
         moved += source != text
@@ -171,14 +174,14 @@ def test_sentences_do_not_leave_their_document(sentences):
 def test_permuting_and_rotating_happen_as_often_as_asked(corpus):
     for name in ("permute", "rotate"):
         draft = corrupted(corpus, rows=1000, length=250, kind="full_sentences", **{name: 0.5})
-        pairs = list(zip(rows_of(draft.sides["encoder"]), originals(draft), strict=True))
+        pairs = list(zip(rows_of(draft.seq2seq_rows["encoder"]), originals(draft), strict=True))
         assert 0.44 < np.mean([source != text for source, text in pairs]) < 0.56
 
 
 def test_rotation_begins_at_any_token(corpus):
     draft = corrupted(corpus, rows=2000, length=12, rotate=1.0)
     firsts = Counter()
-    for source, text in zip(rows_of(draft.sides["encoder"]), originals(draft), strict=True):
+    for source, text in zip(rows_of(draft.seq2seq_rows["encoder"]), originals(draft), strict=True):
         assert bart.is_rotation(source[1:-1], text[1:-1])
         if len(set(text)) == len(text) == 12:
             firsts[text.index(source[1])] += 1
@@ -189,10 +192,10 @@ def test_rotation_begins_at_any_token(corpus):
 
 def test_chinese_sentences_are_shuffled_and_infilled(tmp_path):
     corpus = chinese(tmp_path)
-    mask = corpus.tokenizer.role("mask")
+    mask = corpus.tokenizer.special_id("mask")
     draft = corrupted(corpus, rows=10, length=64, permute=1.0, infill=0.3)
-    assert labels_of(draft.sides["decoder"]) == originals(draft)
-    for source, text in zip(rows_of(draft.sides["encoder"]), originals(draft), strict=True):
+    assert labels_of(draft.seq2seq_rows["decoder"]) == originals(draft)
+    for source, text in zip(rows_of(draft.seq2seq_rows["encoder"]), originals(draft), strict=True):
         assert mask in source and not Counter(t for t in source if t != mask) - Counter(text)
 
 
@@ -206,5 +209,5 @@ def test_chinese_sentences_are_shuffled_and_infilled(tmp_path):
 ])
 def test_what_cannot_be_is_refused_in_a_sentence(changes, said):
     with pytest.raises(UserError) as refused:
-        lineage.recipe("bart@tiny", changes)
+        recipe_loading.recipe("bart@tiny", changes)
     assert said in str(refused.value)

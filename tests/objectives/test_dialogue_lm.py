@@ -8,13 +8,13 @@ import torch
 from making import draft_of, packing_of
 from talking import dialogues, mixed_corpus
 
+from stemma.corpus.corpus import Corpus
+from stemma.corpus.dialogue_index import DialogueIndex
 from stemma.corpus.draft import Draft
-from stemma.corpus.feed import Feed
-from stemma.corpus.randomness import RowRandomness
-from stemma.corpus.shards import Corpus
-from stemma.corpus.turns import Turns
-from stemma.corpus.view import View, split
-from stemma.objectives import finish
+from stemma.corpus.rng import PerRowRNG
+from stemma.corpus.sampler import RowSampler
+from stemma.corpus.subset import CorpusSubset, train_validation_split
+from stemma.objectives import collate
 from stemma.objectives.dialogue_lm import DialogueLM, DialogueLMSettings
 
 NAME = "talk"
@@ -27,28 +27,28 @@ def corpus(tmp_path_factory, tokenizer_folder) -> Corpus:
 
 
 @pytest.fixture(scope="module")
-def view(corpus) -> View:
-    return View.whole(corpus).read_by("dialogue")
+def view(corpus) -> CorpusSubset:
+    return CorpusSubset.all_documents(corpus).documents_for("dialogue")
 
 
 def objective(fake: float = 0.5) -> DialogueLM:
     return DialogueLM(NAME, DialogueLMSettings(kind="dialogue_lm", fake=fake))
 
 
-def dialogue_of(view: View, start: np.ndarray) -> np.ndarray:
-    return np.searchsorted(view.documents[:, 0], start, side="right") - 1
+def dialogue_of(view: CorpusSubset, start: np.ndarray) -> np.ndarray:
+    return np.searchsorted(view.document_ranges[:, 0], start, side="right") - 1
 
 
 @pytest.mark.parametrize("part", [0, 1])
 @pytest.mark.parametrize("length", [16, 64])
 def test_a_one_has_one_turn_of_another_dialogue_by_the_same_speaker(corpus, part, length):
-    view = split(corpus, 0.3)[part].read_by("dialogue")
+    view = train_validation_split(corpus, 0.3)[part].documents_for("dialogue")
     draft = draft_of(view, "dialogue", length, rows=400)
-    before = draft.pieces.start.copy()
-    objective().corrupt(draft, np.random.default_rng(0))
-    pieces, labels = draft.pieces, draft.labels[NAME]
-    turns = set(corpus.sentences.tolist())
-    inside = {int(start) for number in range(len(view.documents)) for start in view.bounds(number)[:-1]}
+    before = draft.spans.start.copy()
+    objective().make_targets(draft, np.random.default_rng(0))
+    pieces, labels = draft.spans, draft.row_labels[NAME]
+    turns = set(corpus.sentence_starts.tolist())
+    inside = {int(start) for number in range(len(view.document_ranges)) for start in view.sentence_bounds(number)[:-1]}
     for row in range(400):
         mine = np.flatnonzero(pieces.row == row)
         changed = mine[pieces.start[mine] != before[mine]]
@@ -61,7 +61,7 @@ def test_a_one_has_one_turn_of_another_dialogue_by_the_same_speaker(corpus, part
             assert len(changed) == 1 and changed[0] != mine[0]
             assert dialogue_of(view, pieces.start[changed])[0] != own
             assert int(pieces.start[changed[0]]) in inside and int(pieces.start[changed[0]]) in turns
-            roles = corpus.take("roles", np.array([before[changed[0]], pieces.start[changed[0]]]))
+            roles = corpus.values_at("roles", np.array([before[changed[0]], pieces.start[changed[0]]]))
             assert roles[0] == roles[1]
     assert set(labels.tolist()) == {-1, 0, 1}
     assert (draft.lengths <= length).all()
@@ -70,30 +70,30 @@ def test_a_one_has_one_turn_of_another_dialogue_by_the_same_speaker(corpus, part
 @pytest.mark.parametrize("fake", [0.0, 0.3, 1.0])
 def test_the_rate_is_the_one_asked_for(view, fake):
     draft = draft_of(view, "dialogue", 64, rows=2000)
-    objective(fake).corrupt(draft, np.random.default_rng(1))
-    labels = draft.labels[NAME][draft.labels[NAME] >= 0]
+    objective(fake).make_targets(draft, np.random.default_rng(1))
+    labels = draft.row_labels[NAME][draft.row_labels[NAME] >= 0]
     assert abs(labels.mean() - fake) <= 4 * (fake * (1 - fake) / len(labels)) ** 0.5 and len(labels) > 1000
 
 
 def test_every_turn_after_the_first_and_every_other_turn_is_drawn(view):
     draft = draft_of(view, "dialogue", 64, rows=4000)
-    before = draft.pieces.start.copy()
-    objective(1.0).corrupt(draft, np.random.default_rng(2))
-    pieces = draft.pieces
+    before = draft.spans.start.copy()
+    objective(1.0).make_targets(draft, np.random.default_rng(2))
+    pieces = draft.spans
     place = np.arange(len(pieces.row)) - np.searchsorted(pieces.row, pieces.row)
     changed = pieces.start != before
     three = np.bincount(pieces.row)[pieces.row] == 3
     second, third = (changed & three & (place == number) for number in (1, 2))
     assert abs(second.sum() - third.sum()) < 4 * (second.sum() + third.sum()) ** 0.5 and second.any()
-    first, last = np.searchsorted(view.corpus.sentences, view.documents).T
+    first, last = np.searchsorted(view.corpus.sentence_starts, view.document_ranges).T
     assert len(set(pieces.start[changed].tolist())) == (last - first).sum()  # wherever it stood in its own dialogue
 
 
 def test_cut_rows_do_not_tell_a_true_turn_by_what_is_left_of_the_others(view):
     """All turns are cut from their whole length, fake or not."""
     draft = draft_of(view, "dialogue", 20, rows=400)
-    objective(1.0).corrupt(draft, np.random.default_rng(3))
-    pieces, sentences = draft.pieces, view.corpus.sentences
+    objective(1.0).make_targets(draft, np.random.default_rng(3))
+    pieces, sentences = draft.spans, view.corpus.sentence_starts
     whole = sentences[np.searchsorted(sentences, pieces.start, side="right")] - pieces.start
     for row in range(400):
         inside = pieces.row == row
@@ -103,43 +103,43 @@ def test_cut_rows_do_not_tell_a_true_turn_by_what_is_left_of_the_others(view):
 
 def test_a_row_with_its_own_randomness_is_the_same_in_any_batch(view):
     packing = packing_of(view.corpus, "dialogue", 32)
-    pieces, _ = Feed(view, packing, 0).take(40)
-    together = Draft(view, pieces.select(np.arange(40)), packing.layout)
-    rng = RowRandomness([[1, row] for row in range(40)])
-    objective().corrupt(together, rng)
+    pieces, _ = RowSampler(view, packing, 0).next_rows(40)
+    together = Draft(view, pieces.select(np.arange(40)), packing.template)
+    rng = PerRowRNG([[1, row] for row in range(40)])
+    objective().make_targets(together, rng)
     after = rng.random((40, 2))
     for row in range(40):
-        alone = Draft(view, pieces.select(np.array([row])), packing.layout)
-        own = RowRandomness([[1, row]])
-        objective().corrupt(alone, own)
-        assert (alone.ids[0] == together.ids[row]).all() and alone.labels[NAME][0] == together.labels[NAME][row]
+        alone = Draft(view, pieces.select(np.array([row])), packing.template)
+        own = PerRowRNG([[1, row]])
+        objective().make_targets(alone, own)
+        assert (alone.input_ids[0] == together.input_ids[row]).all() and alone.row_labels[NAME][0] == together.row_labels[NAME][row]
         assert (own.random((1, 2))[0] == after[row]).all()
 
 
 def test_where_nobody_else_says_a_thing_nothing_is_exchanged(tmp_path, tokenizer_folder):
     talks = [[("a", "the clerk"), ("b", "reads"), ("c", "a letter")], [("a", "our neighbour"), ("b", "forgets")]]
     corpus = mixed_corpus(tmp_path, tokenizer_folder, text=False, talks=talks, rows=[])
-    view = View.whole(corpus)
-    starts = np.asarray(corpus.sentences[:-1])
-    found = Turns(view).elsewhere(starts, np.full(5, 0.99))
+    view = CorpusSubset.all_documents(corpus)
+    starts = np.asarray(corpus.sentence_starts[:-1])
+    found = DialogueIndex(view).sample_other_dialogue(starts, np.full(5, 0.99))
     assert found.tolist() == [starts[3], starts[4], -1, starts[0], starts[1]]
 
 
 def test_what_it_lacks(tmp_path, corpus, corpus_folder, tokenizer_folder):
-    assert objective().lacks(corpus) is None
-    assert "--dialogue" in str(objective().lacks(Corpus.open(corpus_folder)))
+    assert objective().missing_data(corpus) is None
+    assert "--dialogue" in str(objective().missing_data(Corpus.open(corpus_folder)))
     alone = mixed_corpus(tmp_path, tokenizer_folder, talks=dialogues(1), rows=[])
-    assert "fewer than two dialogues" in str(objective().lacks(alone))
+    assert "fewer than two dialogues" in str(objective().missing_data(alone))
 
 
 def test_rows_that_are_not_asked_have_no_part_in_the_loss(view):
     draft = draft_of(view, "dialogue", 32, rows=50)
     chosen = objective()
-    chosen.corrupt(draft, np.random.default_rng(0))
-    batch = finish(draft)
-    asked = np.flatnonzero(draft.labels[NAME] >= 0)
-    assert batch.labels[NAME].index.tolist() == asked.tolist() and 0 < len(asked) < 50
-    share = float(batch.labels[NAME].labels.float().mean())
+    chosen.make_targets(draft, np.random.default_rng(0))
+    batch = collate(draft)
+    asked = np.flatnonzero(draft.row_labels[NAME] >= 0)
+    assert batch.row_targets[NAME].index.tolist() == asked.tolist() and 0 < len(asked) < 50
+    share = float(batch.row_targets[NAME].labels.float().mean())
     expected = -(share * np.log(share) + (1 - share) * np.log(1 - share))
     assert chosen.baseline(batch, np.zeros(1))[NAME] == pytest.approx(expected)
 
@@ -158,4 +158,4 @@ def test_rows_that_are_not_asked_have_no_part_in_the_loss(view):
 
     hidden = {"encoder": torch.arange(50.0)}
     found = chosen.loss(Told(), hidden, batch)[NAME]
-    assert float(found) == asked.sum() + draft.labels[NAME][asked].sum() + len(asked)
+    assert float(found) == asked.sum() + draft.row_labels[NAME][asked].sum() + len(asked)

@@ -5,14 +5,14 @@ import pytest
 from making import corpus_of, draft_of, packing_of, whole
 
 from stemma.corpus.build import build_corpus
+from stemma.corpus.corpus import Corpus
 from stemma.corpus.draft import Draft
-from stemma.corpus.feed import Feed
-from stemma.corpus.randomness import RowRandomness
-from stemma.corpus.shards import Corpus
-from stemma.corpus.view import View
+from stemma.corpus.rng import PerRowRNG
+from stemma.corpus.sampler import RowSampler
+from stemma.corpus.subset import CorpusSubset
 from stemma.objectives.connectives import CHINESE, CONNECTIVES
-from stemma.objectives.discourse_relation import DiscourseRelation, DiscourseRelationSettings, find
-from stemma.text.train import train_tokenizer
+from stemma.objectives.discourse_relation import DiscourseRelation, DiscourseRelationSettings, find_connectives
+from stemma.text.train_tokenizer import train_tokenizer
 
 NAME = "discourse_relation"
 ENGLISH = [
@@ -41,17 +41,17 @@ def made(folder: Path, documents: list[list[str]], kind: str, vocabulary: int, l
 def spelt(corpus: Corpus, document: int, start: int, stop: int) -> str:
     """The text of some tokens."""
     places = np.array([start, stop - 1])
-    first, last = corpus.take("starts", places)
-    return corpus.text(document)[first:last + corpus.take("lengths", places)[1]]
+    first, last = corpus.values_at("starts", places)
+    return corpus.document_text(document)[first:last + corpus.values_at("lengths", places)[1]]
 
 
 def found_in(corpus: Corpus) -> set[tuple[str, str]]:
     """(connective, the rest of its sentence) as they stand in the text; the labels must name the same connective."""
-    found = find(corpus, CONNECTIVES)
+    found = find_connectives(corpus, CONNECTIVES)
     pairs = set()
-    for number, skip, label in zip(found.number, found.skip, found.label, strict=True):
-        start, stop = corpus.sentences[number], corpus.sentences[number + 1]
-        document = int(np.searchsorted(corpus.documents, start, side="right")) - 1
+    for number, skip, label in zip(found.sentence, found.num_tokens, found.label, strict=True):
+        start, stop = corpus.sentence_starts[number], corpus.sentence_starts[number + 1]
+        document = int(np.searchsorted(corpus.document_starts, start, side="right")) - 1
         edges = (start, start + skip), (start + skip, stop)
         head, rest = (spelt(corpus, document, *edge).strip() for edge in edges)
         assert head.lower().rstrip(",，") == CONNECTIVES[label]
@@ -97,67 +97,68 @@ def corpus(tmp_path_factory) -> Corpus:
 def test_every_row_is_a_sentence_and_its_successor_without_the_connective(corpus):
     view = whole(corpus)
     draft = draft_of(view, "segment_pair", 60, rows=400)
-    objective().corrupt(draft, np.random.default_rng(0))
-    sentences = corpus.sentences.tolist()
+    objective().make_targets(draft, np.random.default_rng(0))
+    sentences = corpus.sentence_starts.tolist()
     used = set()
-    for row, label in enumerate(draft.labels[NAME].tolist()):
-        source, segments = draft.source[row], draft.segments[row]
+    for row, label in enumerate(draft.row_labels[NAME].tolist()):
+        source, segments = draft.corpus_offsets[row], draft.segment_ids[row]
         a, b = (source[(source >= 0) & (segments == segment)] for segment in (0, 1))
         assert sentences.index(a[0]) + 1 == sentences.index(a[-1] + 1)
         skip = b[0] - (a[-1] + 1)
         assert skip > 0 and int(b[-1]) + 1 in sentences
-        taken = corpus.tokenizer.decode(corpus.slice("tokens", int(a[-1]) + 1, int(b[0])))
+        taken = corpus.tokenizer.decode(corpus.values_between("tokens", int(a[-1]) + 1, int(b[0])))
         assert taken.rstrip(" ,") == CONNECTIVES[label]
         used.add(label)
     assert used == {CONNECTIVES.index(word) for word in ("however", "but", "in short", "so", "in addition")}
 
 
 def test_only_documents_of_the_view_are_used(corpus):
-    documents = whole(corpus).documents
+    documents = whole(corpus).document_ranges
     for chosen in (documents[:1], documents[4:6]):
-        view = View(corpus, chosen)
+        view = CorpusSubset(corpus, chosen)
         draft = draft_of(view, "segment_pair", 60, rows=50)
-        objective().corrupt(draft, np.random.default_rng(0))
-        source = draft.source[draft.source >= 0]
+        objective().make_targets(draft, np.random.default_rng(0))
+        source = draft.corpus_offsets[draft.corpus_offsets >= 0]
         assert source.min() >= chosen[0, 0] and source.max() < chosen[-1, 1]
-        assert (draft.labels[NAME] >= 0).all()
+        assert (draft.row_labels[NAME] >= 0).all()
 
 
 def test_a_view_without_any_is_left_as_it_is_and_not_asked(corpus):
-    documents = whole(corpus).documents
+    documents = whole(corpus).document_ranges
     first = int(documents[0, 0])
-    view = View(corpus, np.array([[first, int(corpus.sentences[2])]]))  # two sentences, no connective between them
+    view = CorpusSubset(corpus, np.array([[first, int(corpus.sentence_starts[2])]]))  # two sentences, no connective
+    #                                                                                   between them
     draft = draft_of(view, "segment_pair", 60, rows=5)
-    before = draft.pieces.start.tolist()
-    objective().corrupt(draft, np.random.default_rng(0))
-    assert (draft.labels[NAME] == -1).all() and draft.pieces.start.tolist() == before
+    before = draft.spans.start.tolist()
+    objective().make_targets(draft, np.random.default_rng(0))
+    assert (draft.row_labels[NAME] == -1).all() and draft.spans.start.tolist() == before
 
 
 def test_own_connectives_are_numbered_as_they_come(corpus):
     task = objective(["so", "but"])
     assert task.classes == 2
     draft = draft_of(whole(corpus), "segment_pair", 60, rows=60)
-    task.corrupt(draft, np.random.default_rng(0))
-    assert set(draft.labels[NAME]) == {0, 1}
-    assert task.lacks(corpus) is None
+    task.make_targets(draft, np.random.default_rng(0))
+    assert set(draft.row_labels[NAME]) == {0, 1}
+    assert task.missing_data(corpus) is None
 
 
 def test_fewer_than_two_connectives_are_too_few(corpus, corpus_folder):
-    assert "only one" in objective(["however", "meanwhile"]).lacks(corpus)
-    told = objective().lacks(Corpus.open(corpus_folder))
+    assert "only one" in objective(["however", "meanwhile"]).missing_data(corpus)
+    told = objective().missing_data(Corpus.open(corpus_folder))
     assert told.startswith("none of its") and "objective.discourse_relation.connectives" in told
 
 
 def test_a_row_with_its_own_randomness_is_the_same_in_any_batch(corpus):
     view, packing = whole(corpus), packing_of(corpus, "segment_pair", 20)
-    pieces, _ = Feed(view, packing, 0).take(12)
-    together = Draft(view, pieces.select(np.arange(12)), packing.layout)
-    rng = RowRandomness([[1, row] for row in range(12)])
-    objective().corrupt(together, rng)
+    pieces, _ = RowSampler(view, packing, 0).next_rows(12)
+    together = Draft(view, pieces.select(np.arange(12)), packing.template)
+    rng = PerRowRNG([[1, row] for row in range(12)])
+    objective().make_targets(together, rng)
     after = rng.random((12, 2))
     for row in range(12):
-        alone = Draft(view, pieces.select(np.array([row])), packing.layout)
-        own = RowRandomness([[1, row]])
-        objective().corrupt(alone, own)
-        assert (alone.ids[0] == together.ids[row]).all()
+        alone = Draft(view, pieces.select(np.array([row])), packing.template)
+        own = PerRowRNG([[1, row]])
+        objective().make_targets(alone, own)
+        assert (alone.input_ids[0] == together.input_ids[row]).all()
         assert (own.random((1, 2))[0] == after[row]).all()

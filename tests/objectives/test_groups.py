@@ -1,19 +1,19 @@
 import pytest
 from making import corpus_of
 
-from stemma import lineage
-from stemma.corpus.shards import Corpus
+from stemma import recipe_loading
+from stemma.corpus.corpus import Corpus
 from stemma.errors import UserError
-from stemma.network.heads import ClassHead, Pooler, TokenHead
-from stemma.objectives import build_network, build_objectives, check_needs, group_objectives, heads_of
-from stemma.text.train import train_tokenizer
+from stemma.network.heads import ClassHead, LMHeadSpec, Pooler
+from stemma.objectives import build_network, build_objectives, check_requirements, group_objectives, head_specs
+from stemma.text.train_tokenizer import train_tokenizer
 
 SECOND = ["objective.words.kind=masked_lm", "objective.words.rate=0.3", "objective.words.unit=word",
           "objective.words.dynamic=true"]
 
 
 def groups(*changes: str):
-    recipe = lineage.recipe("bert@tiny", list(changes))
+    recipe = recipe_loading.recipe("bert@tiny", list(changes))
     return group_objectives(recipe, build_objectives(recipe))
 
 
@@ -42,32 +42,33 @@ def test_data_are_static_only_where_the_objective_is():
 
 
 def test_heads_are_those_the_objectives_name():
-    objectives = build_objectives(lineage.recipe("bert@tiny"))
-    assert heads_of(objectives) == {"pooler": Pooler(), "next_sentence": ClassHead(2), "vocabulary": TokenHead()}
-    assert set(build_network(lineage.recipe("bert@tiny"), 50).heads) == {"pooler", "next_sentence", "vocabulary"}
+    objectives = build_objectives(recipe_loading.recipe("bert@tiny"))
+    assert head_specs(objectives) == {"pooler": Pooler(), "next_sentence": ClassHead(2), "vocabulary": LMHeadSpec()}
+    assert set(build_network(recipe_loading.recipe("bert@tiny"), 50).heads) == {"pooler", "next_sentence", "vocabulary"}
 
 
 def test_two_kinds_of_head_under_one_name_are_refused():
-    objectives = build_objectives(lineage.recipe("bert@tiny", SECOND))
-    objectives[-1].needs = lambda: type(objectives[0].needs())(heads={"vocabulary": TokenHead(transform=False)})
+    objectives = build_objectives(recipe_loading.recipe("bert@tiny", SECOND))
+    objectives[-1].requirements = lambda: type(objectives[0].requirements())(heads={"vocabulary": LMHeadSpec(transform=False)})
     with pytest.raises(UserError, match='"words" needs another kind of head "vocabulary"'):
-        heads_of(objectives)
+        head_specs(objectives)
 
 
 def test_a_corpus_that_serves_is_accepted(corpus_folder):
-    check_needs(lineage.recipe("bert@tiny"), Corpus.open(corpus_folder))
+    check_requirements(recipe_loading.recipe("bert@tiny"), Corpus.open(corpus_folder))
 
 
 def test_a_recipe_without_an_objective_is_refused(corpus_folder):
     with pytest.raises(UserError, match="no objective"):
-        check_needs(lineage.recipe("transformer", ["remove=objective.translation"]), Corpus.open(corpus_folder))
+        check_requirements(recipe_loading.recipe("transformer", ["remove=objective.translation"]),
+                           Corpus.open(corpus_folder))
 
 
 def test_a_recipe_whose_every_objective_starts_later_is_refused(corpus_folder):
     late = ["objective.masked_lm.start_step=5", "objective.next_sentence.start_step=9"]
     with pytest.raises(UserError, match="starts at step 0"):
-        check_needs(lineage.recipe("bert@tiny", late), Corpus.open(corpus_folder))
-    check_needs(lineage.recipe("bert@tiny", late[1:]), Corpus.open(corpus_folder))
+        check_requirements(recipe_loading.recipe("bert@tiny", late), Corpus.open(corpus_folder))
+    check_requirements(recipe_loading.recipe("bert@tiny", late[1:]), Corpus.open(corpus_folder))
 
 
 def poor_corpus(folder, text_file, roles: set[str]) -> Corpus:
@@ -77,7 +78,7 @@ def poor_corpus(folder, text_file, roles: set[str]) -> Corpus:
 
 def test_all_missing_special_tokens_are_named_at_once(tmp_path, text_file):
     with pytest.raises(UserError) as caught:
-        check_needs(lineage.recipe("bert@tiny"), poor_corpus(tmp_path, text_file, set()))
+        check_requirements(recipe_loading.recipe("bert@tiny"), poor_corpus(tmp_path, text_file, set()))
     places = [place for place, _ in caught.value.problems]
     assert places.count("objective.masked_lm") == 1
     assert places.count("corpus.single") == places.count("corpus.pair") == 2  # start and separator
@@ -86,8 +87,8 @@ def test_all_missing_special_tokens_are_named_at_once(tmp_path, text_file):
 
 def test_only_the_template_that_is_used_must_be_writable(tmp_path, text_file):
     """`tokenizer train --for RECIPE` reserves just what the recipe writes, and that must do."""
-    recipe = lineage.recipe("bert@tiny", ["remove=objective.next_sentence", "corpus.packing=full_sentences",
+    recipe = recipe_loading.recipe("bert@tiny", ["remove=objective.next_sentence", "corpus.packing=full_sentences",
                                           "corpus.single=begin A end"])
-    corpus = poor_corpus(tmp_path, text_file, lineage.roles_needed(recipe))
-    assert "separator" not in corpus.tokenizer.roles
-    check_needs(recipe, corpus)
+    corpus = poor_corpus(tmp_path, text_file, recipe_loading.required_special_tokens(recipe))
+    assert "separator" not in corpus.tokenizer.special_token_ids
+    check_requirements(recipe, corpus)

@@ -7,15 +7,15 @@ import pytest
 from making import PAIR, SINGLE
 from talking import judged, mixed_corpus
 
-from stemma.corpus.buckets import BucketFeed
+from stemma.corpus.bucket_sampler import BucketSampler
+from stemma.corpus.corpus import Corpus
 from stemma.corpus.draft import Draft
-from stemma.corpus.layout import Layout
-from stemma.corpus.packers import Packing
-from stemma.corpus.shards import Corpus
-from stemma.corpus.view import View
+from stemma.corpus.packers import Packer
+from stemma.corpus.row_template import RowTemplate
+from stemma.corpus.subset import CorpusSubset
 from stemma.errors import UserError
 from stemma.network.heads import ClassHead
-from stemma.objectives import finish
+from stemma.objectives import collate
 from stemma.objectives.ir_relevance import IRRelevance, IRRelevanceSettings
 
 
@@ -29,28 +29,28 @@ def objective(classes: int = 3) -> IRRelevance:
 
 
 def test_every_row_is_a_pair_with_its_label(corpus):
-    view = View.whole(corpus).read_by("parallel")
-    packing = Packing("parallel", Layout.of(corpus.tokenizer, SINGLE, PAIR, 40), together=True)
-    pieces, _ = BucketFeed(view, packing, 0, 4000).take()
-    draft = Draft(view, pieces, packing.layout)
+    view = CorpusSubset.all_documents(corpus).documents_for("parallel")
+    packing = Packer("parallel", RowTemplate.from_tokenizer(corpus.tokenizer, SINGLE, PAIR, 40), joint_window=True)
+    pieces, _ = BucketSampler(view, packing, 0, 4000).next_rows()
+    draft = Draft(view, pieces, packing.template)
     chosen = objective()
-    chosen.corrupt(draft, np.random.default_rng(0))
+    chosen.make_targets(draft, np.random.default_rng(0))
     wanted = sorted(judged())
     found = []
     for row in range(draft.rows):
-        first = int(draft.source[row][draft.source[row] >= 0][0])
-        number = int(np.searchsorted(corpus.documents, first, side="right")) - 1
-        query, title = corpus.text(number).split("\n")
-        found.append((query, title, int(draft.labels["ir"][row])))
-        text = draft.source[row] >= 0
-        assert set(draft.segments[row][text].tolist()) == {0, 1}
+        first = int(draft.corpus_offsets[row][draft.corpus_offsets[row] >= 0][0])
+        number = int(np.searchsorted(corpus.document_starts, first, side="right")) - 1
+        query, title = corpus.document_text(number).split("\n")
+        found.append((query, title, int(draft.row_labels["ir"][row])))
+        text = draft.corpus_offsets[row] >= 0
+        assert set(draft.segment_ids[row][text].tolist()) == {0, 1}
     assert sorted(found) == wanted
-    assert chosen.baseline(finish(draft), np.zeros(1))["ir"] == pytest.approx(np.log(3))
+    assert chosen.baseline(collate(draft), np.zeros(1))["ir"] == pytest.approx(np.log(3))
 
 
 def test_the_head_has_a_class_for_each_label(corpus, corpus_folder):
-    assert objective(5).needs().heads["ir_relevance"] == ClassHead(5)
-    assert objective(3).lacks(corpus) is None
-    assert "--relevance" in str(objective().lacks(Corpus.open(corpus_folder)))
+    assert objective(5).requirements().heads["ir_relevance"] == ClassHead(5)
+    assert objective(3).missing_data(corpus) is None
+    assert "--relevance" in str(objective().missing_data(Corpus.open(corpus_folder)))
     with pytest.raises(UserError, match=r"go up to 2, and objective.ir has 2 classes; set objective.ir.classes=3"):
-        objective(2).lacks(corpus)
+        objective(2).missing_data(corpus)

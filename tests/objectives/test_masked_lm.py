@@ -2,9 +2,9 @@ import numpy as np
 import pytest
 from making import draft_of, pieced_corpus, whole
 
-from stemma.corpus.randomness import RowRandomness
-from stemma.corpus.shards import Corpus
-from stemma.objectives.masked_lm import HEAD, MaskedLM, MaskedLMSettings
+from stemma.corpus.corpus import Corpus
+from stemma.corpus.rng import PerRowRNG
+from stemma.objectives.masked_lm import LM_HEAD_NAME, MaskedLM, MaskedLMSettings
 
 
 @pytest.fixture(scope="module")
@@ -20,24 +20,24 @@ def objective(unit: str = "token", **settings) -> MaskedLM:
 @pytest.mark.parametrize("unit", ["token", "word", "ngram"])
 def test_labels_are_the_originals_and_nothing_else_changes(corpus, unit):
     draft = draft_of(whole(corpus), "segment_pair", 48, rows=100)
-    before = draft.ids.copy()
-    objective(unit).corrupt(draft, np.random.default_rng(0))
-    scored = draft.scores[HEAD]
+    before = draft.input_ids.copy()
+    objective(unit).make_targets(draft, np.random.default_rng(0))
+    scored = draft.token_targets[LM_HEAD_NAME]
     assert (scored.labels == before.reshape(-1)[scored.index]).all()
-    assert (draft.original == before).all()
+    assert (draft.original_ids == before).all()
     untouched = np.ones(before.size, dtype=bool)
     untouched[scored.index] = False
-    assert (draft.ids.reshape(-1)[untouched] == before.reshape(-1)[untouched]).all()
+    assert (draft.input_ids.reshape(-1)[untouched] == before.reshape(-1)[untouched]).all()
     assert (np.diff(scored.index) > 0).all()
 
 
 @pytest.mark.parametrize(("mask", "random"), [(0.8, 0.1), (0.5, 0.5), (1.0, 0.0), (0.0, 1.0), (0.0, 0.0)])
 def test_the_chosen_are_masked_replaced_or_kept_in_their_shares(corpus, mask, random):
     draft = draft_of(whole(corpus), "stream", 64, rows=600)
-    objective(rate=0.3, mask=mask, random=random).corrupt(draft, np.random.default_rng(1))
-    scored = draft.scores[HEAD]
-    now = draft.ids.reshape(-1)[scored.index]
-    masked = now == corpus.tokenizer.role("mask")
+    objective(rate=0.3, mask=mask, random=random).make_targets(draft, np.random.default_rng(1))
+    scored = draft.token_targets[LM_HEAD_NAME]
+    now = draft.input_ids.reshape(-1)[scored.index]
+    masked = now == corpus.tokenizer.special_id("mask")
     changed = ~masked & (now != scored.labels)
     ordinary = corpus.tokenizer.vocab_size - len(corpus.tokenizer.special_ids)
     size = len(now)
@@ -51,8 +51,8 @@ def test_replacements_are_any_ordinary_token_and_never_a_special_one(corpus):
     seen: set[int] = set()
     for seed in range(10):
         draft = draft_of(whole(corpus), "stream", 64, rows=100, seed=seed)
-        objective(rate=0.5, mask=0.0, random=1.0).corrupt(draft, np.random.default_rng(seed))
-        seen |= set(draft.ids.reshape(-1)[draft.scores[HEAD].index].tolist())
+        objective(rate=0.5, mask=0.0, random=1.0).make_targets(draft, np.random.default_rng(seed))
+        seen |= set(draft.input_ids.reshape(-1)[draft.token_targets[LM_HEAD_NAME].index].tolist())
     assert seen == set(range(corpus.tokenizer.vocab_size)) - special
 
 
@@ -62,11 +62,11 @@ def test_a_row_with_its_own_randomness_is_masked_alike_in_any_batch(corpus, unit
     alone = []
     for row in range(12):
         single = draft_of(whole(corpus), "segment_pair", 32, rows=12)
-        single.pieces = single.pieces.select(np.array([row]))
-        objective(unit).corrupt(single, RowRandomness([[3, row]]))
-        alone.append(single.ids[0])
-    objective(unit).corrupt(draft, RowRandomness([[3, row] for row in range(12)]))
-    assert (draft.ids == np.stack(alone)).all()
+        single.spans = single.spans.select(np.array([row]))
+        objective(unit).make_targets(single, PerRowRNG([[3, row]]))
+        alone.append(single.input_ids[0])
+    objective(unit).make_targets(draft, PerRowRNG([[3, row] for row in range(12)]))
+    assert (draft.input_ids == np.stack(alone)).all()
 
 
 def test_only_b_is_hidden_where_a_is_given_and_the_end_of_b_as_often_as_its_tokens(corpus):
@@ -76,13 +76,13 @@ def test_only_b_is_hidden_where_a_is_given_and_the_end_of_b_as_often_as_its_toke
         off = []  # hidden tokens of a batch beyond its share
         for seed in range(40):
             draft = draft_of(whole(corpus), "sentence_pair", 60, rows=50, seed=seed)
-            objective(unit, rate=0.5, scored="second", sees="prefix", mask=1.0, random=0.0).corrupt(
+            objective(unit, rate=0.5, scored="second", sees="prefix", mask=1.0, random=0.0).make_targets(
                 draft, np.random.default_rng(seed))
-            second, paired = draft.second(), draft.pieces.part_lengths(1) > 0
-            rows, places = np.divmod(draft.scores[HEAD].index, 60)
+            second, paired = draft.segment_b_start(), draft.spans.part_lengths(1) > 0
+            rows, places = np.divmod(draft.token_targets[LM_HEAD_NAME].index, 60)
             assert (places >= second[rows]).all() and paired[rows].all()
             assert set(rows.tolist()) == set(np.flatnonzero(paired).tolist())
-            assert (draft.prefix == second).all()
+            assert (draft.prefix_lengths == second).all()
             ends += (places == draft.lengths[rows] - 1).sum()
             rest += paired.sum()
             off.append(len(places) - 0.5 * (draft.lengths - second)[paired].sum())
@@ -91,16 +91,16 @@ def test_only_b_is_hidden_where_a_is_given_and_the_end_of_b_as_often_as_its_toke
 
 
 def test_static_and_dynamic_say_how_many_copies_they_want():
-    assert objective(dynamic=True).copies is None
-    assert objective(dynamic=False, duplicates=4).copies == 4
+    assert objective(dynamic=True).num_static_copies is None
+    assert objective(dynamic=False, duplicates=4).num_static_copies == 4
 
 
 def test_baseline_is_the_mean_surprise_of_the_answers(corpus):
-    from stemma.objectives import finish
+    from stemma.objectives import collate
 
     draft = draft_of(whole(corpus), "stream", 32, rows=4)
     chosen = objective()
-    chosen.corrupt(draft, np.random.default_rng(0))
+    chosen.make_targets(draft, np.random.default_rng(0))
     unigram = np.log(np.arange(1, corpus.tokenizer.vocab_size + 1) / 1e4)
-    expected = -np.mean([unigram[label] for label in draft.scores[HEAD].labels])
-    assert chosen.baseline(finish(draft), unigram)["masked_lm"] == pytest.approx(expected)
+    expected = -np.mean([unigram[label] for label in draft.token_targets[LM_HEAD_NAME].labels])
+    assert chosen.baseline(collate(draft), unigram)["masked_lm"] == pytest.approx(expected)

@@ -3,20 +3,20 @@ import pytest
 from literal.masking import chosen_places
 from making import corpus_of, draft_of, pieced_corpus, whole
 
-from stemma.corpus.shards import Corpus
-from stemma.objectives.masking import choose_tokens, choose_units, joined, singles
-from stemma.text.train import train_tokenizer
-from stemma.text.words import CJK_RUN
+from stemma.corpus.corpus import Corpus
+from stemma.objectives.masking import choose_tokens, choose_units, merge_adjacent_units, token_units
+from stemma.text.chinese_words import CJK_RUN
+from stemma.text.train_tokenizer import train_tokenizer
 
 KINDS = ["segment_pair", "full_sentences"]
 
 
 def choose_words(draft, rate, rng):
-    return choose_units(draft.words, rate, rng)
+    return choose_units(draft.word_ids, rate, rng)
 
 
 def ngrams(text, shares, rng):
-    return joined(singles(text), shares, rng)
+    return merge_adjacent_units(token_units(text), shares, rng)
 
 
 class Given:
@@ -44,7 +44,7 @@ def test_special_tokens_and_padding_are_never_chosen_and_every_row_has_a_target(
         for rate in (0.01, 0.15, 0.5, 0.99):
             chosen = choose(draft, rate, np.random.default_rng(seed))
             assert chosen.shape == (64, 17) and chosen.dtype == bool
-            assert not (chosen & ~draft.text).any()
+            assert not (chosen & ~draft.is_text).any()
             assert chosen.any(1).all()
 
 
@@ -52,7 +52,7 @@ def test_special_tokens_and_padding_are_never_chosen_and_every_row_has_a_target(
 def test_a_word_is_hidden_whole_or_not_at_all(corpus, kind):
     draft = draft_of(whole(corpus), kind, 31, rows=200)
     chosen = choose_words(draft, 0.15, np.random.default_rng(0))
-    units = draft.words
+    units = draft.word_ids
     for unit in np.unique(units[units >= 0]):
         assert len(set(chosen[units == unit].tolist())) == 1
     several = [unit for unit in np.unique(units[chosen]) if (units == unit).sum() > 1]
@@ -63,7 +63,7 @@ def test_a_word_is_hidden_whole_or_not_at_all(corpus, kind):
 @pytest.mark.parametrize("rate", [0.15, 0.3])
 def test_tokens_are_hidden_at_the_exact_rate(corpus, length, rate):
     draft = draft_of(whole(corpus), "doc_sentences", length, rows=400)
-    counts = draft.text.sum(1)
+    counts = draft.is_text.sum(1)
     found = [choose_tokens(draft, rate, np.random.default_rng(seed)).sum() for seed in range(25)]
     spread = 0.5 * (len(counts) * len(found)) ** 0.5  # a row is rounded up or down: at most half a token either way
     wanted = np.maximum(counts * rate, 1)
@@ -73,8 +73,8 @@ def test_tokens_are_hidden_at_the_exact_rate(corpus, length, rate):
 @pytest.mark.parametrize("rate", [0.15, 0.3])
 def test_words_are_hidden_at_the_exact_rate_where_a_row_has_room_for_the_longest(corpus, rate):
     draft = draft_of(whole(corpus), "stream", 131, rows=200)
-    longest = np.bincount(draft.words[draft.text]).max()
-    wanted = draft.text.sum(1) * rate
+    longest = np.bincount(draft.word_ids[draft.is_text]).max()
+    wanted = draft.is_text.sum(1) * rate
     assert (wanted >= longest).all()
     found = np.array([choose_words(draft, rate, np.random.default_rng(seed)).sum(1) for seed in range(50)])
     assert (np.abs(found - wanted) < longest).all()  # row by row never off by more than a word
@@ -84,7 +84,7 @@ def test_words_are_hidden_at_the_exact_rate_where_a_row_has_room_for_the_longest
 def test_every_place_is_as_likely_as_any_other(corpus):
     draft = draft_of(whole(corpus), "stream", 34, rows=1)
     times = sum(choose_tokens(draft, 0.25, np.random.default_rng(seed))[0].astype(int) for seed in range(4000))
-    text = draft.text[0]
+    text = draft.is_text[0]
     assert not times[~text].any()
     assert (np.abs(times[text] - 1000) < 5 * (4000 * 0.25 * 0.75) ** 0.5).all()
 
@@ -115,9 +115,9 @@ SHARES = [0.8, 0.1, 0.1]
 
 def test_ngrams_are_runs_of_text_in_their_shares(corpus):
     draft = draft_of(whole(corpus), "segment_pair", 60, rows=400)
-    units = ngrams(draft.text, SHARES, np.random.default_rng(0))
-    assert ((units >= 0) == draft.text).all()
-    sizes = np.bincount(units[draft.text])
+    units = ngrams(draft.is_text, SHARES, np.random.default_rng(0))
+    assert ((units >= 0) == draft.is_text).all()
+    sizes = np.bincount(units[draft.is_text])
     assert sizes.min() == 1 and sizes.max() == 3
     for row in range(draft.rows):  # each stands in one piece: no special token inside
         edges = np.flatnonzero(np.diff(units[row], prepend=-2, append=-2))
@@ -132,17 +132,17 @@ def test_ngrams_are_hidden_whole_at_the_exact_rate_and_in_their_shares(corpus, s
     draft = draft_of(whole(corpus), "stream", 130, rows=150)
     found, sizes, among = [], np.zeros(len(shares) + 1), np.zeros(len(shares) + 1)
     for seed in range(30):
-        units = ngrams(draft.text, shares, np.random.default_rng(seed))
+        units = ngrams(draft.is_text, shares, np.random.default_rng(seed))
         rng = np.random.default_rng(seed)
-        chosen = choose_units(ngrams(draft.text, shares, rng), 0.15, rng)
+        chosen = choose_units(ngrams(draft.is_text, shares, rng), 0.15, rng)
         found.append(chosen.sum(1))
         numbers = np.unique(units[chosen])
-        whole_sizes = np.bincount(units[draft.text])[numbers]
+        whole_sizes = np.bincount(units[draft.is_text])[numbers]
         assert whole_sizes.sum() == chosen.sum()  # every unit whole
-        assert not (chosen & ~draft.text).any()
+        assert not (chosen & ~draft.is_text).any()
         sizes += np.bincount(whole_sizes, minlength=len(shares) + 1)
-        among += np.bincount(np.bincount(units[draft.text]), minlength=len(shares) + 1)
-    hidden, wanted = np.array(found), draft.text.sum(1) * 0.15
+        among += np.bincount(np.bincount(units[draft.is_text]), minlength=len(shares) + 1)
+    hidden, wanted = np.array(found), draft.is_text.sum(1) * 0.15
     assert (np.abs(hidden - wanted) < len(shares)).all()
     assert abs(hidden.mean() - wanted.mean()) < 4 * hidden.std() / hidden.size**0.5
     share = among / among.sum()  # of all units, those cut by a document's end among them; none is preferred
@@ -164,10 +164,10 @@ def test_chinese_words_are_hidden_whole_as_jieba_sees_them(tmp_path):
     words: set[str] = set()
     for row in range(20):
         chosen = choose_words(draft, 0.3, np.random.default_rng(row))
-        for unit in np.unique(draft.words[row][draft.text[row]]):
-            places = draft.words[row] == unit
+        for unit in np.unique(draft.word_ids[row][draft.is_text[row]]):
+            places = draft.word_ids[row] == unit
             assert len(set(chosen[row][places].tolist())) == 1
-            words.add("".join(corpus.tokenizer.tokens(draft.ids[row][places])))
+            words.add("".join(corpus.tokenizer.ids_to_tokens(draft.input_ids[row][places])))
     expected = {word for sentence in sentences for run in CJK_RUN.findall(sentence) for word in jieba.cut(run)}
     assert expected <= words | {"。"}
     assert any(len(word) > 1 for word in expected)

@@ -9,12 +9,12 @@ from conftest import heard
 from making import corpus_of
 from talking import dialogues, mixed_corpus
 
-from stemma.corpus.shards import MANIFEST, Corpus
+from stemma.atomic_files import write_checksums
+from stemma.corpus.corpus import MANIFEST, Corpus
 from stemma.errors import UserError
-from stemma.files import write_checksums
-from stemma.lineage import recipe
-from stemma.objectives import check_needs
-from stemma.text import words
+from stemma.objectives import check_requirements
+from stemma.recipe_loading import recipe
+from stemma.text import chinese_words
 
 DIALOGUE = ["remove=objective.next_sentence", "corpus.packing=dialogue"]
 
@@ -22,10 +22,10 @@ DIALOGUE = ["remove=objective.next_sentence", "corpus.packing=dialogue"]
 @pytest.fixture
 def chinese(tmp_path, monkeypatch):
     """Builds a corpus as if jieba were not there."""
-    from stemma.text.train import train_tokenizer
+    from stemma.text.train_tokenizer import train_tokenizer
 
-    monkeypatch.setattr(words.importlib.util, "find_spec", lambda name: None)
-    words._jieba.cache_clear()
+    monkeypatch.setattr(chinese_words.importlib.util, "find_spec", lambda name: None)
+    chinese_words._jieba.cache_clear()
     texts = ["我们在北京大学学习", "长江大桥很长"]
 
     def build(documents=tuple(texts)):
@@ -34,7 +34,7 @@ def chinese(tmp_path, monkeypatch):
             return corpus_of(tmp_path, [list(documents)] * 4, tmp_path / "tok"), told
 
     yield build
-    words._jieba.cache_clear()
+    chinese_words._jieba.cache_clear()
 
 
 @pytest.mark.parametrize("unit", ["word", "span"])
@@ -43,26 +43,26 @@ def test_hiding_words_of_chinese_that_nobody_segmented_is_refused(chinese, unit)
     assert any('pip install "stemma-lm[zh]"' in text for text in told)
     assert corpus.manifest["segmenter"] == "none" and corpus.manifest["chinese"] == 1.0
     with pytest.raises(UserError) as caught:
-        check_needs(recipe("bert@tiny", [f"objective.masked_lm.unit={unit}"]), corpus)
+        check_requirements(recipe("bert@tiny", [f"objective.masked_lm.unit={unit}"]), corpus)
     said = str(caught.value)
     assert 'pip install "stemma-lm[zh]"' in said and "objective.masked_lm.unit=token" in said and unit in said
-    check_needs(recipe("bert@tiny", ["objective.masked_lm.unit=token"]), corpus)
+    check_requirements(recipe("bert@tiny", ["objective.masked_lm.unit=token"]), corpus)
 
 
 def test_a_few_chinese_words_in_other_text_do_not_matter(chinese):
     corpus, told = chinese(["the old clerk reads a long letter by the window before noon 大"] * 3)
     assert 0 < corpus.manifest["chinese"] < 0.1 and not told
-    check_needs(recipe("bert@tiny", ["objective.masked_lm.unit=word"]), corpus)
+    check_requirements(recipe("bert@tiny", ["objective.masked_lm.unit=word"]), corpus)
 
 
 def test_with_jieba_words_are_hidden(tmp_path):
     pytest.importorskip("jieba")
-    from stemma.text.train import train_tokenizer
+    from stemma.text.train_tokenizer import train_tokenizer
 
     train_tokenizer(iter(["我们在北京大学学习"]), "wordpiece", 200, lowercase=True).save(tmp_path / "tok")
     corpus = corpus_of(tmp_path, [["我们在北京大学学习", "我们在学习"]] * 4, tmp_path / "tok")
     assert corpus.manifest["segmenter"] == "jieba"
-    check_needs(recipe("bert@tiny", ["objective.masked_lm.unit=word"]), corpus)
+    check_requirements(recipe("bert@tiny", ["objective.masked_lm.unit=word"]), corpus)
 
 
 def test_a_corpus_of_before_that_does_not_say_is_taken_as_it_is(chinese):
@@ -70,12 +70,12 @@ def test_a_corpus_of_before_that_does_not_say_is_taken_as_it_is(chinese):
     manifest = {key: value for key, value in corpus.manifest.items() if key != "chinese"}
     (corpus.path / MANIFEST).write_text(json.dumps(manifest))
     write_checksums(corpus.path)
-    check_needs(recipe("bert@tiny", ["objective.masked_lm.unit=word"]), Corpus.open(corpus.path))
+    check_requirements(recipe("bert@tiny", ["objective.masked_lm.unit=word"]), Corpus.open(corpus.path))
 
 
 def test_more_speakers_than_segments_are_refused(tmp_path, tokenizer_folder):
     corpus = mixed_corpus(tmp_path, tokenizer_folder, talks=[*dialogues(5), [("a", "x"), ("b", "y"), ("c", "z")]])
     with pytest.raises(UserError, match="document 26 .* 3 speakers.* can tell 2 .*set network.embedding.segments=3"):
-        check_needs(recipe("bert@tiny", DIALOGUE), corpus)
-    check_needs(recipe("bert@tiny", [*DIALOGUE, "network.embedding.segments=3"]), corpus)
-    check_needs(recipe("bert@tiny"), corpus)  # which reads no dialogue
+        check_requirements(recipe("bert@tiny", DIALOGUE), corpus)
+    check_requirements(recipe("bert@tiny", [*DIALOGUE, "network.embedding.segments=3"]), corpus)
+    check_requirements(recipe("bert@tiny"), corpus)  # which reads no dialogue

@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 from making import corpus_of, draft_of, packing_of, whole
 
+from stemma.corpus.corpus import Corpus
 from stemma.corpus.draft import Draft
-from stemma.corpus.feed import Feed
-from stemma.corpus.randomness import RowRandomness
-from stemma.corpus.shards import Corpus
-from stemma.corpus.view import View, split
-from stemma.objectives import finish
+from stemma.corpus.rng import PerRowRNG
+from stemma.corpus.sampler import RowSampler
+from stemma.corpus.subset import CorpusSubset, train_validation_split
+from stemma.objectives import collate
 from stemma.objectives.next_sentence import NextSentence, NextSentenceSettings
 
 HEAD = "next_sentence"
@@ -24,8 +24,8 @@ def objective(random: float = 0.5) -> NextSentence:
     return NextSentence("next_sentence", NextSentenceSettings(kind="next_sentence", random=random))
 
 
-def document_of(view: View, places: np.ndarray) -> set[int]:
-    begins, ends = view.documents.T
+def document_of(view: CorpusSubset, places: np.ndarray) -> set[int]:
+    begins, ends = view.document_ranges.T
     found = np.searchsorted(begins, places, side="right") - 1
     assert (found >= 0).all() and (places < ends[found]).all(), "text from outside the view"
     return set(found.tolist())
@@ -33,19 +33,19 @@ def document_of(view: View, places: np.ndarray) -> set[int]:
 
 def parts(draft: Draft, row: int) -> tuple[np.ndarray, np.ndarray]:
     """Corpus offsets of A and of B."""
-    places = draft.source[row]
-    return places[(places >= 0) & (draft.segments[row] == 0)], places[(places >= 0) & (draft.segments[row] == 1)]
+    places = draft.corpus_offsets[row]
+    return places[(places >= 0) & (draft.segment_ids[row] == 0)], places[(places >= 0) & (draft.segment_ids[row] == 1)]
 
 
 @pytest.mark.parametrize("part", [0, 1])
 @pytest.mark.parametrize("kind", ["segment_pair", "sentence_pair"])
 def test_a_one_is_from_another_document_of_the_same_view_and_a_zero_follows(corpus, kind, part):
-    view = split(corpus, 0.3)[part]
+    view = train_validation_split(corpus, 0.3)[part]
     draft = draft_of(view, kind, 40, rows=300, short=0.2)
-    unpaired = draft.pieces.part_lengths(1) == 0
-    whole_row = np.bincount(draft.pieces.row, weights=draft.pieces.length) < 37  # nothing was cut away
-    objective().corrupt(draft, np.random.default_rng(0))
-    labels = draft.labels[HEAD]
+    unpaired = draft.spans.part_lengths(1) == 0
+    whole_row = np.bincount(draft.spans.row, weights=draft.spans.length) < 37  # nothing was cut away
+    objective().make_targets(draft, np.random.default_rng(0))
+    labels = draft.row_labels[HEAD]
     assert labels[unpaired].all() and unpaired.any()
     for row in range(300):
         a, b = parts(draft, row)
@@ -63,9 +63,9 @@ def test_a_one_is_from_another_document_of_the_same_view_and_a_zero_follows(corp
 @pytest.mark.parametrize("random", [0.0, 0.25, 0.5, 1.0])
 def test_the_rate_of_ones_among_rows_with_a_second_part(corpus, random):
     draft = draft_of(whole(corpus), "segment_pair", 24, rows=2000)
-    paired = draft.pieces.part_lengths(1) > 0
-    objective(random).corrupt(draft, np.random.default_rng(2))
-    found = draft.labels[HEAD][paired]
+    paired = draft.spans.part_lengths(1) > 0
+    objective(random).make_targets(draft, np.random.default_rng(2))
+    found = draft.row_labels[HEAD][paired]
     assert len(found) > 1000
     assert abs(found.mean() - random) <= 4 * (random * (1 - random) / len(found)) ** 0.5
 
@@ -73,24 +73,24 @@ def test_the_rate_of_ones_among_rows_with_a_second_part(corpus, random):
 def test_other_documents_are_all_used_and_begin_at_a_sentence(corpus):
     view = whole(corpus)
     draft = draft_of(view, "sentence_pair", 200, rows=2000)  # nothing is ever cut
-    objective(1.0).corrupt(draft, np.random.default_rng(3))
+    objective(1.0).make_targets(draft, np.random.default_rng(3))
     used: set[int] = set()
-    starts = set(corpus.sentences.tolist())
+    starts = set(corpus.sentence_starts.tolist())
     for row in range(2000):
         _, b = parts(draft, row)
         assert int(b[0]) in starts and int(b[-1]) + 1 in starts
         used |= document_of(view, b)
-    assert used == set(range(len(view.documents)))
+    assert used == set(range(len(view.document_ranges)))
 
 
 def test_the_length_of_a_row_does_not_give_the_answer_away(corpus):
     """Short rows are made on purpose, and must stay short whichever the label."""
     draft = draft_of(whole(corpus), "segment_pair", 128, rows=3000, short=0.5)
-    paired = draft.pieces.part_lengths(1) > 0
-    before = draft.pieces.part_lengths(0) + draft.pieces.part_lengths(1)
-    objective().corrupt(draft, np.random.default_rng(4))
-    labels = draft.labels[HEAD]
-    longest_sentence = int(np.diff(corpus.sentences).max())
+    paired = draft.spans.part_lengths(1) > 0
+    before = draft.spans.part_lengths(0) + draft.spans.part_lengths(1)
+    objective().make_targets(draft, np.random.default_rng(4))
+    labels = draft.row_labels[HEAD]
+    longest_sentence = int(np.diff(corpus.sentence_starts).max())
     now = draft.lengths - 3
     assert (now[paired & (labels == 0)] == before[paired & (labels == 0)]).all()
     ones = paired & (labels == 1)
@@ -104,8 +104,8 @@ def test_a_corpus_of_one_document_works(tmp_path, tokenizer_folder):
                        tokenizer_folder)
     view = whole(corpus)
     draft = draft_of(view, "segment_pair", 20, rows=50)
-    objective().corrupt(draft, np.random.default_rng(0))
-    assert set(draft.labels[HEAD].tolist()) == {0, 1}
+    objective().make_targets(draft, np.random.default_rng(0))
+    assert set(draft.row_labels[HEAD].tolist()) == {0, 1}
     for row in range(50):
         a, b = parts(draft, row)
         assert document_of(view, a) == document_of(view, b) == {0}
@@ -114,24 +114,24 @@ def test_a_corpus_of_one_document_works(tmp_path, tokenizer_folder):
 def test_rows_of_a_single_sentence_document_are_all_ones(tmp_path, tokenizer_folder):
     corpus = corpus_of(tmp_path, [["the clerk reads"], ["our neighbour forgets a letter"]], tokenizer_folder)
     draft = draft_of(whole(corpus), "segment_pair", 20, rows=20)
-    objective(0.0).corrupt(draft, np.random.default_rng(0))
-    assert draft.labels[HEAD].all()
+    objective(0.0).make_targets(draft, np.random.default_rng(0))
+    assert draft.row_labels[HEAD].all()
     assert all(len(parts(draft, row)[1]) for row in range(20))
 
 
 def test_a_row_with_its_own_randomness_is_the_same_in_any_batch(corpus):
     view, packing = whole(corpus), packing_of(corpus, "segment_pair", 24, short=0.2)
-    pieces, _ = Feed(view, packing, 0).take(40)
-    together = Draft(view, pieces.select(np.arange(40)), packing.layout)
-    rng = RowRandomness([[1, row] for row in range(40)])
-    objective().corrupt(together, rng)
+    pieces, _ = RowSampler(view, packing, 0).next_rows(40)
+    together = Draft(view, pieces.select(np.arange(40)), packing.template)
+    rng = PerRowRNG([[1, row] for row in range(40)])
+    objective().make_targets(together, rng)
     after = rng.random((40, 2))
     for row in range(40):
-        alone = Draft(view, pieces.select(np.array([row])), packing.layout)
-        own = RowRandomness([[1, row]])
-        objective().corrupt(alone, own)
-        assert (alone.ids[0] == together.ids[row]).all()
-        assert alone.labels[HEAD][0] == together.labels[HEAD][row]
+        alone = Draft(view, pieces.select(np.array([row])), packing.template)
+        own = PerRowRNG([[1, row]])
+        objective().make_targets(alone, own)
+        assert (alone.input_ids[0] == together.input_ids[row]).all()
+        assert alone.row_labels[HEAD][0] == together.row_labels[HEAD][row]
         assert (own.random((1, 2))[0] == after[row]).all()  # so whatever comes next is the same, too
 
 
@@ -142,9 +142,9 @@ def test_the_baseline_is_the_class_prior_of_the_labels_that_were_drawn(corpus, r
     chosen, batches, labels = objective(random), [], []
     for seed in range(3):
         draft = draft_of(whole(corpus), "segment_pair", 24, rows=20, seed=seed)
-        chosen.corrupt(draft, np.random.default_rng(seed))
-        batches.append(finish(draft))
-        labels.append(draft.labels[HEAD])
+        chosen.make_targets(draft, np.random.default_rng(seed))
+        batches.append(collate(draft))
+        labels.append(draft.row_labels[HEAD])
         assert chosen.baseline(batches[-1], np.zeros(1))[HEAD] == pytest.approx(entropy(labels[-1]))
     found = chosen.mean_baseline(batches, np.zeros(1))
     assert found == pytest.approx(entropy(np.concatenate(labels)))

@@ -6,20 +6,20 @@ import torch
 from literal import xlnet_data
 from making import draft_of, pieced_corpus, whole
 
-from stemma import lineage
-from stemma.corpus.contiguous import ContiguousFeed
+from stemma import recipe_loading
+from stemma.corpus.contiguous_sampler import ContiguousSampler
+from stemma.corpus.corpus import Corpus
 from stemma.corpus.draft import Draft
-from stemma.corpus.layout import Layout
-from stemma.corpus.packers import Packing
-from stemma.corpus.pieces import Pieces
-from stemma.corpus.shards import Corpus
+from stemma.corpus.packers import Packer
+from stemma.corpus.row_spans import RowSpans
+from stemma.corpus.row_template import RowTemplate
 from stemma.errors import UserError
-from stemma.network.heads import TokenHead
-from stemma.network.streams import QUERY, Hidden
-from stemma.objectives import finish
-from stemma.objectives.permutation_lm import HEAD, PermutationLM, PermutationLMSettings
-from stemma.objectives.spans import choose_spans, walk
-from stemma.visibility import Others, Permuted
+from stemma.network.heads import LMHeadSpec
+from stemma.network.inputs_outputs import QUERY, NetworkOutput
+from stemma.objectives import collate
+from stemma.objectives.permutation_lm import LM_HEAD_NAME, PermutationLM, PermutationLMSettings
+from stemma.objectives.xlnet_spans import choose_spans, sample_spans
+from stemma.visibility import ExcludeSelf, Permutation
 
 SINGLE, PAIR = "A separator start:2", "A separator B:1 separator:1 start:2"
 
@@ -35,23 +35,23 @@ def permuting(**settings) -> PermutationLM:
 
 def halved(corpus: Corpus, length: int, rows: int, objective: PermutationLM) -> Draft:
     """Rows as XLNet packs them: a past, then a pair."""
-    layout = Layout.of(corpus.tokenizer, SINGLE, PAIR, length, length // 2)
-    backward = objective.backward_rows(rows)
-    feed = ContiguousFeed(whole(corpus), Packing("contiguous_pair", layout), 0, rows, backward)
-    return Draft(whole(corpus), feed.take(rows)[0], layout, backward)
+    layout = RowTemplate.from_tokenizer(corpus.tokenizer, SINGLE, PAIR, length, length // 2)
+    backward = objective.reversed_rows(rows)
+    feed = ContiguousSampler(whole(corpus), Packer("contiguous_pair", layout), 0, rows, backward)
+    return Draft(whole(corpus), feed.next_rows(rows)[0], layout, backward)
 
 
 def packed(corpus: Corpus, kind: str, length: int, rows: int, objective: PermutationLM) -> Draft:
     if kind == "contiguous_pair":
         return halved(corpus, length, rows, objective)
     draft = draft_of(whole(corpus), kind, length, rows, short=0.3)
-    return Draft(draft.view, draft.pieces, draft.layout, objective.backward_rows(rows))
+    return Draft(draft.subset, draft.spans, draft.template, objective.reversed_rows(rows))
 
 
 def targets_of(draft: Draft) -> np.ndarray:
-    chosen = np.zeros(draft.original.size, dtype=bool)
-    chosen[draft.scores[HEAD].index] = True
-    return chosen.reshape(draft.original.shape)
+    chosen = np.zeros(draft.original_ids.size, dtype=bool)
+    chosen[draft.token_targets[LM_HEAD_NAME].index] = True
+    return chosen.reshape(draft.original_ids.shape)
 
 
 KINDS = ["contiguous_pair", "full_sentences", "segment_pair", "doc_sentences", "stream"]
@@ -64,15 +64,15 @@ def test_one_token_in_k_is_a_target_and_special_ones_never(corpus, kind, context
     objective = permuting(context=context, unit=unit)
     for length in (24, 61):
         draft = packed(corpus, kind, length, 12, objective)
-        objective.corrupt(draft, np.random.default_rng(1))
+        objective.make_targets(draft, np.random.default_rng(1))
         chosen = targets_of(draft)
-        assert (draft.ids == draft.original).all()
-        assert not chosen[~draft.text].any()
-        assert (draft.scores[HEAD].labels == draft.original[chosen]).all()
+        assert (draft.input_ids == draft.original_ids).all()
+        assert not chosen[~draft.is_text].any()
+        assert (draft.token_targets[LM_HEAD_NAME].labels == draft.original_ids[chosen]).all()
         place = np.arange(length)
         for row in range(12):
             wanted = max(1, int(draft.lengths[row]) // context)
-            text, late = draft.text[row], place >= draft.past[row]
+            text, late = draft.is_text[row], place >= draft.reuse_lengths[row]
             if kind == "contiguous_pair":
                 later = wanted // 2
                 assert (chosen[row] & late).sum() == min(later, (text & late).sum() - 1)
@@ -86,18 +86,18 @@ def test_one_token_in_k_is_a_target_and_special_ones_never(corpus, kind, context
 def test_who_sees_whom_is_what_a_double_loop_over_the_order_says(corpus, kind, seed):
     objective = permuting(context=3)
     draft = packed(corpus, kind, 24, 8, objective)
-    objective.corrupt(draft, np.random.default_rng(seed))
-    batch = finish(draft, "permuted")
+    objective.make_targets(draft, np.random.default_rng(seed))
+    batch = collate(draft, "permuted")
     stream, longest, chosen = batch.streams["encoder"], int(draft.lengths.max()), targets_of(draft)
-    assert isinstance(stream.sees, Permuted) and stream.wanted is None
+    assert isinstance(stream.attention_mask, Permutation) and stream.output_positions is None
     for row in range(8):
-        length, past = int(draft.lengths[row]), int(draft.past[row])
-        order = draft.order[row].tolist()
-        single = [place for place in range(length) if chosen[row, place] or not draft.text[row, place]]
+        length, past = int(draft.lengths[row]), int(draft.reuse_lengths[row])
+        order = draft.factorization_order[row].tolist()
+        single = [place for place in range(length) if chosen[row, place] or not draft.is_text[row, place]]
         turns = [order[place] for place in single]
         assert len(set(turns)) == len(turns)
-        content = stream.sees.grid(longest, row)
-        query = (stream.sees & Others()).grid(longest, row)
+        content = stream.attention_mask.grid(longest, row)
+        query = (stream.attention_mask & ExcludeSelf()).grid(longest, row)
         for q in range(length):
             for k in range(longest):
                 if k >= length:
@@ -120,19 +120,19 @@ def test_who_sees_whom_is_what_a_double_loop_over_the_order_says(corpus, kind, s
 def test_the_grids_are_those_of_the_released_code_for_the_same_order(corpus, seed):
     objective = permuting(context=3)
     draft = halved(corpus, 30, 6, objective)
-    objective.corrupt(draft, np.random.default_rng(seed))
-    sees, chosen = finish(draft, "permuted").streams["encoder"].sees, targets_of(draft)
+    objective.make_targets(draft, np.random.default_rng(seed))
+    sees, chosen = collate(draft, "permuted").streams["encoder"].attention_mask, targets_of(draft)
     for row in range(6):
         halves = []
         for part in (slice(0, 15), slice(15, 30)):
-            turns = draft.order[row, part]
-            leaves = draft.text[row, part] & ~chosen[row, part]
+            turns = draft.factorization_order[row, part]
+            leaves = draft.is_text[row, part] & ~chosen[row, part]
             halves.append((np.where(leaves, -1, turns).tolist(), chosen[row, part].tolist()))
         blocked = torch.tensor(xlnet_data.row_blocked(*halves))
         itself = torch.eye(30, dtype=torch.bool)
         assert torch.equal(sees.grid(30, row), ~blocked | itself)
         places = torch.from_numpy(np.flatnonzero(chosen[row]))
-        assert torch.equal((sees & Others()).grid(30, row)[places], ~blocked[places])
+        assert torch.equal((sees & ExcludeSelf()).grid(30, row)[places], ~blocked[places])
 
 
 class Recorded:
@@ -158,7 +158,7 @@ def test_the_walk_is_the_released_one_for_the_same_numbers(words, goal):
     starts[:, 0] = True
     uniform = rng.random((rows, length // 7 + 1, 2))
     zeros = np.zeros(rows, dtype=np.int64)
-    found = walk(np.cumsum(starts, axis=1), zeros, zeros + length, zeros + (goal or length), 6, 5, uniform)
+    found = sample_spans(np.cumsum(starts, axis=1), zeros, zeros + length, zeros + (goal or length), 6, 5, uniform)
     for row in range(rows):
         expected = np.array(xlnet_data.spans(starts[row].tolist(), goal, Recorded(uniform[row]), whole_words=True))
         if goal is None:
@@ -174,7 +174,7 @@ def test_spans_of_n_come_with_probability_one_in_n_and_leave_context_between(con
     units = np.arange(rows * length).reshape(rows, length)
     zeros = np.zeros(rows, dtype=np.int64)
     uniform = np.random.default_rng(0).random((rows, length // (context + 1) + 1, 2))
-    found = walk(units, zeros, zeros + length, zeros + length, context, longest, uniform)
+    found = sample_spans(units, zeros, zeros + length, zeros + length, context, longest, uniform)
     edges = np.diff(found.astype(int), axis=1, prepend=0, append=0)
     sizes = np.flatnonzero(edges.reshape(-1) == -1) - np.flatnonzero(edges.reshape(-1) == 1)
     assert sizes.min() == 1 and sizes.max() == longest
@@ -188,13 +188,13 @@ def test_spans_are_whole_words_and_only_what_is_missing_is_filled_with_single_to
     draft = draft_of(whole(corpus), "stream", 300, rows=6)
     zeros = np.zeros(6, dtype=np.int64)
     uniform = np.random.default_rng(3).random((6, 60, 2))
-    found = walk(draft.words, zeros, draft.lengths, zeros + 1000, 6, 5, uniform)
-    cut = sum(len(set(found[draft.words == unit])) > 1 for unit in np.unique(draft.words[draft.text]))
-    several = sum((draft.words == unit).sum() > 1 for unit in np.unique(draft.words[found & draft.text]))
+    found = sample_spans(draft.word_ids, zeros, draft.lengths, zeros + 1000, 6, 5, uniform)
+    cut = sum(len(set(found[draft.word_ids == unit])) > 1 for unit in np.unique(draft.word_ids[draft.is_text]))
+    several = sum((draft.word_ids == unit).sum() > 1 for unit in np.unique(draft.word_ids[found & draft.is_text]))
     assert cut == 0 and several > 5
     goal = zeros + 60
-    chosen = choose_spans(draft.words, zeros, draft.lengths, goal, 6, 5, np.random.default_rng(3))
-    assert (chosen.sum(1) == 60).all() and not (chosen & ~draft.text).any()
+    chosen = choose_spans(draft.word_ids, zeros, draft.lengths, goal, 6, 5, np.random.default_rng(3))
+    assert (chosen.sum(1) == 60).all() and not (chosen & ~draft.is_text).any()
 
 
 def test_words_that_go_over_the_goal_are_cut():
@@ -213,7 +213,7 @@ def test_the_halves_of_a_row_are_walked_separately():
             edges = np.array([start]), np.array([stop])
             chosen = choose_spans(units, *edges, np.array([9]), 3, 5, np.random.default_rng(seed))
             assert chosen.sum() == 9 and not chosen[0, :start].any() and not chosen[0, stop:].any()
-    first = walk(units, np.array([48]), np.array([100]), np.array([9]), 3, 5, np.zeros((1, 1, 2)))
+    first = sample_spans(units, np.array([48]), np.array([100]), np.array([9]), 3, 5, np.zeros((1, 1, 2)))
     assert np.flatnonzero(first).tolist() == [48, 49]
 
 
@@ -222,10 +222,11 @@ def test_targets_come_everywhere_and_any_of_them_first(corpus):
     draft = halved(corpus, 256, 2, objective)
     counts, firsts = np.zeros((2, 256)), np.zeros((2, 256))
     for seed in range(300):
-        objective.corrupt(draft, np.random.default_rng(seed))
+        objective.make_targets(draft, np.random.default_rng(seed))
         counts += targets_of(draft)
-        firsts += draft.order == 1
-    rates = [counts[0, start:start + 16][draft.text[0, start:start + 16]].mean() / 300 for start in range(0, 256, 16)]
+        firsts += draft.factorization_order == 1
+    rates = [counts[0, start:start + 16][draft.is_text[0, start:start + 16]].mean() / 300 for start in range(0, 256,
+                                                                                                             16)]
     assert min(rates) > 0.09 and max(rates) < 0.25 and np.mean(rates) == pytest.approx(1 / 6, abs=0.01)
     assert (firsts[:, :128].reshape(2, 8, 16).sum(2) > 0).all() and not firsts[:, 128:].any()
 
@@ -235,8 +236,8 @@ def test_the_same_numbers_give_the_same_choice_and_others_another(corpus):
     made = []
     for seed in (0, 0, 1):
         draft = halved(corpus, 32, 4, objective)
-        objective.corrupt(draft, np.random.default_rng(seed))
-        made.append((draft.order.tolist(), draft.scores[HEAD].index.tolist()))
+        objective.make_targets(draft, np.random.default_rng(seed))
+        made.append((draft.factorization_order.tolist(), draft.token_targets[LM_HEAD_NAME].index.tolist()))
     assert made[0] == made[1] != made[2]
 
 
@@ -244,20 +245,20 @@ def test_the_same_numbers_give_the_same_choice_and_others_another(corpus):
 def test_the_second_stream_holds_each_target_once_and_in_order(corpus, kind):
     objective = permuting(context=3)
     draft = packed(corpus, kind, 24, 7, objective)
-    objective.corrupt(draft, np.random.default_rng(2))
-    batch = finish(draft, "permuted")
-    stream, target, chosen = batch.streams["encoder"], batch.scores[HEAD], targets_of(draft)
+    objective.make_targets(draft, np.random.default_rng(2))
+    batch = collate(draft, "permuted")
+    stream, target, chosen = batch.streams["encoder"], batch.token_targets[LM_HEAD_NAME], targets_of(draft)
     counts = chosen.sum(1)
-    assert stream.query.shape == (7, counts.max()) and target.width == counts.max()
-    assert target.total == len(target.index) == counts.sum()
+    assert stream.query_positions.shape == (7, counts.max()) and target.row_stride == counts.max()
+    assert target.denominator == len(target.index) == counts.sum()
     for row in range(7):
-        mine = stream.query[row, :counts[row]].tolist()
+        mine = stream.query_positions[row, :counts[row]].tolist()
         assert mine == np.flatnonzero(chosen[row]).tolist()
-        assert (stream.query[row] < int(draft.lengths[row])).all()
-    places = stream.ids.gather(1, stream.query).flatten()
+        assert (stream.query_positions[row] < int(draft.lengths[row])).all()
+    places = stream.input_ids.gather(1, stream.query_positions).flatten()
     assert torch.equal(places[target.index], target.labels)
-    assert stream.keep == (12 if kind == "contiguous_pair" else None)
-    assert stream.backward.tolist() == [False] * 4 + [True] * 3
+    assert stream.reuse_length == (12 if kind == "contiguous_pair" else None)
+    assert stream.reversed_rows.tolist() == [False] * 4 + [True] * 3
 
 
 @pytest.mark.parametrize("rows", [1, 2, 5])
@@ -265,27 +266,29 @@ def test_the_second_stream_holds_each_target_once_and_in_order(corpus, kind):
 def test_slices_of_a_batch_are_the_batch(corpus, kind, rows):
     objective = permuting(context=3)
     draft = packed(corpus, kind, 24, 7, objective)
-    objective.corrupt(draft, np.random.default_rng(2))
-    batch = finish(draft, "permuted")
+    objective.make_targets(draft, np.random.default_rng(2))
+    batch = collate(draft, "permuted")
     stream, found, start = batch.streams["encoder"], [], 0
     for piece in batch.slices(rows):
-        part, chosen = piece.streams["encoder"], slice(start, start + piece.rows)
-        assert torch.equal(part.ids, stream.ids[chosen]) and torch.equal(part.query, stream.query[chosen])
-        assert torch.equal(part.backward, stream.backward[chosen]) and part.keep == stream.keep
-        assert torch.equal(part.sees.order, stream.sees.order[chosen])
-        target = piece.scores[HEAD]
-        assert torch.equal(part.ids.gather(1, part.query).flatten()[target.index], target.labels)
-        assert target.total == batch.scores[HEAD].total
+        part, chosen = piece.streams["encoder"], slice(start, start + piece.num_rows)
+        assert torch.equal(part.input_ids, stream.input_ids[chosen]) and torch.equal(part.query_positions,
+                                                                                     stream.query_positions[chosen])
+        assert torch.equal(part.reversed_rows,
+                           stream.reversed_rows[chosen]) and part.reuse_length == stream.reuse_length
+        assert torch.equal(part.attention_mask.order, stream.attention_mask.order[chosen])
+        target = piece.token_targets[LM_HEAD_NAME]
+        assert torch.equal(part.input_ids.gather(1, part.query_positions).flatten()[target.index], target.labels)
+        assert target.denominator == batch.token_targets[LM_HEAD_NAME].denominator
         found += target.labels.tolist()
-        start += piece.rows
-    assert found == batch.scores[HEAD].labels.tolist() and start == 7
+        start += piece.num_rows
+    assert found == batch.token_targets[LM_HEAD_NAME].labels.tolist() and start == 7
 
 
 def test_the_loss_reads_the_second_stream(corpus):
     objective = permuting()
     draft = halved(corpus, 32, 4, objective)
-    objective.corrupt(draft, np.random.default_rng(0))
-    batch = finish(draft, "permuted")
+    objective.make_targets(draft, np.random.default_rng(0))
+    batch = collate(draft, "permuted")
     read = {}
 
     class Network:
@@ -296,40 +299,41 @@ def test_the_loss_reads_the_second_stream(corpus):
             read.update(places=places, labels=labels)
             return places.sum() / total
 
-    query = batch.streams["encoder"].query
+    query = batch.streams["encoder"].query_positions
     places = query + 100 * torch.arange(4)[:, None]
-    hidden = Hidden({"encoder": torch.zeros(4, 32, 1), QUERY: places[..., None].float()})
+    hidden = NetworkOutput({"encoder": torch.zeros(4, 32, 1), QUERY: places[..., None].float()})
     assert objective.loss(Network(), hidden, batch).keys() == {"permutation_lm"}
-    row, place = np.divmod(draft.scores[HEAD].index, 32)
+    row, place = np.divmod(draft.token_targets[LM_HEAD_NAME].index, 32)
     assert read["places"][:, 0].tolist() == (100 * row + place).tolist()
-    assert read["labels"].tolist() == draft.original[row, place].tolist()
+    assert read["labels"].tolist() == draft.original_ids[row, place].tolist()
 
 
 def test_a_row_of_one_or_two_tokens_is_no_trouble(corpus):
-    layout = Layout.of(corpus.tokenizer, SINGLE, PAIR, 24)
-    pieces = Pieces.of(3, [(0, 5, 1, 0, False), (1, 5, 2, 0, False), (2, 5, 22, 0, False)])
+    layout = RowTemplate.from_tokenizer(corpus.tokenizer, SINGLE, PAIR, 24)
+    pieces = RowSpans.from_tuples(3, [(0, 5, 1, 0, False), (1, 5, 2, 0, False), (2, 5, 22, 0, False)])
     draft, objective = Draft(whole(corpus), pieces, layout), permuting(context=2)
-    objective.corrupt(draft, np.random.default_rng(0))
+    objective.make_targets(draft, np.random.default_rng(0))
     assert draft.lengths.tolist()[:2] == [3, 4]
     assert targets_of(draft).sum(1).tolist()[:2] == [0, 1]
-    stream = finish(draft, "permuted").streams["encoder"]
-    assert stream.query.shape == (3, 12)
+    stream = collate(draft, "permuted").streams["encoder"]
+    assert stream.query_positions.shape == (3, 12)
     for row in range(3):
-        assert (stream.sees & Others()).grid(24, row)[stream.query[row]].any(1).all()  # not even filling sees nothing
+        # not even filling sees nothing
+        assert (stream.attention_mask & ExcludeSelf()).grid(24, row)[stream.query_positions[row]].any(1).all()
 
 
 def test_what_it_declares():
     objective = permuting()
-    assert objective.guesses_tokens and objective.visibility == "permuted" and objective.settings.needs_query
-    assert objective.needs().heads == {HEAD: TokenHead(transform=False, bias=True)}
-    assert objective.backward_rows(5).tolist() == [False, False, False, True, True]
-    assert objective.backward_rows(1).tolist() == [False]
-    assert not permuting(both_directions=False).backward_rows(6).any()
+    assert objective.predicts_tokens and objective.attention_mask_kind == "permuted" and objective.settings.needs_query_stream
+    assert objective.requirements().heads == {LM_HEAD_NAME: LMHeadSpec(transform=False, bias=True)}
+    assert objective.reversed_rows(5).tolist() == [False, False, False, True, True]
+    assert objective.reversed_rows(1).tolist() == [False]
+    assert not permuting(both_directions=False).reversed_rows(6).any()
 
 
 @pytest.mark.parametrize("context", [1, 0, -3])
 def test_nothing_left_to_guess_from_is_refused_in_one_sentence(context):
     with pytest.raises(UserError) as error:
-        lineage.recipe("xlnet@tiny", [f"objective.permutation_lm.context={context}"])
+        recipe_loading.recipe("xlnet@tiny", [f"objective.permutation_lm.context={context}"])
     (where, message), = error.value.problems
     assert f"context = {context}" in where and "2 or more" in message and "guess" in message

@@ -5,12 +5,12 @@ import pytest
 import torch
 from making import corpus_of, draft_of, whole
 
-from stemma import lineage
-from stemma.corpus.shards import Corpus
-from stemma.objectives import build_network, build_objectives, finish
+from stemma import recipe_loading
+from stemma.corpus.corpus import Corpus
+from stemma.objectives import build_network, build_objectives, collate
 from stemma.objectives.capitalisation import Capitalisation, CapitalisationSettings
 from stemma.objectives.token_document_relation import TokenDocumentRelation, TokenDocumentRelationSettings
-from stemma.text.train import train_tokenizer
+from stemma.text.train_tokenizer import train_tokenizer
 
 CASE, RELATION = "capitalisation", "token_document_relation"
 
@@ -30,45 +30,47 @@ def relation(reach: int = 8192) -> TokenDocumentRelation:
 
 def answers(draft, name: str) -> np.ndarray:
     """(rows, length): -1 where nothing is asked."""
-    scored = draft.scores[name]
-    found = np.full(draft.text.size, -1)
+    scored = draft.token_targets[name]
+    found = np.full(draft.is_text.size, -1)
     found[scored.index] = scored.labels
-    return found.reshape(draft.text.shape)
+    return found.reshape(draft.is_text.shape)
 
 
 @pytest.mark.parametrize("kind", ["segment_pair", "full_sentences", "stream"])
 def test_capitals_are_those_of_the_text(corpus, kind):
     draft = draft_of(whole(corpus), kind, 40, rows=30)
-    capitalisation().corrupt(draft, np.random.default_rng(0))
+    capitalisation().make_targets(draft, np.random.default_rng(0))
     found = answers(draft, CASE)
-    assert ((found >= 0) == draft.text).all() and 0 < (found == 1).sum() < (found == 0).sum()
-    for row, place in zip(*np.nonzero(draft.text), strict=True):
-        source = draft.source[row, place]
-        document = int(np.searchsorted(corpus.documents, source, side="right")) - 1
-        character = corpus.text(document)[corpus.take("starts", np.array(source))]
+    assert ((found >= 0) == draft.is_text).all() and 0 < (found == 1).sum() < (found == 0).sum()
+    for row, place in zip(*np.nonzero(draft.is_text), strict=True):
+        source = draft.corpus_offsets[row, place]
+        document = int(np.searchsorted(corpus.document_starts, source, side="right")) - 1
+        character = corpus.document_text(document)[corpus.values_at("starts", np.array(source))]
         assert found[row, place] == character.isupper()
 
 
 def test_hidden_places_are_not_asked_about(corpus):
-    recipe = lineage.recipe("bert@tiny", ["remove=objective.next_sentence", "objective.capitalisation.weight=1.0",
+    recipe = recipe_loading.recipe("bert@tiny", ["remove=objective.next_sentence",
+                                                 "objective.capitalisation.weight=1.0",
                                           "objective.masked_lm.dynamic=true"])
     masked, case = build_objectives(recipe)
     draft = draft_of(whole(corpus), "segment_pair", 40, rows=50)
     rng = np.random.default_rng(0)
-    masked.corrupt(draft, rng)
-    case.corrupt(draft, rng)
-    changed = draft.ids != draft.original
-    assert changed.any() and ((answers(draft, CASE) >= 0) == (draft.text & ~changed)).all()
+    masked.make_targets(draft, rng)
+    case.make_targets(draft, rng)
+    changed = draft.input_ids != draft.original_ids
+    assert changed.any() and ((answers(draft, CASE) >= 0) == (draft.is_text & ~changed)).all()
 
 
 def test_the_loss_is_the_mean_over_the_places_asked(corpus):
-    recipe = lineage.recipe("bert@tiny", ["remove=objective.next_sentence", "objective.capitalisation.weight=1.0",
+    recipe = recipe_loading.recipe("bert@tiny", ["remove=objective.next_sentence",
+                                                 "objective.capitalisation.weight=1.0",
                                           "network.dropout=0.0", "network.attention.dropout=0.0"])
     case = build_objectives(recipe)[1]
     draft = draft_of(whole(corpus), "segment_pair", 40, rows=6)
-    case.corrupt(draft, np.random.default_rng(0))
-    batch, network = finish(draft), build_network(recipe, corpus.tokenizer.vocab_size).eval()
-    labels = torch.from_numpy(answers(draft, CASE)[:, :batch.streams["encoder"].ids.shape[1]])
+    case.make_targets(draft, np.random.default_rng(0))
+    batch, network = collate(draft), build_network(recipe, corpus.tokenizer.vocab_size).eval()
+    labels = torch.from_numpy(answers(draft, CASE)[:, :batch.streams["encoder"].input_ids.shape[1]])
     with torch.no_grad():
         hidden = network(batch.streams)
         scores = network.head(CASE)(hidden["encoder"])
@@ -80,18 +82,18 @@ def test_the_loss_is_the_mean_over_the_places_asked(corpus):
 
 
 def test_what_capitalisation_lacks(corpus, tmp_path, tokenizer_folder, text_file):
-    assert capitalisation().lacks(corpus) is None
+    assert capitalisation().missing_data(corpus) is None
     small = corpus_of(tmp_path / "small", [["the clerk reads", "a letter"]], tokenizer_folder)
-    assert capitalisation().lacks(small) == "the text has no capital letter"
+    assert capitalisation().missing_data(small) == "the text has no capital letter"
     train_tokenizer(iter([text_file.read_text()]), "wordpiece", 300, lowercase=False).save(tmp_path / "cased")
     cased = corpus_of(tmp_path / "large", [["The clerk reads", "A letter"]], tmp_path / "cased")
-    assert "keeps capitals" in capitalisation().lacks(cased)
+    assert "keeps capitals" in capitalisation().missing_data(cased)
 
 
 def test_a_missing_side_array_is_named_with_what_makes_it(corpus, monkeypatch):
-    monkeypatch.setattr(Corpus, "sides", lambda self: [])
-    assert capitalisation().lacks(corpus) == 'the corpus has no "capitals"; `stemma corpus build` makes them'
-    assert relation().lacks(corpus) is None
+    monkeypatch.setattr(Corpus, "annotations", lambda self: [])
+    assert capitalisation().missing_data(corpus) == 'the corpus has no "capitals"; `stemma corpus build` makes them'
+    assert relation().missing_data(corpus) is None
 
 
 @pytest.mark.parametrize("reach", [1, 10, 37, 8192])
@@ -99,21 +101,21 @@ def test_related_tokens_are_those_that_occur_around_the_row(corpus, reach):
     """As a literal search finds them; with a large reach that is all of the document."""
     view = whole(corpus)
     draft = draft_of(view, "doc_sentences", 30, rows=80)
-    relation(reach).corrupt(draft, np.random.default_rng(0))
+    relation(reach).make_targets(draft, np.random.default_rng(0))
     found = answers(draft, RELATION)
-    assert ((found >= 0) == draft.text).all()
+    assert ((found >= 0) == draft.is_text).all()
     everything = set()
     for row in range(80):
-        text = draft.source[row][draft.text[row]]
-        begin, end = next((b, e) for b, e in view.documents.tolist() if b <= text[0] < e)
+        text = draft.corpus_offsets[row][draft.is_text[row]]
+        begin, end = next((b, e) for b, e in view.document_ranges.tolist() if b <= text[0] < e)
         outside = [place for place in range(begin, end) if not text[0] <= place <= text[-1]]
         middle = text[0]
         before, behind = ([p for p in outside if p < middle][::-1], [p for p in outside if p > middle])
         half = reach // 2
         wide = [*before[:max(half, reach - len(behind))], *behind[:max(reach - half, reach - len(before))]]
-        known = set(corpus.take("tokens", np.array(sorted(wide), dtype=np.int64)).tolist())
-        expected = [int(token in known) for token in draft.original[row][draft.text[row]].tolist()]
-        assert found[row][draft.text[row]].tolist() == expected
+        known = set(corpus.values_at("tokens", np.array(sorted(wide), dtype=np.int64)).tolist())
+        expected = [int(token in known) for token in draft.original_ids[row][draft.is_text[row]].tolist()]
+        assert found[row][draft.is_text[row]].tolist() == expected
         everything |= set(expected)
     assert everything == {0, 1}
 
@@ -121,5 +123,5 @@ def test_related_tokens_are_those_that_occur_around_the_row(corpus, reach):
 def test_places_outside_the_view_are_not_looked_at(tmp_path, tokenizer_folder):
     corpus = corpus_of(tmp_path, [["the clerk reads", "a letter"], ["a letter", "the clerk reads"]], tokenizer_folder)
     draft = draft_of(whole(corpus), "doc_sentences", 30, rows=2)
-    relation().corrupt(draft, np.random.default_rng(0))
-    assert (draft.scores[RELATION].labels == 0).all()  # each row is a whole document
+    relation().make_targets(draft, np.random.default_rng(0))
+    assert (draft.token_targets[RELATION].labels == 0).all()  # each row is a whole document

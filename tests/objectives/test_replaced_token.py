@@ -16,10 +16,10 @@ from making import corpus_of, draft_of, whole
 from parity.reference import perturb
 
 from stemma.errors import UserError
-from stemma.lineage import recipe
-from stemma.objectives import build_network, build_objectives, finish, group_objectives
-from stemma.objectives.base import Scored
-from stemma.training.passes import Passes
+from stemma.objectives import build_network, build_objectives, collate, group_objectives
+from stemma.objectives.base import LossOutput
+from stemma.recipe_loading import recipe
+from stemma.training.forward_backward import ForwardBackward
 from stemma.training.pretrain import pretrain
 
 SMALL = ["network.width=12", "network.heads=2", "network.feedforward=20", "network.layers=2",
@@ -35,9 +35,9 @@ def batches(tmp_path_factory, tokenizer_folder):
     chosen = recipe("electra@tiny", [*SMALL, "objective.masked_lm.rate=0.3"])
     (group,) = group_objectives(chosen, build_objectives(chosen))
     for objective in group.objectives:
-        objective.corrupt(draft, np.random.default_rng(0))
+        objective.make_targets(draft, np.random.default_rng(0))
     assert len(set(draft.lengths.tolist())) > 2
-    return draft, finish(draft), group.objectives
+    return draft, collate(draft), group.objectives
 
 
 def network_of(draft, *changes, seed=0):
@@ -50,17 +50,17 @@ def network_of(draft, *changes, seed=0):
 
 def scored(network, objectives, batch):
     """The losses of a step, and what the generator wrote and the judge counted on the way."""
-    hidden, made = network.reader(batch.streams), Scored({})
+    hidden, made = network.input_network(batch.streams), LossOutput({})
     for objective in objectives:
-        found = Scored.of(objective.loss(network, hidden, batch))
-        made = made.beside(found)
-        hidden = hidden if found.sampled is None else replace(hidden, sampled=found.sampled)
-    return made.losses, SimpleNamespace(sampled=hidden.sampled, shares=made.counts)
+        found = LossOutput.from_losses(objective.loss(network, hidden, batch))
+        made = made.merge(found)
+        hidden = hidden if found.generator_samples is None else replace(hidden, sampled=found.generator_samples)
+    return made.losses, SimpleNamespace(sampled=hidden.generator_samples, shares=made.ratio_metrics)
 
 
 def passes_of(network, objectives, micro=None):
     settings = SimpleNamespace(micro_batch_size=micro)
-    return Passes(network, objectives, settings, torch.device("cpu"), torch.float32)
+    return ForwardBackward(network, objectives, settings, torch.device("cpu"), torch.float32)
 
 
 @pytest.mark.parametrize(("changes", "seed"), [([], 0), (["network.embedding.width=7"], 6),
@@ -71,14 +71,16 @@ def test_both_losses_and_all_measures_are_the_paper_s(batches, changes, seed):
     torch.manual_seed(5)
     with torch.no_grad():
         found, hidden = scored(network, objectives, batch)
-    target, width = batch.scores["vocabulary"], batch.streams["encoder"].ids.shape[1]
+    target, width = batch.token_targets["vocabulary"], batch.streams["encoder"].input_ids.shape[1]
     rows = []
     for row in range(draft.rows):
         length = int(draft.lengths[row])
-        here = [(int(index) % width, int(sample)) for index, sample in zip(target.index, hidden.sampled, strict=True)
+        here = [(int(index) % width, int(sample)) for index, sample in zip(target.index, hidden.generator_samples,
+                                                                           strict=True)
                 if int(index) // width == row]
-        drawn = {place: (int(draft.ids[row, place]), sample) for place, sample in here}
-        rows.append(electra.Row(draft.original[row, :length].tolist(), draft.segments[row, :length].tolist(), drawn))
+        drawn = {place: (int(draft.input_ids[row, place]), sample) for place, sample in here}
+        rows.append(electra.Row(draft.original_ids[row, :length].tolist(), draft.segment_ids[row, :length].tolist(),
+                                drawn))
     double = {name: tensor.double().numpy() for name, tensor in network.state_dict().items()}
     small = {name.removeprefix("generator."): value for name, value in double.items() if name.startswith("generator.")}
     expected = electra.losses(rows, double, network.settings, small, network.generator.settings)
@@ -96,13 +98,13 @@ def test_what_is_judged_is_the_text_with_samples_in_it(batches, monkeypatch):
         network, part, stream, *rest))
     with torch.no_grad():
         _, hidden = scored(network, objectives, batch)
-    (stream,), target = read, batch.scores["vocabulary"]
-    original = torch.from_numpy(draft.original[:, : stream.ids.shape[1]].astype("int64"))
+    (stream,), target = read, batch.token_targets["vocabulary"]
+    original = torch.from_numpy(draft.original_ids[:, : stream.input_ids.shape[1]].astype("int64"))
     changed = torch.zeros(original.numel(), dtype=torch.bool)
     changed[target.index] = True
-    assert torch.equal(stream.ids.flatten()[~changed], original.flatten()[~changed])
-    assert torch.equal(stream.ids.flatten()[changed], hidden.sampled)
-    assert stream.wanted is None and stream.sees == batch.streams["encoder"].sees
+    assert torch.equal(stream.input_ids.flatten()[~changed], original.flatten()[~changed])
+    assert torch.equal(stream.input_ids.flatten()[changed], hidden.generator_samples)
+    assert stream.output_positions is None and stream.attention_mask == batch.streams["encoder"].attention_mask
 
 
 @pytest.mark.parametrize(("micro", "judged"), [(1, "all"), (4, "all"), (1, "hidden"), (4, "hidden")])
@@ -112,7 +114,7 @@ def test_slices_add_up(batches, micro, judged):
     chosen = recipe("electra@tiny", [*SMALL, f"objective.replaced_token.judged={judged}"])
     (group,) = group_objectives(chosen, build_objectives(chosen))
     objectives = group.objectives
-    samples = torch.randint(draft.corpus.tokenizer.vocab_size, (len(batch.scores["vocabulary"].index),),
+    samples = torch.randint(draft.corpus.tokenizer.vocab_size, (len(batch.token_targets["vocabulary"].index),),
                             generator=torch.Generator().manual_seed(1))
 
     def trained(rows):
@@ -125,13 +127,13 @@ def test_slices_add_up(batches, micro, judged):
         outcome = passes_of(network, objectives, rows).train(prepared)
         return outcome, {name: parameter.grad for name, parameter in network.named_parameters()}
 
-    one, gradients = trained(batch.rows)
+    one, gradients = trained(batch.num_rows)
     other, again = trained(micro)
     assert one.losses == pytest.approx(other.losses, rel=1e-5)
     assert one.measures == pytest.approx(other.measures, rel=1e-6)
     assert one.measures.keys() == {"generator_accuracy", "replaced", "precision", "recall"}
-    replaced = int((samples != batch.scores["vocabulary"].labels).sum())
-    asked = batch.tokens if judged == "all" else len(samples)
+    replaced = int((samples != batch.token_targets["vocabulary"].labels).sum())
+    asked = batch.num_tokens if judged == "all" else len(samples)
     assert one.measures["replaced"] == pytest.approx(replaced / asked)
     for name, gradient in gradients.items():
         torch.testing.assert_close(again[name], gradient, rtol=1e-4, atol=1e-5)
@@ -142,15 +144,15 @@ def test_only_hidden_places_are_judged_where_that_is_asked_for(batches):
     draft, batch, _ = batches
     chosen = recipe("electra@tiny", [*SMALL, "objective.replaced_token.judged=hidden"])
     (group,) = group_objectives(chosen, build_objectives(chosen))
-    network, target = network_of(draft), batch.scores["vocabulary"]
+    network, target = network_of(draft), batch.token_targets["vocabulary"]
     torch.manual_seed(5)
     with torch.no_grad():
         found, hidden = scored(network, group.objectives, batch)
         stream = batch.streams["encoder"]
-        ids = stream.ids.flatten().index_copy(0, target.index, hidden.sampled).view_as(stream.ids)
+        ids = stream.input_ids.flatten().index_copy(0, target.index, hidden.generator_samples).view_as(stream.input_ids)
         states = network({"encoder": replace(stream, ids=ids, wanted=None)})["encoder"].flatten(0, 1)
         scores = network.heads["replaced_token"](states)[target.index]
-    wrong = (hidden.sampled != target.labels).float()
+    wrong = (hidden.generator_samples != target.labels).float()
     expected = torch.nn.functional.binary_cross_entropy_with_logits(scores, wrong)
     assert float(found["replaced_token"]) == pytest.approx(float(expected), rel=1e-5)
     some, of = hidden.shares["replaced"]
@@ -163,7 +165,7 @@ def test_a_token_that_the_generator_guessed_is_an_original(batches, judged):
     draft, batch, _ = batches
     chosen = recipe("electra@tiny", [*SMALL, f"objective.replaced_token.judged={judged}"])
     (group,) = group_objectives(chosen, build_objectives(chosen))
-    network, target = network_of(draft), batch.scores["vocabulary"]
+    network, target = network_of(draft), batch.token_targets["vocabulary"]
     wrong = torch.arange(len(target.index)) % 2 == 1
     samples = torch.where(wrong, (target.labels + 1) % draft.corpus.tokenizer.vocab_size, target.labels)
     scorer = network.generator.heads["vocabulary"]
@@ -200,7 +202,7 @@ def test_no_gradient_goes_from_the_discriminator_to_the_generator(batches):
 def test_the_baseline_knows_the_share_of_replaced_tokens_only(batches):
     draft, batch, (_, judged) = batches
     vocabulary = draft.corpus.tokenizer.vocab_size
-    share = len(batch.scores["vocabulary"].index) / batch.tokens * (1 - 1 / vocabulary)
+    share = len(batch.token_targets["vocabulary"].index) / batch.num_tokens * (1 - 1 / vocabulary)
     entropy = -(share * math.log(share) + (1 - share) * math.log(1 - share))
     unigram = np.full(vocabulary, -math.log(vocabulary))
     assert judged.baseline(batch, unigram) == {"replaced_token": pytest.approx(entropy)}
@@ -259,5 +261,5 @@ def test_a_generator_s_heads_part_its_width():
     """Of 21 wide with 7 heads, a third is 7 wide, which 2 heads cannot share."""
     network = recipe("electra@tiny", ["network.width=21", "network.heads=7",
                                       "network.generator.multiplier=0.3333"]).settings.network
-    assert (network.of_generator().width, network.of_generator().heads) == (7, 1)
-    assert network.of_generator().embedding.width == 21
+    assert (network.generator_network().width, network.generator_network().heads) == (7, 1)
+    assert network.generator_network().embedding.width == 21

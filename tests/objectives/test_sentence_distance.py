@@ -2,11 +2,11 @@ import numpy as np
 import pytest
 from making import corpus_of, draft_of, packing_of, whole
 
+from stemma.corpus.corpus import Corpus
 from stemma.corpus.draft import Draft
-from stemma.corpus.feed import Feed
-from stemma.corpus.randomness import RowRandomness
-from stemma.corpus.shards import Corpus
-from stemma.corpus.view import View, split
+from stemma.corpus.rng import PerRowRNG
+from stemma.corpus.sampler import RowSampler
+from stemma.corpus.subset import CorpusSubset, train_validation_split
 from stemma.objectives.sentence_distance import SentenceDistance, SentenceDistanceSettings
 
 NAME = "sentence_distance"
@@ -22,12 +22,13 @@ def objective() -> SentenceDistance:
     return SentenceDistance(NAME, SentenceDistanceSettings(kind=NAME))
 
 
-def truth(view: View, draft: Draft, row: int) -> int:
+def truth(view: CorpusSubset, draft: Draft, row: int) -> int:
     """The answer, read off the row: sentences between A and B are counted one by one."""
-    places, sentences = draft.source[row], view.corpus.sentences
-    a = places[(places >= 0) & (draft.segments[row] == 0)]
-    b = places[(places >= 0) & (draft.segments[row] == 1)]
-    of_a, of_b = (set((np.searchsorted(view.documents[:, 0], text, side="right") - 1).tolist()) for text in (a, b))
+    places, sentences = draft.corpus_offsets[row], view.corpus.sentence_starts
+    a = places[(places >= 0) & (draft.segment_ids[row] == 0)]
+    b = places[(places >= 0) & (draft.segment_ids[row] == 1)]
+    of_a, of_b = (set((np.searchsorted(view.document_ranges[:, 0], text, side="right") - 1).tolist()) for text in (a,
+                                                                                                                   b))
     assert len(of_a) == len(of_b) == 1
     if of_a != of_b:
         return 2
@@ -40,10 +41,10 @@ def truth(view: View, draft: Draft, row: int) -> int:
 @pytest.mark.parametrize("part", [0, 1])
 @pytest.mark.parametrize("kind", ["segment_pair", "sentence_pair"])
 def test_labels_are_true(corpus, kind, part):
-    view = split(corpus, 0.3)[part]
+    view = train_validation_split(corpus, 0.3)[part]
     draft = draft_of(view, kind, 200, rows=400, short=0.6)  # long enough for nothing to be cut
-    objective().corrupt(draft, np.random.default_rng(0))
-    labels = draft.labels[NAME]
+    objective().make_targets(draft, np.random.default_rng(0))
+    labels = draft.row_labels[NAME]
     assert [truth(view, draft, row) for row in range(400)] == labels.tolist()
     assert set(labels) == {0, 1, 2}
 
@@ -51,18 +52,18 @@ def test_labels_are_true(corpus, kind, part):
 def test_a_third_each_where_everything_is_possible(tmp_path, tokenizer_folder):
     corpus = corpus_of(tmp_path, [LINES * 6] * 3, tokenizer_folder)
     draft = draft_of(whole(corpus), "sentence_pair", 30, rows=3000)
-    objective().corrupt(draft, np.random.default_rng(1))
-    assert (np.abs(np.bincount(draft.labels[NAME], minlength=3) / 3000 - 1 / 3) < 0.04).all()
+    objective().make_targets(draft, np.random.default_rng(1))
+    assert (np.abs(np.bincount(draft.row_labels[NAME], minlength=3) / 3000 - 1 / 3) < 0.04).all()
 
 
 def test_every_place_that_is_not_next_to_a_is_used(tmp_path, tokenizer_folder):
     corpus = corpus_of(tmp_path, [LINES * 3] * 2, tokenizer_folder)
     view = whole(corpus)
     draft = draft_of(view, "sentence_pair", 30, rows=4000)
-    objective().corrupt(draft, np.random.default_rng(2))
-    apart = np.flatnonzero(draft.labels[NAME] == 1)
-    numbers = np.searchsorted(corpus.sentences, draft.pieces.start, side="right") - 1
-    first, second = (numbers[draft.pieces.part == part][apart] for part in (0, 1))
+    objective().make_targets(draft, np.random.default_rng(2))
+    apart = np.flatnonzero(draft.row_labels[NAME] == 1)
+    numbers = np.searchsorted(corpus.sentence_starts, draft.spans.start, side="right") - 1
+    first, second = (numbers[draft.spans.part == part][apart] for part in (0, 1))
     found = {(a, b) for a, b in zip(first.tolist(), second.tolist(), strict=True) if a < 12}
     assert found == {(a, b) for a in range(0, 12, 2) for b in range(12) if abs(a - b) > 1}
 
@@ -76,8 +77,8 @@ def test_short_documents_get_the_nearest_answer_that_is_true(tmp_path, tokenizer
     corpus = corpus_of(tmp_path, documents, tokenizer_folder)
     view = whole(corpus)
     draft = draft_of(view, "sentence_pair", 30, rows=200)
-    objective().corrupt(draft, np.random.default_rng(3))
-    labels = draft.labels[NAME]
+    objective().make_targets(draft, np.random.default_rng(3))
+    labels = draft.row_labels[NAME]
     assert set(labels) == possible
     if possible != {-1}:
         assert [truth(view, draft, row) for row in range(200)] == labels.tolist()
@@ -85,14 +86,14 @@ def test_short_documents_get_the_nearest_answer_that_is_true(tmp_path, tokenizer
 
 def test_a_row_with_its_own_randomness_is_the_same_in_any_batch(corpus):
     view, packing = whole(corpus), packing_of(corpus, "segment_pair", 40, short=0.2)
-    pieces, _ = Feed(view, packing, 0).take(30)
-    together = Draft(view, pieces.select(np.arange(30)), packing.layout)
-    rng = RowRandomness([[1, row] for row in range(30)])
-    objective().corrupt(together, rng)
+    pieces, _ = RowSampler(view, packing, 0).next_rows(30)
+    together = Draft(view, pieces.select(np.arange(30)), packing.template)
+    rng = PerRowRNG([[1, row] for row in range(30)])
+    objective().make_targets(together, rng)
     after = rng.random((30, 2))
     for row in range(30):
-        alone = Draft(view, pieces.select(np.array([row])), packing.layout)
-        own = RowRandomness([[1, row]])
-        objective().corrupt(alone, own)
-        assert (alone.ids[0] == together.ids[row]).all()
+        alone = Draft(view, pieces.select(np.array([row])), packing.template)
+        own = PerRowRNG([[1, row]])
+        objective().make_targets(alone, own)
+        assert (alone.input_ids[0] == together.input_ids[row]).all()
         assert (own.random((1, 2))[0] == after[row]).all()

@@ -4,13 +4,13 @@ import pytest
 import torch
 from making import corpus_of, draft_of, packing_of, whole
 
-from stemma import lineage
+from stemma import recipe_loading
+from stemma.corpus.corpus import Corpus
 from stemma.corpus.draft import Draft
-from stemma.corpus.feed import Feed
-from stemma.corpus.randomness import RowRandomness
-from stemma.corpus.shards import Corpus
-from stemma.corpus.view import View, split
-from stemma.objectives import build_network, build_objectives, finish
+from stemma.corpus.rng import PerRowRNG
+from stemma.corpus.sampler import RowSampler
+from stemma.corpus.subset import CorpusSubset, train_validation_split
+from stemma.objectives import build_network, build_objectives, collate
 from stemma.objectives.sentence_order import SentenceOrder, SentenceOrderSettings
 
 NAME = "sentence_order"
@@ -25,26 +25,26 @@ def objective(swapped: float = 0.5, other: float = 0.0) -> SentenceOrder:
     return SentenceOrder(NAME, SentenceOrderSettings(kind=NAME, swapped=swapped, other=other))
 
 
-def document_of(view: View, places: np.ndarray) -> int:
-    found = np.unique(np.searchsorted(view.documents[:, 0], places, side="right") - 1)
-    assert len(found) == 1 and (places < view.documents[found[0], 1]).all(), "text from outside the view"
+def document_of(view: CorpusSubset, places: np.ndarray) -> int:
+    found = np.unique(np.searchsorted(view.document_ranges[:, 0], places, side="right") - 1)
+    assert len(found) == 1 and (places < view.document_ranges[found[0], 1]).all(), "text from outside the view"
     return int(found[0])
 
 
 def parts(draft: Draft, row: int) -> tuple[np.ndarray, np.ndarray]:
     """Corpus offsets of A and of B."""
-    places = draft.source[row]
-    return places[(places >= 0) & (draft.segments[row] == 0)], places[(places >= 0) & (draft.segments[row] == 1)]
+    places = draft.corpus_offsets[row]
+    return places[(places >= 0) & (draft.segment_ids[row] == 0)], places[(places >= 0) & (draft.segment_ids[row] == 1)]
 
 
 @pytest.mark.parametrize("kind", ["segment_pair", "sentence_pair"])
 @pytest.mark.parametrize(("swapped", "other"), [(0.5, 0.0), (1 / 3, 1 / 3)])
 def test_every_label_says_what_the_row_shows(corpus, kind, swapped, other):
-    view = split(corpus, 0.3)[0]
+    view = train_validation_split(corpus, 0.3)[0]
     draft = draft_of(view, kind, 40, rows=400, short=0.2)
-    alone = draft.pieces.part_lengths(1) == 0
-    objective(swapped, other).corrupt(draft, np.random.default_rng(0))
-    labels = draft.labels[NAME]
+    alone = draft.spans.part_lengths(1) == 0
+    objective(swapped, other).make_targets(draft, np.random.default_rng(0))
+    labels = draft.row_labels[NAME]
     assert alone.any() and set(labels[alone]) == ({2} if other else {-1})
     assert set(labels[~alone]) == ({0, 1, 2} if other else {0, 1})
     for row in range(400):
@@ -62,9 +62,9 @@ def test_every_label_says_what_the_row_shows(corpus, kind, swapped, other):
 @pytest.mark.parametrize(("swapped", "other"), [(0.5, 0.0), (0.1, 0.0), (1 / 3, 1 / 3), (0.2, 0.7)])
 def test_the_shares_are_as_wanted(corpus, swapped, other):
     draft = draft_of(whole(corpus), "segment_pair", 24, rows=3000)
-    paired = draft.pieces.part_lengths(1) > 0
-    objective(swapped, other).corrupt(draft, np.random.default_rng(1))
-    found = draft.labels[NAME][paired]
+    paired = draft.spans.part_lengths(1) > 0
+    objective(swapped, other).make_targets(draft, np.random.default_rng(1))
+    found = draft.row_labels[NAME][paired]
     for label, share in enumerate([1 - swapped - other, swapped, other]):
         assert abs((found == label).mean() - share) <= 4 * (share * (1 - share) / len(found)) ** 0.5
 
@@ -72,12 +72,12 @@ def test_the_shares_are_as_wanted(corpus, swapped, other):
 def test_a_swapped_row_has_the_same_tokens(corpus):
     straight = draft_of(whole(corpus), "segment_pair", 60, rows=50)
     turned = draft_of(whole(corpus), "segment_pair", 60, rows=50)
-    objective(0.0).corrupt(straight, np.random.default_rng(2))
-    objective(1.0).corrupt(turned, np.random.default_rng(2))
+    objective(0.0).make_targets(straight, np.random.default_rng(2))
+    objective(1.0).make_targets(turned, np.random.default_rng(2))
     checked = 0
     for row in range(50):
         (a, b), (second, first) = parts(straight, row), parts(turned, row)
-        if turned.labels[NAME][row] == 1 and len(a) + len(b) < 57:  # nothing was cut
+        if turned.row_labels[NAME][row] == 1 and len(a) + len(b) < 57:  # nothing was cut
             assert a.tolist() == first.tolist() and b.tolist() == second.tolist()
             checked += 1
     assert checked > 10
@@ -87,57 +87,59 @@ def test_without_another_document_there_is_no_third_answer(tmp_path, tokenizer_f
     corpus = corpus_of(tmp_path, [["the clerk reads", "our neighbour forgets", "every scribe copies"] * 4],
                        tokenizer_folder)
     draft = draft_of(whole(corpus), "sentence_pair", 20, rows=60)
-    objective(1 / 3, 1 / 3).corrupt(draft, np.random.default_rng(0))
-    assert set(draft.labels[NAME]) == {0, 1}
+    objective(1 / 3, 1 / 3).make_targets(draft, np.random.default_rng(0))
+    assert set(draft.row_labels[NAME]) == {0, 1}
 
 
 def test_a_row_with_its_own_randomness_is_the_same_in_any_batch(corpus):
     view, packing = whole(corpus), packing_of(corpus, "segment_pair", 24, short=0.2)
-    pieces, _ = Feed(view, packing, 0).take(30)
-    together = Draft(view, pieces.select(np.arange(30)), packing.layout)
-    rng = RowRandomness([[1, row] for row in range(30)])
-    objective(0.3, 0.4).corrupt(together, rng)
+    pieces, _ = RowSampler(view, packing, 0).next_rows(30)
+    together = Draft(view, pieces.select(np.arange(30)), packing.template)
+    rng = PerRowRNG([[1, row] for row in range(30)])
+    objective(0.3, 0.4).make_targets(together, rng)
     after = rng.random((30, 2))
     for row in range(30):
-        alone = Draft(view, pieces.select(np.array([row])), packing.layout)
-        own = RowRandomness([[1, row]])
-        objective(0.3, 0.4).corrupt(alone, own)
-        assert (alone.ids[0] == together.ids[row]).all()
-        assert alone.labels[NAME][0] == together.labels[NAME][row]
+        alone = Draft(view, pieces.select(np.array([row])), packing.template)
+        own = PerRowRNG([[1, row]])
+        objective(0.3, 0.4).make_targets(alone, own)
+        assert (alone.input_ids[0] == together.input_ids[row]).all()
+        assert alone.row_labels[NAME][0] == together.row_labels[NAME][row]
         assert (own.random((1, 2))[0] == after[row]).all()
 
 
 def test_rows_without_a_label_are_not_scored(corpus):
     """The loss is the mean over the others, whole or in slices, and -1 never reaches the head."""
-    recipe = lineage.recipe("bert@tiny", ["remove=objective.next_sentence", "objective.sentence_order.swapped=0.5",
+    recipe = recipe_loading.recipe("bert@tiny", ["remove=objective.next_sentence",
+                                                 "objective.sentence_order.swapped=0.5",
                                           "network.dropout=0.0", "network.attention.dropout=0.0"])
     order = build_objectives(recipe)[0]
     network = build_network(recipe, corpus.tokenizer.vocab_size).eval()
     draft = draft_of(whole(corpus), "sentence_pair", 40, rows=40)
-    order.corrupt(draft, np.random.default_rng(0))
-    labels = draft.labels[NAME]
-    batch = finish(draft)
-    target = batch.labels[NAME]
+    order.make_targets(draft, np.random.default_rng(0))
+    labels = draft.row_labels[NAME]
+    batch = collate(draft)
+    target = batch.row_targets[NAME]
     assert (labels == -1).any() and target.index.tolist() == np.flatnonzero(labels >= 0).tolist()
-    assert target.total == (labels >= 0).sum()
+    assert target.denominator == (labels >= 0).sum()
     with torch.no_grad():
         hidden = network(batch.streams)
-        scores = network.head(NAME)(network.pooled(hidden["encoder"])).log_softmax(-1)
+        scores = network.head(NAME)(network.pool(hidden["encoder"])).log_softmax(-1)
         expected = np.mean([-float(scores[row, label]) for row, label in enumerate(labels) if label >= 0])
         assert float(order.loss(network, hidden, batch)[NAME]) == pytest.approx(expected, rel=1e-5)
         slices = [order.loss(network, network(piece.streams), piece)[NAME] for piece in batch.slices(7)]
         assert float(sum(slices)) == pytest.approx(expected, rel=1e-5)
-    shares = np.bincount(labels[labels >= 0]) / target.total
+    shares = np.bincount(labels[labels >= 0]) / target.denominator
     assert order.baseline(batch, np.zeros(1))[NAME] == pytest.approx(-(shares * np.log(shares)).sum())
 
 
 def test_a_batch_in_which_nothing_can_be_asked_costs_nothing(tmp_path, tokenizer_folder):
     corpus = corpus_of(tmp_path, [["the clerk reads a letter"], ["our neighbour forgets"]], tokenizer_folder)
-    recipe = lineage.recipe("bert@tiny", ["remove=objective.next_sentence", "objective.sentence_order.swapped=0.5"])
+    recipe = recipe_loading.recipe("bert@tiny", ["remove=objective.next_sentence",
+                                                 "objective.sentence_order.swapped=0.5"])
     order = build_objectives(recipe)[0]
     draft = draft_of(whole(corpus), "sentence_pair", 20, rows=4)
-    order.corrupt(draft, np.random.default_rng(0))
-    batch = finish(draft)
+    order.make_targets(draft, np.random.default_rng(0))
+    batch = collate(draft)
     network = build_network(recipe, corpus.tokenizer.vocab_size)
     loss = order.loss(network, network(batch.streams), batch)[NAME]
     loss.backward()

@@ -6,12 +6,17 @@ import numpy as np
 import pytest
 from making import corpus_of, draft_of, packing_of, whole
 
+from stemma.corpus.corpus import Corpus
 from stemma.corpus.draft import Draft
-from stemma.corpus.feed import Feed
-from stemma.corpus.randomness import RowRandomness
-from stemma.corpus.shards import Corpus
-from stemma.objectives import finish
-from stemma.objectives.sentence_reordering import SentenceReordering, SentenceReorderingSettings, all_orders, some_of
+from stemma.corpus.rng import PerRowRNG
+from stemma.corpus.sampler import RowSampler
+from stemma.objectives import collate
+from stemma.objectives.sentence_reordering import (
+    SentenceReordering,
+    SentenceReorderingSettings,
+    all_permutations,
+    sample_cuts,
+)
 
 NAME = "sentence_reordering"
 
@@ -28,7 +33,7 @@ def objective(parts: int = 3) -> SentenceReordering:
 @pytest.mark.parametrize(("parts", "classes"), [(2, 3), (3, 9), (4, 33), (6, 873)])
 def test_there_is_a_class_for_every_order_of_every_number_of_parts(parts, classes):
     assert objective(parts).classes == classes == sum(factorial(n) for n in range(1, parts + 1))
-    orders = all_orders(parts)
+    orders = all_permutations(parts)
     assert len({tuple(row) for row in orders.tolist()}) == classes
     counts = (orders >= 0).sum(1)
     assert (np.diff(counts) >= 0).all()
@@ -41,18 +46,18 @@ def test_the_label_says_how_to_put_the_text_back(corpus, most):
     view = whole(corpus)
     draft = draft_of(view, "doc_sentences", 80, rows=300)
     before = [(int(start), int(start + length))
-              for start, length in zip(draft.pieces.start, draft.pieces.length, strict=True)]
+              for start, length in zip(draft.spans.start, draft.spans.length, strict=True)]
     task = objective(most)
-    task.corrupt(draft, np.random.default_rng(0))
-    labels, sentences = draft.labels[NAME], set(corpus.sentences.tolist())
+    task.make_targets(draft, np.random.default_rng(0))
+    labels, sentences = draft.row_labels[NAME], set(corpus.sentence_starts.tolist())
     seen = set()
     for row, (start, stop) in enumerate(before):
-        text = draft.source[row][draft.source[row] >= 0]
+        text = draft.corpus_offsets[row][draft.corpus_offsets[row] >= 0]
         assert sorted(text.tolist()) == list(range(start, stop))
         order = [part for part in task.orders[labels[row]].tolist() if part >= 0]
         seen.add(len(order))
-        pieces = draft.pieces.row == row
-        begins, lengths = draft.pieces.start[pieces], draft.pieces.length[pieces]
+        pieces = draft.spans.row == row
+        begins, lengths = draft.spans.start[pieces], draft.spans.length[pieces]
         assert len(begins) == len(order) and (lengths > 0).all()
         assert np.argsort(begins).argsort().tolist() == order  # what stands where
         assert {int(b) for b in begins} - {start} <= sentences
@@ -67,23 +72,23 @@ def test_numbers_of_parts_and_orders_are_uniform(tmp_path, tokenizer_folder, sen
     text = ["the clerk reads", "our neighbour forgets", "every scribe copies", "the printer collects"][:sentences]
     corpus = corpus_of(tmp_path, [text], tokenizer_folder)
     draft = draft_of(whole(corpus), "doc_sentences", 60, rows=9000)
-    objective(3).corrupt(draft, np.random.default_rng(1))
-    found = np.bincount(draft.labels[NAME], minlength=9) / 9000
+    objective(3).make_targets(draft, np.random.default_rng(1))
+    found = np.bincount(draft.row_labels[NAME], minlength=9) / 9000
     assert (np.abs(found - expected) <= 5 * (expected * (1 - expected) / 9000) ** 0.5).all()
 
 
 def test_one_sentence_can_only_stay(tmp_path, tokenizer_folder):
     corpus = corpus_of(tmp_path, [["the clerk reads a letter"], ["our neighbour forgets"]], tokenizer_folder)
     draft = draft_of(whole(corpus), "doc_sentences", 20, rows=20)
-    objective().corrupt(draft, np.random.default_rng(0))
-    assert (draft.labels[NAME] == 0).all()
+    objective().make_targets(draft, np.random.default_rng(0))
+    assert (draft.row_labels[NAME] == 0).all()
 
 
 @pytest.mark.parametrize(("count", "wanted"), [(5, 2), (5, 0), (3, 3), (7, 4)])
 def test_every_set_of_cuts_is_as_likely_as_any_other(count, wanted):
     rows, most = 20_000, 4
     drawn = np.random.default_rng(2).random((rows, most))
-    chosen = some_of(np.full(rows, count), np.full(rows, wanted), drawn)
+    chosen = sample_cuts(np.full(rows, count), np.full(rows, wanted), drawn)
     assert (chosen[:, wanted:] == count).all()
     found = Counter(tuple(row[:wanted]) for row in chosen.tolist())
     assert set(found) == set(combinations(range(count), wanted))
@@ -93,22 +98,22 @@ def test_every_set_of_cuts_is_as_likely_as_any_other(count, wanted):
 
 def test_a_row_with_its_own_randomness_is_the_same_in_any_batch(corpus):
     view, packing = whole(corpus), packing_of(corpus, "doc_sentences", 50)
-    pieces, _ = Feed(view, packing, 0).take(20)
-    together = Draft(view, pieces.select(np.arange(20)), packing.layout)
-    rng = RowRandomness([[1, row] for row in range(20)])
-    objective().corrupt(together, rng)
+    pieces, _ = RowSampler(view, packing, 0).next_rows(20)
+    together = Draft(view, pieces.select(np.arange(20)), packing.template)
+    rng = PerRowRNG([[1, row] for row in range(20)])
+    objective().make_targets(together, rng)
     after = rng.random((20, 2))
     for row in range(20):
-        alone = Draft(view, pieces.select(np.array([row])), packing.layout)
-        own = RowRandomness([[1, row]])
-        objective().corrupt(alone, own)
-        assert (alone.ids[0] == together.ids[row]).all()
+        alone = Draft(view, pieces.select(np.array([row])), packing.template)
+        own = PerRowRNG([[1, row]])
+        objective().make_targets(alone, own)
+        assert (alone.input_ids[0] == together.input_ids[row]).all()
         assert (own.random((1, 2))[0] == after[row]).all()
 
 
 def test_the_baseline_is_the_entropy_of_the_answers(corpus):
     draft = draft_of(whole(corpus), "doc_sentences", 60, rows=400)
     task = objective(2)
-    task.corrupt(draft, np.random.default_rng(0))
-    shares = np.bincount(draft.labels[NAME]) / 400
-    assert task.baseline(finish(draft), np.zeros(1))[NAME] == pytest.approx(-(shares * np.log(shares)).sum())
+    task.make_targets(draft, np.random.default_rng(0))
+    shares = np.bincount(draft.row_labels[NAME]) / 400
+    assert task.baseline(collate(draft), np.zeros(1))[NAME] == pytest.approx(-(shares * np.log(shares)).sum())

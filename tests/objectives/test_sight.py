@@ -7,14 +7,14 @@ import pytest
 import torch
 from making import draft_of, pieced_corpus, whole
 
-from stemma import lineage
-from stemma.corpus.shards import Corpus
+from stemma import recipe_loading
+from stemma.corpus.corpus import Corpus
 from stemma.errors import UserError
-from stemma.network.streams import Stream
-from stemma.objectives import build_network, build_objectives, finish, group_objectives
+from stemma.network.inputs_outputs import Stream
+from stemma.objectives import build_network, build_objectives, collate, group_objectives
 from stemma.objectives.masked_lm import MaskedLM, MaskedLMSettings
 from stemma.objectives.prefix_lm import PrefixLM, PrefixLMSettings
-from stemma.visibility import Later, Prefix
+from stemma.visibility import Prefix, ReverseCausal
 
 TASKS = ["full", "prefix", "causal", "later"]
 
@@ -32,22 +32,22 @@ def cloze(sees: str, **settings) -> MaskedLM:
 def batch_of(corpus, sees: str, rows: int = 12):
     draft = draft_of(whole(corpus), "segment_pair", 40, rows, short=0.4)
     task = cloze(sees)
-    task.corrupt(draft, np.random.default_rng(0))
-    return draft, finish(draft, task.visibility)
+    task.make_targets(draft, np.random.default_rng(0))
+    return draft, collate(draft, task.attention_mask_kind)
 
 
 @pytest.mark.parametrize("sees", TASKS)
 def test_the_four_visibilities_of_unilm(corpus, sees):
     draft, batch = batch_of(corpus, sees)
     stream = batch.streams["encoder"]
-    second = draft.second()
+    second = draft.segment_b_start()
     assert len(set(draft.lengths.tolist())) > 3 and (second < draft.lengths).any()
     for row in range(draft.rows):
         length = int(draft.lengths[row])
-        grid = stream.sees.grid(stream.ids.shape[1], row).tolist()
+        grid = stream.attention_mask.grid(stream.input_ids.shape[1], row).tolist()
         assert all(any(line) for line in grid)  # even filling sees something
         for reader in range(length):
-            for seen in range(stream.ids.shape[1]):
+            for seen in range(stream.input_ids.shape[1]):
                 allowed = {"full": seen < length, "causal": seen <= reader, "later": reader <= seen < length,
                            "prefix": seen < second[row] or seen <= reader}[sees]
                 assert grid[reader][seen] == allowed, (row, reader, seen)
@@ -57,12 +57,12 @@ def test_the_four_visibilities_of_unilm(corpus, sees):
 def test_what_is_not_seen_has_no_influence_and_few_places_are_enough(corpus, sees):
     """Also where the last block computes only the places that are read."""
     _, batch = batch_of(corpus, sees, rows=4)
-    recipe = lineage.recipe("unilm@tiny", ["network.dropout=0.0", "network.attention.dropout=0.0"])
+    recipe = recipe_loading.recipe("unilm@tiny", ["network.dropout=0.0", "network.attention.dropout=0.0"])
     torch.manual_seed(0)
     network = build_network(recipe, corpus.tokenizer.vocab_size).eval()
     stream = batch.streams["encoder"]
-    scored = batch.scores["vocabulary"].index
-    width = stream.ids.shape[1]
+    scored = batch.token_targets["vocabulary"].index
+    width = stream.input_ids.shape[1]
 
     def outputs(changed: Stream) -> torch.Tensor:
         with torch.no_grad():
@@ -73,12 +73,12 @@ def test_what_is_not_seen_has_no_influence_and_few_places_are_enough(corpus, see
     assert torch.allclose(before[scored], everything[scored], atol=1e-5)
     assert torch.isfinite(everything).all()
     row, place = divmod(int(scored[len(scored) // 2]), width)
-    visible = stream.sees.grid(width, row)[place]
-    ids = stream.ids.clone()
+    visible = stream.attention_mask.grid(width, row)[place]
+    ids = stream.input_ids.clone()
     ids[row, ~visible] = (ids[row, ~visible] + 7) % corpus.tokenizer.vocab_size
     assert torch.allclose(outputs(replace(stream, ids=ids, wanted=None))[row * width + place],
                           everything[row * width + place], atol=1e-5)
-    other = stream.ids.clone()
+    other = stream.input_ids.clone()
     shown = int(torch.nonzero(visible)[0 if sees != "later" else -1])
     other[row, shown] = (other[row, shown] + 7) % corpus.tokenizer.vocab_size
     assert not torch.allclose(outputs(replace(stream, ids=other, wanted=None))[row * width + place],
@@ -87,52 +87,52 @@ def test_what_is_not_seen_has_no_influence_and_few_places_are_enough(corpus, see
 
 def test_rules_are_cut_with_their_rows():
     lengths = torch.tensor([2, 5, 3])
-    for kind in (Later, Prefix):
+    for kind in (ReverseCausal, Prefix):
         assert kind(lengths).rows(slice(1, 3)) == kind(lengths[1:])
         assert (kind(lengths).compile(5, 5).dense[1, 0] == kind(lengths).grid(5, 1)).all()
-    assert Later(lengths).grid(4, 0).int().tolist() == [[1, 1, 0, 0], [0, 1, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1]]
+    assert ReverseCausal(lengths).grid(4, 0).int().tolist() == [[1, 1, 0, 0], [0, 1, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1]]
 
 
 def prefixed(corpus, kind: str, rows: int = 200, length: int = 24, single: str = "A end"):
     draft = draft_of(whole(corpus), kind, length, rows, single=single, pair="A separator B end")
-    PrefixLM("prefix_lm", PrefixLMSettings(kind="prefix_lm")).corrupt(draft, np.random.default_rng(0))
+    PrefixLM("prefix_lm", PrefixLMSettings(kind="prefix_lm")).make_targets(draft, np.random.default_rng(0))
     return draft
 
 
 @pytest.mark.parametrize("kind", ["stream", "doc_sentences", "sentence_pair"])
 def test_a_prefix_is_given_and_what_follows_is_guessed(corpus, kind):
     draft = prefixed(corpus, kind)
-    scored = draft.scores["vocabulary"]
-    rows, places = np.divmod(scored.index, draft.layout.length)
-    following = draft.following()
+    scored = draft.token_targets["vocabulary"]
+    rows, places = np.divmod(scored.index, draft.template.length)
+    following = draft.next_tokens()
     assert (scored.labels == following[rows, places]).all()
     for row in range(draft.rows):
-        prefix, length = int(draft.prefix[row]), int(draft.lengths[row])
+        prefix, length = int(draft.prefix_lengths[row]), int(draft.lengths[row])
         assert 1 <= prefix < length
         assert places[rows == row].tolist() == list(range(prefix - 1, length - 1))
-        paired = draft.pieces.part_lengths(1)[row] > 0
-        assert not paired or prefix == draft.second()[row]
-    assert finish(draft, "prefix").streams["encoder"].sees == Prefix(torch.from_numpy(draft.prefix))
+        paired = draft.spans.part_lengths(1)[row] > 0
+        assert not paired or prefix == draft.segment_b_start()[row]
+    assert collate(draft, "prefix").streams["encoder"].attention_mask == Prefix(torch.from_numpy(draft.prefix_lengths))
 
 
 def test_a_prefix_ends_anywhere(corpus):
     draft = prefixed(corpus, "stream", rows=4600, single="A")
     full = draft.lengths == 24
-    times = np.bincount(draft.prefix[full], minlength=24)
+    times = np.bincount(draft.prefix_lengths[full], minlength=24)
     assert times[0] == 0 and len(times) == 24
     expected = full.sum() / 23
     assert (np.abs(times[1:] - expected) < 5 * expected**0.5).all()
-    rows, places = np.divmod(draft.scores["vocabulary"].index, 24)
+    rows, places = np.divmod(draft.token_targets["vocabulary"].index, 24)
     running = rows[places == 23]  # behind the window the text goes on, and that is guessed too
     assert len(running) == full.sum()
 
 
 def test_unilm_has_four_groups_that_tell_themselves_apart():
-    recipe = lineage.recipe("unilm@tiny")
+    recipe = recipe_loading.recipe("unilm@tiny")
     groups = group_objectives(recipe, build_objectives(recipe))
-    assert [group.visibility for group in groups] == ["full", "prefix", "causal", "later"]
+    assert [group.attention_mask_kind for group in groups] == ["full", "prefix", "causal", "later"]
     assert [len(group.objectives) for group in groups] == [2, 1, 1, 1]
-    assert len({(group.kind.single, group.kind.pair) for group in groups}) == 4
+    assert len({(group.key.single_template, group.key.pair_template) for group in groups}) == 4
 
 
 @pytest.mark.parametrize(("changes", "said"), [
@@ -148,5 +148,5 @@ def test_unilm_has_four_groups_that_tell_themselves_apart():
 ])
 def test_what_cannot_be_is_refused_in_a_sentence(changes, said):
     with pytest.raises(UserError) as refused:
-        lineage.recipe("unilm@tiny", changes)
+        recipe_loading.recipe("unilm@tiny", changes)
     assert said in str(refused.value)

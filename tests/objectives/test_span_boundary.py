@@ -8,14 +8,14 @@ from literal import span_boundary as literal
 from making import draft_of, pieced_corpus, whole
 
 import stemma
-from stemma import lineage
-from stemma.corpus.shards import Corpus
+from stemma import recipe_loading
+from stemma.corpus.corpus import Corpus
 from stemma.errors import UserError
-from stemma.exchange.model import Model
-from stemma.objectives import build_network, build_objectives, finish, group_objectives
+from stemma.model import Model
+from stemma.objectives import build_network, build_objectives, collate, group_objectives
 from stemma.objectives.batch import Target
-from stemma.objectives.masked_lm import HEAD as VOCABULARY
-from stemma.objectives.span_boundary import HEAD, edges
+from stemma.objectives.masked_lm import LM_HEAD_NAME as VOCABULARY
+from stemma.objectives.span_boundary import HEAD_NAME, span_edges
 
 SMALL = {"network.layers": 2, "network.width": 24, "network.heads": 2, "network.feedforward": 32,
          "network.dropout": 0.0, "network.attention.dropout": 0.0, "corpus.sequence_length": 60}
@@ -27,7 +27,7 @@ def corpus(tmp_path_factory) -> Corpus:
 
 
 def small(**changes):
-    return lineage.recipe("spanbert@tiny", changes=SMALL | changes)
+    return recipe_loading.recipe("spanbert@tiny", changes=SMALL | changes)
 
 
 def prepared(recipe, corpus, packing="doc_sentences", seed=0, rows=6):
@@ -35,8 +35,8 @@ def prepared(recipe, corpus, packing="doc_sentences", seed=0, rows=6):
     draft = draft_of(whole(corpus), packing, 60, rows=rows, seed=seed, short=0.3)
     objectives = build_objectives(recipe)
     for objective in objectives:
-        objective.corrupt(draft, np.random.default_rng(seed))
-    return draft, objectives, finish(draft)
+        objective.make_targets(draft, np.random.default_rng(seed))
+    return draft, objectives, collate(draft)
 
 
 def network_for(recipe, corpus, seed=0):
@@ -57,14 +57,14 @@ def test_the_loss_is_the_papers_formula(corpus, packing, places):
         found = objectives[1].loss(network, network(batch.streams), batch)["span_boundary"]
         every_place = replace(batch.streams["encoder"], wanted=None)  # also those that a run would leave out
         outputs = network({"encoder": every_place})["encoder"]
-    width = draft.layout.length
-    rows, places_hidden = np.divmod(draft.scores[VOCABULARY].index, width)
+    width = draft.template.length
+    rows, places_hidden = np.divmod(draft.token_targets[VOCABULARY].index, width)
     hidden = [places_hidden[rows == row].tolist() for row in range(draft.rows)]
     assert max(map(len, hidden)) > 15
     head = {name.removeprefix("heads.span_boundary."): tensor for name, tensor in network.state_dict().items()
             if name.startswith("heads.span_boundary.")}
     weights = head | {"places": head["places.weight"], "table": network.embedding.tokens.weight.detach()}
-    original = torch.from_numpy(draft.original.astype(np.int64))
+    original = torch.from_numpy(draft.original_ids.astype(np.int64))
     expected = literal.loss(outputs, hidden, original, weights, recipe.settings.network.norm.epsilon)
     assert found.item() == pytest.approx(expected.item(), rel=1e-5)
 
@@ -72,29 +72,29 @@ def test_the_loss_is_the_papers_formula(corpus, packing, places):
 def test_runs_and_their_edges():
     width = 10
     target = Target(torch.tensor([1, 2, 3, 5, 18, 21, 22]), torch.zeros(7), 1.0, width)
-    left, right, number = (values.tolist() for values in edges(target))
+    left, right, number = (values.tolist() for values in span_edges(target))
     assert left == [0, 0, 0, 4, 17, 20, 20] and right == [4, 4, 4, 6, 19, 23, 23]
     assert number == [0, 1, 2, 0, 0, 0, 1]
     row_end = Target(torch.tensor([8, 9, 10, 11]), torch.zeros(4), 1.0, width)  # neighbours in number, not in text
-    assert edges(row_end)[0].tolist() == [7, 7, 9, 9]
+    assert span_edges(row_end)[0].tolist() == [7, 7, 9, 9]
     nothing = Target(torch.zeros(0, dtype=torch.long), torch.zeros(0), 1.0, width)
-    assert [len(values) for values in edges(nothing)] == [0, 0, 0]
+    assert [len(values) for values in span_edges(nothing)] == [0, 0, 0]
 
 
 def test_it_hides_nothing_more_and_asks_for_the_places_around_each_span(corpus):
     recipe = small()
     draft, objectives, batch = prepared(recipe, corpus, rows=40)
     alone = draft_of(whole(corpus), "doc_sentences", 60, rows=40, short=0.3)
-    objectives[0].corrupt(alone, np.random.default_rng(0))
-    assert (draft.ids == alone.ids).all()
-    assert (batch.scores[HEAD].labels == batch.scores[VOCABULARY].labels).all()
-    left, right, _ = edges(batch.scores[HEAD])
-    wanted = set(batch.streams["encoder"].wanted.tolist())
-    assert wanted == {*batch.scores[VOCABULARY].index.tolist(), *left.tolist(), *right.tolist()}
-    hidden = set(batch.scores[VOCABULARY].index.tolist())
+    objectives[0].make_targets(alone, np.random.default_rng(0))
+    assert (draft.input_ids == alone.input_ids).all()
+    assert (batch.token_targets[HEAD_NAME].labels == batch.token_targets[VOCABULARY].labels).all()
+    left, right, _ = span_edges(batch.token_targets[HEAD_NAME])
+    wanted = set(batch.streams["encoder"].output_positions.tolist())
+    assert wanted == {*batch.token_targets[VOCABULARY].index.tolist(), *left.tolist(), *right.tolist()}
+    hidden = set(batch.token_targets[VOCABULARY].index.tolist())
     assert not hidden & {*left.tolist(), *right.tolist()}
     lengths = torch.from_numpy(draft.lengths)
-    place, row = right % batch.streams["encoder"].ids.shape[1], right // batch.streams["encoder"].ids.shape[1]
+    place, row = right % batch.streams["encoder"].input_ids.shape[1], right // batch.streams["encoder"].input_ids.shape[1]
     assert (place < lengths[row]).all()  # never filling
 
 
@@ -125,7 +125,7 @@ def test_its_gradient_reaches_the_edges_and_not_the_hidden_places(corpus):
     hidden["encoder"].retain_grad()
     objectives[1].loss(network, hidden, batch)["span_boundary"].backward()
     touched = set(torch.nonzero(hidden["encoder"].grad.flatten(0, 1).abs().sum(1)).flatten().tolist())
-    left, right, _ = edges(batch.scores[HEAD])
+    left, right, _ = span_edges(batch.token_targets[HEAD_NAME])
     assert touched == {*left.tolist(), *right.tolist()}
 
 
@@ -160,4 +160,4 @@ def test_what_it_cannot_work_with_is_refused_by_name(changes, key):
 
 def test_without_masked_lm_there_is_nothing_to_guess():
     with pytest.raises(UserError, match="needs a masked_lm before it"):
-        lineage.recipe("spanbert@tiny", changes={"remove": ["objective.masked_lm"]})
+        recipe_loading.recipe("spanbert@tiny", changes={"remove": ["objective.masked_lm"]})

@@ -6,11 +6,11 @@ from literal import t5
 from making import whole
 from sided import chinese, labels_of, originals, rows_of, sided_draft, with_sentinels
 
-from stemma import lineage
-from stemma.corpus.shards import Corpus
+from stemma import recipe_loading
+from stemma.corpus.corpus import Corpus
 from stemma.errors import UserError
-from stemma.objectives import check_needs
-from stemma.objectives.span_corruption import SpanCorruption, SpanCorruptionSettings, part_in_spans
+from stemma.objectives import check_requirements
+from stemma.objectives.span_corruption import SpanCorruption, SpanCorruptionSettings, assign_spans
 
 
 @pytest.fixture(scope="module")
@@ -24,7 +24,7 @@ def objective(**settings) -> SpanCorruption:
 
 def corrupted(corpus, length=64, rows=60, kind="stream", seed=0, start="padding", **settings):
     draft = sided_draft(whole(corpus), kind, length, rows, seed, start=start)
-    objective(**settings).corrupt(draft, np.random.default_rng(seed))
+    objective(**settings).make_targets(draft, np.random.default_rng(seed))
     return draft
 
 
@@ -32,9 +32,9 @@ def corrupted(corpus, length=64, rows=60, kind="stream", seed=0, start="padding"
 @pytest.mark.parametrize("mean", [1.0, 3.0, 10.0])
 @pytest.mark.parametrize("kind", ["stream", "doc_sentences", "full_sentences"])
 def test_source_and_target_together_restore_the_text(corpus, rate, mean, kind):
-    tokenizer, end = corpus.tokenizer, corpus.tokenizer.role("end")
+    tokenizer, end = corpus.tokenizer, corpus.tokenizer.special_id("end")
     draft = corrupted(corpus, kind=kind, rate=rate, mean_span=mean)
-    read, written = rows_of(draft.sides["encoder"]), labels_of(draft.sides["decoder"])
+    read, written = rows_of(draft.seq2seq_rows["encoder"]), labels_of(draft.seq2seq_rows["decoder"])
     for source, target, text in zip(read, written, originals(draft), strict=True):
         assert source[-1] == target[-1] == text[-1] == end
         assert t5.restore(source[:-1], target[:-1], tokenizer.sentinels) == text[:-1]
@@ -50,7 +50,7 @@ def test_source_and_target_together_restore_the_text(corpus, rate, mean, kind):
 def test_the_decoder_reads_its_start_and_then_what_it_wrote(corpus):
     decoder = corrupted(corpus).sides["decoder"]
     for read, guessed in zip(rows_of(decoder), labels_of(decoder), strict=True):
-        assert read == [corpus.tokenizer.role("padding"), *guessed[:-1]]
+        assert read == [corpus.tokenizer.special_id("padding"), *guessed[:-1]]
     used = np.arange(decoder.ids.shape[1]) < decoder.lengths[:, None]
     assert (decoder.labels[~used] == -1).all() and (decoder.labels[used] >= 0).all()
 
@@ -59,7 +59,7 @@ def test_the_decoder_reads_its_start_and_then_what_it_wrote(corpus):
 def test_all_ways_of_parting_the_text_are_equally_likely(length, noise, spans):
     times = 6000
     given = (np.full(times, length), np.full(times, noise), np.full(times, spans))
-    found = part_in_spans(*given, length + 3, np.random.default_rng(0))
+    found = assign_spans(*given, length + 3, np.random.default_rng(0))
     assert (found[:, length:] == -1).all()
     seen = Counter(tuple(row) for row in (found[:, :length] >= 0).tolist())
     possible = set(t5.masks(length, noise, spans))
@@ -72,39 +72,39 @@ def test_all_ways_of_parting_the_text_are_equally_likely(length, noise, spans):
 
 def test_a_window_is_filled_as_in_the_released_code():
     assert t5.window(512, 0.15, 3.0) == (568, 114)
-    assert objective().raw_length(512) == 568
+    assert objective().raw_text_length(512) == 568
     for length in (32, 64, 100, 128, 256, 511, 512, 1024):
         for rate, mean in ((0.15, 3.0), (0.15, 5.0), (0.1, 2.0), (0.25, 3.0)):
-            assert objective(rate=rate, mean_span=mean).raw_length(length) == t5.window(length, rate, mean)[0]
+            assert objective(rate=rate, mean_span=mean).raw_text_length(length) == t5.window(length, rate, mean)[0]
 
 
 def test_neither_side_outgrows_the_window(corpus):
     for rate in (0.15, 0.5, 0.8):
         task = objective(rate=rate)
-        text = task.raw_length(64)
+        text = task.raw_text_length(64)
         draft = corrupted(corpus, length=text + 1, rate=rate)
-        longest = [int(side.lengths.max()) for side in draft.sides.values()]
+        longest = [int(side.lengths.max()) for side in draft.seq2seq_rows.values()]
         assert max(longest) <= 64
         if rate == 0.15:
             full = draft.lengths == text + 1
-            assert full.any() and (draft.sides["encoder"].lengths[full] == 64).all()
+            assert full.any() and (draft.seq2seq_rows["encoder"].lengths[full] == 64).all()
 
 
 def test_text_of_one_or_two_tokens_is_no_trouble(corpus):
     draft = sided_draft(whole(corpus), "stream", 2, 5)  # one token and the end
-    objective().corrupt(draft, np.random.default_rng(0))
-    assert rows_of(draft.sides["encoder"]) == originals(draft)
-    assert labels_of(draft.sides["decoder"]) == [[corpus.tokenizer.role("end")]] * 5
+    objective().make_targets(draft, np.random.default_rng(0))
+    assert rows_of(draft.seq2seq_rows["encoder"]) == originals(draft)
+    assert labels_of(draft.seq2seq_rows["decoder"]) == [[corpus.tokenizer.special_id("end")]] * 5
     draft = sided_draft(whole(corpus), "stream", 3, 5)
-    objective().corrupt(draft, np.random.default_rng(0))
+    objective().make_targets(draft, np.random.default_rng(0))
     first = corpus.tokenizer.sentinels[0]
-    assert all(row[1] == first and len(row) == 3 for row in rows_of(draft.sides["encoder"]))
+    assert all(row[1] == first and len(row) == 3 for row in rows_of(draft.seq2seq_rows["encoder"]))
 
 
 def test_chinese_text_is_restored(tmp_path):
     corpus = chinese(tmp_path)
     draft = corrupted(corpus, length=40, rows=8, kind="doc_sentences")
-    read, written = rows_of(draft.sides["encoder"]), labels_of(draft.sides["decoder"])
+    read, written = rows_of(draft.seq2seq_rows["encoder"]), labels_of(draft.seq2seq_rows["decoder"])
     for source, target, text in zip(read, written, originals(draft), strict=True):
         assert t5.restore(source[:-1], target[:-1], corpus.tokenizer.sentinels) == text[:-1]
 
@@ -112,5 +112,5 @@ def test_chinese_text_is_restored(tmp_path):
 def test_more_spans_than_sentinels_are_refused_before_training(corpus):
     change = ["corpus.sequence_length=2048", "objective.span_corruption.mean_span=1.0"]
     with pytest.raises(UserError, match=r"hides up to 3\d\d spans .* has 100 sentinels; set"):
-        check_needs(lineage.recipe("t5", change), corpus)
-    check_needs(lineage.recipe("t5"), corpus)
+        check_requirements(recipe_loading.recipe("t5", change), corpus)
+    check_requirements(recipe_loading.recipe("t5"), corpus)

@@ -3,9 +3,9 @@ import pytest
 from making import whole
 from sided import chinese, labels_of, originals, rows_of, sided_draft, with_sentinels
 
-from stemma.corpus.shards import Corpus
-from stemma.objectives import finish
-from stemma.objectives.masked_span_to_span import SpanToSpan, SpanToSpanSettings, choose_span
+from stemma.corpus.corpus import Corpus
+from stemma.objectives import collate
+from stemma.objectives.masked_span_to_span import MaskedSpanToSpan, MaskedSpanToSpanSettings, choose_span
 
 
 @pytest.fixture(scope="module")
@@ -15,17 +15,17 @@ def corpus(tmp_path_factory) -> Corpus:
 
 def corrupted(corpus, rows=120, single="start A end", seed=0, **settings):
     draft = sided_draft(whole(corpus), "doc_sentences", 24, rows, seed, single, "mask")
-    task = SpanToSpan("masked_span_to_span", SpanToSpanSettings(kind="masked_span_to_span", **settings))
-    task.corrupt(draft, np.random.default_rng(seed))
+    task = MaskedSpanToSpan("masked_span_to_span", MaskedSpanToSpanSettings(kind="masked_span_to_span", **settings))
+    task.make_targets(draft, np.random.default_rng(seed))
     return draft
 
 
 @pytest.mark.parametrize("share", [0.01, 0.3, 0.5, 1.0])
 def test_one_stretch_is_hidden_and_written_and_nothing_else_changes(corpus, share):
     """With a share so small that one token is hidden it is BERT's task; with 1 GPT's."""
-    mask = corpus.tokenizer.role("mask")
+    mask = corpus.tokenizer.special_id("mask")
     draft = corrupted(corpus, share=share, mask=1.0, random=0.0)
-    encoder, decoder = draft.sides["encoder"], draft.sides["decoder"]
+    encoder, decoder = draft.seq2seq_rows["encoder"], draft.seq2seq_rows["decoder"]
     for row, (source, text) in enumerate(zip(rows_of(encoder), originals(draft), strict=True)):
         size = max(1, round((len(text) - 2) * share))
         places = decoder.positions[row, :decoder.lengths[row]].tolist()
@@ -43,16 +43,16 @@ def test_one_stretch_is_hidden_and_written_and_nothing_else_changes(corpus, shar
 
 def test_hidden_tokens_are_masked_replaced_or_kept_in_their_shares(corpus):
     draft = corrupted(corpus, rows=1500)
-    decoder = draft.sides["decoder"]
+    decoder = draft.seq2seq_rows["decoder"]
     used = np.arange(decoder.ids.shape[1]) < decoder.lengths[:, None]
-    now = np.take_along_axis(draft.sides["encoder"].ids, decoder.positions, axis=1)[used]
+    now = np.take_along_axis(draft.seq2seq_rows["encoder"].ids, decoder.positions, axis=1)[used]
     was = decoder.labels[used]
-    masked = (now == corpus.tokenizer.role("mask")).mean()
+    masked = (now == corpus.tokenizer.special_id("mask")).mean()
     assert abs(masked - 0.8) < 4 * (0.16 / len(now)) ** 0.5
-    ordinary = len(corpus.tokenizer.ordinary_ids)
-    changed = ((now != was) & (now != corpus.tokenizer.role("mask"))).mean()
+    ordinary = len(corpus.tokenizer.regular_ids)
+    changed = ((now != was) & (now != corpus.tokenizer.special_id("mask"))).mean()
     assert abs(changed - 0.1 * (1 - 1 / ordinary)) < 4 * (0.09 / len(now)) ** 0.5
-    assert not np.isin(now[now != corpus.tokenizer.role("mask")], corpus.tokenizer.special_ids).any()
+    assert not np.isin(now[now != corpus.tokenizer.special_id("mask")], corpus.tokenizer.special_ids).any()
 
 
 def test_a_stretch_begins_anywhere():
@@ -66,15 +66,15 @@ def test_a_stretch_begins_anywhere():
 
 def test_a_batch_numbers_the_decoders_places_as_the_encoders(corpus):
     draft = corrupted(corpus)
-    batch = finish(draft)
-    decoder = draft.sides["decoder"]
-    assert batch.streams["decoder"].positions.tolist() == decoder.positions.tolist()
-    assert batch.tokens == int(draft.sides["encoder"].lengths.sum() + decoder.lengths.sum())
-    assert batch.scores["vocabulary"].labels.tolist() == [label for row in labels_of(decoder) for label in row]
+    batch = collate(draft)
+    decoder = draft.seq2seq_rows["decoder"]
+    assert batch.streams["decoder"].position_ids.tolist() == decoder.positions.tolist()
+    assert batch.num_tokens == int(draft.seq2seq_rows["encoder"].lengths.sum() + decoder.lengths.sum())
+    assert batch.token_targets["vocabulary"].labels.tolist() == [label for row in labels_of(decoder) for label in row]
 
 
 def test_chinese_text_is_hidden_in_one_stretch(tmp_path):
     draft = corrupted(chinese(tmp_path), rows=8, mask=1.0, random=0.0)
     for row, text in enumerate(originals(draft)):
-        positions = draft.sides["decoder"].positions[row, :draft.sides["decoder"].lengths[row]]
-        assert labels_of(draft.sides["decoder"])[row] == [text[place] for place in positions]
+        positions = draft.seq2seq_rows["decoder"].positions[row, :draft.seq2seq_rows["decoder"].lengths[row]]
+        assert labels_of(draft.seq2seq_rows["decoder"])[row] == [text[place] for place in positions]

@@ -6,18 +6,18 @@ import torch
 from making import PAIR, whole
 from sided import labels_of, rows_of
 
-from stemma import lineage
-from stemma.corpus.buckets import BucketFeed
+from stemma import recipe_loading
+from stemma.corpus.bucket_sampler import BucketSampler
 from stemma.corpus.build import build_corpus
+from stemma.corpus.corpus import Corpus
 from stemma.corpus.draft import Draft
-from stemma.corpus.layout import Layout
-from stemma.corpus.packers import Packing
-from stemma.corpus.shards import Corpus
+from stemma.corpus.packers import Packer
+from stemma.corpus.row_template import RowTemplate
 from stemma.errors import UserError
-from stemma.objectives import build_network, build_objectives, check_needs, finish
-from stemma.objectives.translation import Translation, TranslationSettings
+from stemma.objectives import build_network, build_objectives, check_requirements, collate
+from stemma.objectives.translation import TranslationObjective, TranslationSettings
 from stemma.text.parallel import PairSource
-from stemma.visibility import Causal, Full, Padded
+from stemma.visibility import Bidirectional, Causal, PaddingRule
 
 SOURCES = ["the clerk reads", "our neighbour repairs a letter by the window", "every scribe forgets",
            "seven pages in the cellar"]
@@ -35,22 +35,23 @@ def corpus(tmp_path_factory, tokenizer_folder) -> Corpus:
 
 
 def drafted(corpus: Corpus, places: int = 400) -> Draft:
-    layout = Layout.of(corpus.tokenizer, "A end", PAIR, 32, decoder_start="begin")
-    pieces, _ = BucketFeed(whole(corpus), Packing("parallel", layout), 0, places).take(0)
+    layout = RowTemplate.from_tokenizer(corpus.tokenizer, "A end", PAIR, 32, decoder_start="begin")
+    pieces, _ = BucketSampler(whole(corpus), Packer("parallel", layout), 0, places).next_rows(0)
     draft = Draft(whole(corpus), pieces, layout)
-    Translation("translation", TranslationSettings(kind="translation")).corrupt(draft, np.random.default_rng(0))
+    TranslationObjective("translation", TranslationSettings(kind="translation")).make_targets(draft,
+                                                                                              np.random.default_rng(0))
     return draft
 
 
 def test_a_is_read_and_b_is_written(corpus):
     tokenizer = corpus.tokenizer
     draft = drafted(corpus)
-    end, begin = tokenizer.role("end"), tokenizer.role("begin")
+    end, begin = tokenizer.special_id("end"), tokenizer.special_id("begin")
 
     def encoded(text: str) -> list[int]:
         return [*tokenizer.encode(text, special=False).ids, end]
 
-    read, written = draft.sides["encoder"], draft.sides["decoder"]
+    read, written = draft.seq2seq_rows["encoder"], draft.seq2seq_rows["decoder"]
     expected = {tuple(encoded(source)): encoded(target) for source, target in zip(SOURCES, TARGETS, strict=True)}
     assert len(rows_of(read)) == 4
     for source, given, target in zip(rows_of(read), rows_of(written), labels_of(written), strict=True):
@@ -60,28 +61,28 @@ def test_a_is_read_and_b_is_written(corpus):
 
 def test_a_batch_has_two_streams_and_scores_all_that_is_written(corpus):
     draft = drafted(corpus)
-    batch = finish(draft)
-    read, written = draft.sides["encoder"], draft.sides["decoder"]
-    assert batch.streams["encoder"].sees == Padded(
-        torch.arange(read.ids.shape[1]) < torch.from_numpy(read.lengths)[:, None])
-    assert batch.streams["decoder"].sees == Causal() and batch.streams["decoder"].positions is None
-    assert batch.tokens == int(read.lengths.sum() + written.lengths.sum()) and batch.rows == 4
-    target = batch.scores["vocabulary"]
+    batch = collate(draft)
+    read, written = draft.seq2seq_rows["encoder"], draft.seq2seq_rows["decoder"]
+    assert batch.streams["encoder"].attention_mask == PaddingRule(
+        torch.arange(read.input_ids.shape[1]) < torch.from_numpy(read.lengths)[:, None])
+    assert batch.streams["decoder"].attention_mask == Causal() and batch.streams["decoder"].position_ids is None
+    assert batch.num_tokens == int(read.lengths.sum() + written.lengths.sum()) and batch.num_rows == 4
+    target = batch.token_targets["vocabulary"]
     assert target.labels.tolist() == [label for row in labels_of(written) for label in row]
-    assert target.total == len(target.labels)
-    rows, places = np.divmod(target.index.numpy(), target.width)
+    assert target.denominator == len(target.labels)
+    rows, places = np.divmod(target.index.numpy(), target.row_stride)
     assert (written.labels[rows, places] == target.labels.numpy()).all()
-    same = replace(draft.sides["encoder"], lengths=np.full(4, read.ids.shape[1]))
-    draft.sides["encoder"] = same
-    assert finish(draft).streams["encoder"].sees == Full()
+    same = replace(draft.seq2seq_rows["encoder"], lengths=np.full(4, read.input_ids.shape[1]))
+    draft.seq2seq_rows["encoder"] = same
+    assert collate(draft).streams["encoder"].attention_mask == Bidirectional()
 
 
 def test_a_step_in_slices_has_the_loss_of_the_whole(corpus):
-    recipe = lineage.recipe("transformer@tiny", ["network.dropout=0.0"])
+    recipe = recipe_loading.recipe("transformer@tiny", ["network.dropout=0.0"])
     torch.manual_seed(0)
     network = build_network(recipe, corpus.tokenizer.vocab_size).eval()
     (task,) = build_objectives(recipe)
-    batch = finish(drafted(corpus))
+    batch = collate(drafted(corpus))
     with torch.no_grad():
         losses = [sum(float(task.loss(network, network(part.streams), part)["translation"])
                       for part in batch.slices(size)) for size in (4, 3, 1)]
@@ -90,10 +91,10 @@ def test_a_step_in_slices_has_the_loss_of_the_whole(corpus):
 
 
 def test_smoothing_is_for_learning_only(corpus):
-    batch = finish(drafted(corpus))
+    batch = collate(drafted(corpus))
     found = {}
     for smoothing in (0.0, 0.4):
-        recipe = lineage.recipe("transformer@tiny", [f"objective.translation.smoothing={smoothing}",
+        recipe = recipe_loading.recipe("transformer@tiny", [f"objective.translation.smoothing={smoothing}",
                                                      "network.dropout=0.0"])
         torch.manual_seed(0)
         network = build_network(recipe, corpus.tokenizer.vocab_size)
@@ -113,19 +114,19 @@ def test_smoothing_is_for_learning_only(corpus):
 
 def test_plain_text_is_no_parallel_corpus_and_pairs_serve_as_plain_text(corpus, corpus_folder):
     with pytest.raises(UserError, match=r"holds plain text, and objective.translation of transformer@tiny needs pairs"):
-        check_needs(lineage.recipe("transformer@tiny"), Corpus.open(corpus_folder))
-    check_needs(lineage.recipe("transformer@tiny"), corpus)
-    check_needs(lineage.recipe("mass@tiny"), corpus)
+        check_requirements(recipe_loading.recipe("transformer@tiny"), Corpus.open(corpus_folder))
+    check_requirements(recipe_loading.recipe("transformer@tiny"), corpus)
+    check_requirements(recipe_loading.recipe("mass@tiny"), corpus)
 
 
 def test_a_missing_decoder_start_is_named(corpus):
-    roles = dict(corpus.tokenizer.roles)
-    del corpus.tokenizer.roles["begin"]
+    roles = dict(corpus.tokenizer.special_token_ids)
+    del corpus.tokenizer.special_token_ids["begin"]
     try:
         with pytest.raises(UserError) as refused:
-            check_needs(lineage.recipe("transformer@tiny"), corpus)
+            check_requirements(recipe_loading.recipe("transformer@tiny"), corpus)
     finally:
-        corpus.tokenizer.roles.update(roles)
+        corpus.tokenizer.special_token_ids.update(roles)
     assert ("corpus.decoder_start", 'is the special token "begin", which the tokenizer lacks') in refused.value.problems
 
 
@@ -141,5 +142,5 @@ def test_a_missing_decoder_start_is_named(corpus):
 ])
 def test_what_cannot_be_is_refused_in_a_sentence(name, changes, said):
     with pytest.raises(UserError) as refused:
-        lineage.recipe(name, changes)
+        recipe_loading.recipe(name, changes)
     assert said in str(refused.value)

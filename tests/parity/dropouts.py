@@ -74,7 +74,7 @@ def switches(module: nn.Module) -> Iterator[tuple[str, nn.Module, str]]:
 
 def rates(module: nn.Module) -> dict[str, float]:
     held = {name: getattr(owner, attribute) for name, owner, attribute in switches(module)}
-    return {name: each if isinstance(each, float) else each.rate if isinstance(each, Dropout) else each.p
+    return {name: each if isinstance(each, float) else each.p if isinstance(each, Dropout) else each.p
             for name, each in held.items()}
 
 
@@ -88,7 +88,7 @@ def only(module: nn.Module, where: Sequence[Where], rate: float = RATE) -> nn.Mo
         if isinstance(kept, float):
             setattr(owner, attribute, own)
         elif isinstance(kept, Dropout):
-            kept.rate = own
+            kept.p = own
         else:
             kept.p = own
         if found and found[0].period > 1:

@@ -19,8 +19,8 @@ from tokenizers import models, pre_tokenizers, trainers
 from torch import Tensor
 
 import stemma
-from stemma import Model
-from stemma.network.streams import Stream
+from stemma import InferenceModel
+from stemma.network.inputs_outputs import Stream
 from stemma.visibility import Causal
 
 SEEDS = [0, 1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (2, 3))]  # of sizes and weights
@@ -149,14 +149,14 @@ def their_outputs(reference: Any, inputs: dict[str, Tensor]) -> dict[str, Tensor
 
 
 @torch.no_grad()
-def our_outputs(model: Model, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
+def our_outputs(model: InferenceModel, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
     hidden = model.hidden(**inputs)
     made = {"hidden": hidden}
-    if model.decodes:
-        source = model.inputs_of(inputs["input_ids"], inputs.get("attention_mask"))
+    if model.is_encoder_decoder:
+        source = model.encoder_stream(inputs["input_ids"], inputs.get("attention_mask"))
         made["encoder"] = model.network({"encoder": source})["encoder"]
     if "pooler" in model.network.heads:
-        made["pooler"] = model.network.pooled(hidden)
+        made["pooler"] = model.network.pool(hidden)
     for name in {"vocabulary", "replaced_token"} & model.network.heads.keys():
         made[name] = model.logits(**inputs)
     for name in ("next_sentence", "sentence_order"):
@@ -165,7 +165,7 @@ def our_outputs(model: Model, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
     return made
 
 
-def assert_same_outputs(model: Model, reference: Any, atol: float = 1e-4, seed: int = 0) -> None:
+def assert_same_outputs(model: InferenceModel, reference: Any, atol: float = 1e-4, seed: int = 0) -> None:
     """Equal in everything either of them answers, wherever a token stands."""
     for number, inputs in enumerate(inputs_for(reference.config, seed)):
         ours, theirs = our_outputs(model, inputs), their_outputs(reference, inputs)
@@ -174,28 +174,28 @@ def assert_same_outputs(model: Model, reference: Any, atol: float = 1e-4, seed: 
             assert expected.std() > 1e-3, "the answers are all alike, so they prove nothing"
             apart = (ours[name] - expected).abs() / expected.abs().clamp(min=1)
             each_place = expected.dim() == 3 or name == "replaced_token"
-            if each_place and "attention_mask" in inputs and not model.decodes:
+            if each_place and "attention_mask" in inputs and not model.is_encoder_decoder:
                 apart = apart[inputs["attention_mask"].bool()]
             difference = float(apart.max())
             assert difference <= atol, f"{name} of input {number} differs by {difference:.2e}"
 
 
 @torch.no_grad()
-def assert_same_steps(model: Model, reference: Any, seed: int = 0, atol: float = 1e-4) -> None:
+def assert_same_steps(model: InferenceModel, reference: Any, seed: int = 0, atol: float = 1e-4) -> None:
     """Our decoder, given its text bit by bit and once with rows chosen anew, against theirs that reads it at once."""
     generator = torch.Generator().manual_seed(seed)
     ids = torch.randint(reference.config.vocab_size, (3, 9), generator=generator)
     real = (torch.arange(9) < torch.tensor([[9], [4], [7]])).long()
     target = torch.randint(reference.config.vocab_size, (3, 12), generator=generator)
     cache, chosen, start = model.network.new_cache(), torch.arange(3), 0
-    streams = {"encoder": model.inputs_of(ids, real)}
+    streams = {"encoder": model.encoder_stream(ids, real)}
     for stop in (1, 2, 5, 6, 7, 12):
         if start == 5:  # a beam that lives on twice, another that ends, and all in another order
             rows = torch.tensor([2, 0, 2, 2])
-            cache.choose(rows)
+            cache.reorder(rows)
             chosen = chosen[rows]
         streams["decoder"] = Stream(target[chosen, start:stop], Causal())
-        ours = model.token_head()(model.network(streams, cache)["decoder"])
+        ours = model.lm_head()(model.network(streams, cache)["decoder"])
         theirs = reference(input_ids=ids[chosen], attention_mask=real[chosen], decoder_input_ids=target[chosen, :stop])
         torch.testing.assert_close(ours, theirs.logits[:, start:], atol=atol, rtol=0)
         streams, start = {}, stop
@@ -220,7 +220,7 @@ def assert_loads_into(kind: str, folder: Path, **arguments: Any) -> Any:
     return loaded.eval()
 
 
-def load_both_ways(reference: Any, folder: Path) -> tuple[Model, Any]:
+def load_both_ways(reference: Any, folder: Path) -> tuple[InferenceModel, Any]:
     """theirs -> ours, and ours -> theirs again."""
     reference.save_pretrained(folder / "theirs")
     model = stemma.load(folder / "theirs")
@@ -230,10 +230,10 @@ def load_both_ways(reference: Any, folder: Path) -> tuple[Model, Any]:
     return model, assert_loads_into(type(reference).__name__, folder / "ours", **arguments)
 
 
-def assert_agrees_both_ways(reference: Any, folder: Path, seed: int = 0) -> Model:
+def assert_agrees_both_ways(reference: Any, folder: Path, seed: int = 0) -> InferenceModel:
     """Nothing is left over, the answers and the counts are equal, and what we write is what they wrote."""
     model, back = load_both_ways(reference, folder)
-    assert model.notices == []
+    assert model.load_warnings == []
     assert_same_outputs(model, reference, seed=seed)
     assert model.parameter_count() == reference.num_parameters()
     assert type(back).__name__ == json.loads((folder / "ours/config.json").read_text())["architectures"][0]

@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 import stemma
 from stemma.errors import UserError
 from stemma.text.tokenizer import Tokenizer
-from stemma.text.train import train_tokenizer
+from stemma.text.train_tokenizer import train_tokenizer
 
 CLASSES = [("AlbertForPreTraining", {}), ("AlbertModel", {}), ("AlbertModel", {"add_pooling_layer": False}),
            ("AlbertForMaskedLM", {})]
@@ -124,7 +124,7 @@ def test_what_transformers_needs_is_there(tmp_path, text_file):
     reference.perturb(model.network, 0)
     stemma.save(model, tmp_path / "m")
     tokens = transformers.AutoTokenizer.from_pretrained(tmp_path / "m")
-    laid_out = tokenizer.template("start A separator", "start A separator B:1 separator:1")
+    laid_out = tokenizer.with_template("start A separator", "start A separator B:1 separator:1")
     for line in LINES:
         assert tokens(line)["input_ids"] == laid_out.encode(line).ids
     made = tokens(LINES[0], LINES[1])
@@ -151,5 +151,5 @@ def test_their_tokenizer_gives_the_same_ids(tmp_path):
     made = ours.encode(*LINES[:2])
     assert (made.ids, made.type_ids) == (both["input_ids"], both["token_type_ids"])
     assert ours.kind == "unigram" and ours.lowercase
-    assert {role: ours.roles[role] for role in ("padding", "unknown", "start", "separator", "mask")} == {
+    assert {role: ours.special_token_ids[role] for role in ("padding", "unknown", "start", "separator", "mask")} == {
         "padding": 0, "unknown": 1, "start": 2, "separator": 3, "mask": 4}

@@ -20,11 +20,11 @@ def probabilities(family, seed, tmp_path):
     reference.save_pretrained(tmp_path)
     ours = stemma.load(tmp_path)
     for given in inputs_for(reference.config, seed)[:3]:
-        given = {"decoder_input_ids": given["input_ids"][:, :5], **given} if ours.decodes else given
+        given = {"decoder_input_ids": given["input_ids"][:, :5], **given} if ours.is_encoder_decoder else given
         with torch.no_grad():
             theirs = reference(**given, output_attentions=True)
         names = {"encoder": "encoder_attentions", "decoder": "decoder_attentions", "cross": "cross_attentions"} \
-            if ours.decodes else {"encoder": "attentions"}
+            if ours.is_encoder_decoder else {"encoder": "attentions"}
         mask = given.get("attention_mask", torch.ones_like(given["input_ids"])).bool()
         yield ours, given, {part: theirs[name] for part, name in names.items()}, mask
 

@@ -22,7 +22,7 @@ from safetensors.torch import load_file, save_file
 import stemma
 from stemma.errors import UserError
 from stemma.text.tokenizer import Tokenizer
-from stemma.text.train import train_tokenizer
+from stemma.text.train_tokenizer import train_tokenizer
 
 KIND = "BartForConditionalGeneration"
 LINES = ["The old clerk copies a letter.", "A<mask> letter", "two  spaces  here ", "na\u00efve Zo\u00eb", " before"]
@@ -85,7 +85,7 @@ def test_the_published_body_loads_with_its_head(tmp_path, copied):
         versions = {f"{part}.version": torch.ones(1) for part in ("encoder", "decoder")}
         save_file({**weights, **again, **versions}, file, {"format": "pt"})
     model = stemma.load(tmp_path / "theirs")
-    assert model.notices == []
+    assert model.load_warnings == []
     ids, target = torch.arange(8).view(2, 4), torch.arange(6).view(2, 3)
     expected = theirs(input_ids=ids, decoder_input_ids=target).last_hidden_state
     torch.testing.assert_close(model.hidden(ids, decoder_input_ids=target), expected, atol=1e-4, rtol=0)
@@ -155,7 +155,8 @@ def test_their_tokenizer_gives_the_same_ids(tmp_path, theirs_folder, layout):
     assert [ours.encode(line).ids for line in LINES] == [theirs(line)["input_ids"] for line in LINES]
     pairs = zip(LINES, reversed(LINES), strict=True)
     assert all(ours.encode(*pair).ids == theirs(*pair)["input_ids"] for pair in pairs)
-    assert ours.roles == {"padding": 1, "unknown": 3, "start": 0, "separator": 2, "mask": ours.vocab_size - 1,
+    assert ours.special_token_ids == {"padding": 1, "unknown": 3, "start": 0, "separator": 2,
+                                      "mask": ours.vocab_size - 1,
                           "begin": 0, "end": 2}
 
 
@@ -179,9 +180,9 @@ def test_what_transformers_needs_to_write_is_there(tmp_path, text_file):
     model.tokenizer = tokenizer
     reference.perturb(model.network, 0)
     stemma.save(model, tmp_path / "m")
-    config, end, start = config_of(tmp_path / "m"), tokenizer.role("end"), tokenizer.role("start")
+    config, end, start = config_of(tmp_path / "m"), tokenizer.special_id("end"), tokenizer.special_id("start")
     names = ("decoder_start_token_id", "bos_token_id", "eos_token_id", "pad_token_id", "forced_eos_token_id")
-    assert [config[name] for name in names] == [end, start, end, tokenizer.role("padding"), None]
+    assert [config[name] for name in names] == [end, start, end, tokenizer.special_id("padding"), None]
     tokens = transformers.AutoTokenizer.from_pretrained(tmp_path / "m")
     for line in LINES:
         assert tokens(line)["input_ids"] == [start, *tokenizer.encode(line, special=False).ids, end]

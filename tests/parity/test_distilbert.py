@@ -9,7 +9,7 @@ from parity import reference
 from parity.reference import SEEDS, assert_agrees_both_ways, assert_same_outputs, config_of, configure, load_both_ways
 
 import stemma
-from stemma.text.train import train_tokenizer
+from stemma.text.train_tokenizer import train_tokenizer
 
 CHANGES = ["network.embedding.segments=0", "corpus.pair=start A separator B separator",
            "remove=objective.next_sentence", "network.width=24", "network.heads=2", "network.feedforward=96"]
@@ -53,7 +53,7 @@ def test_a_bert_without_segments_and_pooler_is_a_distilbert_over_there(tmp_path,
     assert stemma.load(tmp_path / "m").recipe == model.recipe
     tokens = transformers.AutoTokenizer.from_pretrained(tmp_path / "m")
     given = tokens("The old clerk.", "A letter.", return_tensors="pt")
-    assert given["input_ids"][0].tolist() == tokenizer.template(
+    assert given["input_ids"][0].tolist() == tokenizer.with_template(
         "start A separator", "start A separator B separator").encode("The old clerk.", "A letter.").ids
     with torch.no_grad():
         torch.testing.assert_close(model.logits(**given), theirs(**given).logits, atol=1e-4, rtol=0)

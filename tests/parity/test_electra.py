@@ -11,7 +11,7 @@ from parity.reference import SEEDS, assert_agrees_both_ways, assert_same_outputs
 
 import stemma
 from stemma.errors import UserError
-from stemma.text.train import train_tokenizer
+from stemma.text.train_tokenizer import train_tokenizer
 
 CLASSES = ["ElectraForPreTraining", "ElectraForMaskedLM", "ElectraModel"]
 SMALL = ["network.generator.multiplier=0.5", "network.layers=2", "network.width=12", "network.heads=2",
@@ -67,9 +67,9 @@ def test_both_folders_have_the_tokenizer(tmp_path, text_file):
     text, other = "The old clerk reads.", "A letter"
     for folder in (tmp_path / "m", tmp_path / "m/generator"):
         theirs = transformers.AutoTokenizer.from_pretrained(folder)(text, other)
-        ours = tokenizer.template("start A separator", "start A separator B:1 separator:1").encode(text, other)
+        ours = tokenizer.with_template("start A separator", "start A separator B:1 separator:1").encode(text, other)
         assert theirs["input_ids"] == ours.ids and theirs["token_type_ids"] == ours.type_ids
-        assert config_of(folder)["pad_token_id"] == tokenizer.role("padding")
+        assert config_of(folder)["pad_token_id"] == tokenizer.special_id("padding")
 
 
 def test_an_activation_that_the_generator_s_head_cannot_have_is_refused(tmp_path):
@@ -88,5 +88,5 @@ def test_another_norm_place_is_no_electra(tmp_path):
     for folder, network in ((tmp_path / "m", model.network), (tmp_path / "m/generator", model.network.generator)):
         assert config_of(folder)["model_type"] == "stemma"
         again = stemma.load(folder)
-        assert again.notices == []
-        assert_close(again.hidden(ids), network({"encoder": again.inputs_of(ids)})["encoder"])
+        assert again.load_warnings == []
+        assert_close(again.hidden(ids), network({"encoder": again.encoder_stream(ids)})["encoder"])

@@ -14,13 +14,13 @@ from torch import Tensor
 
 import stemma
 from stemma.exchange import families
-from stemma.exchange.cards import ALONE
-from stemma.exchange.keys import to_ours
-from stemma.exchange.model import Model
+from stemma.exchange.tensor_map import from_hf
+from stemma.model import Model
 from stemma.network.heads import ClassHead, Pooler
 from stemma.network.task_heads import SentenceHead
+from stemma.task_config import DEFAULT_TASK
 
-FAMILIES_TASKS = [(family, kind) for family, table in families().items() for kind in table.tasks]
+FAMILIES_TASKS = [(family, kind) for family, table in families().items() for kind in table.task_classes]
 LABELS = {0: "no", 1: "yes", 2: "perhaps"}
 PADDING = 1  # RoBERTa's places are counted by it
 END = 2  # what the last hidden state of a decoder is found by
@@ -29,8 +29,9 @@ TWO_STACKS = {"eos_token_id": END, "decoder_start_token_id": 3}
 
 def random_class(family: str, kind: str, seed: int) -> Any:
     labels = {"id2label": LABELS} if kind in ("classify", "tag") else {}
-    ends = TWO_STACKS if families()[family].decodes else {}
-    return random_reference(family, seed, families()[family].tasks[kind].name, pad_token_id=PADDING, **labels, **ends)
+    ends = TWO_STACKS if families()[family].is_encoder_decoder else {}
+    return random_reference(family, seed, families()[family].task_classes[kind].name, pad_token_id=PADDING, **labels,
+                            **ends)
 
 
 def inputs_of(config: Any, seed: int, filling: bool) -> tuple[dict[str, Tensor], Tensor]:
@@ -53,16 +54,16 @@ def inputs_of(config: Any, seed: int, filling: bool) -> tuple[dict[str, Tensor],
 
 def our_answer(model: Model, inputs: dict[str, Tensor], lengths: Tensor, learns: bool = False) -> Tensor:
     given = dict(inputs)
-    if model.decodes:  # the same text, shifted right
+    if model.is_encoder_decoder:  # the same text, shifted right
         start = torch.full_like(inputs["input_ids"][:, :1], TWO_STACKS["decoder_start_token_id"])
         given["decoder_input_ids"] = torch.cat([start, inputs["input_ids"][:, :-1]], 1)
     with torch.set_grad_enabled(learns):
-        hidden = model.network(model.streams_of(**given))["decoder" if model.decodes else "encoder"]
-        card = model.card()
+        hidden = model.network(model.streams(**given))["decoder" if model.is_encoder_decoder else "encoder"]
+        card = model.task_config()
         head = model.network.heads[card.name]
         if isinstance(card.heads[card.name], SentenceHead):
             return head(hidden, lengths)
-        return head(model.network.pooled(hidden) if "pooler" in card.heads else hidden)
+        return head(model.network.pool(hidden) if "pooler" in card.heads else hidden)
 
 
 def their_answer(reference: Any, inputs: dict[str, Tensor], learns: bool = False) -> Tensor:
@@ -93,9 +94,9 @@ def test_a_foreign_class_agrees_both_ways(tmp_path, family, kind, seed):
     theirs = random_class(family, kind, seed)
     theirs.save_pretrained(tmp_path / "theirs")
     model = stemma.load(tmp_path / "theirs")
-    assert model.notices == []
-    card = model.card()
-    assert (card.kind, card.name) == (kind, ALONE)
+    assert model.load_warnings == []
+    card = model.task_config()
+    assert (card.kind, card.name) == (kind, DEFAULT_TASK)
     assert card.labels == (tuple(LABELS.values()) if kind in ("classify", "tag") else ())
     assert_same_answers(model, theirs, seed)
     assert model.parameter_count() == theirs.num_parameters()
@@ -108,7 +109,7 @@ def test_a_foreign_class_agrees_both_ways(tmp_path, family, kind, seed):
     if card.labels:
         assert back.config.id2label == LABELS and back.config.label2id == {name: i for i, name in LABELS.items()}
     again = stemma.load(tmp_path / "ours")
-    assert again.cards == model.cards and again.notices == []
+    assert again.task_configs == model.task_configs and again.load_warnings == []
     assert_same_answers(again, theirs, seed)
 
 
@@ -117,10 +118,10 @@ def test_a_foreign_class_agrees_both_ways(tmp_path, family, kind, seed):
                                                  ("xlnet", "summary_last_dropout"),
                                                  ("modernbert", "classifier_dropout")])
 def test_the_dropout_before_the_answer_is_kept(tmp_path, family, dropout):
-    name = families()[family].tasks["classify"].name
+    name = families()[family].task_classes["classify"].name
     random_reference(family, 0, name, **{dropout: 0.35}).save_pretrained(tmp_path / "theirs")
     model = stemma.load(tmp_path / "theirs")
-    assert model.card().heads[ALONE].dropout == 0.35
+    assert model.task_config().heads[DEFAULT_TASK].dropout == 0.35
     stemma.save(model, tmp_path / "ours")
     assert config_of(tmp_path / "ours")[dropout] == 0.35
 
@@ -140,7 +141,7 @@ NULL = ("bert", "roberta", "electra", "ernie")  # who may say null over there
 def test_the_answers_dropout_is_theirs(tmp_path, family, kind, said):
     """Where config.json does not say it, most take the body's, and some a number of their own."""
     known = transformers.AutoConfig.for_model(family).to_dict()
-    name = families()[family].tasks[kind].name
+    name = families()[family].task_classes[kind].name
     random_reference(family, 0, name, **{key: 0.35 for key in RATES if key in known}).save_pretrained(tmp_path)
     answers = {"classifier_dropout"} if said == "null" else {"classifier_dropout", *(ANSWERS & known.keys())}
     configure(tmp_path, **dict.fromkeys(answers, {"absent": ..., "null": None, "stated": 0.45}[said]))
@@ -149,8 +150,8 @@ def test_the_answers_dropout_is_theirs(tmp_path, family, kind, said):
     expected = {part.p for key, part in theirs.named_modules() if isinstance(part, torch.nn.Dropout)
                 and not key.startswith((body, "encoder.", "decoder."))} or {0.0}
     model = stemma.load(tmp_path)
-    assert model.network.embedding.dropout.rate == 0.35
-    assert {model.card().heads[ALONE].dropout} == expected
+    assert model.network.embedding.dropout.p == 0.35
+    assert {model.task_config().heads[DEFAULT_TASK].dropout} == expected
 
 
 @pytest.mark.parametrize(("family", "kind"), [("bert", "classify"), ("roberta", "classify"), ("electra", "choice"),
@@ -162,7 +163,7 @@ def test_the_answers_dropout_by_itself(tmp_path, family, kind):
     theirs = random_class(family, kind, 0)
     theirs.save_pretrained(tmp_path)
     model = stemma.load(tmp_path)
-    model.network = only(model.network, [Where(rf"heads\.{ALONE}\.dropout")])
+    model.network = only(model.network, [Where(rf"heads\.{DEFAULT_TASK}\.dropout")])
     body = theirs.base_model_prefix
     dropped = only(theirs, [Where(rf"(?!{body}\.).*")])
     inputs, lengths = inputs_of(theirs.config, 0, filling=False)
@@ -172,7 +173,7 @@ def test_the_answers_dropout_by_itself(tmp_path, family, kind):
 
 
 @pytest.mark.parametrize(("family", "kind"), [(family, kind) for family, kind in FAMILIES_TASKS
-                                              if families()[family].decodes])
+                                              if families()[family].is_encoder_decoder])
 def test_gradients_of_two_stacks(tmp_path, family, kind):
     """In training mode, without dropout: of the head, and of both stacks through it."""
     theirs = random_class(family, kind, 0)
@@ -189,9 +190,9 @@ def test_gradients_of_two_stacks(tmp_path, family, kind):
     (our_answer(model, inputs, lengths, learns=True) * weights).sum().backward()
     told = {name: torch.zeros_like(each) if each.grad is None else each.grad for name, each in other.named_parameters()}
     found = {name: torch.zeros_like(each) if each.grad is None else each.grad for name, each in ours.named_parameters()}
-    card = model.card()
-    table = families()[family].answering(card.kind, card.name, card.heads, card.values.stack)
-    for name, gradient in to_ours(table.keys(card.heads, found, bare=False), told, found).items():
+    card = model.task_config()
+    table = families()[family].with_task_head(card.kind, card.name, card.heads, card.values.stack)
+    for name, gradient in from_hf(table.tensor_keys(card.heads, found, bare=False), told, found).items():
         largest = float(gradient.abs().max().clamp(min=1e-3))
         torch.testing.assert_close(found[name] / largest, gradient / largest, atol=2e-4, rtol=0, msg=f"{name} differs")
 
@@ -200,7 +201,7 @@ def test_the_comparison_can_fail(tmp_path):
     theirs = random_class("roberta", "classify", 0)
     theirs.save_pretrained(tmp_path)
     model = stemma.load(tmp_path)
-    perturb(model.network.heads[ALONE], 1)
+    perturb(model.network.heads[DEFAULT_TASK], 1)
     with pytest.raises(AssertionError):
         assert_same_answers(model, theirs)
 
@@ -209,8 +210,8 @@ def test_a_number_is_told_from_classes(tmp_path):
     theirs = random_reference("bert", 3, "BertForSequenceClassification", num_labels=1)
     theirs.save_pretrained(tmp_path / "theirs")
     model = stemma.load(tmp_path / "theirs")
-    assert (model.card().kind, model.card().labels) == ("regress", ())
-    assert model.card().heads == {"pooler": Pooler(), ALONE: ClassHead(1, 0.1)}
+    assert (model.task_config().kind, model.task_config().labels) == ("regress", ())
+    assert model.task_config().heads == {"pooler": Pooler(), DEFAULT_TASK: ClassHead(1, 0.1)}
     assert_same_answers(model, theirs)
     stemma.save(model, tmp_path / "ours")
     assert config_of(tmp_path / "ours")["problem_type"] == "regression"

@@ -15,18 +15,18 @@ from closeness import assert_close
 from parity.reference import config_of, perturb
 
 import stemma
-from stemma.exchange.answers import answer_heads, answering_stack
-from stemma.exchange.cards import ALONE, Card
-from stemma.exchange.layouts import templates_of
-from stemma.exchange.model import Model
+from stemma.exchange.default_heads import default_stack, default_task_heads
+from stemma.exchange.input_templates import input_templates
+from stemma.model import Model
 from stemma.network.network import Network
-from stemma.schema.task_values import values_of
+from stemma.schema.task_options import parse_task_options
+from stemma.task_config import DEFAULT_TASK, TaskConfig
 from stemma.tasks.data.examples import ChoiceExample, QuestionExample, TaggedExample, TextExample
-from stemma.tasks.learners import build_learner
-from stemma.tasks.learning import layout_of, predict
-from stemma.tasks.prepare import Task, encoder_alone, finetune
+from stemma.tasks.runs.build_objective import build_task_objective
+from stemma.tasks.runs.finetune import TaskArguments, encoder_only_recipe, finetune
+from stemma.tasks.runs.finetune_run import input_encoder_for, predict_examples
 from stemma.text.tokenizer import Tokenizer
-from stemma.text.train import train_tokenizer
+from stemma.text.train_tokenizer import train_tokenizer
 
 # what is built here, the kind of its tokenizer, and the family that it is saved as
 SMALL = ["network.width=24", "network.heads=2", "network.feedforward=96"]
@@ -57,26 +57,28 @@ def tokenizers(text_file) -> dict[str, Tokenizer]:
             for kind in ("wordpiece", "byte_bpe")}
 
 
-def finetuned(family: str, kind: str, tokenizers: dict[str, Tokenizer], name: str = ALONE) -> Model:
+def finetuned(family: str, kind: str, tokenizers: dict[str, Tokenizer], name: str = DEFAULT_TASK) -> Model:
     """As a fine-tune leaves it, but with random weights."""
     recipe, spelling, changes = MODELS[family]
     tokenizer = tokenizers[spelling]
     start = stemma.build(recipe, tokenizer.vocab_size, changes)
     start.tokenizer = tokenizer
     labels = LABELS if kind in ("classify", "pair", "tag") else ()
-    heads, stack = answer_heads(start, kind, len(labels) or 1, name), answering_stack(start, kind)
-    chosen = encoder_alone(start.recipe) if start.decodes and stack == "encoder" else start.recipe
+    heads, stack = default_task_heads(start, kind, len(labels) or 1, name), default_stack(start, kind)
+    chosen = encoder_only_recipe(start.recipe) if start.is_encoder_decoder and stack == "encoder" else start.recipe
     network = Network(chosen.settings.network, tokenizer.vocab_size, heads).eval()
     perturb(network, 1)
-    values = VALUES.get(kind, {}) | ({"stack": stack} if start.decodes else {})
-    card = Card(name, kind, labels, heads, *templates_of(chosen.settings.corpus, tokenizer), 128, ("accuracy",),
-                values_of(kind, values))
-    return Model(chosen, tokenizer, network, cards={name: card})
+    values = VALUES.get(kind, {}) | ({"stack": stack} if start.is_encoder_decoder else {})
+    card = TaskConfig(name, kind, labels, heads, *input_templates(chosen.settings.corpus, tokenizer), 128,
+                      ("accuracy",),
+                parse_task_options(kind, values))
+    return Model(chosen, tokenizer, network, task_configs={name: card})
 
 
 def said(model: Model, examples: list) -> list[dict]:
-    card = model.card()
-    return predict(model, build_learner(card, layout_of(card, model.needs_tokenizer())), examples)
+    card = model.task_config()
+    return predict_examples(model, build_task_objective(card, input_encoder_for(card, model.require_tokenizer())),
+                            examples)
 
 
 @pytest.mark.parametrize("kind", ["classify", "pair"])
@@ -94,7 +96,7 @@ def test_text_classification(tmp_path, tokenizers, family, kind):
         assert {each["label"]: each["score"] for each in other} == pytest.approx(one["scores"], abs=1e-4)
     assert np.std([one["scores"]["yes"] for one in ours]) > 1e-3, "the answers are all alike, so they prove nothing"
     again = stemma.load(tmp_path / "m")
-    assert again.cards == model.cards
+    assert again.task_configs == model.task_configs
     assert_close(said(again, [TextExample("", given, None) for given in texts]), ours)
 
 
@@ -108,7 +110,7 @@ def test_a_number(tmp_path, tokenizers, family, kind):
     theirs = transformers.pipeline("text-classification", str(tmp_path / "m"))(
         [{"text": first, "text_pair": second} for first, second in pairs])
     assert [each["score"] for each in theirs] == pytest.approx(ours, abs=1e-4) and np.std(ours) > 1e-3
-    assert stemma.load(tmp_path / "m").card().kind == kind
+    assert stemma.load(tmp_path / "m").task_config().kind == kind
 
 
 @FAMILY
@@ -187,12 +189,13 @@ def test_a_fine_tune_ends_in_such_a_folder(tmp_path, tokenizers):
     lines = "".join(f"{text}\t{LABELS[number % 3]}\n" for number, text in enumerate(TEXTS))
     (tmp_path / "examples.tsv").write_text("text\tlabel\n" + lines)
     files = dict.fromkeys(("train", "dev"), tmp_path / "examples.tsv")
-    finetune(Task("classify", files), tmp_path / "start", tmp_path / "run", steps=3, changes=["training.batch_size=4"])
+    finetune(TaskArguments("classify", files), tmp_path / "start", tmp_path / "run", steps=3,
+             changes=["training.batch_size=4"])
     kept = [json.loads(line)["prediction"] for line in (tmp_path / "run/dev.jsonl").read_text().splitlines()]
     theirs = transformers.pipeline("text-classification", str(tmp_path / "run/model"), top_k=None)(TEXTS)
     for one, other in zip(kept, theirs, strict=True):
         assert {each["label"]: each["score"] for each in other} == pytest.approx(one["scores"], abs=1e-4)
-    assert stemma.load(tmp_path / "run").card().labels == tuple(sorted(LABELS))
+    assert stemma.load(tmp_path / "run").task_config().labels == tuple(sorted(LABELS))
 
 
 def test_what_stands_beside_the_weights(tmp_path, tokenizers):
@@ -201,4 +204,4 @@ def test_what_stands_beside_the_weights(tmp_path, tokenizers):
     assert told["id2label"] == {"0": "no", "1": "yes", "2": "perhaps"}
     assert told["label2id"] == {"no": 0, "yes": 1, "perhaps": 2}
     assert told["problem_type"] == "single_label_classification" and told["classifier_dropout"] == 0.1
-    assert list(json.loads((tmp_path / "m/tasks.json").read_text())) == [ALONE]
+    assert list(json.loads((tmp_path / "m/tasks.json").read_text())) == [DEFAULT_TASK]

@@ -17,18 +17,24 @@ import toy_tasks
 import transformers
 
 import stemma
-from stemma.exchange.answers import answer_heads
-from stemma.exchange.cards import Card
-from stemma.exchange.model import Model
+from stemma.exchange.default_heads import default_task_heads
 from stemma.exchange.save import save
+from stemma.model import Model
 from stemma.network.network import Network
-from stemma.tasks.batches import Lessons
-from stemma.tasks.learners import build_learner
-from stemma.tasks.learning import heads_of, layout_of, lesson_of, read_lines, start_from
-from stemma.tasks.prepare import Task, finetune
-from stemma.training.batches import Prepared
-from stemma.training.passes import Passes
-from stemma.training.run import read_run
+from stemma.task_config import TaskConfig
+from stemma.tasks.runs.build_objective import build_task_objective
+from stemma.tasks.runs.finetune import TaskArguments, finetune
+from stemma.tasks.runs.finetune_loader import FinetuneLoader
+from stemma.tasks.runs.finetune_run import (
+    input_encoder_for,
+    load_start_weights,
+    read_split,
+    task_dataset,
+    task_head_specs,
+)
+from stemma.training.forward_backward import ForwardBackward
+from stemma.training.loader import PreparedBatch
+from stemma.training.run_folder import read_run
 
 STEPS, SEED = 6, 3
 CLASSES = {"classify": "SequenceClassification", "regress": "SequenceClassification", "tag": "TokenClassification",
@@ -37,41 +43,42 @@ CHANGES = ["network.dropout=0.0", "network.attention.dropout=0.0", "training.bat
            "training.learning_rate=2e-3", "training.precision=fp32"]
 
 
-def beginning(run: Path, folder: Path) -> tuple[Model, Lessons]:
+def beginning(run: Path, folder: Path) -> tuple[Model, FinetuneLoader]:
     """The model as it was before the first step, also as a folder, and the batches that it will see."""
     wanted, plan = read_run(run)
-    card = Card.from_json(plan.task["cards"]["task"])
+    card = TaskConfig.from_json(plan.task["cards"]["task"])
     torch.manual_seed(SEED)
-    network = Network(wanted.settings.network, plan.task["vocabulary"], heads_of({"task": card}))
-    start_from(plan.start, network, {"task": card})
-    model = Model(wanted, stemma.load(plan.start).tokenizer, network.eval(), cards={"task": card})
+    network = Network(wanted.settings.network, plan.task["vocabulary"], task_head_specs({"task": card}))
+    load_start_weights(plan.start, network, {"task": card})
+    model = Model(wanted, stemma.load(plan.start).tokenizer, network.eval(), task_configs={"task": card})
     save(model, folder)
-    learner = build_learner(card, layout_of(card, model.needs_tokenizer()), SEED)
-    examples = {part: read_lines(run, part, card) for part in ("train", "dev")}
-    return model, Lessons(model, [lesson_of(learner, examples, plan.task["batch_size"])], SEED, card.longest)
+    learner = build_task_objective(card, input_encoder_for(card, model.require_tokenizer()), SEED)
+    examples = {part: read_split(run, part, card) for part in ("train", "dev")}
+    return model, FinetuneLoader(model, [task_dataset(learner, examples, plan.task["batch_size"])], SEED, card.longest)
 
 
 def given(kind: str, items: list[Any]) -> dict[str, torch.Tensor]:
     """A batch as the class over there takes it."""
-    rows = [row for item in items for row in item.rows]
-    longest = max(len(row.ids) for row in rows)
+    rows = [row for item in items for row in item.sequences]
+    longest = max(len(row.input_ids) for row in rows)
 
     def filled(values: list[Any]) -> torch.Tensor:
         return torch.tensor([[*map(int, one), *[0] * (longest - len(one))] for one in values])
 
-    made = {"input_ids": filled([row.ids for row in rows]), "token_type_ids": filled([row.segments for row in rows]),
-            "attention_mask": filled([[1] * len(row.ids) for row in rows])}
+    made = {"input_ids": filled([row.input_ids for row in rows]),
+            "token_type_ids": filled([row.segments for row in rows]),
+            "attention_mask": filled([[1] * len(row.input_ids) for row in rows])}
     if kind == "tag":
         labels = torch.full((len(rows), longest), -100)
         for number, item in enumerate(items):
-            labels[number, item.extra[0]] = torch.from_numpy(item.answer)
+            labels[number, item.decode_info[0]] = torch.from_numpy(item.target)
         return {**made, "labels": labels}
     if kind == "qa":
-        ends = torch.tensor([item.answer for item in items])
+        ends = torch.tensor([item.target for item in items])
         return {**made, "start_positions": ends[:, 0], "end_positions": ends[:, 1]}
     if kind == "choice":
         made = {name: value.view(len(items), -1, longest) for name, value in made.items()}
-    return {**made, "labels": torch.tensor([item.answer for item in items])}
+    return {**made, "labels": torch.tensor([item.target for item in items])}
 
 
 def loss_of(theirs: Any, batch: dict[str, torch.Tensor]) -> torch.Tensor:
@@ -87,15 +94,15 @@ def loss_of(theirs: Any, batch: dict[str, torch.Tensor]) -> torch.Tensor:
 def without_dropout(*arguments: Any, rate: float = 0.0) -> dict[str, Any]:
     """The heads of a task, which otherwise have some of their own."""
     return {name: replace(spec, dropout=rate) if hasattr(spec, "dropout") else spec
-            for name, spec in answer_heads(*arguments).items()}
+            for name, spec in default_task_heads(*arguments).items()}
 
 
 @pytest.mark.parametrize("kind", CLASSES)
 def test_the_weights_are_those_of_a_plain_loop(tmp_path, kind, monkeypatch):
-    monkeypatch.setattr("stemma.tasks.prepare.answer_heads", without_dropout)
+    monkeypatch.setattr("stemma.tasks.runs.finetune.answer_heads", without_dropout)
     start = toy_tasks.save_model(tmp_path / "start")
     sets = toy_tasks.write_sets(tmp_path, kind, 20, 8)
-    finetune(Task(kind, sets), start, tmp_path / "run", steps=STEPS, seed=SEED, changes=CHANGES)
+    finetune(TaskArguments(kind, sets), start, tmp_path / "run", steps=STEPS, seed=SEED, changes=CHANGES)
     model, supply = beginning(tmp_path / "run", tmp_path / "beginning")
     rates = [line["learning_rate"] for line in map(json.loads, (tmp_path / "run" / "log.jsonl").open())
              if "learning_rate" in line]
@@ -107,9 +114,9 @@ def test_the_weights_are_those_of_a_plain_loop(tmp_path, kind, monkeypatch):
     groups = [{"params": matrices, "weight_decay": 0.01}, {"params": vectors, "weight_decay": 0.0}]
     optimizer = torch.optim.AdamW(groups, betas=(0.9, 0.999), eps=1e-6)
     for step, rate in enumerate(rates):
-        order = supply._order(step // supply.steps_in_epoch())
+        order = supply._batch_order(step // supply.steps_in_epoch())
         _, numbers = order[step % supply.steps_in_epoch()]
-        loss = loss_of(theirs, given(kind, [supply.lessons[0].train[number] for number in numbers]))
+        loss = loss_of(theirs, given(kind, [supply.datasets[0].train[number] for number in numbers]))
         optimizer.zero_grad()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(theirs.parameters(), 1.0)
@@ -132,25 +139,26 @@ def test_dropout_moves_the_loss_and_the_gradient_as_it_does_over_there(tmp_path,
     """One batch with padding, many draws on either side: mean and variance of the loss and of the gradient's norm
     differ by no more than 4 standard errors."""
     rate, draws = 0.3, 400
-    monkeypatch.setattr("stemma.tasks.prepare.answer_heads", lambda *given: without_dropout(*given, rate=rate))
+    monkeypatch.setattr("stemma.tasks.runs.finetune.answer_heads", lambda *given: without_dropout(*given, rate=rate))
     sets = toy_tasks.write_sets(tmp_path, kind, 40, 8)
-    finetune(Task(kind, sets), toy_tasks.save_model(tmp_path / "start"), tmp_path / "run", steps=1, seed=SEED, changes=[
+    finetune(TaskArguments(kind, sets), toy_tasks.save_model(tmp_path / "start"), tmp_path / "run", steps=1, seed=SEED,
+             changes=[
         f"network.dropout={rate}", f"network.attention.dropout={rate}", "training.batch_size=32",
         "training.precision=fp32"])
     model, supply = beginning(tmp_path / "run", tmp_path / "beginning")
-    (lesson,) = supply.lessons
+    (lesson,) = supply.datasets
     items = lesson.train[:32]
     theirs = getattr(transformers, f"AutoModelFor{CLASSES[kind]}").from_pretrained(
         tmp_path / "beginning", hidden_dropout_prob=rate, attention_probs_dropout_prob=rate, classifier_dropout=rate)
     batch = given(kind, items)
     assert batch["attention_mask"].float().mean() < 0.8
-    passes = Passes(model.network.train(), [lesson.learner], SimpleNamespace(micro_batch_size=None),
+    passes = ForwardBackward(model.network.train(), [lesson.objective], SimpleNamespace(micro_batch_size=None),
                     torch.device("cpu"), torch.float32)
-    prepared = Prepared((lesson.learner,), lesson.learner.batch(model, items), {}, "")
+    prepared = PreparedBatch((lesson.objective,), lesson.objective.collate(model, items), {}, "")
     theirs.train()
 
     def ours() -> float:
-        return passes.train(prepared).total
+        return passes.forward_backward(prepared).total
 
     def others() -> float:
         loss = loss_of(theirs, batch)

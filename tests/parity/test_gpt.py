@@ -12,7 +12,7 @@ from parity.reference import SEEDS, assert_agrees_both_ways, assert_loads_into, 
 from safetensors.torch import load_file, save_file
 
 import stemma
-from stemma.text.train import train_tokenizer
+from stemma.text.train_tokenizer import train_tokenizer
 
 KINDS = ["OpenAIGPTModel", "OpenAIGPTLMHeadModel"]
 
@@ -64,7 +64,7 @@ def test_an_old_file_with_its_buffers_and_its_copy_loads(tmp_path):
                 "lm_head.weight": weights["tokens_embed.weight"].clone()}
     save_file(weights, tmp_path / "model.safetensors", {"format": "pt"})
     model = stemma.load(tmp_path)
-    assert model.notices == []
+    assert model.load_warnings == []
     assert_same_outputs(model, theirs)
 
 
@@ -75,7 +75,7 @@ def test_a_vocabulary_without_an_end_can_be_saved(tmp_path, text_file):
     model.tokenizer = tokenizer
     stemma.save(model, tmp_path / "m")
     config = json.loads((tmp_path / "m/config.json").read_text())
-    assert (config["eos_token_id"], config["pad_token_id"]) == (None, tokenizer.role("padding"))
+    assert (config["eos_token_id"], config["pad_token_id"]) == (None, tokenizer.special_id("padding"))
     tokens = transformers.AutoTokenizer.from_pretrained(tmp_path / "m")
     first, second = tokens("a letter")["input_ids"], tokens("seven pages")["input_ids"]
     assert tokens("a letter", "seven pages")["input_ids"] == [*first, *second]

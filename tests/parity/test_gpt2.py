@@ -23,9 +23,9 @@ from tokenizers import pre_tokenizers
 
 import stemma
 from stemma.errors import UserError
-from stemma.network.streams import Stream
+from stemma.network.inputs_outputs import Stream
 from stemma.text.tokenizer import Tokenizer
-from stemma.text.train import train_tokenizer
+from stemma.text.train_tokenizer import train_tokenizer
 from stemma.visibility import Causal
 
 KINDS = ["GPT2Model", "GPT2LMHeadModel"]
@@ -64,7 +64,7 @@ def test_text_in_pieces_agrees(tmp_path):
         expected = theirs(ids[:, start:stop], past_key_values=past, use_cache=True)
         past = expected.past_key_values
         hidden = model.network({"encoder": Stream(ids[:, start:stop], Causal())}, cache)["encoder"]
-        torch.testing.assert_close(model.token_head()(hidden), expected.logits, atol=1e-4, rtol=0)
+        torch.testing.assert_close(model.lm_head()(hidden), expected.logits, atol=1e-4, rtol=0)
 
 
 @torch.no_grad()
@@ -75,9 +75,9 @@ def test_stated_positions_agree(tmp_path):
     model = stemma.load(tmp_path)
     ids = torch.randint(theirs.config.vocab_size, (2, 7), generator=torch.Generator().manual_seed(0))
     positions = torch.tensor([[3, 4, 5, 6, 7, 8, 9], [0, 0, 0, 1, 2, 3, 4]])
-    hidden = model.network({"encoder": Stream(ids, Causal(), positions=positions)})["encoder"]
+    hidden = model.network({"encoder": Stream(ids, Causal(), position_ids=positions)})["encoder"]
     expected = theirs(ids, position_ids=positions).logits
-    torch.testing.assert_close(model.token_head()(hidden), expected, atol=1e-4, rtol=0)
+    torch.testing.assert_close(model.lm_head()(hidden), expected, atol=1e-4, rtol=0)
     assert (expected - theirs(ids).logits).abs().max() > 1e-2
 
 
@@ -110,7 +110,7 @@ def test_the_layout_of_the_released_checkpoint_loads(tmp_path):
     weights |= {"h.0.attn.bias": torch.ones(1, 1, 9, 9).tril(), "h.0.attn.masked_bias": torch.tensor(-1e4)}
     save_file(weights, tmp_path / "model.safetensors", {"format": "pt"})
     model = stemma.load(tmp_path)
-    assert model.notices == []
+    assert model.load_warnings == []
     assert_same_outputs(model, theirs)
 
 
@@ -118,7 +118,7 @@ def test_rates_that_differ_are_told_and_do_not_stand_in_the_way(tmp_path):
     theirs = reference.random_reference("gpt2", 2, "GPT2LMHeadModel", embd_pdrop=0.0, resid_pdrop=0.2)
     theirs.save_pretrained(tmp_path)
     model = stemma.load(tmp_path)
-    assert len(model.notices) == 1 and "embd_pdrop = 0.0" in model.notices[0]
+    assert len(model.load_warnings) == 1 and "embd_pdrop = 0.0" in model.load_warnings[0]
     assert model.recipe.settings.network.dropout == 0.2
     assert_same_outputs(model, theirs)
 
@@ -176,7 +176,7 @@ def test_what_transformers_needs_to_generate_is_there(tmp_path, text_file):
     model.tokenizer = tokenizer
     reference.perturb(model.network, 0)
     stemma.save(model, tmp_path / "m")
-    config, end = config_of(tmp_path / "m"), tokenizer.role("end")
+    config, end = config_of(tmp_path / "m"), tokenizer.special_id("end")
     assert (config["bos_token_id"], config["eos_token_id"]) == (end, end)
     theirs = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "m").eval()
     assert theirs.generation_config.eos_token_id == end

@@ -18,10 +18,10 @@ from parity.reference import (
 
 import stemma
 from stemma.errors import UserError
-from stemma.lineage import recipe
-from stemma.network.streams import Stream
+from stemma.network.inputs_outputs import Stream
 from stemma.objectives import build_network
-from stemma.text.train import train_tokenizer
+from stemma.recipe_loading import recipe
+from stemma.text.train_tokenizer import train_tokenizer
 from stemma.visibility import Causal
 
 BOTH = [("modernbert", "ModernBertForMaskedLM"), ("modernbert", "ModernBertModel"),
@@ -105,7 +105,7 @@ def test_text_in_pieces_agrees(tmp_path):
     cache = model.network.new_cache()
     for start, stop in ((0, 5), (5, 6), (6, 12), (12, 13)):
         hidden = model.network({"encoder": Stream(ids[:, start:stop], Causal())}, cache)["encoder"]
-        torch.testing.assert_close(model.token_head()(hidden), expected[:, start:stop], atol=1e-4, rtol=0)
+        torch.testing.assert_close(model.lm_head()(hidden), expected[:, start:stop], atol=1e-4, rtol=0)
 
 
 @torch.no_grad()
@@ -116,10 +116,11 @@ def test_stated_positions_agree(tmp_path, family, kind):
     model = stemma.load(tmp_path)
     ids = torch.randint(theirs.config.vocab_size, (2, 7), generator=torch.Generator().manual_seed(0))
     positions = torch.tensor([[3, 4, 5, 6, 7, 8, 9], [0, 0, 0, 1, 2, 3, 4]])
-    stream = Stream(ids, Causal(), positions=positions) if "decoder" in family else Stream(ids, positions=positions)
+    stream = Stream(ids, Causal(), position_ids=positions) if "decoder" in family else Stream(ids,
+                                                                                              position_ids=positions)
     hidden = model.network({"encoder": stream})["encoder"]
     expected = theirs(ids, position_ids=positions).logits
-    torch.testing.assert_close(model.token_head()(hidden), expected, atol=1e-4, rtol=0)
+    torch.testing.assert_close(model.lm_head()(hidden), expected, atol=1e-4, rtol=0)
     assert (expected - theirs(ids).logits).abs().max() > 1e-2
 
 

@@ -12,7 +12,7 @@ from parity.reference import SEEDS, assert_agrees_both_ways, assert_same_outputs
 import stemma
 from stemma.errors import UserError
 from stemma.text.tokenizer import Tokenizer
-from stemma.text.train import train_tokenizer
+from stemma.text.train_tokenizer import train_tokenizer
 
 CLASSES = [("RobertaForMaskedLM", {}), ("RobertaModel", {}), ("RobertaModel", {"add_pooling_layer": False})]
 NAMES = ["masked-lm", "model", "model-without-pooler"]
@@ -75,7 +75,7 @@ def test_a_checkpoint_with_an_untrained_pooler_keeps_it(tmp_path):
     theirs.save_pretrained(tmp_path, state_dict={**theirs.state_dict(), **{
         f"roberta.{name}": tensor for name, tensor in body.state_dict().items() if name.startswith("pooler.")}})
     model = stemma.load(tmp_path)
-    assert set(model.network.heads) == {"pooler", "vocabulary"} and model.notices == []
+    assert set(model.network.heads) == {"pooler", "vocabulary"} and model.load_warnings == []
     ids = torch.arange(2, 12)[None]
     torch.testing.assert_close(model.logits(ids), theirs(ids).logits.detach(), atol=1e-4, rtol=0)
 
@@ -127,7 +127,7 @@ def test_their_tokenizer_gives_the_same_ids(tmp_path, theirs_folder, layout):
     assert [ours.encode(line).ids for line in LINES] == [theirs(line)["input_ids"] for line in LINES]
     pairs = zip(LINES, reversed(LINES), strict=True)
     assert all(ours.encode(*pair).ids == theirs(*pair)["input_ids"] for pair in pairs)
-    assert ours.roles["padding"] == 1 and ours.roles["mask"] == ours.vocab_size - 1
+    assert ours.special_token_ids["padding"] == 1 and ours.special_token_ids["mask"] == ours.vocab_size - 1
 
 
 def saved(folder, kind: str, text: str) -> stemma.Model:
@@ -143,7 +143,7 @@ def test_what_transformers_needs_is_there(tmp_path, text_file):
     model = saved(tmp_path / "m", "byte_bpe", text_file.read_text())
     assert config_of(tmp_path / "m")["pad_token_id"] == 1
     tokens = transformers.AutoTokenizer.from_pretrained(tmp_path / "m")
-    start, end = model.tokenizer.role("start"), model.tokenizer.role("separator")
+    start, end = model.tokenizer.special_id("start"), model.tokenizer.special_id("separator")
     for line in LINES:
         assert tokens(line)["input_ids"] == [start, *model.tokenizer.encode(line, special=False).ids, end]
     first, second = (tokens(line)["input_ids"] for line in LINES[:2])
@@ -161,7 +161,7 @@ def test_what_transformers_needs_is_there(tmp_path, text_file):
 def test_another_padding_token_makes_it_no_roberta(tmp_path, text_file):
     """Over there its number says where places begin: [PAD] is 0, and the table has two rows before the first place."""
     model = saved(tmp_path / "m", "wordpiece", text_file.read_text())
-    assert model.tokenizer.role("padding") == 0
+    assert model.tokenizer.special_id("padding") == 0
     assert config_of(tmp_path / "m")["model_type"] == "stemma"
     ids = torch.arange(30)[None]
     assert_close(stemma.load(tmp_path / "m").logits(ids), model.logits(ids))

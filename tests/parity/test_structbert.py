@@ -25,7 +25,7 @@ def test_transformers_reads_it_as_a_bert_with_the_same_answers(model, tmp_path):
     with torch.no_grad():
         assert torch.allclose(theirs(ids).logits, model.logits(ids), atol=1e-4)
         pooled = transformers.AutoModel.from_pretrained(tmp_path / "model").eval()(ids).pooler_output
-        assert torch.allclose(pooled, model.network.pooled(model.hidden(ids)), atol=1e-4)
+        assert torch.allclose(pooled, model.network.pool(model.hidden(ids)), atol=1e-4)
 
 
 def test_it_comes_back_whole(model, tmp_path):

@@ -23,10 +23,10 @@ from transformers.models.t5.modeling_t5 import T5Attention
 
 import stemma
 from stemma.errors import UserError
-from stemma.network.buckets import BucketedDistances
-from stemma.network.positions import BucketedPosition
+from stemma.network.position_kinds import BucketedPositionSettings
+from stemma.network.relative_bias import RelativePositionBias
 from stemma.text.tokenizer import Tokenizer
-from stemma.text.train import train_tokenizer
+from stemma.text.train_tokenizer import train_tokenizer
 
 KIND = "T5ForConditionalGeneration"
 LINES = ["The old clerk copies a letter.", "A <extra_id_0> letter <extra_id_1> at noon", "two  spaces  here ",
@@ -64,8 +64,8 @@ def test_far_distances_agree(tmp_path, buckets, distance):
 @pytest.mark.parametrize("both_ways", [True, False])
 def test_every_distance_has_their_bucket(buckets, distance, both_ways):
     ahead = torch.arange(-3 * distance, 3 * distance)
-    settings = BucketedPosition(kind="bucketed", buckets=buckets, distance=distance)
-    ours = BucketedDistances(settings, 1, both_ways).bucket(ahead)
+    settings = BucketedPositionSettings(kind="bucketed", buckets=buckets, distance=distance)
+    ours = RelativePositionBias(settings, 1, both_ways).bucket_of(ahead)
     theirs = T5Attention._relative_position_bucket(ahead, both_ways, buckets, distance)
     assert torch.equal(ours, theirs)
     assert set(ours.tolist()) == set(range(buckets)) - ({buckets // 2} if both_ways else set())  # 0 ahead is behind
@@ -124,7 +124,7 @@ def test_an_old_file_with_its_copies_loads(tmp_path):
     unused = {"decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight": torch.ones(32, 3)}
     save_file({**weights, **again, **unused}, tmp_path / "model.safetensors", {"format": "pt"})
     model = stemma.load(tmp_path)
-    assert model.notices == []
+    assert model.load_warnings == []
     assert_same_outputs(model, theirs)
     again["lm_head.weight"][0, 0] += 1
     save_file({**weights, **again, **unused}, tmp_path / "model.safetensors", {"format": "pt"})
@@ -204,7 +204,8 @@ def test_their_tokenizer_gives_the_same_ids(tmp_path, theirs_folder, layout):
     names = [f"<extra_id_{number}>" for number in range(100)]
     assert ours.sentinels == theirs.convert_tokens_to_ids(names)
     assert ours.sentinels == list(range(ours.vocab_size - 1, ours.vocab_size - 101, -1))  # the first comes last
-    assert ours.roles == {"padding": 0, "end": 1, "separator": 1, "unknown": 2, "sentinel": ours.vocab_size - 1}
+    assert ours.special_token_ids == {"padding": 0, "end": 1, "separator": 1, "unknown": 2,
+                                      "sentinel": ours.vocab_size - 1}
 
 
 def test_a_table_with_rows_to_spare_keeps_them(tmp_path, theirs_folder):
@@ -214,7 +215,7 @@ def test_a_table_with_rows_to_spare_keeps_them(tmp_path, theirs_folder):
     theirs.save_pretrained(tmp_path / "theirs")
     tokens.save_pretrained(tmp_path / "theirs")
     model = stemma.load(tmp_path / "theirs")
-    assert model.notices == [] and model.network.vocabulary == len(tokens) + 14
+    assert model.load_warnings == [] and model.network.vocab_size == len(tokens) + 14
     settings = model.recipe.settings
     assert (settings.corpus.decoder_start, settings.tokenizer.kind, settings.corpus.single) == ("padding", "unigram",
                                                                                                 "A end")
@@ -244,15 +245,15 @@ def test_what_transformers_needs_to_write_is_there(tmp_path, text_file):
     stemma.save(model, tmp_path / "m")
     config = config_of(tmp_path / "m")
     names = ("decoder_start_token_id", "eos_token_id", "pad_token_id")
-    assert [config[name] for name in names] == [tokenizer.role(role) for role in ("padding", "end", "padding")]
+    assert [config[name] for name in names] == [tokenizer.special_id(role) for role in ("padding", "end", "padding")]
     tokens = transformers.AutoTokenizer.from_pretrained(tmp_path / "m")
     for line in LINES:
-        assert tokens(line)["input_ids"] == [*tokenizer.encode(line, special=False).ids, tokenizer.role("end")]
+        assert tokens(line)["input_ids"] == [*tokenizer.encode(line, special=False).ids, tokenizer.special_id("end")]
     assert tokens(*LINES[:2])["input_ids"] == [*tokens(LINES[0])["input_ids"], *tokens(LINES[1])["input_ids"]]
     assert tokens.convert_tokens_to_ids(["<extra_id_0>", "<extra_id_7>"]) == [tokenizer.sentinels[i] for i in (0, 7)]
     theirs = transformers.AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "m").eval()
     given = tokens("the old clerk", return_tensors="pt")
     made = theirs.generate(**given, max_new_tokens=5, do_sample=False)
-    assert made[0, 0] == tokenizer.role("padding")
+    assert made[0, 0] == tokenizer.special_id("padding")
     ours = model.logits(given["input_ids"], decoder_input_ids=made[:, :-1])
     assert_close(ours.gather(-1, made[:, 1:, None])[..., 0], ours.amax(-1))

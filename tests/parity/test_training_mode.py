@@ -27,9 +27,9 @@ from torch.nn import functional
 
 import stemma
 from stemma.exchange import families
-from stemma.exchange.keys import to_ours
-from stemma.network.streams import QUERY, Stream
-from stemma.visibility import Causal, Permuted
+from stemma.exchange.tensor_map import from_hf
+from stemma.network.inputs_outputs import QUERY, Stream
+from stemma.visibility import Causal, Permutation
 
 EMBEDDING, ATTENTION = r"embedding\.dropout", r"encoder\.blocks\.\d+\.attention\.dropout"
 ADDED, INNER = r"encoder\.blocks\.\d+\.attention_dropout", r"encoder\.blocks\.\d+\.feedforward\.dropout"
@@ -172,14 +172,15 @@ def our_logits(network: nn.Module, name: str, inputs: dict[str, Tensor]) -> Tens
     model = copy.copy(pair(name, True)[0])
     model.network = network
     ids, part = inputs["input_ids"], "encoder"
-    streams = {"encoder": model.inputs_of(ids)}
+    streams = {"encoder": model.encoder_stream(ids)}
     if "decoder_input_ids" in inputs:
         streams["decoder"], part = Stream(inputs["decoder_input_ids"], Causal()), "decoder"
     if CASES[name].streams == 2:
         rows = len(ids)
-        streams["encoder"], part = Stream(ids, Permuted(ORDER.expand(rows, -1)), query=ASKED.expand(rows, -1)), QUERY
+        streams["encoder"], part = Stream(ids, Permutation(ORDER.expand(rows, -1)),
+                                          query_positions=ASKED.expand(rows, -1)), QUERY
     hidden = network(streams)[part]
-    return network.heads["replaced_token"](hidden) if model.judges else model.token_head()(hidden)
+    return network.heads["replaced_token"](hidden) if model.is_discriminator else model.lm_head()(hidden)
 
 
 def their_logits(network: nn.Module, name: str, inputs: dict[str, Tensor]) -> Tensor:
@@ -246,8 +247,8 @@ def test_gradients_are_equal_without_dropout(name):
     found = {key: parameter.grad for key, parameter in one.named_parameters()}
     told = {key.replace("ffn_output.0.", "ffn_output."): torch.zeros_like(each) if each.grad is None else each.grad
             for key, each in other.named_parameters()}
-    keys = family.keys(ours.network.heads, found, bare=False)
-    for key, gradient in to_ours(keys, told, found_or_zeros(one)).items():
+    keys = family.tensor_keys(ours.network.heads, found, bare=False)
+    for key, gradient in from_hf(keys, told, found_or_zeros(one)).items():
         mine = found_or_zeros(one)[key]
         assert gradient.abs().max() > 0 or "segment" in key or "tasks" in key or "query" in key, f"{key} learns nothing"
         largest = float(gradient.abs().max().clamp(min=1e-3))

@@ -17,7 +17,7 @@ from torch import Tensor
 
 import stemma
 from stemma.errors import UserError
-from stemma.network.streams import Stream
+from stemma.network.inputs_outputs import Stream
 from stemma.visibility import Causal
 
 VOCABULARY, WIDTH, HEADS = 41, 12, 3
@@ -109,7 +109,7 @@ def test_several_segments_agree_with_the_transcription(changes, training):
             assert_near(scores[row].log_softmax(-1), literal, f"log-probability in segment {number}")
             expected -= literal[range(length), ids[row]].sum() / (2 * length)
             if training:
-                for ours, layer in zip(state.layers, remembered[row], strict=True):
+                for ours, layer in zip(state.hidden_states, remembered[row], strict=True):
                     assert_near(ours[row], layer, f"memory after segment {number}")
         assert float(loss) == pytest.approx(float(expected), abs=1e-4)
 
@@ -197,7 +197,7 @@ def test_what_is_saved_comes_back(tmp_path, changes):
         assert names == expected
         configure(tmp_path / "m")  # as another tool would copy it: without the recipe
     again = stemma.load(tmp_path / "m")
-    assert again.notices == []
+    assert again.load_warnings == []
     assert again.parameter_count() == model.parameter_count()
     ids = torch.randint(VOCABULARY, (2, 9), generator=torch.Generator().manual_seed(3))
     assert_close(again.logits(ids), model.logits(ids))
@@ -237,7 +237,7 @@ def test_the_copies_of_a_pickled_file_are_compared(tmp_path):
     configure(tmp_path / "m")
     save_file(weights | copies, tmp_path / "m/model.safetensors")
     again = stemma.load(tmp_path / "m")
-    assert again.notices == []
+    assert again.load_warnings == []
     assert_close(again.logits(torch.tensor([[1, 25]])), model.logits(torch.tensor([[1, 25]])))
     copies["crit.out_projs.2"] += 0.1
     save_file(weights | copies, tmp_path / "m/model.safetensors")
@@ -253,7 +253,7 @@ def test_a_body_without_its_head(tmp_path):
     configure(tmp_path / "m", architectures=["TransfoXLModel"])
     save_file(weights, tmp_path / "m/model.safetensors")
     body = stemma.load(tmp_path / "m")
-    assert not body.network.heads and body.notices == []
+    assert not body.network.heads and body.load_warnings == []
     ids = torch.tensor([[5, 10, 30]])
     assert_close(body.hidden(ids), model.hidden(ids))
     stemma.save(body, tmp_path / "again")

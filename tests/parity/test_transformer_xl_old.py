@@ -19,9 +19,9 @@ from torch import Tensor
 
 import stemma
 from stemma.errors import UserError
-from stemma.exchange.keys import to_theirs
+from stemma.exchange.tensor_map import to_hf
 from stemma.exchange.transformer_xl import TRANSFORMER_XL
-from stemma.network.streams import Stream
+from stemma.network.inputs_outputs import Stream
 from stemma.visibility import Causal
 
 pytestmark = pytest.mark.slow
@@ -161,7 +161,7 @@ def test_ours_agrees_or_refuses(reference, layout):
             stemma.load(reference.folder / layout)
         return
     model = stemma.load(reference.folder / layout)
-    assert model.notices == []
+    assert model.load_warnings == []
     assert model.parameter_count() == json.loads((reference.folder / "told.json").read_text())["parameters"]
     network = model.network
     network.settings = network.settings.model_copy(
@@ -181,7 +181,7 @@ def test_ours_is_read_over_there(made, tmp_path, name, python):
     perturb(model.network, 5)
     stemma.save(model, tmp_path / "ours")
     generator = torch.Generator().manual_seed(2)
-    segments = [torch.randint(model.network.vocabulary, (2, length), generator=generator) for length in (3, 6, 2)]
+    segments = [torch.randint(model.network.vocab_size, (2, length), generator=generator) for length in (3, 6, 2)]
     save_file({str(number): ids for number, ids in enumerate(segments)}, tmp_path / "ids.safetensors")
     told = old_transformers.read(python, tmp_path / "ours", tmp_path / "ids.safetensors", tmp_path / "answers")
     assert told["missing_keys"] in ([], ["transformer.pos_emb.inv_freq"])  # which it computes, and need not be stored
@@ -191,7 +191,7 @@ def test_ours_is_read_over_there(made, tmp_path, name, python):
     for number, ids in enumerate(segments):
         hidden = model.network({"encoder": Stream(ids, Causal())}, state)["encoder"]
         assert_near(hidden, answers[f"{number}.hidden"], f"hidden state of segment {number}", 1e-4)
-        assert_near(model.token_head()(hidden), answers[f"{number}.log_probabilities"], f"segment {number}", 1e-4)
+        assert_near(model.lm_head()(hidden), answers[f"{number}.log_probabilities"], f"segment {number}", 1e-4)
 
 
 def test_published_size(made):
@@ -201,8 +201,8 @@ def test_published_size(made):
     with torch.device("meta"):
         network = stemma.build("transformer-xl@large").network
     state = network.state_dict()
-    keys = TRANSFORMER_XL.keys(network.heads, state, bare=False)
-    ours = {name: list(tensor.shape) for name, tensor in to_theirs(keys, state, network.settings.heads).items()}
-    copies = {name for name, _ in TRANSFORMER_XL.copied(ours, bare=False)}
+    keys = TRANSFORMER_XL.tensor_keys(network.heads, state, bare=False)
+    ours = {name: list(tensor.shape) for name, tensor in to_hf(keys, state, network.settings.heads).items()}
+    copies = {name for name, _ in TRANSFORMER_XL.tied_names(ours, bare=False)}
     assert ours == {name: shape for name, shape in told["tensors"].items()
-                    if name not in copies and not name.endswith(TRANSFORMER_XL.ignored)}
+                    if name not in copies and not name.endswith(TRANSFORMER_XL.ignored_buffers)}

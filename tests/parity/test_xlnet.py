@@ -20,8 +20,8 @@ from parity.reference import (
 
 import stemma
 from stemma.errors import UserError
-from stemma.network.streams import QUERY, Stream
-from stemma.visibility import Full, Permuted
+from stemma.network.inputs_outputs import QUERY, Stream
+from stemma.visibility import Bidirectional, Permutation
 
 KINDS = ["XLNetModel", "XLNetLMHeadModel"]
 
@@ -59,10 +59,10 @@ def test_memory_agrees_over_several_segments(tmp_path, segmented, clamp):
         types = torch.randint(2, (3, length), generator=generator) if segmented else None
         expected = theirs(ids, mems=memory, token_type_ids=types, use_mems=True)
         memory = expected.mems
-        hidden = model.network({"encoder": Stream(ids, Full(), segments=types)}, cache)["encoder"]
-        torch.testing.assert_close(model.token_head()(hidden), expected.logits, atol=1e-4, rtol=0)
+        hidden = model.network({"encoder": Stream(ids, Bidirectional(), segment_ids=types)}, cache)["encoder"]
+        torch.testing.assert_close(model.lm_head()(hidden), expected.logits, atol=1e-4, rtol=0)
     assert cache.length == 6
-    fresh = model.network({"encoder": Stream(ids, Full(), segments=types)})["encoder"]
+    fresh = model.network({"encoder": Stream(ids, Bidirectional(), segment_ids=types)})["encoder"]
     assert (fresh - hidden).abs().max() > 1e-2, "the memory made no difference"
 
 
@@ -84,9 +84,9 @@ def test_both_streams_agree(tmp_path, segmented):
         expected = theirs(ids, mems=memory, token_type_ids=types, perm_mask=hidden_from, target_mapping=mapping,
                           use_mems=True, output_hidden_states=True)
         memory = expected.mems
-        stream = Stream(ids, Permuted(order), segments=types, query=targets)
+        stream = Stream(ids, Permutation(order), segment_ids=types, query_positions=targets)
         made = model.network({"encoder": stream}, cache, keep_layers=True)
-        torch.testing.assert_close(model.token_head()(made[QUERY]), expected.logits, atol=1e-4, rtol=0)
+        torch.testing.assert_close(model.lm_head()(made[QUERY]), expected.logits, atol=1e-4, rtol=0)
         torch.testing.assert_close(made["encoder"], expected.hidden_states[-2], atol=1e-4, rtol=0)  # text, query last
 
 

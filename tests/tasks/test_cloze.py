@@ -11,11 +11,11 @@ from parity.reference import perturb
 
 import stemma
 from stemma.errors import UserError
-from stemma.generation.score import score_continuations
-from stemma.generation.windows import TextReader
-from stemma.tasks.cloze import Question, cloze, read_questions
-from stemma.tasks.proportions import macro_f1, majority, wilson
-from stemma.text.train import train_tokenizer
+from stemma.evaluation.accuracy import label_macro_f1, majority_baseline, wilson_interval
+from stemma.evaluation.cloze import ClozeItem, cloze, read_cloze_items
+from stemma.evaluation.likelihood import score_continuations
+from stemma.evaluation.lm_scorer import LMScorer
+from stemma.text.train_tokenizer import train_tokenizer
 
 TEXT = "the old clerk reads a letter. a young reader forgets the river. one missing leaf by the window. " * 20
 CBT = "".join(f"{number} Sentence {number} .\n" for number in range(1, 21)) + \
@@ -36,31 +36,31 @@ def model() -> stemma.Model:
 
 def test_last_words_of_both_forms(tmp_path):
     (tmp_path / "a.txt").write_text('He said "no"\nOne two  three .\n\n')
-    assert read_questions(tmp_path / "a.txt") == ("lambada", [Question("He said", (' "no"',), 0, 1),
-                                                              Question("One two  three", (" .",), 0, 2)])
+    assert read_cloze_items(tmp_path / "a.txt") == ("lambada", [ClozeItem("He said", (' "no"',), 0, 1),
+                                                              ClozeItem("One two  three", (" .",), 0, 2)])
     rows = [{"text": "first line\n\nsecond word "}, {"text": "a b"}]
     (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    assert read_questions(tmp_path / "a.jsonl")[1] == [Question("first line\n\nsecond", (" word",), 0, 1),
-                                                       Question("a", (" b",), 0, 2)]
+    assert read_cloze_items(tmp_path / "a.jsonl")[1] == [ClozeItem("first line\n\nsecond", (" word",), 0, 1),
+                                                       ClozeItem("a", (" b",), 0, 2)]
 
 
 def test_the_childrens_book_test_as_published_and_as_json(tmp_path):
     (tmp_path / "cbt.txt").write_text(CBT.rsplit("1 A young", 1)[0])
-    kind, (question,) = read_questions(tmp_path / "cbt.txt")
-    assert kind == "cbt" and question.answer == 1 and question.line == 21
+    kind, (question,) = read_cloze_items(tmp_path / "cbt.txt")
+    assert kind == "cbt" and question.gold_index == 1 and question.line == 21
     assert question.context.startswith("Sentence 1 . Sentence 2 .") and question.context.endswith("Sentence 20 . The")
     assert question.continuations == tuple(f" {word} reads a letter ." for word in ("river", "clerk", "window", "leaf"))
     row = {"context": ["One .", "Two ."], "question": "XXXXX reads .", "answer": "clerk", "candidates": ["a", "clerk"]}
     (tmp_path / "cbt.jsonl").write_text(json.dumps(row))
-    assert read_questions(tmp_path / "cbt.jsonl") == \
-           ("cbt", [Question("One . Two .", (" a reads .", " clerk reads ."), 1, 1)])
+    assert read_cloze_items(tmp_path / "cbt.jsonl") == \
+           ("cbt", [ClozeItem("One . Two .", (" a reads .", " clerk reads ."), 1, 1)])
 
 
 def test_a_last_word_is_known_if_it_would_be_said(model, tmp_path):
     """Half of the passages end in what the model says itself."""
-    reader, passages = TextReader(model), []
+    reader, passages = LMScorer(model), []
     for context in ("the old", "a young reader", "one missing leaf by"):
-        ids = torch.tensor([[model.tokenizer.roles["end"], *model.tokenizer.encode(context).ids]])
+        ids = torch.tensor([[model.tokenizer.special_token_ids["end"], *model.tokenizer.encode(context).ids]])
         order = model.logits(ids)[0, -1].argsort(descending=True).tolist()
         words = [(place, model.tokenizer.decode([token])) for place, token in enumerate(order)]
         said = next(((place, word) for place, word in words if word.startswith(" ") and word[1:].isalpha()))
@@ -70,11 +70,11 @@ def test_a_last_word_is_known_if_it_would_be_said(model, tmp_path):
                 model.network.embedding.tokens.weight[order[said[0]]] = model.hidden(ids)[0, -1] * 3
     (tmp_path / "a.txt").write_text("\n".join(passages))
     seen: list[int] = []
-    found = cloze(model, tmp_path / "a.txt", watch=seen.append)
+    found = cloze(model, tmp_path / "a.txt", on_progress=seen.append)
     each = [score_continuations(reader, [question.context], list(question.continuations))[0]
-            for question in read_questions(tmp_path / "a.txt")[1]]
-    assert found["right"] == sum(one.greedy for one in each) >= 1 and found["right"] < 6
-    assert found["accuracy"] == found["right"] / 6 and found["interval"] == wilson(found["right"], 6)
+            for question in read_cloze_items(tmp_path / "a.txt")[1]]
+    assert found["right"] == sum(one.is_greedy for one in each) >= 1 and found["right"] < 6
+    assert found["accuracy"] == found["right"] / 6 and found["interval"] == wilson_interval(found["right"], 6)
     assert found["perplexity"] == pytest.approx(math.exp(-sum(one.log_probability for one in each) / 6), rel=1e-5)
     assert sum(seen) == found["questions"] == 6 and found["cut"] == 0
     assert cloze(model, tmp_path / "a.txt", limit=2)["questions"] == 2
@@ -82,8 +82,8 @@ def test_a_last_word_is_known_if_it_would_be_said(model, tmp_path):
 
 def test_the_candidate_is_scored_with_the_rest_of_its_sentence(model, tmp_path):
     (tmp_path / "cbt.txt").write_text(CBT.rsplit("1 A young", 1)[0])
-    (question,) = read_questions(tmp_path / "cbt.txt")[1]
-    ids = [[model.tokenizer.roles["end"], *model.tokenizer.encode(question.context + text).ids]
+    (question,) = read_cloze_items(tmp_path / "cbt.txt")[1]
+    ids = [[model.tokenizer.special_token_ids["end"], *model.tokenizer.encode(question.context + text).ids]
            for text in question.continuations]
     first = len(model.tokenizer.encode(question.context).ids)
 
@@ -107,7 +107,7 @@ def test_long_contexts_and_unknown_words_are_told(model, tmp_path, caplog):
     with torch.no_grad():
         for parameter in lacking.network.parameters():
             parameter.zero_()  # everything is equally likely, and of equals the first (padding, then unknown) is said
-        lacking.network.embedding.tokens.weight[tokenizer.roles["unknown"]] = 1.0
+        lacking.network.embedding.tokens.weight[tokenizer.special_token_ids["unknown"]] = 1.0
         lacking.network.encoder.final_norm.bias.fill_(1.0)
     lacking.tokenizer = tokenizer
     (tmp_path / "b.txt").write_text("the old zebra\nthe old giraffe\n")
@@ -127,26 +127,26 @@ def test_long_contexts_and_unknown_words_are_told(model, tmp_path, caplog):
 def test_lines_that_cannot_be_asked_are_named(tmp_path, name, content, said, line):
     (tmp_path / name).write_text(content)
     with pytest.raises(UserError, match=said) as told:
-        read_questions(tmp_path / name)
+        read_cloze_items(tmp_path / name)
     assert told.value.problems[0][0] == line
 
 
 def test_files_that_are_none_are_told(tmp_path):
     (tmp_path / "a.txt").write_text("\n")
     with pytest.raises(UserError, match="a.txt is empty"):
-        read_questions(tmp_path / "a.txt")
+        read_cloze_items(tmp_path / "a.txt")
     with pytest.raises(UserError, match='Did you mean "lambada"'):
-        read_questions(tmp_path / "a.txt", "lambda")
+        read_cloze_items(tmp_path / "a.txt", "lambda")
     (tmp_path / "a.txt").write_text("1 A sentence .\n")
     with pytest.raises(UserError, match="no question in it"):
-        read_questions(tmp_path / "a.txt", "cbt")
+        read_cloze_items(tmp_path / "a.txt", "cbt")
 
 
 def test_shares_and_their_intervals():
-    assert wilson(0, 10) == pytest.approx((0.0, 0.2775), abs=1e-4)
-    assert wilson(10, 10) == pytest.approx((0.7225, 1.0), abs=1e-4)
-    assert wilson(81, 263) == pytest.approx((0.2553, 0.3662), abs=1e-4)  # the example of Newcombe (1998)
-    assert wilson(0, 0) == (0.0, 1.0)
-    assert majority(["a", "b", "a"]) == pytest.approx(2 / 3)
-    assert macro_f1(["a", "a", "b", "b"], ["a", "b", "b", "b"]) == pytest.approx((2 / 3 + 4 / 5) / 2)
-    assert macro_f1(["a", "b"], ["a", "a"]) == pytest.approx((2 / 3 + 0) / 2)
+    assert wilson_interval(0, 10) == pytest.approx((0.0, 0.2775), abs=1e-4)
+    assert wilson_interval(10, 10) == pytest.approx((0.7225, 1.0), abs=1e-4)
+    assert wilson_interval(81, 263) == pytest.approx((0.2553, 0.3662), abs=1e-4)  # the example of Newcombe (1998)
+    assert wilson_interval(0, 0) == (0.0, 1.0)
+    assert majority_baseline(["a", "b", "a"]) == pytest.approx(2 / 3)
+    assert label_macro_f1(["a", "a", "b", "b"], ["a", "b", "b", "b"]) == pytest.approx((2 / 3 + 4 / 5) / 2)
+    assert label_macro_f1(["a", "b"], ["a", "a"]) == pytest.approx((2 / 3 + 0) / 2)

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from stemma.errors import UserError
-from stemma.tasks.data.datasets import DATASETS, kind_of, read_examples
 from stemma.tasks.data.examples import TextExample
+from stemma.tasks.datasets import DATASETS, read_examples, task_kind_of
 from stemma.tasks.kinds import example_kinds, task_kind
-from stemma.tasks.metrics import metrics_of
-from stemma.tasks.metrics.answers import STYLES
+from stemma.tasks.metrics import metrics_for
+from stemma.tasks.metrics.question_answering import ANSWER_MATCHERS
 
 NLI_COLUMNS = "sentence1_binary_parse\tsentence2_binary_parse\tsentence1_parse\tsentence2_parse\tsentence1\tsentence2"
 SNLI = f"gold_label\t{NLI_COLUMNS}\tcaptionID\tpairID\t" + "\t".join(f"label{n}" for n in range(1, 6))
@@ -207,12 +207,12 @@ def test_the_registry_is_whole():
         "nlpcc-dbqa", "thucnews"}
     for name, dataset in DATASETS.items():
         assert dataset.name == name and dataset.kind in example_kinds() and dataset.metrics and dataset.source
-        assert set(dataset.metrics) <= set(metrics_of(dataset.kind))
-        assert (dataset.style in STYLES) == (dataset.kind == "qa")
-    assert [DATASETS[name].style for name in ("squad", "squad2", "cmrc2018", "drcd", "cjrc")] == \
+        assert set(dataset.metrics) <= set(metrics_for(dataset.kind))
+        assert (dataset.answer_matching in ANSWER_MATCHERS) == (dataset.kind == "qa")
+    assert [DATASETS[name].answer_matching for name in ("squad", "squad2", "cmrc2018", "drcd", "cjrc")] == \
            ["squad", "squad2", "cmrc", "cmrc", "cjrc"]
-    assert all(set(task_kind(kind).usual) <= set(metrics_of(kind)) for kind in example_kinds())
-    assert kind_of("sst2") == "classify" and kind_of("qa") == "qa"
+    assert all(set(task_kind(kind).default_metrics) <= set(metrics_for(kind)) for kind in example_kinds())
+    assert task_kind_of("sst2") == "classify" and task_kind_of("qa") == "qa"
 
 
 def test_unknown_names_and_columns_that_are_known(tmp_path):

@@ -8,8 +8,8 @@ import pytest
 
 from stemma.errors import UserError
 from stemma.tasks.data.checks import check_labelled, check_labels
-from stemma.tasks.data.datasets import read_examples
-from stemma.tasks.data.examples import TextExample, balance, labels_of, overlap
+from stemma.tasks.data.examples import TextExample, duplicate_share, label_counts, labels_of
+from stemma.tasks.datasets import read_examples
 
 
 @pytest.fixture
@@ -134,7 +134,7 @@ def test_other_encodings(write):
 def test_labels_are_sorted_as_people_would(write):
     path = write("text\tlabel\n" + "".join(f"t{n}\t{label}\n" for n, label in enumerate(["10", "2", "2", "-1"])))
     assert labels_of(read_examples("classify", path)) == ["-1", "2", "10"]
-    assert balance(read_examples("classify", path)) == {"2": 2, "-1": 1, "10": 1}
+    assert label_counts(read_examples("classify", path)) == {"2": 2, "-1": 1, "10": 1}
     assert labels_of([TextExample("", ("a",), label) for label in ("yes", "10", None)]) == ["10", "yes"]
 
 
@@ -158,4 +158,5 @@ def test_unlabelled_files_say_so(write, caplog):
 def test_overlap():
     train = [TextExample("", (text,), "1") for text in "abc"]
     dev = [TextExample("", (text,), "0") for text in "abxy"]
-    assert overlap(train, dev) == 0.5 and overlap(train, train) == 1.0 and overlap(train, []) == 0.0
+    assert duplicate_share(train, dev) == 0.5 and duplicate_share(train, train) == 1.0 and duplicate_share(train,
+                                                                                                           []) == 0.0

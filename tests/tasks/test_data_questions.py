@@ -8,8 +8,8 @@ import pytest
 
 from stemma.errors import UserError
 from stemma.tasks.data.checks import check_labelled
-from stemma.tasks.data.datasets import read_examples
-from stemma.tasks.data.examples import Answer, balance, overlap
+from stemma.tasks.data.examples import Answer, duplicate_share, label_counts
+from stemma.tasks.datasets import read_examples
 
 CONTEXT = "The old clerk reads the letter by the window."
 
@@ -42,11 +42,11 @@ def test_squad_of_both_versions(write):
         ask(4, is_impossible=False))))
     assert [(example.answers, example.impossible) for example in found] == \
            [((Answer("clerk", 8),), False), ((), True), ((), None), ((), None)]
-    assert balance(found) == {"answerable": 1, "unanswerable": 1}
+    assert label_counts(found) == {"answerable": 1, "unanswerable": 1}
     check_labelled(found[:2], "a.json")
     with pytest.raises(UserError, match='"q3"'):
         check_labelled(found, "a.json")
-    assert overlap(found[:1], found) == 1.0  # one context, one question
+    assert duplicate_share(found[:1], found) == 1.0  # one context, one question
 
 
 def test_a_misplaced_answer_is_moved_if_there_is_one_place(write, caplog):

@@ -8,9 +8,9 @@ import pytest
 
 from stemma.errors import UserError
 from stemma.tasks.data.checks import check_labels
-from stemma.tasks.data.datasets import read_examples
-from stemma.tasks.data.examples import TaggedExample, balance
-from stemma.tasks.data.tags import as_iob2, scheme_of
+from stemma.tasks.data.conll import detect_scheme, to_iob2
+from stemma.tasks.data.examples import TaggedExample, label_counts
+from stemma.tasks.datasets import read_examples
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ def test_conll_2003(write):
     assert [(example.words, example.tags) for example in found] == [
         (("EU", "rejects"), ("I-ORG", "O")), (("Peter",), ("I-PER",)), (("#", "1"), ("O", "O"))]
     assert [example.where.rsplit(" ", 1)[1] for example in found] == ["3", "7", "11"]
-    assert scheme_of(found) == "IOB1"
+    assert detect_scheme(found) == "IOB1"
 
 
 def test_tabs_comments_and_documents_with_a_name(write):
@@ -80,7 +80,7 @@ def test_lines_with_the_wrong_number_of_columns(write):
     ("plain", ["NN VB NN"]), ("plain", ["O O"]), ("IOB2", ["B-X I-X B-X O B-Y"]), ("IOB1", ["I-X I-X B-X O I-Y"]),
     ("IOB1", ["B-X I-Y"]), ("BIOES", ["B-X I-X E-X S-X O S-Y"]), ("BIOES", ["O S-Y"])])
 def test_schemes_are_recognised(scheme, tags):
-    assert scheme_of(tagged(*tags)) == scheme
+    assert detect_scheme(tagged(*tags)) == scheme
 
 
 @pytest.mark.parametrize("tags", ["B-X O S-X", "O I-X E-X S-X", "E-X S-X", "B-X E-Y", "S-X B-X", "B-X I-X S-X",
@@ -94,7 +94,7 @@ def test_beginnings_of_both_kinds_are_read_and_told(write, caplog):
     path = write("a O\nb B-X\nc I-X\nd O\ne I-X\n")
     (example,) = read_examples("tag", path)
     assert len(caplog.messages) == 1 and "word 2 (b)" in caplog.messages[0]
-    assert as_iob2(example.tags, scheme_of([example])) == ("O", "B-X", "I-X", "O", "B-X")
+    assert to_iob2(example.tags, detect_scheme([example])) == ("O", "B-X", "I-X", "O", "B-X")
     read_examples("tag", write("a I-X\nb B-X\nc I-Y\n"))
     assert len(caplog.messages) == 1
 
@@ -104,11 +104,11 @@ def test_beginnings_of_both_kinds_are_read_and_told(write, caplog):
     ("BIOES", "S-X I-X E-X I-X", "B-X B-X I-X B-X"),  # no sequence of the scheme, but a model may say it
     ("BIOES", "S-X S-X B-X I-X E-X S-Y", "B-X B-X B-X I-X I-X B-Y"), ("plain", "NN VB", "NN VB")])
 def test_one_scheme_for_all(scheme, tags, same):
-    assert as_iob2(tags.split(), scheme) == tuple(same.split())
+    assert to_iob2(tags.split(), scheme) == tuple(same.split())
 
 
 def test_tags_are_labels():
     dev = tagged("B-X O", "B-Z O")
-    assert balance(dev) == {"O": 2, "B-X": 1, "B-Z": 1}
+    assert label_counts(dev) == {"O": 2, "B-X": 1, "B-Z": 1}
     with pytest.raises(UserError, match=r'x, word 1 \(w\): label "B-Z"'):
         check_labels(["O", "B-X"], dev, "dev.txt")

@@ -33,7 +33,8 @@ def model(tokenizer_folder):
 def alone(model, text: str, pooling: str = "mean") -> np.ndarray:
     """One text at a time, no padding, in the plainest way."""
     ids = model.tokenizer.encode(text, special=False).ids[:18]
-    hidden = model.hidden(torch.tensor([[model.tokenizer.role("start"), *ids, model.tokenizer.role("separator")]]))[0]
+    hidden = model.hidden(torch.tensor([[model.tokenizer.special_id("start"), *ids,
+                                         model.tokenizer.special_id("separator")]]))[0]
     return (hidden.mean(0) if pooling == "mean" else hidden[0]).numpy()
 
 

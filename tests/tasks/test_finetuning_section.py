@@ -14,10 +14,10 @@ import stemma
 from stemma.cli import main
 from stemma.errors import UserError
 from stemma.exchange.load import _finetuned_as_published
-from stemma.lineage import diff, names, recipe
-from stemma.tasks.finetune import ORIGIN, gentle, resume
-from stemma.tasks.pipeline.recipes import continued
-from stemma.tasks.prepare import Task, finetune
+from stemma.recipe_loading import diff, recipe, recipe_names
+from stemma.tasks.pipeline.stage_recipes import continued_pretraining_recipe
+from stemma.tasks.runs.common import ORIGIN, finetune_overrides, resume
+from stemma.tasks.runs.finetune import TaskArguments, finetune
 from stemma.text.tokenizer import Tokenizer
 
 # optimizer, learning rate at a width, epochs, warm-up, clipping, layer decay; the recipes say where from
@@ -64,7 +64,7 @@ def models(tmp_path_factory):
 
 
 def tuned(model, sets, out, *changes, kind="classify", **options):
-    finetune(Task(kind, sets), model, out, changes=[*QUICK, *changes], **options)
+    finetune(TaskArguments(kind, sets), model, out, changes=[*QUICK, *changes], **options)
     return stemma.recipe(out / "recipe.toml")
 
 
@@ -82,14 +82,14 @@ def without_section(text):
 # --- what recipes say
 
 
-@pytest.mark.parametrize("name", names())
+@pytest.mark.parametrize("name", recipe_names())
 def test_every_recipe_is_fine_tuned_as_its_paper_does(name):
     kind, rate, width, epochs, warmup, clip, decay = PUBLISHED[name]
     chosen = recipe(name)
     said = chosen.settings.finetuning
     assert (said.optimizer.kind, said.learning_rate, said.width, said.epochs, said.warmup, said.clip_norm,
             said.layer_decay) == (kind, rate, width, epochs, warmup, clip, decay)
-    training = chosen.with_changes(gentle(chosen.settings), ORIGIN).settings.training
+    training = chosen.with_changes(finetune_overrides(chosen.settings), ORIGIN).settings.training
     assert training.optimizer == said.optimizer and training.optimizer.kind != "lamb"
     assert training.schedule == said.schedule and training.clip_norm == clip
     assert training.learning_rate == pytest.approx(rate * width / chosen.settings.network.width, rel=1e-2)
@@ -102,7 +102,7 @@ def test_every_recipe_is_fine_tuned_as_its_paper_does(name):
     ("albert@xxlarge", 2e-5, None), ("t5@small", 1e-3, None), ("t5@11b", 1e-3, None), ("xlnet@large", 2e-5, None)])
 def test_rates_go_by_width_and_sizes_may_say_more(name, rate, decay):
     chosen = recipe(name).settings
-    assert chosen.finetuning.rate(chosen.network.width) == rate and chosen.finetuning.layer_decay == decay
+    assert chosen.finetuning.learning_rate_for(chosen.network.width) == rate and chosen.finetuning.layer_decay == decay
 
 
 def test_it_is_inherited_shown_and_compared(capsys):
@@ -166,16 +166,16 @@ def test_a_layer_decay_of_the_recipe_is_used_and_given_up_where_nothing_is_left_
 
 
 def test_rates_that_are_tried_and_a_rate_that_is_typed_exclude_each_other(tmp_path, models, sets):
-    from stemma.tasks.trials import Trials
+    from stemma.tasks.runs.sweep import Sweep
 
     with pytest.raises(UserError, match="--rates and finetuning.learning_rate exclude each other"):
-        tuned(models["bert"], sets, tmp_path / "run", "finetuning.learning_rate=1e-4", trials=Trials((1e-3, 1e-4)))
+        tuned(models["bert"], sets, tmp_path / "run", "finetuning.learning_rate=1e-4", trials=Sweep((1e-3, 1e-4)))
 
 
 def test_text_is_read_further_with_the_same_optimizer_and_no_layer_decay():
-    settings = continued(recipe("albert@tiny"), steps=100).settings.training
+    settings = continued_pretraining_recipe(recipe("albert@tiny"), steps=100).settings.training
     assert settings.optimizer.kind == "adamw" and settings.warmup_steps == 6
-    assert continued(recipe("electra@tiny")).settings.training.layer_decay is None
+    assert continued_pretraining_recipe(recipe("electra@tiny")).settings.training.layer_decay is None
 
 
 def test_questions_are_cut_as_the_card_says(tmp_path, models):
@@ -246,5 +246,5 @@ def test_the_hidden_state_that_judges_a_text_can_be_chosen(tmp_path, tokenizer_f
         stemma.finetune("classify", tmp_path / "start", *rows, out, steps=1, changes=[
             *QUICK, "finetuning.style=plain", *([] if pooling is None else [f"finetuning.pooling={pooling}"])])
         tuned = stemma.load(out)
-        assert getattr(tuned.card().heads["task"], "place", None) == (pooling or usual)
+        assert getattr(tuned.task_config().heads["task"], "place", None) == (pooling or usual)
         assert len(tuned.predict(["the old ship", "a river"])) == 2

@@ -14,14 +14,21 @@ from torch.nn import functional
 
 import stemma
 from stemma.errors import UserError
-from stemma.exchange.answers import answer_heads
-from stemma.exchange.cards import Card
-from stemma.schema.task_values import values_of
+from stemma.exchange.default_heads import default_task_heads
+from stemma.schema.task_options import parse_task_options
+from stemma.task_config import TaskConfig
 from stemma.tasks.data.examples import ChoiceExample, TextExample
-from stemma.tasks.gpt_style import LANGUAGE, PAIR, SINGLE, card_values, is_asked, prepared
-from stemma.tasks.learners import build_learner
-from stemma.tasks.learning import layout_of, predict, read_lines
-from stemma.tasks.prepare import Task, finetune
+from stemma.tasks.runs.build_objective import build_task_objective
+from stemma.tasks.runs.finetune import TaskArguments, finetune
+from stemma.tasks.runs.finetune_run import input_encoder_for, predict_examples, read_split
+from stemma.tasks.runs.gpt_format import (
+    LM_TARGET,
+    PAIR_TEMPLATE,
+    SINGLE_TEMPLATE,
+    gpt_task_options,
+    uses_gpt_format,
+    with_gpt_tokens,
+)
 
 TOKENS = ["_start_", "_delimiter_", "_classify_"]
 PAIRS = [TextExample("1", ("the old clerk", "a letter by the window"), "yes"),
@@ -38,30 +45,30 @@ def start(tmp_path_factory):
 def tuned(tmp_path_factory, start):
     folder = tmp_path_factory.mktemp("tuned")
     sets = toy_tasks.write_sets(folder, "pair", train=64, dev=16)
-    result = finetune(Task("pair", sets), start, folder / "run", epochs=2, changes=toy_tasks.FAST)
+    result = finetune(TaskArguments("pair", sets), start, folder / "run", epochs=2, changes=toy_tasks.FAST)
     return folder / "run", result
 
 
 def learner_of(model, **values):
-    card = model.card()
-    card = replace(card, values=values_of(card.kind, {**card.values.to_json(), **values}))
-    return build_learner(card, layout_of(card, model.needs_tokenizer()))
+    card = model.task_config()
+    card = replace(card, values=parse_task_options(card.kind, {**card.values.to_json(), **values}))
+    return build_task_objective(card, input_encoder_for(card, model.require_tokenizer()))
 
 
 def test_three_tokens_are_new_and_learnt(tuned, start):
     run, _ = tuned
     model, before = stemma.load(run), stemma.load(start)
-    old, tokenizer = before.network.vocabulary, model.needs_tokenizer()
-    assert tokenizer.tokens(range(old, old + 3)) == TOKENS and model.network.vocabulary == old + 3
+    old, tokenizer = before.network.vocab_size, model.require_tokenizer()
+    assert tokenizer.ids_to_tokens(range(old, old + 3)) == TOKENS and model.network.vocab_size == old + 3
     table = model.network.embedding.tokens.weight
     assert table.shape[0] == old + 3 and 0.005 < table[old:].std() < 1
     moved = (table[:old] - before.network.embedding.tokens.weight).abs().max()
     assert 0 < moved < 0.2  # the old ones are where they were, but for what they learnt
-    card = model.card()
-    row = layout_of(card, tokenizer).rows([("the old clerk", "a letter")])[0]
-    words = tokenizer.tokens(row.ids)
+    card = model.task_config()
+    row = input_encoder_for(card, tokenizer).encode_examples([("the old clerk", "a letter")])[0]
+    words = tokenizer.ids_to_tokens(row.input_ids)
     assert words[0] == "_start_" and words[-1] == "_classify_" and words.count("_delimiter_") == 1
-    assert tokenizer.encode("the old clerk", "a letter").ids == row.ids.tolist()  # so others lay it out as well
+    assert tokenizer.encode("the old clerk", "a letter").ids == row.input_ids.tolist()  # so others lay it out as well
     config = json.loads((run / "model/config.json").read_text())
     assert config["architectures"] == ["OpenAIGPTForSequenceClassification"] and config["vocab_size"] == old + 3
     assert "lm_head.weight" not in load_file(run / "model/model.safetensors")
@@ -70,10 +77,10 @@ def test_three_tokens_are_new_and_learnt(tuned, start):
 def test_what_was_saved_says_the_same(tuned):
     run, result = tuned
     model = stemma.load(run)
-    learner, card = learner_of(model), model.card()
-    examples = read_lines(run, "dev", card)
+    learner, card = learner_of(model), model.task_config()
+    examples = read_split(run, "dev", card)
     said = [json.loads(line)["prediction"]["scores"]["yes"] for line in (run / "dev.jsonl").read_text().splitlines()]
-    again = [one["scores"]["yes"] for one in predict(model, learner, examples)]
+    again = [one["scores"]["yes"] for one in predict_examples(model, learner, examples)]
     assert again == pytest.approx(said, abs=1e-5)
 
 
@@ -95,7 +102,7 @@ def test_the_next_token_is_guessed_at_half_the_weight(tuned):
     """Row by row, place by place: the task's loss, and half the mean over all next tokens."""
     model = stemma.load(tuned[0])
     learner = learner_of(model)
-    batch = learner.batch(model, learner.items(PAIRS))
+    batch = learner.collate(model, learner.encode(PAIRS))
     with torch.no_grad():
         hidden = model.network(batch.streams)
         held_out = float(learner.loss(model.network, hidden, replace(batch, held_out=True))["task"])
@@ -103,49 +110,49 @@ def test_the_next_token_is_guessed_at_half_the_weight(tuned):
         parts = sum(float(learner.loss(model.network, model.network(piece.streams), piece)["task"])
                     for piece in batch.slices(2))
         guesses, tasks = [], []
-        for item in learner.items(PAIRS):
-            ids = torch.from_numpy(item.rows[0].ids)[None]
+        for item in learner.encode(PAIRS):
+            ids = torch.from_numpy(item.sequences[0].input_ids)[None]
             alone = model.hidden(ids)
             logits = alone @ model.network.embedding.tokens.weight.T
             guesses += functional.cross_entropy(logits[0, :-1], ids[0, 1:], reduction="none").tolist()
             answer = model.network.heads["task"](alone, torch.tensor([ids.shape[1]]))
-            tasks.append(float(functional.cross_entropy(answer, torch.tensor([item.answer]))))
+            tasks.append(float(functional.cross_entropy(answer, torch.tensor([item.target]))))
     assert held_out == pytest.approx(np.mean(tasks), rel=1e-4)
     assert whole == pytest.approx(np.mean(tasks) + 0.5 * np.mean(guesses), rel=1e-4)
     assert parts == pytest.approx(whole, rel=1e-4)
-    assert len(batch.scores[LANGUAGE].index) == len(guesses)
+    assert len(batch.token_targets[LM_TARGET].index) == len(guesses)
 
 
 @pytest.mark.parametrize("orders", [1, 2])
 def test_texts_without_order_are_read_both_ways(tuned, orders):
     model = stemma.load(tuned[0])
     learner = learner_of(model, orders=orders)
-    items = learner.items(PAIRS)
-    batch = replace(learner.batch(model, items), held_out=True)
+    items = learner.encode(PAIRS)
+    batch = replace(learner.collate(model, items), held_out=True)
     with torch.no_grad():
         hidden = model.network(batch.streams)
-        answers = learner.answers(model.network, hidden, batch)
+        answers = learner.outputs(model.network, hidden, batch)
         loss = float(learner.loss(model.network, hidden, batch)["task"])
         parts = sum(float(learner.loss(model.network, model.network(piece.streams), piece)["task"])
                     for piece in batch.slices(2))
         head = model.network.heads["task"]
         for item, answer in zip(items, answers, strict=True):
-            vectors = [model.hidden(torch.from_numpy(row.ids)[None])[:, -1] for row in item.rows]
+            vectors = [model.hidden(torch.from_numpy(row.input_ids)[None])[:, -1] for row in item.sequences]
             torch.testing.assert_close(torch.from_numpy(answer), head.output(sum(vectors))[0], atol=1e-4, rtol=1e-4)
     expected = functional.cross_entropy(torch.from_numpy(np.stack(answers)), torch.tensor([1, 0, 1]))
     assert loss == pytest.approx(float(expected), rel=1e-4) and parts == pytest.approx(loss, rel=1e-4)
-    assert {len(item.rows) for item in items} == {orders}
+    assert {len(item.sequences) for item in items} == {orders}
     turned = [replace(example, texts=example.texts[::-1]) for example in PAIRS]
-    other = learner.batch(model, learner.items(turned))
+    other = learner.collate(model, learner.encode(turned))
     with torch.no_grad():
-        again = learner.answers(model.network, model.network(other.streams), other)
+        again = learner.outputs(model.network, model.network(other.streams), other)
     same = np.allclose(np.stack(again), np.stack(answers), atol=1e-4)
     assert same is (orders == 2)
 
 
 def test_which_texts_have_no_order():
-    assert card_values("mrpc", PAIRS) == {"language": 0.5, "orders": 2}
-    assert card_values("rte", PAIRS) == {"language": 0.5}
+    assert gpt_task_options("mrpc", PAIRS) == {"language": 0.5, "orders": 2}
+    assert gpt_task_options("rte", PAIRS) == {"language": 0.5}
 
 
 def test_a_model_that_reads_both_orders_is_saved_under_our_own_name(tmp_path, start):
@@ -158,29 +165,31 @@ def test_a_model_that_reads_both_orders_is_saved_under_our_own_name(tmp_path, st
                  *("\t".join(map(str, [int(row[0]), *row[1:]])) for row in chosen)]
         (folder / f"{part}.tsv").write_text("\n".join(lines) + "\n")
     sets = {part: folder / f"{part}.tsv" for part in ("train", "dev")}
-    finetune(Task("mrpc", sets), start, tmp_path / "run", epochs=1, changes=toy_tasks.FAST)
+    finetune(TaskArguments("mrpc", sets), start, tmp_path / "run", epochs=1, changes=toy_tasks.FAST)
     model = stemma.load(tmp_path / "run")
-    assert model.card().values.orders == 2
+    assert model.task_config().values.orders == 2
     assert json.loads((tmp_path / "run/model/config.json").read_text())["architectures"] == ["StemmaNetwork"]
 
 
 def test_the_question_stands_before_the_delimiter(start):
-    model = prepared(stemma.load(start))
-    tokenizer = model.needs_tokenizer()
-    card = Card("task", "choice", (), answer_heads(model, "choice", 1, "task"), SINGLE, PAIR, 40, (),
-                values_of("choice", {"language": 0.5}))
-    learner = build_learner(card, layout_of(card, tokenizer))
-    item = learner.items([ChoiceExample("1", "a letter", "the old clerk", ("noon", "seven pages"), 1)])[0]
-    halves = [tokenizer.decode(row.ids, skip_special=False).split("_delimiter_") for row in item.rows]
+    model = with_gpt_tokens(stemma.load(start))
+    tokenizer = model.require_tokenizer()
+    card = TaskConfig("task", "choice", (), default_task_heads(model, "choice", 1, "task"), SINGLE_TEMPLATE,
+                      PAIR_TEMPLATE, 40, (),
+                parse_task_options("choice", {"language": 0.5}))
+    learner = build_task_objective(card, input_encoder_for(card, tokenizer))
+    item = learner.encode([ChoiceExample("1", "a letter", "the old clerk", ("noon", "seven pages"), 1)])[0]
+    halves = [tokenizer.decode(row.input_ids, skip_special=False).split("_delimiter_") for row in item.sequences]
     assert all("letter" in first and "clerk" in first for first, _ in halves)
     assert "noon" in halves[0][1] and "pages" in halves[1][1]
 
 
 def test_who_is_asked_like_this(start, tmp_path):
     gpt, bert = stemma.load(start), stemma.load(toy_tasks.save_model(tmp_path / "bert"))
-    assert is_asked(gpt, "classify", None) and is_asked(gpt, "pair", "gpt")
-    assert not any(is_asked(*asked) for asked in ((gpt, "classify", "plain"), (gpt, "tag", None), (bert, "pair", None)))
+    assert uses_gpt_format(gpt, "classify", None) and uses_gpt_format(gpt, "pair", "gpt")
+    assert not any(uses_gpt_format(*asked) for asked in ((gpt, "classify", "plain"), (gpt, "tag", None),
+                                                         (bert, "pair", None)))
     for model, kind, style, told in ((bert, "pair", "gpt", "reads from both sides"), (gpt, "tag", "gpt", "not for tag"),
                                      (gpt, "pair", "gtp", "choose gpt or plain")):
         with pytest.raises(UserError, match=told):
-            is_asked(model, kind, style)
+            uses_gpt_format(model, kind, style)

@@ -7,9 +7,9 @@ import json
 import pytest
 
 from stemma.errors import UserError
-from stemma.tasks.data import inputs
+from stemma.tasks import predict_inputs
 from stemma.tasks.data.examples import ChoiceExample
-from stemma.tasks.data.inputs import read_inputs
+from stemma.tasks.predict_inputs import read_inputs
 
 
 def write(path, content: str):
@@ -18,17 +18,18 @@ def write(path, content: str):
 
 
 def test_rows_are_answered_before_the_rest_of_the_file_is_read(tmp_path):
-    rows = [json.dumps({"text": f"row {number}"}) for number in range(3 * inputs.ROWS)]
+    rows = [json.dumps({"text": f"row {number}"}) for number in range(3 * predict_inputs.CHUNK_ROWS)]
     chunks = read_inputs("classify", write(tmp_path / "in.jsonl", "\n".join([*rows, "{broken"])))
     for number in range(3):
         chunk = next(chunks)
-        assert [one.told["text"] for one in chunk] == [f"row {number * inputs.ROWS + n}" for n in range(inputs.ROWS)]
-    with pytest.raises(UserError, match=f"line {3 * inputs.ROWS + 1} is not JSON"):
+        assert [one.echo["text"] for one in chunk] == [f"row {number * predict_inputs.CHUNK_ROWS + n}"
+                                                       for n in range(predict_inputs.CHUNK_ROWS)]
+    with pytest.raises(UserError, match=f"line {3 * predict_inputs.CHUNK_ROWS + 1} is not JSON"):
         next(chunks)
 
 
 def test_long_rows_make_short_chunks(tmp_path):
-    text = "x" * (inputs.CHARACTERS // 2)
+    text = "x" * (predict_inputs.CHUNK_CHARACTERS // 2)
     for name, content in (("in.txt", f"{text}\n" * 5), ("in.tsv", "text\n" + f"{text}\n" * 5)):
         assert [len(chunk) for chunk in read_inputs("classify", write(tmp_path / name, content))] == [2, 2, 1]
 
@@ -36,8 +37,8 @@ def test_long_rows_make_short_chunks(tmp_path):
 def test_a_cell_may_go_over_lines_and_lines_are_still_counted(tmp_path):
     content = 'text,id\n"one\ntwo",a\n\n"thr""ee",b\n'
     ((first, second),) = read_inputs("classify", write(tmp_path / "in.csv", content))
-    assert first.told == {"line": 2, "id": "a", "text": "one\ntwo"}
-    assert second.told == {"line": 5, "id": "b", "text": 'thr"ee'}
+    assert first.echo == {"line": 2, "id": "a", "text": "one\ntwo"}
+    assert second.echo == {"line": 5, "id": "b", "text": 'thr"ee'}
     with pytest.raises(UserError, match="line 2: .*a quote within a quoted cell"):
         list(read_inputs("classify", write(tmp_path / "bad.csv", 'text\n"one" two"\n')))
 
@@ -48,10 +49,10 @@ def test_answers_in_the_file_are_passed_over(tmp_path):
         ((one,),) = read_inputs(kind, write(tmp_path / "in.jsonl", json.dumps(row)))
         assert one.example.texts == ("a", "b") and one.example.label is None
     ((one,),) = read_inputs("tag", write(tmp_path / "in.jsonl", json.dumps({"words": ["a", "b"], "tags": ["X"]})))
-    assert one.example.tags is None and one.words == [(0, 1), (2, 3)]
+    assert one.example.tags is None and one.word_offsets == [(0, 1), (2, 3)]
     row = {"context": "c", "question": "q", "answers": [{"text": "nowhere", "answer_start": 0}]}
     ((one,),) = read_inputs("qa", write(tmp_path / "in.jsonl", json.dumps(row)))
-    assert one.example.answers == () and one.told == {"line": 1, "question": "q"}
+    assert one.example.answers == () and one.echo == {"line": 1, "question": "q"}
     row = {"context": "c", "question": "", "options": ["x", "y"], "label": 7}
     ((one,),) = read_inputs("choice", write(tmp_path / "in.jsonl", json.dumps(row)))
     assert isinstance(one.example, ChoiceExample) and one.example.label is None
@@ -60,18 +61,18 @@ def test_answers_in_the_file_are_passed_over(tmp_path):
 def test_columns_can_be_renamed(tmp_path):
     file = write(tmp_path / "in.tsv", "score\treview\n5\tfine\n")
     ((one,),) = read_inputs("classify", file, columns={"text": "score"})
-    assert one.told["text"] == "5"  # a column that is asked for is no answer
-    assert next(read_inputs("classify", file))[0].told["text"] == "fine"
+    assert one.echo["text"] == "5"  # a column that is asked for is no answer
+    assert next(read_inputs("classify", file))[0].echo["text"] == "fine"
 
 
 def test_plain_text_is_parted_into_words_where_it_stands(tmp_path):
     text = "Dr. Müller's 字典, 3.5%"
     ((one,),) = read_inputs("tag", write(tmp_path / "in.txt", f"\n  {text}  \n"))
-    assert one.told == {"line": 2, "text": text}
-    assert [text[a:b] for a, b in one.words] == list(one.example.words)
+    assert one.echo == {"line": 2, "text": text}
+    assert [text[a:b] for a, b in one.word_offsets] == list(one.example.words)
     assert one.example.words[:6] == ("Dr", ".", "Müller", "'", "s", "字")
 
 
 def test_other_line_ends_stay_within_a_text(tmp_path):
     ((one,),) = read_inputs("classify", write(tmp_path / "in.txt", "a\u2028b\x85c\n"))
-    assert one.told["text"] == "a\u2028b\x85c"
+    assert one.echo["text"] == "a\u2028b\x85c"

@@ -10,8 +10,8 @@ import pytest
 from making import PAIR, SINGLE
 
 from stemma.errors import UserError
-from stemma.schema.corpus import extended
-from stemma.tasks.layout import RowLayout
+from stemma.schema.corpus import extend_template
+from stemma.tasks.objectives.input_encoder import InputEncoder
 from stemma.text.tokenizer import Tokenizer
 
 
@@ -46,61 +46,61 @@ def cut_many_literally(lengths: list[int], room: int) -> list[int]:
      "start A separator separator B separator separator C separator separator D separator"),
     ("begin A separator B start", 0, "begin A separator B separator C separator D start")])
 def test_templates_of_more_texts_follow_that_of_two(pair, segments, expected):
-    assert extended(pair, 4, segments) == expected
-    assert extended(pair, 2, None) == pair
+    assert extend_template(pair, 4, segments) == expected
+    assert extend_template(pair, 2, None) == pair
 
 
 def test_any_number_of_texts_is_laid_out_and_cut(tokenizer):
     rng = random.Random(1)
-    more = [extended(PAIR, texts) for texts in (3, 4)]
+    more = [extend_template(PAIR, texts) for texts in (3, 4)]
     for _ in range(300):
-        layout = RowLayout(tokenizer, SINGLE, PAIR, rng.randint(13, 40), more)
+        layout = InputEncoder(tokenizer, SINGLE, PAIR, rng.randint(13, 40), more)
         lengths = [rng.randint(0, 30) for _ in range(rng.randint(1, 4))]
-        kept = layout.fit([range(length) for length in lengths])
-        assert list(map(len, kept)) == cut_many_literally(list(lengths), layout.room(len(lengths)))
+        kept = layout.truncate([range(length) for length in lengths])
+        assert list(map(len, kept)) == cut_many_literally(list(lengths), layout.text_capacity(len(lengths)))
     texts = ("the old clerk", "", "seven pages", "a leaf")
-    layout = RowLayout(tokenizer, SINGLE, PAIR, 40, more)
-    row = layout.rows([texts])[0]
-    assert len(row.parts) == 4 and row.segments.max() == 3
-    for number, ((first, count), text) in enumerate(zip(row.parts, texts, strict=True)):
-        assert row.ids[first:first + count].tolist() == tokenizer.encode(text, special=False).ids
-        assert set(row.segments[first:first + count].tolist()) <= {number}
+    layout = InputEncoder(tokenizer, SINGLE, PAIR, 40, more)
+    row = layout.encode_examples([texts])[0]
+    assert len(row.text_spans) == 4 and row.segment_ids.max() == 3
+    for number, ((first, count), text) in enumerate(zip(row.text_spans, texts, strict=True)):
+        assert row.input_ids[first:first + count].tolist() == tokenizer.encode(text, special=False).ids
+        assert set(row.segment_ids[first:first + count].tolist()) <= {number}
 
 
 def test_texts_are_cut_a_token_at_a_time(tokenizer):
     rng = random.Random(0)
     for _ in range(300):
-        layout = RowLayout(tokenizer, SINGLE, PAIR, rng.randint(11, 40))
+        layout = InputEncoder(tokenizer, SINGLE, PAIR, rng.randint(11, 40))
         lengths = rng.randint(0, 50), rng.randint(0, 50)
-        kept = layout.fit([range(length) for length in lengths])
-        assert tuple(map(len, kept)) == cut_literally(*lengths, layout.room(2))
+        kept = layout.truncate([range(length) for length in lengths])
+        assert tuple(map(len, kept)) == cut_literally(*lengths, layout.text_capacity(2))
         assert all(list(part) == list(range(len(part))) for part in kept)  # the beginnings stay
-        assert layout.cut == int(sum(lengths) > layout.room(2))
-        assert len(layout.row([range(lengths[0])]).ids) == min(lengths[0], layout.room(1)) + 2
+        assert layout.num_truncated == int(sum(lengths) > layout.text_capacity(2))
+        assert len(layout.build_sequence([range(lengths[0])]).input_ids) == min(lengths[0], layout.text_capacity(1)) + 2
 
 
 @pytest.mark.parametrize(("single", "pair"), [
     (SINGLE, PAIR), ("A separator start:2", "A separator B:1 separator:1 start:2"),
     ("start A separator", "start A separator separator B separator")])
 def test_rows_are_those_of_the_tokenizers_template(tokenizer, single, pair):
-    layout, laid = RowLayout(tokenizer, single, pair, 64), tokenizer.template(single, pair)
+    layout, laid = InputEncoder(tokenizer, single, pair, 64), tokenizer.with_template(single, pair)
     texts = [("the old clerk",), ("a young reader reads.", "the family tree"), ("", "one leaf"), ("seven pages", "")]
-    for row, given in zip(layout.rows(texts), texts, strict=True):
+    for row, given in zip(layout.encode_examples(texts), texts, strict=True):
         expected = laid.encode(*given)
-        assert row.ids.tolist() == expected.ids and row.segments.tolist() == expected.type_ids
-        for (first, count), text in zip(row.parts, given, strict=True):
-            assert row.ids[first:first + count].tolist() == tokenizer.encode(text, special=False).ids
+        assert row.input_ids.tolist() == expected.ids and row.segment_ids.tolist() == expected.type_ids
+        for (first, count), text in zip(row.text_spans, given, strict=True):
+            assert row.input_ids[first:first + count].tolist() == tokenizer.encode(text, special=False).ids
 
 
 def test_tokens_know_their_characters(tokenizer):
-    layout, text = RowLayout(tokenizer, SINGLE, PAIR, 64), "The  Librarian reads."
-    ((ids, offsets),) = layout.placed([text])
+    layout, text = InputEncoder(tokenizer, SINGLE, PAIR, 64), "The  Librarian reads."
+    ((ids, offsets),) = layout.encode_with_offsets([text])
     assert len(ids) == len(offsets) and ids.dtype == np.int64
     assert "".join(text[a:b] for a, b in offsets) == text.replace(" ", "")
-    assert layout.placed([""])[0][1].shape == (0, 2)
+    assert layout.encode_with_offsets([""])[0][1].shape == (0, 2)
 
 
 def test_a_row_without_room_for_text_is_refused(tokenizer):
-    RowLayout(tokenizer, SINGLE, PAIR, 11)
+    InputEncoder(tokenizer, SINGLE, PAIR, 11)
     with pytest.raises(UserError, match="set corpus.sequence_length to 11 or more"):
-        RowLayout(tokenizer, SINGLE, PAIR, 10)
+        InputEncoder(tokenizer, SINGLE, PAIR, 10)

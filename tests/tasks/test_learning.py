@@ -12,9 +12,9 @@ from conftest import SEED
 
 import stemma
 from stemma.errors import UserError
-from stemma.tasks.learners import build_learner
-from stemma.tasks.learning import layout_of, predict, read_lines
-from stemma.tasks.prepare import Task, finetune
+from stemma.tasks.runs.build_objective import build_task_objective
+from stemma.tasks.runs.finetune import TaskArguments, finetune
+from stemma.tasks.runs.finetune_run import input_encoder_for, predict_examples, read_split
 
 LEARNT = {"classify": ("accuracy", 0.9), "pair": ("accuracy", 0.8), "regress": ("pearson", 0.8),
           "choice": ("accuracy", 0.8), "qa": ("f1", 80), "tag": ("f1", 0.8), "rank": ("map", 0.8)}
@@ -30,19 +30,19 @@ def start(tmp_path_factory):
 @pytest.mark.parametrize("kind", LEARNT)
 def test_every_kind_is_learnt_and_kept(tmp_path, start, kind):
     sets = toy_tasks.write_sets(tmp_path, kind, 200, 40, 20)
-    result = finetune(Task(kind, sets), start, tmp_path / "run", epochs=LONGER.get(kind, 4), changes=CHANGES,
+    result = finetune(TaskArguments(kind, sets), start, tmp_path / "run", epochs=LONGER.get(kind, 4), changes=CHANGES,
                       seed=SEED)
     metric, least = LEARNT[kind]
     assert result["metrics"]["dev"][metric] >= least, result["metrics"]
     assert result["validation_loss"] < result["unigram_loss"] and result["examples_per_second"] > 0
     assert result["metrics"]["test"]["examples"] == 20 and result["task"] == kind
     model = stemma.load(tmp_path / "run")
-    card = model.card()
+    card = model.task_config()
     assert card.kind == kind and card.metrics[0] == metric
-    learner = build_learner(card, layout_of(card, model.needs_tokenizer()))
+    learner = build_task_objective(card, input_encoder_for(card, model.require_tokenizer()))
     for part in ("dev", "test"):
         kept = [json.loads(line)["prediction"] for line in (tmp_path / "run" / f"{part}.jsonl").open()]
-        again = predict(model, learner, read_lines(tmp_path / "run", part, card))
+        again = predict_examples(model, learner, read_split(tmp_path / "run", part, card))
         assert_close(json.loads(json.dumps(again)), kept)  # batches need not be the same
     resumed = command("resume", tmp_path / "run", "--json")
     assert resumed.code == 0 and resumed.json == json.loads((tmp_path / "run" / "result.json").read_text())
@@ -54,24 +54,25 @@ def test_a_head_of_another_task_is_not_taken_over(tmp_path, start):
         row["label"] = "abc"[number % 3]
     files = [{part: toy_tasks.write_rows(tmp_path / f"{name}-{part}.jsonl", rows) for part in ("train", "dev")}
              for name, rows in (("two", two), ("three", three))]
-    finetune(Task("classify", files[0]), start, tmp_path / "first", epochs=16, changes=CHANGES, seed=SEED)
-    other = finetune(Task("classify", files[1]), tmp_path / "first", tmp_path / "second", steps=1, seed=SEED)
+    finetune(TaskArguments("classify", files[0]), start, tmp_path / "first", epochs=16, changes=CHANGES, seed=SEED)
+    other = finetune(TaskArguments("classify", files[1]), tmp_path / "first", tmp_path / "second", steps=1, seed=SEED)
     assert other["loss"] == pytest.approx(1.1, abs=0.2)  # as good as guessing among three
-    same = finetune(Task("classify", files[0]), tmp_path / "first", tmp_path / "third", steps=1, seed=SEED)
+    same = finetune(TaskArguments("classify", files[0]), tmp_path / "first", tmp_path / "third", steps=1, seed=SEED)
     assert same["loss"] < 0.3  # the same task goes on where it stopped
 
 
 def test_dev_equal_to_train_is_told(tmp_path, start, caplog):
     sets = toy_tasks.write_sets(tmp_path, "classify", 20)
-    finetune(Task("classify", {"train": sets["train"], "dev": sets["train"]}), start, tmp_path / "run", steps=1)
+    finetune(TaskArguments("classify", {"train": sets["train"], "dev": sets["train"]}), start, tmp_path / "run",
+             steps=1)
     assert any(text.startswith("100% of the examples") for text in caplog.messages)
 
 
 def test_no_answer_is_learnt_to_be_said(tmp_path, start):
     sets = toy_tasks.write_sets(tmp_path, "qa", 200, 40)
-    finetune(Task("qa", sets), start, tmp_path / "run", epochs=4, changes=CHANGES, seed=SEED)
+    finetune(TaskArguments("qa", sets), start, tmp_path / "run", epochs=4, changes=CHANGES, seed=SEED)
     model = stemma.load(tmp_path / "run")
-    assert model.card().values.silence and 0 < model.card().values.threshold < 1
+    assert model.task_config().values.silence and 0 < model.task_config().values.threshold < 1
     kept = [json.loads(line) for line in (tmp_path / "run" / "dev.jsonl").open()]
     quiet = [line["impossible"] for line in kept if line["prediction"]["answer"] == ""]
     assert len(quiet) >= 5 and sum(quiet) / len(quiet) > 0.7
@@ -82,7 +83,7 @@ def test_parts_of_speech_are_scored_by_accuracy(tmp_path, start):
     for row in rows:
         row["tags"] = ["NOUN" if len(word) > 3 else "OTHER" for word in row["words"]]
     file = toy_tasks.write_rows(tmp_path / "pos.jsonl", rows)
-    result = finetune(Task("tag", {"train": file, "dev": file}), start, tmp_path / "run", steps=2)
+    result = finetune(TaskArguments("tag", {"train": file, "dev": file}), start, tmp_path / "run", steps=2)
     assert set(result["metrics"]["dev"]) == {"accuracy", "examples"}
 
 
@@ -112,7 +113,7 @@ def test_bad_examples_are_told_before_anything_is_trained(tmp_path, start, name)
     files = {part: toy_tasks.write_rows(tmp_path / f"{part}.jsonl", rows or toy_tasks.rows(kind, 30))
              for part, rows in (("train", train), ("dev", dev))}
     with pytest.raises(UserError) as error:
-        finetune(Task(kind, files), start, tmp_path / "run", steps=1)
+        finetune(TaskArguments(kind, files), start, tmp_path / "run", steps=1)
     assert said in str(error.value)
     assert not (tmp_path / "run").exists()
 
@@ -126,7 +127,7 @@ def test_a_metric_that_does_not_suit_is_told_before_training(tmp_path, start, ki
         row |= {"label": "abc"[number % 3]} if kind == "classify" else {"tags": [word[:1] for word in row["words"]]}
     file = toy_tasks.write_rows(tmp_path / "data.jsonl", rows)
     with pytest.raises(UserError, match=said):
-        finetune(Task(kind, {"train": file, "dev": file}, metrics=metrics), start, tmp_path / "run", steps=1)
+        finetune(TaskArguments(kind, {"train": file, "dev": file}, metrics=metrics), start, tmp_path / "run", steps=1)
     assert not (tmp_path / "run").exists()
 
 
@@ -140,4 +141,4 @@ def test_questions_without_answers_do_not_suit_squad_1(tmp_path, start):
         (tmp_path / f"{name}.json").write_text(squad(*answers))
     files = {name: tmp_path / f"{name}.json" for name in ("train", "dev")}
     with pytest.raises(UserError, match="SQuAD 1.1 does not know"):
-        finetune(Task("squad", files), start, tmp_path / "run", steps=1)
+        finetune(TaskArguments("squad", files), start, tmp_path / "run", steps=1)

@@ -6,8 +6,8 @@ from __future__ import annotations
 import pytest
 
 from stemma.errors import UserError
-from stemma.tasks.metrics import answer_table, score
-from stemma.tasks.metrics.answers import cjrc, cmrc, squad, squad2, style_of
+from stemma.tasks.metrics import compute_scores, squad2_summary
+from stemma.tasks.metrics.question_answering import cjrc, cmrc, detect_answer_matching, squad, squad2
 
 
 @pytest.mark.parametrize(("said", "right", "expected"), [
@@ -36,44 +36,46 @@ SAID = ["red", "cat", "", "dog"]
 
 
 def test_squad2_table():
-    assert answer_table(GOLD, SAID) == pytest.approx({
+    assert squad2_summary(GOLD, SAID) == pytest.approx({
         "exact_match": 50, "f1": 100 * (2 / 3 + 1 + 1 + 0) / 4, "total": 4,
         "HasAns_exact": 50, "HasAns_f1": 100 * (2 / 3 + 1) / 2, "HasAns_total": 2,
         "NoAns_exact": 50, "NoAns_f1": 50, "NoAns_total": 2})
-    assert list(answer_table(GOLD[:2], SAID[:2])) == ["exact_match", "f1", "total"]
-    assert answer_table(GOLD[2:], SAID[2:])["NoAns_exact"] == 50 and "HasAns_f1" not in answer_table(GOLD[2:], SAID[2:])
+    assert list(squad2_summary(GOLD[:2], SAID[:2])) == ["exact_match", "f1", "total"]
+    assert squad2_summary(GOLD[2:], SAID[2:])["NoAns_exact"] == 50 and "HasAns_f1" not in squad2_summary(GOLD[2:],
+                                                                                                         SAID[2:])
 
 
 def test_best_threshold():
     """Silence is worth 2 of 4. By no-answer score: the cat (+1), the dog (-1), red (+2/3, exact 0), silence (0)."""
-    found = answer_table(GOLD, SAID, no_answer=[0.5, 0.1, 0.9, 0.2])
+    found = squad2_summary(GOLD, SAID, no_answer=[0.5, 0.1, 0.9, 0.2])
     assert found["best_exact"] == 75 and found["best_exact_thresh"] == 0.1
     assert found["best_f1"] == 75 and found["best_f1_thresh"] == 0.1
     # red before the dog: F1 goes on to rise, exact match does not
-    found = answer_table(GOLD, SAID, no_answer=[0.15, 0.1, 0.9, 0.2])
+    found = squad2_summary(GOLD, SAID, no_answer=[0.15, 0.1, 0.9, 0.2])
     assert found["best_f1"] == pytest.approx(100 * (2 + 1 + 2 / 3) / 4) and found["best_f1_thresh"] == 0.15
     assert found["best_exact"] == 75 and found["best_exact_thresh"] == 0.1
     # silence of its own accord costs nothing, however sure it was to have an answer
-    assert answer_table([[], ["red"]], ["", "red"], no_answer=[0.1, 0.2])["best_f1"] == 100
+    assert squad2_summary([[], ["red"]], ["", "red"], no_answer=[0.1, 0.2])["best_f1"] == 100
     # nothing is worth saying: 0, where probabilities above it are all silenced
-    found = answer_table([["red"], []], ["blue", "dog"], no_answer=[0.3, 0.2])
+    found = squad2_summary([["red"], []], ["blue", "dog"], no_answer=[0.3, 0.2])
     assert found["best_f1"] == 50 and found["best_f1_thresh"] == 0
 
 
 def test_equally_sure_questions_are_taken_one_by_one():
     """A quirk of the official script: the best may lie between two questions that no threshold can part."""
     gold, said = [["red"], []], ["red", "dog"]
-    assert answer_table(gold, said, no_answer=[0.4, 0.4])["best_exact"] == 100
-    assert answer_table(gold[::-1], said[::-1], no_answer=[0.4, 0.4])["best_exact"] == 50
+    assert squad2_summary(gold, said, no_answer=[0.4, 0.4])["best_exact"] == 100
+    assert squad2_summary(gold[::-1], said[::-1], no_answer=[0.4, 0.4])["best_exact"] == 50
 
 
 def test_threshold_silences():
     names, sure = ("exact_match", "f1"), [0.5, 0.1, 0.9, 0.2]
-    assert score("qa", names, GOLD, SAID, no_answer=sure, threshold=0.1) == {"exact_match": 75, "f1": 75}
-    assert score("qa", names, GOLD, SAID, no_answer=sure, threshold=1.0) == score("qa", names, GOLD, SAID)
-    assert answer_table(GOLD, SAID, no_answer=sure, threshold=0.1)["NoAns_f1"] == 100
+    assert compute_scores("qa", names, GOLD, SAID, no_answer=sure, threshold=0.1) == {"exact_match": 75, "f1": 75}
+    assert compute_scores("qa", names, GOLD, SAID, no_answer=sure, threshold=1.0) == compute_scores("qa", names, GOLD,
+                                                                                                    SAID)
+    assert squad2_summary(GOLD, SAID, no_answer=sure, threshold=0.1)["NoAns_f1"] == 100
     # a threshold changes what counts, not what was said: the search is as before
-    assert answer_table(GOLD, SAID, no_answer=sure, threshold=0.0)["best_f1"] == 75
+    assert squad2_summary(GOLD, SAID, no_answer=sure, threshold=0.0)["best_f1"] == 75
 
 
 @pytest.mark.parametrize(("said", "right", "expected"), [
@@ -106,18 +108,18 @@ def test_cjrc(said, right, expected):
 
 
 def test_the_way_to_compare_is_told_from_the_answers():
-    assert style_of([["red"], ["blue"]]) == "squad" and style_of([["red"], []]) == "squad2"
-    assert style_of([["北京大学 MBA"], []]) == "cmrc" and style_of([[], []]) == "squad2"
-    assert score("qa", ("f1",), [["北京的大学"]], ["北京大学"])["f1"] == pytest.approx(400 / 9)
-    assert score("qa", ("f1",), [["张某", "李四"]], ["张某"], style="cjrc")["f1"] == 50
+    assert detect_answer_matching([["red"], ["blue"]]) == "squad" and detect_answer_matching([["red"], []]) == "squad2"
+    assert detect_answer_matching([["北京大学 MBA"], []]) == "cmrc" and detect_answer_matching([[], []]) == "squad2"
+    assert compute_scores("qa", ("f1",), [["北京的大学"]], ["北京大学"])["f1"] == pytest.approx(400 / 9)
+    assert compute_scores("qa", ("f1",), [["张某", "李四"]], ["张某"], style="cjrc")["f1"] == 50
 
 
 def test_what_cannot_be_scored():
     with pytest.raises(UserError, match='2 of 4 questions have no answer, which SQuAD 1.1 does not know; .*"squad2"'):
-        score("qa", ("f1",), GOLD, SAID, style="squad")
+        compute_scores("qa", ("f1",), GOLD, SAID, style="squad")
     with pytest.raises(UserError, match='no way "cmrc2018" to compare answers; .*Did you mean "cmrc"'):
-        score("qa", ("f1",), GOLD, SAID, style="cmrc2018")
+        compute_scores("qa", ("f1",), GOLD, SAID, style="cmrc2018")
     with pytest.raises(UserError, match="there are 4 questions and 1 no-answer scores"):
-        score("qa", ("f1",), GOLD, SAID, no_answer=[0.1])
+        compute_scores("qa", ("f1",), GOLD, SAID, no_answer=[0.1])
     with pytest.raises(UserError, match="a no-answer threshold needs the no-answer scores"):
-        score("qa", ("f1",), GOLD, SAID, threshold=0.5)
+        compute_scores("qa", ("f1",), GOLD, SAID, threshold=0.5)

@@ -10,8 +10,8 @@ from seqeval import scheme as schemes
 from seqeval.metrics import classification_report, f1_score, precision_score, recall_score
 
 from stemma.errors import UserError
-from stemma.tasks.metrics import entity_table, metrics_of, score
-from stemma.tasks.metrics.entities import prepare, scheme_of
+from stemma.tasks.metrics import compute_scores, entity_table, metrics_for
+from stemma.tasks.metrics.ner import detect_scheme, metric_inputs
 
 NAMES = ("f1", "precision", "recall", "conll_f1", "accuracy")
 GOLD = [["B-PER", "I-PER", "O", "B-LOC"], ["O", "B-ORG", "I-ORG"]]
@@ -20,7 +20,7 @@ GOLD = [["B-PER", "I-PER", "O", "B-LOC"], ["O", "B-ORG", "I-ORG"]]
 def test_by_hand():
     # a person cut short, a place found, an organisation without its start, which conlleval takes for one all the same
     said = [["B-PER", "O", "O", "B-LOC"], ["O", "I-ORG", "I-ORG"]]
-    found = score("tag", NAMES, GOLD, said)
+    found = compute_scores("tag", NAMES, GOLD, said)
     assert found["precision"] == pytest.approx(1 / 2) and found["recall"] == pytest.approx(1 / 3)
     assert found["f1"] == pytest.approx(2 / 5)
     assert found["conll_f1"] == pytest.approx(4 / 6)
@@ -36,37 +36,38 @@ def test_table_of_types():
 
 
 def test_the_scheme_is_told_from_the_data():
-    assert scheme_of(GOLD) == "IOB2"
-    assert scheme_of([["I-PER", "I-PER", "B-PER", "O", "I-LOC"]]) == "IOB1"
-    assert scheme_of([["B-PER", "I-PER", "E-PER", "S-LOC"]]) == "BIOES"
-    assert scheme_of([["B-PER", "L-PER", "U-LOC"]]) == "BILOU"
-    assert scheme_of([["O", "O"]], [["S-LOC", "O"]]) == "BIOES"  # nothing to see in the right tags
-    assert scheme_of([["B-PER", "I-PER"], ["O", "I-PER"]]) == "conlleval"  # neither IOB1 nor IOB2
-    assert scheme_of([["B-PER", "I-LOC"]]) == "conlleval" and scheme_of([["B-PER", "B-PER"]]) == "IOB2"
-    assert scheme_of([["B-PER", "L-PER", "S-LOC"]]) == "conlleval"
+    assert detect_scheme(GOLD) == "IOB2"
+    assert detect_scheme([["I-PER", "I-PER", "B-PER", "O", "I-LOC"]]) == "IOB1"
+    assert detect_scheme([["B-PER", "I-PER", "E-PER", "S-LOC"]]) == "BIOES"
+    assert detect_scheme([["B-PER", "L-PER", "U-LOC"]]) == "BILOU"
+    assert detect_scheme([["O", "O"]], [["S-LOC", "O"]]) == "BIOES"  # nothing to see in the right tags
+    assert detect_scheme([["B-PER", "I-PER"], ["O", "I-PER"]]) == "conlleval"  # neither IOB1 nor IOB2
+    assert detect_scheme([["B-PER", "I-LOC"]]) == "conlleval" and detect_scheme([["B-PER", "B-PER"]]) == "IOB2"
+    assert detect_scheme([["B-PER", "L-PER", "S-LOC"]]) == "conlleval"
 
 
 def test_a_scheme_that_a_few_sentences_do_not_show():
     gold, said = [["I-PER", "O", "I-LOC"]], [["I-PER", "O", "B-LOC"]]
-    assert score("tag", ("f1",), gold, said)["f1"] == pytest.approx(2 / 3)  # looks like IOB1, where B has no place here
-    assert score("tag", ("f1",), gold, said, scheme="conlleval")["f1"] == 1
+    assert compute_scores("tag", ("f1",), gold, said)["f1"] == pytest.approx(2 / 3)  # looks like IOB1, where B has no
+    #                                                                                  place here
+    assert compute_scores("tag", ("f1",), gold, said, scheme="conlleval")["f1"] == 1
     assert entity_table(gold, said, scheme="conlleval")["LOC"]["f1"] == 1
     with pytest.raises(UserError, match='no scheme "BIOSE" of tags; .*Did you mean "BIOES"'):
-        score("tag", ("f1",), gold, said, scheme="BIOSE")
+        compute_scores("tag", ("f1",), gold, said, scheme="BIOSE")
 
 
 def test_right_tags_that_break_their_scheme_are_still_found():
     mixed = [["B-PER", "I-PER", "O", "I-PER"]]  # as in BC5CDR
     for scheme in (None, "IOB1", "IOB2"):
-        assert score("tag", ("f1", "recall"), mixed, mixed, scheme=scheme) == {"f1": 1, "recall": 1}
+        assert compute_scores("tag", ("f1", "recall"), mixed, mixed, scheme=scheme) == {"f1": 1, "recall": 1}
 
 
 def test_tags_that_mark_no_entities():
     gold, said = [["DET", "NOUN", "O"], ["VERB"]], [["DET", "VERB", "O"], ["VERB"]]
-    assert scheme_of(gold) == "plain" and score("tag", ("accuracy",), gold, said) == {"accuracy": 0.75}
+    assert detect_scheme(gold) == "plain" and compute_scores("tag", ("accuracy",), gold, said) == {"accuracy": 0.75}
     for name in ("f1", "conll_f1"):
         with pytest.raises(UserError, match="mark no entities; the metric of such tags is accuracy"):
-            score("tag", (name,), gold, said)
+            compute_scores("tag", (name,), gold, said)
 
 
 @pytest.mark.parametrize(("gold", "said", "expected"), [
@@ -75,7 +76,7 @@ def test_tags_that_mark_no_entities():
     (["B-PER", "E-PER", "S-LOC"], ["B-PER", "I-PER", "S-LOC"], 2 / 3),  # BIOES: an entity must end
     (["B-PER", "E-PER", "S-LOC"], ["B-PER", "E-PER", "B-LOC"], 2 / 3)])
 def test_strict_in_every_scheme(gold, said, expected):
-    assert score("tag", ("f1",), [gold], [said])["f1"] == pytest.approx(expected)
+    assert compute_scores("tag", ("f1",), [gold], [said])["f1"] == pytest.approx(expected)
 
 
 def random_tags(rng: random.Random, letters: str, sentences: int = 60) -> list[list[str]]:
@@ -89,7 +90,7 @@ def test_equal_to_seqeval(letters, scheme):
     gold = random_tags(rng, letters)
     said = [[tag if rng.random() < 0.7 else rng.choice(tags) for tag in tags] for tags in gold]
     how = {"mode": "strict", "scheme": scheme} if scheme else {}  # random tags of B and I follow no scheme
-    found = score("tag", NAMES, gold, said)
+    found = compute_scores("tag", NAMES, gold, said)
     assert found["f1"] == pytest.approx(f1_score(gold, said, **how)) and 0 < found["f1"] < 1
     assert found["precision"] == pytest.approx(precision_score(gold, said, **how))
     assert found["recall"] == pytest.approx(recall_score(gold, said, **how))
@@ -106,23 +107,25 @@ def test_each_round_is_the_score_of_what_it_drew(name):
     rng = random.Random(2)
     gold, said = random_tags(rng, "BIES", 12), []
     said = [[tag if rng.random() < 0.7 else "O" for tag in tags] for tags in gold]
-    found = metrics_of("tag")[name].resample(prepare(gold, said), np.random.default_rng(1), 5)
+    found = metrics_for("tag")[name].bootstrap(metric_inputs(gold, said), np.random.default_rng(1), 5)
     drawn = np.random.default_rng(1).integers(12, size=(5, 12))
-    assert found == pytest.approx([score("tag", (name,), [gold[i] for i in rows], [said[i] for i in rows])[name]
+    assert found == pytest.approx([compute_scores("tag", (name,), [gold[i] for i in rows],
+                                                  [said[i] for i in rows])[name]
                                    for rows in drawn])
 
 
 def test_what_cannot_be_scored():
     with pytest.raises(UserError) as caught:
-        score("tag", ("f1",), [["O", "B-PER"], ["PER"]], [["O"], ["X-PER"]])
+        compute_scores("tag", ("f1",), [["O", "B-PER"], ["PER"]], [["O"], ["X-PER"]])
     assert [what for _, what in caught.value.problems] == ["sentence 1: 2 tags and 1 predictions", '"PER" is no tag',
                                                            '"X-PER" is no tag']
     with pytest.raises(UserError, match='"E-PER" is no tag'):
-        score("tag", ("f1",), [["B-PER", ""]], [["B-PER", "E-PER"]], scheme="IOB2")
+        compute_scores("tag", ("f1",), [["B-PER", ""]], [["B-PER", "E-PER"]], scheme="IOB2")
     with pytest.raises(UserError, match="and 3 more"):
-        score("tag", ("f1",), [["O", "O"]] * 11, [["O"]] * 11)
+        compute_scores("tag", ("f1",), [["O", "O"]] * 11, [["O"]] * 11)
 
 
 def test_nothing_but_outside():
-    assert score("tag", NAMES, [["O", "O"]], [["O", "O"]]) == {"f1": 0, "precision": 0, "recall": 0, "conll_f1": 0,
+    assert compute_scores("tag", NAMES, [["O", "O"]], [["O", "O"]]) == {"f1": 0, "precision": 0, "recall": 0,
+                                                                        "conll_f1": 0,
                                                                "accuracy": 1}

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from stemma.errors import UserError
-from stemma.tasks.metrics import confusion, metrics_of, score
-from stemma.tasks.metrics.labels import prepare
+from stemma.tasks.metrics import compute_scores, confusion, metrics_for
+from stemma.tasks.metrics.classification import metric_inputs
 
 # as counts: 3 times 1 as 1, 1 as 0, 2 times 0 as 1, 4 times 0 as 0
 GOLD = ["1"] * 4 + ["0"] * 6
@@ -19,7 +19,7 @@ GUESSES = ["red", "blue", "blue", "green", "red", "green"]
 
 
 def test_two_classes_by_hand():
-    found = score("pair", ("accuracy", "f1", "macro_f1", "micro_f1", "matthews"), GOLD, SAID)
+    found = compute_scores("pair", ("accuracy", "f1", "macro_f1", "micro_f1", "matthews"), GOLD, SAID)
     assert list(found) == ["accuracy", "f1", "macro_f1", "micro_f1", "matthews"]
     assert found["accuracy"] == found["micro_f1"] == pytest.approx(0.7)
     assert found["f1"] == pytest.approx(2 * 3 / (2 * 3 + 2 + 1))
@@ -29,30 +29,34 @@ def test_two_classes_by_hand():
 
 def test_which_class_is_positive():
     gold, said = ["no", "yes", "yes"], ["no", "no", "yes"]
-    assert score("classify", ("f1",), gold, said)["f1"] == pytest.approx(2 / 3)  # the last label, "yes"
-    assert score("classify", ("f1",), gold, ["no", "no", "no"], labels=["yes", "no"])["f1"] == pytest.approx(1 / 2)
-    assert score("classify", ("f1",), gold, ["no", "no", "no"], positive="yes")["f1"] == 0
-    assert score("classify", ("f1",), ["1", "2"], ["1", "1"])["f1"] == pytest.approx(2 / 3)  # "1", though 2 is last
-    assert score("classify", ("f1",), ["0", "0"], ["0", "0"], labels=["0", "1"])["f1"] == 0  # never said, never right
+    assert compute_scores("classify", ("f1",), gold, said)["f1"] == pytest.approx(2 / 3)  # the last label, "yes"
+    assert compute_scores("classify", ("f1",), gold, ["no", "no", "no"],
+                          labels=["yes", "no"])["f1"] == pytest.approx(1 / 2)
+    assert compute_scores("classify", ("f1",), gold, ["no", "no", "no"], positive="yes")["f1"] == 0
+    # "1", though 2 is last
+    assert compute_scores("classify", ("f1",), ["1", "2"], ["1", "1"])["f1"] == pytest.approx(2 / 3)
+    # never said, never right
+    assert compute_scores("classify", ("f1",), ["0", "0"], ["0", "0"], labels=["0", "1"])["f1"] == 0
 
 
 def test_many_classes():
-    assert score("classify", ("macro_f1",), COLOURS, GUESSES)["macro_f1"] == pytest.approx((1 / 2 + 2 / 3 + 4 / 5) / 3)
+    assert compute_scores("classify", ("macro_f1",), COLOURS,
+                          GUESSES)["macro_f1"] == pytest.approx((1 / 2 + 2 / 3 + 4 / 5) / 3)
     # 4 hits of 6; as right 2, 1, 3 and as said 2, 2, 2 of red, blue, green
     expected = (4 * 6 - (2 * 2 + 1 * 2 + 3 * 2)) / sqrt((36 - 12) * (36 - 14))
-    assert score("classify", ("matthews",), COLOURS, GUESSES)["matthews"] == pytest.approx(expected)
+    assert compute_scores("classify", ("matthews",), COLOURS, GUESSES)["matthews"] == pytest.approx(expected)
     with pytest.raises(UserError, match=r"f1 is that of one class, and here are 3 \(blue, green, red\); choose"):
-        score("classify", ("f1",), COLOURS, GUESSES)
-    assert score("classify", ("f1",), COLOURS, GUESSES, positive="green")["f1"] == pytest.approx(4 / 5)
+        compute_scores("classify", ("f1",), COLOURS, GUESSES)
+    assert compute_scores("classify", ("f1",), COLOURS, GUESSES, positive="green")["f1"] == pytest.approx(4 / 5)
 
 
 def test_a_model_that_always_says_the_same():
-    found = score("classify", ("matthews", "f1"), GOLD, ["0"] * 10)
+    found = compute_scores("classify", ("matthews", "f1"), GOLD, ["0"] * 10)
     assert found == {"matthews": 0, "f1": 0}
 
 
 def test_choices_are_numbers():
-    assert score("choice", ("accuracy",), [0, 2, 1, 3], [0, 2, 2, "3"]) == {"accuracy": 0.75}
+    assert compute_scores("choice", ("accuracy",), [0, 2, 1, 3], [0, 2, 2, "3"]) == {"accuracy": 0.75}
 
 
 def test_confusion():
@@ -77,20 +81,20 @@ class Cells:
 
 @pytest.mark.parametrize("name", ["f1", "macro_f1", "matthews"])
 def test_each_round_is_scikit_learns_score_of_what_it_drew(name):
-    case = prepare(COLOURS, GUESSES, labels=["red", "green", "blue"], positive="red")
+    case = metric_inputs(COLOURS, GUESSES, labels=["red", "green", "blue"], positive="red")
     # the first round is the data itself; the last never meets blue; one in between has only one class
     tables = np.array([[[1, 0, 1], [1, 2, 0], [0, 0, 1]], [[0, 3, 0], [0, 1, 0], [1, 1, 0]],
                        [[6, 0, 0], [0, 0, 0], [0, 0, 0]], [[2, 1, 0], [2, 1, 0], [0, 0, 0]]])
-    metric = metrics_of("classify")[name]
-    found = metric.resample(case, Cells(tables.reshape(4, 9)), 4)
+    metric = metrics_for("classify")[name]
+    found = metric.bootstrap(case, Cells(tables.reshape(4, 9)), 4)
     for table, value in zip(tables, found, strict=True):
         pairs = [(case.labels[row], case.labels[column])
                  for row in range(3) for column in range(3) for _ in range(table[row, column])]
         gold, said = zip(*pairs, strict=True)
-        assert value == pytest.approx(metric.measure(prepare(gold, said, labels=case.labels, positive="red")))
-    assert found[0] == pytest.approx(metric.measure(case))
+        assert value == pytest.approx(metric.compute(metric_inputs(gold, said, labels=case.labels, positive="red")))
+    assert found[0] == pytest.approx(metric.compute(case))
 
 
 def test_a_positive_class_that_is_none():
     with pytest.raises(UserError, match='no label "2" that could be the positive one; the labels are 0, 1'):
-        score("classify", ("f1",), GOLD, SAID, positive="2")
+        compute_scores("classify", ("f1",), GOLD, SAID, positive="2")

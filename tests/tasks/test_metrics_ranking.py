@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from stemma.errors import UserError
-from stemma.tasks.metrics import score
+from stemma.tasks.metrics import compute_scores
 
 NAMES = ("map", "mrr", "precision_at_1")
 
@@ -13,34 +13,35 @@ NAMES = ("map", "mrr", "precision_at_1")
 def test_by_hand():
     # query a: relevant at places 1 and 3; query b: at 2; its candidates stand among each other's in the file
     groups = ["a", "b", "a", "b", "a"]
-    found = score("rank", NAMES, ["1", "0", "0", "1", "1"], [0.9, 0.8, 0.5, 0.7, 0.1], groups=groups)
+    found = compute_scores("rank", NAMES, ["1", "0", "0", "1", "1"], [0.9, 0.8, 0.5, 0.7, 0.1], groups=groups)
     assert found["map"] == pytest.approx(((1 / 1 + 2 / 3) / 2 + 1 / 2) / 2)
     assert found["mrr"] == pytest.approx((1 + 1 / 2) / 2) and found["precision_at_1"] == 0.5
 
 
 def test_a_query_without_a_relevant_candidate_counts_as_nothing():
-    found = score("rank", NAMES, [1, 0, 0, 0], [2.0, 1.0, 2.0, 1.0], groups=["a", "a", "b", "b"])
+    found = compute_scores("rank", NAMES, [1, 0, 0, 0], [2.0, 1.0, 2.0, 1.0], groups=["a", "a", "b", "b"])
     assert found == {"map": 0.5, "mrr": 0.5, "precision_at_1": 0.5}
 
 
 def test_relevant_is_a_grade_of_one_and_more():
-    assert score("rank", ("mrr",), [0.5, 1, 2], [3, 2, 1], groups=["a"] * 3) == {"mrr": 0.5}
+    assert compute_scores("rank", ("mrr",), [0.5, 1, 2], [3, 2, 1], groups=["a"] * 3) == {"mrr": 0.5}
 
 
 def test_equal_scores():
     gold, same, groups = [1, 0, 0, 0], [0.3] * 4, ["a"] * 4
-    assert score("rank", NAMES, gold, same, groups=groups) == {"map": 1 / 4, "mrr": 1 / 4, "precision_at_1": 0}
+    assert compute_scores("rank", NAMES, gold, same, groups=groups) == {"map": 1 / 4, "mrr": 1 / 4, "precision_at_1": 0}
     # with ids the greatest comes first, compared as text: d9 before d10
-    assert score("rank", ("mrr",), gold, same, groups=groups, ids=["d9", "d10", "d2", "d1"]) == {"mrr": 1}
-    assert score("rank", ("mrr",), gold, same, groups=groups, ids=["d10", "d9", "d2", "d1"]) == {"mrr": 1 / 3}
+    assert compute_scores("rank", ("mrr",), gold, same, groups=groups, ids=["d9", "d10", "d2", "d1"]) == {"mrr": 1}
+    assert compute_scores("rank", ("mrr",), gold, same, groups=groups, ids=["d10", "d9", "d2", "d1"]) == {"mrr": 1 / 3}
     # a better score counts for more than any id
-    assert score("rank", ("mrr",), gold, [0.4, *same[1:]], groups=groups, ids=["a", "b", "c", "d"]) == {"mrr": 1}
+    assert compute_scores("rank", ("mrr",), gold, [0.4, *same[1:]], groups=groups,
+                          ids=["a", "b", "c", "d"]) == {"mrr": 1}
 
 
 def test_what_cannot_be_ranked():
     with pytest.raises(UserError, match="1 of 2 candidates belong to no query"):
-        score("rank", NAMES, [1, 0], [1, 0], groups=["a", None])
+        compute_scores("rank", NAMES, [1, 0], [1, 0], groups=["a", None])
     with pytest.raises(UserError, match="there are 2 candidates and 1 queries"):
-        score("rank", NAMES, [1, 0], [1, 0], groups=["a"])
+        compute_scores("rank", NAMES, [1, 0], [1, 0], groups=["a"])
     with pytest.raises(UserError, match="1 of the 2 scores are infinite or not a number"):
-        score("rank", NAMES, [1, 0], [1, float("nan")], groups=["a", "a"])
+        compute_scores("rank", NAMES, [1, 0], [1, float("nan")], groups=["a", "a"])

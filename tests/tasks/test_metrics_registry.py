@@ -10,19 +10,19 @@ import pytest
 
 from stemma.errors import UserError
 from stemma.tasks.kinds import example_kinds, task_kinds
-from stemma.tasks.metrics import bootstrap, check_metrics, metrics_of, score
-from stemma.tasks.scores import summary_scores, translation_scores
+from stemma.tasks.metrics import bootstrap_interval, check_metrics, compute_scores, metrics_for
+from stemma.tasks.metrics.bleu_rouge import summary_scores, translation_scores
 
 
 def test_every_kind_of_task_has_metrics():
-    known = {kind: metrics_of(kind) for kind in task_kinds()}
+    known = {kind: metrics_for(kind) for kind in task_kinds()}
     assert set(known) == {*example_kinds(), "seq2seq"}
     for kind, metrics in known.items():
-        assert metrics and all(name == metric.name and metric.about for name, metric in metrics.items()), kind
+        assert metrics and all(name == metric.name and metric.description for name, metric in metrics.items()), kind
     lower = [name for metrics in known.values() for name, metric in metrics.items() if not metric.higher_is_better]
     assert lower == ["mean_squared_error"]
     assert known["qa"]["f1"].scale == 100 and known["tag"]["f1"].scale == known["classify"]["f1"].scale == 1
-    assert known["qa"]["f1"].needs == "spans" and known["rank"]["map"].needs == "scores"
+    assert known["qa"]["f1"].prediction_type == "spans" and known["rank"]["map"].prediction_type == "scores"
 
 
 def test_unknown_names_all_at_once():
@@ -54,36 +54,36 @@ def test_no_library_before_it_is_used():
 
 def test_what_cannot_be_scored():
     with pytest.raises(UserError, match="nothing to score"):
-        score("classify", ("accuracy",), [], [])
+        compute_scores("classify", ("accuracy",), [], [])
     with pytest.raises(UserError, match="there are 2 examples and 1 predictions"):
-        score("classify", ("accuracy",), ["a", "b"], ["a"])
+        compute_scores("classify", ("accuracy",), ["a", "b"], ["a"])
     with pytest.raises(UserError, match="1 of 2 examples have no label to compare with"):
-        score("classify", ("accuracy",), ["a", None], ["a", "b"])
+        compute_scores("classify", ("accuracy",), ["a", None], ["a", "b"])
 
 
 def test_written_text_is_scored_by_the_same_libraries():
     gold = ["the old clerk copies a letter", "the printer reads"]
     said = ["the old clerk copies letters", "the printer reads"]
-    found = score("seq2seq", ("bleu", "chrf", "rouge_l", "exact_match"), gold, said)
+    found = compute_scores("seq2seq", ("bleu", "chrf", "rouge_l", "exact_match"), gold, said)
     words = translation_scores(said, [gold])
     assert found == {"bleu": words["bleu"]["score"], "chrf": words["chrf"]["score"],
                      "rouge_l": summary_scores(said, [gold])["rougeL"], "exact_match": 50}
-    several = score("seq2seq", ("bleu", "exact_match"), [[gold[0], said[0]], [gold[1]]], said)
+    several = compute_scores("seq2seq", ("bleu", "exact_match"), [[gold[0], said[0]], [gold[1]]], said)
     assert several == pytest.approx({"bleu": 100, "exact_match": 100})
     short = ["the old clerk copies a letter", "the printer"]  # too short for its one reference, for none of nothing
-    assert (score("seq2seq", ("bleu",), [[gold[0], said[0]], [gold[0]]], short)
-            == score("seq2seq", ("bleu",), [[gold[0], said[0]], [gold[0], gold[0]]], short))
-    chinese = score("seq2seq", ("bleu",), ["猫坐在垫子上"], ["猫坐在垫子上面"])["bleu"]
+    assert (compute_scores("seq2seq", ("bleu",), [[gold[0], said[0]], [gold[0]]], short)
+            == compute_scores("seq2seq", ("bleu",), [[gold[0], said[0]], [gold[0], gold[0]]], short))
+    chinese = compute_scores("seq2seq", ("bleu",), ["猫坐在垫子上"], ["猫坐在垫子上面"])["bleu"]
     assert chinese == translation_scores(["猫坐在垫子上面"], [["猫坐在垫子上"]], tokenize="zh")["bleu"]["score"] > 50
 
 
 def test_interval_of_a_share():
     """70 hits of 100: the normal approximation says 0.7 +- 1.96 * sqrt(0.7 * 0.3 / 100) = 0.61 to 0.79."""
     gold, said = ["1"] * 100, ["1"] * 70 + ["0"] * 30
-    low, high = bootstrap("classify", "accuracy", gold, said, seed=4, rounds=4000)
+    low, high = bootstrap_interval("classify", "accuracy", gold, said, seed=4, rounds=4000)
     assert low == pytest.approx(0.61, abs=0.012) and high == pytest.approx(0.79, abs=0.012)
-    assert bootstrap("classify", "accuracy", gold, said, seed=4, rounds=4000) == (low, high)
-    assert bootstrap("qa", "exact_match", [["a b"]] * 4, ["a b"] * 4) == (100, 100)
+    assert bootstrap_interval("classify", "accuracy", gold, said, seed=4, rounds=4000) == (low, high)
+    assert bootstrap_interval("qa", "exact_match", [["a b"]] * 4, ["a b"] * 4) == (100, 100)
 
 
 @pytest.mark.parametrize(("kind", "name"), [("classify", "matthews"), ("regress", "spearman"), ("rank", "map")])
@@ -98,14 +98,14 @@ def test_interval_as_if_each_round_were_scored_alone(kind, name):
         said = np.where(rng.random(size) < 0.75, gold, 1 - gold) + (rng.random(size) if kind == "rank" else 0)
     if kind == "rank":
         extras = {"groups": [str(number // 4) for number in range(size)]}
-    fast = bootstrap(kind, name, gold, said, rounds=1500, **extras)
+    fast = bootstrap_interval(kind, name, gold, said, rounds=1500, **extras)
     alone = []
     for _ in range(300):
         rows = rng.integers(size, size=size)
         if kind == "rank":  # whole queries are drawn, and one drawn twice is two queries
             queries = rng.integers(size // 4, size=size // 4)
             rows = (queries[:, None] * 4 + np.arange(4)).ravel()
-        alone.append(score(kind, (name,), gold[rows], said[rows], **extras)[name])
+        alone.append(compute_scores(kind, (name,), gold[rows], said[rows], **extras)[name])
     low, high = np.quantile(alone, [0.025, 0.975])
     assert fast == pytest.approx((low, high), abs=0.15 * (high - low))
 
@@ -113,5 +113,5 @@ def test_interval_as_if_each_round_were_scored_alone(kind, name):
 def test_interval_of_what_only_the_whole_has():
     gold = ["the clerk reads a letter", "the printer sleeps", "our neighbour counts seven pages"]
     said = ["the clerk reads a letter", "a printer sleeps", "our neighbour counts pages"]
-    low, high = bootstrap("seq2seq", "chrf", gold, said, rounds=40)
-    assert low < score("seq2seq", ("chrf",), gold, said)["chrf"] < high <= 100
+    low, high = bootstrap_interval("seq2seq", "chrf", gold, said, rounds=40)
+    assert low < compute_scores("seq2seq", ("chrf",), gold, said)["chrf"] < high <= 100

@@ -13,19 +13,19 @@ from closeness import assert_close
 from conftest import SEED
 from toy_tasks import FAST, MAKERS, save_model, write_rows, write_sets
 
-from stemma.corpus.sides import ENCODER
+from stemma.corpus.seq2seq_rows import ENCODER
 from stemma.errors import UserError
 from stemma.exchange.load import load
-from stemma.lineage import recipe
+from stemma.network.inputs_outputs import NetworkOutput
 from stemma.network.network import Network
-from stemma.network.san import SanHead
-from stemma.network.streams import Hidden
+from stemma.network.san_head import SanHead
+from stemma.recipe_loading import recipe
 from stemma.tasks.data.examples import TextExample
-from stemma.tasks.layout import RowLayout
-from stemma.tasks.learners import build_learner
-from stemma.tasks.learning import predict, read_lines
-from stemma.tasks.multitask import multitask
-from stemma.tasks.pairs import PairLearner, where
+from stemma.tasks.objectives.input_encoder import InputEncoder
+from stemma.tasks.objectives.san_pair import SanPairObjective, text_spans
+from stemma.tasks.runs.build_objective import build_task_objective
+from stemma.tasks.runs.finetune_run import predict_examples, read_split
+from stemma.tasks.runs.multitask import multitask
 
 
 @pytest.fixture(scope="module")
@@ -54,13 +54,13 @@ def test_every_kind_of_task_in_one_model(toy, tmp_path):
     assert result["task"] == "multitask" and "finetuned" not in result
 
     model = load(tmp_path / "run")
-    assert {name: card.kind for name, card in model.cards.items()} == tasks
-    assert model.network.specs["san"] == SanHead(2)
-    for name, card in model.cards.items():
-        held = read_lines(tmp_path / "run", "dev", card)
-        learner = build_learner(card, RowLayout(model.tokenizer, card.single, card.pair, card.longest))
+    assert {name: card.kind for name, card in model.task_configs.items()} == tasks
+    assert model.network.head_specs["san"] == SanHead(2)
+    for name, card in model.task_configs.items():
+        held = read_split(tmp_path / "run", "dev", card)
+        learner = build_task_objective(card, InputEncoder(model.tokenizer, card.single, card.pair, card.longest))
         lines = (tmp_path / "run" / f"dev-{name}.jsonl").read_text().splitlines()
-        for said, line in zip(predict(model, learner, held), lines, strict=True):
+        for said, line in zip(predict_examples(model, learner, held), lines, strict=True):
             assert said.keys() == json.loads(line)["prediction"].keys()
             for key in said.keys() & {"label", "tags", "answer"}:
                 assert said[key] == json.loads(line)["prediction"][key]
@@ -102,7 +102,7 @@ def test_each_task_goes_on_from_the_shared_weights_and_its_own_head(toy, tmp_pat
     before = load(toy / "bert").network.state_dict()
     for name in ("first", "second"):
         alone = load(tmp_path / "run" / "tasks" / name)
-        assert list(alone.cards) == [name]
+        assert list(alone.task_configs) == [name]
         weights = alone.network.state_dict()
         assert any(key.startswith(f"heads.{name}.") for key in weights)
         for key, weight in weights.items():
@@ -151,21 +151,21 @@ def test_wrong_files_of_several_tasks_are_told_at_once(toy, tmp_path):
 
 
 @pytest.fixture
-def pair(toy, tmp_path) -> tuple[PairLearner, Network, list]:
+def pair(toy, tmp_path) -> tuple[SanPairObjective, Network, list]:
     """A learner with a SAN head, its network, and items, without any dropout."""
     multitask(plan_of(toy, {"san": "pair"}, san='head = "san"\nweight = 3.0\ndropout = 0.0\nsteps = 2'), toy / "bert",
               tmp_path / "run", steps=1)
     model = load(tmp_path / "run")
-    card = model.cards["san"]
-    assert model.network.specs["san"] == SanHead(2, steps=2, dropout=0.0)
-    learner = build_learner(card, RowLayout(model.tokenizer, card.single, card.pair, card.longest))
-    assert isinstance(learner, PairLearner) and learner.weight == 3.0
-    return learner, model, learner.items(read_lines(tmp_path / "run", "dev", card)[:6])
+    card = model.task_configs["san"]
+    assert model.network.head_specs["san"] == SanHead(2, steps=2, dropout=0.0)
+    learner = build_task_objective(card, InputEncoder(model.tokenizer, card.single, card.pair, card.longest))
+    assert isinstance(learner, SanPairObjective) and learner.weight == 3.0
+    return learner, model, learner.encode(read_split(tmp_path / "run", "dev", card)[:6])
 
 
 def test_a_batch_in_slices_has_the_loss_of_the_whole(pair):
     learner, model, items = pair
-    whole = learner.batch(model, items)
+    whole = learner.collate(model, items)
 
     def loss(batch) -> torch.Tensor:
         return learner.loss(model.network, model.network(batch.streams), batch)["san"]
@@ -178,26 +178,27 @@ def test_a_batch_in_slices_has_the_loss_of_the_whole(pair):
 @torch.inference_mode()
 def test_the_head_is_told_where_the_texts_stand(pair):
     learner, model, items = pair
-    batch = learner.batch(model, items[:1])
-    row = items[0].rows[0]
-    (a, n), (b, m) = row.parts
-    assert where(row) == (a, n, b, m) and row.ids[a - 1] == model.tokenizer.role("start")
-    assert row.ids[a + n] == row.ids[b - 1] == row.ids[b + m] == model.tokenizer.role("separator")
+    batch = learner.collate(model, items[:1])
+    row = items[0].sequences[0]
+    (a, n), (b, m) = row.text_spans
+    assert text_spans(row) == (a, n, b, m) and row.input_ids[a - 1] == model.tokenizer.special_id("start")
+    assert row.input_ids[a + n] == row.input_ids[b - 1] == row.input_ids[b
+                                                                         + m] == model.tokenizer.special_id("separator")
     hidden = model.network(batch.streams)
-    before = learner.answers(model.network, hidden, batch)
+    before = learner.outputs(model.network, hidden, batch)
     changed = hidden[ENCODER].clone()
     changed[0, [0, a + n, b + m]] = 7.0  # nobody looks at the special tokens
-    after = learner.answers(model.network, replace(hidden, outputs={ENCODER: changed}), batch)
-    assert isinstance(hidden, Hidden)
+    after = learner.outputs(model.network, replace(hidden, outputs={ENCODER: changed}), batch)
+    assert isinstance(hidden, NetworkOutput)
     assert_close(before[0], after[0])
 
 
 @torch.inference_mode()
 def test_a_text_of_nothing_still_has_an_answer(pair):
     learner, model, _ = pair
-    items = learner.items([TextExample("x", ("\u200b", "the printer reads"), "yes"),
+    items = learner.encode([TextExample("x", ("\u200b", "the printer reads"), "yes"),
                            TextExample("y", ("the printer reads", "\x07"), "no")])
-    assert [item.rows[0].parts[number][1] for number, item in enumerate(items)] == [0, 0]
-    batch = learner.batch(model, items)
-    answers = learner.answers(model.network, model.network(batch.streams), batch)
+    assert [item.sequences[0].parts[number][1] for number, item in enumerate(items)] == [0, 0]
+    batch = learner.collate(model, items)
+    answers = learner.outputs(model.network, model.network(batch.streams), batch)
     assert all(torch.isfinite(torch.from_numpy(scores)).all() for scores in answers)

@@ -11,10 +11,10 @@ from parity.reference import perturb
 
 import stemma
 from stemma.errors import UserError
-from stemma.tasks import perplexity as task
-from stemma.tasks.perplexity import count_words, perplexity, power
+from stemma.evaluation import perplexity as task
+from stemma.evaluation.perplexity import count_words, exp_mean, perplexity
 from stemma.text.readers import Passage
-from stemma.text.train import train_tokenizer
+from stemma.text.train_tokenizer import train_tokenizer
 
 TEXT = "the old clerk reads a letter. a young reader forgets the river. " * 20
 SMALL = ["network.layers=1", "network.width=16", "network.heads=2", "network.feedforward=16",
@@ -36,7 +36,7 @@ def passages(*texts: str) -> list[Passage]:
 
 def by_hand(model: stemma.Model, text: str) -> tuple[float, int]:
     """Nats and tokens of a text that fits the window."""
-    start = [model.tokenizer.roles["end"]] if "end" in model.tokenizer.roles else []
+    start = [model.tokenizer.special_token_ids["end"]] if "end" in model.tokenizer.special_token_ids else []
     ids = torch.tensor([start + model.tokenizer.encode(text, special=False).ids])
     chances = model.logits(ids[:, :-1]).log_softmax(-1).gather(2, ids[:, 1:, None])
     return -float(chances.double().sum()), chances.numel()
@@ -50,9 +50,9 @@ def test_words_are_between_white_space_and_chinese_characters_are_words():
 
 
 def test_powers_never_overflow():
-    assert power(2.0, 2) == pytest.approx(math.e)
-    assert power(1e6, 1) == math.inf
-    assert math.isnan(power(0.0, 0))
+    assert exp_mean(2.0, 2) == pytest.approx(math.e)
+    assert exp_mean(1e6, 1) == math.inf
+    assert math.isnan(exp_mean(0.0, 0))
 
 
 def test_the_numbers_by_hand(caplog):
@@ -60,7 +60,7 @@ def test_the_numbers_by_hand(caplog):
     caplog.clear()
     texts = ["the old clerk", "a young reader é", "River"]
     seen: list[int] = []
-    found = perplexity(model, passages(*texts), by_document=True, watch=seen.append)
+    found = perplexity(model, passages(*texts), by_document=True, on_progress=seen.append)
     each = [by_hand(model, text) for text in texts]
     nats, tokens = (sum(column) for column in zip(*each, strict=True))
     assert found["tokens"] == tokens == sum(seen) and found["documents"] == 3 and found["unscored"] == 0
@@ -83,8 +83,8 @@ def test_a_uniform_model_is_as_perplexed_as_its_vocabulary_is_large(recipe, chan
         for parameter in model.network.parameters():
             parameter.zero_()
     found = perplexity(model, passages(TEXT, "the river"))
-    assert found["perplexity"] == pytest.approx(model.network.vocabulary, rel=1e-6)
-    assert found["bits_per_byte"] == pytest.approx(math.log2(model.network.vocabulary) * found["tokens"]
+    assert found["perplexity"] == pytest.approx(model.network.vocab_size, rel=1e-6)
+    assert found["bits_per_byte"] == pytest.approx(math.log2(model.network.vocab_size) * found["tokens"]
                                                    / found["bytes"], rel=1e-6)
 
 

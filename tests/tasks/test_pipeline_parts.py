@@ -10,19 +10,25 @@ import torch
 from conftest import small_text
 from staged import SMALL, examples
 
-from stemma.corpus.shards import Corpus
-from stemma.corpus.view import split
-from stemma.lineage import recipe
+from stemma.corpus.corpus import Corpus
+from stemma.corpus.subset import train_validation_split
+from stemma.recipe_loading import recipe
 from stemma.tasks.data.examples import ChoiceExample, QuestionExample, TaggedExample, TextExample
-from stemma.tasks.pipeline.blend import mixed
 from stemma.tasks.pipeline.contamination import contamination
-from stemma.tasks.pipeline.held_out import bits_per_byte, held_out_loss, network_with, weights_of
-from stemma.tasks.pipeline.payoff import payoff
-from stemma.tasks.pipeline.texts import example_documents, numbered_texts, replayed, texts_in, write_documents
-from stemma.text.grams import words
-from stemma.training.graph import Ledger
+from stemma.tasks.pipeline.forgetting import bits_per_byte, build_with_weights, held_out_loss, load_state
+from stemma.tasks.pipeline.interpolation import interpolate_weights
+from stemma.tasks.pipeline.stage_gains import stage_gains
+from stemma.tasks.pipeline.stage_texts import (
+    example_documents,
+    example_texts,
+    numbered_texts,
+    sample_replay,
+    write_documents,
+)
+from stemma.text.ngrams import normalized_words
 from stemma.training.pretrain import pretrain
-from stemma.training.run import Reading
+from stemma.training.run_folder import TextReadingOptions
+from stemma.training.run_graph import RunArchive
 
 # --- what is kept -----------------------------------------------------------------------------------------------------
 
@@ -39,42 +45,43 @@ def content(run, place):
 
 def test_what_changed_is_put_aside_and_comes_back(tmp_path):
     one = {"stages/a": "1" * 64, "stages/b": "2" * 64, "stages/b/blended": "3" * 64}
-    assert set(Ledger(tmp_path, "").settle(one, []).values()) == {"new"}
+    assert set(RunArchive(tmp_path, "").reconcile(one, []).values()) == {"new"}
     for place, number in one.items():
         made(tmp_path, place, number[0])
     two = {"stages/a": "1" * 64, "stages/b": "4" * 64, "stages/b/blended": "5" * 64}
-    assert Ledger(tmp_path, "").settle(two, []) == {"stages/a": "kept", "stages/b": "changed",
+    assert RunArchive(tmp_path, "").reconcile(two, []) == {"stages/a": "kept", "stages/b": "changed",
                                                     "stages/b/blended": "changed"}
     assert content(tmp_path, "stages/a") == "1" and not (tmp_path / "stages/b").exists()
     made(tmp_path, "stages/b", "4")
-    assert set(Ledger(tmp_path, "").settle(one, []).values()) == {"kept"}
+    assert set(RunArchive(tmp_path, "").reconcile(one, []).values()) == {"kept"}
     assert [content(tmp_path, place) for place in one] == ["1", "2", "3"]
-    assert set(Ledger(tmp_path, "").settle(two, [])) == set(two) and content(tmp_path, "stages/b") == "4"
-    assert Ledger(tmp_path, "").numbers() == two
+    assert set(RunArchive(tmp_path, "").reconcile(two, [])) == set(two) and content(tmp_path, "stages/b") == "4"
+    assert RunArchive(tmp_path, "").digests() == two
 
 
 def test_only_the_mixture_changes(tmp_path):
-    Ledger(tmp_path, "").settle({"stages/b": "2" * 64, "stages/b/blended": "3" * 64}, [])
+    RunArchive(tmp_path, "").reconcile({"stages/b": "2" * 64, "stages/b/blended": "3" * 64}, [])
     made(tmp_path, "stages/b", "2")
     made(tmp_path, "stages/b/blended", "3")
-    told = Ledger(tmp_path, "").settle({"stages/b": "2" * 64, "stages/b/blended": "6" * 64}, [])
+    told = RunArchive(tmp_path, "").reconcile({"stages/b": "2" * 64, "stages/b/blended": "6" * 64}, [])
     assert told == {"stages/b": "kept", "stages/b/blended": "changed"} and content(tmp_path, "stages/b") == "2"
     assert not (tmp_path / "stages/b/blended").exists()
 
 
 def test_a_kill_while_room_is_made_leaves_no_run_under_a_number_that_is_not_its_own(tmp_path, monkeypatch):
     one, two = {"stages/a": "1" * 64}, {"stages/a": "2" * 64}
-    Ledger(tmp_path, "").settle(one, [])
+    RunArchive(tmp_path, "").reconcile(one, [])
     made(tmp_path, "stages/a", "1")
 
     def killed(*arguments):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr("stemma.training.graph.store_object", killed)  # after the old one has left
-        Ledger(tmp_path, "").settle(two, [])
-    assert Ledger(tmp_path, "").settle(two, []) == {"stages/a": "changed"} and content(tmp_path, "stages/a") is None
-    assert Ledger(tmp_path, "").settle(one, []) == {"stages/a": "kept"} and content(tmp_path, "stages/a") == "1"
+        patch.setattr("stemma.training.run_graph.store_object", killed)  # after the old one has left
+        RunArchive(tmp_path, "").reconcile(two, [])
+    assert RunArchive(tmp_path, "").reconcile(two, []) == {"stages/a": "changed"} and content(tmp_path,
+                                                                                              "stages/a") is None
+    assert RunArchive(tmp_path, "").reconcile(one, []) == {"stages/a": "kept"} and content(tmp_path, "stages/a") == "1"
 
 
 # --- texts ------------------------------------------------------------------------------------------------------------
@@ -94,26 +101,27 @@ def test_examples_as_documents():
 
 def test_written_documents_are_read_in_any_encoding(tmp_path):
     write_documents(tmp_path / "texts.jsonl", ["naïve\nand 北京", "two"], "body")
-    reading = Reading(field="body", encoding="gbk", documents="line")
+    reading = TextReadingOptions(field="body", encoding="gbk", documents="line")
     assert list(numbered_texts([str(tmp_path / "texts.jsonl")], reading)) == [(0, "naïve\nand 北京"), (1, "two")]
 
 
 def test_a_corpus_and_its_text_are_the_same_documents(corpus_folder, text_file):
-    assert [text for _, text in numbered_texts([str(corpus_folder)], Reading())] \
-        == [text for _, text in numbered_texts([str(text_file)], Reading())]
+    assert [text for _, text in numbered_texts([str(corpus_folder)], TextReadingOptions())] \
+        == [text for _, text in numbered_texts([str(text_file)], TextReadingOptions())]
 
 
 @pytest.mark.parametrize("share", [0.1, 0.3])
 def test_replay_never_shows_what_is_held_out(corpus_folder, share):
     corpus = Corpus.open(corpus_folder)
-    held = split(corpus, share)[1].documents[:, 0]
-    hidden = {corpus.text(int(np.searchsorted(corpus.documents, start, side="right")) - 1) for start in held}
-    drawn, characters = replayed(corpus, share, 10**9, seed=0)
-    assert hidden and not hidden & set(drawn) and len(drawn) + len(hidden) == len(corpus.documents) - 1
+    held = train_validation_split(corpus, share)[1].document_ranges[:, 0]
+    hidden = {corpus.document_text(int(np.searchsorted(corpus.document_starts, start,
+                                                       side="right")) - 1) for start in held}
+    drawn, characters = sample_replay(corpus, share, 10**9, seed=0)
+    assert hidden and not hidden & set(drawn) and len(drawn) + len(hidden) == len(corpus.document_starts) - 1
     assert characters == sum(map(len, drawn))
-    some, characters = replayed(corpus, share, 2000, seed=0)
+    some, characters = sample_replay(corpus, share, 2000, seed=0)
     assert 2000 <= characters < 2000 + max(map(len, some)) and some == drawn[:len(some)]
-    assert replayed(corpus, share, 2000, seed=1)[0] != some
+    assert sample_replay(corpus, share, 2000, seed=1)[0] != some
 
 
 def test_replay_of_one_long_document_ends_where_its_held_out_part_begins(tmp_path, tokenizer_folder):
@@ -121,10 +129,11 @@ def test_replay_of_one_long_document_ends_where_its_held_out_part_begins(tmp_pat
 
     sentences = [f"{line}" for line in small_text(1, 80, seed=5).strip().split("\n")]
     corpus = corpus_of(tmp_path, [sentences], tokenizer_folder)
-    (training, held), text = (view.documents for view in split(corpus, 0.2)), corpus.text(0)
-    cut = int(corpus.slice("starts", held[0, 0], held[0, 0] + 1)[0])
+    (training, held), text = (view.document_ranges for view in train_validation_split(corpus,
+                                                                                      0.2)), corpus.document_text(0)
+    cut = int(corpus.values_between("starts", held[0, 0], held[0, 0] + 1)[0])
     assert training[0, 1] == held[0, 0] and 0 < cut < len(text)
-    assert replayed(corpus, 0.2, 10**9, seed=0)[0] == [text[:cut]]
+    assert sample_replay(corpus, 0.2, 10**9, seed=0)[0] == [text[:cut]]
 
 
 # --- contamination ----------------------------------------------------------------------------------------------------
@@ -134,13 +143,13 @@ def test_contamination_is_what_counting_by_hand_finds():
     n = 5
     text = small_text(30, seed=7)
     documents = text.strip().split("\n\n")
-    known = {tuple(found[at:at + n]) for found in map(words, documents) for at in range(len(found) - n + 1)}
+    known = {tuple(found[at:at + n]) for found in map(normalized_words, documents) for at in range(len(found) - n + 1)}
     made = [TextExample(f"line {number}", (one,), "x") for number, (one, _) in enumerate(examples(40, 1))]
     made.append(TextExample("short", ("too short",), "x"))
     rows = contamination({"general": lambda: iter(enumerate(documents)), "none": lambda: iter(())},
                          {"dev": made, "test": []}, n)
     grams = [[tuple(found[at:at + n]) for at in range(len(found) - n + 1)] for found in
-             (words(texts_in(one)[0]) for one in made)]
+             (normalized_words(example_texts(one)[0]) for one in made)]
     hits = [sum(gram in known for gram in some) for some in grams]
     assert [row["text"] for row in rows] == ["general", "none"] and rows[1]["share"] == rows[1]["read"] == 0
     assert rows[0]["share"] == pytest.approx(sum(hits) / sum(map(len, grams))) and 0 < rows[0]["share"] < 1
@@ -159,7 +168,7 @@ def test_the_held_out_loss_is_that_of_the_run(tmp_path, corpus_folder, name):
     changes = [change for change in SMALL if not change.startswith("tokenizer")]
     result = pretrain(f"{name}@tiny", corpus_folder, tmp_path / "run", steps=3, changes=changes)
     ran, corpus = recipe(tmp_path / "run" / "recipe.toml"), Corpus.open(corpus_folder)
-    network = network_with(ran, weights_of(tmp_path / "run"))
+    network = build_with_weights(ran, load_state(tmp_path / "run"))
     loss = held_out_loss(ran, network, corpus)
     assert loss == pytest.approx(result["validation_loss"], abs=2e-3 if name == "electra" else 1e-5)
     bits = bits_per_byte(ran, corpus, loss)
@@ -171,39 +180,39 @@ def test_the_held_out_loss_is_that_of_the_run(tmp_path, corpus_folder, name):
 def test_a_head_that_is_missing_can_be_lent(tmp_path, corpus_folder):
     changes = [change for change in SMALL if not change.startswith("tokenizer")]
     pretrain("bert@tiny", corpus_folder, tmp_path / "run", steps=2, changes=changes)
-    ran, weights = recipe(tmp_path / "run" / "recipe.toml"), weights_of(tmp_path / "run")
+    ran, weights = recipe(tmp_path / "run" / "recipe.toml"), load_state(tmp_path / "run")
     body = {name: tensor for name, tensor in weights.items() if not name.startswith("heads.")}
-    assert network_with(ran, body) is None
-    lent = network_with(ran, body, weights)
+    assert build_with_weights(ran, body) is None
+    lent = build_with_weights(ran, body, weights)
     assert all(torch.equal(tensor, weights[name]) for name, tensor in lent.state_dict().items() if name in weights)
     grown = {name: torch.cat([tensor, tensor[:1]]) if name.startswith("embedding.tokens") else tensor
              for name, tensor in weights.items()}
-    assert network_with(ran, grown) is None  # of another shape: not the same network
+    assert build_with_weights(ran, grown) is None  # of another shape: not the same network
 
 
 def test_weights_between_two_models():
     start = {"body": torch.tensor([0.0, 4.0]), "gone": torch.ones(1), "grown": torch.zeros(2)}
     end = {"body": torch.tensor([2.0, 0.0]), "new": torch.tensor([5.0]), "grown": torch.ones(3),
            "count": torch.tensor(3)}
-    found = mixed(start, end, 0.25)
+    found = interpolate_weights(start, end, 0.25)
     assert set(found) == set(end) and found["body"].tolist() == [0.5, 3.0]
     assert found["new"].tolist() == [5.0] and found["grown"].tolist() == [1.0] * 3 and found["count"] == 3
-    assert torch.equal(mixed(start, end, 1.0)["body"], end["body"])
-    assert torch.equal(mixed(start, end, 0.0)["body"], start["body"])
+    assert torch.equal(interpolate_weights(start, end, 1.0)["body"], end["body"])
+    assert torch.equal(interpolate_weights(start, end, 0.0)["body"], start["body"])
 
 
 # --- conclusions ------------------------------------------------------------------------------------------------------
 
 
 def test_gains_are_taken_seed_by_seed():
-    rows = payoff({"general": [0.70, 0.80, 0.60], "domain": [0.75, 0.86, 0.65], "task": [0.74, 0.88, 0.65]})
+    rows = stage_gains({"general": [0.70, 0.80, 0.60], "domain": [0.75, 0.86, 0.65], "task": [0.74, 0.88, 0.65]})
     assert rows[0]["mean"] == pytest.approx(0.70) and rows[0]["spread"] == pytest.approx(0.1) and "gain" not in rows[0]
     assert rows[1]["gain"] == pytest.approx(0.16 / 3)
     assert rows[1]["verdict"] == "paid off"  # though seeds differ by more
     assert rows[1]["error"] == pytest.approx(np.std([0.05, 0.06, 0.05], ddof=1) / 3**0.5)
     assert rows[2]["verdict"] == "inconclusive"
-    assert payoff({"a": [0.5, 0.6], "b": [0.3, 0.41]})[1]["verdict"] == "did harm"
-    assert payoff({"a": [2.0, 3.0], "b": [1.0, 2.1]}, higher=False)[1]["verdict"] == "paid off"
-    assert payoff({"a": [0.5], "b": [0.9]})[1]["verdict"] == "one seed: no interval"
-    assert payoff({"a": [0.5, 0.6], "b": [0.5, 0.6]})[1]["verdict"] == "inconclusive"
+    assert stage_gains({"a": [0.5, 0.6], "b": [0.3, 0.41]})[1]["verdict"] == "did harm"
+    assert stage_gains({"a": [2.0, 3.0], "b": [1.0, 2.1]}, higher_is_better=False)[1]["verdict"] == "paid off"
+    assert stage_gains({"a": [0.5], "b": [0.9]})[1]["verdict"] == "one seed: no interval"
+    assert stage_gains({"a": [0.5, 0.6], "b": [0.5, 0.6]})[1]["verdict"] == "inconclusive"
     assert json.loads(json.dumps(rows)) == rows

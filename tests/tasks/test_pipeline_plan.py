@@ -6,9 +6,9 @@ import pytest
 from staged import four_stages, write_data, write_plan
 
 from stemma.errors import UserError
-from stemma.tasks.pipeline.provenance import Provenance
-from stemma.tasks.pipeline.reader import read_plan
-from stemma.tasks.pipeline.recipes import continued, recipes_of
+from stemma.tasks.pipeline.provenance import StageDigests
+from stemma.tasks.pipeline.read_plan import read_pipeline_plan
+from stemma.tasks.pipeline.stage_recipes import continued_pretraining_recipe, stage_recipes
 
 
 @pytest.fixture
@@ -19,17 +19,17 @@ def folder(tmp_path):
 
 def problems(folder, stages, **header) -> dict[str, str]:
     with pytest.raises(UserError) as caught:
-        read_plan(write_plan(folder, stages, **header))
+        read_pipeline_plan(write_plan(folder, stages, **header))
     assert str(len(caught.value.problems)) in caught.value.message
     return dict(caught.value.problems)
 
 
 def test_each_stage_stands_on_the_one_above_it(folder):
-    plan = read_plan(write_plan(folder, four_stages(), seed=3))
+    plan = read_pipeline_plan(write_plan(folder, four_stages(), seed=3))
     assert [(name, stage.after, stage.kind, stage.seed) for name, stage in plan.stages.items()] == [
         ("general", None, "text", 3), ("domain", "general", "text", 3), ("task", "domain", "text", 3),
         ("finetune", "task", "task", 3)]
-    assert [stage.name for stage in plan.line("task")] == ["general", "domain", "task"]
+    assert [stage.name for stage in plan.ancestors("task")] == ["general", "domain", "task"]
     assert plan.stages["domain"].entry.corpus == [str(folder / "domain.txt")]
 
 
@@ -39,18 +39,18 @@ def test_after_decides_whatever_the_order(folder):
     stages = {"general": stages["general"], "finetune": {**stages["finetune"], "after": "task"},
               "task": {**stages["task"], "after": "domain"}, "domain": {**stages["domain"], "after": "general"},
               "plain": stages["plain"]}
-    plan = read_plan(write_plan(folder, stages))
+    plan = read_pipeline_plan(write_plan(folder, stages))
     assert list(plan.stages) == ["general", "domain", "task", "finetune", "plain"]
     assert plan.stages["plain"].after == "general"
 
 
 def test_the_plan_that_is_stored_is_the_same_plan(folder, tmp_path_factory):
-    plan = read_plan(write_plan(folder, four_stages(), ablate=True, seeds=2))
+    plan = read_pipeline_plan(write_plan(folder, four_stages(), ablate=True, seeds=2))
     elsewhere = tmp_path_factory.mktemp("elsewhere") / "stored.toml"
     elsewhere.write_text(plan.to_toml())
-    again = read_plan(elsewhere)
+    again = read_pipeline_plan(elsewhere)
     assert again.header == plan.header and list(again.stages) == list(plan.stages)
-    assert Provenance(again).left == Provenance(plan).left
+    assert StageDigests(again).output_digest == StageDigests(plan).output_digest
 
 
 def test_a_circle(folder):
@@ -107,7 +107,7 @@ def test_what_the_header_can_get_wrong(folder):
 def test_recipes_are_known_before_anything_is_trained(folder):
     stages = four_stages()
     stages["task"]["changes"] = ["training.learning_rate=1e-3", "corpus.sequence_length=24"]
-    found = recipes_of(read_plan(write_plan(folder, stages)))
+    found = stage_recipes(read_pipeline_plan(write_plan(folder, stages)))
     assert "next_sentence" in found["general"].settings.objective
     assert list(found["domain"].settings.objective) == ["masked_lm"]  # a text by itself has no next sentence
     assert found["domain"].settings.corpus.packing == "full_sentences"
@@ -116,29 +116,29 @@ def test_recipes_are_known_before_anything_is_trained(folder):
     stages["task"]["changes"] = ["network.heads=7"]
     stages["domain"]["changes"] = ["objective.masked_lm.rate=2"]
     with pytest.raises(UserError) as caught:
-        recipes_of(read_plan(write_plan(folder, stages)))
+        stage_recipes(read_pipeline_plan(write_plan(folder, stages)))
     assert any("rate" in where for where, _ in caught.value.problems)
     del stages["domain"]["changes"]
     stages["general"] |= {"recipe": "transformer@tiny", "changes": []}
     with pytest.raises(UserError, match="cannot be built") as caught:
-        recipes_of(read_plan(write_plan(folder, stages)))
+        stage_recipes(read_pipeline_plan(write_plan(folder, stages)))
     assert "reads pairs" in dict(caught.value.problems)["stages.general"]
 
 
 def test_a_causal_model_goes_on_as_it_is():
-    from stemma.lineage import recipe
+    from stemma.recipe_loading import recipe
 
     chosen = recipe("gpt2@tiny")
-    assert list(continued(chosen).settings.objective) == list(chosen.settings.objective)
-    assert continued(chosen).settings.corpus.packing == chosen.settings.corpus.packing
-    assert continued(chosen, 1000).settings.training.warmup_steps == 2  # GPT's 0.2%
-    assert continued(recipe("bert@tiny"), 50).settings.training.warmup_steps == 5
+    assert list(continued_pretraining_recipe(chosen).settings.objective) == list(chosen.settings.objective)
+    assert continued_pretraining_recipe(chosen).settings.corpus.packing == chosen.settings.corpus.packing
+    assert continued_pretraining_recipe(chosen, 1000).settings.training.warmup_steps == 2  # GPT's 0.2%
+    assert continued_pretraining_recipe(recipe("bert@tiny"), 50).settings.training.warmup_steps == 5
 
 
 def test_numbers_change_with_what_goes_in_and_only_from_there_on(folder):
     def numbers(**changes):
         stages = {name: table | changes.get(name, {}) for name, table in four_stages().items()}
-        return Provenance(read_plan(write_plan(folder, stages))).left
+        return StageDigests(read_pipeline_plan(write_plan(folder, stages))).output_digest
 
     before = numbers()
     assert numbers() == before
@@ -158,8 +158,8 @@ def test_numbers_change_with_what_goes_in_and_only_from_there_on(folder):
 
 def test_mixing_in_makes_another_model_but_no_other_run(folder):
     stages = four_stages()
-    plain = Provenance(read_plan(write_plan(folder, stages)))
+    plain = StageDigests(read_pipeline_plan(write_plan(folder, stages)))
     stages["domain"]["interpolate"] = [0.5, 1.0]
-    mixed = Provenance(read_plan(write_plan(folder, stages)))
-    assert mixed.trained["domain"] == plain.trained["domain"] and mixed.left["domain"] != plain.left["domain"]
-    assert mixed.trained["task"] != plain.trained["task"]
+    mixed = StageDigests(read_pipeline_plan(write_plan(folder, stages)))
+    assert mixed.run_digest["domain"] == plain.run_digest["domain"] and mixed.output_digest["domain"] != plain.output_digest["domain"]
+    assert mixed.run_digest["task"] != plain.run_digest["task"]

@@ -13,8 +13,8 @@ from staged import four_stages, write_data, write_plan
 
 import stemma
 from stemma.errors import UserError
-from stemma.tasks.finetune import resume
 from stemma.tasks.pipeline.pipeline import pipeline
+from stemma.tasks.runs.common import resume
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +61,7 @@ def test_every_stage_is_an_ordinary_run_on_top_of_the_last(done):
     assert row["task"]["tokens"] >= 3 * 300  # three epochs of forty sentences
     assert (run / "model/model.safetensors").read_bytes() == \
         (run / "stages/finetune/blended/model/model.safetensors").read_bytes()
-    assert list(stemma.load(run).cards) == ["task"]
+    assert list(stemma.load(run).task_configs) == ["task"]
 
 
 def test_what_is_told_of_the_stages(done):
@@ -104,7 +104,7 @@ def test_replay_reads_a_quarter_of_general_text(done):
 
 
 def test_lineage_names_files_stages_and_numbers(done):
-    from stemma.files import sha256
+    from stemma.atomic_files import sha256
 
     folder, result, _ = done
     entries = {entry["stage"]: entry for entry in json.loads((folder / "run/lineage.json").read_text())["stages"]}

@@ -11,14 +11,14 @@ from parity.reference import perturb
 
 import stemma
 from stemma.errors import UserError
-from stemma.generation.score import score_continuations
-from stemma.generation.windows import TextReader
-from stemma.tasks.answers import exact_match, f1, normalise
-from stemma.tasks.prompting import prompt
-from stemma.tasks.proportions import majority, wilson
-from stemma.tasks.template import examples_of, fill, load_template, places
+from stemma.evaluation.accuracy import majority_baseline, wilson_interval
+from stemma.evaluation.few_shot import run_few_shot
+from stemma.evaluation.likelihood import score_continuations
+from stemma.evaluation.lm_scorer import LMScorer
+from stemma.tasks.metrics.squad import exact_match, normalize_answer, token_f1
+from stemma.tasks.prompt_template import field_names, fill_fields, load_template, render_examples
 from stemma.text.tables import read_table
-from stemma.text.train import train_tokenizer
+from stemma.text.train_tokenizer import train_tokenizer
 
 TEXT = "the old clerk reads a letter. Review: a young reader forgets the river. good bad bad good Answer: " * 20
 CLASSIFY = 'kind = "classify"\ntext = "Review: {sentence}\\nIt was"\nlabel = "label"\n' \
@@ -50,25 +50,25 @@ def template(folder, content: str):
 @pytest.fixture
 def rows(tmp_path):
     data = table(tmp_path, [{"sentence": text, "label": number % 2} for number, text in enumerate(SENTENCES)])
-    return examples_of(template(tmp_path, CLASSIFY), data)
+    return render_examples(template(tmp_path, CLASSIFY), data)
 
 
 def log_probability(model, context: str, continuation: str) -> float:
-    ids = [model.tokenizer.roles["end"], *model.tokenizer.encode(context + continuation).ids]
+    ids = [model.tokenizer.special_token_ids["end"], *model.tokenizer.encode(context + continuation).ids]
     first = len(model.tokenizer.encode(context).ids)
     chances = model.logits(torch.tensor([ids[:-1]])).log_softmax(-1)[0].gather(1, torch.tensor(ids[1:])[:, None])
     return float(chances[first:].sum())
 
 
 def test_columns_in_braces():
-    assert places("{a} {{b}} {#1 String}") == ["a", "#1 String"]
-    assert fill("{a} {{b}} {#1 String}", {"a": "{c}", "#1 String": 2}) == "{c} {b} 2"
+    assert field_names("{a} {{b}} {#1 String}") == ["a", "#1 String"]
+    assert fill_fields("{a} {{b}} {#1 String}", {"a": "{c}", "#1 String": 2}) == "{c} {b} 2"
 
 
 def test_zero_shot_takes_the_likelier_label(model, rows, tmp_path):
     shape = template(tmp_path, CLASSIFY)
     seen: list[int] = []
-    found, predictions = prompt(model, shape, rows, watch=seen.append)
+    found, predictions = run_few_shot(model, shape, rows, on_progress=seen.append)
     expected = []
     for text in SENTENCES:
         values = [log_probability(model, f"Review: {text}\nIt was", word) for word in (" bad", " good")]
@@ -76,7 +76,8 @@ def test_zero_shot_takes_the_likelier_label(model, rows, tmp_path):
     assert [one["prediction"] for one in predictions] == expected
     labels = [str(number % 2) for number in range(6)]
     right = sum(a == b for a, b in zip(expected, labels, strict=True))
-    assert found["accuracy"] == right / 6 and found["interval"] == wilson(right, 6) and found["majority"] == 0.5
+    assert found["accuracy"] == right / 6 and found["interval"] == wilson_interval(right,
+                                                                                   6) and found["majority"] == 0.5
     assert {label: counts["predicted"] for label, counts in found["labels"].items()} == \
            {label: expected.count(label) for label in "01"}
     assert [counts["count"] for counts in found["labels"].values()] == [3, 3]
@@ -88,7 +89,7 @@ def test_zero_shot_takes_the_likelier_label(model, rows, tmp_path):
 def test_examples_stand_before_the_question(model, rows, tmp_path):
     shape = template(tmp_path, 'instruction = "Good or bad?"\n' + CLASSIFY)
     pool = rows[:2]
-    found, _ = prompt(model, shape, rows[2:], pool, shots=2, seed=3)
+    found, _ = run_few_shot(model, shape, rows[2:], pool, shots=2, seed=3)
     blocks = ["Review: the old clerk\nIt was bad", "Review: a letter\nIt was good"]
     assert found["example"] in [f"Good or bad?\n{a}\n{b}\nReview: the river reads\nIt was"
                                 for a, b in (blocks, blocks[::-1])]
@@ -98,17 +99,17 @@ def test_examples_are_drawn_by_seed_from_the_other_rows(model, rows, tmp_path):
     shape = template(tmp_path, CLASSIFY)
     prompts = {}
     for seed in (0, 0, 1, 2, 3):
-        found, _ = prompt(model, shape, rows, shots=2, seed=seed, limit=2)
+        found, _ = run_few_shot(model, shape, rows, shots=2, seed=seed, limit=2)
         assert found["rows"] == 2
         assert prompts.setdefault(seed, found["example"]) == found["example"]
         assert found["example"].count("the old clerk\n") == 1  # the question itself is never an example
     assert len(set(prompts.values())) > 1
-    whole, _ = prompt(model, shape, rows, shots=2)
+    whole, _ = run_few_shot(model, shape, rows, shots=2)
     assert whole["example"] == prompts[0]
     with pytest.raises(UserError, match="6 examples before each row need 7 rows to draw from, and there are 6"):
-        prompt(model, shape, rows, shots=6)
+        run_few_shot(model, shape, rows, shots=6)
     with pytest.raises(UserError, match="need 3 rows to draw from, and there are 2"):
-        prompt(model, shape, rows, rows[:2], shots=3)
+        run_few_shot(model, shape, rows, rows[:2], shots=3)
 
 
 @pytest.mark.parametrize("normalization", ["none", "length", "byte", "unconditional"])
@@ -116,8 +117,8 @@ def test_normalizations_by_hand(model, tmp_path, normalization):
     shape = template(tmp_path, f'kind = "choice"\ntext = "the old"\nchoices = ["{{endings}}"]\nlabel = "right"\n'
                                f'normalization = "{normalization}"\n')
     endings = [" clerk reads a letter", " river", " reader é"]
-    (row,) = examples_of(shape, table(tmp_path, [{"endings": endings, "right": 2}]))
-    found, (prediction,) = prompt(model, shape, [row])
+    (row,) = render_examples(shape, table(tmp_path, [{"endings": endings, "right": 2}]))
+    found, (prediction,) = run_few_shot(model, shape, [row])
     values = [log_probability(model, "the old", text) for text in endings]
     tokens = [len(model.tokenizer.encode(text).ids) for text in endings]
     expected = {"none": values, "length": [a / b for a, b in zip(values, tokens, strict=True)],
@@ -134,64 +135,64 @@ def test_normalizations_by_hand(model, tmp_path, normalization):
                                                       ('label_as = "text"', "x", 0)])
 def test_how_a_choice_is_labelled(tmp_path, more, label, place):
     shape = template(tmp_path, f'kind = "choice"\ntext = "q"\nchoices = [" {{a}}", " {{b}}"]\nlabel = "l"\n{more}\n')
-    (row,) = examples_of(shape, table(tmp_path, [{"a": "x", "b": "y", "l": label}]))
-    assert row.right == place and row.answers == (" x", " y")
+    (row,) = render_examples(shape, table(tmp_path, [{"a": "x", "b": "y", "l": label}]))
+    assert row.gold_index == place and row.answers == (" x", " y")
 
 
 def test_long_prompts_lose_examples_from_their_front_and_endless_rows_are_left_out(model, rows, tmp_path, caplog):
     shape = template(tmp_path, CLASSIFY)
     length = len(model.tokenizer.encode("Review: the old clerk\nIt was bad\nReview: a letter\nIt was good").ids)
     pool, question = [rows[2], rows[0]], rows[1]
-    found, _ = prompt(model, shape, [question], pool, shots=2, length=length)
+    found, _ = run_few_shot(model, shape, [question], pool, shots=2, length=length)
     second = found["example"].split("\n")[0].removeprefix("Review: ")
     assert found["cut"] == 1 and found["mean_shots"] == 1 and second in ("the old clerk", "the river reads")
     assert "1 of 1 prompts were too long" in caplog.messages[0]
-    whole, _ = prompt(model, shape, [question], pool, shots=2)
+    whole, _ = run_few_shot(model, shape, [question], pool, shots=2)
     assert whole["example"].endswith(found["example"]) and whole["cut"] == 0
-    long = examples_of(shape, table(tmp_path, [{"sentence": "the old clerk " * 50, "label": 0},
+    long = render_examples(shape, table(tmp_path, [{"sentence": "the old clerk " * 50, "label": 0},
                                                {"sentence": "a", "label": 1}], "long.jsonl"))
     caplog.clear()
-    found, predictions = prompt(model, shape, long)
+    found, predictions = run_few_shot(model, shape, long)
     assert found["rows"] == 1 and found["skipped"] == 1 and [one["line"] for one in predictions] == [2]
     assert "(line 1)" in caplog.messages[0]
     with pytest.raises(UserError, match="longer than the 80 tokens that gpt2@tiny"):
-        prompt(model, shape, long[:1])
+        run_few_shot(model, shape, long[:1])
 
 
 def test_a_prompt_that_just_fits_is_kept_whole(model, rows, tmp_path):
     shape = template(tmp_path, CLASSIFY)
     tokens = len(model.tokenizer.encode("Review: the old clerk\nIt was good").ids)
-    assert prompt(model, shape, rows[:1], length=tokens)[0]["skipped"] == 0
+    assert run_few_shot(model, shape, rows[:1], length=tokens)[0]["skipped"] == 0
     with pytest.raises(UserError, match="longer than"):
-        prompt(model, shape, rows[:1], length=tokens - 1)
-    (score,) = score_continuations(TextReader(model, length=tokens), ["Review: the old clerk\nIt was"], [" good"])
-    assert score.cut == 0
+        run_few_shot(model, shape, rows[:1], length=tokens - 1)
+    (score,) = score_continuations(LMScorer(model, length=tokens), ["Review: the old clerk\nIt was"], [" good"])
+    assert score.num_truncated == 0
 
 
 def test_questions_are_answered_in_words(model, tmp_path):
     shape = template(tmp_path, 'kind = "qa"\ntext = "Review: {q}"\nanswer = " {a}"\ntokens = 5\nstop = ["\\n", "."]\n')
     questions = [{"q": text, "a": ["zebra", "the giraffe"]} for text in SENTENCES]
-    data = examples_of(shape, table(tmp_path, questions))
-    assert data[0].answers == (" zebra", " the giraffe") and data[0].solved == "Review: the old clerk zebra"
-    _, predictions = prompt(model, shape, data)
-    start = model.tokenizer.roles["end"]
+    data = render_examples(shape, table(tmp_path, questions))
+    assert data[0].answers == (" zebra", " the giraffe") and data[0].with_answer == "Review: the old clerk zebra"
+    _, predictions = run_few_shot(model, shape, data)
+    start = model.tokenizer.special_token_ids["end"]
     for text, one in zip(SENTENCES, predictions, strict=True):
         ids = [start, *model.tokenizer.encode(f"Review: {text}").ids]
         said = stemma.generate(model, [ids], tokens=5, greedy=True, stop=("\n", "."))[0].text.strip()
         assert one["prediction"] == said
     questions[0]["a"] = predictions[0]["prediction"] + "!"
-    again, _ = prompt(model, shape, examples_of(shape, table(tmp_path, questions)))
+    again, _ = run_few_shot(model, shape, render_examples(shape, table(tmp_path, questions)))
     expected = exact_match(predictions[0]["prediction"], [questions[0]["a"]])
     assert expected and again["exact_match"] == pytest.approx(1 / 6) and again["f1"] + 1e-9 >= 1 / 6
-    assert again["interval"] == wilson(1, 6)
+    assert again["interval"] == wilson_interval(1, 6)
 
 
 def test_answers_as_squad_compares_them():
-    assert normalise(" The  Cat, an animal!") == "cat animal"
+    assert normalize_answer(" The  Cat, an animal!") == "cat animal"
     assert exact_match("the cat", ["dog", "Cat."]) and not exact_match("cats", ["cat"])
-    assert f1("the black cat", ["cat sat", "x"]) == pytest.approx(0.5)
-    assert f1("", [""]) == 1.0 and f1("a", ["cat"]) == 0.0
-    assert majority(["0", "0", "1"]) == pytest.approx(2 / 3)
+    assert token_f1("the black cat", ["cat sat", "x"]) == pytest.approx(0.5)
+    assert token_f1("", [""]) == 1.0 and token_f1("a", ["cat"]) == 0.0
+    assert majority_baseline(["0", "0", "1"]) == pytest.approx(2 / 3)
 
 
 @pytest.mark.parametrize(("content", "said"), [
@@ -219,25 +220,25 @@ def test_all_that_is_wrong_with_a_template_is_told(tmp_path):
 def test_a_table_that_does_not_fit_is_told(tmp_path):
     shape = template(tmp_path, CLASSIFY)
     with pytest.raises(UserError, match="does not fit") as told:
-        examples_of(shape, table(tmp_path, [{"sentenc": "a", "lab": 1}]))
+        render_examples(shape, table(tmp_path, [{"sentenc": "a", "lab": 1}]))
     assert [(where, "Did you mean" in what) for where, what in told.value.problems] == [("sentence", True),
                                                                                         ("label", True)]
     with pytest.raises(UserError, match="does not fit 2 rows") as told:
-        examples_of(shape, table(tmp_path, [{"sentence": "a", "label": 2}, {"sentence": "a", "label": 1},
+        render_examples(shape, table(tmp_path, [{"sentence": "a", "label": 2}, {"sentence": "a", "label": 1},
                                             {"sentence": "a", "label": "x"}]))
     assert [where for where, _ in told.value.problems] == ["line 1", "line 3"]
     assert told.value.problems[0][1] == 'labels has nothing to say for "2" (it has 0, 1)'
     choice = template(tmp_path, 'kind = "choice"\ntext = "q"\nchoices = ["a", "b"]\nlabel = "l"\n')
     with pytest.raises(UserError) as told:
-        examples_of(choice, table(tmp_path, [{"l": 2}]))
+        render_examples(choice, table(tmp_path, [{"l": 2}]))
     assert 'l is "2", which is none of 0, 1' in told.value.problems[0][1]
 
 
 def test_models_that_cannot_be_prompted_are_told(model, rows, tmp_path):
-    backward = stemma.build("gpt2@tiny", model.network.vocabulary, ["objective.causal_lm.direction=backward"])
+    backward = stemma.build("gpt2@tiny", model.network.vocab_size, ["objective.causal_lm.direction=backward"])
     backward.tokenizer = model.tokenizer
     with pytest.raises(UserError, match="reads texts from their end"):
-        prompt(backward, template(tmp_path, CLASSIFY), rows)
-    bert = stemma.build("bert@tiny", model.network.vocabulary)
+        run_few_shot(backward, template(tmp_path, CLASSIFY), rows)
+    bert = stemma.build("bert@tiny", model.network.vocab_size)
     with pytest.raises(UserError, match="fills gaps"):
-        prompt(bert, template(tmp_path, CLASSIFY), rows)
+        run_few_shot(bert, template(tmp_path, CLASSIFY), rows)

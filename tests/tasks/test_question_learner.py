@@ -13,19 +13,24 @@ from conftest import small_text
 from torch.nn import functional
 
 import stemma
-from stemma.exchange.answers import answer_heads
-from stemma.exchange.cards import Card
+from stemma.exchange.default_heads import default_task_heads
 from stemma.network.network import Network
-from stemma.schema.task_values import values_of
-from stemma.tasks import questions
+from stemma.schema.task_options import parse_task_options
+from stemma.task_config import TaskConfig
 from stemma.tasks.data.examples import Answer, QuestionExample
 from stemma.tasks.kinds import head_task
-from stemma.tasks.learners import build_learner
-from stemma.tasks.learning import heads_of, layout_of, predict
-from stemma.tasks.questions import Window, answer_tokens, settled, stretches
-from stemma.tasks.scoring import measure
-from stemma.tasks.windows import windows
-from stemma.text.train import train_tokenizer
+from stemma.tasks.objectives import question_answering
+from stemma.tasks.objectives.question_answering import (
+    QAWindow,
+    answer_tokens,
+    apply_no_answer_threshold,
+    candidate_spans,
+)
+from stemma.tasks.objectives.sliding_windows import split_windows
+from stemma.tasks.runs.build_objective import build_task_objective
+from stemma.tasks.runs.compute_metrics import compute_metrics
+from stemma.tasks.runs.finetune_run import input_encoder_for, predict_examples, task_head_specs
+from stemma.text.train_tokenizer import train_tokenizer
 
 CONTEXT = "The old clerk reads a letter. Our neighbour, without a lamp, forgets one missing leaf at the river."
 
@@ -39,17 +44,18 @@ def asked(answer: str | None, context: str = CONTEXT, question: str = "who reads
 def model(tmp_path_factory) -> stemma.Model:
     body = stemma.load(toy_tasks.save_model(tmp_path_factory.mktemp("reader") / "model", vocabulary=200, length=64))
     corpus = body.recipe.settings.corpus
-    card = Card("task", "qa", (), answer_heads(body, "qa", 1, "task"), corpus.single, corpus.pair, 64, ("f1",),
-                values_of("qa", {"silence": True}))
+    card = TaskConfig("task", "qa", (), default_task_heads(body, "qa", 1, "task"), corpus.single, corpus.pair, 64,
+                      ("f1",),
+                parse_task_options("qa", {"silence": True}))
     torch.manual_seed(1)
-    network = Network(body.recipe.settings.network, body.network.vocabulary, heads_of({"task": card})).eval()
+    network = Network(body.recipe.settings.network, body.network.vocab_size, task_head_specs({"task": card})).eval()
     network.load_state_dict(body.network.state_dict(), strict=False)
-    return replace(body, network=network, cards={"task": card})
+    return replace(body, network=network, task_configs={"task": card})
 
 
 def learner_of(model, longest: int = 64, **values):
-    card = replace(model.card(), longest=longest, values=values_of("qa", {"silence": True, **values}))
-    return build_learner(card, layout_of(card, model.needs_tokenizer()))
+    card = replace(model.task_config(), longest=longest, values=parse_task_options("qa", {"silence": True, **values}))
+    return build_task_objective(card, input_encoder_for(card, model.require_tokenizer()))
 
 
 @pytest.mark.parametrize("kind", ["wordpiece", "byte_bpe", "unigram", "word"])
@@ -65,10 +71,10 @@ def test_an_answer_is_its_tokens(kind):
 
 @torch.no_grad()
 def test_the_loss_is_the_mean_of_both_ends(model):
-    learner, tokenizer = learner_of(model), model.needs_tokenizer()
+    learner, tokenizer = learner_of(model), model.require_tokenizer()
     examples = [asked("a letter"), asked(None), asked("the river", "at the river", "where is it?")]
-    items = learner.items(examples)
-    batch = learner.batch(model, items)
+    items = learner.encode(examples)
+    batch = learner.collate(model, items)
     losses = []
     for example in examples:
         encoding = tokenizer.encode(example.question, example.context)
@@ -85,7 +91,7 @@ def test_the_loss_is_the_mean_of_both_ends(model):
     for parts in ([batch], batch.slices(2)):
         found = sum(float(learner.loss(model.network, model.network(part.streams), part)["task"]) for part in parts)
         assert found == pytest.approx(expected, abs=1e-5)
-    rows = [math.log(len(item.rows[0].ids)) for item in items]
+    rows = [math.log(len(item.sequences[0].input_ids)) for item in items]
     assert learner.baseline(batch, np.zeros(0))["task"] == pytest.approx(np.mean(rows), abs=1e-5)
 
 
@@ -96,7 +102,7 @@ def test_the_best_stretch_is_found_by_trying_all():
         offsets = np.stack([np.arange(length) * 3, np.arange(length) * 3 + 2], 1)
         own = rng.random(length) < 0.7
         scores = rng.normal(size=(first + length + 2, 2))
-        found = stretches(scores, Window(first, offsets, own, 0))
+        found = candidate_spans(scores, QAWindow(first, offsets, own, 0))
         every = {(a * 3, b * 3 + 2): scores[first + a, 0] + scores[first + b, 1]
                  for a in range(length) for b in range(a, length) if own[a]}
         assert {(begin, end): pytest.approx(score) for score, begin, end in found} == every
@@ -106,8 +112,8 @@ def test_an_answer_is_never_too_long():
     scores = np.zeros((60, 2))
     scores[0, 0] = scores[59, 1] = 9
     offsets = np.stack([np.arange(60), np.arange(60) + 1], 1)
-    found = stretches(scores, Window(0, offsets, np.ones(60, bool), 0))
-    assert max(end - begin for _, begin, end in found) <= questions.LONGEST_ANSWER
+    found = candidate_spans(scores, QAWindow(0, offsets, np.ones(60, bool), 0))
+    assert max(end - begin for _, begin, end in found) <= question_answering.MAX_ANSWER_LENGTH
 
 
 @pytest.mark.parametrize(("tokens", "allowed"), [(29, True), (30, True), (31, False)])
@@ -116,7 +122,7 @@ def test_an_answer_of_thirty_tokens_is_the_longest(tokens, allowed):
     scores = np.zeros((60, 2))
     scores[5, 0] = scores[5 + tokens - 1, 1] = 9
     offsets = np.stack([np.arange(60), np.arange(60) + 1], 1)
-    found = stretches(scores, Window(0, offsets, np.ones(60, bool), 0))
+    found = candidate_spans(scores, QAWindow(0, offsets, np.ones(60, bool), 0))
     assert ((5, 5 + tokens) in {(begin, end) for _, begin, end in found}) == allowed
 
 
@@ -137,7 +143,7 @@ def run_squad_starts(length: int, room: int, stride: int) -> list[int]:
 
 def test_windows_begin_where_berts_do(model):
     def starts(length: int, room: int, **values: int) -> list[int]:
-        return [begin for begin, _ in windows(length, room, learner_of(model, **values).step(room))]
+        return [begin for begin, _ in split_windows(length, room, learner_of(model, **values).step(room))]
 
     assert starts(700, 369, stride=128) == run_squad_starts(700, 369, 128) == [0, 128, 256, 384]
     assert starts(700, 369, overlap=128) == starts(700, 369) == [0, 241, 482]  # a card from before there was a stride
@@ -155,17 +161,17 @@ def test_long_documents_are_read_in_windows_and_answers_cut_from_the_original(mo
     context = " ".join(small_text().split()[:400])
     answer = context[900:930].strip()
     example = replace(asked(None, context), answers=(Answer(answer, context.index(answer)),), impossible=False)
-    items = learner.items([asked("a letter"), example])[1:]
-    assert len(items) > 20 and {len(item.rows[0].ids) for item in items[:-1]} == {40}
-    owned = np.concatenate([item.extra.offsets[item.extra.own] for item in items])
-    ids, offsets = learner.layout.placed([context])[0]
+    items = learner.encode([asked("a letter"), example])[1:]
+    assert len(items) > 20 and {len(item.sequences[0].input_ids) for item in items[:-1]} == {40}
+    owned = np.concatenate([item.decode_info.offsets[item.decode_info.is_max_context] for item in items])
+    ids, offsets = learner.input_encoder.encode_with_offsets([context])[0]
     assert np.array_equal(owned, offsets)  # every token begins an answer in one window
-    holding = [item for item in items if item.answer != (0, 0)]
+    holding = [item for item in items if item.target != (0, 0)]
     assert holding
     for item in holding:
-        begin, end = (item.extra.offsets[place - item.extra.first] for place in item.answer)
+        begin, end = (item.decode_info.offsets[place - item.decode_info.first] for place in item.target)
         assert context[begin[0]:end[1]] == answer or answer in context[begin[0]:end[1]]
-    (said,) = predict(model, learner, [example])
+    (said,) = predict_examples(model, learner, [example])
     for one in said["candidates"]:
         assert context[one["start"]:one["end"]] == one["text"] and one["text"]
     shares = [one["score"] for one in said["candidates"]]
@@ -176,36 +182,37 @@ def test_scores_decide_between_windows_and_nothing(model):
     """Hand-made scores: the best stretch wins over all windows, "no answer" by the window that is least sure of it."""
     learner = learner_of(model, 40)
     example = asked(None, " ".join(small_text().split()[:60]))
-    items = learner.items([example])
-    answers = [np.zeros((len(item.rows[0].ids), 2), np.float32) for item in items]
+    items = learner.encode([example])
+    answers = [np.zeros((len(item.sequences[0].input_ids), 2), np.float32) for item in items]
     chosen = items[2]
-    place = int(np.flatnonzero(chosen.extra.own)[0])
-    answers[2][chosen.extra.first + place, 0] = answers[2][chosen.extra.first + place + 1, 1] = 5.0
+    place = int(np.flatnonzero(chosen.decode_info.is_max_context)[0])
+    answers[2][chosen.decode_info.first + place, 0] = answers[2][chosen.decode_info.first + place + 1, 1] = 5.0
     for number, silent in enumerate([9.0, 3.0, 7.0]):
         answers[number][0] = silent / 2
     for number in range(3, len(items)):
         answers[number][0] = 10.0
-    begin, end = int(chosen.extra.offsets[place, 0]), int(chosen.extra.offsets[place + 1, 1])
-    (said,) = learner.decide(items, answers, [example])
+    begin, end = int(chosen.decode_info.offsets[place, 0]), int(chosen.decode_info.offsets[place + 1, 1])
+    (said,) = learner.postprocess(items, answers, [example])
     assert (said["answer"], said["start"], said["end"]) == (example.context[begin:end], begin, end)
     assert said["no_answer"] == pytest.approx(1 / (1 + math.exp(10 - 3)))
-    quiet = settled(said, said["no_answer"] / 2)
+    quiet = apply_no_answer_threshold(said, said["no_answer"] / 2)
     assert (quiet["answer"], quiet["start"], quiet["end"]) == ("", None, None)
-    assert settled(quiet, 1.0) == said
-    sure = build_learner(replace(model.card(), longest=40, values=values_of("qa", {"silence": False})), learner.layout)
-    assert sure.decide(items, answers, [example])[0]["no_answer"] == 0
+    assert apply_no_answer_threshold(quiet, 1.0) == said
+    sure = build_task_objective(replace(model.task_config(), longest=40,
+                                        values=parse_task_options("qa", {"silence": False})), learner.input_encoder)
+    assert sure.postprocess(items, answers, [example])[0]["no_answer"] == 0
 
 
 def test_blanks_that_tokens_hold_are_no_part_of_an_answer(tmp_path):
     body = stemma.load(toy_tasks.save_model(tmp_path / "model", "gpt2@tiny"))
-    learner = learner_of(replace(body, cards={"task": Card("task", "qa", (), {}, "A", "A B", 40, (),
-                                                           values_of("qa", {}))}), 40)
+    learner = learner_of(replace(body, task_configs={"task": TaskConfig("task", "qa", (), {}, "A", "A B", 40, (),
+                                                           parse_task_options("qa", {}))}), 40)
     example = asked(None, "the clerk reads")
-    (item,) = learner.items([example])
-    scores = np.zeros((len(item.rows[0].ids), 2), np.float32)
-    place = int(np.searchsorted(item.extra.offsets[:, 1], 4, side="right"))  # the first token of "clerk"
-    scores[item.extra.first + place, 0] = 5
-    said = learner.decide([item], [scores], [example])[0]
+    (item,) = learner.encode([example])
+    scores = np.zeros((len(item.sequences[0].input_ids), 2), np.float32)
+    place = int(np.searchsorted(item.decode_info.offsets[:, 1], 4, side="right"))  # the first token of "clerk"
+    scores[item.decode_info.first + place, 0] = 5
+    said = learner.postprocess([item], [scores], [example])[0]
     assert all(one["text"] == one["text"].strip() == example.context[one["start"]:one["end"]]
                for one in said["candidates"])
     assert said["start"] == 4
@@ -221,12 +228,12 @@ def test_the_threshold_is_that_of_the_best_score(model):
         text = "a letter" if rng.random() < 0.7 else "river"
         candidate = {"text": text, "start": CONTEXT.index(text), "end": CONTEXT.index(text) + len(text), "score": 1.0}
         said.append({"no_answer": float(rng.random() * (0.8 if right else 1.0)), "candidates": [candidate]})
-    kind, card = head_task("qa"), model.card()
-    threshold = kind.tuned(card, examples, said).threshold
+    kind, card = head_task("qa"), model.task_config()
+    threshold = kind.tune(card, examples, said).threshold
 
     def scored(limit: float) -> float:
         values = card.values.model_copy(update={"threshold": limit})
-        return measure(card, examples, kind.settled(values, said))["f1"]
+        return compute_metrics(card, examples, kind.apply_options(values, said))["f1"]
 
     assert scored(threshold) == max(scored(limit) for limit in [0.0, 1.0, *(one["no_answer"] for one in said)])
     assert scored(threshold) > scored(1.0)
@@ -234,13 +241,14 @@ def test_the_threshold_is_that_of_the_best_score(model):
 
 def test_a_question_longer_than_a_row_leaves_room_for_the_text(model):
     learner = learner_of(model, 24)
-    items = learner.items([asked("a letter", question="who reads the letter by the window? " * 20)])
-    assert all(len(item.rows[0].ids) == 24 and len(item.extra.offsets) == 11 for item in items[:-1]) and len(items) > 1
-    assert any(item.answer != (0, 0) for item in items)
+    items = learner.encode([asked("a letter", question="who reads the letter by the window? " * 20)])
+    assert all(len(item.sequences[0].input_ids) == 24 and len(item.decode_info.offsets) == 11
+               for item in items[:-1]) and len(items) > 1
+    assert any(item.target != (0, 0) for item in items)
 
 
 def test_a_document_of_100_000_tokens(model):
     learner = learner_of(model, 64)
-    items = learner.items([asked("the river", "a letter. " * 40_000 + "at the river.")])
-    assert sum(int(item.extra.own.sum()) for item in items) > 100_000
-    assert sum(item.answer != (0, 0) for item in items) >= 1
+    items = learner.encode([asked("the river", "a letter. " * 40_000 + "at the river.")])
+    assert sum(int(item.decode_info.is_max_context.sum()) for item in items) > 100_000
+    assert sum(item.target != (0, 0) for item in items) >= 1

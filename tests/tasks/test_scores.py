@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from stemma.errors import UserError
-from stemma.tasks.scores import summary_scores, translation_scores
+from stemma.tasks.metrics.bleu_rouge import summary_scores, translation_scores
 
 TEXTS = ["the cat sat on the mat today", "a dog plays with a red ball"]
 REFERENCE = ["The cat sat on the mat yesterday", "a dog is playing with a red ball"]

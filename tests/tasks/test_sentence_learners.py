@@ -12,16 +12,16 @@ import toy_tasks
 from torch.nn import functional
 
 import stemma
-from stemma.exchange.answers import answer_heads
-from stemma.exchange.cards import Card
-from stemma.exchange.layouts import templates_of
+from stemma.exchange.default_heads import default_task_heads
+from stemma.exchange.input_templates import input_templates
 from stemma.network.network import Network
-from stemma.schema.task_values import values_of
+from stemma.schema.task_options import parse_task_options
+from stemma.task_config import TaskConfig
 from stemma.tasks.data.examples import ChoiceExample, TextExample
-from stemma.tasks.layout import RowLayout
-from stemma.tasks.learner import Learner
-from stemma.tasks.learners import build_learner
-from stemma.tasks.learning import heads_of
+from stemma.tasks.objectives.base import TaskObjective
+from stemma.tasks.objectives.input_encoder import InputEncoder
+from stemma.tasks.runs.build_objective import build_task_objective
+from stemma.tasks.runs.finetune_run import task_head_specs
 
 TEXTS = ["the old clerk reads a letter", "our neighbour", "every scribe repairs the margin notes by the window",
          "the printer forgets seven pages before noon", "a", "an older manuscript for the archive"]
@@ -34,17 +34,19 @@ def body(request, tmp_path_factory):
     return stemma.load(toy_tasks.save_model(tmp_path_factory.mktemp("body") / "model", request.param, *two))
 
 
-def taught(body, kind: str, labels: tuple[str, ...] = (), **values) -> tuple[stemma.Model, Learner]:
+def taught(body, kind: str, labels: tuple[str, ...] = (), **values) -> tuple[stemma.Model, TaskObjective]:
     """The body with a head of random weights, and the learner."""
-    single, pair = templates_of(body.recipe.settings.corpus, body.tokenizer)
+    single, pair = input_templates(body.recipe.settings.corpus, body.tokenizer)
     values |= {"stack": "decoder"} if body.decodes else {}
-    card = Card("task", kind, labels, answer_heads(body, kind, len(labels) or 1, "task"), single, pair, 40, (),
-                values_of(kind, values))
+    card = TaskConfig("task", kind, labels, default_task_heads(body, kind, len(labels) or 1, "task"), single, pair, 40,
+                      (),
+                parse_task_options(kind, values))
     torch.manual_seed(3)
-    network = Network(body.recipe.settings.network, body.network.vocabulary, heads_of({"task": card})).eval()
+    network = Network(body.recipe.settings.network, body.network.vocab_size, task_head_specs({"task": card})).eval()
     network.load_state_dict(body.network.state_dict(), strict=False)
     model = replace(body, network=network, cards={"task": card})
-    return model, build_learner(card, RowLayout(model.needs_tokenizer(), card.single, card.pair, card.longest))
+    return model, build_task_objective(card, InputEncoder(model.require_tokenizer(), card.single, card.pair,
+                                                          card.longest))
 
 
 @torch.no_grad()
@@ -52,26 +54,26 @@ def score_alone(model, row) -> torch.Tensor:
     """(answers,) of one row, everything computed everywhere."""
     parted = model.recipe.settings.network.embedding.segments > 1 or model.recipe.settings.network.attention.segments
     shifted = None
-    if model.decodes:  # BART's decoder begins with the end token, T5's with padding
+    if model.is_encoder_decoder:  # BART's decoder begins with the end token, T5's with padding
         start = {"BART": "end", "T5": "padding"}[model.recipe.title]
-        shifted = torch.tensor([[model.tokenizer.roles[start], *row.ids[:-1]]])
-    hidden = model.hidden(torch.from_numpy(row.ids)[None], None,
+        shifted = torch.tensor([[model.tokenizer.special_token_ids[start], *row.input_ids[:-1]]])
+    hidden = model.hidden(torch.from_numpy(row.input_ids)[None], None,
                           torch.from_numpy(row.segments)[None] if parted else None, shifted)
     head = model.network.heads["task"]
     if "pooler" in model.cards["task"].heads:
-        return head(model.network.pooled(hidden))[0]
-    return head(hidden, torch.tensor([len(row.ids)]))[0]
+        return head(model.network.pool(hidden))[0]
+    return head(hidden, torch.tensor([len(row.input_ids)]))[0]
 
 
 @torch.no_grad()
 def loss_and_answers(model, learner, items):
-    batch = learner.batch(model, items)
+    batch = learner.collate(model, items)
     hidden = model.network(batch.streams)
     found = learner.loss(model.network, hidden, batch)["task"]
     sliced = sum(float(learner.loss(model.network, model.network(part.streams), part)["task"])
                  for part in batch.slices(2))
     assert sliced == pytest.approx(float(found), abs=1e-5)  # a step in slices is the same step
-    return float(found), learner.answers(model.network, hidden, batch), batch
+    return float(found), learner.outputs(model.network, hidden, batch), batch
 
 
 def test_classes(body):
@@ -79,12 +81,12 @@ def test_classes(body):
     model, learner = taught(body, "classify", labels, counts=[3, 1, 2])
     examples = [TextExample("", (text,), label) for text, label in zip(TEXTS, "abcab", strict=False)]
     examples.append(TextExample("", (TEXTS[5],), None))  # its answer is unknown, so it is not scored
-    items = learner.items(examples)
-    alone = torch.stack([score_alone(model, item.rows[0]) for item in items])
+    items = learner.encode(examples)
+    alone = torch.stack([score_alone(model, item.sequences[0]) for item in items])
     loss, answers, batch = loss_and_answers(model, learner, items)
     np.testing.assert_allclose(np.stack(answers), alone.numpy(), atol=1e-5)
     assert loss == pytest.approx(float(functional.cross_entropy(alone[:5], torch.tensor([0, 1, 2, 0, 1]))), abs=1e-5)
-    said = learner.decide(items, answers, examples)
+    said = learner.postprocess(items, answers, examples)
     assert [one["label"] for one in said] == [labels[int(one.argmax())] for one in alone]
     for one, row in zip(said, alone.softmax(-1), strict=True):
         assert list(one["scores"]) == list(labels) and list(one["scores"].values()) == pytest.approx(row.tolist(),
@@ -96,8 +98,8 @@ def test_classes(body):
 def test_weighted_classes(body):
     model, learner = taught(body, "classify", ("a", "b"), counts=[4, 1], balance=[0.5, 3.0])
     examples = [TextExample("", (text,), label) for text, label in zip(TEXTS, "aaaab", strict=False)]
-    items = learner.items(examples)
-    alone = torch.stack([score_alone(model, item.rows[0]) for item in items])
+    items = learner.encode(examples)
+    alone = torch.stack([score_alone(model, item.sequences[0]) for item in items])
     expected = functional.cross_entropy(alone, torch.tensor([0, 0, 0, 0, 1]), torch.tensor([0.5, 3.0]))
     assert loss_and_answers(model, learner, items)[0] == pytest.approx(float(expected), abs=1e-5)
 
@@ -105,11 +107,12 @@ def test_weighted_classes(body):
 def test_numbers_of_pairs(body):
     model, learner = taught(body, "regress", spread=2.0)
     examples = [TextExample("", (TEXTS[number], TEXTS[number - 1]), float(number)) for number in range(6)]
-    items = learner.items(examples)
-    alone = torch.stack([score_alone(model, item.rows[0]) for item in items])[:, 0]
+    items = learner.encode(examples)
+    alone = torch.stack([score_alone(model, item.sequences[0]) for item in items])[:, 0]
     loss, answers, batch = loss_and_answers(model, learner, items)
     assert loss == pytest.approx(float(((alone - torch.arange(6.0)) ** 2).mean()), abs=1e-4)
-    assert [one["score"] for one in learner.decide(items, answers, examples)] == pytest.approx(alone.tolist(), abs=1e-5)
+    assert [one["score"] for one in learner.postprocess(items, answers, examples)] == pytest.approx(alone.tolist(),
+                                                                                                    abs=1e-5)
     assert learner.baseline(batch, np.zeros(0))["task"] == 4.0
 
 
@@ -117,13 +120,13 @@ def test_options_compete(body):
     model, learner = taught(body, "choice")
     examples = [ChoiceExample("", "the old clerk reads", "what then?", (TEXTS[1], TEXTS[3], TEXTS[2]), 2),
                 ChoiceExample("", "", "who?", (TEXTS[1], TEXTS[4], TEXTS[0]), 0)]
-    items = learner.items(examples)
-    spell = model.needs_tokenizer().decode
-    assert "what then" in spell(items[0].rows[1].ids).lower() and "what then" not in spell(items[1].rows[0].ids).lower()
-    alone = torch.stack([torch.cat([score_alone(model, row) for row in item.rows]) for item in items])
+    items = learner.encode(examples)
+    spell = model.require_tokenizer().decode
+    assert "what then" in spell(items[0].sequences[1].input_ids).lower() and "what then" not in spell(items[1].sequences[0].input_ids).lower()
+    alone = torch.stack([torch.cat([score_alone(model, row) for row in item.sequences]) for item in items])
     loss, answers, batch = loss_and_answers(model, learner, items)
     assert loss == pytest.approx(float(functional.cross_entropy(alone, torch.tensor([2, 0]))), abs=1e-5)
-    assert [one["label"] for one in learner.decide(items, answers, examples)] == alone.argmax(1).tolist()
+    assert [one["label"] for one in learner.postprocess(items, answers, examples)] == alone.argmax(1).tolist()
     assert learner.baseline(batch, np.zeros(0))["task"] == pytest.approx(math.log(3))
 
 
@@ -132,21 +135,21 @@ def test_a_good_candidate_competes_with_others_of_its_query(body):
     told = [("leaf", 0, 1), ("leaf", 1, 0), ("leaf", 2, 0), ("leaf", 3, 0), ("noon", 4, 1), ("river", 5, 0),
             ("lamp", 0, 1), ("lamp", 1, 0)]
     examples = [TextExample("", (query, TEXTS[text]), str(label)) for query, text, label in told]
-    lessons = learner.lessons(examples)
-    assert [item.number for item in lessons] == [0, 6]  # "noon" has no other, "river" nothing good
-    single = learner.items(examples)
-    rows = {tuple(item.rows[0].ids.tolist()): number for number, item in enumerate(single)}
-    drawn = [[rows[tuple(row.ids.tolist())] for row in item.rows] for item in lessons]
+    lessons = learner.encode_training(examples)
+    assert [item.example_index for item in lessons] == [0, 6]  # "noon" has no other, "river" nothing good
+    single = learner.encode(examples)
+    rows = {tuple(item.sequences[0].input_ids.tolist()): number for number, item in enumerate(single)}
+    drawn = [[rows[tuple(row.input_ids.tolist())] for row in item.sequences] for item in lessons]
     assert drawn[0][0] == 0 and set(drawn[0][1:]) < {1, 2, 3} and len(set(drawn[0])) == 3
     assert drawn[1] == [6, 7, 7]  # fewer than asked for: they come twice
-    alone = torch.stack([torch.cat([score_alone(model, row) for row in item.rows]) for item in lessons])
+    alone = torch.stack([torch.cat([score_alone(model, row) for row in item.sequences]) for item in lessons])
     loss, _, _ = loss_and_answers(model, learner, lessons)
     assert loss == pytest.approx(float(-alone.log_softmax(1)[:, 0].mean()), abs=1e-5)
 
 
 def test_a_long_text_is_cut_and_an_empty_one_read(body):
     model, learner = taught(body, "classify", ("a", "b"), counts=[1, 1])
-    items = learner.items([TextExample("", ("clerk " * 30_000,), "a"), TextExample("", ("",), None)])
-    assert len(items[0].rows[0].ids) == 40 and learner.layout.cut == 1
+    items = learner.encode([TextExample("", ("clerk " * 30_000,), "a"), TextExample("", ("",), None)])
+    assert len(items[0].sequences[0].input_ids) == 40 and learner.input_encoder.num_truncated == 1
     answers = loss_and_answers(model, learner, items)[1]
     assert np.isfinite(np.stack(answers)).all()

@@ -11,16 +11,16 @@ from conftest import SEED
 from toy_pairs import pairs, rate, save_model, translated, write_pairs
 
 import stemma
-from stemma.corpus.shards import Corpus
-from stemma.corpus.view import split
+from stemma.corpus.corpus import Corpus
+from stemma.corpus.subset import train_validation_split
 from stemma.errors import UserError
 from stemma.exchange.load import load
-from stemma.lineage import recipe
-from stemma.tasks.mixture import Data, one_task
-from stemma.tasks.multitask import multitask
-from stemma.tasks.seq2seq import adapted, finetune
-from stemma.tasks.task_plan import read_task_plan
-from stemma.training.run import read_run
+from stemma.recipe_loading import recipe
+from stemma.tasks.runs.multitask import multitask
+from stemma.tasks.runs.multitask_plan import read_multitask_plan
+from stemma.tasks.runs.seq2seq import finetune_seq2seq, seq2seq_recipe
+from stemma.tasks.runs.seq2seq_data import Seq2SeqData, data_from_cli
+from stemma.training.run_folder import read_run
 
 LEARNING = ["transformer"]  # the others learn in make test-slow; tests/tasks/test_structures.py has a short run of each
 FAMILIES = ["transformer", "mass", "bart", "t5", "unilm", "prefix-lm", "gpt2"]
@@ -32,22 +32,22 @@ def models(tmp_path_factory):
 
 
 @pytest.fixture
-def data(tmp_path) -> Data:
+def data(tmp_path) -> Seq2SeqData:
     """Pairs to learn, and others to be judged by: of several words, since every single word must be learnt."""
     every = sorted(dict.fromkeys(pairs(2000, longest=3)), key=lambda pair: " " not in pair[0])
-    return one_task({"train": [write_pairs(tmp_path / "train.tsv", every[40:])],
+    return data_from_cli({"train": [write_pairs(tmp_path / "train.tsv", every[40:])],
                      "dev": [write_pairs(tmp_path / "dev.tsv", every[:20])],
                      "test": [write_pairs(tmp_path / "test.tsv", every[20:40])]})
 
 
 def run_briefly(model, data, out, *changes, **options):
-    return finetune(model, data, out, beams=1, changes=changes, **{"steps": 2, **options})
+    return finetune_seq2seq(model, data, out, beams=1, changes=changes, **{"steps": 2, **options})
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * (name not in LEARNING))
                                   for name in FAMILIES])
 def test_every_family_learns_to_translate(tmp_path, models, data, name):
-    result = finetune(models(name), data, tmp_path / "run", steps=400, beams=2, seed=SEED,
+    result = finetune_seq2seq(models(name), data, tmp_path / "run", steps=400, beams=2, seed=SEED,
                       changes=[rate(name), "training.batch_size=8", "training.schedule={kind='linear'}"])
     dev, test = result["metrics"]["dev"], result["metrics"]["test"]
     # seen (five seeds): 55 to 100 exactly right, where chance has one in a hundred; 91 to 100 of the words
@@ -64,7 +64,7 @@ def test_every_family_learns_to_translate(tmp_path, models, data, name):
 
 
 def test_the_objective_fits_how_the_model_writes(models):
-    found = {name: adapted(load(models(name))).settings for name in FAMILIES}
+    found = {name: seq2seq_recipe(load(models(name))).settings for name in FAMILIES}
     tasks = {name: list(settings.objective.values()) for name, settings in found.items()}
     assert all(len(kinds) == 1 and found[name].packings().popitem()[1] == "parallel" for name, kinds in tasks.items())
     assert {name: tasks[name][0].smoothing for name in FAMILIES[:4]} == {"transformer": 0.1, "mass": 0.1, "bart": 0.1,
@@ -85,7 +85,7 @@ def test_a_second_fine_tune_goes_on_in_the_same_manner(tmp_path, models, data):
 def test_training_is_gentler_than_before(models):
     for name, slower in (("bart", "linear"), ("t5", "constant"), ("unilm", "linear")):
         before = load(models(name, "network.width=128"))
-        after = adapted(before).settings.training
+        after = seq2seq_recipe(before).settings.training
         assert after.learning_rate < before.recipe.settings.training.learning_rate
         assert after.schedule.kind == slower and (after.clip_norm is None) == (name == "t5")  # Adafactor has its own
 
@@ -93,12 +93,12 @@ def test_training_is_gentler_than_before(models):
 def test_exactly_the_dev_pairs_are_held_out(tmp_path, models, data):
     run_briefly(models("bart"), data, tmp_path / "run")
     corpus = Corpus.open(tmp_path / "run" / "corpus")
-    training, validation = split(corpus, share=0.5)
+    training, validation = train_validation_split(corpus, fraction=0.5)
     dev = (tmp_path / "dev.tsv").read_text().splitlines()[1:]
-    rows = [corpus.slice("tokens", *bounds) for bounds in validation.documents.tolist()]
+    rows = [corpus.values_between("tokens", *bounds) for bounds in validation.document_ranges.tolist()]
     assert [corpus.tokenizer.decode(row.tolist()).split() for row in rows] == [line.split() for line in dev]
-    assert len(training.documents) + len(rows) == corpus.manifest["documents"]
-    assert not np.isin(validation.documents[:, 0], training.documents[:, 0]).any()
+    assert len(training.document_ranges) + len(rows) == corpus.manifest["documents"]
+    assert not np.isin(validation.document_ranges[:, 0], training.document_ranges[:, 0]).any()
 
 
 def test_the_length_of_a_run(tmp_path, models, data):
@@ -123,7 +123,8 @@ def test_dev_pairs_that_are_also_learned_are_told(tmp_path, models, data, caplog
     run_briefly(models("bart"), data, tmp_path / "one")
     assert not [text for text in caplog.messages if "remembered" in text]
     (task,) = data.tasks
-    same = Data((type(task)("seq2seq", task.train, (type(task.dev[0])(task.train[0].path, name="seq2seq, dev"),)),))
+    same = Seq2SeqData((type(task)("seq2seq", task.train, (type(task.dev[0])(task.train[0].path, name="seq2seq, dev"),
+                                                           )),))
     run_briefly(models("bart"), same, tmp_path / "two")
     [found] = [text for text in caplog.messages if "remembered" in text]
     count = len(set((tmp_path / "train.tsv").read_text().splitlines()[1:]))
@@ -133,11 +134,11 @@ def test_dev_pairs_that_are_also_learned_are_told(tmp_path, models, data, caplog
 def test_pairs_that_are_too_long(tmp_path, models, data, caplog):
     model = models("bart")
     long = [(" ".join(["ink"] * 40), "lamp"), *pairs(30), ("ink", " ".join(["lamp"] * 31))]
-    some = one_task({"train": [write_pairs(tmp_path / "some.tsv", long)], "dev": [tmp_path / "dev.tsv"]})
+    some = data_from_cli({"train": [write_pairs(tmp_path / "some.tsv", long)], "dev": [tmp_path / "dev.tsv"]})
     run_briefly(model, some, tmp_path / "one")
     said = "2 of 32 pairs to train on are longer than the 32 tokens that bart@tiny reads, and are left out."
     assert said in caplog.messages
-    every = one_task({"train": [write_pairs(tmp_path / "all.tsv", long[:1] * 3)], "dev": [tmp_path / "dev.tsv"]})
+    every = data_from_cli({"train": [write_pairs(tmp_path / "all.tsv", long[:1] * 3)], "dev": [tmp_path / "dev.tsv"]})
     with pytest.raises(UserError, match=r"every pair to train on is longer than the 32 tokens .*all\.tsv, line 2;"):
         run_briefly(model, every, tmp_path / "two")
     assert not (tmp_path / "two").exists() and not list(tmp_path.glob(".two*"))
@@ -151,7 +152,8 @@ def test_sentences_and_several_right_answers(tmp_path, models):
     right = [{"source": ["ink", "lamp"], "target": ["text copy noon", "tree"]},
              {"source": ["page"], "target": ["leaf"]}]
     dev.write_text("".join(json.dumps(row) + "\n" for row in right))
-    result = finetune(models("bart"), one_task({"train": [train], "dev": [dev]}), tmp_path / "run", steps=2, beams=1)
+    result = finetune_seq2seq(models("bart"), data_from_cli({"train": [train], "dev": [dev]}), tmp_path / "run",
+                              steps=2, beams=1)
     lines = [json.loads(line) for line in (tmp_path / "run" / "dev.jsonl").read_text().splitlines()]
     assert [line["source"] for line in lines] == ["ink lamp", "page"]
     assert [line["references"] for line in lines] == [["text copy noon", "tree"], ["leaf"]]
@@ -165,7 +167,8 @@ def test_nothing_is_written_that_is_longer_than_what_was_learned(tmp_path, model
     """A model that knows nothing yet would babble on and on."""
     train, dev = (write_pairs(tmp_path / f"{name}.tsv", [(" ".join(["ink"] * 9), target)] * 4)
                   for name, target in (("train", "lamp page"), ("dev", "lamp page leaf tree")))
-    finetune(models("bart"), one_task({"train": [train], "dev": [dev]}), tmp_path / "run", steps=1, beams=1)
+    finetune_seq2seq(models("bart"), data_from_cli({"train": [train], "dev": [dev]}), tmp_path / "run", steps=1,
+                     beams=1)
     _, plan = read_run(tmp_path / "run")
     assert plan.task is not None and plan.task["longest"] == 3  # and the end
     lines = [json.loads(line) for line in (tmp_path / "run" / "dev.jsonl").read_text().splitlines()]
@@ -173,16 +176,16 @@ def test_nothing_is_written_that_is_longer_than_what_was_learned(tmp_path, model
 
 
 def test_any_right_answer_counts():
-    from stemma.tasks.seq2seq import _scored
+    from stemma.tasks.runs.seq2seq import _score_task
 
-    alone = _scored([("the old clerk reads a page", ["nothing of the kind", "the old clerk reads a page"]),
+    alone = _score_task([("the old clerk reads a page", ["nothing of the kind", "the old clerk reads a page"]),
                      ("seven pages are missing now", ["seven pages are missing now"])])
     assert alone["exact_match"] == 100 and alone["bleu"] == pytest.approx(100) and alone["rouge_l"] == 100
     # one that has fewer answers than others is still measured by their lengths: half as long costs exp(1 - 2)
     long = "seven pages of the old manuscript are missing and nobody knows since when"
-    short = _scored([("seven pages of the", [long]), ("the clerk reads a page", ["a", "the clerk reads a page"])])
+    short = _score_task([("seven pages of the", [long]), ("the clerk reads a page", ["a", "the clerk reads a page"])])
     assert short["bleu"] == pytest.approx(36.79, abs=0.01)
-    chinese = _scored([("他在河边读书", ["他在河边读书"])])
+    chinese = _score_task([("他在河边读书", ["他在河边读书"])])
     assert "tok:zh" in chinese["signatures"]["bleu"] and chinese["bleu"] == pytest.approx(100)
 
 
@@ -191,7 +194,7 @@ def test_a_network_with_more_places_than_tokens(tmp_path, models, data):
     model = models("t5", more_places=12)
     run_briefly(model, data, tmp_path / "run")
     tuned = load(tmp_path / "run")
-    assert tuned.network.vocabulary == tuned.needs_tokenizer().vocab_size + 12
+    assert tuned.network.vocab_size == tuned.require_tokenizer().vocab_size + 12
 
 
 def test_the_model_to_start_from_is_not_overwritten(tmp_path, models, data):
@@ -231,12 +234,12 @@ def plan(tmp_path):
     return file
 
 
-def read_plan(path) -> Data:
-    return read_task_plan(path).data()
+def read_plan(path) -> Seq2SeqData:
+    return read_multitask_plan(path).seq2seq_data()
 
 
 def test_a_mixture_of_tasks(tmp_path, models, plan, caplog):
-    result = finetune(models("t5"), read_plan(plan), tmp_path / "run", steps=400, beams=1, seed=SEED,
+    result = finetune_seq2seq(models("t5"), read_plan(plan), tmp_path / "run", steps=400, beams=1, seed=SEED,
                       changes=[rate("t5"), "training.batch_size=8"])
     assert "tasks are drawn at these rates: first 66.7%, second 33.3%." in caplog.messages  # sqrt(100) and sqrt(25)
     dev = result["metrics"]["dev"]
@@ -250,15 +253,16 @@ def test_a_mixture_of_tasks(tmp_path, models, plan, caplog):
 
 def test_the_rates_are_those_that_are_drawn(tmp_path, models, plan):
     from stemma.objectives import build_objectives
-    from stemma.training.supply import Supply
+    from stemma.training.pretrain_loader import PretrainLoader
 
     run_briefly(models("t5"), read_plan(plan), tmp_path / "run")
     chosen, _ = read_run(tmp_path / "run")
     corpus = Corpus.open(tmp_path / "run" / "corpus")
-    supply = Supply(chosen, corpus, build_objectives(chosen), seed=1)
-    border = int(corpus.documents[corpus.manifest["groups"][1]["first"]])
-    end = int(corpus.documents[corpus.manifest["groups"][2]["first"]])
-    starts = np.concatenate([supply.draft(step, 32)[0].pieces.start for step in range(3 * supply.epoch().steps)])
+    supply = PretrainLoader(chosen, corpus, build_objectives(chosen), seed=1)
+    border = int(corpus.document_starts[corpus.manifest["groups"][1]["first"]])
+    end = int(corpus.document_starts[corpus.manifest["groups"][2]["first"]])
+    starts = np.concatenate([supply.build_draft(step, 32)[0].spans.start
+                             for step in range(3 * supply.epoch_stats().steps)])
     assert starts.max() < end  # what is held out is never drawn
     assert np.mean(starts >= border) == pytest.approx(1 / 3, abs=0.01)
 
@@ -291,10 +295,10 @@ def older(text: str) -> str:
 
 
 def test_the_older_form_is_read_and_said_to_be_one(plan, caplog):
-    new = read_task_plan(plan)
+    new = read_multitask_plan(plan)
     assert not caplog.messages
     plan.write_text(older(plan.read_text()))
-    assert read_task_plan(plan) == new
+    assert read_multitask_plan(plan) == new
     assert len(caplog.messages) == 1 and 'write [tasks.NAME] with kind = "seq2seq" now' in caplog.messages[0]
     plan.write_text(older(PLAN).replace('name = "second"', 'name = "first"'))
     with pytest.raises(UserError) as error:

@@ -14,11 +14,11 @@ from toy_pairs import pairs, rate, save_model, write_pairs
 import stemma
 from stemma.errors import UserError
 from stemma.exchange.load import load
-from stemma.generation.reader import read_rows
-from stemma.generation.ways import scheme_of
-from stemma.network.streams import Stream
-from stemma.tasks.mixture import one_task
-from stemma.tasks.seq2seq import adapted, finetune
+from stemma.generation.decoding_mode import decoding_spec
+from stemma.generation.decoding_state import start_decoding
+from stemma.network.inputs_outputs import Stream
+from stemma.tasks.runs.seq2seq import finetune_seq2seq, seq2seq_recipe
+from stemma.tasks.runs.seq2seq_data import data_from_cli
 from stemma.visibility import Visibility
 
 WRITERS = {"gpt2": (), "xlnet": ("network.attention.head_width=16",),
@@ -30,32 +30,32 @@ DEV = [("ink lamp", "leaf tree"), ("page ink", "river leaf"), ("lamp noon", "tre
 
 @pytest.fixture
 def data(tmp_path):
-    return one_task({"train": [write_pairs(tmp_path / "train.tsv", pairs(60))],
+    return data_from_cli({"train": [write_pairs(tmp_path / "train.tsv", pairs(60))],
                      "dev": [write_pairs(tmp_path / "dev.tsv", DEV)]})
 
 
 def forced(model: stemma.Model, source: str, target: list[int], cached: bool) -> torch.Tensor:
     """(tokens, vocabulary) what the writer expects before each of these tokens."""
-    laid = scheme_of(model).lay(model.needs_tokenizer().encode(source, special=False).ids)
-    reader, found = read_rows(model, [laid], cached), []
+    laid = decoding_spec(model).format_prompt(model.require_tokenizer().encode(source, special=False).ids)
+    reader, found = start_decoding(model, [laid], cached), []
     with torch.inference_mode():
         for token in target:
-            found.append(reader.expect()[0])
-            reader.add(torch.tensor([token]))
+            found.append(reader.next_logits()[0])
+            reader.append(torch.tensor([token]))
     return torch.stack(found)
 
 
 @pytest.mark.parametrize("name", WRITERS)
 def test_the_loss_of_pairs_is_what_their_targets_cost_to_write(tmp_path, data, name):
     start = save_model(tmp_path / "start", name, *WRITERS[name])
-    result = finetune(start, data, tmp_path / "run", steps=2, beams=1,
+    result = finetune_seq2seq(start, data, tmp_path / "run", steps=2, beams=1,
                       changes=["training.batch_size=4", "training.precision=fp32", rate(name)])
     model = load(tmp_path / "run")
-    (end,) = scheme_of(model).ends
+    (end,) = decoding_spec(model).eos_token_ids
     for cached in (True, False):
         costs = []
         for source, target in DEV:
-            tokens = [*model.needs_tokenizer().encode(target, special=False).ids, end]
+            tokens = [*model.require_tokenizer().encode(target, special=False).ids, end]
             chances = forced(model, source, tokens, cached).log_softmax(-1)
             costs += [-float(chance[token]) for chance, token in zip(chances, tokens, strict=True)]
         assert sum(costs) / len(costs) == pytest.approx(result["validation_loss"], abs=1e-4)
@@ -79,10 +79,10 @@ class Seen(Visibility):
 def test_an_encoder_writes_by_the_mask_behind_its_text(tmp_path, name, cached):
     """As UniLM: source, what was written, a mask; in one window or several."""
     pretrained = load(save_model(tmp_path / "start", name, "network.layers=2", *ENCODERS[name]))
-    model = stemma.Model(adapted(pretrained), pretrained.tokenizer, pretrained.network)
+    model = stemma.InferenceModel(seq2seq_recipe(pretrained), pretrained.tokenizer, pretrained.network)
     perturb(model.network, 1)  # so that attention matters
-    tokenizer = model.needs_tokenizer()
-    start, separator, mask = (tokenizer.role(role) for role in ("start", "separator", "mask"))
+    tokenizer = model.require_tokenizer()
+    start, separator, mask = (tokenizer.special_id(role) for role in ("start", "separator", "mask"))
     (source, target), between = DEV[0], 2 if name == "roberta" else 1
     text, written = (tokenizer.encode(each, special=False).ids for each in (source, target))
     found = forced(model, source, [*written, separator], cached)
@@ -90,9 +90,9 @@ def test_an_encoder_writes_by_the_mask_behind_its_text(tmp_path, name, cached):
     for number, scores in enumerate(found):
         row = [*prefix, *written[:number], mask]
         parted = [0] * len(prefix) + [int(name in ("bert", "albert", "ernie-2"))] * (number + 1)
-        stream = Stream(torch.tensor([row]), Seen(len(row), len(prefix)), segments=torch.tensor([parted]))
+        stream = Stream(torch.tensor([row]), Seen(len(row), len(prefix)), segment_ids=torch.tensor([parted]))
         with torch.no_grad():
-            expected = model.token_head()(model.network({"encoder": stream})["encoder"])[0, -1]
+            expected = model.lm_head()(model.network({"encoder": stream})["encoder"])[0, -1]
         torch.testing.assert_close(scores, expected, atol=2e-5, rtol=0)
     task = next(iter(model.recipe.settings.objective.values()))
     assert (task.sees, task.scored, task.rate, task.unit, task.dynamic) == ("prefix", "second", 0.7, "token", True)
@@ -102,17 +102,17 @@ def test_an_encoder_writes_by_the_mask_behind_its_text(tmp_path, name, cached):
 def test_they_learn_it(tmp_path, name):
     """Seen after 400 steps: a loss of 0.02 and 0.15, where knowing only how often words occur costs 2.3."""
     every = sorted(dict.fromkeys(pairs(2000, longest=3)), key=lambda pair: " " not in pair[0])
-    data = one_task({"train": [write_pairs(tmp_path / "train.tsv", every[20:])],
+    data = data_from_cli({"train": [write_pairs(tmp_path / "train.tsv", every[20:])],
                      "dev": [write_pairs(tmp_path / "dev.tsv", every[:20])]})
     start = save_model(tmp_path / "start", name, "network.layers=2", *WRITERS.get(name, ()))
-    result = finetune(start, data, tmp_path / "run", steps=150, beams=1,
+    result = finetune_seq2seq(start, data, tmp_path / "run", steps=150, beams=1,
                       changes=[rate(name), "training.batch_size=8", "training.schedule={kind='linear'}"])
     assert result["validation_loss"] < 1.6 < 2 < result["unigram_loss"]
 
 
 def test_who_judges_tokens_is_pointed_to_its_generator(tmp_path, data):
     with pytest.raises(UserError, match=r"electra@tiny judges tokens and guesses none, .* its generator can: give the"):
-        finetune(save_model(tmp_path / "electra", "electra"), data, tmp_path / "run", steps=1)
+        finetune_seq2seq(save_model(tmp_path / "electra", "electra"), data, tmp_path / "run", steps=1)
     assert not (tmp_path / "run").exists()
 
 
@@ -120,4 +120,4 @@ def test_what_has_no_objective_left_is_refused(tmp_path, data):
     start = load(save_model(tmp_path / "bert", "bert"))
     start.recipe = start.recipe.with_changes({"remove": ["objective.masked_lm", "objective.next_sentence"]}, "test")
     with pytest.raises(UserError, match="has learned no objective that guesses tokens, so it cannot learn to write"):
-        adapted(start)
+        seq2seq_recipe(start)

@@ -14,10 +14,10 @@ from torch.nn import functional
 
 import stemma
 from stemma.errors import UserError
-from stemma.tasks.class_weights import class_weights
-from stemma.tasks.learners import build_learner
-from stemma.tasks.learning import layout_of, read_lines
-from stemma.tasks.prepare import Task, finetune
+from stemma.tasks.runs.build_objective import build_task_objective
+from stemma.tasks.runs.class_weights import class_weights
+from stemma.tasks.runs.finetune import TaskArguments, finetune
+from stemma.tasks.runs.finetune_run import input_encoder_for, read_split
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +31,7 @@ def sets(tmp_path_factory):
 
 
 def tune(model, sets, out, *changes, kind="classify", values=None, **options):
-    return finetune(Task(kind, sets, values=values or {}), model, out, changes=[*toy_tasks.FAST, *changes],
+    return finetune(TaskArguments(kind, sets, values=values or {}), model, out, changes=[*toy_tasks.FAST, *changes],
                     **{"epochs": 1, "seed": SEED, **options})
 
 
@@ -105,7 +105,7 @@ def test_patience_goes_by_the_metric_and_keeps_the_best(tmp_path, model, sets):
     assert result["best_step"] == next(step for step, score in scores.items() if score == best)
     assert result["steps"] == result["best_step"] + 4 < 160
     assert result["metrics"]["dev"]["accuracy"] == best  # the model that is kept is the one that was seen
-    assert stemma.load(tmp_path / "run").card().kind == "classify"
+    assert stemma.load(tmp_path / "run").task_config().kind == "classify"
 
 
 # --- classes that weigh differently -----------------------------------------------------------------------------------
@@ -132,22 +132,22 @@ def test_the_loss_weighs_each_class(tmp_path, model, kind):
     sets = toy_tasks.write_sets(tmp_path, kind, train=32, dev=12)
     tune(model, sets, tmp_path / "run", kind=kind, values={"balance": "balanced"})
     tuned = stemma.load(tmp_path / "run")
-    card = tuned.card()
+    card = tuned.task_config()
     assert len(card.values.balance) == len(card.labels)
-    learner = build_learner(card, layout_of(card, tuned.needs_tokenizer()))
-    examples = read_lines(tmp_path / "run", "dev", card)
-    batch = learner.batch(tuned, learner.items(examples))
+    learner = build_task_objective(card, input_encoder_for(card, tuned.require_tokenizer()))
+    examples = read_split(tmp_path / "run", "dev", card)
+    batch = learner.collate(tuned, learner.encode(examples))
     with torch.no_grad():
         hidden = tuned.network(batch.streams)
         whole = learner.loss(tuned.network, hidden, batch)["task"]
         parts = sum(learner.loss(tuned.network, tuned.network(piece.streams), piece)["task"]
                     for piece in batch.slices(5))
-        answers = torch.from_numpy(np.stack(learner.answers(tuned.network, hidden, batch)))
+        answers = torch.from_numpy(np.stack(learner.outputs(tuned.network, hidden, batch)))
     if kind == "tag":
-        target = batch.scores["task"]
+        target = batch.token_targets["task"]
         answers = answers.flatten(0, 1)[target.index]
     else:
-        target = batch.labels["task"]
+        target = batch.row_targets["task"]
     expected = functional.cross_entropy(answers, target.labels, torch.tensor(card.values.balance))
     assert float(whole) == pytest.approx(float(expected), rel=1e-5)
     assert float(parts) == pytest.approx(float(expected), rel=1e-5)

@@ -15,8 +15,8 @@ import stemma
 from stemma.errors import UserError
 from stemma.network.heads import ClassHead
 from stemma.network.task_heads import SentenceHead
-from stemma.tasks.multitask import multitask
-from stemma.tasks.prepare import Task, finetune
+from stemma.tasks.runs.finetune import TaskArguments, finetune
+from stemma.tasks.runs.multitask import multitask
 
 STRUCTURES = ("bert", "gpt2", "xlnet", "t5", "bart", "mass", "transformer", "unilm", "prefix-lm",
               "universal-transformer", "transformer-xl")
@@ -48,10 +48,11 @@ def start(tmp_path_factory):
 @pytest.mark.parametrize("name", STRUCTURES)
 def test_it_learns_saves_and_answers(tmp_path, start, name, kind):
     files = toy_tasks.write_sets(tmp_path, kind, train=8, dev=4)
-    result = finetune(Task(kind, files), start(name), tmp_path / "run", steps=1, changes=["training.batch_size=4"])
+    result = finetune(TaskArguments(kind, files), start(name), tmp_path / "run", steps=1,
+                      changes=["training.batch_size=4"])
     assert math.isfinite(result["validation_loss"]) and result["metrics"]["dev"]["examples"] == 4
     model = stemma.load(tmp_path / "run")
-    assert model.card().kind == kind
+    assert model.task_config().kind == kind
     (said,) = stemma.predict(model, ASKED[kind])
     assert ANSWER[kind] in said
 
@@ -61,36 +62,38 @@ def test_it_learns_saves_and_answers(tmp_path, start, name, kind):
     ("t5", "tag", "T5ForTokenClassification"), ("bart", "tag", "StemmaNetwork"), ("mass", "qa", "StemmaNetwork")])
 def test_it_is_saved_as_the_class_that_answers_so(tmp_path, start, name, kind, saved):
     files = toy_tasks.write_sets(tmp_path, kind, train=8, dev=4)
-    finetune(Task(kind, files), start(name), tmp_path / "run", steps=1, changes=["training.batch_size=4"])
+    finetune(TaskArguments(kind, files), start(name), tmp_path / "run", steps=1, changes=["training.batch_size=4"])
     assert json.loads((tmp_path / "run/model/config.json").read_text())["architectures"] == [saved]
     model = stemma.load(tmp_path / "run")
-    assert model.decodes == (saved != "T5ForTokenClassification")
-    assert model.card().values.stack == ("decoder" if model.decodes else "encoder")
+    assert model.is_encoder_decoder == (saved != "T5ForTokenClassification")
+    assert model.task_config().values.stack == ("decoder" if model.is_encoder_decoder else "encoder")
 
 
 def test_the_encoder_alone_where_it_is_asked(tmp_path, start):
     """The decoder is gone then, and the objectives that wrote with it; the mean of the encoder's output answers."""
     files = toy_tasks.write_sets(tmp_path, "classify", train=8, dev=4)
-    finetune(Task("classify", files), start("bart"), tmp_path / "run", steps=1,
+    finetune(TaskArguments("classify", files), start("bart"), tmp_path / "run", steps=1,
              changes=["training.batch_size=4", "finetuning.stack=encoder"])
     model = stemma.load(tmp_path / "run")
-    assert not model.decodes and not model.recipe.settings.objective
-    assert model.card().heads == {"task": SentenceHead(2, "mean", None, 0.1)}
-    finetune(Task("tag", toy_tasks.write_sets(tmp_path, "tag", train=8, dev=4)), tmp_path / "run", tmp_path / "again",
+    assert not model.is_encoder_decoder and not model.recipe.settings.objective
+    assert model.task_config().heads == {"task": SentenceHead(2, "mean", None, 0.1)}
+    finetune(TaskArguments("tag", toy_tasks.write_sets(tmp_path, "tag", train=8, dev=4)), tmp_path / "run",
+             tmp_path / "again",
              steps=1, changes=["training.batch_size=4"])  # and it goes on as any encoder
-    assert isinstance(stemma.load(tmp_path / "again").card().heads["task"], ClassHead)
+    assert isinstance(stemma.load(tmp_path / "again").task_config().heads["task"], ClassHead)
 
 
 def test_one_stack_has_no_decoder_to_answer(tmp_path, start):
     files = toy_tasks.write_sets(tmp_path, "classify", train=8, dev=4)
     with pytest.raises(UserError, match="finetuning.stack is decoder, and this BERT model has no decoder; leave it"):
-        finetune(Task("classify", files), start("bert"), tmp_path / "run", changes=["finetuning.stack=decoder"])
+        finetune(TaskArguments("classify", files), start("bert"), tmp_path / "run",
+                 changes=["finetuning.stack=decoder"])
 
 
 @pytest.mark.parametrize("stack", ["encoder", "decoder"])
 def test_layers_of_either_stack_as_features(tmp_path, start, stack):
     files = toy_tasks.write_sets(tmp_path, "classify", train=8, dev=4)
-    finetune(Task("classify", files, features="all"), start("bart"), tmp_path / "run", steps=1,
+    finetune(TaskArguments("classify", files, features="all"), start("bart"), tmp_path / "run", steps=1,
              changes=["training.batch_size=4", f"finetuning.stack={stack}"])
     assert stemma.predict(stemma.load(tmp_path / "run"), ASKED["classify"])[0]["label"] in ("good", "bad")
 
@@ -104,5 +107,6 @@ def test_several_tasks_may_read_different_stacks(tmp_path, start):
     (tmp_path / "plan.toml").write_text("\n".join(lines) + "\n")
     multitask(tmp_path / "plan.toml", start("t5"), tmp_path / "run", steps=1)
     model = stemma.load(tmp_path / "run")
-    assert {name: card.values.stack for name, card in model.cards.items()} == {"classify": "decoder", "tag": "encoder"}
-    assert all(ANSWER[kind] in stemma.predict(model, ASKED[kind], task=kind)[0] for kind in model.cards)
+    assert {name: card.values.stack for name, card in model.task_configs.items()} == {"classify": "decoder",
+                                                                                      "tag": "encoder"}
+    assert all(ANSWER[kind] in stemma.predict(model, ASKED[kind], task=kind)[0] for kind in model.task_configs)

@@ -12,15 +12,15 @@ from conftest import small_text
 from torch.nn import functional
 
 import stemma
-from stemma.exchange.answers import answer_heads
-from stemma.exchange.cards import Card
+from stemma.exchange.default_heads import default_task_heads
 from stemma.network.network import Network
-from stemma.schema.task_values import values_of
+from stemma.schema.task_options import parse_task_options
+from stemma.task_config import TaskConfig
 from stemma.tasks.data.examples import TaggedExample
-from stemma.tasks.learners import build_learner
-from stemma.tasks.learning import heads_of, layout_of, predict
-from stemma.tasks.tagging import first_pieces
-from stemma.text.train import train_tokenizer
+from stemma.tasks.objectives.token_classification import first_subtokens
+from stemma.tasks.runs.build_objective import build_task_objective
+from stemma.tasks.runs.finetune_run import input_encoder_for, predict_examples, task_head_specs
+from stemma.text.train_tokenizer import train_tokenizer
 
 LABELS = ("B-PER", "I-PER", "O")
 WORDS = ["The", "librarian", ",", "Printer's", "a", "e\u0301le\u0300ve", "\u200b", "\u5b57", "x" * 30, "."]
@@ -42,7 +42,7 @@ def test_the_first_piece_of_each_word(kind):
                                 roles={"padding", "unknown", "start", "separator"})
     for words in (WORDS, WORDS[::-1], ["\u200b"], ["the"] * 5):
         offsets = tokenizer.encode(" ".join(words), special=False).offsets
-        found = first_pieces(words, np.array(offsets, np.int64).reshape(-1, 2)).tolist()
+        found = first_subtokens(words, np.array(offsets, np.int64).reshape(-1, 2)).tolist()
         assert found == first_literally(words, offsets)
         assert -1 not in found or "\u200b" in words or kind in ("bpe", "character")
 
@@ -51,17 +51,18 @@ def test_the_first_piece_of_each_word(kind):
 def model(tmp_path_factory) -> stemma.Model:
     body = stemma.load(toy_tasks.save_model(tmp_path_factory.mktemp("tagger") / "model", vocabulary=64))
     corpus = body.recipe.settings.corpus
-    card = Card("task", "tag", LABELS, answer_heads(body, "tag", 3, "task"), corpus.single, corpus.pair, 24, (),
-                values_of("tag", {"counts": [1, 1, 2]}))
+    card = TaskConfig("task", "tag", LABELS, default_task_heads(body, "tag", 3, "task"), corpus.single, corpus.pair,
+                      24, (),
+                parse_task_options("tag", {"counts": [1, 1, 2]}))
     torch.manual_seed(1)
-    network = Network(body.recipe.settings.network, body.network.vocabulary, heads_of({"task": card})).eval()
+    network = Network(body.recipe.settings.network, body.network.vocab_size, task_head_specs({"task": card})).eval()
     network.load_state_dict(body.network.state_dict(), strict=False)
-    return replace(body, network=network, cards={"task": card})
+    return replace(body, network=network, task_configs={"task": card})
 
 
 @pytest.fixture
 def learner(model):
-    return build_learner(model.card(), layout_of(model.card(), model.needs_tokenizer()))
+    return build_task_objective(model.task_config(), input_encoder_for(model.task_config(), model.require_tokenizer()))
 
 
 @torch.no_grad()
@@ -69,11 +70,11 @@ def test_the_loss_is_that_of_first_pieces_alone(model, learner):
     sentences = [["the", "old", "clerk"], ["a", "librarian", "translates", "."], ["noon"]]
     tags = [["B-PER", "I-PER", "I-PER"], ["O", "B-PER", "O", "O"], ["O"]]
     examples = [TaggedExample("", tuple(words), tuple(said)) for words, said in zip(sentences, tags, strict=True)]
-    items = learner.items(examples)
-    batch = learner.batch(model, items)
+    items = learner.encode(examples)
+    batch = learner.collate(model, items)
     logits, right = [], []
     for words, said in zip(sentences, tags, strict=True):
-        encoding = model.needs_tokenizer().encode(" ".join(words))
+        encoding = model.require_tokenizer().encode(" ".join(words))
         scores = model.network.head("task")(model.hidden(torch.tensor([encoding.ids])))[0]
         places = [place + 1 for place in first_literally(words, encoding.offsets[1:-1])]
         assert len(encoding.ids) > len(words) + 2 or len(words) == 1  # there are words of several pieces
@@ -83,7 +84,7 @@ def test_the_loss_is_that_of_first_pieces_alone(model, learner):
     for parts in ([batch], batch.slices(1)):
         found = sum(float(learner.loss(model.network, model.network(part.streams), part)["task"]) for part in parts)
         assert found == pytest.approx(float(expected), abs=1e-5)
-    said = predict(model, learner, examples)
+    said = predict_examples(model, learner, examples)
     for one, scores in zip(said, logits, strict=True):
         assert one["tags"] == [LABELS[number] for number in scores.argmax(-1)]
         assert one["scores"] == pytest.approx(scores.softmax(-1).amax(-1).tolist(), abs=1e-5)
@@ -92,27 +93,28 @@ def test_the_loss_is_that_of_first_pieces_alone(model, learner):
 def test_a_long_sentence_asks_every_word_once_where_it_sees_most(model, learner):
     words = tuple(small_text().split()[:300])
     tags = tuple(LABELS[number % 3] for number in range(len(words)))
-    items = learner.items([TaggedExample("", ("noon",), ("O",)), TaggedExample("", words, tags)])[1:]
-    assert len(items) > 10 and {item.number for item in items} == {1}
-    asked = np.concatenate([item.extra[1] for item in items])
+    items = learner.encode([TaggedExample("", ("noon",), ("O",)), TaggedExample("", words, tags)])[1:]
+    assert len(items) > 10 and {item.example_index for item in items} == {1}
+    asked = np.concatenate([item.decode_info[1] for item in items])
     assert sorted(asked) == list(range(len(words)))
-    tokenizer = model.needs_tokenizer()
+    tokenizer = model.require_tokenizer()
     for item in items:
-        assert len(item.rows[0].ids) <= 24
-        for place, word, tag in zip(*item.extra, item.answer, strict=True):
-            piece = tokenizer.token(item.rows[0].ids[place])
+        assert len(item.sequences[0].input_ids) <= 24
+        for place, word, tag in zip(*item.decode_info, item.target, strict=True):
+            piece = tokenizer.id_to_token(item.sequences[0].input_ids[place])
             assert words[word].lower().startswith(piece) and LABELS[tag] == tags[word]
-    inner = [place for item in items[1:-1] for place in item.extra[0]]
+    inner = [place for item in items[1:-1] for place in item.decode_info[0]]
     assert min(inner) >= 3 and max(inner) <= 24 - 4  # not at the edges, where half of the neighbours are out of sight
-    (said,) = predict(model, learner, [TaggedExample("", words, None)])
+    (said,) = predict_examples(model, learner, [TaggedExample("", words, None)])
     assert len(said["tags"]) == len(words) == len(said["scores"]) and min(said["scores"]) > 1 / 3
 
 
 def test_a_word_without_a_piece_gets_the_tag_for_nothing(model, learner):
-    said = predict(model, learner, [TaggedExample("", ("\u200b", "clerk"), None), TaggedExample("", ("\u200b",), None)])
+    said = predict_examples(model, learner, [TaggedExample("", ("\u200b", "clerk"), None),
+                                             TaggedExample("", ("\u200b",), None)])
     assert said[0]["tags"][0] == "O" and said[0]["scores"][0] == 0 and said[1]["tags"] == ["O"]
 
 
 def test_a_document_of_100_000_words_is_laid_out_in_seconds(model, learner):
-    items = learner.items([TaggedExample("", ("clerk",) * 100_000, ("O",) * 100_000)])
-    assert sum(len(item.extra[1]) for item in items) == 100_000
+    items = learner.encode([TaggedExample("", ("clerk",) * 100_000, ("O",) * 100_000)])
+    assert sum(len(item.decode_info[1]) for item in items) == 100_000

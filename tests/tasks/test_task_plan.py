@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from stemma.errors import UserError
-from stemma.tasks.data.datasets import read_examples
-from stemma.tasks.task_plan import TaskPlan, read_task_plan
+from stemma.tasks.datasets import read_examples
+from stemma.tasks.runs.multitask_plan import MultitaskPlan, read_multitask_plan
 
 GOOD = """
 epochs = 2
@@ -34,12 +34,12 @@ dropout = 0.3
 """
 
 
-def plan_of(folder: Path, text: str) -> TaskPlan:
+def plan_of(folder: Path, text: str) -> MultitaskPlan:
     (folder / "sub").mkdir(exist_ok=True)
     for name in ("a.tsv", "sub/b.tsv"):
         (folder / name).touch()
     (folder / "plan.toml").write_text(text)
-    return read_task_plan(folder / "plan.toml")
+    return read_multitask_plan(folder / "plan.toml")
 
 
 def problems_of(folder: Path, text: str) -> dict[str, str]:
@@ -52,8 +52,8 @@ def test_a_plan_is_read_beside_its_file(tmp_path):
     plan = plan_of(tmp_path, GOOD)
     assert (plan.epochs, plan.finetune, plan.training) == (2, True, {"learning_rate": 1e-3})
     first, second = plan.tasks["first"], plan.tasks["second-1"]
-    assert (first.called, first.head, first.steps, first.weight, first.metric) == ("pair", "san", 3, 2, ["accuracy"])
-    assert (second.called, second.head, second.dropout) == ("sst2", "linear", 0.3)
+    assert (first.task_name, first.head, first.steps, first.weight, first.metric) == ("pair", "san", 3, 2, ["accuracy"])
+    assert (second.task_name, second.head, second.dropout) == ("sst2", "linear", 0.3)
     assert plan.files("first") == {"train": tmp_path / "a.tsv", "dev": tmp_path / "sub/b.tsv"}
     assert set(plan.files("second-1")) == {"train", "dev", "test"}
 
@@ -136,7 +136,7 @@ def test_no_tasks_two_of_one_name_and_no_toml(tmp_path):
     with pytest.raises(UserError, match="not valid TOML"):
         plan_of(tmp_path, "tasks = [")
     with pytest.raises(UserError, match="cannot read the plan"):
-        read_task_plan(tmp_path / "none.toml")
+        read_multitask_plan(tmp_path / "none.toml")
 
 
 def test_qnli_can_be_read_as_a_ranking(tmp_path):

@@ -12,12 +12,12 @@ from conftest import SEED, heard
 
 import stemma
 from stemma.errors import UserError
-from stemma.lab.report.run_report import write_report
-from stemma.tasks import learning
-from stemma.tasks.finetune import resume
-from stemma.tasks.prepare import Task, finetune
-from stemma.tasks.trials import Trials
-from stemma.training.loop import Diverged
+from stemma.lab.report.run_html import write_report
+from stemma.tasks.runs import finetune_run
+from stemma.tasks.runs.common import resume
+from stemma.tasks.runs.finetune import TaskArguments, finetune
+from stemma.tasks.runs.sweep import Sweep
+from stemma.training.trainer import TrainingDivergedError
 
 FIRST, SECOND = 4 + SEED, 5 + SEED  # the seeds of the trials
 
@@ -33,8 +33,8 @@ def tried(tmp_path_factory, model):
     folder = tmp_path_factory.mktemp("tried")
     sets = toy_tasks.write_sets(folder, "classify", train=64, dev=32, test=24)
     with heard() as told:
-        result = finetune(Task("classify", sets), model, folder / "run", epochs=8, seed=FIRST,
-                          changes=["training.batch_size=16"], trials=Trials((1e-4, 5e-3), 2, ensemble=True))
+        result = finetune(TaskArguments("classify", sets), model, folder / "run", epochs=8, seed=FIRST,
+                          changes=["training.batch_size=16"], trials=Sweep((1e-4, 5e-3), 2, ensemble=True))
     return folder / "run", result, told
 
 
@@ -58,7 +58,7 @@ def test_every_rate_is_tried_from_every_seed_and_the_best_is_kept(tried):
     assert best["metrics"]["dev"]["accuracy"] == max(t["metrics"]["dev"]["accuracy"] for t in result["trials"][2:])
     for file in ("model/model.safetensors", "dev.jsonl", "test.jsonl", "recipe.toml", "log.jsonl"):
         assert (run / file).read_bytes() == (run / "trials" / chosen["trial"] / file).read_bytes()
-    assert stemma.load(run).card().labels == ("bad", "good")
+    assert stemma.load(run).task_config().labels == ("bad", "good")
     assert json.loads((run / "result.json").read_text()) == result
     assert any("2 seeds" in text and "±" in text for text in told)
     assert not list(run.rglob("step-*"))  # of a finished trial the model is enough
@@ -71,7 +71,7 @@ def test_a_trial_is_the_same_as_the_fine_tune_alone(tmp_path, tried, model):
     sets = {part: toy_tasks.write_rows(tmp_path / f"{part}.jsonl", [
         {"text": line["texts"][0], "label": line["label"]} for line in
         map(json.loads, (run / f"{part}.jsonl").read_text().splitlines())]) for part in ("train", "dev", "test")}
-    alone = finetune(Task("classify", sets), model, tmp_path / "alone", epochs=8, seed=SECOND,
+    alone = finetune(TaskArguments("classify", sets), model, tmp_path / "alone", epochs=8, seed=SECOND,
                      changes=["training.batch_size=16", "training.learning_rate=5e-3"])
     assert alone["metrics"] == result["trials"][3]["metrics"]
     assert (tmp_path / "alone/model/model.safetensors").read_bytes() == \
@@ -104,7 +104,7 @@ def test_a_finished_search_has_nothing_left_to_do(tried, caplog):
 def test_finished_trials_are_not_done_again(tmp_path, model, monkeypatch):
     sets = toy_tasks.write_sets(tmp_path, "classify", train=32, dev=16)
     begun: list[str] = []
-    work = learning.work
+    work = finetune_run.run_to_end
 
     def failing(run, show):
         begun.append(run.name)
@@ -112,9 +112,9 @@ def test_finished_trials_are_not_done_again(tmp_path, model, monkeypatch):
             raise UserError("the disk is full")
         return work(run, show)
 
-    monkeypatch.setattr(learning, "work", failing)
+    monkeypatch.setattr(finetune_run, "run_to_end", failing)
     with pytest.raises(UserError, match="disk is full"):
-        finetune(Task("classify", sets), model, tmp_path / "run", epochs=1, trials=Trials((), 3))
+        finetune(TaskArguments("classify", sets), model, tmp_path / "run", epochs=1, trials=Sweep((), 3))
     rate = begun[0].split("-seed-")[0]
     assert (tmp_path / "run/trials" / begun[0] / "result.json").is_file()  # what was trained is still there
     result = resume(tmp_path / "run")
@@ -124,21 +124,21 @@ def test_finished_trials_are_not_done_again(tmp_path, model, monkeypatch):
 
 def test_a_rate_at_which_the_loss_runs_away_loses(tmp_path, model, monkeypatch):
     sets = toy_tasks.write_sets(tmp_path, "classify", train=32, dev=16)
-    work = learning.work
+    work = finetune_run.run_to_end
 
     def running_away(run, show):
         if run.name == "rate-0.01-seed-1" or gone == "all":
-            raise Diverged("the loss is not a number")
+            raise TrainingDivergedError("the loss is not a number")
         return work(run, show)
 
-    monkeypatch.setattr(learning, "work", running_away)
+    monkeypatch.setattr(finetune_run, "run_to_end", running_away)
     gone = "one"
-    result = finetune(Task("classify", sets), model, tmp_path / "run", epochs=1, trials=Trials((1e-6, 1e-2), 2))
+    result = finetune(TaskArguments("classify", sets), model, tmp_path / "run", epochs=1, trials=Sweep((1e-6, 1e-2), 2))
     assert result["trials"][3] == {"trial": "rate-0.01-seed-1", "rate": 1e-2, "seed": 1, "diverged": True}
     assert result["chosen"]["rate"] == 1e-6
     gone = "all"
     with pytest.raises(UserError, match="ran away in all 2 trials"):
-        finetune(Task("classify", sets), model, tmp_path / "none", epochs=1, trials=Trials((), 2))
+        finetune(TaskArguments("classify", sets), model, tmp_path / "none", epochs=1, trials=Sweep((), 2))
     assert not (tmp_path / "none").exists()
 
 

@@ -7,7 +7,7 @@ import time
 
 import numpy as np
 
-from stemma.tasks.windows import owners, windows
+from stemma.tasks.objectives.sliding_windows import max_context_window, split_windows
 
 
 def owner_literally(token: int, found: list[tuple[int, int]]) -> int:
@@ -23,17 +23,17 @@ def test_windows_cover_every_token_and_no_more():
     for _ in range(500):
         room = rng.randint(1, 20)
         length, step = rng.randint(0, 90), rng.randint(1, room)
-        found = windows(length, room, step)
+        found = split_windows(length, room, step)
         assert found[0][0] == 0 and found[-1][1] == length
         assert all(0 <= stop - start <= room for start, stop in found)
         assert all(b[0] - a[0] == step and b[0] <= a[1] for a, b in zip(found, found[1:], strict=False))
         assert len(found) == 1 or found[-2][1] < length  # the last one was needed
-        assert owners(length, found).tolist() == [owner_literally(token, found) for token in range(length)]
+        assert max_context_window(length, found).tolist() == [owner_literally(token, found) for token in range(length)]
 
 
 def test_a_long_document_costs_little():
     began = time.perf_counter()
-    found = windows(1_000_000, 381, 253)
-    owner = owners(1_000_000, found)
+    found = split_windows(1_000_000, 381, 253)
+    owner = max_context_window(1_000_000, found)
     assert time.perf_counter() - began < 5  # windows x tokens would be four thousand million
     assert np.array_equal(np.unique(owner), np.arange(len(found)))

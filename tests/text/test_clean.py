@@ -12,13 +12,13 @@ from conftest import small_text
 
 from stemma.errors import UserError
 from stemma.text.cleaning.clean import clean
+from stemma.text.cleaning.datatrove_filters import datatrove_filters
 from stemma.text.cleaning.documents import whole_documents
 from stemma.text.cleaning.duplicates import NearDuplicates, band_rows
 from stemma.text.cleaning.language import identify
-from stemma.text.cleaning.normalise import normalise
-from stemma.text.cleaning.published import published_filters
-from stemma.text.cleaning.rules import Rules, broken_rule, load_rules
-from stemma.text.grams import gram_hashes, word_hashes, words
+from stemma.text.cleaning.normalize import normalize_text
+from stemma.text.cleaning.rules import CleaningRules, first_failed_rule, load_rules
+from stemma.text.ngrams import ngram_hashes, normalized_words, word_hashes
 from stemma.text.readers import Passage
 
 LOOSE = load_rules(None, ["min_words=3", "max_top_pair=1", "max_repeated_runs=1"])
@@ -50,7 +50,7 @@ def taken(result: dict) -> dict[str, int]:
     ("می\u200cخواهم", "می\u200cخواهم"),  # this joiner is spelling
 ])
 def test_normalise(given: str, wanted: str) -> None:
-    assert normalise(given) == wanted
+    assert normalize_text(given) == wanted
 
 
 @pytest.mark.parametrize(("rule", "text"), [
@@ -70,18 +70,18 @@ def test_normalise(given: str, wanted: str) -> None:
 ])
 def test_each_rule_finds_what_it_is_for(rule: str, text: str) -> None:
     """Only that rule: with the rule loosened the document stays."""
-    assert broken_rule(PROSE, Rules()) is None
-    assert broken_rule(text, Rules()) == rule
+    assert first_failed_rule(PROSE, CleaningRules()) is None
+    assert first_failed_rule(text, CleaningRules()) == rule
     loosened = {"min_words": 0, "max_words": 10**9, "min_word_length": 0.0, "max_word_length": 99.0, "max_symbols": 9.0,
                 "min_letters": 0.0, "min_stops": 0.0, "placeholder": True}.get(rule, 1.0)
-    assert broken_rule(text, Rules(**{rule: loosened})) != rule
+    assert first_failed_rule(text, CleaningRules(**{rule: loosened})) != rule
 
 
 def test_chinese_is_not_judged_by_the_length_of_its_words() -> None:
     text = "今天下午，Ｂ区的 A 馆收到了一批旧书。管理员说，其中有三本是清代的刻本，保存得相当完整。" \
            "读者可以在下个月的展览上看到它们，也可以预约阅览，但是不能外借，因为纸张已经很脆弱了。"
-    assert broken_rule(text, Rules()) is None
-    assert broken_rule(text[:30], Rules()) == "min_words"
+    assert first_failed_rule(text, CleaningRules()) is None
+    assert first_failed_rule(text[:30], CleaningRules()) == "min_words"
 
 
 @pytest.mark.parametrize(("text", "language"), [
@@ -108,13 +108,13 @@ def test_near_duplicates_are_found_and_strangers_are_not() -> None:
         changed = list(text)
         for place in rng.sample(range(len(text)), rng.choice([1, 2, 3, 6, 12])):
             changed[place] = "changed"
-        one, other = (set(gram_hashes(word_hashes(t), 5).tolist()) for t in (text, changed))
+        one, other = (set(ngram_hashes(word_hashes(t), 5).tolist()) for t in (text, changed))
         copies.append(changed)
         truth.append(len(one & other) / len(one | other))
     near = NearDuplicates(0.8)
     for text in originals + copies:
         near.add(" ".join(text))
-    parents = near.resembles()
+    parents = near.duplicate_of()
     assert (parents[:300] == -1).all()
     shares, found = np.array(truth), parents[300:] >= 0
     assert (shares >= 0.86).sum() > 80
@@ -222,7 +222,7 @@ def test_rules_report_all_problems_at_once(tmp_path: Path) -> None:
 def test_rules_take_the_file_first_and_changes_on_top(tmp_path: Path) -> None:
     (tmp_path / "rules.toml").write_text("min_words = 7\nmax_symbols = 1\n")
     rules = load_rules(tmp_path / "rules.toml", ["min_words=8"])
-    assert (rules.min_words, rules.max_symbols, rules.max_bullets) == (8, 1.0, Rules().max_bullets)
+    assert (rules.min_words, rules.max_symbols, rules.max_bullets) == (8, 1.0, CleaningRules().max_bullets)
 
 
 def test_long_documents_come_in_parts(caplog) -> None:
@@ -233,12 +233,12 @@ def test_long_documents_come_in_parts(caplog) -> None:
 
 
 def test_words() -> None:
-    assert words("Don't_stop, Ｗorld２: 你好 ab") == ["don", "t", "stop", "world2", "你", "好", "ab"]
+    assert normalized_words("Don't_stop, Ｗorld２: 你好 ab") == ["don", "t", "stop", "world2", "你", "好", "ab"]
 
 
 def test_published_filters_are_datatrove_s_own() -> None:
     pytest.importorskip("spacy", reason="the extra `cluster` is not installed")
-    filters = published_filters(["gopher-quality", "c4"])
+    filters = datatrove_filters(["gopher-quality", "c4"])
     assert filters["gopher-quality"](PROSE)[0] == PROSE
     assert filters["gopher-quality"]("Too short.") == (None, "gopher_short_doc")
     text = "\n".join(f"This is sentence number {i} of the page." for i in range(6)) + "\nMenu"
@@ -247,10 +247,10 @@ def test_published_filters_are_datatrove_s_own() -> None:
 
 def test_an_unknown_published_filter_is_named() -> None:
     with pytest.raises(UserError, match="choose gopher-quality.*Did you mean"):
-        published_filters(["gopher-qualty"])
+        datatrove_filters(["gopher-qualty"])
 
 
 def test_without_the_extra_the_way_out_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "datatrove.pipeline", None)
     with pytest.raises(UserError, match=r"stemma-lm\[cluster\]"):
-        published_filters(["c4"])
+        datatrove_filters(["c4"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from stemma.errors import UserError
-from stemma.text.streams import read_text
+from stemma.text.text_io import read_text
 
 FRENCH = "Le café fermé est à côté de la forêt, où l'été dernier un élève a été blessé. Ça n'était pas prévu."
 GERMAN = "Über den Wolken müßte die Größe der Äpfel schön gewöhnlich für große Mädchen wären, natürlich."

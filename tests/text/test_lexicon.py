@@ -3,7 +3,7 @@ import json
 import pytest
 
 from stemma.errors import UserError
-from stemma.text.lexicon import Lexicon, Spans, read_marks
+from stemma.text.lexicon import AnnotatedSpans, Lexicon, read_annotations
 
 
 def written(tmp_path, text, name="list.txt", encoding="utf-8"):
@@ -14,18 +14,18 @@ def written(tmp_path, text, name="list.txt", encoding="utf-8"):
 
 def problems(path, **options):
     with pytest.raises(UserError) as error:
-        read_marks(path, **options)
+        read_annotations(path, **options)
     return error.value
 
 
 def test_a_lexicon_has_an_entry_a_line_and_perhaps_a_type(tmp_path):
-    found = read_marks(written(tmp_path, "New  York\tplace\r\nthe river\n北京\t地名\nNew York\tplace"))
+    found = read_annotations(written(tmp_path, "New  York\tplace\r\nthe river\n北京\t地名\nNew York\tplace"))
     assert found == Lexicon({"New York": "place", "the river": None, "北京": "地名"})
 
 
 def test_a_byte_order_mark_and_another_encoding_are_understood(tmp_path):
-    assert read_marks(written(tmp_path, "北京\n", encoding="utf-8-sig")) == Lexicon({"北京": None})
-    assert read_marks(written(tmp_path, "北京\n", encoding="gb18030"), "gb18030") == Lexicon({"北京": None})
+    assert read_annotations(written(tmp_path, "北京\n", encoding="utf-8-sig")) == Lexicon({"北京": None})
+    assert read_annotations(written(tmp_path, "北京\n", encoding="gb18030"), "gb18030") == Lexicon({"北京": None})
 
 
 def test_all_lines_of_a_lexicon_that_are_wrong_are_told_at_once(tmp_path):
@@ -56,8 +56,8 @@ LINES = [{"document": 1, "start": 4, "end": 6, "type": "PER"}, {"document": 0, "
 @pytest.mark.parametrize(("name", "text"), [("spans.tsv", COLUMNS), ("spans.txt", COLUMNS.split("\n", 1)[1]),
                                             ("spans.jsonl", "\n".join(map(json.dumps, LINES)))])
 def test_spans_are_sorted_and_know_their_lines(tmp_path, name, text):
-    found = read_marks(written(tmp_path, text, name))
-    assert isinstance(found, Spans) and len(found) == 3
+    found = read_annotations(written(tmp_path, text, name))
+    assert isinstance(found, AnnotatedSpans) and len(found) == 3
     assert found.table.tolist() == [[0, 0, 3], [0, 3, 5], [1, 4, 6]] and found.kinds == ["LOC", None, "PER"]
     first = 2 if text.startswith("document") else 1
     assert found.lines.tolist() == [first + 2, first + 1, first]

@@ -4,7 +4,7 @@ import os
 import threading
 from pathlib import Path
 
-from stemma.text.panics import no_panic
+from stemma.text.backend_errors import catch_panics
 
 
 def test_stderr_comes_back_when_the_last_thread_is_done():
@@ -12,11 +12,11 @@ def test_stderr_comes_back_when_the_last_thread_is_done():
     inside, leave = threading.Event(), threading.Event()
 
     def other() -> None:
-        with no_panic(foreign=True):
+        with catch_panics(foreign=True):
             inside.set()
             leave.wait(10)
 
-    with no_panic(foreign=True):
+    with catch_panics(foreign=True):
         thread = threading.Thread(target=other)
         thread.start()
         assert inside.wait(10)

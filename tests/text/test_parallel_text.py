@@ -11,8 +11,8 @@ import pytest
 
 from stemma.errors import UserError
 from stemma.text import parallel
-from stemma.text.parallel import Pair, PairSource, pair_sources, read_pairs
-from stemma.text.tables import SHOWN
+from stemma.text.parallel import PairSource, TextPair, pair_sources, read_pairs
+from stemma.text.tables import MAX_COLUMNS_SHOWN
 
 ENGLISH = ["A dog runs.", "Two men talk.", "She reads a book."]
 GERMAN = ["Ein Hund läuft.", "Zwei Männer reden.", "Sie liest ein Buch."]
@@ -90,8 +90,8 @@ def test_several_tasks_with_a_prefix_each(tmp_path):
     (tmp_path / "sum.tsv").write_text("long text\tshort\n")
     translate = PairSource(lines(tmp_path / "en", ENGLISH), lines(tmp_path / "de", GERMAN), "ende", "to German: ")
     found = list(read_pairs([translate, PairSource(tmp_path / "sum.tsv", name="sum", prefix="summarize: ")]))
-    assert found[0] == Pair("to German: A dog runs.", "Ein Hund läuft.", ("ende", "to German: "))
-    assert found[3] == Pair("summarize: long text", "short", ("sum", "summarize: ")) and len(found) == 4
+    assert found[0] == TextPair("to German: A dog runs.", "Ein Hund läuft.", ("ende", "to German: "))
+    assert found[3] == TextPair("summarize: long text", "short", ("sum", "summarize: ")) and len(found) == 4
 
 
 def test_what_the_command_line_means(tmp_path):
@@ -128,7 +128,7 @@ def test_empty_lines_are_counted_and_the_first_are_named(tmp_path, caplog):
     assert first.startswith(f"21 lines of {source} and {target} are no pairs") and "--empty skip" in first
     assert listed[0].split(maxsplit=1)[1] == "line 3    is empty" and str(target) in listed[1]
     assert "line 13" in listed[2] and "has no source and no target" in listed[2]
-    assert len(listed) == SHOWN + 1 and listed[-1].strip() == f"and {21 - SHOWN} more"
+    assert len(listed) == MAX_COLUMNS_SHOWN + 1 and listed[-1].strip() == f"and {21 - MAX_COLUMNS_SHOWN} more"
 
     pairs = read_pairs([PairSource(source, target)])  # whoever reads is not kept busy with what is refused in the end
     assert [next(pairs).source for _ in range(2)] == ["s1", "s2"]

@@ -24,7 +24,7 @@ def documents(paths, **options):
     found = []
     for passage in read_passages(paths, **options):
         assert len(passage.text) <= PASSAGE_LIMIT
-        if passage.begins:
+        if passage.starts_document:
             found.append("")
         found[-1] += passage.text
     return [text.strip("\n") for text in found]
@@ -80,7 +80,7 @@ def test_block_edges_do_not_show(tmp_path, monkeypatch, mode, block):
     file = tmp_path / "a.txt"
     file.write_bytes("\ufeffnaïve 中文\r\nb\r\n \r\n\r\nc d\re 😀\n\n  f\n".encode())
     whole = documents([file], documents=mode)
-    monkeypatch.setattr("stemma.text.streams.BLOCK", block)
+    monkeypatch.setattr("stemma.text.text_io.BLOCK", block)
     assert documents([file], documents=mode) == whole
     assert whole[0].startswith("naïve") and "\r" not in "".join(whole) and "d\ne" in "|".join(whole).replace("|", "\n")
 
@@ -89,7 +89,7 @@ def test_block_edges_do_not_show(tmp_path, monkeypatch, mode, block):
 def test_long_documents_are_cut_at_line_ends_then_spaces_then_anywhere(tmp_path, monkeypatch, limit):
     monkeypatch.setattr(readers, "PASSAGE_LIMIT", limit)
     monkeypatch.setitem(globals(), "PASSAGE_LIMIT", limit)
-    monkeypatch.setattr("stemma.text.streams.BLOCK", 4)
+    monkeypatch.setattr("stemma.text.text_io.BLOCK", 4)
     text = "one two\nthree\nfourfivesixseven eight\n\nnine ten\n   \neleven"
     (tmp_path / "a.txt").write_text(text)
     expected = ["onetwothreefourfivesixseveneight", "nineten", "eleven"]
@@ -108,7 +108,7 @@ def test_one_huge_line_in_bounded_memory(tmp_path, caplog):
     total = begun = 0
     for passage in read_passages([file]):
         total += len(passage.text)
-        begun += passage.begins
+        begun += passage.starts_document
         assert passage.text[-1] == " " or total > 30_600_000
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
@@ -131,7 +131,7 @@ def test_line_ends_and_nul_are_told_once(tmp_path, caplog):
 
 @pytest.mark.parametrize("block", [1, 2, 64, 1 << 18])
 def test_bad_bytes_are_named_to_the_byte(tmp_path, monkeypatch, block):
-    monkeypatch.setattr("stemma.text.streams.BLOCK", block)
+    monkeypatch.setattr("stemma.text.text_io.BLOCK", block)
     file = tmp_path / "bad.txt"
     start = b"\xef\xbb\xbf" + "naïve 中文 ".encode() * 20
 

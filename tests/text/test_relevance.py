@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from stemma.errors import UserError
-from stemma.text.relevance import Judged, open_relevance
+from stemma.text.relevance import RelevanceExample, open_relevance
 
-ROWS = [Judged("red shoe", "shoes, red", 2), Judged("river", 'the "Po"', 0)]
+ROWS = [RelevanceExample("red shoe", "shoes, red", 2), RelevanceExample("river", 'the "Po"', 0)]
 
 
 @pytest.mark.parametrize(("name", "text"), [
@@ -35,7 +35,7 @@ def test_words_are_numbered_in_their_order_over_all_files_and_told(tmp_path, cap
 
 def test_a_missing_header_is_told(tmp_path, caplog):
     (tmp_path / "a.tsv").write_text("q\tt\t1\n")
-    assert list(open_relevance([tmp_path / "a.tsv"]).rows()) == [Judged("q", "t", 1)]
+    assert list(open_relevance([tmp_path / "a.tsv"]).rows()) == [RelevanceExample("q", "t", 1)]
     assert "has no header" in caplog.messages[0]
 
 

@@ -10,14 +10,14 @@ import pytest
 
 from stemma.cli import main
 from stemma.corpus.build import build_corpus
-from stemma.corpus.shards import Corpus
+from stemma.corpus.corpus import Corpus
 from stemma.errors import UserError
-from stemma.lineage import recipe
-from stemma.text import simplify
+from stemma.recipe_loading import recipe
+from stemma.text import simplify_chinese
 from stemma.text.tokenizer import Tokenizer
-from stemma.text.train import train_tokenizer
+from stemma.text.train_tokenizer import train_tokenizer
+from stemma.training.corpus_cache import adopt_tokenizer
 from stemma.training.pretrain import pretrain
-from stemma.training.source import adopt_tokenizer
 
 TRADITIONAL, SIMPLIFIED = "頭髮與發財，漢語語言學。", "头发与发财，汉语语言学。"
 PLAIN = "A reader of 頭髮 [MASK]"
@@ -47,9 +47,9 @@ def test_what_is_read_is_simplified_everywhere(tokenizer):
     pair = plain.encode(SIMPLIFIED, SIMPLIFIED).ids
     assert tokenizer.encode(TRADITIONAL, TRADITIONAL).ids == pair
     assert tokenizer.encode_batch([TRADITIONAL], [TRADITIONAL])[0].ids == pair
-    laid = tokenizer.template("start A separator", "start A separator B separator")
+    laid = tokenizer.with_template("start A separator", "start A separator B separator")
     assert laid.encode(TRADITIONAL).ids[1:-1] == wanted
-    assert tokenizer.role("mask") in tokenizer.encode(PLAIN).ids
+    assert tokenizer.special_id("mask") in tokenizer.encode(PLAIN).ids
 
 
 def test_saved_and_loaded_it_still_does(tokenizer, tmp_path):
@@ -76,13 +76,13 @@ def test_the_text_of_a_corpus_is_the_simplified_one(tokenizer, tmp_path):
     (tmp_path / "d.jsonl").write_text(json.dumps([["a", TRADITIONAL], ["b", TRADITIONAL]]) + "\n")
     build_corpus([tmp_path / "a.txt"], tokenizer, tmp_path / "corpus", workers=1, dialogue=[tmp_path / "d.jsonl"])
     corpus = Corpus.open(tmp_path / "corpus")
-    assert [corpus.text(number) for number in (0, 1)] == [f"{SIMPLIFIED}\n{SIMPLIFIED}"] * 2
+    assert [corpus.document_text(number) for number in (0, 1)] == [f"{SIMPLIFIED}\n{SIMPLIFIED}"] * 2
     ids = tokenizer.encode(TRADITIONAL).ids
-    assert corpus.slice("tokens", 0, corpus.tokens).tolist() == ids * 4
+    assert corpus.values_between("tokens", 0, corpus.num_tokens).tolist() == ids * 4
     assert corpus.tokenizer.simplify and corpus.manifest["unknown"] == 0
-    start, stop = corpus.documents[1], corpus.documents[2]
-    places = corpus.slice("starts", start, stop)
-    assert [corpus.text(1)[place] for place in places] == list(SIMPLIFIED * 2)
+    start, stop = corpus.document_starts[1], corpus.document_starts[2]
+    places = corpus.values_between("starts", start, stop)
+    assert [corpus.document_text(1)[place] for place in places] == list(SIMPLIFIED * 2)
     adopted = adopt_tokenizer(recipe("bert@tiny"), corpus)
     assert adopted.settings.tokenizer.simplify and adopted.settings.tokenizer.cjk_spacing
 
@@ -92,7 +92,7 @@ def test_a_recipe_that_wants_it_trains_a_model_that_does_it(opencc, tmp_path, ca
     changes = ["tokenizer.simplify=true", "network.width=32", "network.heads=2", "network.layers=1",
                "network.feedforward=64", "corpus.sequence_length=32", "training.batch_size=4", "training.threads=1"]
     pretrain("bert@tiny", tmp_path / "a.txt", tmp_path / "run", steps=1, changes=changes)
-    assert simplify.OUTSIDE in caplog.messages
+    assert simplify_chinese.SIMPLIFY_NOTICE in caplog.messages
     import stemma
 
     model = stemma.load(tmp_path / "run")
@@ -107,13 +107,13 @@ def test_a_recipe_that_wants_it_trains_a_model_that_does_it(opencc, tmp_path, ca
 
 def test_without_opencc_the_extra_is_named(tokenizer, monkeypatch):
     monkeypatch.setitem(sys.modules, "opencc", None)
-    simplify._converter.cache_clear()
+    simplify_chinese._converter.cache_clear()
     try:
         assert tokenizer.encode("plain").ids  # nothing to be done
         with pytest.raises(UserError, match=r'pip install "stemma-lm\[zh\]"'):
             tokenizer.encode(TRADITIONAL)
     finally:
-        simplify._converter.cache_clear()
+        simplify_chinese._converter.cache_clear()
 
 
 def test_the_verb(opencc, tmp_path, capsys):

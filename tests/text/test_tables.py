@@ -8,7 +8,7 @@ import json
 import pytest
 
 from stemma.errors import UserError
-from stemma.text.tables import read_table, spelt
+from stemma.text.tables import cell_text, read_table
 
 
 def write(path, content: str):
@@ -22,7 +22,7 @@ def test_tabs_and_nothing_else_part_cells(tmp_path):
     assert table.columns == ["Quality", "#1 String"]
     assert table.rows == [{"Quality": "1", "#1 String": '" He said \u2028 so , " '},
                           {"Quality": "0", "#1 String": 'can\'t "'}]
-    assert table.lines == [2, 4] and table.where(1).endswith("dev.tsv, line 4") and len(table) == 2
+    assert table.lines == [2, 4] and table.location(1).endswith("dev.tsv, line 4") and len(table) == 2
 
 
 def test_quotes_hold_commas_and_line_ends(tmp_path):
@@ -38,7 +38,7 @@ def test_json_lines_keep_what_they_hold(tmp_path):
     packed.write_bytes(gzip.compress(content.encode()))
     table = read_table(packed)
     assert table.rows == rows and table.lines == [1, 3] and table.columns == ["text", "label", "endings"]
-    assert [spelt(value) for value in ("a", 1, True, None, [1])] == ["a", "1", "true", "null", "[1]"]
+    assert [cell_text(value) for value in ("a", 1, True, None, [1])] == ["a", "1", "true", "null", "[1]"]
 
 
 @pytest.mark.parametrize(("content", "columns"), [("a\tb\n1\t2", ["a", "b"]), ("a,b\n1,2", ["a", "b"]),

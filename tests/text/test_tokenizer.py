@@ -16,10 +16,10 @@ import numpy as np
 import pytest
 
 from stemma.errors import CorruptFileError, UserError
-from stemma.text import train
-from stemma.text.roles import ROLES
+from stemma.text import train_tokenizer
+from stemma.text.special_tokens import SPECIAL_TOKENS
 from stemma.text.tokenizer import Tokenizer
-from stemma.text.train import train_tokenizer
+from stemma.text.train_tokenizer import train_tokenizer
 
 STORY = [
     f"The {a} {b} of the river, said {c}: it wasn't {b}er than {n}.5 stones! 中文测试{d}文字。"
@@ -27,7 +27,7 @@ STORY = [
     for d in ("的", "和")]  # fmt: skip
 ODD = ["The newer rivers, wasn't it?", "naïve Über 中文字 x", "", " two  spaces ", "a\tb\nline"]
 ODD += ["😀 [MASK] <mask>"]
-KINDS = list(ROLES)
+KINDS = list(SPECIAL_TOKENS)
 BERT = ("start A separator", "start A separator B:1 separator:1")
 
 
@@ -40,15 +40,16 @@ def trained():
 def test_lower_case_is_learnt_and_read_where_it_is_asked_for(kind):
     """Capitals make no difference to the ids, nor to the vocabulary; otherwise they make one to both."""
     lines = [line for word in ("river", "stone", "letter") for line in (f"{word} {word}", f"{word.upper()} a")] * 20
-    lower, kept = (train_tokenizer(iter(lines), kind, 460, lowercase=lowercase, roles=set(ROLES[kind]) - {"sentinel"})
+    lower, kept = (train_tokenizer(iter(lines), kind, 460, lowercase=lowercase,
+                                   roles=set(SPECIAL_TOKENS[kind]) - {"sentinel"})
                    for lowercase in (True, False))
     assert (lower.lowercase, kept.lowercase) == (True, False)
     low, high = ([one.encode_batch([text], special=False)[0].ids for text in ("river stone", "RIVER Stone")]
                  for one in (lower, kept))
     assert low[0] == low[1] and high[0] != high[1]
-    pieces = set(kept.backend.get_vocab()) - set(ROLES[kind].values())
+    pieces = set(kept.backend.get_vocab()) - set(SPECIAL_TOKENS[kind].values())
     assert any("R" in piece for piece in pieces)
-    known = set(lower.backend.get_vocab()) - set(ROLES[kind].values())
+    known = set(lower.backend.get_vocab()) - set(SPECIAL_TOKENS[kind].values())
     assert kind == "byte_bpe" or not any("R" in piece for piece in known)  # every byte is a piece there
 
 
@@ -56,12 +57,14 @@ def test_lower_case_is_learnt_and_read_where_it_is_asked_for(kind):
 def test_every_role_is_reserved(trained, kind):
     tokenizer = trained[kind]
     assert tokenizer.kind == kind and tokenizer.lowercase == (kind == "wordpiece")
-    assert set(tokenizer.roles) == set(ROLES[kind]) and len(tokenizer.sentinels) == 100
-    assert all(tokenizer.token(tokenizer.role(role)) == ROLES[kind][role].format(0) for role in ROLES[kind])
-    assert tokenizer.tokens(tokenizer.sentinels) == [ROLES[kind]["sentinel"].format(i) for i in range(100)]
+    assert set(tokenizer.special_token_ids) == set(SPECIAL_TOKENS[kind]) and len(tokenizer.sentinels) == 100
+    assert all(tokenizer.id_to_token(tokenizer.special_id(role)) == SPECIAL_TOKENS[kind][role].format(0)
+               for role in SPECIAL_TOKENS[kind])
+    assert tokenizer.ids_to_tokens(tokenizer.sentinels) == [SPECIAL_TOKENS[kind]["sentinel"].format(i)
+                                                            for i in range(100)]
     assert tokenizer.special_ids.tolist() == list(range(107 if kind in ("wordpiece", "word", "character") else 105))
     assert tokenizer.vocab_size == tokenizer.backend.get_vocab_size() <= 500
-    assert kind != "wordpiece" or tokenizer.role("padding") == 0
+    assert kind != "wordpiece" or tokenizer.special_id("padding") == 0
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -70,8 +73,8 @@ def test_text_survives(trained, kind):
     text = "the new river of Anna" if kind != "wordpiece" else "the new river of anna"
     encoding = tokenizer.encode(text, special=False)
     assert tokenizer.decode(encoding.ids) == text
-    assert tokenizer.role("unknown") not in encoding.ids and not set(encoding.ids) & set(tokenizer.special_ids.tolist())
-    assert tokenizer.id(tokenizer.token(encoding.ids[-1])) == encoding.ids[-1]
+    assert tokenizer.special_id("unknown") not in encoding.ids and not set(encoding.ids) & set(tokenizer.special_ids.tolist())
+    assert tokenizer.token_to_id(tokenizer.id_to_token(encoding.ids[-1])) == encoding.ids[-1]
     assert tokenizer.encode_batch([text, "x"], special=False)[0].ids == encoding.ids
 
 
@@ -109,14 +112,16 @@ def test_training_twice_gives_the_same_bytes():
 
 def test_roles_can_be_narrowed():
     tokenizer = train_tokenizer(iter(STORY), "wordpiece", 400, lowercase=True, roles={"mask", "start"})
-    assert tokenizer.roles == {"padding": 0, "unknown": 1, "start": 2, "mask": 3} and tokenizer.sentinels == []
+    assert tokenizer.special_token_ids == {"padding": 0, "unknown": 1, "start": 2,
+                                           "mask": 3} and tokenizer.sentinels == []
     with pytest.raises(UserError, match=r'no token for the role "separator".*--for RECIPE'):
-        tokenizer.role("separator")
+        tokenizer.special_id("separator")
     with pytest.raises(UserError, match='Did you mean "separator"'):
-        tokenizer.role("seperator")
+        tokenizer.special_id("seperator")
     with pytest.raises(UserError, match="no token role masque"):
         train_tokenizer(iter(STORY), "wordpiece", 400, lowercase=True, roles={"masque"})
-    assert train_tokenizer(iter(STORY), "unigram", 200, lowercase=True, roles={"sentinel"}).roles.keys() == {
+    assert train_tokenizer(iter(STORY), "unigram", 200, lowercase=True,
+                           roles={"sentinel"}).special_token_ids.keys() == {
         "padding", "unknown", "sentinel"}  # fmt: skip
 
 
@@ -164,7 +169,7 @@ def test_auto_tokenizer_agrees(trained, tmp_path, kind, layout):
         assert layout != BERT or ours.type_ids == theirs["token_type_ids"]
         assert tokenizer.decode(ours.ids) == reference.decode(ours.ids, skip_special_tokens=True)
     for role, name in (("padding", "pad"), ("mask", "mask"), ("separator", "sep"), ("begin", "bos"), ("end", "eos")):
-        assert getattr(reference, f"{name}_token_id") == tokenizer.role(role)
+        assert getattr(reference, f"{name}_token_id") == tokenizer.special_id(role)
     assert set(tokenizer.special_ids.tolist()) == set(reference.all_special_ids)
 
 
@@ -209,9 +214,9 @@ def test_bert_vocabulary(tmp_path, extra, config, lowercase):
         (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
     tokenizer = Tokenizer.load(tmp_path)
     assert tokenizer.kind == "wordpiece" and tokenizer.lowercase == lowercase
-    assert tokenizer.roles == {"padding": 0, "unknown": 2, "start": 3, "separator": 4, "mask": 5}
+    assert tokenizer.special_token_ids == {"padding": 0, "unknown": 2, "start": 3, "separator": 4, "mask": 5}
     assert tokenizer.vocab_size == len(BERT_PIECES + extra)
-    first = 6 if lowercase else tokenizer.id("The")
+    first = 6 if lowercase else tokenizer.token_to_id("The")
     assert tokenizer.encode("The rivers[MASK]", "中x").ids == [3, first, 7, 8, 5, 4, 9, 2, 4]
     assert tokenizer.encode("the", "the").type_ids == [0, 0, 0, 1, 1]
     transformers = pytest.importorskip("transformers")
@@ -235,7 +240,7 @@ def test_gpt2_and_roberta_vocabularies(trained, tmp_path, names, roberta):
     if roberta:
         assert tokenizer.encode("The", "The").tokens == ["<s>", "The", "</s>", "</s>", "The", "</s>"]
     else:
-        assert tokenizer.roles == {"unknown": 0, "begin": 0, "end": 0}
+        assert tokenizer.special_token_ids == {"unknown": 0, "begin": 0, "end": 0}
         assert tokenizer.encode("The<|endoftext|>").tokens == ["The", "<|endoftext|>"]
 
 
@@ -267,12 +272,13 @@ def test_unigram_has_a_piece_for_every_frequent_word():
 
 
 def test_unigram_of_very_many_words_learns_from_the_frequent_ones(monkeypatch):
-    monkeypatch.setattr(train, "MOST_DIFFERENT", 20)
+    monkeypatch.setattr(train_tokenizer, "MAX_DISTINCT_WORDS", 20)
     few, again = (train_tokenizer(iter([*STORY, "Once: ж."]), "unigram", 200, lowercase=False, roles=set())
                   for _ in range(2))
     assert few.backend.to_str() == again.backend.to_str()
     assert few.encode("river", special=False).tokens == ["▁river"]
-    assert few.role("unknown") not in few.encode("ж Once 14 naïve", special=False).ids  # no character is forgotten
+    # no character is forgotten
+    assert few.special_id("unknown") not in few.encode("ж Once 14 naïve", special=False).ids
 
 
 @pytest.mark.parametrize("fallback", [False, True])
@@ -301,7 +307,7 @@ def test_roles_from_the_configuration(trained, tmp_path):
     config |= {"cls_token": {"content": "[S7]"}, "mask_token": "[nowhere]"}
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
     tokenizer = Tokenizer.load(tmp_path)
-    assert tokenizer.role("start") == tokenizer.sentinels[7] and tokenizer.role("mask") == 4
+    assert tokenizer.special_id("start") == tokenizer.sentinels[7] and tokenizer.special_id("mask") == 4
 
 
 def test_a_loaded_tokenizer_neither_cuts_nor_pads(trained, tmp_path):
@@ -338,7 +344,7 @@ def test_other_files_and_missing_ones(tmp_path):
 
 
 def test_a_changed_byte_is_noticed(trained, tmp_path):
-    from stemma.files import write_checksums
+    from stemma.atomic_files import write_checksums
 
     trained["word"].save(tmp_path)
     write_checksums(tmp_path)
@@ -364,5 +370,5 @@ def test_where_the_start_token_comes_last_filling_comes_first(trained, tmp_path)
     read = {name: AutoTokenizer.from_pretrained(tmp_path / name) for name in ("xlnet", "bert")}
     rows = {name: found(["the river", "the old river of the north"], padding=True)["input_ids"]
             for name, found in read.items()}
-    assert {row[-1] for row in rows["xlnet"]} == {tokenizer.role("start")}
-    assert {row[0] for row in rows["bert"]} == {tokenizer.role("start")}
+    assert {row[-1] for row in rows["xlnet"]} == {tokenizer.special_id("start")}
+    assert {row[0] for row in rows["bert"]} == {tokenizer.special_id("start")}

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from stemma.errors import UserError
-from stemma.text import words
-from stemma.text.words import cjk_word_starts, load_user_dictionary, segmenter_name
+from stemma.text import chinese_words
+from stemma.text.chinese_words import cjk_word_starts, load_user_dictionary, segmenter_name
 
 TEXT = "我来到北京清华大学, hello 中国"
 
@@ -24,7 +24,7 @@ def test_words_of_jieba():
 
 
 def test_without_jieba_every_character_is_a_word(monkeypatch):
-    monkeypatch.setattr(words, "_jieba", lambda: None)
+    monkeypatch.setattr(chinese_words, "_jieba", lambda: None)
     assert np.flatnonzero(cjk_word_starts("a中国 人")).tolist() == [1, 2, 4]
     with pytest.raises(UserError, match=r"stemma-lm\[zh\]"):
         load_user_dictionary("words.txt")

@@ -12,8 +12,8 @@ from safetensors.torch import load_file, save_file
 
 import stemma
 from stemma.errors import CorruptFileError, UserError
-from stemma.training.average import average, load_mean
-from stemma.training.checkpoints import newest_first
+from stemma.training.average import average, load_averaged_weights
+from stemma.training.checkpoints import checkpoints_newest_first
 
 SMALL = ["network.width=16", "network.heads=2", "network.layers=1", "network.feedforward=32",
          "corpus.sequence_length=32", "training.batch_size=2", "training.warmup_steps=1"]
@@ -34,7 +34,8 @@ def weights_of(folder):
 def test_the_model_is_the_mean_of_the_newest(run, tmp_path):
     result = average(run, 2, tmp_path / "mean")
     assert result == {"run": str(run), "out": str(tmp_path / "mean"), "checkpoints": 2, "steps": [4, 6]}
-    (newest, older), found = map(weights_of, newest_first(run)[:2]), stemma.load(tmp_path / "mean").network.state_dict()
+    (newest, older), found = map(weights_of, checkpoints_newest_first(run)[:2]), stemma.load(tmp_path
+        / "mean").network.state_dict()
     assert any(not torch.equal(newest[name], older[name]) for name in newest)
     for name, tensor in newest.items():
         expected = (tensor.double() + older[name].double()) / 2
@@ -53,7 +54,7 @@ def test_sums_are_made_in_double(tmp_path):
     for number, value in enumerate(values):
         save_file({"w": torch.tensor([value]), "count": torch.tensor([number])}, tmp_path / f"{number}")
     found = {"w": torch.zeros(1), "count": torch.zeros(1, dtype=torch.int64)}
-    load_mean(found, [tmp_path / str(number) for number in range(5)])
+    load_averaged_weights(found, [tmp_path / str(number) for number in range(5)])
     assert found["w"].item() == np.float32(0.8) and found["count"].item() == 0  # whole numbers: the newest
 
 
@@ -85,7 +86,7 @@ def test_what_cannot_be_averaged(run, tmp_path):
     with pytest.raises(UserError, match="is not a run"):
         average(tmp_path, 2)
     shutil.copytree(run, tmp_path / "run")
-    damaged = newest_first(tmp_path / "run")[1] / "weights.safetensors"
+    damaged = checkpoints_newest_first(tmp_path / "run")[1] / "weights.safetensors"
     content = bytearray(damaged.read_bytes())
     content[-1] ^= 1
     damaged.write_bytes(content)

@@ -10,9 +10,9 @@ import torch
 import stemma
 from stemma import plugins, registry
 from stemma.errors import UserError
-from stemma.lineage import recipe
 from stemma.plugins import use_plugin
-from stemma.training import loop as loop_module
+from stemma.recipe_loading import recipe
+from stemma.training import trainer as loop_module
 
 SMALL = ["network.width=16", "network.heads=2", "network.layers=1", "network.feedforward=32",
          "corpus.sequence_length=16", "training.batch_size=4", "training.validate_every=4",
@@ -38,18 +38,18 @@ class Noted(stemma.Callback):
     def __init__(self, last=None):
         self.heard, self.last = [], last
 
-    def on_step(self, loop, report):
-        assert report.loss == loop.course.loss and report.details["learning_rate"] > 0
-        self.heard.append(("step", loop.course.step))
+    def on_step(self, trainer, report):
+        assert report.loss == trainer.state.loss and report.details["learning_rate"] > 0
+        self.heard.append(("step", trainer.state.step))
         torch.rand(10)  # whoever draws does not disturb the run
-        return loop.course.step == self.last
+        return trainer.state.step == self.last
 
-    def on_validation(self, loop, found):
-        found["doubled"] = 2 * found["validation_loss"]
-        self.heard.append(("validation", loop.course.step))
+    def on_validation(self, trainer, metrics):
+        metrics["doubled"] = 2 * metrics["validation_loss"]
+        self.heard.append(("validation", trainer.state.step))
 
-    def on_checkpoint(self, loop, folder):
-        assert (folder / "weights.safetensors").is_file() and loop.network is not None
+    def on_checkpoint(self, trainer, folder):
+        assert (folder / "weights.safetensors").is_file() and trainer.network is not None
         self.heard.append(("checkpoint", int(folder.name.removeprefix("step-"))))
 
 
@@ -86,7 +86,7 @@ def test_a_callback_ends_the_training_also_of_a_run_that_is_resumed(tmp_path, co
         raise KilledError
 
     with monkeypatch.context() as patch:
-        patch.setattr(loop_module.Loop, "conclude", killed)  # after the last checkpoint, before the model
+        patch.setattr(loop_module.Trainer, "summarize", killed)  # after the last checkpoint, before the model
         with pytest.raises(KilledError):
             train(tmp_path / "killed", corpus_folder, Noted(last=5))
     assert stemma.resume(tmp_path / "killed")["steps"] == 5  # nobody says it again
@@ -109,7 +109,7 @@ def test_a_fine_tune_calls_them_too(tmp_path, corpus_folder):
 
 def test_a_plug_in_brings_one_that_a_recipe_names(tmp_path, corpus_folder, monkeypatch):
     monkeypatch.setattr(plugins, "_loaded", {})
-    monkeypatch.setattr(registry, "_known", dict(registry._known))
+    monkeypatch.setattr(registry, "_entries", dict(registry._entries))
     plugin = tmp_path / "ceiling.py"
     plugin.write_text(PLUGIN)
     use_plugin(plugin)

@@ -15,7 +15,7 @@ from stemma.errors import CorruptFileError, UserError
 from stemma.network.block import Block
 from stemma.schema.training import AnyOptimizer
 from stemma.training import checkpoints
-from stemma.training.checkpoints import Standing, latest_checkpoint
+from stemma.training.checkpoints import Checkpoint, latest_checkpoint
 from stemma.training.optimizer_state import OptimizerState
 from stemma.training.optimizers import build_optimizer, set_learning_rate
 
@@ -84,7 +84,7 @@ def train(network, optimizer, first, last):
 def saved(run, step, kind="adamw", keep=9, **values):
     network, optimizer = make(kind)
     train(network, optimizer, 1, step)
-    return save_checkpoint(run, network, optimizer, Standing(step, step * 14, values), keep)
+    return save_checkpoint(run, network, optimizer, Checkpoint(step, step * 14, values), keep)
 
 
 def names(run):
@@ -96,17 +96,18 @@ def names(run):
 def test_stop_and_go_is_bit_exact(tmp_path, kind, stop):
     straight = make(kind)
     train(*straight, 1, 6)
-    expected = save_checkpoint(tmp_path / "straight", *straight, Standing(6, 84), keep=1)
+    expected = save_checkpoint(tmp_path / "straight", *straight, Checkpoint(6, 84), keep=1)
 
     halves = make(kind)
     train(*halves, 1, stop)
-    folder = save_checkpoint(tmp_path / "halves", *halves, Standing(stop, 14 * stop, {"position": [3, 2**70]}), keep=1)
+    folder = save_checkpoint(tmp_path / "halves", *halves, Checkpoint(stop, 14 * stop, {"position": [3, 2**70]}),
+                             keep=1)
     fresh = make(kind, seed=99)
-    assert load_checkpoint(folder, *fresh) == Standing(stop, 14 * stop, {"position": [3, 2**70]})
+    assert load_checkpoint(folder, *fresh) == Checkpoint(stop, 14 * stop, {"position": [3, 2**70]})
     assert fresh[1].param_groups[0]["lr"] == 0.01 / stop
     train(*fresh, stop + 1, 6)
     assert kind != "muon" or "momentum" in fresh[1].state[fresh[0].late.map.weight]
-    found = save_checkpoint(tmp_path / "halves", *fresh, Standing(6, 84), keep=1)
+    found = save_checkpoint(tmp_path / "halves", *fresh, Checkpoint(6, 84), keep=1)
     for name in ("weights.safetensors", "optimizer.safetensors", "state.json", "checksums.json"):
         assert (found / name).read_bytes() == (expected / name).read_bytes(), name
 
@@ -140,7 +141,7 @@ def test_what_is_restored_lies_where_torch_would_put_it(tmp_path, kind):
     network, optimizer = make(kind)
     train(network, optimizer, 1, 4)
     memories = {"rows": {"first": torch.randn(3, 5), "second": torch.randn(3, 5)}}
-    folder = save_checkpoint(tmp_path, network, optimizer, Standing(4, 56, {}, memories), keep=1)
+    folder = save_checkpoint(tmp_path, network, optimizer, Checkpoint(4, 56, {}, memories), keep=1)
     fresh = make(kind, seed=7)
     found = load_checkpoint(folder, *fresh).memories
     tensors = [*fresh[0].parameters(), *found["rows"].values()]
@@ -213,7 +214,7 @@ def test_a_damaged_newest_falls_back_with_a_notice(tmp_path, caplog):
         saved(tmp_path, step)
     flip(tmp_path / "checkpoints" / "step-3" / "optimizer.safetensors")
     (tmp_path / "checkpoints" / "step-2" / "state.json").unlink()
-    assert load_latest(tmp_path, *make(seed=5)) == Standing(1, 14)
+    assert load_latest(tmp_path, *make(seed=5)) == Checkpoint(1, 14)
     assert len(caplog.messages) == 2
     assert "step-3/optimizer.safetensors" in caplog.messages[0] and "step-2 instead" in caplog.messages[0]
     assert "state.json" in caplog.messages[1] and "step-1 instead" in caplog.messages[1]

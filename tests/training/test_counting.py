@@ -17,12 +17,12 @@ from conftest import small_text
 
 import stemma
 from stemma import plugins, registry
-from stemma.corpus.shards import Corpus
+from stemma.corpus.corpus import Corpus
 from stemma.errors import UserError
 from stemma.objectives import build_objectives
 from stemma.plugins import use_plugin
-from stemma.training.run import read_run
-from stemma.training.supply import Supply
+from stemma.training.pretrain_loader import PretrainLoader
+from stemma.training.run_folder import read_run
 
 PAGE = (Path(__file__).parent.parent.parent / "docs" / "how-to" / "extending.md").read_text()
 FILES = dict(re.findall(r"^```(?:toml|python)\n# (\S*bigram\.(?:toml|py))\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL))
@@ -55,7 +55,7 @@ def loaded(made, monkeypatch) -> Path:
     for slot in registry.BUILT_IN:
         registry.entries(slot)
     monkeypatch.setattr(plugins, "_loaded", {})
-    monkeypatch.setattr(registry, "_known", dict(registry._known))
+    monkeypatch.setattr(registry, "_entries", dict(registry._entries))
     use_plugin(made / "my_bigram.py")
     return made
 
@@ -78,12 +78,12 @@ def test_a_run_that_was_killed_ends_in_the_same_bytes(made):
 
 def test_the_counts_are_those_of_the_text(loaded, corpus_folder):
     chosen, plan = read_run(loaded / "whole")
-    supply = Supply(chosen, Corpus.open(corpus_folder), build_objectives(chosen), plan.seed)
+    supply = PretrainLoader(chosen, Corpus.open(corpus_folder), build_objectives(chosen), plan.seed)
     pairs: Counter[tuple[int, int]] = Counter()
     for step in range(STEPS):
-        batch = supply.take(step, 32).batch
-        target = batch.scores["vocabulary"]
-        before = batch.streams["encoder"].ids.flatten()[target.index]
+        batch = supply.get_batch(step, 32).batch
+        target = batch.token_targets["vocabulary"]
+        before = batch.streams["encoder"].input_ids.flatten()[target.index]
         pairs.update(zip(before.tolist(), target.labels.tolist(), strict=True))
     supply.close()
     model = stemma.load(loaded / "whole")
@@ -125,4 +125,4 @@ def test_a_checkpoint_of_another_method_is_refused(loaded, tmp_path):
     network = torch.nn.Linear(2, 2)
     other = OptimizerState(network, torch.optim.SGD(network.parameters(), 0.1))
     state = json.loads(next((loaded / "whole" / "checkpoints").glob("step-*/state.json")).read_text())
-    assert other.refusal(state["optimizer"]) == "another optimizer (Counting, not SGD, or other groups)"
+    assert other.incompatibility(state["optimizer"]) == "another optimizer (Counting, not SGD, or other groups)"

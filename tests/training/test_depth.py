@@ -7,11 +7,11 @@ import torch
 from literal.electra_layers import get_layer_lrs
 
 from stemma.errors import UserError
-from stemma.lineage import recipe
 from stemma.objectives import build_network
-from stemma.training.depth import Layers, learning_rate_shares
-from stemma.training.optimizers import AdamW, build_optimizer, set_learning_rate
-from stemma.training.transplant import fresh_names
+from stemma.recipe_loading import recipe
+from stemma.training.layerwise import LayerFreezing, layer_lr_scales
+from stemma.training.optimizers import AdamWSettings, build_optimizer, set_learning_rate
+from stemma.training.weight_transfer import reinitialized_names
 
 SMALL = ["network.width=16", "network.heads=2", "network.layers=3", "network.feedforward=32",
          "tokenizer.vocab_size=50"]
@@ -24,7 +24,7 @@ def network_of(name, *changes):
 
 
 def depths_of(network):
-    return {name: group.depth for group in network.groups() for name in group.parameters}
+    return {name: group.layer_index for group in network.parameter_groups() for name in group.parameters}
 
 
 def learning(network):
@@ -47,8 +47,8 @@ def test_every_parameter_belongs_to_a_layer(name, parts):
     _, network = network_of(name, *(["network.decoder.layers=2"] if name.startswith("t5") else []))
     found = depths_of(network)
     assert found.keys() == {name for name, _ in network.named_parameters()}
-    assert set(found.values()) >= set(range(network.height + 1))
-    assert network.height == network.settings.all_layers
+    assert set(found.values()) >= set(range(network.num_layers + 1))
+    assert network.num_layers == network.settings.total_layers
     known = {name: depth for name, depth in parts.items() if name in found}
     assert {name: found[name] for name in known} == known and len(known) >= len(parts) - 1, list(found)
 
@@ -57,7 +57,7 @@ def test_every_parameter_belongs_to_a_layer(name, parts):
 def test_electras_rates_are_those_of_its_code(decay):
     _, network = network_of("electra@tiny", "network.layers=5", "network.embedding.width=8")
     expected = get_layer_lrs(1.0, decay, 5)
-    found = learning_rate_shares(network, decay, recipe("electra").settings.finetuning.layer_decay_top)
+    found = layer_lr_scales(network, decay, recipe("electra").settings.finetuning.layer_decay_top)
     keys = {"embedding": "/embeddings/", "heads": "task_specific/"}
     body = {name: share for name, share in found.items() if not name.startswith("generator.")}
     assert {name.split(".")[0] for name in body} == {"embedding", "encoder", "heads"}
@@ -69,7 +69,7 @@ def test_electras_rates_are_those_of_its_code(decay):
 
 def test_rates_fall_layer_by_layer_and_heads_have_the_full_one():
     _, network = network_of("bert@tiny")
-    optimizer = build_optimizer(network, AdamW(kind="adamw"), 0.1, learning_rate_shares(network, 0.5))
+    optimizer = build_optimizer(network, AdamWSettings(kind="adamw"), 0.1, layer_lr_scales(network, 0.5))
     set_learning_rate(optimizer, 0.08)
     names = {parameter: name for name, parameter in network.named_parameters()}
     found = {names[parameter]: group["lr"] for group in optimizer.param_groups for parameter in group["params"]}
@@ -85,8 +85,8 @@ def test_rates_fall_layer_by_layer_and_heads_have_the_full_one():
 @pytest.mark.parametrize("frozen, lowest", [("0", 0), ("1", 1), ("3", 3), ("all", 4), ("4", 4)])
 def test_frozen_layers_do_not_learn(frozen, lowest):
     chosen, network = network_of("bert@tiny", f"training.frozen={frozen}")
-    layers = Layers(network, chosen.settings.training)
-    layers.train()
+    layers = LayerFreezing(network, chosen.settings.training)
+    layers.set_train_mode()
     assert learning(network) == set(range(lowest, 5))
     fixed = frozen in ("all", "4")  # features that do not learn are not dropped either
     assert network.encoder.training is not fixed and network.heads.training
@@ -94,20 +94,20 @@ def test_frozen_layers_do_not_learn(frozen, lowest):
 
 def test_layers_thaw_from_the_top_down_to_those_that_stay_frozen():
     chosen, network = network_of("bert@tiny", "training.unfreeze=10", "training.frozen=1")
-    layers = Layers(network, chosen.settings.training)
+    layers = LayerFreezing(network, chosen.settings.training)
     seen = {}
     for step in range(60):
-        layers.learn(step)
+        layers.unfreeze_for_step(step)
         seen[step] = min(learning(network))
     assert [seen[step] for step in (0, 9, 10, 19, 20, 29, 30, 59)] == [4, 4, 3, 3, 2, 2, 1, 1]
-    assert [layers.never(steps) for steps in (1, 10, 11, 30, 31, 500)] == [3, 3, 2, 1, 0, 0]
+    assert [layers.num_never_unfrozen(steps) for steps in (1, 10, 11, 30, 31, 500)] == [3, 3, 2, 1, 0, 0]
 
 
 def test_what_is_drawn_anew_is_the_top_and_its_pooler():
     _, network = network_of("bert@tiny")
-    assert fresh_names(network, 2) == {name for name in network.state_dict() if name.startswith(
+    assert reinitialized_names(network, 2) == {name for name in network.state_dict() if name.startswith(
         ("encoder.blocks.1.", "encoder.blocks.2.", "heads.pooler."))}
-    assert fresh_names(network, 0) == set()
+    assert reinitialized_names(network, 0) == set()
 
 
 @pytest.mark.parametrize("name, changes, told", [
@@ -134,7 +134,7 @@ def test_what_no_network_could_do_is_refused(name, changes, told):
 
 def test_shared_layers_may_stand_still_together():
     chosen, network = network_of("albert@tiny", "training.frozen=all")
-    Layers(network, chosen.settings.training)
+    LayerFreezing(network, chosen.settings.training)
     assert learning(network) == {4}
 
 
@@ -144,4 +144,4 @@ def test_shared_layers_may_stand_still_together():
 def test_a_network_that_guesses_by_its_embedding_has_no_heads_to_learn(change, told):
     chosen, network = network_of("gpt2@tiny", change)
     with pytest.raises(UserError, match=told):
-        Layers(network, chosen.settings.training)
+        LayerFreezing(network, chosen.settings.training)

@@ -12,13 +12,13 @@ from commands import stemma as command
 from conftest import heard
 
 import stemma
-from stemma.corpus.shards import Corpus
+from stemma.corpus.corpus import Corpus
 from stemma.errors import UserError
-from stemma.lineage import recipe
+from stemma.recipe_loading import recipe
 from stemma.training.average import average
+from stemma.training.corpus_cache import adopt_tokenizer
+from stemma.training.init_from import init_from_model
 from stemma.training.pretrain import pretrain, resume
-from stemma.training.source import adopt_tokenizer
-from stemma.training.start import start_from
 
 SMALL = ["network.width=32", "network.heads=2", "network.layers=2", "network.feedforward=64",
          "corpus.sequence_length=32", "training.batch_size=8", "training.warmup_steps=2", "training.threads=1",
@@ -47,10 +47,10 @@ def test_what_is_logged(finished):
 def test_the_discriminator_is_kept_and_the_generator_lies_beside_it(finished):
     run, result = finished
     model, generator = stemma.load(run), stemma.load(run / "model/generator")
-    assert model.notices == generator.notices == []
+    assert model.load_warnings == generator.load_warnings == []
     assert model.parameter_count() == result["parameters"]
     ids = torch.arange(2, 12)[None]
-    assert model.logits(ids).shape == (1, 10) and generator.logits(ids).shape == (1, 10, model.network.vocabulary)
+    assert model.logits(ids).shape == (1, 10) and generator.logits(ids).shape == (1, 10, model.network.vocab_size)
     assert torch.equal(model.network.embedding.tokens.weight, generator.network.embedding.tokens.weight)
     assert model.tokenizer.fingerprint == generator.tokenizer.fingerprint
     assert generator.network.settings.width == 8 and list(generator.recipe.settings.objective) == ["masked_lm"]
@@ -81,7 +81,7 @@ def started(where: Path, corpus_folder: Path, *changes: str, name: str = "electr
     corpus = Corpus.open(corpus_folder)
     wanted = adopt_tokenizer(recipe(name, [*SMALL, *changes]), corpus)
     with heard() as told:
-        return *start_from(str(where), wanted, corpus), told
+        return *init_from_model(str(where), wanted, corpus), told
 
 
 def test_going_on_from_a_run_goes_on_with_both(finished, corpus_folder):
@@ -135,5 +135,5 @@ def test_an_interrupted_run_ends_with_the_same_generator(finished, tmp_path, cor
 
 def test_the_mean_of_checkpoints_has_both(finished, tmp_path):
     average(finished[0], last=2, out=tmp_path / "mean")
-    assert stemma.load(tmp_path / "mean").judges
+    assert stemma.load(tmp_path / "mean").is_discriminator
     assert stemma.load(tmp_path / "mean/generator").logits(torch.arange(5)[None]).dim() == 3

@@ -8,11 +8,11 @@ import multiprocessing
 
 import pytest
 
-from stemma.files import Busy
+from stemma.atomic_files import FolderLockedError
 from stemma.lab import cells
 from stemma.tasks.pipeline import provenance
-from stemma.training.graph import Node, carried_out, remembered
-from stemma.training.run import PLAN
+from stemma.training.run_folder import CONFIG
+from stemma.training.run_graph import RunNode, cached_result, run_or_resume
 
 FACTS = ("recipe", {"b": [1, 2.5], "a": None}, 3)
 
@@ -20,23 +20,23 @@ FACTS = ("recipe", {"b": [1, 2.5], "a": None}, 3)
 def test_numbers_are_what_they_were_when_labs_and_pipelines_were_made():
     """Pinned: with another number everything that lies on people's disks would be made anew."""
     plain = hashlib.sha256(b'["recipe", {"a": null, "b": [1, 2.5]}, 3]').hexdigest()
-    assert cells.digest(*FACTS) == plain[:16] == "65b10fde63bfd170"
+    assert cells.short_digest(*FACTS) == plain[:16] == "65b10fde63bfd170"
     assert provenance.digest(*FACTS) == hashlib.sha256(json.dumps([1, *FACTS], sort_keys=True).encode()).hexdigest()
 
 
 def test_a_node_is_done_when_it_found_something_or_never_will(tmp_path):
-    node = Node(tmp_path / "cells" / "one", "delete it.")
-    with node.held():
-        assert node.found() is None and node.failure() is None
+    node = RunNode(tmp_path / "cells" / "one", "delete it.")
+    with node.lock():
+        assert node.result() is None and node.failure_reason() is None
         node.finish({"score": 1.5})
-    other = Node(tmp_path / "cells" / "two", "delete it.")
-    with other.held():
+    other = RunNode(tmp_path / "cells" / "two", "delete it.")
+    with other.lock():
         other.fail("it diverged")
-    assert node.found() == {"score": 1.5} and other.failure() == "it diverged" and other.found() is None
+    assert node.result() == {"score": 1.5} and other.failure_reason() == "it diverged" and other.result() is None
 
 
 def hold(folder, taken, leave):
-    with Node(folder, "").held():
+    with RunNode(folder, "").lock():
         taken.set()
         leave.wait(30)
 
@@ -48,12 +48,12 @@ def test_one_process_at_a_time_holds_a_node(tmp_path):
     process.start()
     try:
         assert taken.wait(30)
-        with pytest.raises(Busy), Node(tmp_path / "node", "").held():
+        with pytest.raises(FolderLockedError), RunNode(tmp_path / "node", "").lock():
             pass
     finally:
         leave.set()
         process.join()
-    with Node(tmp_path / "node", "").held():
+    with RunNode(tmp_path / "node", "").lock():
         pass
 
 
@@ -62,12 +62,12 @@ def test_a_run_is_begun_once_and_then_gone_on_with(tmp_path):
 
     def begin(run):
         run.mkdir()
-        (run / PLAN).write_text("{}")
+        (run / CONFIG).write_text("{}")
         done.append("begun")
         return {}
 
     for _ in range(2):
-        carried_out(tmp_path / "stages" / "a", begin, lambda run: done.append("gone on") or {})
+        run_or_resume(tmp_path / "stages" / "a", begin, lambda run: done.append("gone on") or {})
     assert done == ["begun", "gone on"]
 
 
@@ -79,6 +79,6 @@ def test_what_was_found_is_remembered_by_its_number(tmp_path, name):
         made.append(1)
         return {"loss": len(made)}
 
-    asked = [remembered(tmp_path / "measures.json", name, number, "delete it.", make)["loss"]
+    asked = [cached_result(tmp_path / "measures.json", name, number, "delete it.", make)["loss"]
              for number in ("a", "a", "b", "b")]
     assert asked == [1, 1, 2, 2]

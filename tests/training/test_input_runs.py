@@ -15,13 +15,13 @@ from safetensors.torch import load_file
 
 import stemma
 from stemma.corpus.annotate import annotate
-from stemma.corpus.shards import Corpus
+from stemma.corpus.corpus import Corpus
 from stemma.errors import UserError
 from stemma.exchange.save import save
 from stemma.network.inputs.characters import spelled
 from stemma.training.checkpoints import WEIGHTS
 from stemma.training.pretrain import pretrain, resume
-from stemma.training.run import read_run
+from stemma.training.run_folder import read_run
 
 SMALL = ["network.width=16", "network.heads=2", "network.layers=1", "network.feedforward=24",
          "corpus.sequence_length=24", "training.batch_size=4", "training.warmup_steps=1",
@@ -46,7 +46,7 @@ def told(tmp_path_factory, corpus_folder) -> Path:
     """A corpus with a field for each kind."""
     folder = tmp_path_factory.mktemp("told")
     shutil.copytree(corpus_folder, folder / "corpus")
-    tokens = Corpus.open(folder / "corpus").tokens
+    tokens = Corpus.open(folder / "corpus").num_tokens
     draw = np.random.default_rng(0)
     np.save(folder / "vectors.npy", draw.standard_normal((5, 3)))
     fields = {"hint": draw.standard_normal((tokens, 2)), "boxes": draw.random((tokens, 4)),
@@ -107,7 +107,7 @@ def test_a_run_goes_on_with_the_same_field_only(trained, told, tmp_path):
     (run / "result.json").unlink()
     other = tmp_path / "corpus"
     shutil.copytree(told / "corpus", other)
-    tokens = Corpus.open(other).tokens
+    tokens = Corpus.open(other).num_tokens
     annotate(other, token_fields={"hint": np.zeros((tokens, 2))}, overwrite=True)
     plan = json.loads((run / "run.json").read_text())
     assert set(plan["marks"]) == {"hint"}
@@ -124,11 +124,11 @@ def test_users_hand_inputs_in(trained):
     assert told.shape == plain.shape and not torch.allclose(told, plain)
     assert_close(model.hidden(ids, inputs={"hint": torch.from_numpy(hints)}), told)
     assert_close(model.hidden(ids[1:], inputs={"hint": hints[1:].tolist()}), told[1:])
-    assert_close(model.logits(ids, inputs={"hint": hints}), model.token_head()(told))
+    assert_close(model.logits(ids, inputs={"hint": hints}), model.lm_head()(told))
     assert not torch.allclose(model.attentions(ids, inputs={"hint": hints})["encoder"][0],
                               model.attentions(ids)["encoder"][0])
     texts = ["the old", "the old and the new river", "a"]
-    encodings = model.tokenizer.template(model.recipe.settings.corpus.single, model.recipe.settings.corpus.pair
+    encodings = model.tokenizer.with_template(model.recipe.settings.corpus.single, model.recipe.settings.corpus.pair
                                          ).encode_batch(texts)
     given = [np.full((len(one.ids), 2), number + 1.0) for number, one in enumerate(encodings)]
     found = model.embed(texts, inputs={"hint": given})
@@ -150,7 +150,7 @@ def test_users_hand_inputs_in(trained):
 def test_what_is_wrong_with_them_is_said_at_once(trained, kind, inputs, said):
     model = stemma.load(trained(kind))
     ids = torch.tensor([[5, 6, 7], [8, 9, 10]])
-    more = {"decoder_input_ids": ids} if model.decodes else {}
+    more = {"decoder_input_ids": ids} if model.is_encoder_decoder else {}
     with pytest.raises(UserError) as refused:
         model.hidden(ids, inputs=inputs, **more)
     for sentence in said:

@@ -1,12 +1,12 @@
-from stemma import lineage
-from stemma.corpus.shards import Corpus
-from stemma.training.inspect import inspect
+from stemma import recipe_loading
+from stemma.corpus.corpus import Corpus
+from stemma.training.preview import inspect
 
 
 def test_classes_of_places_are_shown_beside_the_targets(corpus_folder):
     """A target is a token to be guessed; a class stands at its place, and None where nothing is asked."""
     corpus = Corpus.open(corpus_folder)
-    recipe = lineage.recipe("structbert@tiny", ["objective.capitalisation.weight=1.0"])
+    recipe = recipe_loading.recipe("structbert@tiny", ["objective.capitalisation.weight=1.0"])
     found = inspect(recipe, corpus, examples=3)
     assert found["batch"]["scored"].keys() == {"vocabulary", "word_structure", "capitalisation"}
     for example in found["examples"]:
@@ -22,5 +22,5 @@ def test_classes_of_places_are_shown_beside_the_targets(corpus_folder):
 
 
 def test_without_such_tasks_nothing_is_said_of_classes(corpus_folder):
-    shown = inspect(lineage.recipe("bert@tiny"), Corpus.open(corpus_folder), examples=1)["examples"]
+    shown = inspect(recipe_loading.recipe("bert@tiny"), Corpus.open(corpus_folder), examples=1)["examples"]
     assert "classes" not in shown[0]

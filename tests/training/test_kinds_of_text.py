@@ -10,13 +10,13 @@ from conftest import OBJECTS, SEED
 from talking import judged, mixed_corpus
 
 import stemma
-from stemma import lineage
-from stemma.corpus.shards import Corpus
-from stemma.corpus.view import KINDS
-from stemma.objectives import build_objectives, without_data
+from stemma import recipe_loading
+from stemma.corpus.corpus import Corpus
+from stemma.corpus.subset import DOCUMENT_KINDS
+from stemma.objectives import build_objectives, drop_unsupported
+from stemma.training.corpus_cache import is_parallel
 from stemma.training.pretrain import pretrain
-from stemma.training.source import reads_pairs
-from stemma.training.supply import Supply
+from stemma.training.pretrain_loader import PretrainLoader
 
 RECIPE = """
 parent = "bert"
@@ -57,21 +57,21 @@ def corpus(tmp_path_factory, tokenizer_folder) -> Corpus:
 
 
 def test_each_group_reads_its_own_kind_for_training_and_held_out(recipe, corpus):
-    chosen = lineage.recipe(recipe, SMALL)
-    supply = Supply(chosen, corpus, build_objectives(chosen), 0)
+    chosen = recipe_loading.recipe(recipe, SMALL)
+    supply = PretrainLoader(chosen, corpus, build_objectives(chosen), 0)
     try:
         met = set()
         for step in range(40):
-            draft, active = supply.draft(step, 32)
+            draft, active = supply.build_draft(step, 32)
             kind = KIND_OF[active[0].name]
             assert {KIND_OF[objective.name] for objective in active} == {kind}
-            first = draft.source[draft.source >= 0]
-            held = np.searchsorted(supply.validation.documents[:, 0], first, side="right") - 1
-            assert not ((held >= 0) & (first < supply.validation.documents[held, 1])).any()
-            number = np.searchsorted(draft.view.documents[:, 0], draft.pieces.start, side="right") - 1
-            assert set(draft.view.kinds()[number].tolist()) == {KINDS.index(kind)}
+            first = draft.corpus_offsets[draft.corpus_offsets >= 0]
+            held = np.searchsorted(supply.validation.document_ranges[:, 0], first, side="right") - 1
+            assert not ((held >= 0) & (first < supply.validation.document_ranges[held, 1])).any()
+            number = np.searchsorted(draft.subset.document_ranges[:, 0], draft.spans.start, side="right") - 1
+            assert set(draft.subset.document_kinds()[number].tolist()) == {DOCUMENT_KINDS.index(kind)}
             met.add(kind)
-        assert met == set(KINDS)
+        assert met == set(DOCUMENT_KINDS)
         found = {objective.name for objectives, _ in supply.validation_batches(32) for objective in objectives}
         assert found == set(KIND_OF)
         assert np.exp(supply.unigram()).sum() == pytest.approx(1.0)
@@ -99,10 +99,10 @@ def test_on_running_text_alone_the_others_are_switched_off_by_name(recipe, corpu
 
 def test_without_running_text_its_tasks_are_switched_off(recipe, tmp_path, tokenizer_folder):
     corpus = mixed_corpus(tmp_path, tokenizer_folder, text=False)
-    left, told = without_data(lineage.recipe(recipe), corpus)
+    left, told = drop_unsupported(recipe_loading.recipe(recipe), corpus)
     assert set(left.settings.objective) == {"talk", "talk_mask", "clicks"}
     assert "objective.masked_lm" in told[0] and "no running text" in told[0]
 
 
 def test_raw_text_is_running_text_to_a_recipe_that_also_judges_titles(recipe):
-    assert not reads_pairs(lineage.recipe(recipe)) and reads_pairs(lineage.recipe("transformer"))
+    assert not is_parallel(recipe_loading.recipe(recipe)) and is_parallel(recipe_loading.recipe("transformer"))

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from stemma.errors import UserError
-from stemma.training.log import Log
+from stemma.training.run_log import RunLog
 
 
 def entries(run):
@@ -14,25 +14,25 @@ def entries(run):
 
 
 def test_each_line_is_readable_at_once(tmp_path):
-    with Log(tmp_path) as log:
+    with RunLog(tmp_path) as log:
         log.write({"step": 1, "loss": 6.5, "note": "naïve"})
         assert entries(tmp_path) == [{"step": 1, "loss": 6.5, "note": "naïve"}]
         log.write({"step": 2, "loss": float("nan"), "parts": {"masked_lm": [float("inf"), 1.0]}})
     assert entries(tmp_path)[1] == {"step": 2, "loss": None, "parts": {"masked_lm": [None, 1.0]}}
-    with Log(tmp_path) as log:
+    with RunLog(tmp_path) as log:
         log.write({"step": 3})
     assert len(entries(tmp_path)) == 3
 
 
 def test_resume_forgets_later_steps_and_a_torn_line(tmp_path):
-    with Log(tmp_path) as log:
+    with RunLog(tmp_path) as log:
         log.write({"event": "start"})
         for step in range(1, 6):
             log.write({"step": step})
         log.write({"event": "validated"})  # belongs to step 5
     with (tmp_path / "log.jsonl").open("a") as file:
         file.write('{"step": 6, "lo')
-    with Log(tmp_path) as log:
+    with RunLog(tmp_path) as log:
         log.truncate_after(3)
         log.write({"step": 4, "again": True})
     assert entries(tmp_path) == [{"event": "start"}, {"step": 1}, {"step": 2}, {"step": 3}, {"step": 4, "again": True}]
@@ -41,7 +41,7 @@ def test_resume_forgets_later_steps_and_a_torn_line(tmp_path):
 @pytest.mark.parametrize("torn", ['{"step": 2', '{"step": 2}', "", '{"step": 2}\n\x00\x00'])
 def test_a_line_without_its_end_is_torn(tmp_path, torn):
     (tmp_path / "log.jsonl").write_text('{"step": 1}\n' + torn)
-    with Log(tmp_path) as log:
+    with RunLog(tmp_path) as log:
         log.truncate_after(9)
         log.write({"step": 3})
     steps = [entry["step"] for entry in entries(tmp_path)]
@@ -49,7 +49,7 @@ def test_a_line_without_its_end_is_torn(tmp_path, torn):
 
 
 def test_a_sound_log_is_not_rewritten(tmp_path):
-    with Log(tmp_path) as log:
+    with RunLog(tmp_path) as log:
         log.write({"step": 1})
         before = log.path.stat().st_ino
         log.truncate_after(1)
@@ -59,7 +59,7 @@ def test_a_sound_log_is_not_rewritten(tmp_path):
 
 
 def test_a_full_disk_is_one_sentence(tmp_path):
-    log = Log(tmp_path)
+    log = RunLog(tmp_path)
 
     class Full:
         def write(self, text):
@@ -75,10 +75,10 @@ def test_tensorboard_gets_the_scalars(tmp_path):
     pytest.importorskip("tensorboard")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    with Log(tmp_path, tensorboard=True) as log:
+    with RunLog(tmp_path, tensorboard=True) as log:
         for step in (1, 2, 3):
             log.write({"step": step, "loss": 7.0 - step, "kind": "text"})
-    with Log(tmp_path, tensorboard=True) as log:
+    with RunLog(tmp_path, tensorboard=True) as log:
         log.truncate_after(1)
         log.write({"step": 2, "loss": 0.5})
     events = EventAccumulator(str(tmp_path / "tensorboard"))
@@ -98,5 +98,5 @@ def test_tensorboard_that_is_not_installed_is_named(tmp_path, monkeypatch):
     monkeypatch.delitem(sys.modules, "torch.utils.tensorboard", raising=False)
     monkeypatch.setattr(builtins, "__import__", without)
     with pytest.raises(UserError, match=r'pip install "stemma-lm\[track\]"'):
-        Log(tmp_path, tensorboard=True)
+        RunLog(tmp_path, tensorboard=True)
     assert not (tmp_path / "log.jsonl").exists()

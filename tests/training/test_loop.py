@@ -13,18 +13,18 @@ import pytest
 import torch
 from conftest import SEED
 
-from stemma.corpus.shards import Corpus
+from stemma.corpus.corpus import Corpus
 from stemma.errors import Interrupted, UserError
-from stemma.lineage import recipe
 from stemma.objectives import build_network, build_objectives
+from stemma.recipe_loading import recipe
 from stemma.training.budget import Budget
 from stemma.training.checkpoints import load_latest
-from stemma.training.course import Course
-from stemma.training.loop import Loop
+from stemma.training.corpus_cache import adopt_tokenizer
 from stemma.training.pretrain import pretrain
-from stemma.training.signals import noted_signals
-from stemma.training.source import adopt_tokenizer
-from stemma.training.supply import Supply
+from stemma.training.pretrain_loader import PretrainLoader
+from stemma.training.signals import deferred_signals
+from stemma.training.train_state import TrainState
+from stemma.training.trainer import Trainer
 
 SMALL = ["network.width=32", "network.heads=2", "network.layers=2", "network.feedforward=64",
          "corpus.sequence_length=32", "training.batch_size=8", "training.warmup_steps=5"]
@@ -40,14 +40,14 @@ def make_loop(run, corpus, *changes, steps=None, minutes=None, seed=0):
     chosen = adopt_tokenizer(recipe("bert@tiny", [*SMALL, *changes]), corpus)
     torch.manual_seed(seed)
     network = build_network(chosen, corpus.tokenizer.vocab_size)
-    budget = Budget.choose(steps, None, minutes, 10)
-    supply = Supply(chosen, corpus, build_objectives(chosen), seed)
-    return Loop(run, chosen, supply, network, budget, seed)
+    budget = Budget.from_options(steps, None, minutes, 10)
+    supply = PretrainLoader(chosen, corpus, build_objectives(chosen), seed)
+    return Trainer(run, chosen, supply, network, budget, seed)
 
 
 def factor(loop):
     """Of the learning rate, at the next step."""
-    return loop.method.learning_rate.factor(loop.course, loop._used())
+    return loop.method.learning_rate.factor(loop.state, loop._progress())
 
 
 def entries(run):
@@ -81,9 +81,9 @@ def test_everything_about_the_course_goes_into_a_checkpoint(tmp_path, corpus):
     loop = make_loop(tmp_path, corpus, steps=7)
     loop.train()
     saved = load_latest(tmp_path, loop.network, loop.method)
-    assert {"step", "tokens", *saved.values} == {field.name for field in fields(Course)}
-    then = replace(loop.course, elapsed=saved.values["elapsed"])  # the saving itself took time
-    assert Course(saved.step, saved.tokens, **saved.values) == then
+    assert {"step", "tokens", *saved.state} == {field.name for field in fields(TrainState)}
+    then = replace(loop.state, elapsed=saved.state["elapsed"])  # the saving itself took time
+    assert TrainState(saved.step, saved.tokens, **saved.state) == then
 
 
 def test_a_resumed_run_keeps_the_number_of_threads(tmp_path, corpus):
@@ -135,10 +135,10 @@ def test_a_warm_up_longer_than_the_budget_is_shortened_and_told(tmp_path, corpus
 
 def test_a_warm_up_cut_short_by_time_stays_so_after_a_resume(tmp_path, corpus):
     loop = make_loop(tmp_path, corpus, "training.warmup_steps=1000", minutes=1.0)
-    loop.course = Course(step=40, tokens=4000, elapsed=9.0, loss=5.0)
+    loop.state = TrainState(step=40, tokens=4000, elapsed=9.0, loss=5.0)
     at_the_top = factor(loop)
-    assert at_the_top == 1.0 and loop.course.warmup == 41
-    loop.course.step, loop.course.elapsed = 80, 30.0
+    assert at_the_top == 1.0 and loop.state.warmup == 41
+    loop.state.step, loop.state.elapsed = 80, 30.0
     later = factor(loop)
     loop.save()
     resumed = make_loop(tmp_path, corpus, "training.warmup_steps=1000", minutes=1.0)
@@ -152,24 +152,24 @@ def test_a_decay_by_share_of_the_budget_goes_by_the_clock(tmp_path, corpus):
                      "training.schedule.decay=0.4", minutes=1.0)
     found = []
     for step, seconds in ((40, 9.0), (50, 20.0), (90, 36.0), (91, 48.0), (500, 59.4)):
-        loop.course.step, loop.course.elapsed = step, seconds
+        loop.state.step, loop.state.elapsed = step, seconds
         found.append(factor(loop))
     assert found == pytest.approx([1.0, 1.0, 1.0, 0.5, 0.025])
 
 
 def test_a_loss_that_is_no_number_stops_before_it_reaches_the_weights(tmp_path, corpus, monkeypatch):
     loop = make_loop(tmp_path, corpus, steps=10)
-    real = loop.passes.losses
+    real = loop.forward_backward.compute_losses
     before = {}
 
     def broken(objectives, batch, state):
         found = real(objectives, batch, state)
-        if loop.course.step == 4:
+        if loop.state.step == 4:
             before.update({name: value.clone() for name, value in loop.network.state_dict().items()})
             return found._replace(total=found.total * math.nan)
         return found
 
-    monkeypatch.setattr(loop.passes, "losses", broken)
+    monkeypatch.setattr(loop.forward_backward, "losses", broken)
     with pytest.raises(UserError, match=r"not a number at step 5; .* state of step 4 saved .*learning_rate"):
         loop.train()
     fresh = make_loop(tmp_path, corpus, steps=10)
@@ -188,7 +188,7 @@ def test_a_loss_that_jumps_stops_the_run(tmp_path, corpus):
 
 def test_the_first_signal_is_noted_and_the_second_obeyed():
     before = signal.getsignal(signal.SIGINT)
-    with pytest.raises(KeyboardInterrupt), noted_signals() as received:
+    with pytest.raises(KeyboardInterrupt), deferred_signals() as received:
         os.kill(os.getpid(), signal.SIGINT)
         assert received == [signal.SIGINT]
         os.kill(os.getpid(), signal.SIGINT)
@@ -197,14 +197,14 @@ def test_the_first_signal_is_noted_and_the_second_obeyed():
 
 def test_a_signal_ends_the_step_saves_and_says_how_to_go_on(tmp_path, corpus, monkeypatch):
     loop = make_loop(tmp_path, corpus, steps=10)
-    real = loop.passes.losses
+    real = loop.forward_backward.compute_losses
 
     def interrupted(objectives, batch, state):
-        if loop.course.step == 2:
+        if loop.state.step == 2:
             os.kill(os.getpid(), signal.SIGTERM)
         return real(objectives, batch, state)
 
-    monkeypatch.setattr(loop.passes, "losses", interrupted)
+    monkeypatch.setattr(loop.forward_backward, "losses", interrupted)
     with pytest.raises(Interrupted, match=f"stopped at step 3 and saved; `stemma resume {tmp_path}`"):
         loop.train()
     assert (tmp_path / "checkpoints/step-3").is_dir()

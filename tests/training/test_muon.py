@@ -8,16 +8,16 @@ from pydantic import TypeAdapter
 from torch import nn
 
 from stemma.errors import UserError
-from stemma.lineage import recipe
-from stemma.network.attention.cross import CrossAttention
-from stemma.network.attention.full import FullAttention
+from stemma.network.attention.cross_attention import CrossAttention
+from stemma.network.attention.self_attention import SelfAttention
 from stemma.network.block import Block
 from stemma.objectives import build_network
+from stemma.recipe_loading import recipe
 from stemma.schema.training import AnyOptimizer
 from stemma.training import muon as module
-from stemma.training.depth import learning_rate_shares
+from stemma.training.layerwise import layer_lr_scales
 from stemma.training.muon import Muon, orthogonalize
-from stemma.training.optimizers import build_optimizer, hidden_matrices, set_learning_rate
+from stemma.training.optimizers import build_optimizer, count_hidden_matrices, set_learning_rate
 from stemma.training.stable_adamw import StableAdamW
 
 sys.path.append(str(Path(__file__).parent.parent))
@@ -112,8 +112,8 @@ def test_batches_change_nothing(monkeypatch):
     found, sizes = [], []
     spied = orthogonalize
     monkeypatch.setattr(module, "orthogonalize", lambda x, n: sizes.append(tuple(x.shape)) or spied(x, n))
-    for limit in (module.AT_ONCE, 1):
-        monkeypatch.setattr(module, "AT_ONCE", limit)
+    for limit in (module.MAX_BATCH_NUMBERS, 1):
+        monkeypatch.setattr(module, "MAX_BATCH_NUMBERS", limit)
         weights = [nn.Parameter(drawn(*shape, seed=n)) for n, shape in enumerate(shapes.values())]
         optimizer = Muon([{"params": weights, "parts": [1, 1, 3, 1, 1, 1]}], 0.1)
         for step in range(3):
@@ -140,7 +140,7 @@ EXPECTED = {  # by parts: how many matrices
 
 @pytest.mark.parametrize("name", EXPECTED)
 def test_hidden_matrices_are_those_of_the_blocks(name):
-    found = list(hidden_matrices(network_of(name)).values())
+    found = list(count_hidden_matrices(network_of(name)).values())
     assert {parts: found.count(parts) for parts in found} == EXPECTED[name]
 
 
@@ -158,19 +158,19 @@ def test_query_key_and_value_are_orthogonalised_apart():
     for part in moved.chunk(3):
         values = torch.linalg.svdvals(part)
         assert values.min() > 0.3 and values.max() < 1.3
-    assert attention.joined == FullAttention.joined == {"input": 3} and CrossAttention.joined == {"input": 2}
+    assert attention.joined == SelfAttention.fused_matrices == {"input": 3} and CrossAttention.fused_matrices == {"input": 2}
 
 
 def test_groups_rates_and_shares():
     network = network_of()
     optimizer = build_optimizer(network, settings(adamw_learning_rate=0.003, weight_decay=0.1), 0.02,
-                                learning_rate_shares(network, 0.5))
+                                layer_lr_scales(network, 0.5))
     set_learning_rate(optimizer, 0.01)  # half of the highest
     names = {parameter: name for name, parameter in network.named_parameters()}
     found = {names[p]: (group["parts"] is not None, group["lr"], group["weight_decay"])
              for group in optimizer.param_groups for p in group["params"]}
     assert found.keys() == set(names.values())
-    share = learning_rate_shares(network, 0.5)
+    share = layer_lr_scales(network, 0.5)
     for parameter, name in names.items():
         hidden = ".blocks." in name and parameter.ndim == 2
         wanted = (0.01 if hidden else 0.0015) * share[name]
@@ -190,7 +190,7 @@ def test_everything_else_takes_adamws_steps_to_the_bit():
             other.grad = mine.grad.clone()
         ours.step()
         theirs.step()
-    hidden = hidden_matrices(network)
+    hidden = count_hidden_matrices(network)
     same = [torch.equal(a, b) for a, b in zip(network.parameters(), twin.parameters(), strict=True)]
     assert same == [parameter not in hidden for parameter in network.parameters()] and any(same) and not all(same)
 
@@ -218,8 +218,8 @@ def test_settings_and_rate_reach_the_update():
 @pytest.mark.parametrize("asked", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("native", [torch.float32, torch.bfloat16])
 def test_products_are_bf16_only_where_asked_for_and_native(monkeypatch, asked, native):
-    from stemma.training import precision
-    monkeypatch.setattr(precision, "resolve_precision", lambda setting, device: native)
+    from stemma.training import hardware
+    monkeypatch.setattr(hardware, "resolve_precision", lambda setting, device: native)
     built = build_optimizer(network_of(), settings(), 0.02, precision=asked)
     assert built.dtype == (torch.bfloat16 if asked == native == torch.bfloat16 else torch.float32)
 

@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch import nn
 
-from stemma.network.state import Memory
-from stemma.network.streams import Hidden, Stream
+from stemma.network.cache import Memory
+from stemma.network.inputs_outputs import NetworkOutput, Stream
 from stemma.objectives import Batch
-from stemma.training.passes import Passes
+from stemma.training.forward_backward import ForwardBackward
 from stemma.visibility import Causal
 
 ROWS, LENGTH = 4, 6
@@ -28,8 +28,8 @@ class Noting(nn.Module):
 
     def read(self, streams, state):
         self.states.append(state)
-        rows = len(streams["encoder"].ids)
-        return Hidden({}, auxiliary={"cost": 7 * self.parameter},
+        rows = len(streams["encoder"].input_ids)
+        return NetworkOutput({}, auxiliary_losses={"cost": 7 * self.parameter},
                       state=Memory((torch.full((rows, 2, 3), float(len(self.states))),)))
 
 
@@ -40,17 +40,17 @@ class Sloped:
         self.name, self.slope, self.weight = name, slope, weight
 
     def loss(self, network, hidden, batch):
-        return {self.name: self.slope * network.parameter * batch.rows / ROWS}
+        return {self.name: self.slope * network.parameter * batch.num_rows / ROWS}
 
 
-def passes_of(*objectives: tuple[str, float, float], rows: int | None = None) -> Passes:
-    return Passes(Noting(), [Sloped(*one) for one in objectives], SimpleNamespace(micro_batch_size=rows),
+def passes_of(*objectives: tuple[str, float, float], rows: int | None = None) -> ForwardBackward:
+    return ForwardBackward(Noting(), [Sloped(*one) for one in objectives], SimpleNamespace(micro_batch_size=rows),
                   torch.device("cpu"), torch.float32)
 
 
 def prepared(*objectives: tuple[str, float, float], continues: bool = False, feed: str = "0:6"):
-    batch = Batch({"encoder": Stream(torch.zeros(ROWS, LENGTH, dtype=torch.int64), Causal())}, rows=ROWS,
-                  continues=continues)
+    batch = Batch({"encoder": Stream(torch.zeros(ROWS, LENGTH, dtype=torch.int64), Causal())}, num_rows=ROWS,
+                  continues_previous=continues)
     return SimpleNamespace(batch=batch, objectives=[Sloped(*one) for one in objectives], feed=feed)
 
 
@@ -59,8 +59,8 @@ def test_a_loss_counts_as_often_as_its_weight_says(rows):
     """ELECTRA's discriminator: 50 times. What is told of a loss is the loss itself."""
     tasks = ("generator", 2.0, 1.0), ("discriminator", 0.3, 50.0)
     passes = passes_of(*tasks, rows=rows)
-    outcome = passes.train(prepared(*tasks))
-    assert passes.step.network.parameter.grad.item() == pytest.approx(2 * 1 + 0.3 * 50 + 7)
+    outcome = passes.forward_backward(prepared(*tasks))
+    assert passes.training_step.network.parameter.grad.item() == pytest.approx(2 * 1 + 0.3 * 50 + 7)
     assert outcome.total == pytest.approx(2 * 1 + 0.3 * 50 + 7)
     assert outcome.losses == pytest.approx({"generator": 2.0, "discriminator": 0.3, "cost": 7.0})
 
@@ -69,18 +69,18 @@ def test_a_loss_counts_as_often_as_its_weight_says(rows):
 def test_a_memory_is_kept_only_where_the_batch_goes_on(rows):
     task = ("lm", 1.0, 1.0)
     passes = passes_of(task, rows=rows)
-    states = passes.step.network.states
+    states = passes.training_step.network.states
     slices = 1 if rows is None else 2
 
     def step(**options) -> list[Memory | None]:
         states.clear()
-        passes.remember(options.get("feed", "0:6"), passes.train(prepared(task, **options)).memory)
+        passes.store_memory(options.get("feed", "0:6"), passes.forward_backward(prepared(task, **options)).memory)
         return states
 
     assert step(continues=True) == [None] * slices  # nothing was read before
     seen = step(continues=True)
     assert len(seen) == slices and all(state is not None and state.length == 2 for state in seen)
-    assert [state.layers[0][0, 0, 0].item() for state in seen] == [1.0 + number for number in range(slices)]
+    assert [state.hidden_states[0][0, 0, 0].item() for state in seen] == [1.0 + number for number in range(slices)]
     assert step(continues=False) == [None] * slices  # a new text: what was read before is another one
     assert step(continues=True, feed="1:6") == [None] * slices  # and another feed has its own
     assert all(state is not None for state in step(continues=True))

@@ -7,19 +7,19 @@ import pytest
 import torch
 
 from stemma.device import choose_device
-from stemma.training import precision
-from stemma.training.precision import autocast, keep_memory, prepare_threads, resolve_precision
+from stemma.training import hardware
+from stemma.training.hardware import autocast, resolve_precision, retain_freed_memory, set_num_threads
 
 CPU = torch.device("cpu")
-ONEDNN_USES_BF16 = precision._onednn_uses_bf16
+ONEDNN_USES_BF16 = hardware._onednn_uses_bf16
 
 
 @pytest.fixture(autouse=True)
 def forget_what_the_cpu_has(monkeypatch):
-    monkeypatch.setattr(precision, "_onednn_uses_bf16", lambda: True)  # as long as a test says nothing else
-    precision._cpu_has_bf16.cache_clear()
+    monkeypatch.setattr(hardware, "_onednn_uses_bf16", lambda: True)  # as long as a test says nothing else
+    hardware._cpu_has_bf16.cache_clear()
     yield
-    precision._cpu_has_bf16.cache_clear()
+    hardware._cpu_has_bf16.cache_clear()
 
 
 def test_what_is_asked_for_is_given():
@@ -50,9 +50,9 @@ def test_auto_goes_by_what_torch_says_of_the_cpu(monkeypatch, machine, avx512, a
 def test_auto_falls_back_to_the_systems_flags(monkeypatch, tmp_path, machine, line, expected):
     cpuinfo = tmp_path / "cpuinfo"
     cpuinfo.write_text(f"processor\t: 0\n{line}\n")
-    flags = precision._cpu_flags(cpuinfo)
+    flags = hardware._cpu_flags(cpuinfo)
     monkeypatch.setattr(platform, "machine", lambda: machine)
-    monkeypatch.setattr(precision, "_cpu_flags", lambda: flags)
+    monkeypatch.setattr(hardware, "_cpu_flags", lambda: flags)
     monkeypatch.delattr(torch.cpu, "_is_avx512_bf16_supported", raising=False)
     assert resolve_precision("auto", CPU) == expected
 
@@ -62,21 +62,21 @@ def test_auto_obeys_the_instruction_set_that_onednn_may_use(monkeypatch):
     monkeypatch.setattr(platform, "machine", lambda: "x86_64")
     monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: True, raising=False)
     monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: True, raising=False)
-    monkeypatch.setattr(precision, "_onednn_uses_bf16", ONEDNN_USES_BF16)
+    monkeypatch.setattr(hardware, "_onednn_uses_bf16", ONEDNN_USES_BF16)
     for supported, expected in ((True, torch.bfloat16), (False, torch.float32)):
-        precision._cpu_has_bf16.cache_clear()
+        hardware._cpu_has_bf16.cache_clear()
         monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: supported)  # noqa: B023
         assert resolve_precision("auto", CPU) == expected
 
 
 @pytest.mark.skipif(os.environ.get("ONEDNN_MAX_CPU_ISA") != "AVX2", reason="only in make test-portable")
 def test_with_the_instruction_sets_turned_down_auto_is_fp32(monkeypatch):
-    monkeypatch.setattr(precision, "_onednn_uses_bf16", ONEDNN_USES_BF16)
+    monkeypatch.setattr(hardware, "_onednn_uses_bf16", ONEDNN_USES_BF16)
     assert resolve_precision("auto", CPU) == torch.float32
 
 
 def test_no_flags_where_there_is_no_file(tmp_path):
-    assert precision._cpu_flags(tmp_path / "none") == set()
+    assert hardware._cpu_flags(tmp_path / "none") == set()
 
 
 @pytest.mark.parametrize(("capability", "expected"), [((8, 0), torch.bfloat16), ((7, 5), torch.float32)])
@@ -104,10 +104,10 @@ def test_device(monkeypatch):
 def test_threads(monkeypatch):
     before = torch.get_num_threads()
     try:
-        assert prepare_threads(3) == 3 == torch.get_num_threads()
+        assert set_num_threads(3) == 3 == torch.get_num_threads()
         if hasattr(os, "sched_getaffinity"):
             monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0, 5})
-            assert prepare_threads(None) == 2 == torch.get_num_threads()
+            assert set_num_threads(None) == 2 == torch.get_num_threads()
     finally:
         torch.set_num_threads(before)
 
@@ -135,4 +135,4 @@ print(faults() - before)
 
 def test_other_c_libraries_are_left_alone(monkeypatch):
     monkeypatch.setattr(platform, "libc_ver", lambda: ("", ""))
-    assert keep_memory() is False
+    assert retain_freed_memory() is False

@@ -11,12 +11,12 @@ import torch
 import transformers
 
 import stemma
-from stemma.corpus.shards import Corpus
+from stemma.corpus.corpus import Corpus
 from stemma.errors import UserError
-from stemma.lineage import recipe
+from stemma.recipe_loading import recipe
+from stemma.training.corpus_cache import adopt_tokenizer
+from stemma.training.init_from import init_from_model
 from stemma.training.pretrain import pretrain, resume
-from stemma.training.source import adopt_tokenizer
-from stemma.training.start import start_from
 
 SMALL = ["network.width=32", "network.heads=2", "network.layers=2", "network.feedforward=64",
          "corpus.sequence_length=32", "training.batch_size=8", "training.warmup_steps=2", "training.threads=1"]
@@ -81,14 +81,14 @@ def test_starting_from_a_model_keeps_its_weights_and_its_network(finished, tmp_p
     run, result = finished
     corpus = Corpus.open(corpus_folder)
     wanted = adopt_tokenizer(recipe("bert@mini", ["corpus.sequence_length=32"]), corpus)
-    chosen, network = start_from(str(run), wanted, corpus)
+    chosen, network = init_from_model(str(run), wanted, corpus)
     ours, theirs = network.state_dict(), stemma.load(run).network.state_dict()
     assert ours.keys() == theirs.keys() and all(torch.equal(ours[name], theirs[name]) for name in ours)
     assert (chosen.settings.network.layers, chosen.settings.network.width) == (2, 32)  # not mini's
     assert chosen.origin["network.layers"] == "run" and caplog.messages == []
 
     # so little learning that the loss is still the old one
-    after = pretrain("bert@mini", corpus_folder, tmp_path / "on", steps=1, start=run, changes=[
+    after = pretrain("bert@mini", corpus_folder, tmp_path / "on", steps=1, init_from=run, changes=[
         "corpus.sequence_length=32", "training.batch_size=8", "training.learning_rate=1e-12", "training.threads=1"])
     assert after["validation_loss"] == pytest.approx(result["validation_loss"], abs=1e-4)
     assert recipe(tmp_path / "on/recipe.toml").settings.network.width == 32
@@ -96,7 +96,7 @@ def test_starting_from_a_model_keeps_its_weights_and_its_network(finished, tmp_p
 
 def test_new_and_unneeded_heads_are_told(finished, tmp_path, corpus_folder, caplog):
     run, _ = finished
-    lone = pretrain("bert@tiny", corpus_folder, tmp_path / "lone", steps=1, start=run,
+    lone = pretrain("bert@tiny", corpus_folder, tmp_path / "lone", steps=1, init_from=run,
                     changes=["remove=objective.next_sentence", "corpus.sequence_length=32", "training.batch_size=8"])
     assert any("not needed" in text and "heads.next_sentence" in text for text in caplog.messages)
     # the pooler goes along untouched: a fine-tune after this stage starts from the same one as a fine-tune before it
@@ -104,14 +104,14 @@ def test_new_and_unneeded_heads_are_told(finished, tmp_path, corpus_folder, capl
     assert torch.equal(before["heads.pooler.dense.weight"], after["heads.pooler.dense.weight"])
     assert not any(name.startswith("heads.next_sentence") for name in after)
     caplog.clear()
-    pretrain("bert@tiny", corpus_folder, tmp_path / "both", steps=1, start=lone["run"],
+    pretrain("bert@tiny", corpus_folder, tmp_path / "both", steps=1, init_from=lone["run"],
              changes=["corpus.sequence_length=32", "training.batch_size=8"])
     assert any("started at random" in text and "heads.next_sentence" in text for text in caplog.messages)
 
 
 def test_a_network_that_is_asked_for_must_be_the_models(finished, tmp_path, corpus_folder):
     with pytest.raises(UserError) as refusal:
-        pretrain("bert@tiny", corpus_folder, tmp_path / "run", steps=1, start=finished[0],
+        pretrain("bert@tiny", corpus_folder, tmp_path / "run", steps=1, init_from=finished[0],
                  changes=["network.layers=3", "network.width=32"])
     assert [where for where, _ in refusal.value.problems] == ["network.layers = 3"]
     assert list(tmp_path.iterdir()) == []
@@ -121,7 +121,7 @@ def test_raw_text_meets_the_tokenizer_of_the_model_tostart_from(finished, tmp_pa
     run, _ = finished
     text = tmp_path / "new.txt"
     text.write_text(text_file.read_text() + "Quite new words appear here.\n")
-    pretrain("bert@tiny", text, tmp_path / "on", steps=1, start=run, changes=["corpus.sequence_length=32"])
+    pretrain("bert@tiny", text, tmp_path / "on", steps=1, init_from=run, changes=["corpus.sequence_length=32"])
     assert stemma.load(tmp_path / "on").tokenizer.fingerprint == stemma.load(run).tokenizer.fingerprint
 
 
@@ -135,10 +135,10 @@ def test_a_published_checkpoint_with_more_rows_than_tokens_is_trained_further(na
     stemma.save(model, tmp_path / "published")
     for file in ("recipe.toml", "checksums.json"):
         (tmp_path / "published" / file).unlink()
-    pretrain(name, corpus_folder, tmp_path / "on", steps=2, start=tmp_path / "published", changes=[
+    pretrain(name, corpus_folder, tmp_path / "on", steps=2, init_from=tmp_path / "published", changes=[
         "corpus.sequence_length=32", "training.batch_size=8", "training.threads=1", "training.learning_rate=1e-3"])
     further = stemma.load(tmp_path / "on")
-    assert further.network.vocabulary == rows
+    assert further.network.vocab_size == rows
     before, after = (one.network.state_dict()["encoder.blocks.0.attention.input.weight"] for one in (model, further))
     assert not torch.equal(before, after) and (before - after).abs().max() < 0.01
     opened = getattr(transformers, {"modernbert": "AutoModelForMaskedLM"}.get(name, "AutoModelForCausalLM"))
@@ -176,9 +176,9 @@ def test_a_model_of_another_build_is_no_start(tmp_path, corpus_folder):
              "corpus.sequence_length=16", "training.batch_size=4", "network.attention.head_width=16"]
     pretrain("transformer-xl@tiny", corpus_folder, tmp_path / "xl", steps=1, changes=small)
     with pytest.raises(UserError, match="is a Transformer-XL and gpt2@tiny is built differently") as refused:
-        pretrain("gpt2@tiny", corpus_folder, tmp_path / "run", steps=1, start=tmp_path / "xl")
+        pretrain("gpt2@tiny", corpus_folder, tmp_path / "run", steps=1, init_from=tmp_path / "xl")
     assert any("position.kind" in where for where, _ in refused.value.problems)
     assert not (tmp_path / "run").exists()
-    further = pretrain("transformer-xl@tiny", corpus_folder, tmp_path / "further", steps=1, start=tmp_path / "xl",
+    further = pretrain("transformer-xl@tiny", corpus_folder, tmp_path / "further", steps=1, init_from=tmp_path / "xl",
                        changes=["corpus.sequence_length=16", "training.batch_size=4"])
     assert further["steps"] == 1

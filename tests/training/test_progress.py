@@ -3,14 +3,14 @@ import io
 import pytest
 from rich.console import Console
 
-from stemma.progress import Lines, reporting_to
-from stemma.training.progress import Progress, describe
+from stemma.progress import ProgressLines, report_to
+from stemma.training.progress_bar import ProgressBar, format_progress
 
 
 def show(terminal, enabled=True):
     stream = io.StringIO()
     console = Console(file=stream, force_terminal=terminal, width=120, color_system=None)
-    with Progress("bert@mini · 11.2 M parameters", "10 minutes", enabled, console) as progress:
+    with ProgressBar("bert@mini · 11.2 M parameters", "10 minutes", enabled, console) as progress:
         progress.update(2310, 0.38, 4.81, 6.02, 6912.3, 370)
     return stream.getvalue()
 
@@ -28,15 +28,15 @@ def test_there_is_no_bar_without_a_terminal_or_when_switched_off(terminal, enabl
 
 
 def test_what_is_not_known_is_left_out():
-    assert describe(1, 10.0) == "step 1 · loss 10.00"
-    assert describe(1, 10.0, tokens_per_second=412.4) == "step 1 · loss 10.00 · 412 tokens/s"
+    assert format_progress(1, 10.0) == "step 1 · loss 10.00"
+    assert format_progress(1, 10.0, tokens_per_second=412.4) == "step 1 · loss 10.00 · 412 tokens/s"
 
 
 def test_elsewhere_the_same_words_are_a_plain_line():
-    lines = Lines(io.StringIO(), lambda: 0.0)
-    with reporting_to(lines), Progress("bert@mini", "10 minutes") as progress:
+    lines = ProgressLines(io.StringIO(), lambda: 0.0)
+    with report_to(lines), ProgressBar("bert@mini", "10 minutes") as progress:
         progress.update(2310, 0.38, 4.81, 6.02, 6912.3, 370)
         lines._due = 0
-        lines.look()
+        lines.print_if_due()
     assert lines.stream.getvalue() == ("progress: training bert@mini · 38% · step 2,310 · loss 4.81 (unigram 6.02) · "
                                        "6,900 tokens/s · 6:10 left\n")

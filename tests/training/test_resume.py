@@ -10,8 +10,8 @@ import pytest
 
 from stemma.corpus.annotate import annotate
 from stemma.errors import Interrupted, UserError
-from stemma.training import loop as loop_module
 from stemma.training import pretrain as module
+from stemma.training import trainer as loop_module
 from stemma.training.pretrain import pretrain, resume
 
 SMALL = ["network.width=32", "network.heads=2", "network.layers=1", "network.feedforward=64",
@@ -88,7 +88,7 @@ def test_a_run_whose_model_went_missing_is_finished_again(whole, tmp_path, monke
     run = tmp_path / "run"
     shutil.copytree(whole, run)
     shutil.rmtree(run / "model")
-    monkeypatch.setattr(loop_module.Loop, "_step", None)  # no step is taken
+    monkeypatch.setattr(loop_module.Trainer, "_step", None)  # no step is taken
     resume(run)
     assert weights(run) == weights(whole)
 
@@ -98,7 +98,7 @@ def test_a_run_that_started_from_a_model(whole, tmp_path, corpus_folder, step):
     """Also its new heads are the same again."""
     lone, first, again = tmp_path / "lone", tmp_path / "first", tmp_path / "again"
     pretrain("bert@tiny", corpus_folder, lone, steps=1, changes=[*SMALL, "remove=objective.next_sentence"])
-    pretrain("bert@tiny", corpus_folder, first, steps=STEPS, start=lone, changes=SMALL)
+    pretrain("bert@tiny", corpus_folder, first, steps=STEPS, init_from=lone, changes=SMALL)
     shutil.copytree(first, again)
     shutil.rmtree(again / "model")
     for later in range(step + 1, STEPS + 1):

@@ -11,23 +11,24 @@ from pathlib import Path
 import pytest
 
 from stemma.errors import UserError
-from stemma.lineage import recipe
+from stemma.recipe_loading import recipe
 from stemma.training.budget import Budget
-from stemma.training.run import (
-    Plan,
-    Reading,
+from stemma.training.run_folder import (
+    RunConfig,
+    TextReadingOptions,
     create_run,
     is_corpus,
-    is_stream,
-    keep_streams,
-    locate,
+    is_pipe,
     read_result,
     read_run,
+    resolve_corpus_argument,
+    spool_streams,
 )
 
 
 def test_what_is_written_is_read_again(tmp_path):
-    plan = Plan(None, ["a.txt"], Budget("tokens", 500), 7, "model", Reading(documents="line", errors="replace"),
+    plan = RunConfig(None, ["a.txt"], Budget("tokens", 500), 7, "model",
+                     TextReadingOptions(documents="line", errors="replace"),
                 "f" * 64, True)
     chosen = recipe("bert@mini", ["network.layers=3"])
     create_run(tmp_path / "run", chosen, plan, overwrite=False)
@@ -42,7 +43,8 @@ def test_a_pipe_is_kept_in_the_run(tmp_path):
     os.mkfifo(pipe)
     writer = threading.Thread(target=pipe.write_bytes, args=(b"only once\n",))
     writer.start()
-    create_run(tmp_path / "run", recipe("bert@tiny"), Plan(None, [str(pipe)], Budget("steps", 1), 0), overwrite=False)
+    create_run(tmp_path / "run", recipe("bert@tiny"), RunConfig(None, [str(pipe)], Budget("steps", 1), 0),
+               overwrite=False)
     writer.join()
     [kept] = read_run(tmp_path / "run")[1].text
     assert Path(kept).parent == tmp_path / "run" and Path(kept).read_text() == "only once\n"
@@ -51,21 +53,23 @@ def test_a_pipe_is_kept_in_the_run(tmp_path):
 def test_files_are_read_where_they_are(tmp_path):
     (tmp_path / "a.txt").write_text("text")
     paths = [str(tmp_path / "a.txt"), str(tmp_path), str(tmp_path / "gone")]
-    assert not any(map(is_stream, paths)) and is_stream("-")
-    assert keep_streams(paths, tmp_path) == paths
+    assert not any(map(is_pipe, paths)) and is_pipe("-")
+    assert spool_streams(paths, tmp_path) == paths
 
 
 def test_a_corpus_is_told_from_text(tmp_path, corpus_folder, monkeypatch):
-    assert locate([str(corpus_folder)]) == (str(corpus_folder.resolve()), [])
+    assert resolve_corpus_argument([str(corpus_folder)]) == (str(corpus_folder.resolve()), [])
     (tmp_path / "manifest.json").write_text('{"format": "somebody else\'s"}')
     (tmp_path / "a.txt").write_text("text")
     monkeypatch.chdir(tmp_path)
-    assert not is_corpus(tmp_path) and locate(["."]) == (None, [str(tmp_path)])
-    assert locate(["*.txt"]) == (None, [str(tmp_path / "*.txt")]) and locate(["-"]) == (None, ["-"])
+    assert not is_corpus(tmp_path) and resolve_corpus_argument(["."]) == (None, [str(tmp_path)])
+    assert resolve_corpus_argument(["*.txt"]) == (None,
+                                                  [str(tmp_path
+                                                       / "*.txt")]) and resolve_corpus_argument(["-"]) == (None, ["-"])
     with pytest.raises(UserError, match="cannot be mixed"):
-        locate(["-", "a.txt"])
+        resolve_corpus_argument(["-", "a.txt"])
     with pytest.raises(UserError) as refusal:
-        locate(["b.txt"])
+        resolve_corpus_argument(["b.txt"])
     assert refusal.value.message.startswith("cannot read b.txt: ")  # as the user wrote it
 
 
@@ -74,7 +78,7 @@ def test_a_corpus_is_told_from_text(tmp_path, corpus_folder, monkeypatch):
     (None, None, 0.5, Budget("minutes", 0.5)), (None, None, None, Budget("steps", 77)),
 ])
 def test_budgets(steps, tokens, minutes, chosen):
-    assert Budget.choose(steps, tokens, minutes, 77) == chosen
+    assert Budget.from_options(steps, tokens, minutes, 77) == chosen
     used = chosen.used(step=5, tokens=9, seconds=30.0)
     assert used == (5 / 77 if chosen.amount == 77 else 1.0)
     assert chosen.describe() == {"steps": f"{chosen.amount:g} steps", "tokens": "9 tokens",

@@ -5,7 +5,7 @@ import torch
 from pydantic import TypeAdapter
 
 from stemma.schema.training import AnySchedule
-from stemma.training.schedules import factor
+from stemma.training.schedules import lr_factor
 
 STEPS, WARMUP = 40, 8
 
@@ -15,7 +15,7 @@ def settings(kind, **keys):
 
 
 def at(schedule, step, steps=STEPS, warmup=WARMUP):
-    return factor(schedule, step, warmup, step / steps, warmup / steps)
+    return lr_factor(schedule, step, warmup, step / steps, warmup / steps)
 
 
 def reference(build, step, *arguments, **keywords):
@@ -79,7 +79,7 @@ def test_slanted_triangular_is_the_papers(cut, ratio):
         return (1 + p * (ratio - 1)) / ratio
 
     for t in range(STEPS + 1):
-        assert factor(settings("slanted_triangular", cut=cut, ratio=ratio), t + 1, 999, t / STEPS,
+        assert lr_factor(settings("slanted_triangular", cut=cut, ratio=ratio), t + 1, 999, t / STEPS,
                       0.5) == pytest.approx(paper(t))
 
 
@@ -109,7 +109,7 @@ def test_warmup_stable_decay_is_that_of_transformers(shape, theirs):
 def test_warmup_stable_decay_wastes_no_update(shape):
     """Progress is counted before an update, as the loop does."""
     schedule = settings("warmup_stable_decay", shape=shape, decay=0.25)
-    found = [factor(schedule, s, WARMUP, (s - 1) / STEPS, WARMUP / STEPS) for s in range(1, STEPS + 1)]
+    found = [lr_factor(schedule, s, WARMUP, (s - 1) / STEPS, WARMUP / STEPS) for s in range(1, STEPS + 1)]
     assert min(found) > 0 and found[WARMUP - 1:31] == [1.0] * 24 and found[30:] == sorted(set(found[30:]), reverse=True)
 
 
@@ -121,13 +121,13 @@ def test_every_factor_lies_between_0_and_1_and_the_peak_is_1(kind):
         for step in range(1, 50):
             for progress in (0.0, 0.1, 0.5, 0.999, 1.0, 1.3):
                 for warmup_progress in (0.0, 0.3, 1.0, 1.4):
-                    assert 0 <= factor(settings(kind), step, warmup, progress, warmup_progress) <= 1
+                    assert 0 <= lr_factor(settings(kind), step, warmup, progress, warmup_progress) <= 1
     # progress counted before the update, as the loop does
-    highest = max(factor(settings(kind), s, WARMUP, (s - 1) / STEPS, WARMUP / STEPS) for s in range(1, STEPS + 1))
+    highest = max(lr_factor(settings(kind), s, WARMUP, (s - 1) / STEPS, WARMUP / STEPS) for s in range(1, STEPS + 1))
     assert highest == 1
 
 
 def test_no_update_is_wasted_when_progress_is_counted_before_it():
-    found = [factor(settings("linear"), s, WARMUP, (s - 1) / STEPS, WARMUP / STEPS) for s in range(1, STEPS + 1)]
+    found = [lr_factor(settings("linear"), s, WARMUP, (s - 1) / STEPS, WARMUP / STEPS) for s in range(1, STEPS + 1)]
     assert min(found) > 0
     assert found[WARMUP:] == sorted(found[WARMUP:], reverse=True)

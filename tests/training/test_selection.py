@@ -9,15 +9,15 @@ import torch
 from conftest import SEED
 from safetensors.torch import load_file
 
-from stemma.corpus.shards import Corpus
+from stemma.corpus.corpus import Corpus
 from stemma.errors import UserError
-from stemma.lineage import recipe
 from stemma.objectives import build_network, build_objectives
+from stemma.recipe_loading import recipe
 from stemma.training.budget import Budget
-from stemma.training.loop import Loop
+from stemma.training.corpus_cache import adopt_tokenizer
 from stemma.training.pretrain import pretrain
-from stemma.training.source import adopt_tokenizer
-from stemma.training.supply import Supply
+from stemma.training.pretrain_loader import PretrainLoader
+from stemma.training.trainer import Trainer
 
 SMALL = ["network.width=16", "network.heads=2", "network.layers=1", "network.feedforward=32",
          "corpus.sequence_length=16", "training.batch_size=4", "training.validate_every=2",
@@ -31,15 +31,15 @@ def loop_of(run, corpus_folder, scores, *changes, steps=40):
     chosen = adopt_tokenizer(recipe("bert@tiny", [*SMALL, *changes]), corpus)
     torch.manual_seed(0)
     network = build_network(chosen, corpus.tokenizer.vocab_size)
-    supply = Supply(chosen, corpus, build_objectives(chosen), 0)
+    supply = PretrainLoader(chosen, corpus, build_objectives(chosen), 0)
     said = iter(scores)
-    loop = Loop(run, chosen, supply, network, Budget("steps", steps), 0, judge=lambda: next(said))
+    loop = Trainer(run, chosen, supply, network, Budget("steps", steps), 0, metric_fn=lambda: next(said))
     seen = {}
     step = loop._step
 
     def noted(progress):
         over = step(progress)
-        seen[loop.course.step] = {name: tensor.clone() for name, tensor in network.state_dict().items()}
+        seen[loop.state.step] = {name: tensor.clone() for name, tensor in network.state_dict().items()}
         return over
 
     loop._step = noted
@@ -98,7 +98,7 @@ def test_a_run_that_stopped_anywhere_goes_on_to_the_same_choice(tmp_path, corpus
         step = loop._step
 
         def until(progress, loop=loop, step=step, last=last):
-            if loop.course.step == last:
+            if loop.state.step == last:
                 raise Killed
             return step(progress)
 
@@ -125,7 +125,7 @@ def test_the_held_out_loss_decides_where_nobody_judges(tmp_path, corpus_folder):
 
 
 def test_nothing_held_out_is_nothing_to_choose_by(tmp_path, corpus_folder, monkeypatch):
-    monkeypatch.setattr(Supply, "validation_batches", lambda self, length: [])  # as of a single document
+    monkeypatch.setattr(PretrainLoader, "validation_batches", lambda self, length: [])  # as of a single document
     with pytest.raises(UserError, match="training.patience goes by what is held out"):
         pretrain("bert@tiny", corpus_folder, tmp_path / "run", steps=4,
                  changes=[*SMALL, "training.patience=1"])
@@ -140,7 +140,7 @@ def test_a_fresh_top_needs_a_model(tmp_path, corpus_folder):
 def test_a_pretraining_goes_on_with_a_fresh_top(tmp_path, corpus_folder, caplog):
     first = [*SMALL, "network.layers=2"]
     pretrain("bert@tiny", corpus_folder, tmp_path / "first", steps=3, changes=first)
-    pretrain("bert@tiny", corpus_folder, tmp_path / "second", steps=1, seed=5, start=tmp_path / "first",
+    pretrain("bert@tiny", corpus_folder, tmp_path / "second", steps=1, seed=5, init_from=tmp_path / "first",
              changes=[*first, "training.fresh=1", "training.learning_rate=1e-9"])
     before, after = (load_file(tmp_path / name / "model/model.safetensors") for name in ("first", "second"))
     moved = {name for name in before if (before[name] - after[name]).abs().max() > 1e-4}

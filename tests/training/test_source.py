@@ -11,17 +11,17 @@ import numpy as np
 import pytest
 from commands import process
 
-from stemma.corpus.shards import Corpus
-from stemma.corpus.view import split
+from stemma.atomic_files import lock_folder
+from stemma.corpus.corpus import Corpus
+from stemma.corpus.subset import train_validation_split
 from stemma.errors import UserError
-from stemma.files import only_here
-from stemma.lineage import recipe
+from stemma.recipe_loading import recipe
 from stemma.text.tokenizer import Tokenizer
-from stemma.training import source
+from stemma.training import corpus_cache
 from stemma.training.budget import Budget
+from stemma.training.corpus_cache import adopt_tokenizer, build_or_load_corpus, cache_folder
 from stemma.training.pretrain import _open_corpus
-from stemma.training.run import Plan, Reading, read_run
-from stemma.training.source import adopt_tokenizer, cache_folder, corpus_from_text
+from stemma.training.run_folder import RunConfig, TextReadingOptions, read_run
 
 BERT = recipe("bert@tiny", ["tokenizer.vocab_size=260"])
 
@@ -40,12 +40,12 @@ def test_where_the_cache_is(cache, tmp_path, monkeypatch):
 
 
 def test_the_second_time_nothing_is_made(cache, text_file, monkeypatch, caplog):
-    first = corpus_from_text([str(text_file)], BERT, Reading())
+    first = build_or_load_corpus([str(text_file)], BERT, TextReadingOptions())
     assert len(caplog.messages) >= 2 and first.path.is_relative_to(cache)
-    monkeypatch.setattr(source, "build_corpus", None)
-    monkeypatch.setattr(source, "train_tokenizer", None)
+    monkeypatch.setattr(corpus_cache, "build_corpus", None)
+    monkeypatch.setattr(corpus_cache, "train_tokenizer", None)
     caplog.clear()
-    again = corpus_from_text([str(text_file)], BERT, Reading())
+    again = build_or_load_corpus([str(text_file)], BERT, TextReadingOptions())
     assert again.fingerprint == first.fingerprint and caplog.messages == []
 
 
@@ -56,7 +56,7 @@ def test_what_makes_another_corpus(cache, text_file, tokenizer_folder, tmp_path)
     copy.write_bytes(text_file.read_bytes())
 
     def place(path=text_file, chosen=BERT, tokenizer=None, **reading):
-        return corpus_from_text([str(path)], chosen, Reading(**reading), tokenizer).path
+        return build_or_load_corpus([str(path)], chosen, TextReadingOptions(**reading), tokenizer).path
 
     assert place(copy) == place()
     changed = [place(), place(other), place(documents="line"), place(tokenizer=Tokenizer.load(tokenizer_folder)),
@@ -85,19 +85,21 @@ def written(tmp_path, shape: str) -> list[str]:
                                              ("bert@tiny", "one line"), ("transformer@tiny", "pairs")])
 def test_the_tokenizer_does_not_see_what_is_held_out(cache, tmp_path, name, shape):
     text, chosen = written(tmp_path, shape), recipe(name, OF_WORDS)
-    corpus = corpus_from_text(text, chosen, Reading(), split_first=True)
-    training, held = split(corpus, SHARE)
-    unknown = corpus.tokenizer.roles["unknown"]
+    corpus = build_or_load_corpus(text, chosen, TextReadingOptions(), split_first=True)
+    training, held = train_validation_split(corpus, SHARE)
+    unknown = corpus.tokenizer.special_token_ids["unknown"]
 
     def unknown_in(view) -> list[int]:
-        return [int((corpus.slice("tokens", start, stop) == unknown).sum()) for start, stop in view.documents]
+        return [int((corpus.values_between("tokens", start, stop) == unknown).sum()) for start,
+                stop in view.document_ranges]
 
-    assert sum(unknown_in(training)) == 0 and len(training.documents) and len(held.documents)
-    sentences = np.asarray(corpus.sentences[:-1])
-    asked = [((sentences >= start) & (sentences < stop)).sum() for start, stop in held.documents]
-    assert sum(unknown_in(held)) == (len(held.documents) if shape == "pairs" else sum(asked))  # each has its own word
-    assert 0.7 * SHARE < held.tokens / corpus.tokens < 1.5 * SHARE
-    assert training.tokens + held.tokens == corpus.tokens
+    assert sum(unknown_in(training)) == 0 and len(training.document_ranges) and len(held.document_ranges)
+    sentences = np.asarray(corpus.sentence_starts[:-1])
+    asked = [((sentences >= start) & (sentences < stop)).sum() for start, stop in held.document_ranges]
+    # each has its own word
+    assert sum(unknown_in(held)) == (len(held.document_ranges) if shape == "pairs" else sum(asked))
+    assert 0.7 * SHARE < held.num_tokens / corpus.num_tokens < 1.5 * SHARE
+    assert training.num_tokens + held.num_tokens == corpus.num_tokens
 
 
 def test_what_is_held_out_is_part_of_the_key(cache, tmp_path):
@@ -105,7 +107,7 @@ def test_what_is_held_out_is_part_of_the_key(cache, tmp_path):
     text = written(tmp_path, "documents")
 
     def place(*changes: str, split_first: bool = True):
-        return corpus_from_text(text, recipe("bert@tiny", [*OF_WORDS, *changes]), Reading(),
+        return build_or_load_corpus(text, recipe("bert@tiny", [*OF_WORDS, *changes]), TextReadingOptions(),
                                 split_first=split_first).path
 
     assert place() == place()
@@ -116,7 +118,7 @@ def test_a_run_that_was_started_before_goes_on_with_the_tokenizer_it_had(cache, 
     """Its plan says nothing of a split, so its corpus is made as it was then."""
     text = written(tmp_path, "documents")
     (tmp_path / "run").mkdir()
-    plan = Plan(None, text, Budget("steps", 1), 0)
+    plan = RunConfig(None, text, Budget("steps", 1), 0)
     plan.write(tmp_path / "run")
     stored = json.loads((tmp_path / "run/run.json").read_text())
     del stored["split_first"]
@@ -125,23 +127,24 @@ def test_a_run_that_was_started_before_goes_on_with_the_tokenizer_it_had(cache, 
     (tmp_path / "run/recipe.toml").write_text(recipe("bert@tiny", OF_WORDS).to_toml())
     wanted, read = read_run(tmp_path / "run")
     corpus = _open_corpus(tmp_path / "run", wanted, read)
-    assert (corpus.slice("tokens", 0, corpus.tokens) != corpus.tokenizer.roles["unknown"]).all()
+    assert (corpus.values_between("tokens", 0,
+                                  corpus.num_tokens) != corpus.tokenizer.special_token_ids["unknown"]).all()
 
 
 def test_a_given_tokenizer_is_used(cache, text_file, tokenizer_folder):
     given = Tokenizer.load(tokenizer_folder)
-    corpus = corpus_from_text([str(text_file)], BERT, Reading(), given)
+    corpus = build_or_load_corpus([str(text_file)], BERT, TextReadingOptions(), given)
     assert corpus.tokenizer.fingerprint == given.fingerprint
 
 
 @pytest.mark.parametrize("name", ["corpus/shard-00000/tokens.bin", "corpus/manifest.json", "tokenizer/tokenizer.json"])
 def test_a_damaged_entry_is_made_again(cache, text_file, name, caplog):
-    first = corpus_from_text([str(text_file)], BERT, Reading())
+    first = build_or_load_corpus([str(text_file)], BERT, TextReadingOptions())
     place = first.path.parent
     (place / name).write_bytes(b"damaged")
     if name.startswith("tokenizer"):
         (place / "corpus/manifest.json").unlink()
-    again = corpus_from_text([str(text_file)], BERT, Reading())
+    again = build_or_load_corpus([str(text_file)], BERT, TextReadingOptions())
     assert again.fingerprint == first.fingerprint
     assert any("made again" in text and str(place) in text for text in caplog.messages)
 
@@ -149,21 +152,21 @@ def test_a_damaged_entry_is_made_again(cache, text_file, name, caplog):
 def test_text_that_gives_nothing_leaves_nothing(cache, tmp_path):
     (tmp_path / "empty.txt").touch()
     with pytest.raises(UserError, match=r"empty\.txt"):
-        corpus_from_text([str(tmp_path / "empty.txt")], BERT, Reading())
+        build_or_load_corpus([str(tmp_path / "empty.txt")], BERT, TextReadingOptions())
     assert list(cache.iterdir()) == []
 
 
 def test_leftovers_of_a_kill_are_cleared_away(cache, text_file):
-    place = corpus_from_text([str(text_file)], BERT, Reading()).path.parent
+    place = build_or_load_corpus([str(text_file)], BERT, TextReadingOptions()).path.parent
     (place / ".corpus.0123abcd.tmp/shard-00000").mkdir(parents=True)
-    corpus_from_text([str(text_file)], BERT, Reading())
+    build_or_load_corpus([str(text_file)], BERT, TextReadingOptions())
     assert sorted(path.name for path in place.iterdir()) == ["corpus", "tokenizer"]
 
 
 def test_standard_input(cache, text_file, monkeypatch):
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text_file.read_bytes())))
-    piped = corpus_from_text(["-"], BERT, Reading())
-    assert piped.path == corpus_from_text([str(text_file)], BERT, Reading()).path
+    piped = build_or_load_corpus(["-"], BERT, TextReadingOptions())
+    assert piped.path == build_or_load_corpus([str(text_file)], BERT, TextReadingOptions()).path
 
 
 def test_two_processes_at_once_share_the_work(cache, text_file):
@@ -182,14 +185,14 @@ def test_two_processes_at_once_share_the_work(cache, text_file):
 
 
 def test_a_folder_is_held_by_one(tmp_path):
-    with only_here(tmp_path, "taken"), pytest.raises(UserError, match="taken"), only_here(tmp_path, "taken"):
+    with lock_folder(tmp_path, "taken"), pytest.raises(UserError, match="taken"), lock_folder(tmp_path, "taken"):
         pass
-    with only_here(tmp_path, "taken"):
+    with lock_folder(tmp_path, "taken"):
         pass
 
 
 def test_the_corpus_brings_its_tokenizer(cache, text_file):
-    corpus = corpus_from_text([str(text_file)], BERT, Reading())
+    corpus = build_or_load_corpus([str(text_file)], BERT, TextReadingOptions())
     adopted = adopt_tokenizer(BERT, corpus)
     assert adopted.settings.tokenizer.vocab_size == corpus.tokenizer.vocab_size != 260
     assert adopted.origin["tokenizer.vocab_size"] == "corpus" and adopted.origin["tokenizer.kind"] == "bert"
@@ -207,5 +210,5 @@ def test_a_tokenizer_of_another_kind_and_the_same_size_is_adopted(corpus_folder)
 def test_text_that_is_read_four_times_is_heard_of_twice(cache, text_file, tmp_path, caplog):
     """Once when a vocabulary is learnt and once when it is tokenised; to split it, it is read in between."""
     (tmp_path / "crlf.txt").write_bytes(text_file.read_bytes().replace(b"\n", b"\r\n"))
-    corpus_from_text([str(tmp_path / "crlf.txt")], BERT, Reading(), split_first=True)
+    build_or_load_corpus([str(tmp_path / "crlf.txt")], BERT, TextReadingOptions(), split_first=True)
     assert len([text for text in caplog.messages if "CRLF" in text]) == 2

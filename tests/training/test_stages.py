@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 from conftest import SEED
 
-from stemma import lineage
-from stemma.corpus.shards import Corpus
+from stemma import recipe_loading
+from stemma.corpus.corpus import Corpus
 from stemma.errors import UserError
 from stemma.objectives import build_objectives
 from stemma.training.budget import Budget
+from stemma.training.curriculum import active_objectives, check_curriculum
 from stemma.training.pretrain import pretrain
-from stemma.training.stages import check_stages, going_on
-from stemma.training.supply import Supply
+from stemma.training.pretrain_loader import PretrainLoader
 
 WORDS = ["objective.words.kind=masked_lm", "objective.words.rate=0.2", "objective.words.unit=word",
          "objective.words.dynamic=true"]
@@ -24,11 +24,11 @@ SMALL = ["network.width=32", "network.heads=2", "network.feedforward=64", "corpu
 
 
 def recipe_of(*changes: str):
-    return lineage.recipe("bert@tiny", ["training.batch_size=8", "corpus.sequence_length=32", *changes])
+    return recipe_loading.recipe("bert@tiny", ["training.batch_size=8", "corpus.sequence_length=32", *changes])
 
 
 def names(changes, step: int, used: float) -> list[str]:
-    return [o.name for o in going_on(build_objectives(recipe_of(*changes)), step, used)]
+    return [o.name for o in active_objectives(build_objectives(recipe_of(*changes)), step, used)]
 
 
 def test_a_stage_begins_and_ends_at_its_share_of_the_budget():
@@ -46,11 +46,11 @@ def test_no_moment_is_without_a_task():
 
 @pytest.fixture
 def make(corpus_folder):
-    made: list[Supply] = []
+    made: list[PretrainLoader] = []
 
-    def build(*changes: str) -> Supply:
+    def build(*changes: str) -> PretrainLoader:
         recipe = recipe_of(*changes)
-        made.append(Supply(recipe, Corpus.open(corpus_folder), build_objectives(recipe), 0))
+        made.append(PretrainLoader(recipe, Corpus.open(corpus_folder), build_objectives(recipe), 0))
         return made[-1]
 
     yield build
@@ -60,7 +60,7 @@ def make(corpus_folder):
 
 def told(prepared) -> list:
     stream = prepared.batch.streams["encoder"]
-    return [[o.name for o in prepared.objectives], stream.ids.tolist(), prepared.positions]
+    return [[o.name for o in prepared.objectives], stream.input_ids.tolist(), prepared.cursors]
 
 
 @pytest.mark.parametrize("changes", [TURN, [*TURN, "objective.words.starts=0.3"],
@@ -70,12 +70,12 @@ def test_rows_that_were_prepared_for_a_stage_that_is_over_are_put_back(make, cha
     then is what a run would get that was resumed just there."""
     used = [0.05 * step for step in range(20)]
     straight = make(*changes)
-    taken = [told(straight.take(step, 32, used[step])) for step in range(20)]
+    taken = [told(straight.next_rows(step, 32, used[step])) for step in range(20)]
     assert {name for entry in taken for name in entry[0]} == {"masked_lm", "words"}
     for stop in range(1, 20):
         again = make(*changes)
         again.restore(taken[stop - 1][2])
-        found = [told(again.take(step, 32, used[step])) for step in range(stop, min(stop + 3, 20))]
+        found = [told(again.next_rows(step, 32, used[step])) for step in range(stop, min(stop + 3, 20))]
         assert found == taken[stop:stop + 3]
 
 
@@ -85,24 +85,24 @@ def test_every_row_of_a_feed_comes_once_whatever_the_stages(make):
     supply, alone = make(*pausing), make(*TURN[:2])
     seen = []
     for step in range(40):
-        prepared = supply.take(step, 32, step / 40)
+        prepared = supply.get_batch(step, 32, step / 40)
         if prepared.objectives[0].name == "masked_lm":
-            seen.append(prepared.positions["0:32"])
-    expected = [alone.take(step, 32, 0.0).positions["0:32"] for step in range(len(seen))]
+            seen.append(prepared.cursors["0:32"])
+    expected = [alone.take(step, 32, 0.0).cursors["0:32"] for step in range(len(seen))]
     assert 20 < len(seen) < 40 and seen == expected
 
 
 def test_a_schedule_that_never_starts_a_task_is_refused_with_its_figures():
     late = recipe_of("objective.next_sentence.start_step=500")
     with pytest.raises(UserError) as caught:
-        check_stages(late, Budget("steps", 500))
+        check_curriculum(late, Budget("steps", 500))
     assert caught.value.problems == [("objective.next_sentence.start_step = 500", "the last step is number 499")]
     assert "500 steps" in caught.value.message
-    check_stages(late, Budget("steps", 501))
-    check_stages(late, Budget("minutes", 0.1))
+    check_curriculum(late, Budget("steps", 501))
+    check_curriculum(late, Budget("minutes", 0.1))
     with pytest.raises(UserError, match="about 101 steps"):
-        check_stages(late, Budget("tokens", 8 * 32 * 100))
-    check_stages(late, Budget("tokens", 8 * 32 * 501))
+        check_curriculum(late, Budget("tokens", 8 * 32 * 100))
+    check_curriculum(late, Budget("tokens", 8 * 32 * 501))
 
 
 @pytest.mark.parametrize(("starts", "stops", "steps", "trained"), [
@@ -110,14 +110,14 @@ def test_a_schedule_that_never_starts_a_task_is_refused_with_its_figures():
     (0.34, 0.35, 3, False), (0.33, 0.34, 100, True), (0.0, 0.01, 1, True)])
 def test_a_stage_between_two_steps_is_refused(starts, stops, steps, trained):
     chosen = recipe_of(f"objective.next_sentence.starts={starts}", f"objective.next_sentence.stops={stops}")
-    active = any("next_sentence" in [o.name for o in going_on(build_objectives(chosen), step, step / steps)]
+    active = any("next_sentence" in [o.name for o in active_objectives(build_objectives(chosen), step, step / steps)]
                  for step in range(steps))
     assert active is trained
     if trained:
-        check_stages(chosen, Budget("steps", steps))
+        check_curriculum(chosen, Budget("steps", steps))
     else:
         with pytest.raises(UserError) as caught:
-            check_stages(chosen, Budget("steps", steps))
+            check_curriculum(chosen, Budget("steps", steps))
         assert caught.value.problems[0][0] == f"objective.next_sentence.starts = {starts:g}"
 
 

@@ -15,21 +15,21 @@ from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import apply_ac
 from torch.nn.parallel import DistributedDataParallel
 
 from stemma.corpus.build import build_corpus
-from stemma.corpus.shards import Corpus
+from stemma.corpus.corpus import Corpus
 from stemma.exchange.load import load
-from stemma.lineage import recipe
-from stemma.network.attention.full import FullAttention
+from stemma.network.attention.self_attention import SelfAttention
 from stemma.network.block import Block
-from stemma.network.state import Memory
+from stemma.network.cache import Memory
 from stemma.objectives import build_network, build_objectives
-from stemma.tasks.batches import Lessons
-from stemma.tasks.learners import build_learner
-from stemma.tasks.learning import SETS, layout_of, lesson_of, read_lines
-from stemma.tasks.multitask import multitask
-from stemma.text.train import train_tokenizer
-from stemma.training.source import adopt_tokenizer
-from stemma.training.step import TrainingStep
-from stemma.training.supply import Supply
+from stemma.recipe_loading import recipe
+from stemma.tasks.runs.build_objective import build_task_objective
+from stemma.tasks.runs.finetune_loader import FinetuneLoader
+from stemma.tasks.runs.finetune_run import SPLITS, input_encoder_for, read_split, task_dataset
+from stemma.tasks.runs.multitask import multitask
+from stemma.text.train_tokenizer import train_tokenizer
+from stemma.training.corpus_cache import adopt_tokenizer
+from stemma.training.pretrain_loader import PretrainLoader
+from stemma.training.training_step import TrainingStep
 
 STEPS, PROCESSES = 3, 2
 SMALL = ["network.width=16", "network.heads=2", "network.feedforward=24", "network.layers=2", "network.dropout=0",
@@ -66,13 +66,14 @@ def several_tasks(folder):
     for module in model.network.modules():
         if hasattr(module, "rate"):
             module.rate = 0.0
-        if isinstance(module, FullAttention):
+        if isinstance(module, SelfAttention):
             module.dropout = 0.0
-    learners = {name: build_learner(card, layout_of(card, model.tokenizer), 0) for name, card in model.cards.items()}
-    lessons = [lesson_of(learners[name], {part: read_lines(run, part, card) for part in SETS}, 8)
+    learners = {name: build_task_objective(card, input_encoder_for(card, model.tokenizer), 0) for name,
+                card in model.cards.items()}
+    lessons = [task_dataset(learners[name], {part: read_split(run, part, card) for part in SPLITS}, 8)
                for name, card in model.cards.items()]
-    supply = Lessons(model, lessons, 3, 48)
-    steps = [supply.take(step, 48, 0.5) for step in range(STEPS)]
+    supply = FinetuneLoader(model, lessons, 3, 48)
+    steps = [supply.get_batch(step, 48, 0.5) for step in range(STEPS)]
     assert len({step.objectives[0].name for step in steps}) == 2
     return model.network, supply.objectives, steps
 
@@ -86,15 +87,15 @@ def prepared_steps(folder, name):
     if not place.is_dir():
         settings = chosen.settings.tokenizer
         tokenizer = train_tokenizer((folder / "text.txt").read_text().splitlines(), settings.kind, 200,
-                                    lowercase=settings.lowercase, roles=chosen.settings.roles())
+                                    lowercase=settings.lowercase, roles=chosen.settings.special_tokens())
         build_corpus([str(folder / "text.txt")], tokenizer, place)
     corpus = Corpus.open(place)
     chosen = adopt_tokenizer(chosen, corpus)
     objectives = build_objectives(chosen)
     torch.manual_seed(0)
     network = build_network(chosen, corpus.tokenizer.vocab_size)
-    supply = Supply(chosen, corpus, objectives, seed=1)
-    steps = [supply.take(step, supply.length_at(0.9), 0.9) for step in range(STEPS)]
+    supply = PretrainLoader(chosen, corpus, objectives, seed=1)
+    steps = [supply.get_batch(step, supply.sequence_length_at(0.9), 0.9) for step in range(STEPS)]
     supply.close()
     return network, objectives, steps
 
@@ -105,17 +106,17 @@ def trained(step, steps, rank=0, processes=1, slices=2):
     for number, prepared in enumerate(steps):
         tasks = tuple(objective.name for objective in prepared.objectives)
         batch = replace(prepared.batch, tasks=tasks)
-        own = batch.slices(-(-batch.rows // processes))[rank]
-        state = memory.get(prepared.feed) if batch.continues else None
+        own = batch.slices(-(-batch.num_rows // processes))[rank]
+        state = memory.get(prepared.sampler_key) if batch.continues_previous else None
         kept = []
         for at, piece in enumerate(own.slices(-(-own.rows // slices))):
             torch.manual_seed(100 * number + 10 * rank + at)  # a generator draws: the same in any number of processes
             rows = slice(at * (-(-own.rows // slices)), None)
-            found = step(piece, None if state is None else state.rows(slice(rows.start, rows.start + piece.rows)))
+            found = step(piece, None if state is None else state.rows(slice(rows.start, rows.start + piece.num_rows)))
             (found.total * processes).backward()  # gradients are averaged, and these are shares of a sum
             kept += [found.state] if isinstance(found.state, Memory) else []
         if kept:
-            memory[prepared.feed] = Memory.join(kept)
+            memory[prepared.sampler_key] = Memory.concatenate(kept)
 
 
 def gradients_of(network):

@@ -3,15 +3,15 @@ import pytest
 from conftest import small_text
 from making import corpus_of
 
-from stemma import lineage
+from stemma import recipe_loading
 from stemma.corpus.build import build_corpus
-from stemma.corpus.shards import Corpus
+from stemma.corpus.corpus import Corpus
 from stemma.objectives import Batch, Objective, build_objectives
 from stemma.text.parallel import PairSource
-from stemma.training import feeds as feeds_module
-from stemma.training.batches import Prepared
-from stemma.training.padding import mostly_padding
-from stemma.training.supply import Supply
+from stemma.training import samplers as feeds_module
+from stemma.training.loader import PreparedBatch
+from stemma.training.padding_check import padding_warning
+from stemma.training.pretrain_loader import PretrainLoader
 
 DYNAMIC = "objective.masked_lm.dynamic=true"
 
@@ -23,11 +23,11 @@ def corpus(corpus_folder) -> Corpus:
 
 @pytest.fixture
 def make(corpus):
-    made: list[Supply] = []
+    made: list[PretrainLoader] = []
 
-    def build(*changes: str, seed: int = 0, of: Corpus = corpus, name: str = "bert@tiny") -> Supply:
-        recipe = lineage.recipe(name, ["training.batch_size=8", "corpus.sequence_length=32", *changes])
-        made.append(Supply(recipe, of, build_objectives(recipe), seed))
+    def build(*changes: str, seed: int = 0, of: Corpus = corpus, name: str = "bert@tiny") -> PretrainLoader:
+        recipe = recipe_loading.recipe(name, ["training.batch_size=8", "corpus.sequence_length=32", *changes])
+        made.append(PretrainLoader(recipe, of, build_objectives(recipe), seed))
         return made[-1]
 
     yield build
@@ -42,28 +42,29 @@ def same(one: Batch, other: Batch) -> bool:
 def contents(batch: Batch) -> dict[str, list]:
     streams = {}
     for name, stream in batch.streams.items():
-        tensors = {"ids": stream.ids, "segments": stream.segments, "query": stream.query, "positions": stream.positions}
+        tensors = {"ids": stream.input_ids, "segments": stream.segment_ids, "query": stream.query_positions,
+                   "positions": stream.position_ids}
         streams |= {f"{key} of {name}": [] if value is None else value.tolist() for key, value in tensors.items()}
-        streams[f"sees of {name}"] = [stream.sees]
-    return {**streams, "continues": [batch.continues],
-            **{f"labels of {head}": target.labels.tolist() for head, target in batch.labels.items()},
-            **{f"answers of {head}": [target.index.tolist(), target.labels.tolist(), target.total]
-               for head, target in batch.scores.items()}}
+        streams[f"sees of {name}"] = [stream.attention_mask]
+    return {**streams, "continues": [batch.continues_previous],
+            **{f"labels of {head}": target.labels.tolist() for head, target in batch.row_targets.items()},
+            **{f"answers of {head}": [target.index.tolist(), target.labels.tolist(), target.denominator]
+               for head, target in batch.token_targets.items()}}
 
 
-def chosen(supply: Supply, step: int, used: float = 0.0) -> tuple[Objective, ...]:
+def chosen(supply: PretrainLoader, step: int, used: float = 0.0) -> tuple[Objective, ...]:
     """The tasks of a step."""
-    return supply._choose(supply._moment(step, 32, used))[1]
+    return supply._choose_group(supply._batch_key(step, 32, used))[1]
 
 
-def taken(supply: Supply, steps: int, length: int = 32, start: int = 0) -> list[Prepared]:
-    return [supply.take(step, length) for step in range(start, start + steps)]
+def taken(supply: PretrainLoader, steps: int, length: int = 32, start: int = 0) -> list[PreparedBatch]:
+    return [supply.get_batch(step, length) for step in range(start, start + steps)]
 
 
 @pytest.mark.parametrize("changes", [(), (DYNAMIC,), ("objective.masked_lm.packing=full_sentences",)])
 def test_the_same_seed_gives_the_same_batches_and_another_seed_others(make, changes):
     one, other, third = taken(make(*changes), 12), taken(make(*changes), 12), taken(make(*changes, seed=1), 12)
-    assert all(same(a.batch, b.batch) and a.positions == b.positions for a, b in zip(one, other, strict=True))
+    assert all(same(a.batch, b.batch) and a.cursors == b.cursors for a, b in zip(one, other, strict=True))
     assert not any(same(a.batch, b.batch) for a, b in zip(one, third, strict=True))
 
 
@@ -77,18 +78,18 @@ def test_rows_of_mostly_padding_are_told_with_the_key_that_fills_them(make, tmp_
     lines = [line for line in small_text(documents=20).splitlines() if line]
     short = corpus_of(tmp_path, [[line] for line in lines], tokenizer_folder)
     supply = make(*changes, "corpus.sequence_length=96", of=short)
-    found = mostly_padding(supply)
+    found = padding_warning(supply)
     if told is None:
         assert found is None
         return
-    lengths = np.concatenate([supply.draft(step, 96)[0].lengths for step in range(4)])
+    lengths = np.concatenate([supply.build_draft(step, 96)[0].lengths for step in range(4)])
     assert 2 * lengths.mean() < 96
     assert told in found and ("full_sentences" in told) == ("full_sentences" in found)
     assert "mostly padding" in found and "corpus.sequence_length = 96" in found
     average = int(found.split("mostly padding: ")[1].split()[0])
     assert average == pytest.approx(lengths.mean(), rel=0.25)
     shorter = int(found.split("corpus.sequence_length=")[1].split(".")[0])
-    assert mostly_padding(make(*changes, f"corpus.sequence_length={shorter}", of=short)) is None
+    assert padding_warning(make(*changes, f"corpus.sequence_length={shorter}", of=short)) is None
 
 
 @pytest.mark.parametrize("changes", [(), (DYNAMIC,), ("objective.masked_lm.packing=full_sentences",)])
@@ -99,7 +100,7 @@ def test_going_on_from_a_saved_position_gives_the_batches_that_would_have_come(m
     again.restore(straight[stop - 1].positions)
     for expected, found in zip(straight[stop:], taken(again, 4, start=stop), strict=True):
         assert same(expected.batch, found.batch)
-        assert expected.positions == found.positions
+        assert expected.cursors == found.cursors
         assert [o.name for o in expected.objectives] == [o.name for o in found.objectives]
 
 
@@ -108,24 +109,25 @@ def test_a_batch_prepared_ahead_is_the_one_asked_for(make):
     for step in range(4):
         prepared = ahead.take(step, 32)
         draft, _ = fresh.draft(step, 32)
-        assert prepared.batch.streams["encoder"].ids.tolist() == draft.ids[:, :int(draft.lengths.max())].tolist()
+        assert prepared.batch.streams["encoder"].input_ids.tolist() == draft.input_ids[:,
+            :int(draft.lengths.max())].tolist()
 
 
 def test_the_length_may_change_between_steps(make):
     supply = make()
-    supply.take(0, 16)
-    supply.take(1, 16)
-    long = supply.take(2, 32)
-    assert long.batch.streams["encoder"].ids.shape[1] > 16
+    supply.get_batch(0, 16)
+    supply.get_batch(1, 16)
+    long = supply.get_batch(2, 32)
+    assert long.batch.streams["encoder"].input_ids.shape[1] > 16
     again = make()
     again.restore(long.positions)
-    assert same(again.take(3, 32).batch, supply.take(3, 32).batch)
+    assert same(again.next_rows(3, 32).batch, supply.get_batch(3, 32).batch)
 
 
 def test_two_phases(make):
     supply = make("corpus.first_phase.share=0.5", "corpus.first_phase.sequence_length=16")
-    assert [supply.length_at(used) for used in (0.0, 0.49, 0.5, 1.0)] == [16, 16, 32, 32]
-    assert make("corpus.first_phase.sequence_length=128").length_at(0.0) == 32
+    assert [supply.sequence_length_at(used) for used in (0.0, 0.49, 0.5, 1.0)] == [16, 16, 32, 32]
+    assert make("corpus.first_phase.sequence_length=128").sequence_length_at(0.0) == 32
 
 
 @pytest.mark.parametrize("packing", ["segment_pair", "contiguous"])
@@ -134,24 +136,24 @@ def test_each_phase_has_its_own_batch(make, packing):
                                                     "objective.causal_lm.weight=1.0", f"corpus.packing={packing}"]
     supply = make(*tasks, "corpus.first_phase.share=0.5", "corpus.first_phase.sequence_length=16",
                   "corpus.first_phase.batch_size=20")
-    assert [supply.take(step, supply.length_at(used), used).batch.rows
+    assert [supply.get_batch(step, supply.sequence_length_at(used), used).batch.num_rows
             for step, used in enumerate((0.0, 0.4, 0.5, 0.9))] == [20, 20, 8, 8]
     alone = make(*tasks, "corpus.first_phase.sequence_length=128", "corpus.first_phase.batch_size=20")
-    assert alone.take(0, alone.length_at(0.0), 0.0).batch.rows == 8  # one phase only
+    assert alone.take(0, alone.sequence_length_at(0.0), 0.0).batch.num_rows == 8  # one phase only
 
 
-def rows_by_source(supply: Supply, epochs: int) -> list[dict[int, tuple[list[int], list[int], int]]]:
+def rows_by_source(supply: PretrainLoader, epochs: int) -> list[dict[int, tuple[list[int], list[int], int]]]:
     """For each epoch (all of one length): where A begins -> (input, original, label) of that row."""
     found: list[dict[int, tuple[list[int], list[int], int]]] = [{} for _ in range(epochs)]
-    step, rows = 0, supply.feeds.of(0, 32).all_rows(10**9).rows
-    while step * supply.rows_at(32) < epochs * rows:
-        draft, _ = supply.draft(step, 32)
+    step, rows = 0, supply.samplers.sampler(0, 32).all_rows(10**9).num_rows
+    while step * supply.batch_rows_at(32) < epochs * rows:
+        draft, _ = supply.build_draft(step, 32)
         for row in range(draft.rows):
-            epoch = (step * supply.rows_at(32) + row) // rows
-            start = int(draft.pieces.start[np.searchsorted(draft.pieces.row, row)])
+            epoch = (step * supply.batch_rows_at(32) + row) // rows
+            start = int(draft.spans.start[np.searchsorted(draft.spans.row, row)])
             if epoch < epochs:
-                found[epoch][start] = (draft.ids[row].tolist(), draft.original[row].tolist(),
-                                       int(draft.labels["next_sentence"][row]))
+                found[epoch][start] = (draft.input_ids[row].tolist(), draft.original_ids[row].tolist(),
+                                       int(draft.row_labels["next_sentence"][row]))
         step += 1
     return found
 
@@ -178,13 +180,13 @@ def test_dynamic_masks_are_new_every_time(make):
 
 def test_training_never_shows_held_out_text(make):
     supply = make("corpus.validation=0.2")
-    held = np.zeros(supply.corpus.tokens, dtype=bool)
-    for start, stop in supply.validation.documents:
+    held = np.zeros(supply.corpus.num_tokens, dtype=bool)
+    for start, stop in supply.validation.document_ranges:
         held[start:stop] = True
     assert 0.1 < held.mean() < 0.35
     for step in range(60):
-        draft, _ = supply.draft(step, 32)
-        assert not held[draft.source[draft.text]].any()
+        draft, _ = supply.build_draft(step, 32)
+        assert not held[draft.corpus_offsets[draft.is_text]].any()
 
 
 def test_held_out_batches_are_the_same_each_time_and_only_held_out(make):
@@ -202,13 +204,13 @@ def test_held_out_batches_are_the_same_each_time_and_only_held_out(make):
 def test_nothing_held_out_gives_no_batches(make, tmp_path, tokenizer_folder):
     supply = make(of=corpus_of(tmp_path, [["the clerk reads a letter"]], tokenizer_folder))
     assert supply.validation_batches(32) == []
-    assert supply.take(0, 32).batch.rows == 8
+    assert supply.get_batch(0, 32).batch.num_rows == 8
 
 
 def test_unigram_counts_the_training_text_only(make):
     supply = make("corpus.validation=0.2")
-    tokens = np.concatenate([supply.corpus.slice("tokens", int(start), int(stop))
-                             for start, stop in supply.training.documents])
+    tokens = np.concatenate([supply.corpus.values_between("tokens", int(start), int(stop))
+                             for start, stop in supply.training.document_ranges])
     size = supply.corpus.tokenizer.vocab_size
     expected = np.log((np.bincount(tokens, minlength=size) + 1) / (len(tokens) + size))
     np.testing.assert_allclose(supply.unigram(), expected)
@@ -230,20 +232,20 @@ def test_two_masked_objectives_each_hide_at_their_own_rate(make):
                   "objective.words.dynamic=true")
     seen = {}
     for step in range(20):
-        draft, active = supply.draft(step, 32)
-        seen[active[-1].name] = len(draft.scores["vocabulary"].index) / draft.text.sum()
+        draft, active = supply.build_draft(step, 32)
+        seen[active[-1].name] = len(draft.token_targets["vocabulary"].index) / draft.is_text.sum()
     assert seen["masked_lm"] == pytest.approx(0.15, abs=0.05)
     assert seen["words"] == pytest.approx(0.5, abs=0.05)
 
 
 def test_an_error_while_preparing_ahead_reaches_the_one_who_asks(make, monkeypatch):
     supply = make()
-    supply.take(0, 32)
-    supply._ahead[1].result()
+    supply.get_batch(0, 32)
+    supply._prefetched[1].result()
     monkeypatch.setattr(supply, "_choose", lambda moment: 1 / 0)
-    supply.take(1, 32)  # prepared before
+    supply.get_batch(1, 32)  # prepared before
     with pytest.raises(ZeroDivisionError):
-        supply.take(2, 32)
+        supply.get_batch(2, 32)
 
 
 MEMORIES = ["transformer-xl@tiny", "xlnet@tiny"]
@@ -257,7 +259,7 @@ def test_rows_that_go_on_are_taken_up_where_they_were_left(make, name, stop):
     again.restore(straight[stop - 1].positions)
     for expected, found in zip(straight[stop:], taken(again, 4, start=stop), strict=True):
         assert same(expected.batch, found.batch)
-        assert expected.positions == found.positions and expected.feed == found.feed == "0:32"
+        assert expected.cursors == found.cursors and expected.sampler_key == found.sampler_key == "0:32"
 
 
 @pytest.mark.parametrize("name", MEMORIES)
@@ -265,34 +267,34 @@ def test_a_batch_says_whether_it_goes_on_from_the_one_before(make, name):
     supply = make(name=name)
     prepared = taken(supply, 60)
     for one, other in zip(prepared[:-1], prepared[1:], strict=True):
-        assert other.batch.continues == (one.positions["0:32"][2] > 0)  # 0: its epoch was over
-    assert not prepared[0].batch.continues and sum(not p.batch.continues for p in prepared) > 2
-    assert not supply.take(60, 16).batch.continues  # another length is another feed
+        assert other.batch.continues_previous == (one.cursors["0:32"][2] > 0)  # 0: its epoch was over
+    assert not prepared[0].batch.continues_previous and sum(not p.batch.continues_previous for p in prepared) > 2
+    assert not supply.get_batch(60, 16).batch.continues_previous  # another length is another feed
 
 
 def test_the_next_batch_of_a_row_goes_on_in_the_text(make):
     """What the last place of one batch guesses is the first token of the next."""
     supply = make(name="transformer-xl@tiny")
-    drafts = [supply.draft(step, 32)[0] for step in range(4)]
+    drafts = [supply.build_draft(step, 32)[0] for step in range(4)]
     for one, other in zip(drafts[:-1], drafts[1:], strict=True):
-        assert other.continues
-        assert one.following()[:, -1].tolist() == other.original[:, 0].tolist()
+        assert other.continues_previous
+        assert one.next_tokens()[:, -1].tolist() == other.original[:, 0].tolist()
 
 
 def test_a_backward_model_reads_on_towards_the_beginning(make):
     supply = make("objective.causal_lm.direction=backward", name="transformer-xl@tiny")
-    drafts = [supply.draft(step, 32)[0] for step in range(4)]
-    sources = np.concatenate([draft.source for draft in drafts], axis=1)
+    drafts = [supply.build_draft(step, 32)[0] for step in range(4)]
+    sources = np.concatenate([draft.corpus_offsets for draft in drafts], axis=1)
     for row in sources:
         assert (np.diff(row[row >= 0]) < 0).all()
-    assert supply.take(4, 32).batch.streams["encoder"].backward.all()
+    assert supply.get_batch(4, 32).batch.streams["encoder"].reversed_rows.all()
 
 
 def test_half_of_a_permuted_batch_is_read_backwards_and_keeps_half_a_window(make):
-    batch = make(name="xlnet@tiny").take(0, 32).batch
+    batch = make(name="xlnet@tiny").next_rows(0, 32).batch
     stream = batch.streams["encoder"]
-    assert stream.backward.tolist() == [False] * 4 + [True] * 4 and stream.keep == 16
-    assert stream.query.shape == (8, 32 // 6) and batch.scores["vocabulary"].width == 32 // 6
+    assert stream.reversed_rows.tolist() == [False] * 4 + [True] * 4 and stream.reuse_length == 16
+    assert stream.query_positions.shape == (8, 32 // 6) and batch.token_targets["vocabulary"].row_stride == 32 // 6
 
 
 @pytest.mark.parametrize("name", ["gpt@tiny", *MEMORIES])
@@ -300,28 +302,29 @@ def test_held_out_text_goes_on_too(make, name):
     supply = make("corpus.validation=0.3", name=name)
     one, other = supply.validation_batches(32), supply.validation_batches(32)
     assert len(one) > 1 and all(same(a[1], b[1]) for a, b in zip(one, other, strict=True))
-    goes_on = [batch.continues for _, batch in one]
+    goes_on = [batch.continues_previous for _, batch in one]
     if name == "gpt@tiny":
         assert not any(goes_on)
     else:
         assert goes_on == [False] + [True] * (len(one) - 1) and len(one) >= 4
     if name == "transformer-xl@tiny":  # all of it is read
-        assert sum(batch.tokens for _, batch in one) == supply.validation.tokens + len(supply.validation.documents) - 1
+        assert sum(batch.num_tokens for _,
+                   batch in one) == supply.validation.num_tokens + len(supply.validation.document_ranges) - 1
 
 
 def test_much_held_out_text_is_not_read_to_its_end(make, monkeypatch):
     monkeypatch.setattr(feeds_module, "VALIDATION_TOKENS", 640)
     for name in MEMORIES:
         batches = make("corpus.validation=0.5", name=name).validation_batches(32)
-        assert 640 <= sum(batch.tokens for _, batch in batches) < 640 + 32 * batches[0][1].rows
+        assert 640 <= sum(batch.num_tokens for _, batch in batches) < 640 + 32 * batches[0][1].rows
 
 
 def test_a_unigram_model_of_running_text_knows_how_often_documents_end(make):
     supply, plain = make(name="gpt@tiny"), make()
-    end = supply.corpus.tokenizer.role("end")
+    end = supply.corpus.tokenizer.special_id("end")
     assert np.exp(supply.unigram()).sum() == pytest.approx(1.0)
     ratio = np.exp(supply.unigram()[end]) / np.exp(plain.unigram()[end])
-    assert ratio == pytest.approx(1 + len(supply.training.documents), rel=0.05)
+    assert ratio == pytest.approx(1 + len(supply.training.document_ranges), rel=0.05)
 
 
 @pytest.fixture(scope="module")
@@ -353,7 +356,7 @@ def test_every_family_goes_on_from_a_saved_position(make, pairs, name, changes, 
     again.restore(straight[stop - 1].positions)
     for expected, found in zip(straight[stop:], taken(again, 4, start=stop), strict=True):
         assert same(expected.batch, found.batch)
-        assert expected.positions == found.positions and expected.feed == found.feed
+        assert expected.cursors == found.cursors and expected.sampler_key == found.sampler_key
 
 
 @pytest.mark.parametrize(("name", "changes"), TWO_SIDED)
@@ -363,39 +366,39 @@ def test_every_family_fits_its_window_and_has_held_out_batches(make, pairs, name
     one, other = supply.validation_batches(32), supply.validation_batches(32)
     assert len(one) >= 1 and all(same(a[1], b[1]) for a, b in zip(one, other, strict=True))
     for batch in [*batches, *(batch for _, batch in one)]:
-        assert all(stream.ids.shape[1] <= 32 for stream in batch.streams.values())
-        assert len(batch.scores["vocabulary"].index) > 0
-        assert batch.rows == batch.streams["encoder"].ids.shape[0]
+        assert all(stream.input_ids.shape[1] <= 32 for stream in batch.streams.values())
+        assert len(batch.token_targets["vocabulary"].index) > 0
+        assert batch.num_rows == batch.streams["encoder"].input_ids.shape[0]
     assert np.exp(supply.unigram()).sum() == pytest.approx(1.0)
 
 
 def test_a_pair_that_does_not_fit_one_window_is_left_out_where_it_must(make, pairs):
     """Source and target have a window each with a decoder, and share one without."""
     apart, together = make(of=pairs, name="transformer@tiny"), make(*UNILM_PAIRS, of=pairs, name="unilm@tiny")
-    widths = [max(prepared.batch.streams["encoder"].ids.shape[1] for prepared in taken(supply, 60, 16))
+    widths = [max(prepared.batch.streams["encoder"].input_ids.shape[1] for prepared in taken(supply, 60, 16))
               for supply in (apart, together)]
     assert widths[0] <= 16 and widths[1] <= 16
-    left_out = [supply.feeds.of(0, 16).left_out for supply in (apart, together)]
+    left_out = [supply.samplers.sampler(0, 16).left_out for supply in (apart, together)]
     assert left_out[1] > left_out[0]
 
 
 def test_rows_of_pairs_are_counted_by_places_and_alike(make, pairs):
     supply = make(of=pairs, name="transformer@tiny")
     batches = [prepared.batch for prepared in taken(supply, 40)]
-    sizes = [stream.ids.numel() for batch in batches for stream in batch.streams.values()]
+    sizes = [stream.input_ids.numel() for batch in batches for stream in batch.streams.values()]
     assert max(sizes) <= 8 * 32
-    assert len({batch.rows for batch in batches}) > 3
-    assert sum(batch.tokens for batch in batches) / sum(sizes) > 0.85
+    assert len({batch.num_rows for batch in batches}) > 3
+    assert sum(batch.num_tokens for batch in batches) / sum(sizes) > 0.85
 
 
 def test_a_source_stands_beside_its_own_target(make, pairs):
     supply = make(of=pairs, name="transformer@tiny")
-    river = [pairs.tokenizer.id(token) for token in ("the", "river")]
-    end = pairs.tokenizer.role("end")
+    river = [pairs.tokenizer.token_to_id(token) for token in ("the", "river")]
+    end = pairs.tokenizer.special_id("end")
     for prepared in taken(supply, 10):
-        read = prepared.batch.streams["encoder"].ids.tolist()
-        target = prepared.batch.scores["vocabulary"]
-        written = np.full((prepared.batch.rows, target.width), -1)
+        read = prepared.batch.streams["encoder"].input_ids.tolist()
+        target = prepared.batch.token_targets["vocabulary"]
+        written = np.full((prepared.batch.num_rows, target.row_stride), -1)
         written.reshape(-1)[target.index.numpy()] = target.labels.numpy()
         for source, answer in zip(read, written.tolist(), strict=True):
             source = source[:source.index(end)]
@@ -405,22 +408,22 @@ def test_a_source_stands_beside_its_own_target(make, pairs):
 
 def test_spans_are_hidden_from_so_much_text_that_the_window_is_full(make, corpus):
     supply = make("corpus.boundary=end", of=corpus, name="t5@tiny")
-    draft, _ = supply.draft(0, 32)
+    draft, _ = supply.build_draft(0, 32)
     task = supply.groups[0].objectives[0]
-    assert task.raw_length(32) > 32 and draft.layout.length == task.raw_length(32) + 1
-    assert (draft.sides["encoder"].lengths == 32).all()
+    assert task.raw_text_length(32) > 32 and draft.template.length == task.raw_text_length(32) + 1
+    assert (draft.seq2seq_rows["encoder"].lengths == 32).all()
 
 
 def test_a_unigram_model_of_pairs_knows_the_targets_and_their_ends(make, pairs):
     supply = make("corpus.validation=0.2", of=pairs, name="transformer@tiny")
-    tokens, documents = [], supply.training.documents
+    tokens, documents = [], supply.training.document_ranges
     for number in range(len(documents)):
-        bounds = supply.training.bounds(number)
+        bounds = supply.training.sentence_bounds(number)
         assert len(bounds) == 3
-        tokens.append(pairs.slice("tokens", int(bounds[1]), int(bounds[2])))
+        tokens.append(pairs.values_between("tokens", int(bounds[1]), int(bounds[2])))
     counts = np.bincount(np.concatenate(tokens), minlength=pairs.tokenizer.vocab_size)
     probability = np.exp(supply.unigram())
-    end = pairs.tokenizer.role("end")
+    end = pairs.tokenizer.special_id("end")
     total = counts.sum() + len(documents) + len(counts)
     assert probability[end] == pytest.approx(len(documents) / total, rel=0.25)  # judged by a batch
     others = np.delete(np.arange(len(counts)), end)
@@ -431,8 +434,8 @@ def test_a_unigram_model_of_pairs_knows_the_targets_and_their_ends(make, pairs):
 def test_a_unigram_model_of_corrupted_spans_knows_the_sentinels(make, corpus):
     supply = make(of=corpus, name="t5@tiny")
     probability = np.exp(supply.unigram())
-    labels = np.concatenate([p.batch.scores["vocabulary"].labels.numpy() for p in taken(supply, 20)])
-    for token in (corpus.tokenizer.sentinels[0], corpus.tokenizer.role("end")):
+    labels = np.concatenate([p.batch.token_targets["vocabulary"].labels.numpy() for p in taken(supply, 20)])
+    for token in (corpus.tokenizer.sentinels[0], corpus.tokenizer.special_id("end")):
         assert probability[token] == pytest.approx((labels == token).mean(), rel=0.1)
 
 
@@ -444,7 +447,7 @@ def test_the_four_tasks_of_unilm_take_a_third_a_third_and_two_sixths(make, corpu
         assert abs(names.count(name) / 3000 - share) < 4 * (share * (1 - share) / 3000) ** 0.5
     segments: dict[str, set[int]] = {}
     for step in range(40):
-        prepared = supply.take(step, 32)
+        prepared = supply.get_batch(step, 32)
         seen = segments.setdefault(prepared.objectives[-1].name, set())
         seen |= set(prepared.batch.streams["encoder"].segments.unique().tolist()) - {0}
     assert segments == {"masked_lm": {1}, "sequence_to_sequence": {4, 5}, "left_to_right": {2}, "right_to_left": {3}}

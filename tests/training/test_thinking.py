@@ -17,8 +17,8 @@ from conftest import SEED
 
 import stemma
 from stemma.corpus.build import build_corpus
-from stemma.network.streams import Stream
-from stemma.text.train import train_tokenizer
+from stemma.network.inputs_outputs import Stream
+from stemma.text.train_tokenizer import train_tokenizer
 from stemma.visibility import Causal
 
 pytestmark = pytest.mark.slow
@@ -88,11 +88,11 @@ def asked(model: stemma.Model, given: list[str], wanted: list[str]) -> tuple[boo
     """Whether every token of the answer is right, the steps taken where each is guessed, and those of the question."""
     assert model.tokenizer is not None
     given_ids, wanted_ids = (model.tokenizer.encode(" ".join(part), special=False).ids for part in (given, wanted))
-    ids = [*given_ids, model.tokenizer.role("separator"), *wanted_ids]
+    ids = [*given_ids, model.tokenizer.special_id("separator"), *wanted_ids]
     with torch.inference_mode():
         hidden = model.network({"encoder": Stream(torch.tensor([ids]), Causal())})
-        guessed = model.token_head()(hidden["encoder"])[0].argmax(-1).tolist()
-    steps = hidden.measures["steps"][0].tolist()
+        guessed = model.lm_head()(hidden["encoder"])[0].argmax(-1).tolist()
+    steps = hidden.metrics["steps"][0].tolist()
     asks = len(given_ids)
     return guessed[asks:-1] == wanted_ids, steps[asks:-1], steps[:asks]
 
@@ -133,7 +133,7 @@ def test_questions_about_facts(tmp_path):
     halting = stemma.recipe("universal-transformer@tiny", [
         *changes, "network.depth.halting.bias=-4.0", "network.depth.halting.limit=full", "training.learning_rate=5e-4",
         "training.warmup_steps=100"])
-    stemma.pretrain(halting, corpus=corpus, out=tmp_path / "run", steps=4000, start=tmp_path / "fixed", seed=SEED)
+    stemma.pretrain(halting, corpus=corpus, out=tmp_path / "run", steps=4000, init_from=tmp_path / "fixed", seed=SEED)
     model = stemma.load(tmp_path / "run")
     rng, found, taken = random.Random(1), defaultdict(list), defaultdict(list)
     for facts in (1, 2, 3):

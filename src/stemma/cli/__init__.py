@@ -17,33 +17,33 @@ from typer.core import TyperGroup
 
 from stemma import plugins
 from stemma.cli import (
-    cleaning,
-    evaluate,
-    family,
+    clean,
+    compare_ablate,
+    fill_embed,
     generate,
-    lab,
     multitask,
     pipeline,
     predict,
-    start,
-    train,
+    pretrain,
+    quickstart,
+    recipes,
     translate,
-    use,
+    zero_shot,
 )
 from stemma.cli.claims import claims_app
-from stemma.cli.common import LAB, PANELS, TASKS, TEXT, add_common_options
+from stemma.cli.common_options import LAB, PANELS, TASKS, TEXT, add_common_options
 from stemma.cli.completion import InstallOption, ShowOption, prepare, with_shell
 from stemma.cli.corpus import corpus_app
-from stemma.cli.finetune import Tasks, finetune_app
+from stemma.cli.finetune import TaskGroup, finetune_app
 from stemma.cli.output import emit, notes_printed
-from stemma.cli.streams import blame_surroundings, check_output, discard_output, prepared_streams
+from stemma.cli.stdio import check_output, discard_output, environment_error, safe_streams
 from stemma.cli.tokenizer import tokenizer_app
-from stemma.device import device_asked
+from stemma.device import use_device
 from stemma.errors import Interrupted, UserError, did_you_mean
-from stemma.progress import watched
+from stemma.progress import show_progress
 
 
-class Verbs(TyperGroup):
+class CommandGroup(TyperGroup):
     """A group that names its verbs: all of them where none is given, the nearest where one is misspelt."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -72,7 +72,8 @@ class Verbs(TyperGroup):
                     formatter.write_dl(rows)
 
 
-app = typer.Typer(name="stemma", cls=Verbs, rich_markup_mode=None, add_completion=False, invoke_without_command=True,
+app = typer.Typer(name="stemma", cls=CommandGroup, rich_markup_mode=None, add_completion=False,
+                  invoke_without_command=True,
                   context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 
 
@@ -100,22 +101,22 @@ def _root(context: typer.Context,
         print(context.get_help())
 
 
-start.register(app)
-family.register(app)
-app.add_typer(tokenizer_app, name="tokenizer", cls=Verbs, rich_help_panel=TEXT)
-app.add_typer(corpus_app, name="corpus", cls=Verbs, rich_help_panel=TEXT)
-train.register(app)
-app.add_typer(finetune_app, name="finetune", cls=Tasks, rich_help_panel=TASKS)
+quickstart.register(app)
+recipes.register(app)
+app.add_typer(tokenizer_app, name="tokenizer", cls=CommandGroup, rich_help_panel=TEXT)
+app.add_typer(corpus_app, name="corpus", cls=CommandGroup, rich_help_panel=TEXT)
+pretrain.register(app)
+app.add_typer(finetune_app, name="finetune", cls=TaskGroup, rich_help_panel=TASKS)
 multitask.register(app)
 pipeline.register(app)
-lab.register(app)
-app.add_typer(claims_app, name="claims", cls=Verbs, rich_help_panel=LAB)
-use.register(app)
+compare_ablate.register(app)
+app.add_typer(claims_app, name="claims", cls=CommandGroup, rich_help_panel=LAB)
+fill_embed.register(app)
 generate.register(app)
 translate.register(app)
-evaluate.register(app)
+zero_shot.register(app)
 predict.register(app)
-cleaning.register(app)
+clean.register(app)
 add_common_options(app)
 
 
@@ -126,43 +127,43 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = given[:given.index("--")] if "--" in given else given
     debug, as_json = "--debug" in options, "--json" in options
     given = [word for word in options if word != "--debug"] + given[len(options):]
-    with prepared_streams():
+    with safe_streams():
         try:
             check_output()
-            with notes_printed(), device_asked(None), _terminable(), watched():
-                code = _command().main(given, prog_name="stemma", standalone_mode=False)
+            with notes_printed(), use_device(None), _terminate_like_interrupt(), show_progress():
+                code = _build_command().main(given, prog_name="stemma", standalone_mode=False)
             sys.stdout.flush()
         except BaseException as error:
             if debug and not isinstance(error, SystemExit | BrokenPipeError):
                 import traceback
 
                 traceback.print_exc()
-            return _explained(error, as_json)
+            return _report_error(error, as_json)
         if code == 130:  # typer's answer to Ctrl-C
-            return _explained(KeyboardInterrupt(), as_json)
+            return _report_error(KeyboardInterrupt(), as_json)
     return code if isinstance(code, int) else 0
 
 
 @functools.cache
-def _command() -> Any:
+def _build_command() -> Any:
     """Built from the functions' signatures, which takes as long as a small verb: once for all calls of a process."""
     return typer.main.get_command(app)
 
 
 @contextmanager
-def _terminable() -> Iterator[None]:
+def _terminate_like_interrupt() -> Iterator[None]:
     """SIGTERM and SIGHUP end a verb as Ctrl-C does, so that whatever it was writing is cleared away."""
-    from stemma.training.signals import ENDING, handled, leave_terminal
+    from stemma.training.signals import STOP_SIGNALS, leave_terminal, signal_handlers
 
     def stop(number: int, frame: object) -> NoReturn:
         leave_terminal()
         raise KeyboardInterrupt
 
-    with handled([each for each in ENDING if each != signal.SIGINT], stop):
+    with signal_handlers([each for each in STOP_SIGNALS if each != signal.SIGINT], stop):
         yield
 
 
-def _explained(error: BaseException, as_json: bool) -> int:
+def _report_error(error: BaseException, as_json: bool) -> int:
     try:
         code = _explain(error, as_json)
         if sys.stdout is not None:
@@ -189,7 +190,7 @@ def _explain(error: BaseException, as_json: bool) -> int:
     if hasattr(error, "format_message"):
         error = UserError(_usage(error))
     if not isinstance(error, UserError):
-        error = blame_surroundings(error) or plugins.blamed(error) or error
+        error = environment_error(error) or plugins.plugin_error(error) or error
     if isinstance(error, UserError):
         print(f"error: {error}", file=sys.stderr)
         if as_json and sys.stdout is not None:
@@ -209,12 +210,12 @@ def _usage(error: Any) -> str:
     path = context.command_path if context else "stemma"
     wrong = getattr(error, "option_name", None)
     if wrong and context and type(error).__name__ == "NoSuchOption":
-        from stemma.schema.other_names import for_option
+        from stemma.schema.aliases import option_hint
 
         parameters = context.command.get_params(context)
         known = [option for parameter in parameters for option in parameter.opts if option.startswith("-")]
         arguments = [parameter.metavar or "" for parameter in parameters if not parameter.opts[0].startswith("-")]
-        hint = for_option(wrong, known, arguments) or did_you_mean(wrong, known)
+        hint = option_hint(wrong, known, arguments) or did_you_mean(wrong, known)
         return f'no option "{wrong}" of `{path}`.{hint} `{path} --help` lists all of them.'
     said = error.format_message().strip().rstrip(".")
     return f"{said[:1].lower()}{said[1:]}; `{path} --help` shows how it is used."

@@ -7,9 +7,9 @@ from typing import Annotated, Any
 
 import typer
 
-from stemma.cli.output import JsonOption, at_least, columns, emit
-from stemma.errors import UserError, counted
-from stemma.progress import stage
+from stemma.cli.output import JsonOption, align_columns, at_least, emit
+from stemma.errors import UserError, pluralize
+from stemma.progress import progress_stage
 
 SOURCES = {"mined": "phrases found", "lexicon": "entries", "spans": "different spans"}
 
@@ -44,15 +44,15 @@ def annotate(
     """
     from stemma.corpus.annotate import annotate as run_it
 
-    with stage("annotating", unit="tokens") as work:
-        result = run_it(corpus, phrases=phrases, entities=entities, roles=roles, min_count=min_count,
-                        threshold=threshold, longest=longest, encoding=encoding, top=top, overwrite=overwrite,
-                        token_fields=_named(token_field, "--token-field"),
-                        document_fields=_named(document_field, "--document-field"), progress=work.done)
-    emit(result, json, lambda: print(_shown(result)))
+    with progress_stage("annotating", unit="tokens") as work:
+        result = run_it(corpus, phrases=phrases, entities=entities, speakers=roles, min_count=min_count,
+                        threshold=threshold, max_words=longest, encoding=encoding, top=top, overwrite=overwrite,
+                        token_fields=_parse_pairs(token_field, "--token-field"),
+                        document_fields=_parse_pairs(document_field, "--document-field"), progress=work.set_count)
+    emit(result, json, lambda: print(_format_result(result)))
 
 
-def _named(pairs: list[str] | None, option: str) -> dict[str, Path]:
+def _parse_pairs(pairs: list[str] | None, option: str) -> dict[str, Path]:
     """NAME=FILE pairs by name."""
     found: dict[str, Path] = {}
     for pair in pairs or []:
@@ -64,20 +64,20 @@ def _named(pairs: list[str] | None, option: str) -> dict[str, Path]:
     return found
 
 
-def _shown(result: dict[str, Any]) -> str:
+def _format_result(result: dict[str, Any]) -> str:
     lines = []
     for name, side in result["annotations"].items():
         what = f"{side['found']:,} of {side['entries']:,} {SOURCES[side['source']]} are in the text"
         rule = (f" ({side['score']} of at least {side['threshold']:g}, {side['min_count']:,} times or more)"
                 if side["source"] == "mined" else "")
         lines.append(f"{result['corpus']}: {name}: {what}{rule}")
-        lines.append(f"  {counted(side['units'], 'unit')}, {counted(side['tokens'], 'token')} "
+        lines.append(f"  {pluralize(side['units'], 'unit')}, {pluralize(side['tokens'], 'token')} "
                      f"({side['share']:.2%} of all)")
         if "types" in side:
             lines.append("  " + ", ".join(f"{kind} {count:,}" for kind, count in side["types"].items()))
         rows = [[one["text"], f"{one['count']:,}", f"{one['score']:.2f}" if "score" in one else one.get("type", "")]
                 for one in side["top"]]
-        lines += [f"    {line}" for line in columns(rows)]
-    lines += [f"{result['corpus']}: {name}: {counted(field['size'], 'number')} a {field['per']}"
+        lines += [f"    {line}" for line in align_columns(rows)]
+    lines += [f"{result['corpus']}: {name}: {pluralize(field['size'], 'number')} a {field['per']}"
               for name, field in result.get("fields", {}).items()]
     return "\n".join(lines)

@@ -8,11 +8,11 @@ from typing import Annotated, Any
 
 import typer
 
-from stemma.cli.common import computes
-from stemma.cli.lab import LabFolder, LabTasks, finish
+from stemma.cli.common_options import computes
+from stemma.cli.compare_ablate import LabFolder, LabTasks, finish
 from stemma.cli.options import TextOptions
-from stemma.cli.output import DebugOption, JsonOption, at_least, columns, emit
-from stemma.errors import UserError, counted
+from stemma.cli.output import DebugOption, JsonOption, align_columns, at_least, emit
+from stemma.errors import UserError, pluralize
 
 ClaimArgument = Annotated[str, typer.Argument(metavar="NAME", help="A claim's name, or the path of a .toml file.")]
 
@@ -38,7 +38,7 @@ def claims(context: typer.Context, json: JsonOption = False, debug: DebugOption 
         from stemma.cli.output import console
 
         for claim in found:
-            cost = f"{counted(claim.total_tokens(), 'token')} in {counted(len(claim.variants) * claim.seeds, 'cell')}"
+            cost = f"{pluralize(claim.total_tokens(), 'token')} in {pluralize(len(claim.variants) * claim.seeds, 'cell')}"
             own = "" if claim.language == "en" else " · needs --corpus"
             console().print(Text.assemble((claim.name, "bold"), f"  {claim.title}"))
             console().print(Text(f"  {claim.paper}: {claim.found}"))
@@ -54,22 +54,22 @@ def show(name: ClaimArgument, json: JsonOption = False) -> None:
 
     Example: stemma claims show masks
     """
-    from stemma import lineage
+    from stemma import recipe_loading
     from stemma.lab.claims import find_claim
 
     claim = find_claim(name)
     recipes = claim.recipes()
-    first, second = claim.pair
+    first, second = claim.compared_pair
     between = [{"key": change.key, "from": change.before, "to": change.after}
-               for change in lineage.diff(recipes[first], recipes[second])]
+               for change in recipe_loading.diff(recipes[first], recipes[second])]
 
     def human() -> None:
         told = [("question", claim.title), ("paper", claim.paper), ("found", claim.found), ("note", claim.note or ""),
-                ("expected", claim.expects), ("decided by", " · ".join([claim.measure, *claim.tasks])),
-                ("budget", f"{counted(claim.tokens, 'token')}, {counted(claim.seeds, 'seed')}, size {claim.size}"),
+                ("expected", claim.expectation), ("decided by", " · ".join([claim.measure, *claim.tasks])),
+                ("budget", f"{pluralize(claim.tokens, 'token')}, {pluralize(claim.seeds, 'seed')}, size {claim.size}"),
                 ("for all", " ".join(claim.shared_changes()))]
-        told += [(one.name, " ".join([one.recipe, *one.changes])) for one in claim.members]
-        print("\n".join(columns([row for row in told if row[1]])))
+        told += [(one.name, " ".join([one.recipe, *one.changes])) for one in claim.variant_entries]
+        print("\n".join(align_columns([row for row in told if row[1]])))
 
     emit(_about(claim) | {"between": between}, json, human)
 
@@ -91,19 +91,19 @@ def run(name: ClaimArgument, lab: LabFolder, tasks: LabTasks, text: TextOptions,
 
     Example: stemma claims run masks --out masks
     """
-    from stemma.lab.claims import experiment_of, find_claim
-    from stemma.lab.comparison import tasks_of
-    from stemma.lab.results import check_measure
-    from stemma.lab.work import run_experiment
+    from stemma.lab.claims import claim_experiment, find_claim
+    from stemma.lab.comparison import parse_tasks
+    from stemma.lab.results import check_metric
+    from stemma.lab.run_experiment import run_experiment
 
     if corpus == ["-"]:
         raise UserError("the lab reads its text more than once, which standard input does not allow; give a file.")
     claim = find_claim(name)
-    given = tasks_of(**tasks.options())
-    experiment = experiment_of(claim, corpus=corpus or (), reading=text.reading(),
+    given = parse_tasks(**tasks.options())
+    experiment = claim_experiment(claim, corpus=corpus or (), reading=text.reading(),
                                tasks=given, tokens=tokens, seeds=seeds, size=size,
                                command=shlex.join(["stemma", *sys.argv[1:]]))
-    check_measure(experiment)
+    check_metric(experiment)
     found = run_experiment(experiment, lab.out, **lab.options(), show=sys.stderr.isatty())
     if not (lab.dry_run or json):
         print(f"{claim.title}\n{found['claim']['verdict']}: {found['claim']['text']}\n")
@@ -113,5 +113,5 @@ def run(name: ClaimArgument, lab: LabFolder, tasks: LabTasks, text: TextOptions,
 def _about(claim: Any) -> dict[str, Any]:
     """A claim as a program reads it."""
     plain: dict[str, Any] = claim.model_dump(exclude={"variants"})
-    return plain | {"expects": claim.expects, "variants": [one.model_dump() for one in claim.members],
+    return plain | {"expects": claim.expectation, "variants": [one.model_dump() for one in claim.variant_entries],
                     "cells": len(claim.variants) * claim.seeds, "total_tokens": claim.total_tokens()}

@@ -10,7 +10,7 @@ import typer
 from stemma.cli.annotate import annotate
 from stemma.cli.options import AnyText, OverwriteOption, PairsOption
 from stemma.cli.output import JsonOption, emit
-from stemma.errors import UserError, counted
+from stemma.errors import UserError, pluralize
 
 DialogueOption = Annotated[list[str] | None, typer.Option(
     metavar="PATH", show_default=False, help="Dialogues, JSON lines or yml, with who says what; may be repeated.")]
@@ -62,12 +62,12 @@ def build(
     result = build_corpus(
         [] if paired else paths, tokenizer, out, workers=workers, sentences=sentences, user_dictionary=words,
         overwrite=overwrite, pairs=sources, dialogue=dialogue, relevance=relevance, **text.running(), empty=text.empty)
-    what = (f"{counted(result['documents'], 'pair')}" if paired else
-            f"{counted(result['sentences'], 'sentence')}, {counted(result['documents'], 'document')}")
+    what = (f"{pluralize(result['documents'], 'pair')}" if paired else
+            f"{pluralize(result['sentences'], 'sentence')}, {pluralize(result['documents'], 'document')}")
     what += f", {result['dialogues']:,} of them dialogues" if dialogue else ""
     what += f", {result['judged']:,} queries with titles" if relevance else ""
     emit(result, json, lambda: print(
-        f"{result['corpus']}: {counted(result['tokens'], 'token')}, {what}, {result['unknown_rate']:.3%} unknown"))
+        f"{result['corpus']}: {pluralize(result['tokens'], 'token')}, {what}, {result['unknown_rate']:.3%} unknown"))
 
 
 def refuse_unused(paired: bool, given: dict[str, bool]) -> None:
@@ -88,10 +88,10 @@ def info(
 
     Example: stemma corpus info corp
     """
-    from stemma.corpus.info import corpus_info, describe
+    from stemma.corpus.info import corpus_info, describe_corpus
 
     result = corpus_info(corpus)
-    emit(result, json, lambda: print(describe(result)))
+    emit(result, json, lambda: print(describe_corpus(result)))
 
 
 corpus_app.command()(annotate)

@@ -10,11 +10,11 @@ import typer
 from typer.core import TyperGroup
 
 from stemma import registry
-from stemma.cli.common import computes
-from stemma.cli.family import ChangesArgument
+from stemma.cli.common_options import computes
 from stemma.cli.options import Encoded, NewRun, PairOptions, TaskBudget
 from stemma.cli.output import JsonOption
-from stemma.cli.train import finish
+from stemma.cli.pretrain import finish
+from stemma.cli.recipes import ChangesArgument
 from stemma.errors import UserError, did_you_mean
 
 ModelOption = Annotated[str, typer.Option("--model", metavar="MODEL", show_default=False,
@@ -23,7 +23,7 @@ ModelOption = Annotated[str, typer.Option("--model", metavar="MODEL", show_defau
 finetune_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 
 
-class Tasks(TyperGroup):
+class TaskGroup(TyperGroup):
     """A verb for each registered kind of task. A data set's name is a task too: that of its kind, in the set's own file
     format."""
 
@@ -35,24 +35,24 @@ class Tasks(TyperGroup):
             return super().get_command(ctx, cmd_name)
         known = registry.find("task", cmd_name) is not None
         if not known:
-            from stemma.tasks.data.datasets import DATASETS
+            from stemma.tasks.datasets import DATASETS
 
             known = cmd_name in DATASETS
-        return super().get_command(ctx, GENERAL) if known else None
+        return super().get_command(ctx, DEFAULT_KIND) if known else None
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """With the idea of each kind, which its own object states."""
         from stemma.tasks.kinds import task_kind
 
         with formatter.section("Commands"):
-            formatter.write_dl([(name, task_kind(name).idea) for name in self.list_commands(ctx)])
+            formatter.write_dl([(name, task_kind(name).description) for name in self.list_commands(ctx)])
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         if args and not ctx.resilient_parsing and registry.find("task", args[0]) is None:
             load_named_plugins(args)  # the kind may be one of theirs
         unknown = args and not args[0].startswith("-") and self.get_command(ctx, args[0]) is None
         if unknown and not ctx.resilient_parsing:
-            from stemma.tasks.data.datasets import DATASETS
+            from stemma.tasks.datasets import DATASETS
 
             known = [*self.list_commands(ctx), *DATASETS]
             raise UserError(f'no task "{args[0]}".{did_you_mean(args[0], known)} There are {", ".join(known)}.')
@@ -114,7 +114,7 @@ class FeatureOptions:
 
 
 @computes
-def examples_task(
+def finetune_task(
     context: typer.Context, model: ModelOption, examples: ExampleFiles, run: NewRun, budget: TaskBudget,
     trials: TrialOptions, features: FeatureOptions, encoded: Encoded,
     changes: ChangesArgument = None,
@@ -136,19 +136,20 @@ def examples_task(
 
     Example: stemma finetune tag --model run --train train.txt --dev dev.txt --out tuned training.layer_decay=0.9
     """
-    from stemma.tasks.prepare import Task, finetune
-    from stemma.tasks.trials import Trials
+    from stemma.tasks.runs.finetune import TaskArguments, finetune
+    from stemma.tasks.runs.sweep import Sweep
 
     layers = features.chosen()
     values = {} if class_weights is None else {"balance": class_weights}
-    task = Task(str(context.info_name), examples.files(), renamed(examples.columns), examples.metric or (), values,
+    task = TaskArguments(str(context.info_name), examples.files(), parse_columns(examples.columns),
+                         examples.metric or (), values,
                 layers, style)
     result = finetune(task, model, run.out, **budget.options(), **run.options(), changes=changes or (),
-                      reading=encoded.reading(), trials=Trials.asked(**vars(trials)), show=sys.stderr.isatty())
+                      reading=encoded.reading(), trials=Sweep.from_cli(**vars(trials)), show=sys.stderr.isatty())
     finish(result, run.out, json)
 
 
-GENERAL = next(iter(registry.BUILT_IN["task"]))  # the verb that every other kind and data set has, too
+DEFAULT_KIND = next(iter(registry.BUILT_IN["task"]))  # the verb that every other kind and data set has, too
 
 
 def load_named_plugins(args: list[str]) -> None:
@@ -162,7 +163,7 @@ def load_named_plugins(args: list[str]) -> None:
             use_plugin(word.partition("=")[2])
 
 
-def renamed(columns: str | None) -> dict[str, str] | None:
+def parse_columns(columns: str | None) -> dict[str, str] | None:
     """text=review,label=stars -> {"text": "review", "label": "stars"}"""
     if columns is None:
         return None
@@ -215,32 +216,33 @@ def seq2seq(
 
     Example: stemma finetune seq2seq --model run --tasks plan.toml --out all
     """
-    from stemma.tasks.mixture import SETS, one_task
+    from stemma.tasks.runs.seq2seq_data import SPLITS, data_from_cli
 
     files: dict[str, _Pairs] = vars(pairs)
     given = [f"--{key.replace('_', '-')}" for key, paths in files.items() if paths]
     given += [name for name, stated in (("--prefix", prefix), ("--columns", pairing.stated["--columns"])) if stated]
     if tasks is not None and given:
         raise UserError(f"--tasks says all about its tasks; leave out {', '.join(given)}, or put it into {tasks}.")
-    missing = [f"--{name}" for name in SETS[:2] if not files[name]]
+    missing = [f"--{name}" for name in SPLITS[:2] if not files[name]]
     if tasks is None and missing:
         raise UserError(f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} missing: name a file of pairs "
                         "to learn and one to score, or a plan of several tasks with --tasks.")
     if tasks is None:
-        data = one_task({key: paths or [] for key, paths in files.items()}, prefix, pairing.columns)
+        data = data_from_cli({key: paths or [] for key, paths in files.items()}, prefix, pairing.columns)
     else:
-        from stemma.tasks.task_plan import read_task_plan
+        from stemma.tasks.runs.multitask_plan import read_multitask_plan
 
-        data = read_task_plan(tasks).data()
+        data = read_multitask_plan(tasks).seq2seq_data()
 
-    from stemma.tasks.seq2seq import finetune
+    from stemma.tasks.runs.seq2seq import finetune_seq2seq
 
     reading = replace(encoded.reading(), empty=pairing.empty)
-    result = finetune(model, data, run.out, **budget.options(), **run.options(), beams=beams, changes=changes or (),
+    result = finetune_seq2seq(model, data, run.out, **budget.options(), **run.options(), beams=beams,
+                              changes=changes or (),
                       reading=reading, show=sys.stderr.isatty())
     finish(result, run.out, json)
 
 
 for _kind in registry.BUILT_IN["task"]:
     if _kind != seq2seq.__name__:  # which has pairs of texts, and options of its own
-        finetune_app.command(_kind)(examples_task)
+        finetune_app.command(_kind)(finetune_task)

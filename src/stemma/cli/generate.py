@@ -9,10 +9,10 @@ from typing import Annotated, Any
 
 import typer
 
-from stemma.cli.common import USE, computes
+from stemma.cli.common_options import USE, computes
+from stemma.cli.fill_embed import ModelArgument
 from stemma.cli.output import JsonOption, emit
-from stemma.cli.streams import plain_texts
-from stemma.cli.use import ModelArgument
+from stemma.cli.stdio import text_output
 from stemma.errors import UserError
 
 logger = logging.getLogger(__name__)
@@ -61,23 +61,23 @@ def generate(
 
     Example: stemma generate run "Once upon a time" --tokens 100 --temperature 0.8 --seed 1
     """
-    from stemma.generation.options import Options
+    from stemma.generation.options import GenerationOptions
 
     choices: dict[str, Any] = {**vars(writing), "stop": tuple(writing.stop or ())}
-    options = Options(**choices)  # what cannot be followed is said before a model is loaded
+    options = GenerationOptions(**choices)  # what cannot be followed is said before a model is loaded
     asked = _prompts(prompt or [], prompts)
 
     from stemma.device import choose_device
     from stemma.exchange.load import open_model
+    from stemma.generation.decoding_mode import decoding_spec, is_right_to_left
     from stemma.generation.generate import generate as write
     from stemma.generation.generate import new_seed, stream
-    from stemma.generation.ways import reads_backward, scheme_of
 
-    if options.draws and writing.seed is None:
+    if options.do_sample and writing.seed is None:
         choices["seed"] = new_seed()
     loaded = open_model(model, choose_device())
-    backward, scheme = reads_backward(loaded), scheme_of(loaded)
-    goes_on = scheme is None or scheme.goes_on  # otherwise the text is one of its own, without the prompt
+    backward, scheme = is_right_to_left(loaded), decoding_spec(loaded)
+    goes_on = scheme is None or scheme.continues_prompt  # otherwise the text is one of its own, without the prompt
     alone = len(asked) * writing.completions * writing.beams == 1
     if alone and not json and not backward and sys.stdout.isatty():
         print(asked[0] if goes_on else "", end="", flush=True)
@@ -86,19 +86,20 @@ def generate(
         print()
     else:
         written = write(loaded, asked, **choices)
-        result = {"model": model, "prompts": asked, "seed": choices["seed"] if options.draws else None,
-                  "completions": [{"prompt": one.prompt, "text": one.text, "tokens": one.tokens,
-                                   "log_probability": one.log_probability, "ended": one.ended} for one in written]}
+        result = {"model": model, "prompts": asked, "seed": choices["seed"] if options.do_sample else None,
+                  "completions": [{"prompt": one.prompt_index, "text": one.text, "tokens": one.tokens,
+                                   "log_probability": one.log_probability,
+                                   "ended": one.finish_reason} for one in written]}
 
         def human() -> None:
             for number, one in enumerate(written):
-                prompt = asked[one.prompt] if goes_on else ""
+                prompt = asked[one.prompt_index] if goes_on else ""
                 if len(written) > 1:
-                    print(f"{chr(10) if number else ''}[{one.prompt + 1}] ", end="", file=plain_texts())
-                print(one.text + prompt if backward else prompt + one.text, file=plain_texts())
+                    print(f"{chr(10) if number else ''}[{one.prompt_index + 1}] ", end="", file=text_output())
+                print(one.text + prompt if backward else prompt + one.text, file=text_output())
 
         emit(result, json, human)
-    if options.draws and writing.seed is None and not json:
+    if options.do_sample and writing.seed is None and not json:
         logger.info(f"drawn with --seed {choices['seed']}")
 
 
@@ -110,7 +111,7 @@ def _prompts(given: list[str], file: str | None) -> list[str]:
 
     read: list[str] = []
     for passage in read_passages([file], documents="line"):
-        if passage.begins:
+        if passage.starts_document:
             read.append(passage.text)
         else:
             read[-1] += passage.text

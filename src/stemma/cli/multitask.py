@@ -9,12 +9,12 @@ from typing import Annotated
 
 import typer
 
-from stemma.cli.common import TASKS, computes
-from stemma.cli.family import ChangesArgument
+from stemma.cli.common_options import TASKS, computes
 from stemma.cli.finetune import ModelOption
 from stemma.cli.options import Encoded, NewRun, TaskBudget
 from stemma.cli.output import JsonOption
-from stemma.cli.train import finish
+from stemma.cli.pretrain import finish
+from stemma.cli.recipes import ChangesArgument
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ def multitask(
 
     Example: stemma multitask plan.toml --model run --out tuned --epochs 5 training.batch_size=16
     """
-    from stemma.tasks.multitask import multitask as run_it
+    from stemma.tasks.runs.multitask import multitask as run_it
 
     result = run_it(plan, model, run.out, **budget.options(), **run.options(), changes=changes or (),
                     reading=encoded.reading(), show=sys.stderr.isatty())

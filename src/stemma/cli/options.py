@@ -15,7 +15,7 @@ import typer
 from stemma.cli.output import at_least
 
 if TYPE_CHECKING:
-    from stemma.training.run import Reading
+    from stemma.training.run_folder import TextReadingOptions
 
 DocumentsOption = Annotated[str, typer.Option(help="In plain text, what ends a document: blank, line or file.")]
 FieldOption = Annotated[str, typer.Option(help="The field of jsonl or parquet that holds the text.")]
@@ -44,11 +44,11 @@ class Encoded:
         """As readers take them."""
         return dict(vars(self))
 
-    def reading(self) -> Reading:
+    def reading(self) -> TextReadingOptions:
         """As runs keep them."""
-        from stemma.training.run import Reading
+        from stemma.training.run_folder import TextReadingOptions
 
-        return Reading(**self.options())
+        return TextReadingOptions(**self.options())
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from stemma.cli.streams import visible
-from stemma.device import ask_for
+from stemma.cli.stdio import escape_control
+from stemma.device import request_device
 from stemma.errors import UserError
 
 if TYPE_CHECKING:
@@ -26,13 +26,13 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object 
 DebugOption = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
 
 
-def _asked(device: str | None) -> str | None:
-    ask_for(device)
+def _requested_device(device: str | None) -> str | None:
+    request_device(device)
     return device
 
 
 # What it says holds for all that the verb does; verbs need not hand it on.
-DeviceOption = Annotated[str | None, typer.Option("--device", metavar="cpu|cuda|mps|auto", callback=_asked,
+DeviceOption = Annotated[str | None, typer.Option("--device", metavar="cpu|cuda|mps|auto", callback=_requested_device,
                                                   show_default="auto: cuda if there is one, else cpu",
                                                   help="Where to compute; cuda:1 is the second one.")]
 
@@ -53,26 +53,26 @@ def emit(result: Mapping[str, Any], as_json: bool, human: Callable[[], None] | N
     """The result of a verb: exactly one JSON object, or what `human` prints (by default the same as lines)."""
     if as_json:
         readable = "utf" in (sys.stdout.encoding or "").lower()
-        print(json.dumps(_plain(result), ensure_ascii=not readable, allow_nan=False), flush=True)
+        print(json.dumps(_to_json_value(result), ensure_ascii=not readable, allow_nan=False), flush=True)
     elif human is not None:
         human()
     else:
         width = max(map(len, result), default=0)
         for key, value in result.items():
-            print(f"{key:<{width}}  {shown(value)}")
+            print(f"{key:<{width}}  {format_value(value)}")
 
 
-def _plain(value: Any) -> Any:
+def _to_json_value(value: Any) -> Any:
     """JSON has no NaN and no infinity, and knows no paths or arrays."""
     if isinstance(value, Mapping):
-        return {str(key): _plain(inner) for key, inner in value.items()}
+        return {str(key): _to_json_value(inner) for key, inner in value.items()}
     if isinstance(value, str | bool | int) or value is None:
         return value
     if isinstance(value, float):
         return float(value) if math.isfinite(value) else None
     if hasattr(value, "tolist"):  # numpy's and torch's numbers and arrays, without importing either
-        return _plain(value.tolist())
-    return [_plain(inner) for inner in value] if isinstance(value, Iterable) else str(value)
+        return _to_json_value(value.tolist())
+    return [_to_json_value(inner) for inner in value] if isinstance(value, Iterable) else str(value)
 
 
 class Notes(logging.Handler):
@@ -80,7 +80,7 @@ class Notes(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         # spelled out here already: while a bar is drawn, rich takes over stderr and would read the sequences as its own
-        print(f"note: {visible(record.getMessage())}", file=sys.stderr, flush=True)
+        print(f"note: {escape_control(record.getMessage())}", file=sys.stderr, flush=True)
 
 
 @contextmanager
@@ -97,7 +97,7 @@ def notes_printed() -> Iterator[None]:
         logger.setLevel(before[1])
 
 
-def shown(value: Any) -> str:
+def format_value(value: Any) -> str:
     """A value as a person reads it: 30,522, true, 1e-12, segment_pair."""
     if value is None:
         return "none"
@@ -108,11 +108,11 @@ def shown(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:,.6g}".replace("e-0", "e-")
     if isinstance(value, Mapping):
-        return ", ".join(f"{key} {shown(inner)}" for key, inner in value.items())
-    return ", ".join(map(shown, value)) if isinstance(value, list | tuple) else str(value)
+        return ", ".join(f"{key} {format_value(inner)}" for key, inner in value.items())
+    return ", ".join(map(format_value, value)) if isinstance(value, list | tuple) else str(value)
 
 
-def columns(rows: Sequence[Sequence[str]], gap: int = 3) -> list[str]:
+def align_columns(rows: Sequence[Sequence[str]], gap: int = 3) -> list[str]:
     """Rows of text as lines, each column as wide as its widest cell."""
     widths = [max(map(len, cells)) for cells in zip(*rows, strict=True)] if rows else []
     return [(" " * gap).join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip()
@@ -131,7 +131,7 @@ def console(stderr: bool = False) -> Console:
 
         def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Segment]:
             for text, style, control in console.render(self.inner, options):
-                yield Segment(text if control else visible(text), style, control)
+                yield Segment(text if control else escape_control(text), style, control)
 
     class Filter(RenderHook):
         def process_renderables(self, renderables: list[Any]) -> list[Any]:

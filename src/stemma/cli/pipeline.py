@@ -8,9 +8,9 @@ from typing import Annotated, Any
 
 import typer
 
-from stemma.cli.common import TASKS, computes
+from stemma.cli.common_options import TASKS, computes
 from stemma.cli.options import OverwriteOption
-from stemma.cli.output import JsonOption, columns, emit
+from stemma.cli.output import JsonOption, align_columns, emit
 
 
 def register(app: typer.Typer) -> None:
@@ -40,7 +40,7 @@ def pipeline(
 
 def finish(result: dict[str, Any], as_json: bool) -> None:
     """What is printed at the end; each run below gets its report."""
-    from stemma.lab.report.run_report import REPORT, try_report
+    from stemma.lab.report.run_html import REPORT, try_report
 
     for stage in result["stages"]:
         if stage["run"] is not None and not (Path(stage["run"]) / REPORT).is_file():
@@ -50,7 +50,7 @@ def finish(result: dict[str, Any], as_json: bool) -> None:
         from stemma.tasks.pipeline.report import tables
 
         for title, (head, rows) in tables(result).items():
-            print("\n".join([title, *(f"  {line}" for line in columns([head, *rows])), ""]))
+            print("\n".join([title, *(f"  {line}" for line in align_columns([head, *rows])), ""]))
         print(f"{result['run']}/model is ready, and {result['run']}/report.md tells how it came about.")
 
     emit(result, as_json, human)

@@ -9,23 +9,23 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from stemma.cli.common import TASKS, computes
-from stemma.cli.finetune import renamed
+from stemma.cli.common_options import TASKS, computes
+from stemma.cli.fill_embed import ModelArgument
+from stemma.cli.finetune import parse_columns
 from stemma.cli.options import Encoded, OverwriteOption
-from stemma.cli.output import JsonOption, columns, emit
-from stemma.cli.use import ModelArgument
-from stemma.errors import counted
-from stemma.progress import stage
+from stemma.cli.output import JsonOption, align_columns, emit
+from stemma.errors import pluralize
+from stemma.progress import progress_stage
 
 if TYPE_CHECKING:
-    from stemma.exchange.cards import Card
-    from stemma.exchange.model import Model
+    from stemma.model import Model
+    from stemma.task_config import TaskConfig
 
 TaskOption = Annotated[str | None, typer.Option(metavar="NAME", help="Which task, if the model answers several.")]
 ColumnsOption = Annotated[str | None, typer.Option("--columns", metavar="OURS=FILE'S,...",
                                                    help="Columns that are named otherwise: text=review; or their "
                                                         "numbers, if there is no header: text=1.")]
-LISTED = 5  # of the worst errors, for people
+MAX_LISTED = 5  # of the worst errors, for people
 
 
 def register(app: typer.Typer) -> None:
@@ -56,31 +56,31 @@ def predict(
     """
     import json as spelling
 
+    from stemma.atomic_files import atomic_file, check_output_path, make_folder
     from stemma.errors import UserError
-    from stemma.files import file_atomically, make_folder, refuse_non_empty
-    from stemma.tasks.data.inputs import read_inputs
-    from stemma.tasks.predicting import answer
+    from stemma.tasks.predict import predict_chunks
+    from stemma.tasks.predict_inputs import read_inputs
 
     if out is not None:
         if out.is_dir():
             raise UserError(f"{out} is a folder; --out is the file to write.")
-        refuse_non_empty(out, overwrite)
-    loaded, card = asked(model, task)
-    asks = read_inputs(card.kind, path, form=form, columns=renamed(renaming), **encoded.options())
-    said = answer(loaded, card, asks)
+        check_output_path(out, overwrite)
+    loaded, card = load_model_and_task(model, task)
+    asks = read_inputs(card.kind, path, file_format=form, columns=parse_columns(renaming), **encoded.options())
+    said = predict_chunks(loaded, card, asks)
     told = {"model": model, "task": card.name, "kind": card.kind}
     if out is not None:
         count = 0
         make_folder(out.parent)
-        with stage("answering", unit="rows") as work, file_atomically(out) as file:
+        with progress_stage("answering", unit="rows") as work, atomic_file(out) as file:
             for one in said:
                 file.write((spelling.dumps(one, ensure_ascii=False) + "\n").encode())
                 count += 1
                 work.advance()
-        emit({**told, "rows": count, "out": str(out)}, json, lambda: print(f"{counted(count, 'answer')} in {out}"))
+        emit({**told, "rows": count, "out": str(out)}, json, lambda: print(f"{pluralize(count, 'answer')} in {out}"))
     elif json:
         kept = []
-        with stage("answering", unit="rows") as work:
+        with progress_stage("answering", unit="rows") as work:
             for one in said:
                 kept.append(one)
                 work.advance()
@@ -114,20 +114,20 @@ def evaluate(
     """
     import json as spelling
 
-    from stemma.files import folder_atomically, refuse_non_empty
-    from stemma.lab.report.evaluation import write_evaluation
-    from stemma.tasks.evaluating import Data
-    from stemma.tasks.evaluating import evaluate as judge
+    from stemma.atomic_files import atomic_folder, check_output_path
+    from stemma.evaluation.evaluate import EvalFile
+    from stemma.evaluation.evaluate import evaluate as judge
+    from stemma.lab.report.evaluation_html import write_evaluation
 
-    place = out or _place(Path(model), data, task)
-    refuse_non_empty(place, overwrite or out is None)
-    loaded, card = asked(model, task)
-    found, rows = judge(loaded, card, Data(data, form, renamed(renaming), **encoded.options()), metric or ())
+    place = out or _default_out(Path(model), data, task)
+    check_output_path(place, overwrite or out is None)
+    loaded, card = load_model_and_task(model, task)
+    found, rows = judge(loaded, card, EvalFile(data, form, parse_columns(renaming), **encoded.options()), metric or ())
     result = {"model": model, **found, "report": str(place / "report.html")}
     typed = ["stemma", "evaluate", model, "--data", data]
     for name, value in (("task", task), ("columns", renaming), ("format", form), ("out", out)):
         typed += [f"--{name}", str(value)] if value is not None else []
-    with folder_atomically(place, overwrite or out is None, checksums=False) as folder:
+    with atomic_folder(place, overwrite or out is None, checksums=False) as folder:
         lines = "".join(spelling.dumps(row, ensure_ascii=False) + "\n" for row in rows)
         (folder / "predictions.jsonl").write_text(lines, encoding="utf-8")
         (folder / "result.json").write_text(spelling.dumps(result, indent=1, ensure_ascii=False), encoding="utf-8")
@@ -136,44 +136,44 @@ def evaluate(
     emit(result, json, lambda: _show(result))
 
 
-def asked(model: str, task: str | None) -> tuple[Model, Card]:
+def load_model_and_task(model: str, task: str | None) -> tuple[Model, TaskConfig]:
     """The model and the task to be answered."""
     from stemma.device import choose_device
     from stemma.errors import UserError
-    from stemma.exchange.load import find_folder, open_model
+    from stemma.exchange.load import open_model, resolve_model_folder
 
-    folder = find_folder(model)
+    folder = resolve_model_folder(model)
     if (folder / "directions.json").is_file() and not (folder / "tasks.json").is_file():
         raise UserError(f"{model} writes texts: `stemma translate {model} FILE` has them, and with --reference they "
                         "are scored.")
     loaded = open_model(folder, choose_device())
-    return loaded, loaded.card(task)
+    return loaded, loaded.task_config(task)
 
 
-def _place(model: Path, data: str, task: str | None) -> Path:
+def _default_out(model: Path, data: str, task: str | None) -> Path:
     """Within what was judged where that is a run of ours; otherwise here."""
     name = "-".join(filter(None, (task, Path(data).name.split(".")[0] or "stdin")))
     return model / "evaluation" / name if (model / "run.json").is_file() else Path(f"evaluation-{name}")
 
 
 def _show(result: dict[str, Any]) -> None:
-    from stemma.lab.report.evaluation import described, written
+    from stemma.lab.report.evaluation_html import format_example, format_metric
     from stemma.tasks.kinds import head_task
 
     kind = result["kind"]
-    print("\n".join(columns([["metric", "score", "95%"], *(
-        [name, written(kind, name, result["metrics"]["test"][name]),
-         f"{written(kind, name, low)} to {written(kind, name, high)}"]
+    print("\n".join(align_columns([["metric", "score", "95%"], *(
+        [name, format_metric(kind, name, result["metrics"]["test"][name]),
+         f"{format_metric(kind, name, low)} to {format_metric(kind, name, high)}"]
         for name, (low, high) in result["intervals"].items())])))
-    print(f"{counted(result['examples'], 'example')}, {result['examples_per_second']:,.0f} a second")
-    for table in head_task(kind).report(result):
+    print(f"{pluralize(result['examples'], 'example')}, {result['examples_per_second']:,.0f} a second")
+    for table in head_task(kind).report_tables(result):
         if table.fits_terminal:
             rows = [[f"{cell:.{table.digits}f}" if isinstance(cell, float) else str(cell) for cell in row]
                     for row in table.rows]
-            names = table.columns if table.short is None else table.short
-            print("\n" + "\n".join(columns([*([list(names)] if names else []), *rows])))
+            names = table.columns if table.terminal_columns is None else table.terminal_columns
+            print("\n" + "\n".join(align_columns([*([list(names)] if names else []), *rows])))
     if result["worst"]:
         print(f"\nthe worst of its errors ({len(result['worst'])} are in the report):")
-        for one in result["worst"][:LISTED]:
-            print(f"  {one['sure']:.3f}  said {one['said']!r} for {one['right']!r}: {described(one)[:100]}")
+        for one in result["worst"][:MAX_LISTED]:
+            print(f"  {one['sure']:.3f}  said {one['said']!r} for {one['right']!r}: {format_example(one)[:100]}")
     print(f"\n{result['report']}")

@@ -14,8 +14,8 @@ import typer
 from stemma.cli.completion import recipe_names
 from stemma.cli.corpus import refuse_unused
 from stemma.cli.options import OverwriteOption, PairOptions, PairsOption, TextOptions
-from stemma.cli.output import JsonOption, columns, emit
-from stemma.errors import counted
+from stemma.cli.output import JsonOption, align_columns, emit
+from stemma.errors import pluralize
 
 if TYPE_CHECKING:
     from stemma.text.tokenizer import Tokenizer
@@ -52,33 +52,33 @@ def train(
 
     Example: stemma tokenizer train texts/ --kind wordpiece --vocab-size 30522 --lowercase --out tok
     """
+    from stemma.atomic_files import atomic_folder, check_output_path
     from stemma.errors import UserError
-    from stemma.files import folder_atomically, refuse_non_empty
     from stemma.text.parallel import pair_sources, read_pairs
     from stemma.text.readers import read_passages
-    from stemma.text.roles import ROLES
-    from stemma.text.train import SPACED, train_tokenizer
+    from stemma.text.special_tokens import SPECIAL_TOKENS
+    from stemma.text.train_tokenizer import CJK_SPACING_KINDS, train_tokenizer
 
     started = time.perf_counter()
     spaced, roles = True, None
     if recipe is not None:
-        from stemma import lineage
+        from stemma import recipe_loading
 
-        chosen = lineage.recipe(recipe)
+        chosen = recipe_loading.recipe(recipe)
         wanted = chosen.settings.tokenizer
         kind = wanted.kind if kind is None else kind
         vocab_size = wanted.vocab_size if vocab_size is None else vocab_size
         lowercase = wanted.lowercase if lowercase is None else lowercase
         simplify = wanted.simplify if simplify is None else simplify
-        spaced, roles = wanted.cjk_spacing, lineage.roles_needed(chosen)
+        spaced, roles = wanted.cjk_spacing, recipe_loading.required_special_tokens(chosen)
     if kind is None or vocab_size is None:
         missing = [flag for flag, value in (("--kind", kind), ("--vocab-size", vocab_size)) if value is None]
         raise UserError(f"{' and '.join(missing)} must be given; or name a recipe that has them with --for RECIPE.")
-    if cjk_spacing is not None and kind in ROLES and kind not in SPACED:
+    if cjk_spacing is not None and kind in SPECIAL_TOKENS and kind not in CJK_SPACING_KINDS:
         raise UserError(f"a {kind} vocabulary is made without spaces around Chinese characters, whatever is asked for; "
-                        f"leave --cjk-spacing out, or choose --kind {' or '.join(SPACED)}.")
+                        f"leave --cjk-spacing out, or choose --kind {' or '.join(CJK_SPACING_KINDS)}.")
     refuse_unused(pairs, text.stated if pairs else pairing.stated)
-    refuse_non_empty(out, overwrite)
+    check_output_path(out, overwrite)
     texts: Iterator[str]
     if pairs:  # one vocabulary for both sides
         read = read_pairs(pair_sources(paths, columns=pairing.columns), encoding=text.encoding, errors=text.errors,
@@ -90,7 +90,7 @@ def train(
         texts, kind, vocab_size, lowercase=bool(lowercase), roles=roles, simplify=bool(simplify),
         cjk_spacing=spaced if cjk_spacing is None else cjk_spacing,
         progress=sys.stderr.isatty() and not json)
-    with folder_atomically(out, overwrite) as folder:
+    with atomic_folder(out, overwrite) as folder:
         tokenizer.save(folder)
     result = {"out": str(out), "requested": vocab_size, **_facts(tokenizer),
               "seconds": round(time.perf_counter() - started, 3)}
@@ -108,7 +108,7 @@ def info(
 
     Example: stemma tokenizer info tok
     """
-    from stemma.text.simplify import OUTSIDE
+    from stemma.text.simplify_chinese import SIMPLIFY_NOTICE
     from stemma.text.tokenizer import Tokenizer
 
     tokenizer = Tokenizer.load(path)
@@ -116,11 +116,12 @@ def info(
 
     def human() -> None:
         case = "capitals folded" if tokenizer.lowercase else "capitals kept"
-        print(f"{path}: {tokenizer.kind}, {counted(tokenizer.vocab_size, 'piece')}, {case}")
+        print(f"{path}: {tokenizer.kind}, {pluralize(tokenizer.vocab_size, 'piece')}, {case}")
         if tokenizer.simplify:
-            print(f"  {OUTSIDE}")
-        rows = [(f"  {role}", tokenizer.token(number), str(number)) for role, number in tokenizer.roles.items()]
-        print("\n".join(columns(rows)))
+            print(f"  {SIMPLIFY_NOTICE}")
+        rows = [(f"  {role}", tokenizer.id_to_token(number), str(number)) for role,
+                number in tokenizer.special_token_ids.items()]
+        print("\n".join(align_columns(rows)))
         if len(tokenizer.sentinels) > 1:
             print(f"  ... and {len(tokenizer.sentinels) - 1} more sentinels")
 
@@ -128,5 +129,5 @@ def info(
 
 
 def _facts(tokenizer: Tokenizer) -> dict[str, Any]:
-    return {**tokenizer.settings(), "roles": tokenizer.roles, "sentinels": len(tokenizer.sentinels),
+    return {**tokenizer.settings(), "roles": tokenizer.special_token_ids, "sentinels": len(tokenizer.sentinels),
             "special_tokens": len(tokenizer.special_ids)}

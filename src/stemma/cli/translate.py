@@ -10,12 +10,12 @@ from typing import Annotated, Any
 
 import typer
 
-from stemma.cli.common import TRAIN, USE, computes
+from stemma.cli.common_options import TRAIN, USE, computes
+from stemma.cli.fill_embed import ModelArgument
 from stemma.cli.options import Encoded, OverwriteOption
-from stemma.cli.output import JsonOption, emit, shown
-from stemma.cli.streams import plain_texts
-from stemma.cli.use import ModelArgument
-from stemma.errors import UserError, counted
+from stemma.cli.output import JsonOption, emit, format_value
+from stemma.cli.stdio import text_output
+from stemma.errors import UserError, pluralize
 
 
 def register(app: typer.Typer) -> None:
@@ -73,17 +73,17 @@ def translate(
 
     Example: stemma translate run test.en --out test.hyp --reference test.de
     """
-    from stemma.generation.options import TranslateOptions
+    from stemma.generation.options import TranslationOptions
 
-    TranslateOptions(**vars(search))  # what cannot be followed is said before a model is loaded
+    TranslationOptions(**vars(search))  # what cannot be followed is said before a model is loaded
     if scoring.rouge and not scoring.reference:
         raise UserError("--rouge compares with what people wrote; name it with --reference.")
     if out is not None:
-        from stemma.files import refuse_non_empty
+        from stemma.atomic_files import check_output_path
 
         if out.is_dir():
             raise UserError(f"{out} is a folder; --out is the file to write.")
-        refuse_non_empty(out, overwrite)
+        check_output_path(out, overwrite)
     lines, names = _lines(path or [], text or [], encoded.encoding, encoded.errors)
     sides = [_reference(file, len(lines), encoded.encoding, encoded.errors) for file in scoring.reference or []]
     if sides:
@@ -91,15 +91,15 @@ def translate(
 
     import time
 
-    from stemma.corpus.directions import read_directions
+    from stemma.corpus.translation_direction import read_directions
     from stemma.device import choose_device
-    from stemma.exchange.load import find_folder, open_model
+    from stemma.exchange.load import open_model, resolve_model_folder
     from stemma.generation.translate import translate as run_it
 
-    folder = find_folder(model)
+    folder = resolve_model_folder(model)
     loaded = open_model(folder, choose_device())
     began = time.perf_counter()
-    made = run_it(loaded, lines, directions=read_directions(folder), where=names, **vars(search))
+    made = run_it(loaded, lines, directions=read_directions(folder), line_names=names, **vars(search))
     seconds = time.perf_counter() - began
     scores = _score([one.text for one in made], sides, scoring) if sides else {}
     if out is not None:
@@ -114,12 +114,12 @@ def translate(
     def human() -> None:
         if out is None:
             for one in made:
-                print(_one_line(one.text), file=plain_texts())
+                print(_one_line(one.text), file=text_output())
                 for other in one.alternatives:
-                    print(f"  {_one_line(other.text)}", file=plain_texts())
+                    print(f"  {_one_line(other.text)}", file=text_output())
         else:
-            print(f"{counted(len(made), 'line')} in {out} ({seconds:.1f} s, {len(made) / seconds:,.1f} lines/s)")
-        said = list(_told(scores))
+            print(f"{pluralize(len(made), 'line')} in {out} ({seconds:.1f} s, {len(made) / seconds:,.1f} lines/s)")
+        said = list(_format_scores(scores))
         print("\n".join(said), end="\n" if said else "", file=sys.stdout if out is not None else sys.stderr)
 
     emit(result, json, human)
@@ -140,13 +140,13 @@ def average(
 
     result = run_it(run, last, out, overwrite)
     emit(result, json, lambda: print(f"{result['out']} is the mean of the checkpoints of the steps "
-                                     f"{', '.join(map(shown, result['steps']))}"))
+                                     f"{', '.join(map(format_value, result['steps']))}"))
 
 
 def _lines(paths: Sequence[str], texts: Sequence[str], encoding: str, errors: str) -> tuple[list[str], list[str]]:
     """Every line with what to call it: those of the files, then those of the command line."""
     from stemma.text.readers import list_files
-    from stemma.text.streams import name_of
+    from stemma.text.text_io import display_name
 
     if not paths and not texts:
         raise UserError("there is nothing to translate; name a file, - for standard input, or give --text.")
@@ -154,9 +154,9 @@ def _lines(paths: Sequence[str], texts: Sequence[str], encoding: str, errors: st
     for file in list_files(paths) if paths else []:
         found = _read(file, encoding, errors)
         if not found:
-            raise UserError(f"{name_of(file)} is empty; there is nothing to translate.")
+            raise UserError(f"{display_name(file)} is empty; there is nothing to translate.")
         lines += found
-        names += [f"{name_of(file)}, line {number}" for number in range(1, len(found) + 1)]
+        names += [f"{display_name(file)}, line {number}" for number in range(1, len(found) + 1)]
     names += ["--text" if len(texts) == 1 else f"--text number {number}" for number in range(1, len(texts) + 1)]
     return [*lines, *texts], names
 
@@ -177,20 +177,20 @@ def _reference(path: str, expected: int, encoding: str, errors: str) -> list[str
 
 def _read(file: Path, encoding: str, errors: str) -> list[str]:
     """The lines of a file. Only LF ends one: other line ends of Unicode occur inside sentences."""
-    from stemma.text.streams import check_encoding, read_text
+    from stemma.text.text_io import check_encoding, read_text
 
     content = "".join(read_text(file, check_encoding(encoding, errors), errors))
     return content.removesuffix("\n").split("\n") if content else []
 
 
 def _score(texts: Sequence[str], references: Sequence[Sequence[str]], asked: Scoring) -> dict[str, Any]:
-    from stemma.tasks.scores import summary_scores, translation_scores
+    from stemma.tasks.metrics.bleu_rouge import summary_scores, translation_scores
 
     scores: dict[str, Any] = translation_scores(texts, references, asked.lowercase, asked.bleu_tokenize)
     return {**scores, "rouge": summary_scores(texts, references)} if asked.rouge else scores
 
 
-def _told(scores: dict[str, Any]) -> Iterator[str]:
+def _format_scores(scores: dict[str, Any]) -> Iterator[str]:
     for name, label in (("bleu", "BLEU"), ("chrf", "chrF")):
         if name in scores:
             yield f"{label} {scores[name]['score']:.2f}   {scores[name]['signature']}"
@@ -205,7 +205,7 @@ def _one_line(text: str) -> str:
 
 
 def _write(out: Path, texts: Sequence[str]) -> None:
-    from stemma.files import make_folder, write_atomically
+    from stemma.atomic_files import atomic_write, make_folder
 
     make_folder(out.parent)
-    write_atomically(out, "".join(f"{_one_line(text)}\n" for text in texts))
+    atomic_write(out, "".join(f"{_one_line(text)}\n" for text in texts))

@@ -18,23 +18,30 @@ from pathlib import Path
 from typing import Any
 
 from stemma import registry
-from stemma.corpus.batches import RELEVANCE, ROLES, Batch, Parted, parted_batches, running_batches
-from stemma.corpus.shards import FORMAT, MANIFEST, VERSION
-from stemma.corpus.tokenise import Work, Worker
-from stemma.corpus.workers import WorkerDiedError, ordered_map
-from stemma.corpus.writer import Block, ShardWriter
+from stemma.atomic_files import atomic_folder, check_output_path, sha256
+from stemma.corpus.corpus import FORMAT, MANIFEST, VERSION
+from stemma.corpus.process_pool import WorkerDiedError, parallel_map
+from stemma.corpus.shard_writer import ShardWriter, TokenizedBlock
+from stemma.corpus.text_batches import (
+    RELEVANCE,
+    ROLES,
+    MultiPartDocument,
+    TextBatch,
+    multipart_batches,
+    plain_text_batches,
+)
+from stemma.corpus.tokenize_worker import TokenizeOptions, TokenizeWorker
 from stemma.errors import UserError, did_you_mean
-from stemma.files import folder_atomically, refuse_non_empty, sha256
 from stemma.notes import quietly
-from stemma.progress import stage
+from stemma.progress import progress_stage
+from stemma.text.chinese_words import MIN_CHINESE_SHARE, load_user_dictionary, missing_segmenter_notice, segmenter_name
 from stemma.text.dialogue import read_dialogues
-from stemma.text.holdout import Split
+from stemma.text.holdout import HeldOutSplit
 from stemma.text.parallel import PairSource, read_pairs
 from stemma.text.readers import PLAIN, Passage, list_files, read_passages
 from stemma.text.relevance import open_relevance
-from stemma.text.streams import COMPRESSED
+from stemma.text.text_io import COMPRESSED
 from stemma.text.tokenizer import Tokenizer
-from stemma.text.words import MUCH, load_user_dictionary, segmenter_name, without_segmenter
 
 logger = logging.getLogger(__name__)
 
@@ -49,7 +56,7 @@ def build_corpus(
     progress: Callable[[int], None] | None = None,
     shard_tokens: int = SHARD_TOKENS, pairs: Sequence[PairSource] = (), empty: str = "refuse",
     held_out: Collection[str] = (), dialogue: Sequence[str | Path] = (), relevance: Sequence[str | Path] = (),
-    split: Split | None = None,
+    split: HeldOutSplit | None = None,
 ) -> dict[str, Any]:
     """Tokenise text into a corpus folder; `progress` hears how many bytes of text are done. Returns the counts.
 
@@ -62,7 +69,7 @@ def build_corpus(
 
     With `split`, what it holds out comes last, and is what every run on this corpus validates on."""
     out = Path(out)
-    refuse_non_empty(out, overwrite)
+    check_output_path(out, overwrite)
     if sentences not in SENTENCES:
         hint = did_you_mean(sentences, SENTENCES)
         raise UserError(f'--sentences is "{sentences}"; choose {", ".join(SENTENCES)}.{hint}')
@@ -72,16 +79,16 @@ def build_corpus(
     assert not pairs or not (paths or dialogue or relevance), "a corpus is of pairs, or of running text and others"
     reading: dict[str, Any] = {"encoding": encoding, "errors": errors}
     running: Iterator[Passage] = iter(())
-    parted: list[Iterator[Parted]] = []
+    parted: list[Iterator[MultiPartDocument]] = []
     if pairs:
-        parted.append(map(Parted.pair, read_pairs(pairs, **reading, empty=empty)))
+        parted.append(map(MultiPartDocument.from_pair, read_pairs(pairs, **reading, empty=empty)))
     elif paths or not (dialogue or relevance):
         running = read_passages(paths, **reading, documents=documents, field=field)
     judged = open_relevance(relevance, **reading) if relevance else None
     if dialogue:
-        parted.append(map(Parted.dialogue, read_dialogues(dialogue, **reading)))
+        parted.append(map(MultiPartDocument.from_dialogue, read_dialogues(dialogue, **reading)))
     if judged:
-        parted.append(map(Parted.judged, judged.rows()))
+        parted.append(map(MultiPartDocument.from_relevance, judged.rows()))
     if split is None:
         batches = _batches(running, chain.from_iterable(parted), tokenizer)
     else:
@@ -91,26 +98,26 @@ def build_corpus(
     sides = [name for name, files in ((ROLES, dialogue), (RELEVANCE, relevance)) if files]
     if user_dictionary:
         load_user_dictionary(user_dictionary)  # a bad one shall fail here, not in a worker
-    work = Work(tokenizer.backend.to_str(), sentences, str(user_dictionary) if user_dictionary else None,
+    work = TokenizeOptions(tokenizer.backend.to_str(), sentences, str(user_dictionary) if user_dictionary else None,
                 tuple(sides))
     groups: list[dict[str, Any]] = []
     left_out = chinese = 0
     held_out_from: int | None = None
     kinds: Counter[str | None] = Counter()
-    with folder_atomically(out, overwrite) as folder:
+    with atomic_folder(out, overwrite) as folder:
         with ShardWriter(folder, tokenizer.vocab_size, shard_tokens, sides) as writer:
             size = None if dialogue or relevance else text_size([*paths, *_files(pairs)])
-            with closing(_blocks(batches, work, workers or _cores())) as blocks, \
-                    stage("tokenising", size, "bytes") as reported:
+            with closing(_tokenized_blocks(batches, work, workers or _num_cores())) as blocks, \
+                    progress_stage("tokenising", size, "bytes") as reported:
                 for block in blocks:
                     if block.held_out and held_out_from is None:
                         held_out_from = writer.tokens
                     writer.append(block)
-                    left_out += block.left_out
-                    chinese += block.chinese
-                    kinds[block.side] += block.documents if block.side else 0
-                    _count_group(groups, block)
-                    reported.done(writer.text_bytes)
+                    left_out += block.num_dropped
+                    chinese += block.num_chinese_tokens
+                    kinds[block.annotation] += block.num_documents if block.annotation else 0
+                    _count_pair_set(groups, block)
+                    reported.set_count(writer.text_bytes)
                     if progress:
                         progress(writer.text_bytes)
             if not writer.tokens:
@@ -119,10 +126,10 @@ def build_corpus(
         if left_out:
             logger.warning(
                 f"{left_out:,} pairs are left out: one of their sides has no token that this tokenizer can make.")
-        if segmenter_name() == "none" and chinese > MUCH * writer.tokens:
-            logger.warning(without_segmenter())
+        if segmenter_name() == "none" and chinese > MIN_CHINESE_SHARE * writer.tokens:
+            logger.warning(missing_segmenter_notice())
         tokenizer.save(folder / "tokenizer")
-        unknown = tokenizer.roles.get("unknown")
+        unknown = tokenizer.special_token_ids.get("unknown")
         unknown_count = int(writer.counts[unknown]) if unknown is not None else 0
         manifest = {
             "format": FORMAT, "version": VERSION,
@@ -161,54 +168,56 @@ def text_size(paths: Sequence[str | Path]) -> int | None:
     return sum(file.stat().st_size for file in files) or None
 
 
-def _cores() -> int:
+def _num_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _batches(running: Iterable[Passage], parted: Iterable[Parted], tokenizer: Tokenizer) -> Iterator[Batch]:
+def _batches(running: Iterable[Passage], parted: Iterable[MultiPartDocument],
+             tokenizer: Tokenizer) -> Iterator[TextBatch]:
     """What is to be tokenised, as the tokenizer wants it: the stored text is the one that its tokens point into."""
     if tokenizer.simplify:
-        running = (replace(passage, text=tokenizer.prepare(passage.text)) for passage in running)
-        parted = (replace(document, texts=list(map(tokenizer.prepare, document.texts))) for document in parted)
-    return chain(running_batches(running), parted_batches(parted))
+        running = (replace(passage, text=tokenizer.pre_normalize(passage.text)) for passage in running)
+        parted = (replace(document, texts=list(map(tokenizer.pre_normalize, document.texts))) for document in parted)
+    return chain(plain_text_batches(running), multipart_batches(parted))
 
 
-def _split_batches(paths: Sequence[str | Path], pairs: Sequence[PairSource], split: Split, tokenizer: Tokenizer,
-                   running: dict[str, Any], paired: dict[str, Any]) -> Iterator[Batch]:
+def _split_batches(paths: Sequence[str | Path], pairs: Sequence[PairSource], split: HeldOutSplit, tokenizer: Tokenizer,
+                   running: dict[str, Any], paired: dict[str, Any]) -> Iterator[TextBatch]:
     """What is to be trained on, and then what is held out. Text is read twice, and heard of once."""
     for held_out in (False, True):
         heard: Callable[[Iterator[Any]], Iterator[Any]] = quietly if held_out else iter
         passages: Iterator[Passage] = iter(())
-        parted: Iterator[Parted] = iter(())
+        parted: Iterator[MultiPartDocument] = iter(())
         if pairs:
-            parted = map(Parted.pair, split.pairs(heard(read_pairs(pairs, **paired)), held_out))
+            parted = map(MultiPartDocument.from_pair, split.pairs(heard(read_pairs(pairs, **paired)), held_out))
         else:
             passages = split.passages(heard(read_passages(paths, **running)), held_out)
         yield from (replace(batch, held_out=held_out) for batch in _batches(passages, parted, tokenizer))
 
 
-def _count_group(groups: list[dict[str, Any]], block: Block) -> None:
+def _count_pair_set(groups: list[dict[str, Any]], block: TokenizedBlock) -> None:
     """Which documents are from where: blocks of one group follow each other."""
-    if block.group is None:
+    if block.pair_set is None:
         return
-    name, prefix = block.group
-    if not groups or (groups[-1]["name"], groups[-1]["prefix"]) != block.group:
+    name, prefix = block.pair_set
+    if not groups or (groups[-1]["name"], groups[-1]["prefix"]) != block.pair_set:
         first = groups[-1]["first"] + groups[-1]["documents"] if groups else 0
         groups.append({"name": name, "prefix": prefix, "first": first, "documents": 0})
-    groups[-1]["documents"] += int(block.begins.sum())
+    groups[-1]["documents"] += int(block.starts_document.sum())
 
 
-def _blocks(batches: Iterator[Batch], work: Work, workers: int) -> Generator[Block]:
+def _tokenized_blocks(batches: Iterator[TextBatch], options: TokenizeOptions,
+                      workers: int) -> Generator[TokenizedBlock]:
     """The batches tokenised, in order."""
     first = list(islice(batches, 2))
     batches = chain(first, batches)
     if workers == 1 or len(first) < 2:  # starting a process takes longer than a single batch
-        worker = Worker(work)
+        worker = TokenizeWorker(options)
         for batch in batches:
             yield worker(batch)
         return
     try:
-        yield from ordered_map(Worker, work, batches, workers)
+        yield from parallel_map(TokenizeWorker, options, batches, workers)
     except WorkerDiedError as error:
         raise UserError("a worker process died while tokenising, probably for want of memory; run the same command "
                         "again with fewer --workers.") from error

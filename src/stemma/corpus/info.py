@@ -7,48 +7,49 @@ from typing import Any
 
 import numpy as np
 
-from stemma.corpus.shards import Corpus
-from stemma.errors import counted
+from stemma.corpus.corpus import Corpus
+from stemma.errors import pluralize
 
-BAR = 30
-STRIDE = 1 << 20  # boundaries looked at in one go, so that memory stays bounded
+BAR_WIDTH = 30
+CHUNK_BOUNDARIES = 1 << 20  # boundaries looked at in one go, so that memory stays bounded
 
 
 def corpus_info(path: str | Path) -> dict[str, Any]:
     """Counts, vocabulary coverage and length histograms of a corpus, which is verified on the way."""
     corpus = Corpus.open(path)
     manifest = corpus.manifest
-    counts = np.sort(np.asarray(corpus.counts))[::-1]
-    share = counts[counts > 0] / corpus.tokens
+    counts = np.sort(np.asarray(corpus.token_counts))[::-1]
+    share = counts[counts > 0] / corpus.num_tokens
     return {
         "corpus": str(path), "fingerprint": corpus.fingerprint,
-        "documents": manifest["documents"], "sentences": manifest["sentences"], "tokens": corpus.tokens,
+        "documents": manifest["documents"], "sentences": manifest["sentences"], "tokens": corpus.num_tokens,
         "pairs": manifest.get("pairs", False), "groups": manifest.get("groups", []),
         "dialogues": manifest.get("dialogues", 0), "judged": manifest.get("judged", 0),
         "labels": manifest.get("labels", []),
         "text_bytes": manifest["text_bytes"], "shards": len(manifest["shards"]),
         "tokenizer": manifest["tokenizer"], "segmenter": manifest["segmenter"], "options": manifest["options"],
-        "sides": corpus.sides(), "annotations": manifest.get("annotations", {}), "fields": manifest.get("fields", {}),
-        "unknown_rate": manifest["unknown"] / corpus.tokens,
+        "sides": corpus.annotations(), "annotations": manifest.get("annotations", {}),
+        "fields": manifest.get("fields", {}),
+        "unknown_rate": manifest["unknown"] / corpus.num_tokens,
         "unigram_loss": float(-(share * np.log(share)).sum()),
         "coverage": {"vocabulary_seen": len(share) / len(counts), "top_1000": float(share[:1000].sum()),
                      "top_10000": float(share[:10_000].sum())},
-        "document_lengths": length_histogram(corpus.documents),
-        "sentence_lengths": length_histogram(corpus.sentences),
+        "document_lengths": length_histogram(corpus.document_starts),
+        "sentence_lengths": length_histogram(corpus.sentence_starts),
     }
 
 
 def length_histogram(bounds: np.ndarray) -> list[dict[str, int]]:
     """How many stretches are 1, 2-3, 4-7, ... tokens long: lengths spread too widely for bins of one width."""
     bins = np.zeros(64, np.int64)
-    for at in range(0, len(bounds) - 1, STRIDE):
-        lengths = np.diff(bounds[at : at + STRIDE + 1])
+    for at in range(0, len(bounds) - 1, CHUNK_BOUNDARIES):
+        lengths = np.diff(bounds[at : at + CHUNK_BOUNDARIES + 1])
         bins += np.bincount(np.frexp(lengths)[1] - 1, minlength=64)  # the exponent counts the bits of a length
     used = np.flatnonzero(bins)
     return [{"from": 1 << b, "to": (2 << b) - 1, "count": int(bins[b])} for b in range(used[0], used[-1] + 1)]
 
 
-def describe(info: dict[str, Any]) -> str:
+def describe_corpus(info: dict[str, Any]) -> str:
     """The same for people."""
     tokenizer, coverage = info["tokenizer"], info["coverage"]
     rows = {
@@ -67,10 +68,10 @@ def describe(info: dict[str, Any]) -> str:
     if info["sides"]:
         rows["added"] = ", ".join(info["sides"])
     for name, side in info["annotations"].items():
-        rows[name] = (f"{counted(side['units'], 'unit')}, {counted(side['tokens'], 'token')} "
-                      f"({side['share']:.2%} of all), {_source(side)}")
+        rows[name] = (f"{pluralize(side['units'], 'unit')}, {pluralize(side['tokens'], 'token')} "
+                      f"({side['share']:.2%} of all), {_annotation_source(side)}")
     if info["fields"]:
-        rows["fields"] = ", ".join(f"{name} ({counted(field['size'], 'number')} a {field['per']})"
+        rows["fields"] = ", ".join(f"{name} ({pluralize(field['size'], 'number')} a {field['per']})"
                                    for name, field in info["fields"].items())
     if info["pairs"]:
         rows["pairs"] = "every document is a source and its target, a sentence each"
@@ -86,16 +87,16 @@ def describe(info: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _source(side: dict[str, object]) -> str:
-    if side["source"] == "mined":
-        return f"mined: {side['score']} of at least {side['threshold']:g}, {side['min_count']:,} times or more"
-    return f"by the {side['source']} in {side['file']}"
+def _annotation_source(annotation: dict[str, object]) -> str:
+    if annotation["source"] == "mined":
+        return f"mined: {annotation['score']} of at least {annotation['threshold']:g}, {annotation['min_count']:,} times or more"
+    return f"by the {annotation['source']} in {annotation['file']}"
 
 
 def _bars(bins: list[dict[str, int]]) -> list[str]:
     most = max(b["count"] for b in bins)
     labels = [f"{b['from']:,}" if b["from"] == b["to"] else f"{b['from']:,}-{b['to']:,}" for b in bins]
     width = max(map(len, labels))
-    bars = ["█" * round(BAR * b["count"] / most) or "▏" * (b["count"] > 0) for b in bins]
+    bars = ["█" * round(BAR_WIDTH * b["count"] / most) or "▏" * (b["count"] > 0) for b in bins]
     rows = zip(labels, bars, bins, strict=True)
-    return [f"  {label:>{width}}  {bar:<{BAR}} {b['count']:,}" for label, bar, b in rows]
+    return [f"  {label:>{width}}  {bar:<{BAR_WIDTH}} {b['count']:,}" for label, bar, b in rows]

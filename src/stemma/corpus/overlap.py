@@ -14,75 +14,76 @@ from typing import Any
 
 import numpy as np
 
-from stemma.corpus.shards import MANIFEST, Corpus
+from stemma.atomic_files import atomic_file, make_folder
+from stemma.corpus.corpus import MANIFEST, Corpus
 from stemma.errors import UserError
-from stemma.files import file_atomically, make_folder
 from stemma.notes import quietly
-from stemma.text.bloom import Bloom
+from stemma.text.bloom_filter import BloomFilter
 from stemma.text.cleaning.documents import DocumentWriter, check_output, whole_documents
-from stemma.text.grams import gram_batches, gram_hashes
+from stemma.text.ngrams import ngram_batches, ngram_hashes
 from stemma.text.readers import Passage, list_files, read_passages
 
 LOOKUPS = 10_000_000
-HEAD = 100  # characters of a document that are shown
-Numbered = Iterator[tuple[int, str]]
+EXCERPT_CHARACTERS = 100  # characters of a document that are shown
+NumberedDocuments = Iterator[tuple[int, str]]
 
 
 def overlap(
     corpus: Sequence[str | Path], file: str | Path, *, n: int = 8, false_positives: float = 1e-8,
     documents: str = "blank", field: str = "text", encoding: str = "utf-8", errors: str = "strict",
-    limit: float = 0.5, show: int = 10, exclude: str | Path | None = None, overwrite: bool = False,
+    threshold: float = 0.5, show: int = 10, exclude: str | Path | None = None, overwrite: bool = False,
     lookups: int = LOOKUPS, progress: Callable[[int], None] | None = None,
 ) -> dict[str, Any]:  # fmt: skip
     """Look up every run of n words of `file` in the corpus (a corpus folder, or raw text)."""
     if n < 1:
         raise UserError(f"--n is {n}; an n-gram has at least 1 word.")
-    if not 0 < limit <= 1:
-        raise UserError(f"--limit is {limit:g}; it is a share, more than 0 and at most 1.")
+    if not 0 < threshold <= 1:
+        raise UserError(f"--limit is {threshold:g}; it is a share, more than 0 and at most 1.")
     if exclude is not None:
         check_output(Path(exclude), overwrite)
         if not Path(file).is_file():
             raise UserError(f"--exclude reads {file} twice, so it must be a file, not a stream or a folder.")
     settings: dict[str, Any] = {"field": field, "encoding": encoding, "errors": errors}
     evaluation = read_passages([file], documents=documents, **settings)  # a misspelt name is told before the work
-    bloom, inside = _filter_of(_training_text(corpus, settings, progress), n, false_positives, corpus)
+    bloom, inside = _build_filter(_training_text(corpus, settings, progress), n, false_positives, corpus)
     heads: list[str] = []
     shares = _look_up(_numbered(evaluation, heads), n, bloom, heads, file)
-    over = np.flatnonzero(shares["share"] >= limit)
+    over = np.flatnonzero(shares["share"] >= threshold)
     order = np.lexsort((-shares["hits"], -shares["share"]))[:show]
     worst = [{"document": int(at) + 1, "share": float(shares["share"][at]), "n_grams": int(shares["grams"][at]),
               "text": heads[at]} for at in order if shares["hits"][at]]
     if exclude is not None:
         again = quietly(read_passages([file], documents=documents, **settings))
-        _write_without(again, set((over + 1).tolist()), Path(exclude), documents)
+        _write_without_documents(again, set((over + 1).tolist()), Path(exclude), documents)
     total, hits = int(shares["grams"].sum()), int(shares["hits"].sum())
     return {
         "corpus": [str(path) for path in corpus], "file": str(file), "n": n, "share": hits / total, "n_grams": total,
         "overlapping_n_grams": hits, "documents": len(heads), "too_short": int((shares["grams"] == 0).sum()),
-        "limit": limit, "overlapping_documents": (over + 1).tolist(), "worst": worst,
-        "filter": {"n_grams": inside, "bytes": len(bloom.bits), "probes": bloom.probes, "fill": bloom.fill},
-        "false_positives": {"wanted": false_positives, "implied": bloom.implied_rate, **measure(bloom, n, lookups)},
+        "limit": threshold, "overlapping_documents": (over + 1).tolist(), "worst": worst,
+        "filter": {"n_grams": inside, "bytes": len(bloom.bits), "probes": bloom.probes, "fill": bloom.fill_ratio},
+        "false_positives": {"wanted": false_positives, "implied": bloom.implied_rate,
+                            **measure_false_positives(bloom, n, lookups)},
         "exclude": str(exclude) if exclude is not None else None,
     }
 
 
-def measure(bloom: Bloom, n: int, lookups: int, seed: int = 0) -> dict[str, Any]:
+def measure_false_positives(bloom: BloomFilter, n: int, lookups: int, seed: int = 0) -> dict[str, Any]:
     """Look up runs of random words, none of which was put in: how many are found all the same, and how high the rate
     can be, at 95%, given that (with no hit 3 / lookups: the rule of three)."""
     rng = np.random.default_rng(seed)
     hits = 0
     for at in range(0, lookups, 1 << 18):
         count = min(1 << 18, lookups - at)
-        hits += int(bloom.has(gram_hashes(rng.integers(0, 2**64, count + n - 1, dtype=np.uint64), n)).sum())
+        hits += int(bloom.contains(ngram_hashes(rng.integers(0, 2**64, count + n - 1, dtype=np.uint64), n)).sum())
     more = hits + 1  # Byar's approximation of the Poisson distribution's upper limit
     upper = more * (1 - 1 / (9 * more) + 1.645 / (3 * math.sqrt(more))) ** 3
     return {"lookups": lookups, "hits": hits, "measured": hits / lookups, "at_most": upper / lookups}
 
 
 def _training_text(corpus: Sequence[str | Path], settings: dict[str, Any],
-                   progress: Callable[[int], None] | None) -> Callable[[], Numbered]:
+                   progress: Callable[[int], None] | None) -> Callable[[], NumberedDocuments]:
     """The corpus as numbered texts, as often as it is asked for."""
-    def watched(texts: Numbered, done: list[int]) -> Numbered:
+    def watched(texts: NumberedDocuments, done: list[int]) -> NumberedDocuments:
         for number, text in texts:
             yield number, text
             if progress:
@@ -92,7 +93,7 @@ def _training_text(corpus: Sequence[str | Path], settings: dict[str, Any],
     done = [0]
     if len(corpus) == 1 and (Path(corpus[0]) / MANIFEST).is_file():
         built = Corpus.open(corpus[0])
-        return lambda: watched(((at, built.text(at)) for at in range(len(built.documents) - 1)), done)
+        return lambda: watched(((at, built.document_text(at)) for at in range(len(built.document_starts) - 1)), done)
     streams = [path for path in list_files(corpus) if not path.is_file()]
     if streams:
         raise UserError(f"the corpus is read twice (to size the filter and to fill it), and {streams[0]} can be read "
@@ -100,32 +101,34 @@ def _training_text(corpus: Sequence[str | Path], settings: dict[str, Any],
     return lambda: watched(_numbered(read_passages(corpus, **settings)), done)
 
 
-def _numbered(passages: Iterable[Passage], heads: list[str] | None = None) -> Numbered:
+def _numbered(passages: Iterable[Passage], heads: list[str] | None = None) -> NumberedDocuments:
     number = -1
     for passage in passages:
-        number += passage.begins
-        if heads is not None and passage.begins:
-            heads.append(" ".join(passage.text[: 2 * HEAD].split())[:HEAD])
+        number += passage.starts_document
+        if heads is not None and passage.starts_document:
+            heads.append(" ".join(passage.text[: 2 * EXCERPT_CHARACTERS].split())[:EXCERPT_CHARACTERS])
         yield number, passage.text
 
 
-def _filter_of(texts: Callable[[], Numbered], n: int, rate: float, corpus: Sequence[str | Path]) -> tuple[Bloom, int]:
-    Bloom(1, rate)  # a rate out of reach is told before the corpus is read
-    count = sum(len(hashes) for hashes, _ in gram_batches(texts(), n))
+def _build_filter(texts: Callable[[], NumberedDocuments], n: int, false_positive_rate: float,
+                  corpus: Sequence[str | Path]) -> tuple[BloomFilter, int]:
+    BloomFilter(1, false_positive_rate)  # a rate out of reach is told before the corpus is read
+    count = sum(len(hashes) for hashes, _ in ngram_batches(texts(), n))
     if not count:
         raise UserError(f"no document of {', '.join(map(str, corpus))} has {n} words in a row; choose a smaller --n.")
-    bloom = Bloom(count, rate)
-    for hashes, _ in gram_batches(texts(), n):
+    bloom = BloomFilter(count, false_positive_rate)
+    for hashes, _ in ngram_batches(texts(), n):
         bloom.add(hashes)
     return bloom, count
 
 
-def _look_up(texts: Numbered, n: int, bloom: Bloom, heads: list[str], file: str | Path) -> dict[str, np.ndarray]:
+def _look_up(texts: NumberedDocuments, n: int, bloom: BloomFilter, heads: list[str], file: str | Path) -> dict[str,
+    np.ndarray]:
     """For each document its n-grams, those of them that are in the filter, and their share."""
     parts = [(np.zeros(0, np.int64),) * 3]
-    for hashes, owners in gram_batches(texts, n):
+    for hashes, owners in ngram_batches(texts, n):
         who, place = np.unique(owners, return_inverse=True)
-        found = np.bincount(place, weights=bloom.has(hashes), minlength=len(who))
+        found = np.bincount(place, weights=bloom.contains(hashes), minlength=len(who))
         parts.append((who, np.bincount(place, minlength=len(who)), found.astype(np.int64)))
     who, counts, found = (np.concatenate(column) for column in zip(*parts, strict=True))
     grams = np.bincount(who, weights=counts, minlength=len(heads)).astype(np.int64)
@@ -136,9 +139,9 @@ def _look_up(texts: Numbered, n: int, bloom: Bloom, heads: list[str], file: str 
     return {"grams": grams, "hits": hits, "share": hits / np.maximum(1, grams)}
 
 
-def _write_without(passages: Iterable[Passage], dropped: set[int], out: Path, documents: str) -> None:
+def _write_without_documents(passages: Iterable[Passage], dropped: set[int], out: Path, documents: str) -> None:
     make_folder(out.parent)
-    with file_atomically(out) as file:
+    with atomic_file(out) as file:
         writer = DocumentWriter(file, out.suffix.lower(), documents)
         for number, text in enumerate(whole_documents(passages, limit=math.inf), start=1):
             if number not in dropped:

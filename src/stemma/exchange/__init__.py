@@ -8,10 +8,10 @@ from stemma import registry
 from stemma.errors import UserError
 
 if TYPE_CHECKING:
-    from stemma.exchange.table import Family
+    from stemma.exchange.family import Family
 
 
-def family_named(model_type: str) -> Family | None:
+def find_family(model_type: str) -> Family | None:
     """The family that says so in `config.json`; only its own table is imported."""
     entry = registry.find("family", model_type)
     if entry is None:
@@ -25,4 +25,4 @@ def family_named(model_type: str) -> Family | None:
 
 def families() -> dict[str, Family]:
     """All of them, the built-in ones first."""
-    return {kind: found for kind in registry.kinds("family") if (found := family_named(kind)) is not None}
+    return {kind: found for kind in registry.kinds("family") if (found := find_family(kind)) is not None}

@@ -10,10 +10,10 @@ from __future__ import annotations
 from typing import Any
 
 from stemma.exchange.bert import BERT
-from stemma.exchange.keys import Key, linear
-from stemma.exchange.table import Config, Family, Setting, Values
-from stemma.exchange.task_class import pooled_answers
-from stemma.network.heads import ClassHead, Pooler, TokenHead
+from stemma.exchange.family import Config, ConfigSetting, Family, Values
+from stemma.exchange.hf_task_class import bert_task_classes
+from stemma.exchange.tensor_map import TensorKey, linear_keys
+from stemma.network.heads import ClassHead, LMHeadSpec, Pooler
 from stemma.registry import register
 
 BLOCK, LAYER = "encoder.blocks.{i}.", "encoder.albert_layer_groups.{i}.albert_layers.0."
@@ -26,13 +26,13 @@ def _groups(config: Config) -> int:
     return config["num_hidden_layers"] if alone else 1
 
 
-def _narrow(config: Config) -> Any:
+def _embedding_width(config: Config) -> Any:
     """There is a map even between equal widths over there, and none here."""
     same = config["embedding_size"] == config["hidden_size"]
     return f"another width than hidden_size = {config['hidden_size']}" if same else config["embedding_size"]
 
 
-def _shared(values: Values) -> str:
+def _sharing(values: Values) -> str:
     """Sharing in part has no name over there."""
     return "none" if values["network.sharing"] == "none" else "all"
 
@@ -40,54 +40,56 @@ def _shared(values: Values) -> str:
 ALBERT = Family(
     model_type="albert",
     recipe="albert@xxlarge",
-    sees=BERT.sees,
-    also=BERT.also,
+    visibility=BERT.visibility,
+    extra_visibility=BERT.extra_visibility,
     prefix="albert.",
     settings=(
         *BERT.settings,
-        Setting(WIDTH, "embedding_size", only=_narrow),
-        Setting("network.sharing", "num_hidden_groups", reads=lambda value, config: "all" if value == 1 else "none",
-                writes=lambda value, values: 1 if value == "all" else values["network.layers"], only=_groups),
+        ConfigSetting(WIDTH, "embedding_size", required_value=_embedding_width),
+        ConfigSetting("network.sharing", "num_hidden_groups", from_hf=lambda value,
+                      config: "all" if value == 1 else "none",
+                to_hf=lambda value, values: 1 if value == "all" else values["network.layers"], required_value=_groups),
     ),
-    follows={"network.sharing": _shared},
-    holds={"inner_group_num": 1, "position_embedding_type": "absolute"},
-    fixed={key: value for key, value in BERT.fixed.items() if key not in (WIDTH, "network.sharing")},
-    body=(
-        Key.of("embedding.tokens.weight", "embeddings.word_embeddings.weight"),
-        Key.of("embedding.segments.weight", "embeddings.token_type_embeddings.weight"),
-        Key.of("embedding.position.table.weight", "embeddings.position_embeddings.weight"),
-        *linear("embedding.norm", "embeddings.LayerNorm"),
-        *linear("embedding.project", "encoder.embedding_hidden_mapping_in"),
-        *linear(BLOCK + "attention.input", LAYER + "attention.query", LAYER + "attention.key",
+    derived_values={"network.sharing": _sharing},
+    required_config={"inner_group_num": 1, "position_embedding_type": "absolute"},
+    required_recipe={key: value for key, value in BERT.required_recipe.items() if key not in (WIDTH,
+                                                                                              "network.sharing")},
+    body_keys=(
+        TensorKey.of("embedding.tokens.weight", "embeddings.word_embeddings.weight"),
+        TensorKey.of("embedding.segments.weight", "embeddings.token_type_embeddings.weight"),
+        TensorKey.of("embedding.position.table.weight", "embeddings.position_embeddings.weight"),
+        *linear_keys("embedding.norm", "embeddings.LayerNorm"),
+        *linear_keys("embedding.project", "encoder.embedding_hidden_mapping_in"),
+        *linear_keys(BLOCK + "attention.input", LAYER + "attention.query", LAYER + "attention.key",
                 LAYER + "attention.value"),
-        *linear(BLOCK + "attention.output", LAYER + "attention.dense"),
-        *linear(BLOCK + "attention_norm", LAYER + "attention.LayerNorm"),
-        *linear(BLOCK + "feedforward.input", LAYER + "ffn"),
-        *linear(BLOCK + "feedforward.output", LAYER + "ffn_output"),
-        *linear(BLOCK + "feedforward_norm", LAYER + "full_layer_layer_norm"),
+        *linear_keys(BLOCK + "attention.output", LAYER + "attention.dense"),
+        *linear_keys(BLOCK + "attention_norm", LAYER + "attention.LayerNorm"),
+        *linear_keys(BLOCK + "feedforward.input", LAYER + "ffn"),
+        *linear_keys(BLOCK + "feedforward.output", LAYER + "ffn_output"),
+        *linear_keys(BLOCK + "feedforward_norm", LAYER + "full_layer_layer_norm"),
     ),
-    heads={
-        "pooler": linear("heads.pooler.dense", "pooler"),
+    head_keys={
+        "pooler": linear_keys("heads.pooler.dense", "pooler"),
         "vocabulary": (
-            *linear("heads.vocabulary.dense", "predictions.dense"),
-            *linear("heads.vocabulary.norm", "predictions.LayerNorm"),
-            Key.of("heads.vocabulary.bias", "predictions.bias"),
+            *linear_keys("heads.vocabulary.dense", "predictions.dense"),
+            *linear_keys("heads.vocabulary.norm", "predictions.LayerNorm"),
+            TensorKey.of("heads.vocabulary.bias", "predictions.bias"),
         ),
-        "sentence_order": linear("heads.sentence_order.output", "sop_classifier.classifier"),
+        "sentence_order": linear_keys("heads.sentence_order.output", "sop_classifier.classifier"),
     },
-    specs={"pooler": Pooler(), "vocabulary": TokenHead(transform=True), "sentence_order": ClassHead(2)},
-    inside=frozenset({"pooler"}),
-    classes={
+    head_specs={"pooler": Pooler(), "vocabulary": LMHeadSpec(transform=True), "sentence_order": ClassHead(2)},
+    body_heads=frozenset({"pooler"}),
+    architectures={
         frozenset({"pooler", "vocabulary", "sentence_order"}): "AlbertForPreTraining",
         frozenset({"vocabulary"}): "AlbertForMaskedLM",
         frozenset({"pooler", "vocabulary"}): "AlbertForMaskedLM",  # early releases kept the pooler in it
         frozenset({"pooler"}): "AlbertModel",
         frozenset(): "AlbertModel",
     },
-    tasks=pooled_answers("Albert", dropout="classifier_dropout_prob", otherwise=0.1),
-    copies={"predictions.decoder.weight": "embeddings.word_embeddings.weight",
+    task_classes=bert_task_classes("Albert", dropout="classifier_dropout_prob", default_dropout=0.1),
+    tied_head_tensors={"predictions.decoder.weight": "embeddings.word_embeddings.weight",
             "predictions.decoder.bias": "predictions.bias"},
-    ignored=("position_ids",),
+    ignored_buffers=("position_ids",),
 )
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from stemma.exchange.keys import Key, linear
-from stemma.exchange.table import ACTIVATIONS, ORDINARY, Family, Setting
-from stemma.exchange.task_class import pooled_answers
-from stemma.network.boundary_head import BoundaryHead
-from stemma.network.heads import ClassHead, Pooler, TokenHead
+from stemma.exchange.family import ACTIVATIONS, DEFAULT_ARCHITECTURE, ConfigSetting, Family
+from stemma.exchange.hf_task_class import bert_task_classes
+from stemma.exchange.tensor_map import TensorKey, linear_keys
+from stemma.network.heads import ClassHead, LMHeadSpec, Pooler
+from stemma.network.span_boundary_head import SpanBoundaryHeadSpec
 from stemma.registry import register
 
 BLOCK, LAYER = "encoder.blocks.{i}.", "encoder.layer.{i}."
@@ -14,64 +14,65 @@ BLOCK, LAYER = "encoder.blocks.{i}.", "encoder.layer.{i}."
 BERT = Family(
     model_type="bert",
     recipe="bert",
-    sees=frozenset({"full"}),
-    also=frozenset({"prefix", "causal", "later"}),  # UniLM's other cloze tasks: the network is the same
+    visibility=frozenset({"full"}),
+    extra_visibility=frozenset({"prefix", "causal", "later"}),  # UniLM's other cloze tasks: the network is the same
     prefix="bert.",
     settings=(
-        Setting("tokenizer.vocab_size", "vocab_size"),
-        Setting("network.layers", "num_hidden_layers"),
-        Setting("network.width", "hidden_size"),
-        Setting("network.heads", "num_attention_heads"),
-        Setting("network.feedforward", "intermediate_size"),
-        Setting("network.activation", "hidden_act", ACTIVATIONS),
-        Setting("network.dropout", "hidden_dropout_prob"),
-        Setting("network.attention.dropout", "attention_probs_dropout_prob"),
-        Setting("network.position.maximum", "max_position_embeddings"),
-        Setting("network.embedding.segments", "type_vocab_size"),
-        Setting("network.norm.epsilon", "layer_norm_eps"),
-        Setting("network.initialization.spread", "initializer_range"),
+        ConfigSetting("tokenizer.vocab_size", "vocab_size"),
+        ConfigSetting("network.layers", "num_hidden_layers"),
+        ConfigSetting("network.width", "hidden_size"),
+        ConfigSetting("network.heads", "num_attention_heads"),
+        ConfigSetting("network.feedforward", "intermediate_size"),
+        ConfigSetting("network.activation", "hidden_act", ACTIVATIONS),
+        ConfigSetting("network.dropout", "hidden_dropout_prob"),
+        ConfigSetting("network.attention.dropout", "attention_probs_dropout_prob"),
+        ConfigSetting("network.position.maximum", "max_position_embeddings"),
+        ConfigSetting("network.embedding.segments", "type_vocab_size"),
+        ConfigSetting("network.norm.epsilon", "layer_norm_eps"),
+        ConfigSetting("network.initialization.spread", "initializer_range"),
     ),
-    holds={"position_embedding_type": "absolute", "is_decoder": False, "add_cross_attention": False},
-    fixed={
-        **ORDINARY, "network.norm.place": "post", "network.attention.head_width": None,
+    required_config={"position_embedding_type": "absolute", "is_decoder": False, "add_cross_attention": False},
+    required_recipe={
+        **DEFAULT_ARCHITECTURE, "network.norm.place": "post", "network.attention.head_width": None,
         "network.position.kind": "learned", "network.position.offset": 0, "network.position.counts": "places",
         "network.embedding.scale": False, "network.embedding.norm": True,
     },
-    body=(
-        Key.of("embedding.tokens.weight", "embeddings.word_embeddings.weight"),
-        Key.of("embedding.segments.weight", "embeddings.token_type_embeddings.weight"),
-        Key.of("embedding.position.table.weight", "embeddings.position_embeddings.weight"),
-        *linear("embedding.norm", "embeddings.LayerNorm"),
-        *linear(BLOCK + "attention.input", LAYER + "attention.self.query", LAYER + "attention.self.key",
+    body_keys=(
+        TensorKey.of("embedding.tokens.weight", "embeddings.word_embeddings.weight"),
+        TensorKey.of("embedding.segments.weight", "embeddings.token_type_embeddings.weight"),
+        TensorKey.of("embedding.position.table.weight", "embeddings.position_embeddings.weight"),
+        *linear_keys("embedding.norm", "embeddings.LayerNorm"),
+        *linear_keys(BLOCK + "attention.input", LAYER + "attention.self.query", LAYER + "attention.self.key",
                 LAYER + "attention.self.value"),
-        *linear(BLOCK + "attention.output", LAYER + "attention.output.dense"),
-        *linear(BLOCK + "attention_norm", LAYER + "attention.output.LayerNorm"),
-        *linear(BLOCK + "feedforward.input", LAYER + "intermediate.dense"),
-        *linear(BLOCK + "feedforward.output", LAYER + "output.dense"),
-        *linear(BLOCK + "feedforward_norm", LAYER + "output.LayerNorm"),
+        *linear_keys(BLOCK + "attention.output", LAYER + "attention.output.dense"),
+        *linear_keys(BLOCK + "attention_norm", LAYER + "attention.output.LayerNorm"),
+        *linear_keys(BLOCK + "feedforward.input", LAYER + "intermediate.dense"),
+        *linear_keys(BLOCK + "feedforward.output", LAYER + "output.dense"),
+        *linear_keys(BLOCK + "feedforward_norm", LAYER + "output.LayerNorm"),
     ),
-    heads={
-        "pooler": linear("heads.pooler.dense", "pooler.dense"),
+    head_keys={
+        "pooler": linear_keys("heads.pooler.dense", "pooler.dense"),
         "vocabulary": (
-            *linear("heads.vocabulary.dense", "cls.predictions.transform.dense"),
-            *linear("heads.vocabulary.norm", "cls.predictions.transform.LayerNorm"),
-            Key.of("heads.vocabulary.bias", "cls.predictions.bias"),
+            *linear_keys("heads.vocabulary.dense", "cls.predictions.transform.dense"),
+            *linear_keys("heads.vocabulary.norm", "cls.predictions.transform.LayerNorm"),
+            TensorKey.of("heads.vocabulary.bias", "cls.predictions.bias"),
         ),
-        "next_sentence": linear("heads.next_sentence.output", "cls.seq_relationship"),
-        "sentence_order": linear("heads.sentence_order.output", "cls.sentence_order"),  # StructBERT's, as the next one
+        "next_sentence": linear_keys("heads.next_sentence.output", "cls.seq_relationship"),
+        # StructBERT's, as the next one
+        "sentence_order": linear_keys("heads.sentence_order.output", "cls.sentence_order"),
         "span_boundary": (  # SpanBERT's, under names of our own: nobody has it over there, where it is left aside
-            Key.of("heads.span_boundary.places.weight", "cls.span_boundary.places.weight"),
-            *linear("heads.span_boundary.input", "cls.span_boundary.input"),
-            *linear("heads.span_boundary.input_norm", "cls.span_boundary.input_norm"),
-            *linear("heads.span_boundary.output", "cls.span_boundary.output"),
-            *linear("heads.span_boundary.output_norm", "cls.span_boundary.output_norm"),
-            Key.of("heads.span_boundary.bias", "cls.span_boundary.bias"),
+            TensorKey.of("heads.span_boundary.places.weight", "cls.span_boundary.places.weight"),
+            *linear_keys("heads.span_boundary.input", "cls.span_boundary.input"),
+            *linear_keys("heads.span_boundary.input_norm", "cls.span_boundary.input_norm"),
+            *linear_keys("heads.span_boundary.output", "cls.span_boundary.output"),
+            *linear_keys("heads.span_boundary.output_norm", "cls.span_boundary.output_norm"),
+            TensorKey.of("heads.span_boundary.bias", "cls.span_boundary.bias"),
         ),
     },
-    specs={"pooler": Pooler(), "vocabulary": TokenHead(transform=True), "next_sentence": ClassHead(2),
-           "sentence_order": ClassHead(3), "span_boundary": BoundaryHead(15)},
-    inside=frozenset({"pooler"}),
-    classes={
+    head_specs={"pooler": Pooler(), "vocabulary": LMHeadSpec(transform=True), "next_sentence": ClassHead(2),
+           "sentence_order": ClassHead(3), "span_boundary": SpanBoundaryHeadSpec(15)},
+    body_heads=frozenset({"pooler"}),
+    architectures={
         frozenset({"pooler", "vocabulary", "next_sentence"}): "BertForPreTraining",
         frozenset({"vocabulary"}): "BertForMaskedLM",
         frozenset({"vocabulary", "span_boundary"}): "BertForMaskedLM",
@@ -81,11 +82,11 @@ BERT = Family(
         frozenset({"pooler"}): "BertModel",
         frozenset(): "BertModel",
     },
-    tasks=pooled_answers("Bert"),
-    copies={"cls.predictions.decoder.weight": "embeddings.word_embeddings.weight",
+    task_classes=bert_task_classes("Bert"),
+    tied_head_tensors={"cls.predictions.decoder.weight": "embeddings.word_embeddings.weight",
             "cls.predictions.decoder.bias": "cls.predictions.bias"},
-    ignored=("position_ids",),
-    old_names={"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"},
+    ignored_buffers=("position_ids",),
+    legacy_names={"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"},
 )
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from stemma.exchange.model import Model
-from stemma.lineage import Recipe, recipe
+from stemma.model import Model
 from stemma.objectives import build_network
+from stemma.recipe_loading import Recipe, recipe
 
 
 def build(name: str | Recipe, vocab_size: int | None = None, changes: Sequence[str] = ()) -> Model:

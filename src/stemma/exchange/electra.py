@@ -4,10 +4,10 @@ generator, each a model of its own with its own copy of the embedding."""
 from __future__ import annotations
 
 from stemma.exchange.bert import BERT
-from stemma.exchange.keys import Key, linear
-from stemma.exchange.table import Config, Family, Setting, Values
-from stemma.exchange.task_class import TaskClass, pooled_answers
-from stemma.network.heads import JudgeHead, TokenHead
+from stemma.exchange.family import Config, ConfigSetting, Family, Values
+from stemma.exchange.hf_task_class import HFTaskClass, bert_task_classes
+from stemma.exchange.tensor_map import TensorKey, linear_keys
+from stemma.network.heads import DiscriminatorHeadSpec, LMHeadSpec
 from stemma.network.task_heads import SentenceHead
 from stemma.registry import register
 
@@ -25,50 +25,53 @@ def _write_width(value: int | None, values: Values) -> int:
 ELECTRA = Family(
     model_type="electra",
     recipe="electra@small",  # whose sizes are theirs where config.json is silent
-    sees=frozenset({"full"}),
+    visibility=frozenset({"full"}),
     prefix="electra.",
     settings=(
-        *(setting for setting in BERT.settings if setting.theirs != "hidden_act"),
-        Setting("network.activation", "hidden_act", {"gelu": "gelu"}),  # in the generator's head there is no other
-        Setting(WIDTH, "embedding_size", reads=_read_width, writes=_write_width),
+        *(setting for setting in BERT.settings if setting.hf_key != "hidden_act"),
+        ConfigSetting("network.activation", "hidden_act", {"gelu": "gelu"}),  # in the generator's head there is no
+        #                                                                       other
+        ConfigSetting(WIDTH, "embedding_size", from_hf=_read_width, to_hf=_write_width),
     ),
-    holds=BERT.holds,
-    fixed={key: value for key, value in BERT.fixed.items() if key != WIDTH},
-    body=(
-        *(Key.of(PROJECT + kind, f"embeddings_project.{kind}", given=PROJECT + kind) for kind in ("weight", "bias")),
-        *BERT.body,
+    required_config=BERT.required_config,
+    required_recipe={key: value for key, value in BERT.required_recipe.items() if key != WIDTH},
+    body_keys=(
+        *(TensorKey.of(PROJECT + kind, f"embeddings_project.{kind}", if_present=PROJECT + kind) for kind in ("weight",
+                                                                                                             "bias")),
+        *BERT.body_keys,
     ),
-    heads={
+    head_keys={
         "vocabulary": (
-            *linear("heads.vocabulary.dense", "generator_predictions.dense"),
-            *linear("heads.vocabulary.norm", "generator_predictions.LayerNorm"),
-            Key.of("heads.vocabulary.bias", "generator_lm_head.bias"),
+            *linear_keys("heads.vocabulary.dense", "generator_predictions.dense"),
+            *linear_keys("heads.vocabulary.norm", "generator_predictions.LayerNorm"),
+            TensorKey.of("heads.vocabulary.bias", "generator_lm_head.bias"),
         ),
         "replaced_token": (
-            *linear("heads.replaced_token.dense", "discriminator_predictions.dense"),
-            *linear("heads.replaced_token.output", "discriminator_predictions.dense_prediction"),
+            *linear_keys("heads.replaced_token.dense", "discriminator_predictions.dense"),
+            *linear_keys("heads.replaced_token.output", "discriminator_predictions.dense_prediction"),
         ),
     },
-    specs={"vocabulary": TokenHead(transform=True), "replaced_token": JudgeHead()},
-    classes={
+    head_specs={"vocabulary": LMHeadSpec(transform=True), "replaced_token": DiscriminatorHeadSpec()},
+    architectures={
         frozenset({"replaced_token"}): "ElectraForPreTraining",
         frozenset({"vocabulary"}): "ElectraForMaskedLM",
         frozenset(): "ElectraModel",
     },
-    removes={"vocabulary": ("network.generator", "objective.replaced_token")},
-    tasks={
-        **pooled_answers("Electra"),  # but there is no pooler, so that texts are judged in other ways
-        "classify": TaskClass("ElectraForSequenceClassification", SentenceHead(1, "first", "gelu", early=True),
+    removed_keys={"vocabulary": ("network.generator", "objective.replaced_token")},
+    task_classes={
+        **bert_task_classes("Electra"),  # but there is no pooler, so that texts are judged in other ways
+        "classify": HFTaskClass("ElectraForSequenceClassification", SentenceHead(1, "first", "gelu", early=True),
                               {"dense": "classifier.dense", "output": "classifier.out_proj"},
-                              dropout="classifier_dropout", otherwise="hidden_dropout_prob"),
-        "choice": TaskClass("ElectraForMultipleChoice", SentenceHead(1, "first", "gelu"),
+                              dropout="classifier_dropout", default_dropout="hidden_dropout_prob"),
+        "choice": HFTaskClass("ElectraForMultipleChoice", SentenceHead(1, "first", "gelu"),
                             {"dense": "sequence_summary.summary", "output": "classifier"},
-                            dropout="summary_last_dropout", otherwise=0.1,
-                            holds={"summary_type": "first", "summary_use_proj": True, "summary_activation": "gelu"}),
+                            dropout="summary_last_dropout", default_dropout=0.1,
+                            required_config={"summary_type": "first", "summary_use_proj": True,
+                                             "summary_activation": "gelu"}),
     },
-    copies={"generator_lm_head.weight": "embeddings.word_embeddings.weight"},
-    ignored=BERT.ignored,
-    old_names=BERT.old_names,
+    tied_head_tensors={"generator_lm_head.weight": "embeddings.word_embeddings.weight"},
+    ignored_buffers=BERT.ignored_buffers,
+    legacy_names=BERT.legacy_names,
 )
 
 

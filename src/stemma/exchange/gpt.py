@@ -5,10 +5,10 @@ Their matrices are (in, out): a convolution over one place, as in the authors' c
 
 from __future__ import annotations
 
-from stemma.exchange.keys import TURNED, Key, linear
-from stemma.exchange.table import ORDINARY, Family, Setting
-from stemma.exchange.task_class import TaskClass
-from stemma.network.heads import TokenHead
+from stemma.exchange.family import DEFAULT_ARCHITECTURE, ConfigSetting, Family
+from stemma.exchange.hf_task_class import HFTaskClass
+from stemma.exchange.tensor_map import TRANSPOSED, TensorKey, linear_keys
+from stemma.network.heads import LMHeadSpec
 from stemma.network.task_heads import SentenceHead
 from stemma.registry import register
 
@@ -18,29 +18,29 @@ BLOCK, LAYER = "encoder.blocks.{i}.", "h.{i}."
 ACTIVATIONS = {"gelu": "gelu_tanh", "relu": "relu", "silu": "silu", "swish": "silu"}
 
 SIZES = (
-    Setting("tokenizer.vocab_size", "vocab_size"),
-    Setting("network.layers", "n_layer"),
-    Setting("network.width", "n_embd"),
-    Setting("network.heads", "n_head"),
-    Setting("network.position.maximum", "n_positions"),
-    Setting("network.dropout", "resid_pdrop"),
-    Setting("network.attention.dropout", "attn_pdrop"),
-    Setting("network.norm.epsilon", "layer_norm_epsilon"),
-    Setting("network.initialization.spread", "initializer_range"),
+    ConfigSetting("tokenizer.vocab_size", "vocab_size"),
+    ConfigSetting("network.layers", "n_layer"),
+    ConfigSetting("network.width", "n_embd"),
+    ConfigSetting("network.heads", "n_head"),
+    ConfigSetting("network.position.maximum", "n_positions"),
+    ConfigSetting("network.dropout", "resid_pdrop"),
+    ConfigSetting("network.attention.dropout", "attn_pdrop"),
+    ConfigSetting("network.norm.epsilon", "layer_norm_epsilon"),
+    ConfigSetting("network.initialization.spread", "initializer_range"),
 )
 
-FIXED = {
-    **ORDINARY, "network.attention.head_width": None, "network.position.kind": "learned",
+REQUIRED_RECIPE = {
+    **DEFAULT_ARCHITECTURE, "network.attention.head_width": None, "network.position.kind": "learned",
     "network.position.offset": 0, "network.position.counts": "places", "network.embedding.scale": False,
 }
 
 BLOCKS = (
-    *linear(BLOCK + "attention.input", LAYER + "attn.c_attn", form=TURNED),
-    *linear(BLOCK + "attention.output", LAYER + "attn.c_proj", form=TURNED),
-    *linear(BLOCK + "attention_norm", LAYER + "ln_1"),
-    *linear(BLOCK + "feedforward.input", LAYER + "mlp.c_fc", form=TURNED),
-    *linear(BLOCK + "feedforward.output", LAYER + "mlp.c_proj", form=TURNED),
-    *linear(BLOCK + "feedforward_norm", LAYER + "ln_2"),
+    *linear_keys(BLOCK + "attention.input", LAYER + "attn.c_attn", transform=TRANSPOSED),
+    *linear_keys(BLOCK + "attention.output", LAYER + "attn.c_proj", transform=TRANSPOSED),
+    *linear_keys(BLOCK + "attention_norm", LAYER + "ln_1"),
+    *linear_keys(BLOCK + "feedforward.input", LAYER + "mlp.c_fc", transform=TRANSPOSED),
+    *linear_keys(BLOCK + "feedforward.output", LAYER + "mlp.c_proj", transform=TRANSPOSED),
+    *linear_keys(BLOCK + "feedforward_norm", LAYER + "ln_2"),
 )
 
 ALIASES = {"hidden_size": "n_embd", "num_attention_heads": "n_head", "num_hidden_layers": "n_layer",
@@ -48,30 +48,30 @@ ALIASES = {"hidden_size": "n_embd", "num_attention_heads": "n_head", "num_hidden
 
 BUFFERS = (".attn.bias", ".attn.masked_bias")  # the triangle of who sees whom, once stored beside the weights
 
-LAST = SentenceHead(1, "last", None, bias=False)  # where the whole text has been read
+LAST_TOKEN_HEAD = SentenceHead(1, "last", None, bias=False)  # where the whole text has been read
 
 GPT = Family(
     model_type="openai-gpt",
     recipe="gpt",
-    sees=frozenset({"causal"}),
+    visibility=frozenset({"causal"}),
     prefix="transformer.",
-    settings=(*SIZES, Setting("network.activation", "afn", ACTIVATIONS)),
-    follows={"network.feedforward": lambda values: 4 * values["network.width"]},
-    repeats={"embd_pdrop": "resid_pdrop", "n_ctx": "n_positions"},
-    holds={},
-    fixed={**FIXED, "network.norm.place": "post"},
-    body=(
-        Key.of("embedding.tokens.weight", "tokens_embed.weight"),
-        Key.of("embedding.position.table.weight", "positions_embed.weight"),
+    settings=(*SIZES, ConfigSetting("network.activation", "afn", ACTIVATIONS)),
+    derived_values={"network.feedforward": lambda values: 4 * values["network.width"]},
+    duplicate_settings={"embd_pdrop": "resid_pdrop", "n_ctx": "n_positions"},
+    required_config={},
+    required_recipe={**REQUIRED_RECIPE, "network.norm.place": "post"},
+    body_keys=(
+        TensorKey.of("embedding.tokens.weight", "tokens_embed.weight"),
+        TensorKey.of("embedding.position.table.weight", "positions_embed.weight"),
         *BLOCKS,
     ),
-    heads={"vocabulary": ()},
-    specs={"vocabulary": TokenHead(transform=False, bias=False)},
-    classes={frozenset({"vocabulary"}): "OpenAIGPTLMHeadModel", frozenset(): "OpenAIGPTModel"},
-    tasks={"classify": TaskClass("OpenAIGPTForSequenceClassification", LAST, {"output": "score"})},
+    head_keys={"vocabulary": ()},
+    head_specs={"vocabulary": LMHeadSpec(transform=False, bias=False)},
+    architectures={frozenset({"vocabulary"}): "OpenAIGPTLMHeadModel", frozenset(): "OpenAIGPTModel"},
+    task_classes={"classify": HFTaskClass("OpenAIGPTForSequenceClassification", LAST_TOKEN_HEAD, {"output": "score"})},
     aliases=ALIASES,
-    copies={"lm_head.weight": "tokens_embed.weight"},
-    ignored=BUFFERS,
+    tied_head_tensors={"lm_head.weight": "tokens_embed.weight"},
+    ignored_buffers=BUFFERS,
 )
 
 

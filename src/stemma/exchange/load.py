@@ -12,24 +12,30 @@ from typing import Any, get_args
 import torch
 from torch import Tensor
 
+from stemma.atomic_files import CHECKSUMS, verify_checksums
 from stemma.errors import CorruptFileError, UserError, did_you_mean
-from stemma.exchange import families, family_named
-from stemma.exchange.cards import FILE, Card, read_cards, stack_of
-from stemma.exchange.foreign import card_of, laid_out
-from stemma.exchange.keys import to_ours, to_theirs
-from stemma.exchange.model import Model
-from stemma.exchange.save import GENERATOR, OWN_TYPE, RECIPE
-from stemma.exchange.soundness import agreed, agreed_in_family, check_finite, check_own_sizes, check_sizes
-from stemma.exchange.table import Family
-from stemma.exchange.weights import aligned, read_weights
-from stemma.files import CHECKSUMS, verify_checksums
+from stemma.exchange import families, find_family
+from stemma.exchange.family import Family
+from stemma.exchange.folder_checks import (
+    check_finite,
+    check_own_sizes,
+    check_sizes,
+    reconcile_family_recipe,
+    reconcile_recipe,
+)
+from stemma.exchange.infer_task_config import infer_task_config, with_recipe_templates
+from stemma.exchange.save import GENERATOR, NATIVE_TYPE, RECIPE
+from stemma.exchange.tensor_map import from_hf, to_hf
+from stemma.exchange.weights import align_memory, read_weights
 from stemma.json_files import parse_object, read_object
-from stemma.lineage import Recipe, recipe
+from stemma.model import Model
 from stemma.network.heads import HeadSpec
 from stemma.network.network import Network
-from stemma.objectives import build_objectives, heads_of
+from stemma.objectives import build_objectives, head_specs
+from stemma.recipe_loading import Recipe, recipe
 from stemma.schema.corpus import CorpusSettings
-from stemma.schema.layers import flatten
+from stemma.schema.overrides import flatten
+from stemma.task_config import FILE, TaskConfig, read_task_configs, task_stack
 from stemma.text.tokenizer import Tokenizer
 
 logger = logging.getLogger(__name__)
@@ -38,26 +44,26 @@ DECODER_STARTS: tuple[str, ...] = get_args(CorpusSettings.model_fields["decoder_
 TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "vocab.json", "merges.txt", "spiece.model", "tokenizer.model")
 
 
-def load(where: str | Path, device: torch.device | str = "cpu") -> Model:
+def load(name_or_path: str | Path, device: torch.device | str = "cpu") -> Model:
     """A model ready to be asked: in evaluation mode, in fp32, on the CPU unless it is to compute elsewhere."""
-    folder = find_folder(where)
+    folder = resolve_model_folder(name_or_path)
     config = _read_config(folder)
     if (folder / CHECKSUMS).is_file():
         verify_checksums(folder, "the model", "copy it again, or save it again from its run; if you changed it on "
                                               f"purpose, delete {CHECKSUMS}.", ("config.json",))
     kind = config.get("model_type")
-    family = family_named(kind) if isinstance(kind, str) and kind != OWN_TYPE else None
-    if kind != OWN_TYPE and family is None:
+    family = find_family(kind) if isinstance(kind, str) and kind != NATIVE_TYPE else None
+    if kind != NATIVE_TYPE and family is None:
         if (folder / RECIPE).is_file():
             recipe(folder / RECIPE, stored=True)  # asks for the plug-in that the family comes from
         raise UserError(f'{folder}/config.json says model_type "{kind}", which is not supported (supported: '
-                        f'{", ".join([*families(), OWN_TYPE])}).{did_you_mean(str(kind), families())}')
+                        f'{", ".join([*families(), NATIVE_TYPE])}).{did_you_mean(str(kind), families())}')
     tokenizer = Tokenizer.load(folder) if any((folder / name).is_file() for name in TOKENIZER_FILES) else None
-    model = _load_own(folder, config) if family is None else _load_family(folder, config, family, tokenizer)
+    model = _load_native(folder, config) if family is None else _load_family(folder, config, family, tokenizer)
     model.tokenizer = tokenizer
-    if tokenizer is not None and tokenizer.vocab_size > model.network.vocabulary:
-        model.notices.append(f"the tokenizer of {folder} has {tokenizer.vocab_size:,} tokens and the network knows "
-                             f"{model.network.vocabulary:,}; the others cannot be used.")
+    if tokenizer is not None and tokenizer.vocab_size > model.network.vocab_size:
+        model.load_warnings.append(f"the tokenizer of {folder} has {tokenizer.vocab_size:,} tokens and the network knows "
+                             f"{model.network.vocab_size:,}; the others cannot be used.")
     model.network.to(device)
     return model
 
@@ -65,20 +71,20 @@ def load(where: str | Path, device: torch.device | str = "cpu") -> Model:
 def open_model(where: str | Path, device: torch.device | str = "cpu") -> Model:
     """`load` for a user who named this model: what there is to know about the folder is logged."""
     model = load(where, device)
-    for text in model.notices:
+    for text in model.load_warnings:
         logger.warning(text)
     return model
 
 
-def generator_beside(where: str | Path) -> Path | None:
+def find_generator(name_or_path: str | Path) -> Path | None:
     """The folder of the generator that a model learned from, where it was kept: it guesses tokens, the model judges."""
-    folder = find_folder(where) / GENERATOR
+    folder = resolve_model_folder(name_or_path) / GENERATOR
     return folder if (folder / "config.json").is_file() else None
 
 
-def find_folder(where: str | Path) -> Path:
+def resolve_model_folder(name_or_path: str | Path) -> Path:
     """The folder with config.json: as given, or a run's model/, or (with the extra `hub`) a hub id."""
-    path = Path(where)
+    path = Path(name_or_path)
     for folder in (path, path / "model"):
         if (folder / "config.json").is_file():
             return folder
@@ -87,8 +93,8 @@ def find_folder(where: str | Path) -> Path:
     if path.exists():
         raise UserError(f"{path} is no model: it has no config.json; give a run folder, its model/, or a Hugging Face "
                         "model folder.")
-    if re.fullmatch(r"[\w.-]+/[\w.-]+", str(where)) and not path.parent.exists():
-        return _fetch(str(where))
+    if re.fullmatch(r"[\w.-]+/[\w.-]+", str(name_or_path)) and not path.parent.exists():
+        return _fetch(str(name_or_path))
     raise UserError(f"there is no model at {path}.")
 
 
@@ -109,14 +115,14 @@ def _read_config(folder: Path) -> dict[str, Any]:
     return read_object(folder / "config.json", "copy it again.")
 
 
-def _load_own(folder: Path, config: Mapping[str, Any]) -> Model:
+def _load_native(folder: Path, config: Mapping[str, Any]) -> Model:
     own, weights = recipe(folder / RECIPE, stored=True), read_weights(folder)
     check_own_sizes(folder, own, config, weights)
     stated = config.get("network")
     told = flatten(stated) if isinstance(stated, dict) else {}
-    own, notices = agreed(folder, own, told, flatten(own.values["network"]), {})
-    cards = read_cards(folder)
-    declared = heads_of(build_objectives(own))
+    own, notices = reconcile_recipe(folder, own, told, flatten(own.values["network"]), {})
+    cards = read_task_configs(folder)
+    declared = head_specs(build_objectives(own))
     declared |= {name: spec for card in cards.values() for name, spec in card.heads.items()}
     heads = config.get("heads", [])
     if unknown := [name for name in heads if name not in declared]:
@@ -125,71 +131,73 @@ def _load_own(folder: Path, config: Mapping[str, Any]) -> Model:
     network = _empty_network(own, config, {name: declared[name] for name in heads})
     expected = network.state_dict()
     _check_tensors(folder, expected, weights)
-    return _filled(own, network, {name: weights[name] for name in expected},
-                   notices + _left_aside(folder, weights, expected), cards)
+    return _with_weights(own, network, {name: weights[name] for name in expected},
+                   notices + _unused_tensors(folder, weights, expected), cards)
 
 
 def _load_family(folder: Path, config: Mapping[str, object], family: Family, tokenizer: Tokenizer | None) -> Model:
-    problems = family.of_class(config).problems(config)
+    problems = family.for_config(config).problems(config)
     if config.get("quantization_config"):
         problems.append(("quantization_config", "quantized weights are not supported; load the full-precision model"))
     if problems:
         raise UserError(f"{folder} holds a model of the family {family.model_type}, of a kind that is not supported",
                         problems)
     weights = read_weights(folder)
-    for old, new in family.old_names.items():
+    for old, new in family.legacy_names.items():
         weights = {name.replace(old, new): tensor for name, tensor in weights.items()}
-    notices = family.notices(config)
+    notices = family.config_warnings(config)
     kept = recipe(folder / RECIPE, stored=True) if (folder / RECIPE).is_file() else None  # first: it names plug-ins
-    card = _own_card(folder, family) or card_of(folder, config, family, notices)
-    told = None if card is None else family.answering(card.kind, card.name, card.heads, stack_of(card))
-    if card is not None and told is not None and set(told.heads_in(config, weights)) == set(card.heads):
+    card = _native_task_config(folder, family) or infer_task_config(folder, config, family, notices)
+    told = None if card is None else family.with_task_head(card.kind, card.name, card.heads, task_stack(card))
+    if card is not None and told is not None and set(told.detect_heads(config, weights)) == set(card.heads):
         family = told  # otherwise only the body is of use; who asks for the card's answers is told
     bare = not any(name.startswith(family.prefix) for name in weights)
     check_sizes(folder, family, config, weights, "" if bare else family.prefix)
-    heads = family.heads_in(config, weights)
-    removed = [key for head in heads for key in family.removes.get(head, ())]
+    heads = family.detect_heads(config, weights)
+    removed = [key for head in heads for key in family.removed_keys.get(head, ())]
     if kept is not None:
-        own, told_apart = agreed_in_family(folder, family, config, kept)
+        own, told_apart = reconcile_family_recipe(folder, family, config, kept)
         notices += told_apart
     else:
-        own = _recipe_of(family, config, folder, tokenizer, removed)
-    declared = heads_of(build_objectives(own)) if family.any_classes.intersection(heads) else {}
-    specs = {name: declared.get(name, family.specs[name]) if name in family.any_classes else family.specs[name]
+        own = _family_recipe(family, config, folder, tokenizer, removed)
+    declared = head_specs(build_objectives(own)) if family.variable_class_heads.intersection(heads) else {}
+    specs = {name: declared.get(name, family.head_specs[name]) if name in family.variable_class_heads
+             else family.head_specs[name]
              for name in heads}
-    network = _empty_network(own, family.complete(config), specs)
+    network = _empty_network(own, family.with_defaults(config), specs)
     ours = network.state_dict()
-    keys = family.keys(heads, ours, bare)
+    keys = family.tensor_keys(heads, ours, bare)
     # read backwards, the table says what must be there
-    expected = to_theirs(keys, ours, own.settings.network.heads)
+    expected = to_hf(keys, ours, own.settings.network.heads)
     _check_tensors(folder, expected, weights)
     untied = config.get("tie_word_embeddings") is False and "vocabulary" in heads
-    copies = dict(family.copied(expected, bare))
-    _check_copies(folder, copies, weights, untied)
-    _check_zeros(folder, family.zeros, weights)
-    known = {*expected, *copies, *family.zeros, *(name for name in weights if name.endswith(family.ignored))}
-    notices += _left_aside(folder, weights, known)
+    copies = dict(family.tied_names(expected, bare))
+    _check_tied_tensors(folder, copies, weights, untied)
+    _check_zeros(folder, family.zero_tensors, weights)
+    known = {*expected, *copies, *family.zero_tensors,
+             *(name for name in weights if name.endswith(family.ignored_buffers))}
+    notices += _unused_tensors(folder, weights, known)
     if card is not None and not (folder / FILE).is_file():
-        card = laid_out(card, own, tokenizer)
+        card = with_recipe_templates(card, own, tokenizer)
     cards = {} if card is None else {card.name: card}
-    return _filled(own, network, to_ours(keys, weights, ours), notices, cards)
+    return _with_weights(own, network, from_hf(keys, weights, ours), notices, cards)
 
 
-def _own_card(folder: Path, family: Family) -> Card | None:
+def _native_task_config(folder: Path, family: Family) -> TaskConfig | None:
     """The task that a model of ours was fine-tuned for; under a family's name there is but one."""
-    cards = list(read_cards(folder).values())
-    if cards and (len(cards) > 1 or family.answering(cards[0].kind, cards[0].name, cards[0].heads,
-                                                     stack_of(cards[0])) is None):
+    cards = list(read_task_configs(folder).values())
+    if cards and (len(cards) > 1 or family.with_task_head(cards[0].kind, cards[0].name, cards[0].heads,
+                                                     task_stack(cards[0])) is None):
         raise CorruptFileError(f"{folder}/{FILE} tells of tasks that no model of the family {family.model_type} "
                                "answers like that; it is another model's: copy the whole folder again.")
     return cards[0] if cards else None
 
 
-def _recipe_of(family: Family, config: Mapping[str, Any], folder: Path, tokenizer: Tokenizer | None,
+def _family_recipe(family: Family, config: Mapping[str, Any], folder: Path, tokenizer: Tokenizer | None,
                removed: list[str]) -> Recipe:
     """The family's recipe with the values of config.json; text no longer than the network can read."""
     base = replace(recipe(family.recipe), size=None)  # its sizes are this folder's own
-    values = family.values(config)
+    values = family.to_recipe_values(config)
     if tokenizer is not None:
         values |= {f"tokenizer.{key}": value for key, value in tokenizer.settings().items() if key != "vocab_size"}
     if tokenizer is not None and base.settings.network.decoder is not None and "network.decoder" not in removed:
@@ -227,7 +235,7 @@ def _finetuned_as_published(base: Recipe, values: dict[str, object]) -> Recipe:
 
 def _decoder_start(folder: Path, stated: int | None, usual: str, tokenizer: Tokenizer) -> str:
     """The role of the token that a decoder reads first; where it has several, the family's usual one."""
-    roles = {role: tokenizer.roles.get(role) for role in (usual, *DECODER_STARTS)}
+    roles = {role: tokenizer.special_token_ids.get(role) for role in (usual, *DECODER_STARTS)}
     if stated is None:
         return usual
     for role, number in roles.items():
@@ -246,21 +254,21 @@ def _sentence_limit(folder: Path) -> int | None:
         return None
 
 
-def _empty_network(own: Recipe, config: Mapping[str, Any], heads: Mapping[str, HeadSpec]) -> Network:
-    vocabulary = config.get("vocab_size") or own.settings.tokenizer.vocab_size
+def _empty_network(recipe: Recipe, config: Mapping[str, Any], heads: Mapping[str, HeadSpec]) -> Network:
+    vocabulary = config.get("vocab_size") or recipe.settings.tokenizer.vocab_size
     with torch.device("meta"):  # no time is spent on random numbers that are replaced at once
-        network = Network(own.settings.network, vocabulary, heads)
+        network = Network(recipe.settings.network, vocabulary, heads)
     if not any(True for _ in network.buffers()):
         return network
     with torch.random.fork_rng(devices=[]):  # a part computes a buffer when it is built: no file has it
-        return Network(own.settings.network, vocabulary, heads)
+        return Network(recipe.settings.network, vocabulary, heads)
 
 
 def _check_tensors(folder: Path, expected: Mapping[str, Tensor], found: Mapping[str, Tensor]) -> None:
     """Every tensor must be there, in the shape that the configuration asks for."""
     missing = sorted(expected.keys() - found.keys())
     if missing:
-        raise CorruptFileError(f"{_counted(missing)} missing in {folder}: {_listed(missing)}; the checkpoint is "
+        raise CorruptFileError(f"{_count_names(missing)} missing in {folder}: {_join_names(missing)}; the checkpoint is "
                                "incomplete, or its config.json is another model's.")
     wrong = [(name, f"is {_shape(found[name])} and should be {_shape(tensor)}") for name, tensor in expected.items()
              if found[name].shape != tensor.shape
@@ -271,9 +279,9 @@ def _check_tensors(folder: Path, expected: Mapping[str, Tensor], found: Mapping[
     check_finite(folder, expected, found)
 
 
-def _check_copies(folder: Path, copies: Mapping[str, str], weights: Mapping[str, Tensor], untied: bool) -> None:
+def _check_tied_tensors(folder: Path, tied: Mapping[str, str], weights: Mapping[str, Tensor], untied: bool) -> None:
     """Tied matrices that are stored twice must be equal: ours are one. An untied one must be there to be compared."""
-    for copy, original in copies.items():
+    for copy, original in tied.items():
         if untied if copy not in weights else not torch.equal(weights[copy], weights[original]):
             raise UserError(f"{folder} was trained with {copy} untied from {original}; only tied models are supported.")
 
@@ -285,25 +293,25 @@ def _check_zeros(folder: Path, names: Iterable[str], weights: Mapping[str, Tenso
                             f"{name} is zero are supported.")
 
 
-def _left_aside(folder: Path, found: Iterable[str], known: Container[str]) -> list[str]:
+def _unused_tensors(folder: Path, found: Iterable[str], known: Container[str]) -> list[str]:
     left = sorted(name for name in found if name not in known)
-    told = f"{_counted(left)} of {folder} without a place in this network, left aside: {_listed(left)}"
+    told = f"{_count_names(left)} of {folder} without a place in this network, left aside: {_join_names(left)}"
     return [told] if left else []
 
 
-def _filled(own: Recipe, network: Network, weights: Mapping[str, Tensor], notices: list[str],
-            cards: dict[str, Card]) -> Model:
-    owned = {name: aligned(tensor.float() if tensor.is_floating_point() else tensor)  # counts stay whole numbers
+def _with_weights(recipe: Recipe, network: Network, weights: Mapping[str, Tensor], warnings: list[str],
+            task_configs: dict[str, TaskConfig]) -> Model:
+    owned = {name: align_memory(tensor.float() if tensor.is_floating_point() else tensor)  # counts stay whole numbers
              for name, tensor in weights.items()}
     network.load_state_dict(owned, strict=True, assign=True)
-    return Model(own, None, network.eval().requires_grad_(True), notices, cards)
+    return Model(recipe, None, network.eval().requires_grad_(True), warnings, task_configs)
 
 
-def _counted(names: list[str]) -> str:
+def _count_names(names: list[str]) -> str:
     return f"{len(names)} tensor{'s' if len(names) > 1 else ''}"
 
 
-def _listed(names: list[str]) -> str:
+def _join_names(names: list[str]) -> str:
     return f"{', '.join(names[:4])}{', ...' if len(names) > 4 else ''}"
 
 

@@ -6,64 +6,65 @@ from __future__ import annotations
 from dataclasses import replace
 
 from stemma.exchange.bert import BERT
-from stemma.exchange.keys import Key, linear
-from stemma.exchange.table import Family, Setting
-from stemma.exchange.task_class import TaskClass, pooled_answers
-from stemma.network.heads import Pooler, TokenHead
+from stemma.exchange.family import ConfigSetting, Family
+from stemma.exchange.hf_task_class import HFTaskClass, bert_task_classes
+from stemma.exchange.tensor_map import TensorKey, linear_keys
+from stemma.network.heads import LMHeadSpec, Pooler
 from stemma.network.task_heads import SentenceHead
 from stemma.registry import register
 
 PADDING = 1  # the first place stands behind it in the table, and what is no padding is counted
 OFFSET = PADDING + 1
 
-SETTINGS = {setting.ours: setting for setting in BERT.settings} | {
+SETTINGS = {setting.recipe_key: setting for setting in BERT.settings} | {
     # the head's is written into the code over there, whatever the body's
-    "network.activation": Setting("network.activation", "hidden_act", {"gelu": "gelu"}),
-    "network.position.maximum": Setting("network.position.maximum", "max_position_embeddings", default=512,
-                                        reads=lambda value, config: value - OFFSET,
-                                        writes=lambda value, values: value + OFFSET),
+    "network.activation": ConfigSetting("network.activation", "hidden_act", {"gelu": "gelu"}),
+    "network.position.maximum": ConfigSetting("network.position.maximum", "max_position_embeddings", default=512,
+                                        from_hf=lambda value, config: value - OFFSET,
+                                        to_hf=lambda value, values: value + OFFSET),
     # BERT's are meant where nothing is said; the published models say others
-    "network.embedding.segments": Setting("network.embedding.segments", "type_vocab_size", default=2),
-    "network.norm.epsilon": Setting("network.norm.epsilon", "layer_norm_eps", default=1e-12),
+    "network.embedding.segments": ConfigSetting("network.embedding.segments", "type_vocab_size", default=2),
+    "network.norm.epsilon": ConfigSetting("network.norm.epsilon", "layer_norm_eps", default=1e-12),
 }
 
 ROBERTA = Family(
     model_type="roberta",
     recipe="roberta",
-    sees=BERT.sees,
-    also=BERT.also,
+    visibility=BERT.visibility,
+    extra_visibility=BERT.extra_visibility,
     prefix="roberta.",
     settings=tuple(SETTINGS.values()),
-    holds={**BERT.holds, "pad_token_id": PADDING},
-    fixed={**BERT.fixed, "network.position.offset": OFFSET, "network.position.counts": "tokens"},
-    body=BERT.body,
-    heads={
-        "pooler": BERT.heads["pooler"],
+    required_config={**BERT.required_config, "pad_token_id": PADDING},
+    required_recipe={**BERT.required_recipe, "network.position.offset": OFFSET, "network.position.counts": "tokens"},
+    body_keys=BERT.body_keys,
+    head_keys={
+        "pooler": BERT.head_keys["pooler"],
         "vocabulary": (
-            *linear("heads.vocabulary.dense", "lm_head.dense"),
-            *linear("heads.vocabulary.norm", "lm_head.layer_norm"),
-            Key.of("heads.vocabulary.bias", "lm_head.bias"),
+            *linear_keys("heads.vocabulary.dense", "lm_head.dense"),
+            *linear_keys("heads.vocabulary.norm", "lm_head.layer_norm"),
+            TensorKey.of("heads.vocabulary.bias", "lm_head.bias"),
         ),
     },
-    specs={"pooler": Pooler(), "vocabulary": TokenHead(transform=True)},
-    inside=BERT.inside,
-    classes={
+    head_specs={"pooler": Pooler(), "vocabulary": LMHeadSpec(transform=True)},
+    body_heads=BERT.body_heads,
+    architectures={
         frozenset({"vocabulary"}): "RobertaForMaskedLM",
         frozenset({"pooler", "vocabulary"}): "RobertaForMaskedLM",  # the published files kept an untrained pooler
         frozenset({"pooler"}): "RobertaModel",
         frozenset(): "RobertaModel",
     },
-    tasks={
-        **pooled_answers("Roberta"),
-        "classify": TaskClass("RobertaForSequenceClassification", SentenceHead(1, "first", "tanh", early=True),
+    task_classes={
+        **bert_task_classes("Roberta"),
+        "classify": HFTaskClass("RobertaForSequenceClassification", SentenceHead(1, "first", "tanh", early=True),
                               {"dense": "classifier.dense", "output": "classifier.out_proj"},
-                              dropout="classifier_dropout", otherwise="hidden_dropout_prob"),
-        "choice": replace(pooled_answers("Roberta")["choice"], dropout=None),  # the network's own, whatever is said
+                              dropout="classifier_dropout", default_dropout="hidden_dropout_prob"),
+        "choice": replace(bert_task_classes("Roberta")["choice"], dropout=None),  # the network's own, whatever is said
     },
-    copies={"lm_head.decoder.weight": "embeddings.word_embeddings.weight", "lm_head.decoder.bias": "lm_head.bias"},
-    padding=PADDING,
-    ignored=BERT.ignored,
-    old_names=BERT.old_names,
+    tied_head_tensors={"lm_head.decoder.weight": "embeddings.word_embeddings.weight",
+                       "lm_head.decoder.bias": "lm_head.bias"},
+    pad_token_id=PADDING,
+    ignored_buffers=BERT.ignored_buffers,
+    legacy_names=BERT.legacy_names,
 )
 
 

@@ -7,91 +7,94 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from stemma.corpus.sides import DECODER
+from stemma.corpus.seq2seq_rows import DECODER
 from stemma.exchange.bart import TEXT
-from stemma.exchange.keys import Key
-from stemma.exchange.table import ACTIVATIONS, ORDINARY, Family, Setting
-from stemma.exchange.task_class import TaskClass
-from stemma.network.heads import ClassHead, TokenHead
+from stemma.exchange.family import ACTIVATIONS, DEFAULT_ARCHITECTURE, ConfigSetting, Family
+from stemma.exchange.hf_task_class import HFTaskClass
+from stemma.exchange.tensor_map import TensorKey
+from stemma.network.heads import ClassHead, LMHeadSpec
 from stemma.network.task_heads import SpanHead
 from stemma.registry import register
 
 
-def weight(ours: str, *theirs: str) -> Key:
-    return Key.of(f"{ours}.weight", *(f"{name}.weight" for name in theirs))
+def weight_key(ours: str, *theirs: str) -> TensorKey:
+    return TensorKey.of(f"{ours}.weight", *(f"{name}.weight" for name in theirs))
 
 
-def stack(part: str, *sublayers: str) -> tuple[Key, ...]:
+def stack_keys(part: str, *sublayers: str) -> tuple[TensorKey, ...]:
     """A part's blocks: what we call its sublayers, in their order; over there they are numbered."""
-    keys = [weight(f"{part}.near.table", f"{part}.block.0.layer.0.SelfAttention.relative_attention_bias"),
-            weight(f"{part}.final_norm", f"{part}.final_layer_norm")]
+    keys = [weight_key(f"{part}.near.table", f"{part}.block.0.layer.0.SelfAttention.relative_attention_bias"),
+            weight_key(f"{part}.final_norm", f"{part}.final_layer_norm")]
     for number, name in enumerate(sublayers):
         block, layer = f"{part}.blocks.{{i}}.{name}", f"{part}.block.{{i}}.layer.{number}"
-        keys.append(weight(f"{block}_norm", f"{layer}.layer_norm"))
+        keys.append(weight_key(f"{block}_norm", f"{layer}.layer_norm"))
         if name == "attention":
             own = f"{layer}.SelfAttention"
-            keys += [weight(f"{block}.input", f"{own}.q", f"{own}.k", f"{own}.v"),
-                     weight(f"{block}.output", f"{own}.o")]
+            keys += [weight_key(f"{block}.input", f"{own}.q", f"{own}.k", f"{own}.v"),
+                     weight_key(f"{block}.output", f"{own}.o")]
         elif name == "cross":
             other = f"{layer}.EncDecAttention"
-            keys += [weight(f"{block}.query", f"{other}.q"), weight(f"{block}.input", f"{other}.k", f"{other}.v"),
-                     weight(f"{block}.output", f"{other}.o")]
+            keys += [weight_key(f"{block}.query", f"{other}.q"), weight_key(f"{block}.input", f"{other}.k",
+                                                                            f"{other}.v"),
+                     weight_key(f"{block}.output", f"{other}.o")]
         else:
-            keys += [weight(f"{block}.input", f"{layer}.DenseReluDense.wi"),
-                     weight(f"{block}.output", f"{layer}.DenseReluDense.wo")]
+            keys += [weight_key(f"{block}.input", f"{layer}.DenseReluDense.wi"),
+                     weight_key(f"{block}.output", f"{layer}.DenseReluDense.wo")]
     return tuple(keys)
 
 
 T5 = Family(
     model_type="t5",
     recipe="t5@small",
-    sees=frozenset({"full"}),
+    visibility=frozenset({"full"}),
     prefix="",
     settings=(
-        Setting("tokenizer.vocab_size", "vocab_size"),
-        Setting("network.layers", "num_layers"),
-        Setting("network.decoder.layers", "num_decoder_layers", default=lambda config: config["num_layers"]),
-        Setting("network.width", "d_model"),
-        Setting("network.heads", "num_heads"),
-        Setting("network.attention.head_width", "d_kv",
-                writes=lambda value, values: value or values["network.width"] // values["network.heads"]),
-        Setting("network.feedforward", "d_ff"),
-        Setting("network.activation", "feed_forward_proj", ACTIVATIONS),
-        Setting("network.dropout", "dropout_rate"),
-        Setting("network.attention.dropout", "dropout_rate"),  # the same; ours may differ, which only training notices
-        Setting("network.inner_dropout", "dropout_rate"),
-        Setting("network.output_dropout", "dropout_rate"),
-        Setting("network.position.buckets", "relative_attention_num_buckets"),
-        Setting("network.position.distance", "relative_attention_max_distance"),
-        Setting("network.norm.epsilon", "layer_norm_epsilon"),
+        ConfigSetting("tokenizer.vocab_size", "vocab_size"),
+        ConfigSetting("network.layers", "num_layers"),
+        ConfigSetting("network.decoder.layers", "num_decoder_layers", default=lambda config: config["num_layers"]),
+        ConfigSetting("network.width", "d_model"),
+        ConfigSetting("network.heads", "num_heads"),
+        ConfigSetting("network.attention.head_width", "d_kv",
+                to_hf=lambda value, values: value or values["network.width"] // values["network.heads"]),
+        ConfigSetting("network.feedforward", "d_ff"),
+        ConfigSetting("network.activation", "feed_forward_proj", ACTIVATIONS),
+        ConfigSetting("network.dropout", "dropout_rate"),
+        ConfigSetting("network.attention.dropout", "dropout_rate"),  # the same; ours may differ, which only training
+        #                                                              notices
+        ConfigSetting("network.inner_dropout", "dropout_rate"),
+        ConfigSetting("network.output_dropout", "dropout_rate"),
+        ConfigSetting("network.position.buckets", "relative_attention_num_buckets"),
+        ConfigSetting("network.position.distance", "relative_attention_max_distance"),
+        ConfigSetting("network.norm.epsilon", "layer_norm_epsilon"),
     ),
-    holds={"is_encoder_decoder": True, "tie_word_embeddings": True, "scale_decoder_outputs": True},
-    fixed={
-        **ORDINARY, "network.norm.kind": "scale", "network.norm.place": "pre", "network.position.kind": "bucketed",
+    required_config={"is_encoder_decoder": True, "tie_word_embeddings": True, "scale_decoder_outputs": True},
+    required_recipe={
+        **DEFAULT_ARCHITECTURE, "network.norm.kind": "scale", "network.norm.place": "pre",
+        "network.position.kind": "bucketed",
         "network.attention.bias": False, "network.attention.scale": False, "network.bias": False,
         "network.embedding.scale": False, "network.embedding.norm": False, "network.embedding.quiet": True,
     },
-    body=(
-        weight("embedding.tokens", "shared"),
-        *stack("encoder", "attention", "feedforward"),
-        *stack("decoder", "attention", "cross", "feedforward"),
+    body_keys=(
+        weight_key("embedding.tokens", "shared"),
+        *stack_keys("encoder", "attention", "feedforward"),
+        *stack_keys("decoder", "attention", "cross", "feedforward"),
     ),
-    heads={"vocabulary": ()},
-    specs={"vocabulary": TokenHead(transform=False, bias=False)},
-    classes={frozenset({"vocabulary"}): "T5ForConditionalGeneration"},
-    tasks={
+    head_keys={"vocabulary": ()},
+    head_specs={"vocabulary": LMHeadSpec(transform=False, bias=False)},
+    architectures={frozenset({"vocabulary"}): "T5ForConditionalGeneration"},
+    task_classes={
         "classify": replace(TEXT, name="T5ForSequenceClassification", prefix="transformer."),
         # there are no decoder's weights in it
-        "tag": TaskClass("T5ForTokenClassification", ClassHead(1, 0.1), {"output": "classifier"},
+        "tag": HFTaskClass("T5ForTokenClassification", ClassHead(1, 0.1), {"output": "classifier"},
                          dropout="classifier_dropout", prefix="transformer."),
-        "qa": TaskClass("T5ForQuestionAnswering", SpanHead(), {"output": "qa_outputs"}, stack=DECODER),
+        "qa": HFTaskClass("T5ForQuestionAnswering", SpanHead(), {"output": "qa_outputs"}, stack=DECODER),
     },
-    always=frozenset({"vocabulary"}),
+    implicit_heads=frozenset({"vocabulary"}),
     aliases={"hidden_size": "d_model", "num_attention_heads": "num_heads", "num_hidden_layers": "num_layers",
              "head_dim": "d_kv"},
-    copies={"lm_head.weight": "shared.weight"},
-    shares={"encoder.embed_tokens.weight": "shared.weight", "decoder.embed_tokens.weight": "shared.weight"},
-    ignored=("EncDecAttention.relative_attention_bias.weight",),  # once stored, never used
+    tied_head_tensors={"lm_head.weight": "shared.weight"},
+    tied_body_tensors={"encoder.embed_tokens.weight": "shared.weight", "decoder.embed_tokens.weight": "shared.weight"},
+    ignored_buffers=("EncDecAttention.relative_attention_bias.weight",),  # once stored, never used
 )
 
 

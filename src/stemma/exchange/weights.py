@@ -13,8 +13,8 @@ from torch import Tensor
 from stemma.errors import CorruptFileError, UserError
 from stemma.json_files import parse
 
-SAFE, SAFE_INDEX = "model.safetensors", "model.safetensors.index.json"
-OLD, OLD_INDEX = "pytorch_model.bin", "pytorch_model.bin.index.json"
+SAFETENSORS, SAFETENSORS_INDEX = "model.safetensors", "model.safetensors.index.json"
+PICKLE, PICKLE_INDEX = "pytorch_model.bin", "pytorch_model.bin.index.json"
 ALIGNMENT = 64  # bytes: where torch puts the tensors that it makes itself
 
 
@@ -25,16 +25,16 @@ def write_weights(path: Path, tensors: Mapping[str, Tensor]) -> None:
 
 
 def read_weights(folder: Path) -> dict[str, Tensor]:
-    for single, index in ((SAFE, SAFE_INDEX), (OLD, OLD_INDEX)):
+    for single, index in ((SAFETENSORS, SAFETENSORS_INDEX), (PICKLE, PICKLE_INDEX)):
         if (folder / single).is_file():
             return _read(folder / single)
         if (folder / index).is_file():
-            return {name: tensor for part in _parts(folder / index) for name, tensor in _read(part).items()}
-    raise UserError(f"{folder} holds no weights ({SAFE} or {OLD}); give a run folder, its model/, or a Hugging Face "
+            return {name: tensor for part in _shard_files(folder / index) for name, tensor in _read(part).items()}
+    raise UserError(f"{folder} holds no weights ({SAFETENSORS} or {PICKLE}); give a run folder, its model/, or a Hugging Face "
                     "model folder.")
 
 
-def aligned(tensor: Tensor) -> Tensor:
+def align_memory(tensor: Tensor) -> Tensor:
     """The same values at an address that is a multiple of 64 bytes.
 
     Tensors of a safetensors file lie wherever the one before them ends, and some kernels (attention among them) round
@@ -43,7 +43,7 @@ def aligned(tensor: Tensor) -> Tensor:
     return tensor if tensor.data_ptr() % ALIGNMENT == 0 else tensor.clone()
 
 
-def _parts(index: Path) -> list[Path]:
+def _shard_files(index: Path) -> list[Path]:
     """The files that an index names."""
     try:
         names = sorted(set(parse(index.read_bytes())["weight_map"].values()))

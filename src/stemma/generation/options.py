@@ -17,7 +17,7 @@ LENGTH_PENALTY = 0.6  # of the Transformer (arXiv:1706.03762) and GNMT before it
 
 
 @dataclass(frozen=True)
-class Options:
+class GenerationOptions:
     tokens: int = 64  # at most so many new ones
     min_tokens: int = 0  # and at least so many, if the text would otherwise end
     greedy: bool = False  # the likeliest token each time, instead of drawing one
@@ -39,13 +39,13 @@ class Options:
         if isinstance(self.stop, str):
             object.__setattr__(self, "stop", (self.stop,))
         object.__setattr__(self, "stop", tuple(self.stop))
-        problems = list(self._problems())
+        problems = list(self._conflicts())
         if problems:
             raise UserError("these options cannot be followed" if len(problems) > 1 else
                             "this option cannot be followed", problems)
 
     @property
-    def draws(self) -> bool:
+    def do_sample(self) -> bool:
         """Whether chance has a part in it."""
         return not self.greedy and self.beams == 1
 
@@ -54,16 +54,16 @@ class Options:
         return NUCLEUS if self.top_p is None and self.top_k is None else self.top_p
 
     @property
-    def alpha(self) -> float:
+    def length_alpha(self) -> float:
         return LENGTH_PENALTY if self.length_penalty is None else self.length_penalty
 
-    def _problems(self) -> Iterator[tuple[str, str]]:
+    def _conflicts(self) -> Iterator[tuple[str, str]]:
         yield from self._out_of_range()
         sampling = [name for name in ("temperature", "top_k", "top_p") if getattr(self, name) is not None]
         if self.greedy and sampling:
-            yield "greedy", f"takes the likeliest token, so {_listed(sampling)} would do nothing; leave out either"
+            yield "greedy", f"takes the likeliest token, so {_join_names(sampling)} would do nothing; leave out either"
         if self.beams > 1 and sampling:
-            yield "beams", f"searches and draws nothing, so {_listed(sampling)} would do nothing; leave out either"
+            yield "beams", f"searches and draws nothing, so {_join_names(sampling)} would do nothing; leave out either"
         if self.beams > 1 and self.greedy:
             yield "beams", f"{self.beams} beams and greedy search exclude each other (greedy is 1 beam)"
         if self.greedy and self.completions > 1:
@@ -96,7 +96,7 @@ class Options:
 
 
 @dataclass(frozen=True)
-class TranslateOptions:
+class TranslationOptions:
     """How to translate, checked all at once before a model is asked anything."""
 
     beams: int = 4
@@ -128,14 +128,15 @@ class TranslateOptions:
         if self.length_penalty is not None and (self.greedy or self.beams == 1):
             yield "--length-penalty", "compares beams, and there is only one; leave it out, or ask for more beams"
 
-    def options(self, limits: Sequence[int]) -> Options:
+    def generation_options(self, max_new_tokens: Sequence[int]) -> GenerationOptions:
         alone = self.greedy or self.beams == 1
-        return Options(tokens=max(limits), greedy=alone, beams=1 if alone else self.beams, places=self.batch,
+        return GenerationOptions(tokens=max(max_new_tokens), greedy=alone, beams=1 if alone else self.beams,
+                                 places=self.batch,
                        length_penalty=self.length_penalty, completions=self.n_best, cache=self.cache)
 
-    def limit(self, source: int) -> int:
-        return max(1, int(self.max_length_ratio * source) + self.max_extra)
+    def max_new_tokens(self, source_length: int) -> int:
+        return max(1, int(self.max_length_ratio * source_length) + self.max_extra)
 
 
-def _listed(names: list[str]) -> str:
+def _join_names(names: list[str]) -> str:
     return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)

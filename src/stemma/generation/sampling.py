@@ -13,12 +13,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from stemma.generation.options import Options
+from stemma.generation.options import GenerationOptions
 
-FIRST_LOOK = 1024  # the nucleus is nearly always among so many; sorting a whole vocabulary takes longer than a layer
+NUCLEUS_SHORTLIST = 1024  # the nucleus is nearly always among so many; sorting a whole vocabulary takes longer than a
+#                           layer
 
 
-def penalise(logits: Tensor, ids: Tensor, penalty: float) -> Tensor:
+def apply_repetition_penalty(logits: Tensor, ids: Tensor, penalty: float) -> Tensor:
     """Lower the scores (R, V) of tokens that the text (R, T) has already (CTRL, arXiv:1909.05858, section 4.1):
     divided by the penalty, or multiplied where they are negative, so that both ways they fall."""
     if penalty == 1.0:
@@ -27,38 +28,39 @@ def penalise(logits: Tensor, ids: Tensor, penalty: float) -> Tensor:
     return logits.scatter(1, ids, torch.where(scores > 0, scores / penalty, scores * penalty))
 
 
-def forbid(logits: Tensor, tokens: Sequence[int], named: int) -> Tensor:
+def mask_tokens(logits: Tensor, tokens: Sequence[int], vocab_size: int) -> Tensor:
     """Without these tokens and those beyond the `named`: published vocabularies are often filled up to a round
     number."""
-    if not tokens and named >= logits.shape[1]:
+    if not tokens and vocab_size >= logits.shape[1]:
         return logits
     logits = logits.clone()
-    logits[:, named:] = -torch.inf
+    logits[:, vocab_size:] = -torch.inf
     logits[:, list(tokens)] = -torch.inf
     return logits
 
 
-def uniform_numbers(options: Options, prompts: Sequence[Sequence[int]], numbers: Sequence[int], seed: int) -> Tensor:
+def uniform_numbers(options: GenerationOptions, prompts: Sequence[Sequence[int]], completion_indices: Sequence[int],
+                    seed: int) -> Tensor:
     """(R, tokens): what each row will draw with. Rows of one prompt are told apart by their number."""
     rows = []
-    for prompt, number in zip(prompts, numbers, strict=True):
+    for prompt, number in zip(prompts, completion_indices, strict=True):
         words = [seed & 0xFFFFFFFF, seed >> 32, zlib.crc32(np.array(prompt, np.int64).tobytes()), number]
         rows.append(np.random.Generator(np.random.SFC64(np.random.SeedSequence(words))).random(options.tokens))
     return torch.from_numpy(np.stack(rows))
 
 
-def draw(logits: Tensor, options: Options, uniform: Tensor) -> Tensor:
+def sample(logits: Tensor, options: GenerationOptions, uniform: Tensor) -> Tensor:
     """(R, V), (R,) -> (R,) tokens: where each row's number falls among the probabilities that are left."""
     if options.temperature is not None:
         logits = logits / options.temperature
-    probabilities, tokens = candidates(logits.float().softmax(-1), options.top_k, options.nucleus)
+    probabilities, tokens = filter_top_k_top_p(logits.float().softmax(-1), options.top_k, options.nucleus)
     reached = probabilities.double().cumsum(-1)  # in single precision 50,000 small steps do not add up to one
     place = torch.searchsorted(reached, uniform.to(reached)[:, None] * reached[:, -1:], right=True)
     place = place.clamp(max=reached.shape[1] - 1)
     return (place if tokens is None else tokens.gather(1, place)).squeeze(1)
 
 
-def candidates(probabilities: Tensor, top_k: int | None, top_p: float | None) -> tuple[Tensor, Tensor | None]:
+def filter_top_k_top_p(probabilities: Tensor, top_k: int | None, top_p: float | None) -> tuple[Tensor, Tensor | None]:
     """(R, V) -> (R, C) the probabilities of those that may be drawn, 0 where a row has fewer, and which tokens they
     are (None: all, in their order)."""
     vocabulary = probabilities.shape[1]
@@ -68,7 +70,7 @@ def candidates(probabilities: Tensor, top_k: int | None, top_p: float | None) ->
         likely, tokens = probabilities.topk(min(top_k, vocabulary))
         whole = likely.sum(-1, keepdim=True)  # the nucleus is that of what top_k has left
     else:
-        likely, tokens = probabilities.topk(min(FIRST_LOOK, vocabulary))
+        likely, tokens = probabilities.topk(min(NUCLEUS_SHORTLIST, vocabulary))
         if bool((likely.sum(-1) < (top_p or 1)).any()):
             likely, tokens = probabilities.sort(descending=True)
         whole = probabilities.sum(-1, keepdim=True)

@@ -14,15 +14,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from stemma.corpus.directions import Directions, read_directions
+from stemma.corpus.translation_direction import DirectionDetector, read_directions
 from stemma.device import choose_device
 from stemma.errors import UserError
-from stemma.exchange.load import find_folder, load
-from stemma.exchange.model import Model
-from stemma.generation.generate import Completion, Job
-from stemma.generation.options import TranslateOptions
-from stemma.generation.ways import Scheme, scheme_of
-from stemma.progress import stage
+from stemma.exchange.load import load, resolve_model_folder
+from stemma.generation.decoding_mode import DecodingSpec, decoding_spec
+from stemma.generation.generate import Completion, GenerationJob
+from stemma.generation.options import TranslationOptions
+from stemma.model import Model
+from stemma.progress import progress_stage
 
 logger = logging.getLogger(__name__)
 
@@ -31,117 +31,118 @@ Watch = Callable[[int], None]
 
 
 @dataclass(frozen=True)
-class Written:
+class Hypothesis:
     text: str = ""
     tokens: tuple[int, ...] = ()  # also the one that ended it
     log_probability: float = 0.0
 
 
 @dataclass(frozen=True)
-class Translation(Written):
+class TranslationResult(Hypothesis):
     source: str = ""
-    alternatives: tuple[Written, ...] = ()  # the next best, as many as were asked for
+    alternatives: tuple[Hypothesis, ...] = ()  # the next best, as many as were asked for
 
 
-def translate(model: Model | str | Path, lines: str | Sequence[str], *, directions: Directions | None = None,
-              where: Sequence[str] | None = None,
-              watch: Watch = lambda lines: None, **choices: object) -> list[Translation]:
+def translate(model: Model | str | Path, lines: str | Sequence[str], *, directions: DirectionDetector | None = None,
+              line_names: Sequence[str] | None = None,
+              on_progress: Watch = lambda lines: None, **choices: object) -> list[TranslationResult]:
     """A translation for each line, in order; that of an empty line is empty. `choices` are the fields of
-    `TranslateOptions`, `where` says what to call each line, and `watch` hears of lines that are done."""
-    chosen = TranslateOptions(**choices)  # type: ignore[arg-type]
+    `TranslationOptions`, `where` says what to call each line, and `watch` hears of lines that are done."""
+    options = TranslationOptions(**choices)  # type: ignore[arg-type]
     if not isinstance(model, Model):
-        folder = find_folder(model)
+        folder = resolve_model_folder(model)
         model, directions = load(folder, choose_device()), directions or read_directions(folder)
     lines = [lines] if isinstance(lines, str) else list(lines)
-    names = where or [f"line {number}" for number in range(1, len(lines) + 1)]
-    scheme = check_source(model)
-    sources = _read(model, scheme, lines, names, chosen, directions)
-    found: list[Translation] = [Translation(source=line) for line in lines]
-    watch(len(lines) - len(sources))
+    names = line_names or [f"line {number}" for number in range(1, len(lines) + 1)]
+    scheme = require_seq2seq(model)
+    sources = _encode_lines(model, scheme, lines, names, options, directions)
+    found: list[TranslationResult] = [TranslationResult(source=line) for line in lines]
+    on_progress(len(lines) - len(sources))
     if not sources:
         return found
     rows, numbers = list(sources.values()), list(sources)
-    limits = [chosen.limit(len(row)) for row in rows]
-    job = Job(model, rows, chosen.options(limits), limits)
-    with stage("translating", len(rows), "lines") as work:
+    limits = [options.max_new_tokens(len(row)) for row in rows]
+    job = GenerationJob(model, rows, options.generation_options(limits), limits)
+    with progress_stage("translating", len(rows), "lines") as work:
         for batch in job.batches():
-            best: dict[int, list[Written]] = {}
+            best: dict[int, list[Hypothesis]] = {}
             for completion in job.complete(batch):
-                best.setdefault(numbers[completion.prompt], []).append(_written(completion))
+                best.setdefault(numbers[completion.prompt_index], []).append(_to_hypothesis(completion))
             for number, (first, *others) in best.items():
-                found[number] = Translation(first.text, first.tokens, first.log_probability, lines[number],
+                found[number] = TranslationResult(first.text, first.tokens, first.log_probability, lines[number],
                                             tuple(others))
-            watch(len(batch))
+            on_progress(len(batch))
             work.advance(len(batch))
     return found
 
 
-def check_source(model: Model) -> Scheme:
+def require_seq2seq(model: Model) -> DecodingSpec:
     """How the model writes from a source; one that does not is refused."""
-    scheme = scheme_of(model)
-    if scheme is None or not scheme.from_source:
+    scheme = decoding_spec(model)
+    if scheme is None or not scheme.is_seq2seq:
         can = "reads a text and does not write one" if scheme is None else \
             "writes on from a prompt (`stemma generate`), not from a source"
         raise UserError(f"{model.recipe.label} {can}; train a model that translates with `stemma pretrain "
                         "transformer@mini --corpus SOURCE --target TARGET --out RUN`.")
-    model.token_head()
+    model.lm_head()
     return scheme
 
 
-def _read(model: Model, scheme: Scheme, lines: Sequence[str], names: Sequence[str], chosen: TranslateOptions,
-          directions: Directions | None) -> dict[int, list[int]]:
+def _encode_lines(model: Model, spec: DecodingSpec, lines: Sequence[str], names: Sequence[str],
+                  options: TranslationOptions,
+          directions: DirectionDetector | None) -> dict[int, list[int]]:
     """The tokens of each line that has any, by its number."""
-    tokenizer = model.needs_tokenizer()
+    tokenizer = model.require_tokenizer()
     texts = [line.strip() for line in lines]
     bare = [one.ids for one in tokenizer.encode_batch(texts, special=False)]
     if empty := [name for name, row in zip(names, bare, strict=True) if not row]:
-        logger.warning(f"{_listed(empty)} {'is' if len(empty) == 1 else 'are'} empty, and so "
+        logger.warning(f"{_join_names(empty)} {'is' if len(empty) == 1 else 'are'} empty, and so "
                        f"{'is its translation' if len(empty) == 1 else 'are their translations'}.")
-    if directions is not None and not chosen.force:
+    if directions is not None and not options.force:
         _refuse_swapped(directions, bare, names)
-    given = [one.ids for one in tokenizer.encode_batch([chosen.prefix + text for text in texts], special=False)] \
-        if chosen.prefix else bare
+    given = [one.ids for one in tokenizer.encode_batch([options.prefix + text for text in texts], special=False)] \
+        if options.prefix else bare
     rows = {number: row for number, row in enumerate(given) if bare[number]}
-    unknown = tokenizer.roles.get("unknown")
+    unknown = tokenizer.special_token_ids.get("unknown")
     if lacking := [names[number] for number, row in rows.items() if unknown in row]:
-        logger.warning(f"the vocabulary lacks some characters of {_listed(lacking)}; the model reads "
-                       f"{tokenizer.token(unknown or 0)} there.")
-    return _fitting(model, scheme, rows, names, chosen)
+        logger.warning(f"the vocabulary lacks some characters of {_join_names(lacking)}; the model reads "
+                       f"{tokenizer.id_to_token(unknown or 0)} there.")
+    return _truncate_or_refuse(model, spec, rows, names, options)
 
 
-def _refuse_swapped(directions: Directions, rows: Sequence[Sequence[int]], names: Sequence[str]) -> None:
-    if swapped := directions.swapped(rows):
+def _refuse_swapped(directions: DirectionDetector, rows: Sequence[Sequence[int]], names: Sequence[str]) -> None:
+    if swapped := directions.find_swapped(rows):
         which = f"{names[swapped[0]]} looks" if len(swapped) == 1 else \
             f"{len(swapped):,} of {len(rows):,} lines (the first is {names[swapped[0]]}) look"
         raise UserError(f"{which} like the language that this model translates into, not like the one it translates "
                         "from; swap the two, or insist with --force.")
 
 
-def _fitting(model: Model, scheme: Scheme, rows: dict[int, list[int]], names: Sequence[str],
-             chosen: TranslateOptions) -> dict[int, list[int]]:
+def _truncate_or_refuse(model: Model, spec: DecodingSpec, rows: dict[int, list[int]], names: Sequence[str],
+             options: TranslationOptions) -> dict[int, list[int]]:
     """Rows that the model has room for: longer ones are refused, or cut."""
-    most = scheme.room
+    most = spec.max_prompt_tokens
     long = [] if most is None else [number for number, row in rows.items() if len(row) > most]
     if not long:
         return rows
-    if not chosen.crop:
+    if not options.crop:
         problems = [(names[number], f"{len(rows[number]):,} tokens") for number in long[:SHOWN]]
         problems += [("", f"and {len(long) - SHOWN:,} more")] if len(long) > SHOWN else []
         advice = f"{model.recipe.label} reads at most {most:,} tokens; shorten or split it, or cut it off with --crop"
         if len(long) == 1:
             raise UserError(f"{names[long[0]]} is {len(rows[long[0]]):,} tokens long and {advice}.")
         raise UserError(f"{len(long):,} sources are too long: {advice}", problems)
-    logger.warning(f"{_listed([names[number] for number in long])} {'was' if len(long) == 1 else 'were'} cut off after "
+    logger.warning(f"{_join_names([names[number] for number in long])} {'was' if len(long) == 1 else 'were'} cut off after "
                    f"{most:,} tokens.")
     return {number: row[:most] for number, row in rows.items()}
 
 
-def _listed(names: Sequence[str]) -> str:
+def _join_names(names: Sequence[str]) -> str:
     if len(names) == 1:
         return names[0]
     return f"{len(names):,} lines ({', '.join(names[:SHOWN])}{', ...' if len(names) > SHOWN else ''})"
 
 
-def _written(completion: Completion) -> Written:
+def _to_hypothesis(completion: Completion) -> Hypothesis:
     """A translation is a text of its own, so it does not begin with the space that parts it from its source."""
-    return Written(completion.text.strip(), completion.tokens, completion.log_probability)
+    return Hypothesis(completion.text.strip(), completion.tokens, completion.log_probability)

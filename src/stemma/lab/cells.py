@@ -14,24 +14,24 @@ from pathlib import Path
 from typing import Any
 
 from stemma import plugins
-from stemma.files import sha256
-from stemma.lab.experiment import Allowance, Experiment, LabTask, Score, Variant
-from stemma.lab.lab_tasks import task_code
-from stemma.lab.shared_text import SharedText
-from stemma.schema.base import parts_of
-from stemma.schema.layers import flatten
+from stemma.atomic_files import sha256
+from stemma.lab.downstream_tasks import plugin_code
+from stemma.lab.experiment import ComputeBudget, DownstreamTask, Experiment, Score, Variant
+from stemma.lab.text_split import TextSplit
+from stemma.schema.base import parts_in_settings
+from stemma.schema.overrides import flatten
 from stemma.schema.training import TrainingSettings
-from stemma.text.train import LEARNT
-from stemma.training import graph
-from stemma.training.graph import Node
-from stemma.training.run import read_result
+from stemma.text.train_tokenizer import TRAINER_VERSION
+from stemma.training import run_graph
+from stemma.training.run_folder import read_result
+from stemma.training.run_graph import RunNode
 
 CELLS, RUN, TASKS = "cells", "run", "tasks"
 FINETUNING = "finetuning"  # the section of a recipe
 FORMAT = 1  # a new number leaves old cells aside
 LATER = {"seed": None, "also": None, "changes": ()}  # keys of a task that its number leaves out if so
 # What a recipe says of the machine and of looking on, and nothing of the model.
-ASIDE = {f"training.{key}" for key in TrainingSettings.bookkeeping_keys}
+NON_MODEL_KEYS = {f"training.{key}" for key in TrainingSettings.bookkeeping_keys}
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Cell:
     folder: Path
 
     @property
-    def number(self) -> str:
+    def digest(self) -> str:
         return self.folder.name
 
     @property
@@ -54,32 +54,33 @@ class Cell:
         return found
 
     @property
-    def again(self) -> str:
+    def retry_advice(self) -> str:
         """What to do where something of it is damaged."""
         return f"delete {self.folder}, and `stemma resume {self.folder.parent.parent}` makes this cell again."
 
     @property
-    def node(self) -> Node:
-        return Node(self.folder, self.again)
+    def node(self) -> RunNode:
+        return RunNode(self.folder, self.retry_advice)
 
-    def task(self, task: LabTask) -> Node:
+    def task(self, task: DownstreamTask) -> RunNode:
         """The fine-tuning of its model on a task."""
-        return Node(self.folder / TASKS / digest(task_number(task), finetuning_of(self.variant)), self.again)
+        return RunNode(self.folder / TASKS / short_digest(task_digest(task), finetuning_values(self.variant)),
+                       self.retry_advice)
 
     def result(self) -> dict[str, Any] | None:
         """What its pre-training reported; None: not yet."""
-        return read_result(self.run, self.again)
+        return read_result(self.run, self.retry_advice)
 
     def scores(self) -> dict[str, Any] | None:
         """What was measured of the model itself; None: not yet."""
-        return self.node.found()
+        return self.node.result()
 
     def failure(self) -> str | None:
         """Why its training cannot come to an end, however often it is tried."""
-        return self.node.failure()
+        return self.node.failure_reason()
 
-    def task_scores(self, task: LabTask) -> dict[str, Any] | None:
-        return self.task(task).found()
+    def task_scores(self, task: DownstreamTask) -> dict[str, Any] | None:
+        return self.task(task).result()
 
     def is_done(self, experiment: Experiment) -> bool:
         measured = not self.variant.pretrained or self.scores() is not None
@@ -87,60 +88,61 @@ class Cell:
             self.task_scores(task) is not None for task in experiment.tasks)
 
 
-def cells_of(experiment: Experiment, shared: SharedText, folder: Path) -> list[Cell]:
+def experiment_cells(experiment: Experiment, shared: TextSplit, folder: Path) -> list[Cell]:
     """Seed by seed, so that a lab which is stopped early has compared all variants on the same seeds."""
-    numbers = {one.name: [recipe_number(one), shared.digest, asdict(experiment.allowance)]
+    numbers = {one.name: [recipe_digest(one), shared.digest, asdict(experiment.allowance)]
                for one in experiment.variants}
-    return [Cell(one, seed, folder / CELLS / digest(FORMAT, *numbers[one.name], seed,
+    return [Cell(one, seed, folder / CELLS / short_digest(FORMAT, *numbers[one.name], seed,
                                                     *([] if one.pretrained else [one.role])))
             for seed in experiment.seeds for one in experiment.variants]
 
 
-def distinct(cells: Sequence[Cell], tasks: Sequence[LabTask]) -> list[Cell]:
+def distinct_cells(cells: Sequence[Cell], tasks: Sequence[DownstreamTask]) -> list[Cell]:
     """One of those that share all work: the pre-training, and where there are tasks the fine-tuning too."""
-    return list({(cell.number, digest(finetuning_of(cell.variant)) if tasks else ""): cell for cell in cells}.values())
+    return list({(cell.digest, short_digest(finetuning_values(cell.variant)) if tasks else ""): cell
+                 for cell in cells}.values())
 
 
-def recipe_number(variant: Variant) -> str:
+def recipe_digest(variant: Variant) -> str:
     """Of what the recipe says about the pre-trained model: not its name, nor who set what."""
-    unsaid = ASIDE | set(variant.recipe.settings.later_defaults())
+    unsaid = NON_MODEL_KEYS | set(variant.recipe.settings.later_defaults())
     said = {key: value for key, value in flatten(variant.recipe.values).items()
             if key not in unsaid and not key.startswith(f"{FINETUNING}.")}
     kind = said["tokenizer.kind"]
-    code = plugins.used_by(parts_of(variant.recipe.settings))
-    return digest(said | ({"tokenizer.learnt": LEARNT[kind]} if kind in LEARNT else {})
+    code = plugins.plugins_of(parts_in_settings(variant.recipe.settings))
+    return short_digest(said | ({"tokenizer.learnt": TRAINER_VERSION[kind]} if kind in TRAINER_VERSION else {})
                   | ({"plugins": code} if code else {}))
 
 
-def finetuning_of(variant: Variant) -> dict[str, Any]:
+def finetuning_values(variant: Variant) -> dict[str, Any]:
     """What a number says of how a recipe is fine-tuned."""
     unsaid = set(variant.recipe.settings.finetuning.later_defaults())
     return {key: value for key, value in variant.recipe.values[FINETUNING].items() if key not in unsaid}
 
 
-def task_number(task: LabTask) -> str:
+def task_digest(task: DownstreamTask) -> str:
     files = {"train": task.train, "dev": task.dev} | ({"also": task.also} if task.also else {})
     said = {key: value for key, value in asdict(task).items() if key not in LATER or value != LATER[key]}
-    return digest(said | {name: sha256(Path(file)) for name, file in files.items()}
-                  | ({"plugins": code} if (code := task_code(task)) else {}))
+    return short_digest(said | {name: sha256(Path(file)) for name, file in files.items()}
+                  | ({"plugins": code} if (code := plugin_code(task)) else {}))
 
 
-def digest(*parts: object) -> str:
+def short_digest(*parts: object) -> str:
     """Short: it names folders."""
-    return graph.digest(*parts)[:16]
+    return run_graph.digest(*parts)[:16]
 
 
-def stored_scores(scores: dict[str, Score]) -> dict[str, Any]:
+def scores_to_json(scores: dict[str, Score]) -> dict[str, Any]:
     return {key: {"value": score.value, "parts": score.parts} for key, score in scores.items()}
 
 
-def restored_scores(stored: dict[str, Any]) -> dict[str, Score]:
+def scores_from_json(stored: dict[str, Any]) -> dict[str, Score]:
     return {key: Score(one["value"], tuple((above, below) for above, below in one["parts"]))
             for key, one in stored.items()}
 
 
-def budget_of(allowance: Allowance, flops_a_step: float) -> tuple[str, float]:
+def run_budget(budget: ComputeBudget, flops_per_step: float) -> tuple[str, float]:
     """As a run takes it: FLOPs become steps, counted beforehand."""
-    if allowance.unit == "flops":
-        return "steps", max(1, round(allowance.amount / flops_a_step))
-    return allowance.unit, allowance.amount
+    if budget.unit == "flops":
+        return "steps", max(1, round(budget.amount / flops_per_step))
+    return budget.unit, budget.amount

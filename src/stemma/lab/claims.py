@@ -14,23 +14,23 @@ from pathlib import Path
 from typing import Any, Literal
 
 from stemma.errors import UserError, did_you_mean
-from stemma.lab.experiment import Allowance, Experiment, LabTask, Variant
-from stemma.lab.own_text import TASKS, own_text
+from stemma.lab.builtin_data import TASKS, builtin_data
+from stemma.lab.experiment import ComputeBudget, DownstreamTask, Experiment, Variant
 from stemma.lab.results_data import ClaimEntry, Results
-from stemma.lineage import Recipe, recipe
+from stemma.recipe_loading import Recipe, recipe
 from stemma.schema.base import Count, Positive, Settings
-from stemma.tasks.plan_files import Problems, checked, read_toml, refuse
-from stemma.training.run import Reading, locate
-from stemma.training.source import cache_folder, make_cache
+from stemma.tasks.toml_plan import Problems, raise_problems, read_toml, validate_table
+from stemma.training.corpus_cache import cache_folder, create_cache_folder
+from stemma.training.run_folder import TextReadingOptions, resolve_corpus_argument
 
 logger = logging.getLogger(__name__)
 
 CLAIMS = Path(__file__).parent.parent / "claims"
-SEEN, NOT_SEEN, OPPOSITE, OPEN = "seen", "not seen at this size", "opposite", "inconclusive"
+REPRODUCED, INCONCLUSIVE_AT_SIZE, CONTRADICTED, INCONCLUSIVE = "seen", "not seen at this size", "opposite", "inconclusive"
 TASK = "task"  # the measure of a claim about fine-tuning: what the first task is judged by
 LANGUAGES = {"en": "English", "zh": "Chinese"}
 # What a budget of minutes needs to leave the plateau where a model only counts words; a claim may change it back.
-QUICK = (
+SMALL_BUDGET_CHANGES = (
     "tokenizer.vocab_size=4000", "corpus.sequence_length=64", "corpus.short_probability=0", "network.heads=8",
     "network.norm.place=pre", "network.embedding.norm=false", "network.embedding.scale=true",
     "network.position.kind=sinusoidal", "network.position.maximum=512", "network.initialization.spread=0.1",
@@ -67,18 +67,18 @@ class Claim(Settings):
     margin: Positive | None = None  # what still counts as equal, in the measure's unit
 
     @property
-    def members(self) -> list[ClaimVariant]:
+    def variant_entries(self) -> list[ClaimVariant]:
         return [ClaimVariant.model_validate(one) for one in self.variants]
 
     @property
-    def pair(self) -> tuple[str, str]:
+    def compared_pair(self) -> tuple[str, str]:
         """The two that are judged; of two that are not equal, the worse one first."""
         first, second = self.equal or [self.worse or "", self.better or ""]
         return first, second
 
     @property
-    def expects(self) -> str:
-        first, second = self.pair
+    def expectation(self) -> str:
+        first, second = self.compared_pair
         return f"{first} and {second} differ by less than {self.margin:g}" if self.equal else \
             f"{second} is better than {first}"
 
@@ -87,13 +87,13 @@ class Claim(Settings):
 
     def recipes(self, size: str | None = None) -> dict[str, Recipe]:
         """Every variant resolved, at the claim's size or another."""
-        return {one.name: self.resolve(one, size) for one in self.members}
+        return {one.name: self.resolve(one, size) for one in self.variant_entries}
 
     def resolve(self, one: ClaimVariant, size: str | None = None) -> Recipe:
         return recipe(one.recipe, [*self.shared_changes(), *one.changes], size or self.size)
 
     def shared_changes(self) -> list[str]:
-        return [*(QUICK if self.quick else ()), *self.changes]
+        return [*(SMALL_BUDGET_CHANGES if self.quick else ()), *self.changes]
 
 
 def all_claims() -> list[Claim]:
@@ -101,15 +101,15 @@ def all_claims() -> list[Claim]:
     return [read_claim(path) for path in sorted(CLAIMS.glob("*.toml"))]
 
 
-def find_claim(name: str) -> Claim:
+def find_claim(name_or_path: str) -> Claim:
     """A claim by its name, or the path of a .toml file."""
-    if name.endswith(".toml"):
-        return read_claim(Path(name))
+    if name_or_path.endswith(".toml"):
+        return read_claim(Path(name_or_path))
     known = [path.stem for path in CLAIMS.glob("*.toml")]
-    if name not in known:
-        raise UserError(f'no claim "{name}".{did_you_mean(name, known)} `stemma claims` lists all of them; a claim of '
+    if name_or_path not in known:
+        raise UserError(f'no claim "{name_or_path}".{did_you_mean(name_or_path, known)} `stemma claims` lists all of them; a claim of '
                         "your own is named by the path of its .toml file.")
-    return read_claim(CLAIMS / f"{name}.toml")
+    return read_claim(CLAIMS / f"{name_or_path}.toml")
 
 
 def read_claim(path: Path) -> Claim:
@@ -118,21 +118,21 @@ def read_claim(path: Path) -> Claim:
     problems: Problems = []
     if "name" in content:
         problems.append(("name", "a claim is called as its file; leave it out"))
-    claim = checked(Claim, content | {"name": path.stem}, "", problems)
+    claim = validate_table(Claim, content | {"name": path.stem}, "", problems)
     tables = content.get("variants")
-    members = [checked(ClaimVariant, table, f"variants.{table.get('name', number)}.", problems)
+    members = [validate_table(ClaimVariant, table, f"variants.{table.get('name', number)}.", problems)
                for number, table in enumerate(tables if isinstance(tables, list) else [], 1) if isinstance(table, dict)]
     if claim is not None and all(members):
         problems += _conflicts(claim)
     if claim is None or problems:
-        refuse(path, problems)
+        raise_problems(path, problems)
     return claim
 
 
 def _conflicts(claim: Claim) -> Problems:
     """What no key shows by itself."""
     found: Problems = []
-    names = [one.name for one in claim.members]
+    names = [one.name for one in claim.variant_entries]
     if len(set(names)) < max(2, len(names)):
         found.append(("variants", "a claim compares two or more, each with a name of its own; here: "
                                   f"{', '.join(names) or 'none'}"))
@@ -142,7 +142,7 @@ def _conflicts(claim: Claim) -> Problems:
                                        f"{', '.join(given) or 'none of them'}"))
     elif claim.equal is not None and len(claim.equal) != 2:
         found.append(("equal", "names the two variants that do as well"))
-    elif len(set(claim.pair)) < 2 or not set(claim.pair) <= set(names):
+    elif len(set(claim.compared_pair)) < 2 or not set(claim.compared_pair) <= set(names):
         found.append(("equal" if claim.equal else "better, worse",
                       f"must name two different ones of {', '.join(names)}"))
     found += [(f"tasks = {task}", f"is none of {', '.join(TASKS)}.{did_you_mean(task, TASKS)}")
@@ -158,7 +158,7 @@ def _recipe_problems(claim: Claim) -> Problems:
     """Recipes that do not resolve, and variants between which there is nothing to compare."""
     found: Problems = []
     resolved: dict[str, Recipe] = {}
-    for one in claim.members:
+    for one in claim.variant_entries:
         try:
             resolved[one.name] = claim.resolve(one)
         except UserError as error:
@@ -170,8 +170,8 @@ def _recipe_problems(claim: Claim) -> Problems:
     return found
 
 
-def experiment_of(claim: Claim, *, corpus: Sequence[str] = (), reading: Reading | None = None,
-                  tasks: Sequence[LabTask] = (), tokens: int | None = None, seeds: int | None = None,
+def claim_experiment(claim: Claim, *, corpus: Sequence[str] = (), reading: TextReadingOptions | None = None,
+                  tasks: Sequence[DownstreamTask] = (), tokens: int | None = None, seeds: int | None = None,
                   size: str | None = None, command: str = "") -> Experiment:
     """The claim as the lab takes it, on the text that every Python brings (kept in the cache) or on one's own.
 
@@ -181,23 +181,24 @@ def experiment_of(claim: Claim, *, corpus: Sequence[str] = (), reading: Reading 
         raise UserError(f"the claim {claim.name} is about {LANGUAGES[claim.language]} text, and none comes with this "
                         "package; give some with --corpus.")
     variants = tuple(Variant(name, found) for name, found in claim.recipes(size).items())
-    folder, text = locate(corpus) if corpus else (None, [])
+    folder, text = resolve_corpus_argument(corpus) if corpus else (None, [])
     measure = None if tasks or claim.measure == TASK else claim.measure  # None: the first task's
     if not corpus or claim.tasks and not tasks:
         logger.info("text and tasks are the documentation inside this Python" if not corpus else
                     "the tasks are about the documentation inside this Python")
-        make_cache(cache_folder())
-        own = own_text(cache_folder() / f"own-text-{platform.python_version()}")
+        create_cache_folder(cache_folder())
+        own = builtin_data(cache_folder() / f"own-text-{platform.python_version()}")
         text = text if corpus else [own["text"]]
         built_in = [own["tasks"][name] for name in claim.tasks]
-        tasks = tasks or [LabTask(one["task"], one["train"], one["dev"]) for one in built_in]
+        tasks = tasks or [DownstreamTask(one["task"], one["train"], one["dev"]) for one in built_in]
     return Experiment(
-        "claim", claim.title, variants, Allowance("tokens", tokens or claim.tokens),
-        tuple(range(seeds or claim.seeds)), folder, tuple(text), reading or Reading(), tuple(tasks), measure, command,
+        "claim", claim.title, variants, ComputeBudget("tokens", tokens or claim.tokens),
+        tuple(range(seeds or claim.seeds)), folder, tuple(text), reading or TextReadingOptions(), tuple(tasks),
+        measure, command,
         {"claim": claim.model_dump()})
 
 
-def judge(claim: Mapping[str, Any], results: Results) -> ClaimEntry:
+def claim_verdict(claim: Mapping[str, Any], results: Results) -> ClaimEntry:
     """The verdict over a claim (as `Experiment.details` keeps it) from the results of its experiment.
 
     The interval is that of the judged variant minus the other, in the unit of the measure that decides.
@@ -215,33 +216,34 @@ def judge(claim: Mapping[str, Any], results: Results) -> ClaimEntry:
     if found is None:
         failed = sorted({cell["variant"] for cell in results["cells"] if cell["state"] == "failed"} & both)
         why = f"training of {' and '.join(failed)} failed" if failed else f"there is no {measure['title']} of both"
-        return told(OPEN, None, f"{second} and {first} could not be compared: {why}.")
+        return told(INCONCLUSIVE, None, f"{second} and {first} could not be compared: {why}.")
     sign = 1 if found["b"] == second else -1
     low, high = (0.0, 0.0) if found["verdict"] == "same bytes" else (found["low"], found["high"])
     interval = None if low is None or high is None else sorted((sign * low, sign * high))
     verdict = _verdict(interval, measure["higher"], claim["margin"] if claim["equal"] else None,
                        measure.get("margin") or 0.0)
-    return told(verdict, interval, _sentence(claim, verdict, measure, (first, second), sign * found["mean"], interval,
+    return told(verdict, interval, _format_verdict(claim, verdict, measure, (first, second), sign * found["mean"],
+                                                   interval,
                                              found["seeds"]))
 
 
-def _verdict(interval: Sequence[float] | None, higher: bool, equal: float | None, margin: float) -> str:
+def _verdict(interval: Sequence[float] | None, higher_is_better: bool, equal: float | None, margin: float) -> str:
     """`equal`: the paper says that the difference is at most this; `margin`: one that would not matter."""
     if interval is None:
-        return OPEN
+        return INCONCLUSIVE
     low, high = interval
     if equal is not None:  # all that the difference may be is small; or none of it is
-        return SEEN if -equal <= low and high <= equal else OPPOSITE if low > equal or high < -equal else OPEN
-    gained, lost = (low > 0, high < 0) if higher else (high < 0, low > 0)
-    return SEEN if gained else OPPOSITE if lost else NOT_SEEN if -margin <= low and high <= margin else OPEN
+        return REPRODUCED if -equal <= low and high <= equal else CONTRADICTED if low > equal or high < -equal else INCONCLUSIVE
+    gained, lost = (low > 0, high < 0) if higher_is_better else (high < 0, low > 0)
+    return REPRODUCED if gained else CONTRADICTED if lost else INCONCLUSIVE_AT_SIZE if -margin <= low and high <= margin else INCONCLUSIVE
 
 
-def _sentence(claim: Mapping[str, object], verdict: str, measure: Mapping[str, object], pair: tuple[str, str],
+def _format_verdict(claim: Mapping[str, object], verdict: str, metric: Mapping[str, object], pair: tuple[str, str],
               mean: float, interval: Sequence[float] | None, seeds: int) -> str:
     first, second = pair
-    unit = f" {measure['unit']}" if measure["unit"] else ""
-    said = f"{measure['title']}, {second} minus {first}: {mean:+.4g}{unit}"
-    direction = f"{'higher' if measure['higher'] else 'lower'} is better"
+    unit = f" {metric['unit']}" if metric["unit"] else ""
+    said = f"{metric['title']}, {second} minus {first}: {mean:+.4g}{unit}"
+    direction = f"{'higher' if metric['higher'] else 'lower'} is better"
     if interval is None:
         return f"{said} ({direction}), from one seed, which gives no interval: {verdict}. Run it with more --seeds."
     known = f"95% interval {interval[0]:+.4g} to {interval[1]:+.4g}, {seeds} seeds, {direction}"

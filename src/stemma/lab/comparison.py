@@ -8,20 +8,20 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from stemma.device import takes_device
+from stemma.device import accepts_device
 from stemma.errors import UserError
-from stemma.lab.ablation import ablation
-from stemma.lab.experiment import Allowance, Experiment, LabTask, Variant
-from stemma.lab.lab_tasks import lab_kind
-from stemma.lab.results import check_measure
-from stemma.lab.work import run_experiment
-from stemma.lineage import recipe
-from stemma.training.run import Reading, locate
+from stemma.lab.ablation import ablation_variants
+from stemma.lab.downstream_tasks import resolve_task_kind
+from stemma.lab.experiment import ComputeBudget, DownstreamTask, Experiment, Variant
+from stemma.lab.results import check_metric
+from stemma.lab.run_experiment import run_experiment
+from stemma.recipe_loading import recipe
+from stemma.training.run_folder import TextReadingOptions, resolve_corpus_argument
 
 logger = logging.getLogger(__name__)
 
 
-@takes_device
+@accepts_device
 def compare(recipes: Sequence[str], corpus: str | Sequence[str], out: str | Path, *, sizes: Sequence[str] = (),
             changes: Sequence[str] = (), command: str = "", processes: int = 1, dry_run: bool = False,
             overwrite: bool = False, device: str | None = None, show: bool = False, **asked: Any) -> dict[str, Any]:
@@ -33,12 +33,12 @@ def compare(recipes: Sequence[str], corpus: str | Sequence[str], out: str | Path
     """
     variants = compared_variants(recipes, changes, sizes)
     experiment = Experiment("compare", f"{', '.join(recipes)}: which learns more?", variants,
-                            **_common(corpus, **asked), details={"sizes": list(sizes)} if sizes else {},
+                            **_experiment_options(corpus, **asked), details={"sizes": list(sizes)} if sizes else {},
                             command=command)
     return _run(experiment, Path(out), processes, dry_run, overwrite, show)
 
 
-@takes_device
+@accepts_device
 def ablate(child: str, corpus: str | Sequence[str], out: str | Path, *, against: str | None = None,
            group: Sequence[Sequence[str]] = (), apart: Sequence[str] = (), changes: Sequence[str] = (),
            command: str = "", processes: int = 1, dry_run: bool = False, overwrite: bool = False,
@@ -51,31 +51,32 @@ def ablate(child: str, corpus: str | Sequence[str], out: str | Path, *, against:
     """
     name, _, size = child.partition("@") if not child.endswith(".toml") else (child, "", "")
     paths = [corpus] if isinstance(corpus, str) else list(corpus)
-    variants, details = ablation(against, name, size or None, changes, group, apart,
-                                 own_corpus=locate(paths)[0] is None, tasks=bool(asked.get("task")))
+    variants, details = ablation_variants(against, name, size or None, changes, group, apart,
+                                 own_corpus=resolve_corpus_argument(paths)[0] is None, tasks=bool(asked.get("task")))
     title = f"{variants[1].name} against {variants[0].name}: which change was it?"
-    experiment = Experiment("ablate", title, variants, **_common(corpus, **asked), details=details, command=command)
+    experiment = Experiment("ablate", title, variants, **_experiment_options(corpus, **asked), details=details,
+                            command=command)
     return _run(experiment, Path(out), processes, dry_run, overwrite, show)
 
 
-def _common(corpus: str | Sequence[str], *, tokens: int | None = None, flops: float | None = None,
+def _experiment_options(corpus: str | Sequence[str], *, tokens: int | None = None, flops: float | None = None,
             minutes: float | None = None, seeds: int = 3, task: Sequence[str] = (), train: Sequence[str] = (),
             dev: Sequence[str] = (), epochs: float = 3.0, measure: str | None = None, margin: float | None = None,
-            reading: Reading = Reading()) -> dict[str, Any]:
+            reading: TextReadingOptions = TextReadingOptions()) -> dict[str, Any]:
     """What compare and ablate have in common, as an experiment takes it."""
     if margin is not None and not 0 < margin < math.inf:
         raise UserError(f"--margin must be a number greater than 0, not {margin:g}.")
-    folder, text = locate([corpus] if isinstance(corpus, str) else list(corpus))
+    folder, text = resolve_corpus_argument([corpus] if isinstance(corpus, str) else list(corpus))
     if text == ["-"]:
         raise UserError("the lab reads its text more than once, which standard input does not allow; give a file.")
-    return {"allowance": allowance_of(tokens, flops, minutes), "seeds": tuple(range(seeds)), "corpus": folder,
-            "text": tuple(text), "reading": reading, "tasks": tasks_of(task, train, dev, epochs), "measure": measure,
+    return {"allowance": parse_budget(tokens, flops, minutes), "seeds": tuple(range(seeds)), "corpus": folder,
+            "text": tuple(text), "reading": reading, "tasks": parse_tasks(task, train, dev, epochs), "measure": measure,
             "margin": margin}
 
 
 def _run(experiment: Experiment, out: Path, processes: int, dry_run: bool, overwrite: bool,
          show: bool) -> dict[str, Any]:
-    check_measure(experiment)
+    check_metric(experiment)
     if len(experiment.seeds) == 1:
         logger.warning("one seed shows no spread: differences are told, and no interval is claimed.")
     if processes > 1 and experiment.allowance.unit == "minutes":
@@ -97,7 +98,7 @@ def compared_variants(names: Sequence[str], changes: Sequence[str], sizes: Seque
     return tuple(Variant(name, one) for name, one in zip(named, found, strict=True))
 
 
-def allowance_of(tokens: int | None, flops: float | None, minutes: float | None) -> Allowance:
+def parse_budget(tokens: int | None, flops: float | None, minutes: float | None) -> ComputeBudget:
     given = [(unit, amount) for unit, amount in (("tokens", tokens), ("flops", flops), ("minutes", minutes))
              if amount is not None]
     if len(given) != 1:
@@ -107,17 +108,18 @@ def allowance_of(tokens: int | None, flops: float | None, minutes: float | None)
     unit, amount = given[0]
     if not 0 < amount < math.inf:
         raise UserError(f"--{unit} must be a number greater than 0, not {amount:g}.")
-    return Allowance(unit, amount)
+    return ComputeBudget(unit, amount)
 
 
-def tasks_of(names: Sequence[str], train: Sequence[str], dev: Sequence[str], epochs: float) -> tuple[LabTask, ...]:
+def parse_tasks(names: Sequence[str], train: Sequence[str], dev: Sequence[str], epochs: float) -> tuple[DownstreamTask,
+                                                                                                        ...]:
     if not len(names) == len(train) == len(dev):
         raise UserError(f"{len(names)} --task, {len(train)} --train and {len(dev)} --dev are given; every task has one "
                         "of each, in the same order.")
     for name in names:
-        lab_kind(name)  # refuses what is no task
+        resolve_task_kind(name)  # refuses what is no task
     for file in (*train, *dev):
         if not Path(file).is_file():
             raise UserError(f"there is no file {file}; give the task's examples.")
-    return tuple(LabTask(name, str(Path(a).absolute()), str(Path(b).absolute()), epochs)
+    return tuple(DownstreamTask(name, str(Path(a).absolute()), str(Path(b).absolute()), epochs)
                  for name, a, b in zip(names, train, dev, strict=True))

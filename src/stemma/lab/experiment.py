@@ -11,13 +11,13 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from stemma.device import AUTO, asked_device
+from stemma.atomic_files import make_folder
+from stemma.checksummed_files import read_verified_object, verify_file, write_file, write_object
+from stemma.device import AUTO, requested_device
 from stemma.errors import UserError
-from stemma.files import make_folder
-from stemma.json_files import damage
-from stemma.lineage import Recipe, recipe
-from stemma.stored import read_object, store, store_object, verify
-from stemma.training.run import Reading
+from stemma.json_files import explain_damage
+from stemma.recipe_loading import Recipe, recipe
+from stemma.training.run_folder import TextReadingOptions
 
 FILE, RECIPES = "lab.json", "recipes"
 VERSION = 1
@@ -42,7 +42,7 @@ class Variant:
 
 
 @dataclass(frozen=True)
-class LabTask:
+class DownstreamTask:
     """A task on which every model is fine-tuned, as `stemma finetune` takes it."""
 
     name: str  # classify, pair, ... or a data set's name
@@ -56,7 +56,7 @@ class LabTask:
 
 
 @dataclass(frozen=True)
-class Allowance:
+class ComputeBudget:
     """What every cell may use: one of three measures; the other two are reported beside it."""
 
     unit: str  # tokens, flops or minutes
@@ -67,7 +67,7 @@ class Allowance:
 
 
 @dataclass(frozen=True)
-class Measure:
+class MetricInfo:
     """What a number is."""
 
     key: str  # pseudo_bits_per_byte, bits_per_byte, validation_loss, or TASK.METRIC
@@ -92,17 +92,17 @@ class Experiment:
     kind: str  # compare, ablate or claim
     title: str
     variants: tuple[Variant, ...]
-    allowance: Allowance
+    allowance: ComputeBudget
     seeds: tuple[int, ...]
     corpus: str | None  # a corpus folder that all share
     text: tuple[str, ...]  # or raw text, which each reads through its own tokenizer
-    reading: Reading = field(default_factory=Reading)
-    tasks: tuple[LabTask, ...] = ()
+    reading: TextReadingOptions = field(default_factory=TextReadingOptions)
+    tasks: tuple[DownstreamTask, ...] = ()
     measure: str | None = None  # the one that decides; None: the first task's metric, or else what suits the recipes
     command: str = ""  # to do it again
     details: Mapping[str, Any] = field(default_factory=dict)  # of an ablation or a claim
     margin: float | None = None  # of the deciding measure: smaller differences do not matter; None: its own
-    device: str = field(default_factory=lambda: asked_device() or AUTO)  # on which its cells are trained
+    device: str = field(default_factory=lambda: requested_device() or AUTO)  # on which its cells are trained
     version: int = VERSION
 
     def write(self, folder: Path) -> None:
@@ -111,10 +111,10 @@ class Experiment:
         listed = []
         for number, one in enumerate(self.variants):
             place = f"{RECIPES}/{number:03d}.toml"
-            store(folder / place, one.recipe.to_toml())
+            write_file(folder / place, one.recipe.to_toml())
             listed.append({"name": one.name, "role": one.role, "change": one.change, "recipe": place, "run": one.run})
         plain = asdict(replace(self, variants=())) | {"variants": listed}
-        store_object(folder / FILE, plain)
+        write_object(folder / FILE, plain)
 
     @classmethod
     def read(cls, folder: Path) -> Experiment:
@@ -123,18 +123,20 @@ class Experiment:
             raise UserError(f"{folder} is no folder of the lab: it has no {FILE}; give the folder that "
                             "`stemma compare` or `stemma ablate` made.")
         advice = "bring it back, or delete it and give the command that made the lab again: finished cells are kept."
-        stored = read_object(file, advice)
+        stored = read_verified_object(file, advice)
         if (version := stored.get("version", VERSION)) != VERSION:
             raise UserError(f"{folder} was made by another version of the lab ({version}, this one is {VERSION}), and "
                             "its numbers cannot be mixed with new ones; choose another --out.")
-        with damage(file, advice):
+        with explain_damage(file, advice):
             for one in stored["variants"]:
-                verify(folder / one["recipe"], f"delete {file} and give the command that made the lab again; to try "
+                verify_file(folder / one["recipe"],
+                            f"delete {file} and give the command that made the lab again; to try "
                                                "another recipe, give it to `stemma compare`.")
             variants = tuple(Variant(one["name"], recipe(folder / one["recipe"], stored=True), one["role"],
                                      one["change"], one.get("run")) for one in stored["variants"])
             return cls(**{"device": AUTO} | stored | {
-                "variants": variants, "allowance": Allowance(**stored["allowance"]), "seeds": tuple(stored["seeds"]),
-                "text": tuple(stored["text"]), "reading": Reading(**stored["reading"]),
-                "tasks": tuple(LabTask(**one | {"changes": tuple(one.get("changes", ()))})
+                "variants": variants, "allowance": ComputeBudget(**stored["allowance"]),
+                "seeds": tuple(stored["seeds"]),
+                "text": tuple(stored["text"]), "reading": TextReadingOptions(**stored["reading"]),
+                "tasks": tuple(DownstreamTask(**one | {"changes": tuple(one.get("changes", ()))})
                                for one in stored["tasks"])})

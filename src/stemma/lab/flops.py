@@ -14,15 +14,15 @@ from typing import Any
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from stemma.corpus.shards import Corpus
+from stemma.corpus.corpus import Corpus
 from stemma.device import choose_device
-from stemma.lineage import Recipe
 from stemma.objectives import build_network, build_objectives
-from stemma.training.passes import Passes
-from stemma.training.supply import Supply
+from stemma.recipe_loading import Recipe
+from stemma.training.forward_backward import ForwardBackward
+from stemma.training.pretrain_loader import PretrainLoader
 
-EACH = 4  # steps that are counted of every sort
-LOOKED_AT = 1000  # steps, spread over the budget, show how often each sort comes: tasks take turns, join and leave
+STEPS_PER_KIND = 4  # steps that are counted of every sort
+SAMPLED_STEPS = 1000  # steps, spread over the budget, show how often each sort comes: tasks take turns, join and leave
 
 
 @dataclass(frozen=True)
@@ -38,31 +38,31 @@ def step_cost(recipe: Recipe, corpus: Corpus) -> StepCost:
     torch.manual_seed(0)
     network, device = build_network(recipe), choose_device()
     objectives = build_objectives(recipe)
-    supply = Supply(recipe, corpus, objectives, seed=0)
-    passes = Passes(network.to(device).train(), objectives, recipe.settings.training, device, torch.float32)
+    supply = PretrainLoader(recipe, corpus, objectives, seed=0)
+    passes = ForwardBackward(network.to(device).train(), objectives, recipe.settings.training, device, torch.float32)
     sorts: dict[Any, list[int]] = {}
-    for step in range(LOOKED_AT):
-        used = step / LOOKED_AT
-        sorts.setdefault(supply.kind_of(step, supply.length_at(used), used), []).append(step)
-    flops, tokens, unknown = 0.0, 0.0, unknown_operators(recipe)
+    for step in range(SAMPLED_STEPS):
+        used = step / SAMPLED_STEPS
+        sorts.setdefault(supply.step_signature(step, supply.sequence_length_at(used), used), []).append(step)
+    flops, tokens, unknown = 0.0, 0.0, extra_flop_counters(recipe)
     try:
         for steps in sorts.values():
-            for step in steps[:EACH]:
-                used = step / LOOKED_AT
-                prepared = supply.take(step, supply.length_at(used), used)
+            for step in steps[:STEPS_PER_KIND]:
+                used = step / SAMPLED_STEPS
+                prepared = supply.get_batch(step, supply.sequence_length_at(used), used)
                 with FlopCounterMode(display=False, custom_mapping=unknown) as counter:
-                    outcome = passes.train(prepared)
-                passes.remember(prepared.feed, outcome.memory)
+                    outcome = passes.forward_backward(prepared)
+                passes.store_memory(prepared.sampler_key, outcome.memory)
                 network.zero_grad(set_to_none=True)
-                share = len(steps) / LOOKED_AT / len(steps[:EACH])
+                share = len(steps) / SAMPLED_STEPS / len(steps[:STEPS_PER_KIND])
                 flops += share * counter.get_total_flops()
-                tokens += share * prepared.batch.tokens
+                tokens += share * prepared.batch.num_tokens
     finally:
         supply.close()
     return StepCost(flops, tokens, network.parameter_count())
 
 
-def unknown_operators(recipe: Recipe) -> dict[Any, Callable[..., int]]:
+def extra_flop_counters(recipe: Recipe) -> dict[Any, Callable[..., int]]:
     """How to count the operators of this network's parts that torch's counter does not know."""
-    return {operator: count for _, part in recipe.settings.network.tables()
+    return {operator: count for _, part in recipe.settings.network.subtables()
             for operator, count in part.flop_counts().items()}

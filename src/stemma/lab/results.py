@@ -15,15 +15,16 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from stemma.errors import UserError, counted
-from stemma.files import write_atomically
-from stemma.json_files import damage
-from stemma.lab.calibration import foretold_before
-from stemma.lab.cells import Cell, distinct, restored_scores
-from stemma.lab.experiment import Experiment, Measure, Score
-from stemma.lab.intrinsic import MEASURES
-from stemma.lab.lab_tasks import task_metrics
-from stemma.lab.report.run_report import command
+from stemma.atomic_files import atomic_write
+from stemma.checksummed_files import read_verified_lines
+from stemma.errors import UserError, pluralize
+from stemma.json_files import explain_damage
+from stemma.lab.cells import Cell, distinct_cells, scores_from_json
+from stemma.lab.downstream_tasks import task_metrics
+from stemma.lab.experiment import Experiment, MetricInfo, Score
+from stemma.lab.held_out_likelihood import METRICS
+from stemma.lab.paired_differences import Difference, holm_corrected, paired_difference, sample_std
+from stemma.lab.report.run_html import run_command
 from stemma.lab.results_data import (
     CellEntry,
     ContributionEntry,
@@ -36,55 +37,55 @@ from stemma.lab.results_data import (
     SideEntry,
     VariantEntry,
 )
-from stemma.lab.statistics import Difference, corrected, difference, spread
-from stemma.lineage import diff, family
-from stemma.stored import read_lines
-from stemma.training.run import read_run
+from stemma.lab.time_estimate import stored_estimate
+from stemma.recipe_loading import diff, list_recipes
+from stemma.training.run_folder import read_run
 
 if TYPE_CHECKING:
-    from stemma.lab.work import Lab
+    from stemma.lab.run_experiment import Lab
 
 FILE = "results.json"
 VERSION = 2
-LOSS = Measure("validation_loss", "held-out loss of its own task", "nats a guess", False,
+LOSS = MetricInfo("validation_loss", "held-out loss of its own task", "nats a guess", False,
                "What the recipe's own objective loses on text held out from training; recipes with other objectives or "
                "tokenizers answer other questions.", per_token=True, margin=0.01)
-POINT = 0.01  # of a metric between 0 and 1: a difference that would not matter
-SIMPLER = "{} drops capitals, so it is asked for a simpler text: part of this difference is that"
+ONE_PERCENT_POINT = 0.01  # of a metric between 0 and 1: a difference that would not matter
+LOWERCASE_NOTE = "{} drops capitals, so it is asked for a simpler text: part of this difference is that"
 COSTS = ("tokens", "steps", "flops", "seconds", "tokens_per_second", "parameters", "cell_seconds")
 
 
-def conclude(lab: Lab) -> Results:
+def write_results(lab: Lab) -> Results:
     """Read all cells, compare them, and write results.json and the two reports."""
-    from stemma.lab.report.lab_report import write_lab_report
-    from stemma.lab.report.lab_summary import write_lab_summary
+    from stemma.lab.report.lab_html import write_lab_report
+    from stemma.lab.report.lab_markdown import write_lab_markdown
 
-    results = gather(lab)
-    write_atomically(lab.folder / FILE, json.dumps(results, indent=1))
+    results = collect_results(lab)
+    atomic_write(lab.folder / FILE, json.dumps(results, indent=1))
     write_lab_report(results, lab.folder)
-    write_lab_summary(results, lab.folder)
+    write_lab_markdown(results, lab.folder)
     return results
 
 
-def gather(lab: Lab) -> Results:
+def collect_results(lab: Lab) -> Results:
     experiment = lab.experiment
     told = []
     for cell in lab.cells:
-        with damage(cell.folder, cell.again):
-            told.append(_cell(experiment, cell))
+        with explain_damage(cell.folder, cell.retry_advice):
+            told.append(_cell_row(experiment, cell))
     scores = {(cell.variant.name, cell.seed): _scores(experiment, cell) for cell in lab.cells}
-    measures = measures_of(experiment, [key for one in scores.values() for key in one])
-    table = [_row(one.name, measures, told) for one in experiment.variants]
-    compared = Compared(experiment, measures, scores, {(one["variant"], one["seed"]): one["digest"] for one in told})
+    measures = experiment_metrics(experiment, [key for one in scores.values() for key in one])
+    table = [_variant_row(one.name, measures, told) for one in experiment.variants]
+    compared = PairwiseDifferences(experiment, measures, scores, {(one["variant"],
+                                                                   one["seed"]): one["digest"] for one in told})
     found: Results = {
         "version": VERSION, "kind": experiment.kind, "title": experiment.title, "command": experiment.command,
-        "commands": {cell.variant.name: command(*read_run(cell.run), cell.run) for cell in lab.cells
+        "commands": {cell.variant.name: run_command(*read_run(cell.run), cell.run) for cell in lab.cells
                      if cell.seed == experiment.seeds[0] and (cell.run / "run.json").is_file()},
-        "made": _made(),
+        "made": _environment(),
         "budget": {"unit": experiment.allowance.unit, "amount": experiment.allowance.amount},
-        "seeds": list(experiment.seeds), "foretold_seconds": foretold_before(lab),
-        "took_seconds": _took(lab),
-        "data": lab.shared.facts, "variants": [_variant(lab, name) for name in range(len(experiment.variants))],
+        "seeds": list(experiment.seeds), "foretold_seconds": stored_estimate(lab),
+        "took_seconds": _wall_seconds(lab),
+        "data": lab.text_split.summary, "variants": [_variant(lab, name) for name in range(len(experiment.variants))],
         "measures": [_measure(one) for one in measures], "cells": told, "table": table,
         "differences": [{**_side(one), "measure": key, "a": a, "b": b} for key, a, b, one in compared.all()],
         "contributions": None, "remainder": None, "hidden": experiment.details.get("hidden", []),
@@ -95,9 +96,9 @@ def gather(lab: Lab) -> Results:
     if experiment.details.get("sizes"):
         found["scaling"] = _scaling(experiment, measures, told)
     if experiment.kind == "claim":
-        from stemma.lab.claims import judge
+        from stemma.lab.claims import claim_verdict
 
-        found["claim"] = judge(experiment.details["claim"], found)
+        found["claim"] = claim_verdict(experiment.details["claim"], found)
     return found
 
 
@@ -109,55 +110,58 @@ def _scores(experiment: Experiment, cell: Cell) -> dict[str, Score]:
     stored, result = cell.scores(), cell.result()
     if cell.variant.pretrained and (stored is None or result is None):
         return {}
-    found = restored_scores(stored["scores"] if stored else {})
+    found = scores_from_json(stored["scores"] if stored else {})
     for number, task in enumerate(experiment.tasks):
         told = cell.task_scores(task)
         found |= {f"{task_key(experiment, number)}.{key}": score
-                  for key, score in restored_scores(told["scores"] if told else {}).items()}
+                  for key, score in scores_from_json(told["scores"] if told else {}).items()}
     if result is not None and result.get("validation_loss") is not None:
         found[LOSS.key] = Score(result["validation_loss"])
     return found
 
 
-def task_key(experiment: Experiment, number: int) -> str:
+def task_key(experiment: Experiment, index: int) -> str:
     """A task's name; where it comes twice, with its number."""
-    name = experiment.tasks[number].name
+    name = experiment.tasks[index].name
     alike = [place for place, task in enumerate(experiment.tasks) if task.name == name]
-    return name if len(alike) == 1 else f"{name}-{alike.index(number) + 1}"
+    return name if len(alike) == 1 else f"{name}-{alike.index(index) + 1}"
 
 
-def _cell(experiment: Experiment, cell: Cell) -> CellEntry:
+def _cell_row(experiment: Experiment, cell: Cell) -> CellEntry:
     stored, result = cell.scores(), cell.result()
-    told: CellEntry = {"variant": cell.variant.name, "seed": cell.seed, "hash": cell.number, "why": cell.failure(),
+    told: CellEntry = {"variant": cell.variant.name, "seed": cell.seed, "hash": cell.digest, "why": cell.failure(),
             "state": "failed" if cell.failure() is not None else "done", "scores": {}, "cost": {}, "curve": [],
             "digest": None}
     if stored is None or result is None:
         return told | {"scores": {key: score.value for key, score in _scores(experiment, cell).items()}}
     tasks = [cell.task_scores(task) for task in experiment.tasks]
     flops = stored["flops_a_step"]
-    curve = read_lines(cell.run / "log.jsonl", cell.again)
+    curve = read_verified_lines(cell.run / "log.jsonl", cell.retry_advice)
     return {
         **told,
         "scores": {key: score.value for key, score in _scores(experiment, cell).items()},
         "cost": {"tokens": result["tokens"], "steps": result["steps"], "flops": result["steps"] * flops,
                  "seconds": result["elapsed_seconds"], "tokens_per_second": result["tokens_per_second"],
                  "parameters": result["parameters"],
-                 "cell_seconds": stored.get("before", 0.0) + sum(end - start for start, end in _spans(cell, tasks))},
+                 "cell_seconds": stored.get("before", 0.0) + sum(end - start for start,
+                                                                 end in _work_intervals(cell, tasks))},
         "curve": [[one["tokens"], one["step"] * flops, one["tokens"] / result["tokens_per_second"],
                    one["validation_loss"]] for one in curve if one.get("validation_loss") is not None],
         "digest": stored["digest"]}
 
 
-def _took(lab: Lab) -> float:
+def _wall_seconds(lab: Lab) -> float:
     """How long anything was worked on. Of work that was interrupted only the length is known: it is counted as if as
     many had been at it as otherwise."""
-    spans = {span for cell in lab.cells for span in _spans(cell, [cell.task_scores(t) for t in lab.experiment.tasks])}
-    before = sum((cell.scores() or {}).get("before", 0.0) for cell in distinct(lab.cells, ()))
+    spans = {span for cell in lab.cells for span in _work_intervals(cell,
+                                                                    [cell.task_scores(t)
+                                                                     for t in lab.experiment.tasks])}
+    before = sum((cell.scores() or {}).get("before", 0.0) for cell in distinct_cells(lab.cells, ()))
     spent = sum(end - start for start, end in spans)
     return _union(spans) * (1 + before / spent) if spent else 0.0
 
 
-def _spans(cell: Cell, tasks: Sequence[Mapping[str, Any] | None]) -> list[tuple[float, float]]:
+def _work_intervals(cell: Cell, tasks: Sequence[Mapping[str, Any] | None]) -> list[tuple[float, float]]:
     """When a cell was worked on."""
     return [(one["span"][0], one["span"][1]) for one in (cell.scores(), *tasks) if one]
 
@@ -174,15 +178,16 @@ def _union(spans: Collection[tuple[float, float]]) -> float:
 # --- measures ---------------------------------------------------------------------------------------------------------
 
 
-def measures_of(experiment: Experiment, found: Sequence[str]) -> list[Measure]:
+def experiment_metrics(experiment: Experiment, scores: Sequence[str]) -> list[MetricInfo]:
     """What was measured, the one that decides first: what was asked for, or a task's, or what suits most recipes."""
-    known = dict(MEASURES) | {LOSS.key: LOSS}
+    known = dict(METRICS) | {LOSS.key: LOSS}
     for number, task in enumerate(experiment.tasks):
         for name, metric in task_metrics(task).items():
             key = f"{task_key(experiment, number)}.{name}"
-            known[key] = Measure(key, f"{task_key(experiment, number)}: {name}", "", metric.higher_is_better,
-                                 metric.about, margin=POINT * metric.scale if metric.higher_is_better else None)
-    counts = {key: found.count(key) for key in dict.fromkeys(found)}
+            known[key] = MetricInfo(key, f"{task_key(experiment, number)}: {name}", "", metric.higher_is_better,
+                                 metric.description, margin=ONE_PERCENT_POINT * metric.scale if metric.higher_is_better
+                                    else None)
+    counts = {key: scores.count(key) for key in dict.fromkeys(scores)}
     tasks = [key for key in counts if "." in key]
     order = sorted(counts, key=lambda key: (key != experiment.measure, key not in tasks, key == LOSS.key, -counts[key]))
     measures = [known[key] for key in order if not (known[key].per_token and not same_tokens(experiment))
@@ -198,13 +203,13 @@ def same_tokens(experiment: Experiment) -> bool:
                                                  for one in experiment.variants}) == 1
 
 
-def check_measure(experiment: Experiment) -> None:
+def check_metric(experiment: Experiment) -> None:
     """A measure that cannot decide is refused before anything is trained."""
     if experiment.measure is None:
         return
     tasks = {f"{task_key(experiment, number)}.{name}" for number, task in enumerate(experiment.tasks)
              for name in task_metrics(task)}
-    known = {*MEASURES, LOSS.key, *tasks}
+    known = {*METRICS, LOSS.key, *tasks}
     if experiment.measure not in known:
         raise UserError(f'there is no measure "{experiment.measure}"; there are {", ".join(sorted(known))}.')
     if experiment.measure == LOSS.key and not same_tokens(experiment):
@@ -214,28 +219,28 @@ def check_measure(experiment: Experiment) -> None:
                         "recipes one corpus.")
 
 
-def _row(name: str, measures: Sequence[Measure], told: Sequence[CellEntry]) -> RowEntry:
-    cells = [one for one in told if one["variant"] == name and one["state"] == "done"]
+def _variant_row(name: str, metrics: Sequence[MetricInfo], cell_rows: Sequence[CellEntry]) -> RowEntry:
+    cells = [one for one in cell_rows if one["variant"] == name and one["state"] == "done"]
     scores: dict[str, ScoreEntry] = {}
-    for measure in measures:
+    for measure in metrics:
         values = [one["scores"][measure.key] for one in cells if measure.key in one["scores"]]
         if values:
-            scores[measure.key] = {"mean": fmean(values), "spread": spread(values), "values": values}
+            scores[measure.key] = {"mean": fmean(values), "spread": sample_std(values), "values": values}
     costs = [one["cost"] for one in cells if one["cost"]]  # random weights cost nothing
     cost = {key: fmean(one[key] for one in costs) for key in COSTS} if costs else {}
     return {"variant": name, "scores": scores, "cost": cost}
 
 
-class Compared:
+class PairwiseDifferences:
     """Differences between variants, paired by the seeds that both have; those by one measure are corrected together."""
 
-    def __init__(self, experiment: Experiment, measures: Sequence[Measure],
+    def __init__(self, experiment: Experiment, metrics: Sequence[MetricInfo],
                  scores: Mapping[tuple[str, int], Mapping[str, Score]], digests: Mapping[tuple[str, int], str | None]):
         self.experiment, self.scores, self.digests = experiment, scores, digests
-        self.found: dict[tuple[str, str, str], Difference] = {}
-        for measure in measures:
-            single = {(measure.key, a, b): one for a, b in self.pairs() if (one := self._alone(measure, a, b))}
-            self.found |= zip(single, corrected(list(single.values()), measure.higher), strict=True)
+        self.differences: dict[tuple[str, str, str], Difference] = {}
+        for measure in metrics:
+            single = {(measure.key, a, b): one for a, b in self.pairs() if (one := self._uncorrected(measure, a, b))}
+            self.differences |= zip(single, holm_corrected(list(single.values()), measure.higher), strict=True)
 
     def pairs(self) -> list[tuple[str, str]]:
         names = {role: [one.name for one in self.experiment.variants if one.role == role]
@@ -246,34 +251,34 @@ class Compared:
         return [(parent, child), *((parent, name) for name in names["plus"]),
                 *((name, child) for name in names["minus"])]
 
-    def between(self, measure: Measure, a: str, b: str) -> Difference | None:
-        return self.found.get((measure.key, a, b))
+    def between(self, metric: MetricInfo, a: str, b: str) -> Difference | None:
+        return self.differences.get((metric.key, a, b))
 
-    def _alone(self, measure: Measure, a: str, b: str) -> Difference | None:
+    def _uncorrected(self, metric: MetricInfo, a: str, b: str) -> Difference | None:
         seeds = [seed for seed in self.experiment.seeds
-                 if all(measure.key in self.scores.get((name, seed), {}) for name in (a, b))]
+                 if all(metric.key in self.scores.get((name, seed), {}) for name in (a, b))]
         if not seeds:
             return None
         same = all(self.digests[a, seed] == self.digests[b, seed] for seed in seeds)
-        found = difference([self.scores[a, seed][measure.key] for seed in seeds],
-                           [self.scores[b, seed][measure.key] for seed in seeds], measure.higher, same=same,
-                           margin=measure.margin)
-        return replace(found, note=self._simpler(measure, a, b))
+        found = paired_difference([self.scores[a, seed][metric.key] for seed in seeds],
+                           [self.scores[b, seed][metric.key] for seed in seeds], metric.higher, identical=same,
+                           margin=metric.margin)
+        return replace(found, note=self._lowercase_note(metric, a, b))
 
-    def _simpler(self, measure: Measure, a: str, b: str) -> str | None:
+    def _lowercase_note(self, metric: MetricInfo, a: str, b: str) -> str | None:
         """A tokenizer that drops capitals makes its text cheaper, which is no merit of the model."""
-        if measure.key not in MEASURES or self.experiment.corpus is not None:
+        if metric.key not in METRICS or self.experiment.corpus is not None:
             return None
         lower = [one.name for one in self.experiment.variants
                  if one.name in (a, b) and one.recipe.settings.tokenizer.lowercase]
-        return SIMPLER.format(lower[0]) if len(lower) == 1 else None
+        return LOWERCASE_NOTE.format(lower[0]) if len(lower) == 1 else None
 
     def all(self) -> list[tuple[str, str, str, Difference]]:
-        return [(*names, found) for names, found in self.found.items()]
+        return [(*names, found) for names, found in self.differences.items()]
 
 
-def _contributions(experiment: Experiment, measure: Measure,
-                   compared: Compared) -> tuple[list[ContributionEntry], float | None]:
+def _contributions(experiment: Experiment, metric: MetricInfo,
+                   compared: PairwiseDifferences) -> tuple[list[ContributionEntry], float | None]:
     """What each change is worth, added to the parent and taken from the child; what is left over, the changes do to
     each other."""
     by_role = {(one.role, one.change): one.name for one in experiment.variants}
@@ -281,12 +286,12 @@ def _contributions(experiment: Experiment, measure: Measure,
     rows: list[ContributionEntry] = []
     for group in experiment.details["groups"]:
         plus, minus = by_role.get(("plus", group["name"])), by_role.get(("minus", group["name"]))
-        added = compared.between(measure, parent, plus) if plus else None
-        undone = compared.between(measure, minus, child) if minus else None
+        added = compared.between(metric, parent, plus) if plus else None
+        undone = compared.between(metric, minus, child) if minus else None
         there = [one.mean for one in (added, undone) if one is not None]
         rows.append({"change": group["name"], "keys": group["keys"], "added": _side(added) if added else None,
                      "undone": _side(undone) if undone else None, "mean": fmean(there) if there else None})
-    whole = compared.between(measure, parent, child)
+    whole = compared.between(metric, parent, child)
     left = None if whole is None else whole.mean - sum(row["mean"] or 0.0 for row in rows)
     return rows, left
 
@@ -294,7 +299,7 @@ def _contributions(experiment: Experiment, measure: Measure,
 # --- about ------------------------------------------------------------------------------------------------------------
 
 
-def _measure(one: Measure) -> MeasureEntry:
+def _measure(one: MetricInfo) -> MeasureEntry:
     plain: MeasureEntry = _plain(one)
     return plain
 
@@ -304,16 +309,16 @@ def _side(one: Difference) -> SideEntry:
     return plain
 
 
-def _plain(one: Measure | Difference) -> Any:
+def _plain(one: MetricInfo | Difference) -> Any:
     return asdict(one)
 
 
-def _variant(lab: Lab, number: int) -> VariantEntry:
-    one = lab.experiment.variants[number]
+def _variant(lab: Lab, index: int) -> VariantEntry:
+    one = lab.experiment.variants[index]
     tokenizer = one.recipe.settings.tokenizer
     return {"name": one.name, "recipe": one.recipe.name, "size": one.recipe.size, "role": one.role,
             "change": one.change, "tokenizer": f"{tokenizer.kind} {lab.costs.corpus(one).tokenizer.vocab_size:,}",
-            "parameters": lab.costs.of(one).parameters}
+            "parameters": lab.costs.step_cost(one).parameters}
 
 
 def _diffs(experiment: Experiment) -> list[DiffEntry]:
@@ -326,23 +331,23 @@ def _diffs(experiment: Experiment) -> list[DiffEntry]:
 
 def _tree(experiment: Experiment) -> list[dict[str, Any]]:
     lit = {one.recipe.name for one in experiment.variants}
-    return [info.plain() | {"lit": info.name in lit} for info in family()]
+    return [info.to_json() | {"lit": info.name in lit} for info in list_recipes()]
 
 
-def _scaling(experiment: Experiment, measures: Sequence[Measure],
-             told: Sequence[CellEntry]) -> list[FitEntry]:
-    from stemma.lab.scaling import fits
+def _scaling(experiment: Experiment, metrics: Sequence[MetricInfo],
+             cell_rows: Sequence[CellEntry]) -> list[FitEntry]:
+    from stemma.lab.scaling_laws import fit_all
 
     recipes = {one.name: one.recipe for one in experiment.variants}
     rows = [{"recipe": recipes[one["variant"]].name, "size": recipes[one["variant"]].size, "seed": one["seed"],
              **{key: one["cost"][key] for key in ("parameters", "tokens", "flops")}, "y": one["scores"][measure.key],
              "curve": one["curve"], "warmup_tokens": recipes[one["variant"]].settings.training.warmup_steps
              * one["cost"]["tokens"] / one["cost"]["steps"]}
-            for measure in measures[:1] for one in told if measure.key in one["scores"]]
-    return fits(rows, measures[0].key) if rows else []
+            for measure in metrics[:1] for one in cell_rows if measure.key in one["scores"]]
+    return fit_all(rows, metrics[0].key) if rows else []
 
 
-def _made() -> dict[str, str]:
+def _environment() -> dict[str, str]:
     return {"stemma": version("stemma-lm"), "python": platform.python_version(), "torch": torch.__version__,
-            "machine": f"{platform.machine()}, {counted(os.cpu_count() or 1, 'core')}, {platform.system()}",
+            "machine": f"{platform.machine()}, {pluralize(os.cpu_count() or 1, 'core')}, {platform.system()}",
             "date": time.strftime("%Y-%m-%d")}

@@ -14,7 +14,7 @@ class BudgetEntry(TypedDict):
 
 
 class MeasureEntry(TypedDict):
-    """A `Measure`."""
+    """A `MetricInfo`."""
 
     key: str
     title: str

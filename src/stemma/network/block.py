@@ -12,15 +12,16 @@ from dataclasses import replace
 from torch import Tensor, nn
 
 from stemma import registry
-from stemma.network.attention.cross import CrossAttention
-from stemma.network.attention.full import FullAttention
+from stemma.network.attention.cross_attention import CrossAttention
+from stemma.network.attention.self_attention import SelfAttention
 from stemma.network.dropout import Dropout
+from stemma.network.inputs_outputs import LayerContext
 from stemma.network.kinds import build_feedforward, build_norm
 from stemma.network.module import TensorModule
-from stemma.network.streams import Context
 from stemma.schema.network import NetworkSettings
 
-SHARED: dict[str, tuple[str, ...]] = {"none": (), "attention": ("attention", "cross"), "feedforward": ("feedforward",),
+SHARED_SUBLAYERS: dict[str, tuple[str, ...]] = {"none": (), "attention": ("attention", "cross"),
+                                                "feedforward": ("feedforward",),
                                       "all": ("attention", "cross", "feedforward")}
 
 
@@ -31,57 +32,58 @@ class Block(TensorModule):
     A sublayer that all layers have in common (ALBERT, arXiv:1909.11942) is the one of the `first` layer, norm included.
     """
 
-    attention: FullAttention  # or a kind of the user's own, which need not have all that this one has
+    attention: SelfAttention  # or a kind of the user's own, which need not have all that this one has
     attention_norm: nn.Module
     cross: CrossAttention  # of a part that attends to another
 
-    def __init__(self, settings: NetworkSettings, crossed: bool = False, first: Block | None = None):
+    def __init__(self, settings: NetworkSettings, cross_attention: bool = False, first_block: Block | None = None):
         super().__init__()
         builders: dict[str, Callable[[NetworkSettings], nn.Module]] = {
             "attention": registry.get("attention", settings.attention.kind).build, "cross": CrossAttention,
             "feedforward": build_feedforward}
-        self.names = tuple(name for name in builders if crossed or name != "cross")
-        for name in self.names:
-            shared = first is not None and name in SHARED[settings.sharing]
-            setattr(self, name, getattr(first, name) if shared else builders[name](settings))
-            setattr(self, f"{name}_norm", getattr(first, f"{name}_norm") if shared
+        self.sublayer_names = tuple(name for name in builders if cross_attention or name != "cross")
+        for name in self.sublayer_names:
+            shared = first_block is not None and name in SHARED_SUBLAYERS[settings.sharing]
+            setattr(self, name, getattr(first_block, name) if shared else builders[name](settings))
+            setattr(self, f"{name}_norm", getattr(first_block, f"{name}_norm") if shared
                     else build_norm(settings.norm, settings.width))
-        if first is None and not settings.norm.first:
+        if first_block is None and not settings.norm.first:
             self.attention_norm = nn.Identity()
-        self.pre = settings.norm.place == "pre"
+        self.pre_norm = settings.norm.place == "pre"
         self.dropout = Dropout(settings.dropout)
         own = settings.attention.output_dropout
         self.attention_dropout = Dropout(settings.dropout if own is None else own)
 
-    def forward(self, x: Tensor, context: Context) -> Tensor:
+    def forward(self, x: Tensor, context: LayerContext) -> Tensor:
         """(B, Q, width) -> the same; or without padding, (N, width) -> the same. Where `context.chosen` names some of
         the queries, they alone go on after attention: (B, Q, width) -> (N, width)."""
-        return self._applied(x, context, observe=False)[0]
+        return self._apply_sublayers(x, context, keep_attention_scores=False)[0]
 
-    def observe(self, x: Tensor, context: Context) -> tuple[Tensor, dict[str, Tensor]]:
+    def forward_with_scores(self, x: Tensor, context: LayerContext) -> tuple[Tensor, dict[str, Tensor]]:
         """The same, with the scores of each attention by its name, (B, heads, Q, K), before their softmax."""
-        return self._applied(x, context, observe=True)
+        return self._apply_sublayers(x, context, keep_attention_scores=True)
 
-    def _applied(self, x: Tensor, context: Context, observe: bool) -> tuple[Tensor, dict[str, Tensor]]:
-        context, scores = self._with_keys(x, context), {}
-        for name in self.names:
+    def _apply_sublayers(self, x: Tensor, context: LayerContext, keep_attention_scores: bool) -> tuple[Tensor,
+        dict[str, Tensor]]:
+        context, scores = self._with_normalized_keys(x, context), {}
+        for name in self.sublayer_names:
             sublayer, norm = getattr(self, name), getattr(self, f"{name}_norm")
-            entering = norm(x) if self.pre else x
-            if observe and name != "feedforward":
+            entering = norm(x) if self.pre_norm else x
+            if keep_attention_scores and name != "feedforward":
                 added, scores[name] = sublayer.observe(entering, context)
             else:
                 added = sublayer(entering, context)
             added = (self.dropout if name == "feedforward" else self.attention_dropout)(added)
-            x = x + added if self.pre else norm(x + added)
-            if name == "attention" and context.chosen is not None:
-                x = x[context.chosen]
+            x = x + added if self.pre_norm else norm(x + added)
+            if name == "attention" and context.output_queries is not None:
+                x = x[context.output_queries]
         return x, scores
 
-    def _with_keys(self, x: Tensor, context: Context) -> Context:
+    def _with_normalized_keys(self, x: Tensor, context: LayerContext) -> LayerContext:
         """What is looked at, normalised as what asks is."""
-        if context.cache is not None and context.blank and context.cache.length == 0:
-            nothing = x.new_zeros(x.shape[0], context.blank, x.shape[2])
-            self.attention.fill(context.cache, self.attention_norm(nothing) if self.pre else nothing)
-        if context.keys is None or not self.pre:
+        if context.cache is not None and context.zero_memory_length and context.cache.length == 0:
+            nothing = x.new_zeros(x.shape[0], context.zero_memory_length, x.shape[2])
+            self.attention.fill_cache(context.cache, self.attention_norm(nothing) if self.pre_norm else nothing)
+        if context.key_states is None or not self.pre_norm:
             return context
-        return replace(context, keys=self.attention_norm(context.keys))
+        return replace(context, key_states=self.attention_norm(context.key_states))

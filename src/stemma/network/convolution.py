@@ -8,9 +8,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from stemma.network.activation import ACTIVATIONS
-from stemma.network.initialization import Convolution, Draw, Linear, draw_of, output_draw
+from stemma.network.initialization import DepthwiseConv, Initializer, Linear, default_initializer, output_initializer
+from stemma.network.inputs_outputs import LayerContext
 from stemma.network.module import TensorModule
-from stemma.network.streams import Context
 from stemma.schema.network import NetworkSettings
 
 KERNELS = (3, 5)
@@ -19,33 +19,34 @@ KERNELS = (3, 5)
 class SeparableConvolution(TensorModule):
     """Each channel by itself over the neighbours, then all channels at each place."""
 
-    def __init__(self, width: int, output: int, kernel: int, depth: Draw, point: Draw):
+    def __init__(self, width: int, output: int, kernel_size: int, depthwise_initializer: Initializer,
+                 pointwise_initializer: Initializer):
         super().__init__()
-        self.kernel = kernel
-        self.depth = Convolution(width, kernel, depth)
-        self.point = Linear(width, output, True, point)
+        self.kernel_size = kernel_size
+        self.depth = DepthwiseConv(width, kernel_size, depthwise_initializer)
+        self.point = Linear(width, output, True, pointwise_initializer)
 
-    def forward(self, x: Tensor, context: Context, name: str) -> Tensor:
-        if context.real is not None:
-            x = x * context.real[:, :, None]  # filling must look like the void beyond the edge
-        reach = self.kernel - 1
+    def forward(self, x: Tensor, context: LayerContext, name: str) -> Tensor:
+        if context.attention_token_mask is not None:
+            x = x * context.attention_token_mask[:, :, None]  # filling must look like the void beyond the edge
+        reach = self.kernel_size - 1
         if context.causal and context.cache is not None:
-            before = context.cache.recent.get(name, x.new_zeros(x.shape[0], reach, x.shape[2]))
+            before = context.cache.sublayer_states.get(name, x.new_zeros(x.shape[0], reach, x.shape[2]))
             x = torch.cat([before, x], 1)
-            context.cache.recent[name] = x[:, x.shape[1] - reach:]
+            context.cache.sublayer_states[name] = x[:, x.shape[1] - reach:]
         else:
             left = reach if context.causal else reach // 2
             x = functional.pad(x, (0, 0, left, reach - left))
         return self.point(self.depth(x.transpose(1, 2)).transpose(1, 2))
 
 
-class ConvolutionTransition(TensorModule):
+class ConvolutionFeedForward(TensorModule):
     def __init__(self, settings: NetworkSettings):
         super().__init__()
-        width, inner, usual = settings.width, settings.feedforward, draw_of(settings)
-        self.input = SeparableConvolution(width, inner, KERNELS[0], usual, draw_of(settings, width))
-        self.output = SeparableConvolution(inner, width, KERNELS[1], usual, output_draw(settings, inner))
+        width, inner, usual = settings.width, settings.feedforward, default_initializer(settings)
+        self.input = SeparableConvolution(width, inner, KERNELS[0], usual, default_initializer(settings, width))
+        self.output = SeparableConvolution(inner, width, KERNELS[1], usual, output_initializer(settings, inner))
         self.activation = ACTIVATIONS[settings.activation]
 
-    def forward(self, x: Tensor, context: Context) -> Tensor:
+    def forward(self, x: Tensor, context: LayerContext) -> Tensor:
         return self.output(self.activation(self.input(x, context, "input")), context, "output")

@@ -16,28 +16,28 @@ from stemma.network.module import TensorModule
 
 
 class Dropout(TensorModule):
-    def __init__(self, rate: float):
+    def __init__(self, p: float):
         super().__init__()
-        self.rate = rate
+        self.p = p
 
     def forward(self, x: Tensor) -> Tensor:
-        if not self.training or self.rate == 0.0:
+        if not self.training or self.p == 0.0:
             return x
         if x.device.type != "cpu":
-            return functional.dropout(x, self.rate)
-        return x * keep_mask(x.shape, self.rate, x.dtype)
+            return functional.dropout(x, self.p)
+        return x * dropout_mask(x.shape, self.p, x.dtype)
 
     def extra_repr(self) -> str:
-        return str(self.rate)
+        return str(self.p)
 
 
-def keep_mask(shape: torch.Size, rate: float, dtype: torch.dtype,
+def dropout_mask(shape: torch.Size, p: float, dtype: torch.dtype,
               device: torch.device = torch.device("cpu")) -> Tensor:
     """A tensor of 0 and 1/kept."""
     if device.type != "cpu":
-        return functional.dropout(torch.ones(shape, dtype=dtype, device=device), rate)
+        return functional.dropout(torch.ones(shape, dtype=dtype, device=device), p)
     count = shape.numel()
-    dropped = min(round(rate * 65536), 65535)  # of 65,536 values
+    dropped = min(round(p * 65536), 65535)  # of 65,536 values
     words = np.random.SFC64(int(torch.randint(2**62, ()))).random_raw((count + 3) // 4)
     bits = torch.from_numpy(words.view(np.int16))[:count].view(shape)
     mask = torch.empty(shape, dtype=dtype)

@@ -10,33 +10,33 @@ from torch import Tensor
 
 from stemma.network.activation import ACTIVATIONS
 from stemma.network.dropout import Dropout
-from stemma.network.initialization import Linear, draw_of, output_draw
+from stemma.network.initialization import Linear, default_initializer, output_initializer
+from stemma.network.inputs_outputs import LayerContext
 from stemma.network.module import TensorModule
-from stemma.network.streams import Context
 from stemma.schema.network import NetworkSettings
 
 
 class FeedForward(TensorModule):
-    matrices = 1  # that stand in the first map
+    num_input_matrices = 1  # that stand in the first map
 
     def __init__(self, settings: NetworkSettings):
         super().__init__()
         width, inner = settings.width, settings.feedforward
-        self.input = Linear(width, self.matrices * inner, settings.bias, draw_of(settings, width))
-        self.output = Linear(inner, width, settings.bias, output_draw(settings, inner))
+        self.input = Linear(width, self.num_input_matrices * inner, settings.bias, default_initializer(settings, width))
+        self.output = Linear(inner, width, settings.bias, output_initializer(settings, inner))
         self.activation = ACTIVATIONS[settings.activation]
         self.dropout = Dropout(settings.inner_dropout)
 
-    def forward(self, x: Tensor, context: Context) -> Tensor:
+    def forward(self, x: Tensor, context: LayerContext) -> Tensor:
         return self.output(self.dropout(self.activation(self.input(x))))
 
 
 class GatedFeedForward(FeedForward):
     """Its first map holds two matrices, the activated one first."""
 
-    joined = {"input": 2}
-    matrices = 2
+    fused_matrices = {"input": 2}
+    num_input_matrices = 2
 
-    def forward(self, x: Tensor, context: Context) -> Tensor:
+    def forward(self, x: Tensor, context: LayerContext) -> Tensor:
         activated, gate = self.input(x).chunk(2, -1)
         return self.output(self.dropout(self.activation(activated) * gate))

@@ -15,30 +15,30 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from stemma.network.activation import ACTIVATIONS
-from stemma.network.adaptive import AdaptiveScorer, AdaptiveTokens
+from stemma.network.adaptive import AdaptiveInput, AdaptiveSoftmaxHead
 from stemma.network.dropout import Dropout
-from stemma.network.embed import Embedding
-from stemma.network.initialization import Linear, LookupEmbedding, draw_of
+from stemma.network.embedding import InputEmbedding
+from stemma.network.initialization import Linear, LookupEmbedding, default_initializer
 from stemma.network.kinds import build_norm
+from stemma.network.linear_cross_entropy import LMLossOutput, linear_cross_entropy, linear_cross_entropy_and_sample
 from stemma.network.module import TensorModule
-from stemma.network.vocabulary_loss import Guess, vocabulary_guess, vocabulary_loss
 from stemma.registry import register
 from stemma.schema.network import NetworkSettings
 from stemma.schema.network_tables import Activation
 
 
 @dataclass(frozen=True)
-class TokenHead:
+class LMHeadSpec:
     """Guess a token of the vocabulary, by the embedding matrix itself; `transform` is BERT's extra layer before it.
     Where the embedding is parted by frequency, its own parts are scored, with their biases."""
 
     transform: bool = True
     bias: bool = True
 
-    def build(self, settings: NetworkSettings, embedding: Embedding) -> nn.Module:
-        if isinstance(embedding.tokens, AdaptiveTokens):
-            return AdaptiveScorer(embedding.tokens, settings)
-        return TokenScorer(self, settings, embedding)
+    def build(self, settings: NetworkSettings, embedding: InputEmbedding) -> nn.Module:
+        if isinstance(embedding.tokens, AdaptiveInput):
+            return AdaptiveSoftmaxHead(embedding.tokens, settings)
+        return LMHead(self, settings, embedding)
 
 
 @register("head", "Pooler")
@@ -46,8 +46,8 @@ class TokenHead:
 class Pooler:
     """One vector for the whole input: the first place's, through a layer and a tanh."""
 
-    def build(self, settings: NetworkSettings, embedding: Embedding) -> nn.Module:
-        return FirstPlacePooler(settings)
+    def build(self, settings: NetworkSettings, embedding: InputEmbedding) -> nn.Module:
+        return FirstTokenPooler(settings)
 
 
 @register("head", "ClassHead")
@@ -59,42 +59,43 @@ class ClassHead:
     dropout: float = 0.0
     transform: Activation | None = None  # a layer with a norm before the answer (ModernBERT)
 
-    def build(self, settings: NetworkSettings, embedding: Embedding) -> nn.Module:
-        transform = None if self.transform is None else Transform(settings, self.transform)
-        return Classifier(settings, self.classes, self.dropout, transform)
+    def build(self, settings: NetworkSettings, embedding: InputEmbedding) -> nn.Module:
+        transform = None if self.transform is None else HeadTransform(settings, self.transform)
+        return ClassificationHead(settings, self.classes, self.dropout, transform)
 
 
 @dataclass(frozen=True)
-class JudgeHead:
+class DiscriminatorHeadSpec:
     """Say of each place whether what stands there is the original (ELECTRA, arXiv:2003.10555)."""
 
-    def build(self, settings: NetworkSettings, embedding: Embedding) -> nn.Module:
-        return Judge(settings)
+    def build(self, settings: NetworkSettings, embedding: InputEmbedding) -> nn.Module:
+        return DiscriminatorHead(settings)
 
 
 class HeadSpec(Protocol):
     """Plain, comparable data that says what head to build: two objectives that ask for equal ones share it."""
 
-    def build(self, settings: NetworkSettings, embedding: Embedding) -> nn.Module:
+    def build(self, settings: NetworkSettings, embedding: InputEmbedding) -> nn.Module:
         """The head for a network of these settings."""
 
 
-class Head(Protocol):
+class ScoringHead(Protocol):
     """A head that scores: logits for a guess, or the loss of one."""
 
     __call__: Callable[..., Tensor]  # (..., width) -> (..., answers) logits
 
-    def loss(self, hidden: Tensor, labels: Tensor, total: float, smoothing: float = 0.0) -> Tensor:
+    def loss(self, hidden: Tensor, labels: Tensor, denominator: float, smoothing: float = 0.0) -> Tensor:
         """(N, width), (N,) -> the summed loss over `total`; `smoothing` is the share of belief that all answers get
         alike, right or wrong."""
 
 
-class TokenScorer(TensorModule):
-    def __init__(self, spec: TokenHead, settings: NetworkSettings, embedding: Embedding):
+class LMHead(TensorModule):
+    def __init__(self, spec: LMHeadSpec, settings: NetworkSettings, embedding: InputEmbedding):
         super().__init__()
         width = embedding.tokens.embedding_dim
         vocabulary = embedding.tokens.num_embeddings
-        self.dense = (Linear(settings.width, width, settings.bias, draw_of(settings, settings.width)) if spec.transform
+        self.dense = (Linear(settings.width, width, settings.bias, default_initializer(settings,
+            settings.width)) if spec.transform
                       else None)
         self.norm = build_norm(settings.norm, width) if spec.transform else None
         self.activation = ACTIVATIONS[settings.activation]
@@ -103,11 +104,11 @@ class TokenScorer(TensorModule):
         self.tokens = embedding.tokens  # the embedding's own: a network states that it is stored and counted there
 
     @property
-    def table(self) -> Tensor:
+    def weight(self) -> Tensor:
         assert isinstance(self.tokens, LookupEmbedding)  # of one parted by frequency, its parts are scored
         return self.tokens.weight
 
-    def prepare(self, hidden: Tensor) -> Tensor:
+    def transform(self, hidden: Tensor) -> Tensor:
         if self.scale != 1.0:
             hidden = hidden * self.scale
         if self.dense is None or self.norm is None:
@@ -116,21 +117,21 @@ class TokenScorer(TensorModule):
 
     def forward(self, hidden: Tensor) -> Tensor:
         """(..., width) -> (..., vocabulary) logits."""
-        return functional.linear(self.prepare(hidden), self.table, self.bias)
+        return functional.linear(self.transform(hidden), self.weight, self.bias)
 
-    def loss(self, hidden: Tensor, labels: Tensor, total: float, smoothing: float = 0.0) -> Tensor:
+    def loss(self, hidden: Tensor, labels: Tensor, denominator: float, smoothing: float = 0.0) -> Tensor:
         """(N, width) of scored places, (N,) -> the summed loss over `total`."""
-        return vocabulary_loss(self.prepare(hidden), self.table, self.bias, labels, total, smoothing)
+        return linear_cross_entropy(self.transform(hidden), self.weight, self.bias, labels, denominator, smoothing)
 
-    def guess(self, hidden: Tensor, labels: Tensor, total: float) -> Guess:
+    def loss_and_sample(self, hidden: Tensor, labels: Tensor, denominator: float) -> LMLossOutput:
         """The loss, and what it would write at each of the places."""
-        return vocabulary_guess(self.prepare(hidden), self.table, self.bias, labels, total)
+        return linear_cross_entropy_and_sample(self.transform(hidden), self.weight, self.bias, labels, denominator)
 
 
-class Judge(TensorModule):
+class DiscriminatorHead(TensorModule):
     def __init__(self, settings: NetworkSettings):
         super().__init__()
-        usual = draw_of(settings, settings.width)
+        usual = default_initializer(settings, settings.width)
         self.dense = Linear(settings.width, settings.width, True, usual)
         self.activation = ACTIVATIONS[settings.activation]
         self.output = Linear(settings.width, 1, True, usual)
@@ -140,22 +141,23 @@ class Judge(TensorModule):
         return self.output(self.activation(self.dense(hidden)))[..., 0]
 
 
-class FirstPlacePooler(TensorModule):
+class FirstTokenPooler(TensorModule):
     def __init__(self, settings: NetworkSettings):
         super().__init__()
-        self.dense = Linear(settings.width, settings.width, True, draw_of(settings, settings.width))
+        self.dense = Linear(settings.width, settings.width, True, default_initializer(settings, settings.width))
 
     def forward(self, hidden: Tensor) -> Tensor:
         """(B, L, width) -> (B, width)"""
         return torch.tanh(self.dense(hidden[:, 0]))
 
 
-class Transform(TensorModule):
+class HeadTransform(TensorModule):
     """A layer, its activation and a norm: what ModernBERT has before every answer (arXiv:2412.13663)."""
 
     def __init__(self, settings: NetworkSettings, activation: Activation):
         super().__init__()
-        self.dense = Linear(settings.width, settings.width, settings.bias, draw_of(settings, settings.width))
+        self.dense = Linear(settings.width, settings.width, settings.bias,
+                            default_initializer(settings, settings.width))
         self.activation = ACTIVATIONS[activation]
         self.norm = build_norm(settings.norm, settings.width)
 
@@ -163,16 +165,16 @@ class Transform(TensorModule):
         return self.norm(self.activation(self.dense(x)))
 
 
-class Classifier(TensorModule):
-    def __init__(self, settings: NetworkSettings, classes: int, dropout: float, transform: Transform | None = None):
+class ClassificationHead(TensorModule):
+    def __init__(self, settings: NetworkSettings, classes: int, dropout: float, transform: HeadTransform | None = None):
         super().__init__()
         self.transform = transform
         self.dropout = Dropout(dropout)
-        self.output = Linear(settings.width, classes, True, draw_of(settings, settings.width))
+        self.output = Linear(settings.width, classes, True, default_initializer(settings, settings.width))
 
     def forward(self, pooled: Tensor) -> Tensor:
         return self.output(self.dropout(pooled if self.transform is None else self.transform(pooled)))
 
-    def loss(self, pooled: Tensor, labels: Tensor, total: float, smoothing: float = 0.0) -> Tensor:
+    def loss(self, pooled: Tensor, labels: Tensor, denominator: float, smoothing: float = 0.0) -> Tensor:
         scores = self(pooled).float()
-        return functional.cross_entropy(scores, labels, reduction="sum", label_smoothing=smoothing) / total
+        return functional.cross_entropy(scores, labels, reduction="sum", label_smoothing=smoothing) / denominator

@@ -14,7 +14,7 @@ from stemma.schema.network import NetworkSettings
 
 
 @dataclass(frozen=True)
-class Draw:
+class Initializer:
     """A normal distribution around zero, cut off at two standard deviations or not."""
 
     std: float
@@ -28,65 +28,67 @@ class Draw:
         else:
             nn.init.normal_(weight, std=self.std)
 
-    def times(self, factor: float) -> Draw:
-        return Draw(self.std * factor, self.truncated)
+    def scaled(self, factor: float) -> Initializer:
+        return Initializer(self.std * factor, self.truncated)
 
 
-def draw_of(settings: NetworkSettings, inputs: int | None = None) -> Draw:
+def default_initializer(settings: NetworkSettings, fan_in: int | None = None) -> Initializer:
     """The network's usual one; of a matrix with so many `inputs`, where these decide (T5)."""
     chosen = settings.initialization
-    std = inputs**-0.5 if chosen.by_input and inputs is not None else chosen.scale(settings.width)
-    return Draw(std, chosen.distribution != "normal")
+    std = fan_in**-0.5 if chosen.by_input and fan_in is not None else chosen.std_for(settings.width)
+    return Initializer(std, chosen.distribution != "normal")
 
 
-def output_draw(settings: NetworkSettings, inputs: int) -> Draw:
+def output_initializer(settings: NetworkSettings, fan_in: int) -> Initializer:
     """Of a matrix whose product is added to the residual."""
-    chosen, usual = settings.initialization, draw_of(settings, inputs)
+    chosen, usual = settings.initialization, default_initializer(settings, fan_in)
     if chosen.zero_output:
-        return Draw(0.0)
+        return Initializer(0.0)
     if chosen.residual:  # smaller by the root of how many are added (GPT-2)
-        return Draw(chosen.scale(settings.width) / math.sqrt(2 * settings.layers), usual.truncated)
+        return Initializer(chosen.std_for(settings.width) / math.sqrt(2 * settings.layers), usual.truncated)
     return usual
 
 
 class Linear(nn.Linear):
-    """A linear map that starts by a `Draw`; `parts` of them stand row upon row where each has its own."""
+    """A linear map that starts by a `Initializer`; `parts` of them stand row upon row where each has its own."""
 
     __call__: Callable[..., Tensor]
 
-    def __init__(self, inputs: int, outputs: int, bias: bool, draw: Draw, *parts: Draw, start: float = 0.0):
-        self.draws, self.start = (draw, *parts), start  # before the base class, which resets
-        super().__init__(inputs, outputs, bias)
+    def __init__(self, in_features: int, out_features: int, bias: bool, initializer: Initializer,
+                 *further_initializers: Initializer, bias_start: float = 0.0):
+        # before the base class, which resets
+        self.initializers, self.bias_start = (initializer, *further_initializers), bias_start
+        super().__init__(in_features, out_features, bias)
 
     def reset_parameters(self) -> None:
         with torch.no_grad():
-            for part, draw in zip(self.weight.chunk(len(self.draws)), self.draws, strict=True):
+            for part, draw in zip(self.weight.chunk(len(self.initializers)), self.initializers, strict=True):
                 draw(part)
             if self.bias is not None:
-                nn.init.constant_(self.bias, self.start)
+                nn.init.constant_(self.bias, self.bias_start)
 
 
 class LookupEmbedding(nn.Embedding):
-    """An embedding that starts by a `Draw`."""
+    """An embedding that starts by a `Initializer`."""
 
     __call__: Callable[..., Tensor]
 
-    def __init__(self, rows: int, width: int, draw: Draw):
-        self.draw = draw
-        super().__init__(rows, width)
+    def __init__(self, num_embeddings: int, width: int, initializer: Initializer):
+        self.initializer = initializer
+        super().__init__(num_embeddings, width)
 
     def reset_parameters(self) -> None:
-        self.draw(self.weight)
+        self.initializer(self.weight)
 
 
-class Convolution(nn.Conv1d):
-    """A depth-wise convolution without a bias that starts by a `Draw`."""
+class DepthwiseConv(nn.Conv1d):
+    """A depth-wise convolution without a bias that starts by a `Initializer`."""
 
     __call__: Callable[..., Tensor]
 
-    def __init__(self, width: int, kernel: int, draw: Draw):
-        self.draw = draw
-        super().__init__(width, width, kernel, groups=width, bias=False)
+    def __init__(self, width: int, kernel_size: int, initializer: Initializer):
+        self.initializer = initializer
+        super().__init__(width, width, kernel_size, groups=width, bias=False)
 
     def reset_parameters(self) -> None:
-        self.draw(self.weight)
+        self.initializer(self.weight)

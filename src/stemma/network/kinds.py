@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from stemma import registry
 from stemma.registry import register
-from stemma.schema.base import NonNegative, Settings, Share
+from stemma.schema.base import NonNegative, OpenFraction, Settings
 from stemma.schema.parts import BodySettings, FeedForwardKind, NetworkPart, NormKind
 
 if TYPE_CHECKING:  # settings are read before torch is imported
@@ -29,11 +29,11 @@ def feedforward(network: NetworkSettings) -> nn.Module:
     return FeedForward(network)
 
 
-class Gated(FeedForwardKind):
+class GatedKind(FeedForwardKind):
     matrices: ClassVar[int] = 3
 
 
-@register("feedforward", "gated", Gated)
+@register("feedforward", "gated", GatedKind)
 def gated(network: NetworkSettings) -> nn.Module:
     """GeGLU or SwiGLU, by the activation (arXiv:2002.05202)."""
     from stemma.network.feedforward import GatedFeedForward
@@ -41,17 +41,17 @@ def gated(network: NetworkSettings) -> nn.Module:
     return GatedFeedForward(network)
 
 
-class Convolution(FeedForwardKind):
+class ConvolutionKind(FeedForwardKind):
     position_wise: ClassVar[bool] = False
     matrices: ClassVar[int] = 0
 
 
-@register("feedforward", "convolution", Convolution)
+@register("feedforward", "convolution", ConvolutionKind)
 def convolution(network: NetworkSettings) -> nn.Module:
     """Two separable convolutions (Universal Transformer, arXiv:1807.03819, section 2.1)."""
-    from stemma.network.convolution import ConvolutionTransition
+    from stemma.network.convolution import ConvolutionFeedForward
 
-    return ConvolutionTransition(network)
+    return ConvolutionFeedForward(network)
 
 
 def build_feedforward(network: NetworkSettings) -> TensorModule:
@@ -70,11 +70,11 @@ def layer_norm(settings: NormSettings, width: int) -> nn.Module:
     return nn.LayerNorm(width, eps=settings.epsilon, elementwise_affine=settings.weight, bias=settings.bias)
 
 
-class ScaleNorm(NormKind):
+class ScaleNormKind(NormKind):
     has_bias: ClassVar[bool] = False
 
 
-@register("norm", "scale", ScaleNorm)
+@register("norm", "scale", ScaleNormKind)
 def scale_norm(settings: NormSettings, width: int) -> nn.Module:
     """By size alone (arXiv:1910.07467; T5)."""
     from torch import nn
@@ -91,7 +91,7 @@ def build_norm(settings: NormSettings, width: int) -> TensorModule:
 # --- bodies -----------------------------------------------------------------------------------------------------------
 
 
-class StackedDepth(BodySettings):
+class StackedBodySettings(BodySettings):
     """Layers of their own, one upon the other."""
 
     kind: Literal["stacked"]
@@ -100,7 +100,7 @@ class StackedDepth(BodySettings):
     has_blocks: ClassVar[bool] = True
 
 
-@register("body", "stacked", StackedDepth)
+@register("body", "stacked", StackedBodySettings)
 def stacked(network: NetworkSettings, part: NetworkPart) -> Stack:
     from stemma.network.stack import Stack
 
@@ -110,25 +110,25 @@ def stacked(network: NetworkSettings, part: NetworkPart) -> Stack:
 class HaltingSettings(Settings):
     """Each position decides how many steps it takes (arXiv:1603.08983)."""
 
-    threshold: Share = 0.99  # a position stops once its halting probabilities add up to this
+    threshold: OpenFraction = 0.99  # a position stops once its halting probabilities add up to this
     cost: NonNegative = 0.01  # of one step at one position, beside the loss
     bias: float = 1.0  # where the halting unit starts: at 1 (the authors') a position takes about two steps at first
     limit: Literal["open", "full"] = "open"  # after the last step possible, the weight that is left is dropped, as in
     #                                          the paper's listing, or goes to the last state: then weights add up to 1
 
 
-class RecurrentDepth(BodySettings):
+class RecurrentBodySettings(BodySettings):
     """One block, applied `layers` times (Universal Transformer)."""
 
     kind: Literal["recurrent"]
     halting: HaltingSettings | None = None  # None = every position takes every step
 
     cross_attends: ClassVar[bool] = True
-    one_block: ClassVar[bool] = True
+    shares_one_block: ClassVar[bool] = True
     adds_positions: ClassVar[bool] = True
 
 
-@register("body", "recurrent", RecurrentDepth)
+@register("body", "recurrent", RecurrentBodySettings)
 def recurrent(network: NetworkSettings, part: NetworkPart) -> Stack:
     from stemma.network.recurrent import RecurrentStack
 

@@ -15,12 +15,12 @@ import torch
 from torch import Tensor, nn
 
 from stemma.network.body import StackInput, StackOutput
-from stemma.network.initialization import Linear, draw_of
-from stemma.network.kinds import HaltingSettings, RecurrentDepth
-from stemma.network.position import Sinusoidal
-from stemma.network.positions import position_of
+from stemma.network.initialization import Linear, default_initializer
+from stemma.network.inputs_outputs import LayerContext
+from stemma.network.kinds import HaltingSettings, RecurrentBodySettings
+from stemma.network.position_embedding import SinusoidalPositionEmbedding
+from stemma.network.position_kinds import build_position_scheme
 from stemma.network.stack import Stack
-from stemma.network.streams import Context
 from stemma.schema.network import NetworkSettings
 from stemma.schema.parts import NetworkPart
 
@@ -30,75 +30,76 @@ class RecurrentStack(Stack):
 
     def __init__(self, settings: NetworkSettings, part: NetworkPart):
         super().__init__(settings, replace(part, layers=1))
-        assert isinstance(part.body, RecurrentDepth)
+        assert isinstance(part.body, RecurrentBodySettings)
         self.steps = part.layers
-        self.places = position_of(settings).embedding(settings.width) if settings.position.per_step else None
+        self.position_embedding = build_position_scheme(settings).build_embedding(settings.width) if settings.position.addable_per_step else None
         self.halting = Halting(settings, part.body.halting) if part.body.halting else None
 
     def layer_groups(self) -> list[list[nn.Module]]:
         (modules,) = super().layer_groups()
         return [modules + ([] if self.halting is None else [self.halting])]
 
-    def forward(self, x: Tensor, given: StackInput) -> StackOutput:
-        block, output = self.blocks[0], StackOutput(x, layers=[x] if given.keep_layers else None)
-        if given.across is not None:  # keys and values of the other part's output are the same at every step
-            across = given.across.for_one_pass()
-            across.kept(0, block.cross.keys_and_values)
-            given = replace(given, across=across)
-        course = None if self.halting is None else self.halting.begin(x)
+    def forward(self, x: Tensor, stack_input: StackInput) -> StackOutput:
+        block, output = self.blocks[0], StackOutput(x, hidden_states=[x] if stack_input.keep_hidden_states else None)
+        if stack_input.cross_cache is not None:  # keys and values of the other part's output are the same at every step
+            across = stack_input.cross_cache.for_one_pass()
+            across.keys_and_values(0, block.cross.keys_and_values)
+            stack_input = replace(stack_input, cross_cache=across)
+        halting_state = None if self.halting is None else self.halting.start(x)
         for step in range(self.steps):
-            x = x + self.signal(x, given, step)
-            if course is not None:
-                course.decide(x, last=step == self.steps - 1)
-            context = self.context(step, x, given)
-            output.remembered += self.remembered(step, x, given)
-            if given.observe:
-                x, scores = block.observe(x, context)
-                output.scores.append(scores)
+            x = x + self.timing_signal(x, stack_input, step)
+            if halting_state is not None:
+                halting_state.update(x, last=step == self.steps - 1)
+            context = self.layer_context(step, x, stack_input)
+            output.memory += self.memory_update(step, x, stack_input)
+            if stack_input.keep_attention_scores:
+                x, scores = block.forward_with_scores(x, context)
+                output.attention_scores.append(scores)
             else:
                 x = block(x, context)
-            if course is not None:
-                course.mix(x)
-            if output.layers is not None:
-                output.layers.append(x)
+            if halting_state is not None:
+                halting_state.accumulate(x)
+            if output.hidden_states is not None:
+                output.hidden_states.append(x)
             # what a cache keeps must be complete: a later text may take more steps
-            if course is not None and given.cache is None and not course.running():
+            if halting_state is not None and stack_input.cache is None and not halting_state.any_running():
                 break
-        if course is not None and self.halting is not None:
-            x, tokens = course.output, given.counted
-            counted = torch.ones_like(course.steps) if tokens is None else tokens.to(x.dtype)
-            pondered = (course.ponder() * counted).sum() / counted.sum().clamp(min=1)
-            output.auxiliary["ponder"] = self.halting.cost * pondered
-            output.measures["steps"] = course.steps if tokens is None else \
-                course.steps.masked_fill(~tokens, torch.nan)
-        output.x = self.finish(x)
+        if halting_state is not None and self.halting is not None:
+            x, tokens = halting_state.output, stack_input.token_mask
+            counted = torch.ones_like(halting_state.steps) if tokens is None else tokens.to(x.dtype)
+            ponder_mean = (halting_state.ponder() * counted).sum() / counted.sum().clamp(min=1)
+            output.auxiliary_losses["ponder"] = self.halting.cost * ponder_mean
+            output.metrics["steps"] = halting_state.steps if tokens is None else \
+                halting_state.steps.masked_fill(~tokens, torch.nan)
+        output.last_hidden_state = self.finish(x)
         return output
 
-    def context(self, number: int, x: Tensor, given: StackInput) -> Context:
+    def layer_context(self, layer_index: int, x: Tensor, stack_input: StackInput) -> LayerContext:
         """Each step has its own keys and values of the text, and all have the same ones of another part's output."""
-        context = super().context(number, x, given)
-        return context if given.across is None else replace(context, layer=0)
+        context = super().layer_context(layer_index, x, stack_input)
+        return context if stack_input.cross_cache is None else replace(context, layer_index=0)
 
-    def signal(self, x: Tensor, given: StackInput, step: int) -> Tensor:
+    def timing_signal(self, x: Tensor, stack_input: StackInput, step: int) -> Tensor:
         """(L, width): sinusoids of the position plus sinusoids of the step, both from 0 as in the authors' code."""
-        time = Sinusoidal.encode(torch.tensor([float(step)], device=x.device), x.shape[2])
-        if self.places is None:
+        time = SinusoidalPositionEmbedding.encode(torch.tensor([float(step)], device=x.device), x.shape[2])
+        if self.position_embedding is None:
             return time
-        return self.places(x, given.positions) + time
+        return self.position_embedding(x, stack_input.position_ids) + time
 
 
 class Halting(nn.Module):
     def __init__(self, network: NetworkSettings, settings: HaltingSettings):
         super().__init__()
         self.threshold, self.cost = settings.threshold, settings.cost
-        self.full = settings.limit == "full"
-        self.unit = Linear(network.width, 1, True, draw_of(network, network.width), start=settings.bias)
+        self.assign_remainder = settings.limit == "full"
+        self.unit = Linear(network.width, 1, True, default_initializer(network, network.width),
+                           bias_start=settings.bias)
 
-    def begin(self, x: Tensor) -> Course:
-        return Course(self, x)
+    def start(self, x: Tensor) -> HaltingState:
+        return HaltingState(self, x)
 
 
-class Course:
+class HaltingState:
     """How far each place has come: adaptive computation time (arXiv:1603.08983), all places at once."""
 
     def __init__(self, halting: Halting, x: Tensor):
@@ -109,24 +110,24 @@ class Course:
         self.output = torch.zeros_like(x)
         self.weight = self.probability
 
-    def decide(self, x: Tensor, last: bool) -> None:
+    def update(self, x: Tensor, last: bool) -> None:
         """From the state that enters a step: who goes on, who takes his last step, and how much it weighs."""
-        chance = torch.sigmoid(self.halting.unit(x).squeeze(-1).float()).to(x.dtype)
+        halting_probability = torch.sigmoid(self.halting.unit(x).squeeze(-1).float()).to(x.dtype)
         running = self.probability < 1.0
-        spent = self.probability + chance * running
-        halts = running & ((spent > self.halting.threshold) | (last and self.halting.full))
+        spent = self.probability + halting_probability * running
+        halts = running & ((spent > self.halting.threshold) | (last and self.halting.assign_remainder))
         goes_on = running & ~halts
-        self.probability = self.probability + chance * goes_on
+        self.probability = self.probability + halting_probability * goes_on
         self.remainder = self.remainder + halts * (1 - self.probability)
         self.probability = self.probability + halts * self.remainder
         self.steps = self.steps + running
-        self.weight = chance * goes_on + self.remainder * halts
+        self.weight = halting_probability * goes_on + self.remainder * halts
 
-    def mix(self, x: Tensor) -> None:
+    def accumulate(self, x: Tensor) -> None:
         weight = self.weight[:, :, None]
         self.output = x * weight + self.output * (1 - weight)
 
-    def running(self) -> bool:
+    def any_running(self) -> bool:
         return bool((self.probability < self.halting.threshold).any())
 
     def ponder(self) -> Tensor:

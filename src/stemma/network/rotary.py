@@ -14,24 +14,24 @@ import torch
 from torch import Tensor
 
 from stemma.network.module import TensorFunction
-from stemma.network.positions import RotaryPosition
+from stemma.network.position_kinds import RotaryPositionSettings
 
 
-class _Turn(TensorFunction):
+class _Rotate(TensorFunction):
     """By its own backward pass, which turns the gradient back: torch's would keep every product on the way."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         ctx.save_for_backward(cos, sin)
-        return _turned(x, cos, sin)
+        return _rotate(x, cos, sin)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
         cos, sin = ctx.saved_tensors
-        return _turned(grads[0], cos, -sin), None, None
+        return _rotate(grads[0], cos, -sin), None, None
 
 
-def _turned(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     first, second = x.chunk(2, -1)
     out = torch.empty_like(x, memory_format=torch.contiguous_format)
     half = x.shape[-1] // 2
@@ -41,58 +41,58 @@ def _turned(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Angles:
+class RotaryAngles:
     """(1 or B, L, 1, D / 2): the cosines and sines of every position's angles, broadcast over heads."""
 
     cos: Tensor
     sin: Tensor
 
-    def turn(self, x: Tensor) -> Tensor:
+    def rotate(self, x: Tensor) -> Tensor:
         """(B, L, heads, D) -> the same, turned."""
-        return _Turn.apply(x, self.cos.to(x.dtype), self.sin.to(x.dtype))
+        return _Rotate.apply(x, self.cos.to(x.dtype), self.sin.to(x.dtype))
 
-    def rows(self, rows: Tensor | None, length: int) -> Angles:
+    def rows(self, rows: Tensor | None, length: int) -> RotaryAngles:
         """Those of some rows of the batch, cut to this length."""
-        return Angles(*(table[:, :length] if rows is None or len(table) == 1 else table[rows, :length]
+        return RotaryAngles(*(table[:, :length] if rows is None or len(table) == 1 else table[rows, :length]
                         for table in (self.cos, self.sin)))
 
-    def at(self, positions: Tensor) -> Angles:
+    def at_positions(self, positions: Tensor) -> RotaryAngles:
         """Those of some positions of each row: (B, Q)."""
         if len(self.cos) == 1:
-            return Angles(self.cos[0][positions], self.sin[0][positions])
+            return RotaryAngles(self.cos[0][positions], self.sin[0][positions])
         index = positions[:, :, None, None].expand(-1, -1, 1, self.cos.shape[-1])
-        return Angles(self.cos.gather(1, index), self.sin.gather(1, index))
+        return RotaryAngles(self.cos.gather(1, index), self.sin.gather(1, index))
 
-    def behind(self, first: int) -> Angles:
-        return Angles(self.cos[:, first:], self.sin[:, first:])
+    def from_position(self, first: int) -> RotaryAngles:
+        return RotaryAngles(self.cos[:, first:], self.sin[:, first:])
 
 
 @dataclass(frozen=True)
-class Rotation:
+class RotaryRotation:
     """What turns a layer's queries and keys. Keys that a cache has kept were turned when they were read."""
 
-    query: Angles
-    key: Angles
+    query: RotaryAngles
+    key: RotaryAngles
 
-    def rows(self, rows: Tensor) -> Rotation:
+    def rows(self, rows: Tensor) -> RotaryRotation:
         """Those of some rows of the batch."""
-        return Rotation(*(angles.rows(rows, angles.cos.shape[1]) for angles in (self.query, self.key)))
+        return RotaryRotation(*(angles.rows(rows, angles.cos.shape[1]) for angles in (self.query, self.key)))
 
 
-def rotation(settings: RotaryPosition, local: bool, head_width: int, positions: Tensor,
-             query: Tensor | None = None) -> Rotation:
+def build_rotation(settings: RotaryPositionSettings, local: bool, head_width: int, position_ids: Tensor,
+             query_positions: Tensor | None = None) -> RotaryRotation:
     """Of a layer that sees its neighbourhood only (`local`) or everything, for text at `positions` (L) or (B, L), and
     at the positions of a second stream (B, P) behind it."""
     base = settings.local_base if local and settings.local_base is not None else settings.base
-    pairs = torch.arange(0, head_width, 2, device=positions.device, dtype=torch.float32)
-    rate = 1.0 / base ** (pairs / head_width)  # to the last bit as in transformers: far positions multiply it
+    pairs = torch.arange(0, head_width, 2, device=position_ids.device, dtype=torch.float32)
+    inv_freq = 1.0 / base ** (pairs / head_width)  # to the last bit as in transformers: far positions multiply it
 
-    def angles(at: Tensor) -> Angles:
-        angle = (at if at.dim() == 2 else at[None])[:, :, None, None].float() * rate
-        return Angles(angle.cos(), angle.sin())
+    def angles(at: Tensor) -> RotaryAngles:
+        angle = (at if at.dim() == 2 else at[None])[:, :, None, None].float() * inv_freq
+        return RotaryAngles(angle.cos(), angle.sin())
 
-    text = angles(positions)
-    if query is None:
-        return Rotation(text, text)
-    rows = positions.expand(len(query), -1)
-    return Rotation(angles(torch.cat([rows, rows.gather(1, query)], 1)), text)
+    text = angles(position_ids)
+    if query_positions is None:
+        return RotaryRotation(text, text)
+    rows = position_ids.expand(len(query_positions), -1)
+    return RotaryRotation(angles(torch.cat([rows, rows.gather(1, query_positions)], 1)), text)

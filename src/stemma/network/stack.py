@@ -1,7 +1,7 @@
 """Depth: how blocks follow one another, what each of them looks at, and what earlier segments left.
 
-A stack can be walked block by block (`Stack.walk`), so that something may look at a layer, stop early, or go on with
-some rows only, and still profit from what is left out: padding, and positions that nobody reads.
+A stack can be walked block by block (`Stack.start_pass`), so that something may look at a layer, stop early, or go on
+with some rows only, and still profit from what is left out: padding, and positions that nobody reads.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ import torch
 from torch import Tensor, nn
 
 from stemma import registry
-from stemma.network.attention.full import masked
+from stemma.network.attention.self_attention import apply_mask
 from stemma.network.block import Block
 from stemma.network.body import Body, StackInput, StackOutput
 from stemma.network.dropout import Dropout
+from stemma.network.inputs_outputs import LayerContext
 from stemma.network.kinds import build_norm
 from stemma.network.module import ModuleSequence
-from stemma.network.positions import position_of
-from stemma.network.ragged import Ragged, worth_it
-from stemma.network.streams import Context
+from stemma.network.position_kinds import build_position_scheme
+from stemma.network.unpad import UnpaddedBatch, should_unpad
 from stemma.schema.network import NetworkSettings
 from stemma.schema.parts import NetworkPart
-from stemma.visibility import Mask
+from stemma.visibility import CompiledMask
 
 
 class Stack(Body):
@@ -35,22 +35,22 @@ class Stack(Body):
         crossed = part.attends_to is not None
         first = Block(settings, crossed)
         self.blocks = ModuleSequence[Block]([first, *(Block(settings, crossed, first) for _ in range(part.layers - 1))])
-        self.near = position_of(settings).score_bias(both_ways=not crossed)
+        self.near = build_position_scheme(settings).build_score_bias(bidirectional=not crossed)
         self.final_norm = build_norm(settings.norm, settings.width) if settings.norm.place == "pre" else None
         self.output_dropout = Dropout(settings.output_dropout)
         # what can be left out: padding, and positions that nobody reads
         position_wise = registry.get("feedforward", settings.transition).settings.position_wise
         self.supports = settings.attention.supports if position_wise else frozenset()
 
-    def forward(self, x: Tensor, given: StackInput) -> StackOutput:
+    def forward(self, x: Tensor, stack_input: StackInput) -> StackOutput:
         """(B, Q, width) -> (B, Q, width)."""
-        walk = self.walk(x, given)
+        walk = self.start_pass(x, stack_input)
         while not walk.done:
-            walk.advance()
+            walk.run_next_layer()
         return walk.finish()
 
-    def walk(self, x: Tensor, given: StackInput) -> Walk:
-        return Walk(self, x, given)
+    def start_pass(self, x: Tensor, stack_input: StackInput) -> LayerwisePass:
+        return LayerwisePass(self, x, stack_input)
 
     def layer_groups(self) -> list[list[nn.Module]]:
         """The modules of each layer, the lowest first: what serves all layers belongs to the lowest, what ends the
@@ -64,26 +64,28 @@ class Stack(Body):
         """(..., width) -> (..., width): what becomes of the last block's output."""
         return self.output_dropout(x if self.final_norm is None else self.final_norm(x))
 
-    def context(self, number: int, x: Tensor, given: StackInput) -> Context:
+    def layer_context(self, layer_index: int, x: Tensor, stack_input: StackInput) -> LayerContext:
         """What one layer looks at: the text, and before it what the same layer read earlier."""
-        mask = given.masks[number % len(given.masks)]
-        turn = given.rotations[number % len(given.rotations)] if given.rotations else None
-        if given.context.ragged is not None:
-            return replace(given.context, mask=mask, layer=number, rotation=turn)
-        text = x[:, : given.length] if x.shape[1] > given.length else x
-        seen = text if given.memory is None else torch.cat([given.memory.layers[number].to(x.dtype), text], 1)
-        return replace(given.context, mask=mask, keys=None if seen is x else seen, blank=given.blank, layer=number,
-                       cache=None if given.cache is None else given.cache[number], across=given.across, rotation=turn)
+        mask = stack_input.masks[layer_index % len(stack_input.masks)]
+        rotation = stack_input.rotations[layer_index % len(stack_input.rotations)] if stack_input.rotations else None
+        if stack_input.layer_context.unpadded is not None:
+            return replace(stack_input.layer_context, mask=mask, layer_index=layer_index, rotation=rotation)
+        text = x[:, : stack_input.length] if x.shape[1] > stack_input.length else x
+        seen = text if stack_input.memory is None else torch.cat([stack_input.memory.hidden_states[layer_index].to(x.dtype), text], 1)
+        return replace(stack_input.layer_context, mask=mask, key_states=None if seen is x else seen,
+                       zero_memory_length=stack_input.zero_memory_length, layer_index=layer_index,
+                       cache=None if stack_input.cache is None else stack_input.cache[layer_index],
+                       cross_cache=stack_input.cross_cache, rotation=rotation)
 
-    def remembered(self, number: int, x: Tensor, given: StackInput) -> list[Tensor]:
+    def memory_update(self, layer_index: int, x: Tensor, stack_input: StackInput) -> list[Tensor]:
         """What a layer is to remember of what enters it; nothing where nothing is kept."""
-        if given.keep is None:
+        if stack_input.memory_update is None:
             return []
-        before = given.memory.layers[number] if given.memory else None
-        return [_newest(before, x[:, : given.length], *given.keep)]
+        before = stack_input.memory.hidden_states[layer_index] if stack_input.memory else None
+        return [_append_memory(before, x[:, : stack_input.length], *stack_input.memory_update)]
 
 
-class Walk:
+class LayerwisePass:
     """A forward pass through a stack, block by block.
 
     Where only some positions will be read, the last block computes those alone and leaves the rest zero: of a deep
@@ -92,154 +94,166 @@ class Walk:
     nobody reads it and there is much of it.
     """
 
-    def __init__(self, stack: Stack, x: Tensor, given: StackInput):
-        self.stack, self.number, self._is_narrowed = stack, 0, False
-        self.biases: list[Tensor] = []  # taken in turn by the layers
+    def __init__(self, stack: Stack, x: Tensor, stack_input: StackInput):
+        self.stack, self.layer_index, self._outputs_only = stack, 0, False
+        self.score_biases: list[Tensor] = []  # taken in turn by the layers
         if stack.near is not None:  # the attention mask goes into it too: once for all layers that have the same
-            bias = stack.near(given.length, given.keys, x.dtype)
-            self.biases = [masked(bias, mask) for mask in given.masks]
-            given = replace(given, context=replace(given.context, bias=self.biases[0]), masks=[Mask()])
-        self.output = StackOutput(x, layers=[x] if given.keep_layers else None)
-        self._begin(x, given)
+            bias = stack.near(stack_input.length, stack_input.num_keys, x.dtype)
+            self.score_biases = [apply_mask(bias, mask) for mask in stack_input.masks]
+            stack_input = replace(stack_input, layer_context=replace(stack_input.layer_context,
+                                                                     score_bias=self.score_biases[0]),
+                                  masks=[CompiledMask()])
+        self.output = StackOutput(x, hidden_states=[x] if stack_input.keep_hidden_states else None)
+        self._start(x, stack_input)
 
-    def _begin(self, x: Tensor, given: StackInput) -> None:
+    def _start(self, x: Tensor, stack_input: StackInput) -> None:
         """Leave padding out from here on."""
-        self.ragged = self._ragged(x, given)
-        if self.ragged is not None:
-            x, given = self.ragged.squeeze(x), replace(given, context=replace(given.context, ragged=self.ragged))
-        self.x, self.given = x, given
+        self.unpadded = self._unpad_if_useful(x, stack_input)
+        if self.unpadded is not None:
+            x, stack_input = self.unpadded.unpad(x), replace(stack_input,
+                                                             layer_context=replace(stack_input.layer_context,
+                                                                                   unpadded=self.unpadded))
+        self.x, self.stack_input = x, stack_input
 
     @property
     def done(self) -> bool:
-        return self.number == len(self.stack.blocks)
+        return self.layer_index == len(self.stack.blocks)
 
-    def advance(self) -> None:
+    def run_next_layer(self) -> None:
         """Through one more block."""
-        stack, given, block = self.stack, self.given, self.stack.blocks[self.number]
-        context = stack.context(self.number, self.x, given)
-        if len(self.biases) > 1:
-            context = replace(context, bias=self.biases[self.number % len(self.biases)])
-        self.output.remembered += stack.remembered(self.number, self.x, given)
-        self.number += 1
-        last = self.done and not given.keep_layers and not given.observe
-        if last and self._narrow():
-            self._narrowed(block, context)
+        stack, given, block = self.stack, self.stack_input, self.stack.blocks[self.layer_index]
+        context = stack.layer_context(self.layer_index, self.x, given)
+        if len(self.score_biases) > 1:
+            context = replace(context, score_bias=self.score_biases[self.layer_index % len(self.score_biases)])
+        self.output.memory += stack.memory_update(self.layer_index, self.x, given)
+        self.layer_index += 1
+        last = self.done and not given.keep_hidden_states and not given.keep_attention_scores
+        if last and self._only_outputs_needed():
+            self._run_last_at_outputs(block, context)
             return
-        if last and self.ragged is None and self.x.shape[1] > given.length:
-            self.x, context = _only_behind(self.x, context, given)
-        if given.observe:
-            self.x, scores = block.observe(self.x, context)
-            self.output.scores.append(scores)
+        if last and self.unpadded is None and self.x.shape[1] > given.length:
+            self.x, context = _query_stream_only(self.x, context, given)
+        if given.keep_attention_scores:
+            self.x, scores = block.forward_with_scores(self.x, context)
+            self.output.attention_scores.append(scores)
         else:
             self.x = block(self.x, context)
-        if self.output.layers is not None:
-            self.output.layers.append(self.x)
+        if self.output.hidden_states is not None:
+            self.output.hidden_states.append(self.x)
 
-    def hidden(self) -> Tensor:
+    def hidden_state(self) -> Tensor:
         """(B, Q, width) as it would leave the stack if this were its last layer."""
         x = self.stack.finish(self.x)
-        return x if self.ragged is None else self.ragged.spread(x)
+        return x if self.unpadded is None else self.unpadded.pad(x)
 
     def finish(self) -> StackOutput:
         """What the stack gives back, once all blocks are done or whoever walks stops here."""
-        if not self._is_narrowed:
-            self.output.x = self.hidden()
+        if not self._outputs_only:
+            self.output.last_hidden_state = self.hidden_state()
         return self.output
 
-    def select(self, rows: Tensor) -> None:
+    def select_rows(self, rows: Tensor) -> None:
         """Go on with these rows of the batch alone: (R,) their numbers. The others have left, early."""
-        given = self.given
-        assert given.cache is None and given.memory is None and given.across is None and given.keep is None, \
+        given = self.stack_input
+        assert given.cache is None and given.memory is None and given.cross_cache is None and given.memory_update is None, \
             "rows leave a batch that nothing is kept of"
-        x = self.x if self.ragged is None else self.ragged.spread(self.x)
-        context = given.context
-        context = replace(context, ragged=None, apart=None if context.apart is None else context.apart[rows],
-                          real=None if context.real is None else context.real[rows],
-                          bias=None if context.bias is None else _rows_of(context.bias, rows),
-                          distances=None if context.distances is None else context.distances.rows(rows))
-        self.biases = [_rows_of(bias, rows) for bias in self.biases]
-        wanted = None if given.wanted is None else _of_rows(given.wanted, rows, given.length)
-        self._begin(x[rows], replace(
-            given, context=context, masks=[mask.rows(rows) for mask in given.masks], wanted=wanted,
+        x = self.x if self.unpadded is None else self.unpadded.pad(self.x)
+        context = given.layer_context
+        context = replace(context, unpadded=None, different_segment=None if context.different_segment is None
+                          else context.different_segment[rows],
+                          attention_token_mask=None if context.attention_token_mask is None
+                          else context.attention_token_mask[rows],
+                          score_bias=None if context.score_bias is None else _select_bias_rows(context.score_bias,
+                                                                                               rows),
+                          relative_positions=None if context.relative_positions is None
+                          else context.relative_positions.rows(rows))
+        self.score_biases = [_select_bias_rows(bias, rows) for bias in self.score_biases]
+        wanted = None if given.output_positions is None else _select_row_positions(given.output_positions, rows,
+                                                                                   given.length)
+        self._start(x[rows], replace(
+            given, layer_context=context, masks=[mask.rows(rows) for mask in given.masks], output_positions=wanted,
             rotations=[turn.rows(rows) for turn in given.rotations],
-            positions=given.positions if given.positions is None or given.positions.dim() < 2 else
-            given.positions[rows]))
+            position_ids=given.position_ids if given.position_ids is None or given.position_ids.dim() < 2 else
+            given.position_ids[rows]))
 
-    def _ragged(self, x: Tensor, given: StackInput) -> Ragged | None:
+    def _unpad_if_useful(self, x: Tensor, stack_input: StackInput) -> UnpaddedBatch | None:
         """The batch without its padding, where the text alone is looked at and nothing is kept of it."""
-        real = given.context.real
-        plain = "padding_free" in self.stack.supports and given.cache is None and given.memory is None \
-            and given.keep is None and given.across is None and not given.keep_layers and not given.observe \
-            and x.shape[1] == given.length
-        if not given.skips_filling or not plain or real is None or not worth_it(real):
+        token_mask = stack_input.layer_context.attention_token_mask
+        plain = "padding_free" in self.stack.supports and stack_input.cache is None and stack_input.memory is None \
+            and stack_input.memory_update is None and stack_input.cross_cache is None and not stack_input.keep_hidden_states and not stack_input.keep_attention_scores \
+            and x.shape[1] == stack_input.length
+        if not stack_input.skip_padding or not plain or token_mask is None or not should_unpad(token_mask):
             return None
         # what is added to the scores is made for all rows alike; and many small products do not suit a graphics card
-        apart = given.context.bias is None and given.context.distances is None and not real.is_cuda
-        return Ragged(real, apart=apart)
+        group_by_length = stack_input.layer_context.score_bias is None and stack_input.layer_context.relative_positions is None and not token_mask.is_cuda
+        return UnpaddedBatch(token_mask, group_by_length=group_by_length)
 
-    def _narrow(self) -> bool:
-        given = self.given
+    def _only_outputs_needed(self) -> bool:
+        given = self.stack_input
         plain = "narrowed" in self.stack.supports and given.cache is None and given.memory is None \
-            and given.context.distances is None and given.context.bias is None and given.across is None
-        places = self.x.shape[:2].numel() if self.ragged is None else len(self.ragged.places)
-        return plain and given.wanted is not None and 2 * len(given.wanted) < places
+            and given.layer_context.relative_positions is None and given.layer_context.score_bias is None and given.cross_cache is None
+        places = self.x.shape[:2].numel() if self.unpadded is None else len(self.unpadded.token_indices)
+        return plain and given.output_positions is not None and 2 * len(given.output_positions) < places
 
-    def _narrowed(self, block: Block, context: Context) -> None:
+    def _run_last_at_outputs(self, block: Block, context: LayerContext) -> None:
         """The last block for the wanted positions only: they ask, all positions answer."""
-        wanted, ragged = self.given.wanted, self.ragged
+        wanted, ragged = self.stack_input.output_positions, self.unpadded
         assert wanted is not None
-        text = self.x if ragged is None else ragged.spread(self.x)
+        text = self.x if ragged is None else ragged.pad(self.x)
         batch, length, width = text.shape
         row, place = wanted // length, wanted % length
         counts = torch.bincount(row, minlength=batch)
         if context.mask.costs_less_than(int(counts.max())):  # then all positions ask, and those wanted go on
-            keys = context.keys if ragged is None else self.x
-            self._finished(block(text, replace(context, keys=keys, chosen=(row, place))), wanted, text)
+            keys = context.key_states if ragged is None else self.x
+            self._set_output(block(text, replace(context, key_states=keys, output_queries=(row, place))), wanted, text)
             return
         order = torch.arange(len(wanted), device=text.device) - (counts.cumsum(0) - counts)[row]  # number in its row
         places = wanted.new_zeros(batch, int(counts.max()))  # (B, Q); rows with fewer ask again at position 0
         places[row, order] = place
-        asking = text.gather(1, places[:, :, None].expand(-1, -1, width))  # (B, Q, width)
+        query_states = text.gather(1, places[:, :, None].expand(-1, -1, width))  # (B, Q, width)
         turn = context.rotation
-        turn = None if turn is None else replace(turn, query=turn.key.at(places))
-        y = block(asking, replace(context, mask=context.mask.at(places, length), keys=self.x, rotation=turn,
-                                  chosen=(row, order)))
-        self._finished(y, wanted, text)
+        turn = None if turn is None else replace(turn, query=turn.key.at_positions(places))
+        y = block(query_states, replace(context, mask=context.mask.for_queries(places, length), key_states=self.x,
+                                        rotation=turn,
+                                  output_queries=(row, order)))
+        self._set_output(y, wanted, text)
 
-    def _finished(self, y: Tensor, wanted: Tensor, text: Tensor) -> None:
+    def _set_output(self, y: Tensor, output_positions: Tensor, text: Tensor) -> None:
         """(N, width) of the wanted positions -> what leaves the stack, zero elsewhere."""
         y = self.stack.finish(y)
-        found = text.new_zeros(text.shape[:2].numel(), text.shape[2]).to(y.dtype).index_copy(0, wanted, y)
-        self.output.x, self._is_narrowed = found.view(text.shape), True
+        found = text.new_zeros(text.shape[:2].numel(), text.shape[2]).to(y.dtype).index_copy(0, output_positions, y)
+        self.output.last_hidden_state, self._outputs_only = found.view(text.shape), True
 
 
-def _only_behind(x: Tensor, context: Context, given: StackInput) -> tuple[Tensor, Context]:
+def _query_stream_only(x: Tensor, context: LayerContext, stack_input: StackInput) -> tuple[Tensor, LayerContext]:
     """The positions behind the text alone."""
-    first = given.length
-    mask = Mask(dense=None if context.mask.dense is None else context.mask.dense[:, :, first:])
-    distances = None if context.distances is None else context.distances.only_places()
-    apart = None if context.apart is None else context.apart[:, :, first:]
+    first = stack_input.length
+    mask = CompiledMask(dense=None if context.mask.dense is None else context.mask.dense[:, :, first:])
+    distances = None if context.relative_positions is None else context.relative_positions.query_stream_only()
+    apart = None if context.different_segment is None else context.different_segment[:, :, first:]
     turn = context.rotation
-    turn = None if turn is None else replace(turn, query=turn.query.behind(first))
-    return x[:, first:], replace(context, mask=mask, distances=distances, apart=apart, rotation=turn)
+    turn = None if turn is None else replace(turn, query=turn.query.from_position(first))
+    return x[:, first:], replace(context, mask=mask, relative_positions=distances, different_segment=apart,
+                                 rotation=turn)
 
 
-def _rows_of(bias: Tensor, rows: Tensor) -> Tensor:
+def _select_bias_rows(bias: Tensor, rows: Tensor) -> Tensor:
     """(1 or B, heads, Q, K) for some rows of the batch."""
     return bias if len(bias) == 1 else bias[rows]
 
 
-def _of_rows(wanted: Tensor, rows: Tensor, length: int) -> Tensor:
+def _select_row_positions(output_positions: Tensor, rows: Tensor, length: int) -> Tensor:
     """Flat positions of a batch as those of a batch of some of its rows."""
-    numbers = torch.full((int(max(int(wanted.max()) // length, int(rows.max()))) + 1,), -1, device=wanted.device)
-    numbers[rows] = torch.arange(len(rows), device=wanted.device)
-    row = numbers[wanted // length]
-    return (row * length + wanted % length)[row >= 0].sort().values
+    numbers = torch.full((int(max(int(output_positions.max()) // length, int(rows.max()))) + 1,), -1,
+                         device=output_positions.device)
+    numbers[rows] = torch.arange(len(rows), device=output_positions.device)
+    row = numbers[output_positions // length]
+    return (row * length + output_positions % length)[row >= 0].sort().values
 
 
-def _newest(before: Tensor | None, text: Tensor, most: int, first: int) -> Tensor:
+def _append_memory(old: Tensor | None, text: Tensor, max_length: int, num_positions: int) -> Tensor:
     """The newest `most` positions of what was remembered and the `first` positions of the text."""
-    new = text[:, :first].detach()
-    if before is not None and new.shape[1] < most:
-        new = torch.cat([before[:, -(most - new.shape[1]):].to(new.dtype), new], 1)
-    return new[:, -most:].clone()  # a copy: a view would keep the whole step's activations alive
+    new = text[:, :num_positions].detach()
+    if old is not None and new.shape[1] < max_length:
+        new = torch.cat([old[:, -(max_length - new.shape[1]):].to(new.dtype), new], 1)
+    return new[:, -max_length:].clone()  # a copy: a view would keep the whole step's activations alive

@@ -13,28 +13,28 @@ from typing import Any, TypeVar
 from torch import nn
 
 AnyModule = TypeVar("AnyModule", bound=nn.Module)
-Replace = Callable[[nn.Module], nn.Module | None]
+ModuleReplacement = Callable[[nn.Module], nn.Module | None]
 
 
 def eval_view(network: AnyModule) -> AnyModule:
     """The network in eval mode: itself, if it is in eval mode throughout."""
-    return view(network) if any(module.training for module in network.modules()) else network
+    return inference_view(network) if any(module.training for module in network.modules()) else network
 
 
-def view(network: AnyModule, replace: Replace = lambda module: None) -> AnyModule:
+def inference_view(network: AnyModule, replace: ModuleReplacement = lambda module: None) -> AnyModule:
     """The network in eval mode, over the same parameters; `replace` is given the copy of each module and may return
     another module for it. A module that is used in several places stays one module, however it is referred to."""
-    made: dict[int, nn.Module] = {}
+    copies: dict[int, nn.Module] = {}
 
     def copied(module: nn.Module) -> nn.Module:
-        if id(module) in made:
-            return made[id(module)]
+        if id(module) in copies:
+            return copies[id(module)]
         twin = object.__new__(type(module))
-        made[id(module)] = twin  # before its attributes are looked at: a child may refer to its parent
+        copies[id(module)] = twin  # before its attributes are looked at: a child may refer to its parent
         twin.__dict__.update({name: with_copies(value) for name, value in vars(module).items()}, training=False)
         if (other := replace(twin)) is not None:
-            made[id(module)] = other
-        return made[id(module)]
+            copies[id(module)] = other
+        return copies[id(module)]
 
     def with_copies(value: Any) -> Any:
         """Children (`_modules`) and plain references alike: heads keep a tuple with the embedding they are tied to."""

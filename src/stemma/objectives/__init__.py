@@ -5,19 +5,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-__all__ = ["Batch", "Group", "Kind", "Needs", "Objective", "Target", "build_network", "build_objectives", "check_needs",
-           "finish", "group_objectives", "heads_of", "without_data"]
+__all__ = ["Batch", "ObjectiveGroup", "GroupKey", "Requirements", "Objective", "Target", "build_network",
+           "build_objectives", "check_requirements",
+           "collate", "group_objectives", "head_specs", "drop_unsupported"]
 
-_HOMES = {"Batch": "batch", "Target": "batch", "finish": "batch", "Needs": "base", "Objective": "base",
-          "Group": "groups", "Kind": "groups", "group_objectives": "groups", "build_network": "build",
-          "build_objectives": "build", "heads_of": "build", "check_needs": "needs", "without_data": "needs"}
+_HOMES = {"Batch": "batch", "Target": "batch", "collate": "batch", "Requirements": "base", "Objective": "base",
+          "ObjectiveGroup": "groups", "GroupKey": "groups", "group_objectives": "groups", "build_network": "build",
+          "build_objectives": "build", "head_specs": "build", "check_requirements": "requirements",
+          "drop_unsupported": "requirements"}
 
 if TYPE_CHECKING:
-    from stemma.objectives.base import Needs, Objective
-    from stemma.objectives.batch import Batch, Target, finish
-    from stemma.objectives.build import build_network, build_objectives, heads_of
-    from stemma.objectives.groups import Group, Kind, group_objectives
-    from stemma.objectives.needs import check_needs, without_data
+    from stemma.objectives.base import Objective, Requirements
+    from stemma.objectives.batch import Batch, Target, collate
+    from stemma.objectives.build import build_network, build_objectives, head_specs
+    from stemma.objectives.groups import GroupKey, ObjectiveGroup, group_objectives
+    from stemma.objectives.requirements import check_requirements, drop_unsupported
 
 
 def __getattr__(name: str) -> Any:

@@ -8,19 +8,19 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 
-from stemma.objectives.base import Needs
-from stemma.objectives.classifiers import PlaceClassifier
+from stemma.objectives.base import Requirements
+from stemma.objectives.classifiers import TokenClassification
 from stemma.registry import register
-from stemma.schema.corpus import packings
-from stemma.schema.task import ObjectiveSettings, Sees
+from stemma.schema.corpus import packing_names
+from stemma.schema.objective import AttentionMaskKind, ObjectiveSettings
 
 if TYPE_CHECKING:
+    from stemma.corpus.corpus import Corpus
     from stemma.corpus.draft import Draft
-    from stemma.corpus.randomness import Randomness
-    from stemma.corpus.shards import Corpus
+    from stemma.corpus.rng import RNG
 
 FIELD = "capitals"
-AT_ONCE = 1 << 22  # tokens that are looked through
+SCAN_TOKENS = 1 << 22  # tokens that are looked through
 
 
 class CapitalisationSettings(ObjectiveSettings):
@@ -28,33 +28,33 @@ class CapitalisationSettings(ObjectiveSettings):
 
     kind: Literal["capitalisation"]
 
-    sees: ClassVar[Sees] = "full"
+    sees: ClassVar[AttentionMaskKind] = "full"
 
     @property
-    def needs_packing(self) -> tuple[str, ...]:
-        return packings(contiguous=False)
+    def allowed_packings(self) -> tuple[str, ...]:
+        return packing_names(contiguous=False)
 
 
 @register("objective", "capitalisation", CapitalisationSettings)
-class Capitalisation(PlaceClassifier):
+class Capitalisation(TokenClassification):
     settings: CapitalisationSettings
 
-    def needs(self) -> Needs:
-        return replace(super().needs(), fields=frozenset({FIELD}))
+    def requirements(self) -> Requirements:
+        return replace(super().requirements(), annotations=frozenset({FIELD}))
 
-    def lacks(self, corpus: Corpus) -> str | None:
-        missing = super().lacks(corpus)
+    def missing_data(self, corpus: Corpus) -> str | None:
+        missing = super().missing_data(corpus)
         if missing:
             return missing
         if not corpus.tokenizer.lowercase:
             return "the tokenizer keeps capitals, so that every token tells the answer itself"
-        if not any(corpus.slice(FIELD, start, min(start + AT_ONCE, corpus.tokens)).any()
-                   for start in range(0, corpus.tokens, AT_ONCE)):
+        if not any(corpus.values_between(FIELD, start, min(start + SCAN_TOKENS, corpus.num_tokens)).any()
+                   for start in range(0, corpus.num_tokens, SCAN_TOKENS)):
             return "the text has no capital letter"
         return None
 
-    def corrupt(self, draft: Draft, rng: Randomness) -> None:
-        text = draft.text
+    def make_targets(self, draft: Draft, rng: RNG) -> None:
+        text = draft.is_text
         labels = np.zeros(text.shape, dtype=np.int64)
-        labels[text] = draft.corpus.take(FIELD, draft.source[text])
-        self.ask(draft, labels)
+        labels[text] = draft.corpus.values_at(FIELD, draft.corpus_offsets[text])
+        self.add_targets(draft, labels)

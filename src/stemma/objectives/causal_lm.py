@@ -10,44 +10,44 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
-from stemma.objectives.base import VOCABULARY, Needs, Objective
+from stemma.objectives.base import LM_HEAD, Objective, Requirements
 from stemma.registry import register
-from stemma.schema.base import Blame, Conflict
-from stemma.schema.corpus import two_texts
-from stemma.schema.task import ObjectiveSettings, Sees, Writing
+from stemma.schema.base import Conflict, ConflictKey
+from stemma.schema.corpus import pair_packings
+from stemma.schema.objective import AttentionMaskKind, GenerationCapability, ObjectiveSettings
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from stemma.corpus.draft import Draft
-    from stemma.corpus.randomness import Randomness
+    from stemma.corpus.rng import RNG
+    from stemma.network.inputs_outputs import NetworkOutput
     from stemma.network.network import Network
-    from stemma.network.streams import Hidden
     from stemma.objectives.batch import Batch
 
-HEAD = VOCABULARY
+LM_HEAD_NAME = LM_HEAD
 
 
-class NextToken(Objective):
+class NextTokenObjective(Objective):
     """What tasks share in which a place guesses the token after it."""
 
-    guesses_tokens = True
-    guesses_next = True
+    predicts_tokens = True
+    predicts_next = True
 
-    def needs(self) -> Needs:
-        from stemma.network.heads import TokenHead
+    def requirements(self) -> Requirements:
+        from stemma.network.heads import LMHeadSpec
 
-        return Needs(heads={HEAD: TokenHead(transform=False, bias=False)})
+        return Requirements(heads={LM_HEAD_NAME: LMHeadSpec(transform=False, bias=False)})
 
-    def loss(self, network: Network, hidden: Hidden, batch: Batch) -> dict[str, Tensor]:
-        target = batch.scores[HEAD]
-        places = hidden["encoder"].flatten(0, 1)
+    def loss(self, network: Network, output: NetworkOutput, batch: Batch) -> dict[str, Tensor]:
+        target = batch.token_targets[LM_HEAD_NAME]
+        places = output["encoder"].flatten(0, 1)
         if len(target.index) < len(places):  # where every place is scored, as usual, there is nothing to gather
             places = places[target.index]
-        return {self.name: network.head(HEAD).loss(places, target.labels, target.total)}
+        return {self.name: network.head(LM_HEAD_NAME).loss(places, target.labels, target.denominator)}
 
     def baseline(self, batch: Batch, unigram: np.ndarray) -> dict[str, float]:
-        return {self.name: float(-unigram[batch.scores[HEAD].labels.cpu().numpy()].mean())}
+        return {self.name: float(-unigram[batch.token_targets[LM_HEAD_NAME].labels.cpu().numpy()].mean())}
 
 
 class CausalLMSettings(ObjectiveSettings):
@@ -56,44 +56,45 @@ class CausalLMSettings(ObjectiveSettings):
     scored: Literal["all", "second"] = "all"  # second: A of a pair is given, and only B is guessed
     transform: bool = False  # a layer and a norm before the scores, and a bias, as masked models have (Ettin)
 
-    roles = frozenset({"end"})  # parts documents; a vocabulary without one (openai-gpt's) still serves
-    sees: ClassVar[Sees] = "causal"
+    special_tokens = frozenset({"end"})  # parts documents; a vocabulary without one (openai-gpt's) still serves
+    sees: ClassVar[AttentionMaskKind] = "causal"
 
     @property
-    def needs_packing(self) -> tuple[str, ...]:
-        return () if self.scored == "all" else two_texts()
+    def allowed_packings(self) -> tuple[str, ...]:
+        return () if self.scored == "all" else pair_packings()
 
     @property
-    def writing(self) -> Writing | None:
-        return Writing("next") if self.scored == "all" else Writing("prefix", paired=True)
+    def generation(self) -> GenerationCapability | None:
+        return GenerationCapability("next") if self.scored == "all" else GenerationCapability("prefix", paired=True)
 
     @property
-    def for_pairs(self) -> dict[str, Any] | None:
+    def pair_finetuning_keys(self) -> dict[str, Any] | None:
         return {"scored": "second"}
 
     def conflicts(self) -> Iterator[Conflict]:
         yield from super().conflicts()
         if self.scored == "second" and self.direction == "backward":
-            yield (Blame("scored", "with direction=backward B is read first, so it cannot be guessed from A"),
-                   Blame("direction", "with scored=second A must be read first"))
+            yield (ConflictKey("scored", "with direction=backward B is read first, so it cannot be guessed from A"),
+                   ConflictKey("direction", "with scored=second A must be read first"))
 
 
 @register("objective", "causal_lm", CausalLMSettings)
-class CausalLM(NextToken):
+class CausalLM(NextTokenObjective):
     settings: CausalLMSettings
 
-    def needs(self) -> Needs:
-        from stemma.network.heads import TokenHead
+    def requirements(self) -> Requirements:
+        from stemma.network.heads import LMHeadSpec
 
-        return Needs(heads={HEAD: TokenHead(transform=self.settings.transform, bias=self.settings.transform)})
+        return Requirements(heads={LM_HEAD_NAME: LMHeadSpec(transform=self.settings.transform,
+                                                            bias=self.settings.transform)})
 
-    def backward_rows(self, rows: int) -> np.ndarray:
+    def reversed_rows(self, rows: int) -> np.ndarray:
         return np.full(rows, self.settings.direction == "backward")
 
-    def corrupt(self, draft: Draft, rng: Randomness) -> None:
+    def make_targets(self, draft: Draft, rng: RNG) -> None:
         """Nothing is hidden: nobody sees what comes later."""
-        following = draft.following()
+        following = draft.next_tokens()
         at = following >= 0
         if self.settings.scored == "second":
-            at &= np.arange(at.shape[1]) + 1 >= draft.second()[:, None]
-        draft.score(HEAD, at=at, labels=following)
+            at &= np.arange(at.shape[1]) + 1 >= draft.segment_b_start()[:, None]
+        draft.add_token_targets(LM_HEAD_NAME, at=at, labels=following)

@@ -11,63 +11,64 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from stemma.objectives.base import Needs, Objective
+from stemma.objectives.base import Objective, Requirements
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from stemma.corpus.draft import Draft
+    from stemma.network.inputs_outputs import NetworkOutput
     from stemma.network.network import Network
-    from stemma.network.streams import Hidden
     from stemma.objectives.batch import Batch
 
 
-class RowClassifier(Objective):
+class RowClassification(Objective):
     """One answer a row, read off the pooled first place; a row whose label is -1 is not asked."""
 
     classes: int
-    judges_rows = True
+    labels_rows = True
 
-    def needs(self) -> Needs:
+    def requirements(self) -> Requirements:
         from stemma.network.heads import ClassHead, Pooler
         from stemma.network.network import POOLER
 
-        return Needs(heads={POOLER: Pooler(), self.settings.kind: ClassHead(self.classes)})
+        return Requirements(heads={POOLER: Pooler(), self.settings.kind: ClassHead(self.classes)})
 
-    def loss(self, network: Network, hidden: Hidden, batch: Batch) -> dict[str, Tensor]:
-        target = batch.labels[self.name]
-        pooled = network.pooled(hidden["encoder"])[target.index]
-        return {self.name: network.head(self.settings.kind).loss(pooled, target.labels, target.total)}
+    def loss(self, network: Network, output: NetworkOutput, batch: Batch) -> dict[str, Tensor]:
+        target = batch.row_targets[self.name]
+        pooled = network.pool(output["encoder"])[target.index]
+        return {self.name: network.head(self.settings.kind).loss(pooled, target.labels, target.denominator)}
 
     def baseline(self, batch: Batch, unigram: np.ndarray) -> dict[str, float]:
-        return {self.name: entropy(batch.labels[self.name].labels.cpu().numpy())}
+        return {self.name: entropy(batch.row_targets[self.name].labels.cpu().numpy())}
 
     def mean_baseline(self, batches: Sequence[Batch], unigram: np.ndarray) -> float:
-        return entropy(np.concatenate([batch.labels[self.name].labels.cpu().numpy() for batch in batches]))
+        return entropy(np.concatenate([batch.row_targets[self.name].labels.cpu().numpy() for batch in batches]))
 
 
-class PlaceClassifier(Objective):
+class TokenClassification(Objective):
     """Yes or no, at places of the text."""
 
-    def needs(self) -> Needs:
+    def requirements(self) -> Requirements:
         from stemma.network.heads import ClassHead
 
-        return Needs(heads={self.settings.kind: ClassHead(2)})
+        return Requirements(heads={self.settings.kind: ClassHead(2)})
 
-    def ask(self, draft: Draft, labels: np.ndarray) -> None:
+    def add_targets(self, draft: Draft, labels: np.ndarray) -> None:
         """At every token of the text that stands there as it was: of a hidden one little can be said."""
-        draft.score(self.name, draft.text & (draft.ids == draft.original), labels, tokens=False)
+        draft.add_token_targets(self.name, draft.is_text & (draft.input_ids == draft.original_ids), labels,
+                                are_token_ids=False)
 
-    def loss(self, network: Network, hidden: Hidden, batch: Batch) -> dict[str, Tensor]:
-        target = batch.scores[self.name]
-        places = hidden["encoder"].flatten(0, 1)[target.index]  # (N, width)
-        return {self.name: network.head(self.settings.kind).loss(places, target.labels, target.total)}
+    def loss(self, network: Network, output: NetworkOutput, batch: Batch) -> dict[str, Tensor]:
+        target = batch.token_targets[self.name]
+        places = output["encoder"].flatten(0, 1)[target.index]  # (N, width)
+        return {self.name: network.head(self.settings.kind).loss(places, target.labels, target.denominator)}
 
     def baseline(self, batch: Batch, unigram: np.ndarray) -> dict[str, float]:
-        return {self.name: entropy(batch.scores[self.name].labels.cpu().numpy())}
+        return {self.name: entropy(batch.token_targets[self.name].labels.cpu().numpy())}
 
     def mean_baseline(self, batches: Sequence[Batch], unigram: np.ndarray) -> float:
-        return entropy(np.concatenate([batch.scores[self.name].labels.cpu().numpy() for batch in batches]))
+        return entropy(np.concatenate([batch.token_targets[self.name].labels.cpu().numpy() for batch in batches]))
 
 
 def entropy(labels: np.ndarray) -> float:

@@ -10,20 +10,20 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 
-from stemma.corpus.batches import ROLES
+from stemma.corpus.dialogue_index import DialogueIndex
 from stemma.corpus.packers import fit_turns
-from stemma.corpus.turns import Turns
-from stemma.corpus.view import View
-from stemma.objectives.base import Needs
-from stemma.objectives.classifiers import RowClassifier
+from stemma.corpus.subset import CorpusSubset
+from stemma.corpus.text_batches import ROLES
+from stemma.objectives.base import Requirements
+from stemma.objectives.classifiers import RowClassification
 from stemma.registry import register
 from stemma.schema.base import Probability
-from stemma.schema.task import ObjectiveSettings, Sees
+from stemma.schema.objective import AttentionMaskKind, ObjectiveSettings
 
 if TYPE_CHECKING:
+    from stemma.corpus.corpus import Corpus
     from stemma.corpus.draft import Draft
-    from stemma.corpus.randomness import Randomness
-    from stemma.corpus.shards import Corpus
+    from stemma.corpus.rng import RNG
 
 
 class DialogueLMSettings(ObjectiveSettings):
@@ -32,54 +32,54 @@ class DialogueLMSettings(ObjectiveSettings):
     kind: Literal["dialogue_lm"]
     fake: Probability = 0.5
 
-    rearranges = True
-    sees: ClassVar[Sees] = "full"
+    rearranges_text = True
+    sees: ClassVar[AttentionMaskKind] = "full"
 
     @property
-    def needs_packing(self) -> tuple[str, ...]:
+    def allowed_packings(self) -> tuple[str, ...]:
         return ("dialogue",)
 
 
 @register("objective", "dialogue_lm", DialogueLMSettings)
-class DialogueLM(RowClassifier):
+class DialogueLM(RowClassification):
     settings: DialogueLMSettings
     classes = 2
 
     def __init__(self, name: str, settings: DialogueLMSettings):
         super().__init__(name, settings)
-        self._known: list[Turns] = []  # of the views met so far: training and validation, sorted once each
+        self._indexes: list[DialogueIndex] = []  # of the views met so far: training and validation, sorted once each
 
-    def needs(self) -> Needs:
-        return Needs(heads=super().needs().heads, fields=frozenset({ROLES}))
+    def requirements(self) -> Requirements:
+        return Requirements(heads=super().requirements().heads, annotations=frozenset({ROLES}))
 
-    def lacks(self, corpus: Corpus) -> str | None:
-        if ROLES in corpus.sides() and len(View.whole(corpus).read_by("dialogue").documents) < 2:
+    def missing_data(self, corpus: Corpus) -> str | None:
+        if ROLES in corpus.annotations() and len(CorpusSubset.all_documents(corpus).documents_for("dialogue").document_ranges) < 2:
             return "the corpus has fewer than two dialogues, so no turn can be exchanged for another's"
-        return super().lacks(corpus)
+        return super().missing_data(corpus)
 
-    def corrupt(self, draft: Draft, rng: Randomness) -> None:
+    def make_targets(self, draft: Draft, rng: RNG) -> None:
         """Label 1: a turn after the first is another dialogue's, said by the same speaker, so that who speaks when does
         not tell; 0: it is as it was. A turn that stands alone is not asked about."""
-        pieces, sentences = draft.pieces, np.asarray(draft.corpus.sentences)
+        pieces, sentences = draft.spans, np.asarray(draft.corpus.sentence_starts)
         coin, which, where = rng.random((draft.rows, 3)).T
         first = np.searchsorted(pieces.row, np.arange(draft.rows))
         turns = np.bincount(pieces.row, minlength=draft.rows)
         rows = np.flatnonzero((coin < self.settings.fake) & (turns > 1))
         chosen = first[rows] + 1 + (which[rows] * (turns[rows] - 1)).astype(np.int64)
-        found = self._turns(draft.view).elsewhere(pieces.start[chosen], where[rows])
+        found = self._dialogue_index(draft.subset).sample_other_dialogue(pieces.start[chosen], where[rows])
         rows, chosen, found = (values[found >= 0] for values in (rows, chosen, found))
         pieces.start = pieces.start.copy()
         pieces.start[chosen] = found
         # Rows are cut anew from whole turns: how much was cut of the others must not tell how long a true turn was.
         pieces.length = sentences[np.searchsorted(sentences, pieces.start, side="right")] - pieces.start
-        fit_turns(pieces, draft.layout)
+        fit_turns(pieces, draft.template)
         labels = np.where(turns > 1, 0, -1)
         labels[rows] = 1
-        draft.label(self.name, labels)
+        draft.add_row_labels(self.name, labels)
 
-    def _turns(self, view: View) -> Turns:
-        found = next((turns for turns in self._known if turns.view is view), None)
+    def _dialogue_index(self, subset: CorpusSubset) -> DialogueIndex:
+        found = next((turns for turns in self._indexes if turns.subset is subset), None)
         if found is None:
-            found = Turns(view)
-            self._known.append(found)
+            found = DialogueIndex(subset)
+            self._indexes.append(found)
         return found

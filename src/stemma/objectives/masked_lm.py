@@ -8,46 +8,48 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 import numpy as np
 
-from stemma.objectives.base import VOCABULARY, Needs, Objective, Scored
+from stemma.objectives.base import LM_HEAD, LossOutput, Objective, Requirements
 from stemma.objectives.masking import (
-    apart,
     choose_tokens,
     choose_units,
-    geometric,
-    joined,
-    replaced,
-    second_text,
-    singles,
+    merge_adjacent_units,
+    replace_tokens,
+    restrict_units,
+    segment_b_mask,
+    token_units,
+    truncated_geometric,
 )
 from stemma.registry import register
 from stemma.schema import base
-from stemma.schema.base import Blame, Conflict, Count, Probability, Share
-from stemma.schema.corpus import packings, two_texts
-from stemma.schema.task import ObjectiveSettings, Writing
+from stemma.schema.base import Conflict, ConflictKey, Count, OpenFraction, Probability
+from stemma.schema.corpus import packing_names, pair_packings
+from stemma.schema.objective import GenerationCapability, ObjectiveSettings
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from stemma.corpus.draft import Draft
-    from stemma.corpus.randomness import Randomness
+    from stemma.corpus.rng import RNG
+    from stemma.network.inputs_outputs import NetworkOutput
     from stemma.network.network import Network
-    from stemma.network.streams import Hidden
     from stemma.objectives.batch import Batch
 
-HEAD = VOCABULARY
-SIDES = {"phrase": "phrases", "entity": "entities"}  # the side array that marks such units
-PAIRS_RATE = 0.7  # of UniLM's fine-tuning on pairs, as its released commands have it
-Ngrams = Annotated[list[Probability], base.limit(lambda shares: abs(sum(shares) - 1) < 1e-6, "must add up to 1: the "
+LM_HEAD_NAME = LM_HEAD
+UNIT_ANNOTATIONS = {"phrase": "phrases", "entity": "entities"}  # the side array that marks such units
+PAIR_MASK_RATE = 0.7  # of UniLM's fine-tuning on pairs, as its released commands have it
+NgramProbabilities = Annotated[list[Probability], base.constraint(lambda shares: abs(sum(shares) - 1) < 1e-6,
+                                                                  "must add up to 1: the "
                                                  "chances that a unit is 1, 2, 3... tokens long")]
 Unit = Literal["token", "word", "ngram", "word_ngram", "span", "phrase", "entity"]
 
 
 class MaskedLMSettings(ObjectiveSettings):
     kind: Literal["masked_lm"]
-    rate: Share  # share of the tokens that are guessed
+    rate: OpenFraction  # share of the tokens that are guessed
     unit: Unit  # what is hidden whole or not at all
-    ngrams: Ngrams = [0.8, 0.1, 0.1]  # chances of 1, 2, 3... tokens (unit ngram: UniLM) or words (word_ngram: ALBERT)
-    geometric: Share = 0.2  # where unit is span: the chance that a span of words ends after each (SpanBERT)
+    ngrams: NgramProbabilities = [0.8, 0.1, 0.1]  # chances of 1, 2, 3... tokens (unit ngram: UniLM) or words
+    #                                               (word_ngram: ALBERT)
+    geometric: OpenFraction = 0.2  # where unit is span: the chance that a span of words ends after each (SpanBERT)
     longest: Count = 10  # where unit is span: its most words
     together: bool = False  # all tokens of a unit are masked, replaced or kept alike
     sees: Literal["full", "prefix", "causal", "later"] = "full"  # prefix: B from A and what is before; later: mirrored
@@ -57,33 +59,34 @@ class MaskedLMSettings(ObjectiveSettings):
     mask: Probability = 0.8  # of the chosen: replaced by the mask token
     random: Probability = 0.1  # of the chosen: replaced by another token; the rest stays as it was
 
-    roles = frozenset({"mask"})
+    special_tokens = frozenset({"mask"})
     masks_tokens = True
     size_keys = ("rate",)  # ELECTRA's largest hides more: a better generator leaves fewer of them wrong
     one_decision = (("unit", "ngrams", "geometric", "longest", "together"), ("dynamic", "duplicates"),
                     ("mask", "random"))
 
     @property
-    def needs_packing(self) -> tuple[str, ...]:
+    def allowed_packings(self) -> tuple[str, ...]:
         """Masked copies are kept row by row, so their rows must not hang together; nor may they where the rule of
         sight knows nothing of a memory."""
         if self.sees == "prefix" or self.scored == "second":
-            return two_texts()
-        return () if self.dynamic and self.sees == "full" else packings(contiguous=False)
+            return pair_packings()
+        return () if self.dynamic and self.sees == "full" else packing_names(contiguous=False)
 
     @property
-    def writing(self) -> Writing | None:
+    def generation(self) -> GenerationCapability | None:
         """A mask behind the text asks what stands there, if the text before it did not see it while it was learned."""
-        return Writing("cloze", paired=self.sees == "prefix") if self.sees in ("prefix", "causal") else None
+        return GenerationCapability("cloze", paired=self.sees == "prefix") if self.sees in ("prefix",
+                                                                                            "causal") else None
 
     @property
-    def guesses_from_both_sides(self) -> bool:
+    def predicts_bidirectionally(self) -> bool:
         return self.sees == "full"
 
     @property
-    def for_pairs(self) -> dict[str, Any] | None:
+    def pair_finetuning_keys(self) -> dict[str, Any] | None:
         """UniLM's way. Who has learned to guess from both sides learns it from the pairs themselves."""
-        keys = {"scored": "second", "rate": PAIRS_RATE}
+        keys = {"scored": "second", "rate": PAIR_MASK_RATE}
         if self.sees == "full":
             return {**keys, "sees": "prefix", "unit": "token", "together": False, "dynamic": True}
         return keys if self.sees == "prefix" else None
@@ -92,71 +95,71 @@ class MaskedLMSettings(ObjectiveSettings):
         yield from super().conflicts()
         if self.mask + self.random > 1:
             what = f"mask {self.mask:g} and random {self.random:g} add up to more than 1"
-            yield (Blame("mask", what), Blame("random", what))
+            yield (ConflictKey("mask", what), ConflictKey("random", what))
         if self.scored == "second" and self.sees == "later":
-            yield (Blame("scored", "with sees=later A is never seen from B, so B cannot be guessed from it"),
-                   Blame("sees", "with scored=second B must see A: full, prefix or causal"))
+            yield (ConflictKey("scored", "with sees=later A is never seen from B, so B cannot be guessed from it"),
+                   ConflictKey("sees", "with scored=second B must see A: full, prefix or causal"))
 
 
 @register("objective", "masked_lm", MaskedLMSettings)
 class MaskedLM(Objective):
     settings: MaskedLMSettings
-    guesses_tokens = True
+    predicts_tokens = True
 
     @property
-    def copies(self) -> int | None:
+    def num_static_copies(self) -> int | None:
         return None if self.settings.dynamic else self.settings.duplicates
 
-    def needs(self) -> Needs:
-        from stemma.network.heads import TokenHead
+    def requirements(self) -> Requirements:
+        from stemma.network.heads import LMHeadSpec
 
-        marked = SIDES.get(self.settings.unit)
-        return Needs(roles=frozenset({"mask"}), fields=frozenset({marked} if marked else ()),
-                     heads={HEAD: TokenHead(transform=True)})
+        marked = UNIT_ANNOTATIONS.get(self.settings.unit)
+        return Requirements(special_tokens=frozenset({"mask"}), annotations=frozenset({marked} if marked else ()),
+                     heads={LM_HEAD_NAME: LMHeadSpec(transform=True)})
 
-    def corrupt(self, draft: Draft, rng: Randomness) -> None:
+    def make_targets(self, draft: Draft, rng: RNG) -> None:
         settings = self.settings
-        among = second_text(draft) if settings.scored == "second" else None
+        among = segment_b_mask(draft) if settings.scored == "second" else None
         if settings.unit == "token":
             chosen = choose_tokens(draft, settings.rate, rng, among)
         else:
             chosen = self._choose_units(draft, among, rng)
         if settings.sees == "prefix":
-            draft.prefix = draft.second()
-        draft.score(HEAD, at=chosen, labels=draft.original)
-        draft.ids = replaced(draft, chosen, settings.mask, settings.random, rng,
-                             draft.parted if settings.together else None)
+            draft.prefix_lengths = draft.segment_b_start()
+        draft.add_token_targets(LM_HEAD_NAME, at=chosen, labels=draft.original_ids)
+        draft.input_ids = replace_tokens(draft, chosen, settings.mask, settings.random, rng,
+                             draft.unit_ids if settings.together else None)
 
-    def _choose_units(self, draft: Draft, among: np.ndarray | None, rng: Randomness) -> np.ndarray:
+    def _choose_units(self, draft: Draft, among: np.ndarray | None, rng: RNG) -> np.ndarray:
         """(rows, length) bool: units that are hidden whole or not at all; the draft keeps their numbers."""
         settings, unit = self.settings, self.settings.unit
         if unit == "ngram":
-            units = singles(draft.text)
+            units = token_units(draft.is_text)
         else:
-            units = draft.units(SIDES[unit]) if unit in SIDES else draft.words
-        units = units if among is None else apart(units, among)
-        draft.parted = units
+            units = draft.annotated_unit_ids(UNIT_ANNOTATIONS[unit]) if unit in UNIT_ANNOTATIONS else draft.word_ids
+        units = units if among is None else restrict_units(units, among)
+        draft.unit_ids = units
         if unit == "span":
-            draft.parted = joined(units, geometric(settings.geometric, settings.longest), rng)
-            return choose_units(units, settings.rate, rng, within=draft.parted)
+            draft.unit_ids = merge_adjacent_units(units, truncated_geometric(settings.geometric, settings.longest), rng)
+            return choose_units(units, settings.rate, rng, within=draft.unit_ids)
         if unit in ("ngram", "word_ngram"):
-            draft.parted = joined(units, settings.ngrams, rng)
-        return choose_units(draft.parted, settings.rate, rng)
+            draft.unit_ids = merge_adjacent_units(units, settings.ngrams, rng)
+        return choose_units(draft.unit_ids, settings.rate, rng)
 
-    def loss(self, network: Network, hidden: Hidden, batch: Batch) -> dict[str, Tensor] | Scored:
-        target = batch.scores[HEAD]
-        places = hidden["encoder"].flatten(0, 1)[target.index]  # (N, width): unscored places go no further
-        head = network.reader.head(HEAD)
-        if network.reader is network:
-            return {self.name: head.loss(places, target.labels, target.total)}
+    def loss(self, network: Network, output: NetworkOutput, batch: Batch) -> dict[str, Tensor] | LossOutput:
+        target = batch.token_targets[LM_HEAD_NAME]
+        places = output["encoder"].flatten(0, 1)[target.index]  # (N, width): unscored places go no further
+        head = network.input_network.head(LM_HEAD_NAME)
+        if network.input_network is network:
+            return {self.name: head.loss(places, target.labels, target.denominator)}
         import torch
 
-        from stemma.network.heads import TokenScorer
+        from stemma.network.heads import LMHead
 
         # a generator has read, and what it would write is left for another task to judge (ELECTRA)
-        guess = cast(TokenScorer, head).guess(places, target.labels, target.total)
-        accuracy = guess.right.sum(), torch.tensor(len(places))
-        return Scored({self.name: guess.loss}, {"generator_accuracy": accuracy}, guess.sampled)
+        guess = cast(LMHead, head).loss_and_sample(places, target.labels, target.denominator)
+        accuracy = guess.correct.sum(), torch.tensor(len(places))
+        return LossOutput({self.name: guess.loss}, {"generator_accuracy": accuracy}, guess.sampled)
 
     def baseline(self, batch: Batch, unigram: np.ndarray) -> dict[str, float]:
-        return {self.name: float(-unigram[batch.scores[HEAD].labels.cpu().numpy()].mean())}
+        return {self.name: float(-unigram[batch.token_targets[LM_HEAD_NAME].labels.cpu().numpy()].mean())}

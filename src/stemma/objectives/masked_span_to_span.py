@@ -12,57 +12,58 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from stemma.corpus.sides import DECODER, ENCODER, Side, closed
-from stemma.objectives.masking import replaced
-from stemma.objectives.seq2seq import DecoderTask, DecoderTaskSettings
+from stemma.corpus.seq2seq_rows import DECODER, ENCODER, PaddedRows, compact_rows
+from stemma.objectives.masking import replace_tokens
+from stemma.objectives.seq2seq import Seq2SeqObjective, Seq2SeqObjectiveSettings
 from stemma.registry import register
-from stemma.schema.base import Blame, Conflict, Probability
-from stemma.schema.task import Part
+from stemma.schema.base import Conflict, ConflictKey, Probability
+from stemma.schema.objective import Fraction
 
 if TYPE_CHECKING:
     from stemma.corpus.draft import Draft
-    from stemma.corpus.randomness import Randomness
+    from stemma.corpus.rng import RNG
 
 
-class SpanToSpanSettings(DecoderTaskSettings):
+class MaskedSpanToSpanSettings(Seq2SeqObjectiveSettings):
     """MASS: hide one span, and write it."""
 
     kind: Literal["masked_span_to_span"]
-    share: Part = 0.5  # of the text: a single token makes it BERT's task, all of it GPT's
+    share: Fraction = 0.5  # of the text: a single token makes it BERT's task, all of it GPT's
     mask: Probability = 0.8  # of the hidden: replaced by the mask token
     random: Probability = 0.1  # of the hidden: replaced by another token; the rest stays as it was
 
-    roles = frozenset({"mask"})
+    special_tokens = frozenset({"mask"})
     one_decision = (("mask", "random"),)
 
     def conflicts(self) -> Iterator[Conflict]:
         yield from super().conflicts()
         if self.mask + self.random > 1:
             what = f"mask {self.mask:g} and random {self.random:g} add up to more than 1"
-            yield (Blame("mask", what), Blame("random", what))
+            yield (ConflictKey("mask", what), ConflictKey("random", what))
 
 
-@register("objective", "masked_span_to_span", SpanToSpanSettings)
-class SpanToSpan(DecoderTask):
-    settings: SpanToSpanSettings
+@register("objective", "masked_span_to_span", MaskedSpanToSpanSettings)
+class MaskedSpanToSpan(Seq2SeqObjective):
+    settings: MaskedSpanToSpanSettings
 
-    def corrupt(self, draft: Draft, rng: Randomness) -> None:
+    def make_targets(self, draft: Draft, rng: RNG) -> None:
         """The decoder's places are numbered as the encoder's, so that it knows where in the sentence it writes."""
-        hidden = choose_span(draft.text, self.settings.share, rng)
-        ids = replaced(draft, hidden, self.settings.mask, self.settings.random, rng)
-        longest, filling = int(draft.lengths.max()), draft.layout.roles["padding"]
+        hidden = choose_span(draft.is_text, self.settings.share, rng)
+        ids = replace_tokens(draft, hidden, self.settings.mask, self.settings.random, rng)
+        longest, filling = int(draft.lengths.max()), draft.template.special_ids["padding"]
         places = np.broadcast_to(np.arange(hidden.shape[1]), hidden.shape)
-        written = Side.kept(draft.original, hidden, filling).written(draft.corpus.tokenizer.role("mask"), filling)
+        written = PaddedRows.select(draft.original_ids, hidden,
+                                    filling).shift_right(draft.corpus.tokenizer.special_id("mask"), filling)
         # Filling stands at place 0: any that exists.
-        spans = Side(written.ids, written.lengths, written.labels, closed(places, hidden, 0))
-        read = Side(ids[:, :longest], draft.lengths, source=draft.source[:, :longest])
-        draft.sides = {ENCODER: read, DECODER: spans}
+        spans = PaddedRows(written.input_ids, written.lengths, written.labels, compact_rows(places, hidden, 0))
+        read = PaddedRows(ids[:, :longest], draft.lengths, source=draft.corpus_offsets[:, :longest])
+        draft.seq2seq_rows = {ENCODER: read, DECODER: spans}
 
 
-def choose_span(text: np.ndarray, share: float, rng: Randomness) -> np.ndarray:
+def choose_span(text: np.ndarray, fraction: float, rng: RNG) -> np.ndarray:
     """(rows, length) bool: one stretch of a share of each row's text, at any place of it; at least a token."""
     count = text.sum(1)
-    wanted = np.minimum(np.maximum(np.rint(count * share), 1), count).astype(np.int64)
+    wanted = np.minimum(np.maximum(np.rint(count * fraction), 1), count).astype(np.int64)
     first = (rng.random((len(text), 1))[:, 0] * (count - wanted + 1)).astype(np.int64)
     number = np.cumsum(text, axis=1) - 1  # of each token among its row's text
     chosen: np.ndarray = text & (number >= first[:, None]) & (number < (first + wanted)[:, None])

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
-from stemma.objectives.causal_lm import HEAD, NextToken
+from stemma.objectives.causal_lm import LM_HEAD_NAME, NextTokenObjective
 from stemma.registry import register
-from stemma.schema.corpus import packings
-from stemma.schema.task import ObjectiveSettings, Sees, Writing
+from stemma.schema.corpus import packing_names
+from stemma.schema.objective import AttentionMaskKind, GenerationCapability, ObjectiveSettings
 
 if TYPE_CHECKING:
     from stemma.corpus.draft import Draft
-    from stemma.corpus.randomness import Randomness
+    from stemma.corpus.rng import RNG
 
 
 class PrefixLMSettings(ObjectiveSettings):
@@ -22,30 +22,30 @@ class PrefixLMSettings(ObjectiveSettings):
 
     kind: Literal["prefix_lm"]
 
-    roles = frozenset({"end"})
-    sees: ClassVar[Sees] = "prefix"
+    special_tokens = frozenset({"end"})
+    sees: ClassVar[AttentionMaskKind] = "prefix"
 
     @property
-    def needs_packing(self) -> tuple[str, ...]:
-        return packings(contiguous=False)
+    def allowed_packings(self) -> tuple[str, ...]:
+        return packing_names(contiguous=False)
 
     @property
-    def writing(self) -> Writing | None:
-        return Writing("prefix", paired=True)
+    def generation(self) -> GenerationCapability | None:
+        return GenerationCapability("prefix", paired=True)
 
     @property
-    def for_pairs(self) -> dict[str, Any] | None:
+    def pair_finetuning_keys(self) -> dict[str, Any] | None:
         return {}
 
 
 @register("objective", "prefix_lm", PrefixLMSettings)
-class PrefixLM(NextToken):
+class PrefixLM(NextTokenObjective):
     settings: PrefixLMSettings
 
-    def corrupt(self, draft: Draft, rng: Randomness) -> None:
+    def make_targets(self, draft: Draft, rng: RNG) -> None:
         """The prefix ends where B begins; of a single text at any place, so that something is left on either side."""
         anywhere = 1 + (rng.random((draft.rows, 1))[:, 0] * (draft.lengths - 1)).astype(np.int64)
-        draft.prefix = np.where(draft.pieces.part_lengths(1) > 0, draft.second(), anywhere)
-        following = draft.following()
-        at = (following >= 0) & (np.arange(following.shape[1]) + 1 >= draft.prefix[:, None])
-        draft.score(HEAD, at=at, labels=following)
+        draft.prefix_lengths = np.where(draft.spans.part_lengths(1) > 0, draft.segment_b_start(), anywhere)
+        following = draft.next_tokens()
+        at = (following >= 0) & (np.arange(following.shape[1]) + 1 >= draft.prefix_lengths[:, None])
+        draft.add_token_targets(LM_HEAD_NAME, at=at, labels=following)

@@ -14,20 +14,20 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 
-from stemma.objectives.base import VOCABULARY, Needs, Objective, Scored
+from stemma.objectives.base import LM_HEAD, LossOutput, Objective, Requirements
 from stemma.registry import register
-from stemma.schema.task import ObjectiveSettings, Sees
+from stemma.schema.objective import AttentionMaskKind, ObjectiveSettings
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from stemma.corpus.draft import Draft
-    from stemma.corpus.randomness import Randomness
+    from stemma.corpus.rng import RNG
+    from stemma.network.inputs_outputs import NetworkOutput
     from stemma.network.network import Network
-    from stemma.network.streams import Hidden
     from stemma.objectives.batch import Batch
 
-HEAD = "replaced_token"
+HEAD_NAME = "replaced_token"
 
 
 class ReplacedTokenSettings(ObjectiveSettings):
@@ -36,58 +36,58 @@ class ReplacedTokenSettings(ObjectiveSettings):
     kind: Literal["replaced_token"]
     judged: Literal["all", "hidden"] = "all"  # hidden: only where the generator wrote, the paper's "ELECTRA 15%"
 
-    sees: ClassVar[Sees] = "full"
+    sees: ClassVar[AttentionMaskKind] = "full"
     needs_generator = True
-    needs_masks = True
+    needs_masked_tokens = True
 
 
 @register("objective", "replaced_token", ReplacedTokenSettings)
 class ReplacedToken(Objective):
     settings: ReplacedTokenSettings
 
-    def needs(self) -> Needs:
-        from stemma.network.heads import JudgeHead
+    def requirements(self) -> Requirements:
+        from stemma.network.heads import DiscriminatorHeadSpec
 
-        return Needs(heads={HEAD: JudgeHead()})
+        return Requirements(heads={HEAD_NAME: DiscriminatorHeadSpec()})
 
-    def corrupt(self, draft: Draft, rng: Randomness) -> None:
+    def make_targets(self, draft: Draft, rng: RNG) -> None:
         """Nothing: what is hidden is the masked LM's choice, and what stands there instead the generator's."""
 
-    def loss(self, network: Network, hidden: Hidden, batch: Batch) -> Scored:
+    def loss(self, network: Network, output: NetworkOutput, batch: Batch) -> LossOutput:
         """Every real place is judged, special tokens too, as in the released code; or those alone that were hidden, as
         the paper does to see what judging all of them is worth (its section 3.4)."""
         import torch
         from torch.nn import functional
 
-        stream, hid = batch.streams["encoder"], batch.scores[VOCABULARY]
-        assert hidden.sampled is not None, "the masked LM comes first, and its generator writes"
-        assert stream.ids is not None
-        ids = stream.ids.flatten().index_copy(0, hid.index, hidden.sampled).view_as(stream.ids)
+        stream, hid = batch.streams["encoder"], batch.token_targets[LM_HEAD]
+        assert output.generator_samples is not None, "the masked LM comes first, and its generator writes"
+        assert stream.input_ids is not None
+        ids = stream.input_ids.flatten().index_copy(0, hid.index, output.generator_samples).view_as(stream.input_ids)
         labels = torch.zeros_like(ids, dtype=torch.bool).flatten()
-        labels[hid.index] = hidden.sampled != hid.labels
-        filled = replace(stream.with_ids(ids), wanted=None)
+        labels[hid.index] = output.generator_samples != hid.labels
+        filled = replace(stream.with_input_ids(ids), output_positions=None)
         judged = network({"encoder": filled})["encoder"].flatten(0, 1)  # (B x L, width)
-        real, total = stream.real(), float(batch.tokens)
+        real, total = stream.attention_token_mask(), float(batch.num_tokens)
         if self.settings.judged == "hidden":
-            judged, labels, total = judged[hid.index], labels[hid.index], hid.total
+            judged, labels, total = judged[hid.index], labels[hid.index], hid.denominator
         elif real is not None:
             judged, labels = judged[real.flatten()], labels[real.flatten()]
-        scores = network.heads[HEAD](judged).float()
+        scores = network.heads[HEAD_NAME](judged).float()
         lost = functional.binary_cross_entropy_with_logits(scores, labels.float(), reduction="sum")
-        return Scored({self.name: lost / max(1.0, total)}, _counted(scores > 0, labels))
+        return LossOutput({self.name: lost / max(1.0, total)}, _detection_counts(scores > 0, labels))
 
     def baseline(self, batch: Batch, unigram: np.ndarray) -> dict[str, float]:
         """One who knows only how many tokens are replaced, by a generator that knows only how often each occurs. With a
         better generator fewer of them are, and knowing their number is worth more: see `replaced` in the log."""
-        hid = batch.scores[VOCABULARY]
+        hid = batch.token_targets[LM_HEAD]
         by_chance = float(np.exp(unigram[hid.labels.cpu().numpy()]).mean()) if len(hid.labels) else 0.0
-        judged = len(hid.labels) if self.settings.judged == "hidden" else batch.tokens
+        judged = len(hid.labels) if self.settings.judged == "hidden" else batch.num_tokens
         share = min(max((1 - by_chance) * len(hid.labels) / max(judged, 1), 1e-6), 1 - 1e-6)
         return {self.name: float(-(share * np.log(share) + (1 - share) * np.log1p(-share)))}
 
 
-def _counted(found: Tensor, labels: Tensor) -> dict[str, tuple[Tensor, Tensor]]:
+def _detection_counts(logits: Tensor, labels: Tensor) -> dict[str, tuple[Tensor, Tensor]]:
     """How many tokens were replaced; of those called so, how many were; of those that were, how many were found."""
-    caught, replaced = (found & labels).sum(), labels.sum()
-    return {"replaced": (replaced, replaced.new_tensor(len(labels))), "precision": (caught, found.sum()),
+    caught, replaced = (logits & labels).sum(), labels.sum()
+    return {"replaced": (replaced, replaced.new_tensor(len(labels))), "precision": (caught, logits.sum()),
             "recall": (caught, replaced)}

@@ -7,72 +7,74 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from stemma.corpus.layout import DECODER_START
-from stemma.corpus.sides import DECODER, ENCODER, Side
-from stemma.objectives.base import VOCABULARY as HEAD
-from stemma.objectives.base import Needs, Objective
+from stemma.corpus.row_template import DECODER_START
+from stemma.corpus.seq2seq_rows import DECODER, ENCODER, PaddedRows
+from stemma.objectives.base import LM_HEAD as HEAD
+from stemma.objectives.base import Objective, Requirements
 from stemma.schema.base import BelowOne
-from stemma.schema.corpus import running_text
-from stemma.schema.task import ObjectiveSettings, Sees, Writing
+from stemma.schema.corpus import single_text_packings
+from stemma.schema.objective import AttentionMaskKind, GenerationCapability, ObjectiveSettings
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from stemma.corpus.draft import Draft
+    from stemma.network.inputs_outputs import NetworkOutput
     from stemma.network.network import Network
-    from stemma.network.streams import Hidden
     from stemma.objectives.batch import Batch
 
 
-class DecoderTaskSettings(ObjectiveSettings):
+class Seq2SeqObjectiveSettings(ObjectiveSettings):
     """The encoder reads a source, and the decoder writes a target token by token."""
 
     smoothing: BelowOne = 0.0  # share of certainty that is spread over all tokens alike
 
-    sees: ClassVar[Sees] = "full"  # of the encoder
+    sees: ClassVar[AttentionMaskKind] = "full"  # of the encoder
     needs_decoder = True
 
     @property
-    def writing(self) -> Writing | None:
-        return Writing("decoder")
+    def generation(self) -> GenerationCapability | None:
+        return GenerationCapability("decoder")
 
     @property
-    def for_pairs(self) -> dict[str, Any] | None:
+    def pair_finetuning_keys(self) -> dict[str, Any] | None:
         """Whatever it was pre-trained to write, a decoder learns pairs by translation."""
         return {"kind": "translation"}
 
     @property
-    def needs_packing(self) -> tuple[str, ...]:
-        return running_text()
+    def allowed_packings(self) -> tuple[str, ...]:
+        return single_text_packings()
 
 
-class DecoderTask(Objective):
-    guesses_tokens = True
-    guesses_next = True
+class Seq2SeqObjective(Objective):
+    predicts_tokens = True
+    predicts_next = True
 
-    def needs(self) -> Needs:
-        from stemma.network.heads import TokenHead
+    def requirements(self) -> Requirements:
+        from stemma.network.heads import LMHeadSpec
 
-        return Needs(roles=self.settings.roles, heads={HEAD: TokenHead(transform=False, bias=False)})
+        return Requirements(special_tokens=self.settings.special_tokens,
+                            heads={HEAD: LMHeadSpec(transform=False, bias=False)})
 
-    def loss(self, network: Network, hidden: Hidden, batch: Batch) -> dict[str, Tensor]:
+    def loss(self, network: Network, output: NetworkOutput, batch: Batch) -> dict[str, Tensor]:
         """Smoothed while learning; held-out text is judged without, so that its loss means what it always means."""
-        target = batch.scores[HEAD]
-        places = hidden[DECODER].flatten(0, 1).index_select(0, target.index)  # (N, width): filling goes no further
+        target = batch.token_targets[HEAD]
+        places = output[DECODER].flatten(0, 1).index_select(0, target.index)  # (N, width): filling goes no further
         smoothing = 0.0 if batch.held_out else self.settings.smoothing
-        return {self.name: network.head(HEAD).loss(places, target.labels, target.total, smoothing)}
+        return {self.name: network.head(HEAD).loss(places, target.labels, target.denominator, smoothing)}
 
     def baseline(self, batch: Batch, unigram: np.ndarray) -> dict[str, float]:
-        return {self.name: float(-unigram[batch.scores[HEAD].labels.cpu().numpy()].mean())}
+        return {self.name: float(-unigram[batch.token_targets[HEAD].labels.cpu().numpy()].mean())}
 
 
-def source_and_target(draft: Draft, source: Side, target: Side) -> None:
+def set_seq2seq_rows(draft: Draft, source: PaddedRows, target: PaddedRows) -> None:
     """Hand in what is read and what is to be written."""
-    roles = draft.layout.roles
-    draft.sides = {ENCODER: source, DECODER: target.written(roles[DECODER_START], roles["padding"])}
+    roles = draft.template.special_ids
+    draft.seq2seq_rows = {ENCODER: source, DECODER: target.shift_right(roles[DECODER_START], roles["padding"])}
 
 
-def whole_text(draft: Draft) -> Side:
+def rows_as_is(draft: Draft) -> PaddedRows:
     """A draft's rows as they are."""
     longest = int(draft.lengths.max())
-    return Side(draft.ids[:, :longest].astype(np.int32), draft.lengths, source=draft.source[:, :longest])
+    return PaddedRows(draft.input_ids[:, :longest].astype(np.int32), draft.lengths,
+                      source=draft.corpus_offsets[:, :longest])

@@ -11,23 +11,23 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 
-from stemma.objectives.base import VOCABULARY, Needs, Objective
+from stemma.objectives.base import LM_HEAD, Objective, Requirements
 from stemma.registry import register
-from stemma.schema.base import Blame, Conflict, Count
-from stemma.schema.corpus import packings, parse_template
-from stemma.schema.task import ObjectiveSettings, Sees
+from stemma.schema.base import Conflict, ConflictKey, Count
+from stemma.schema.corpus import packing_names, parse_template
+from stemma.schema.objective import AttentionMaskKind, ObjectiveSettings
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from stemma.corpus.draft import Draft
-    from stemma.corpus.randomness import Randomness
+    from stemma.corpus.rng import RNG
+    from stemma.network.inputs_outputs import NetworkOutput
     from stemma.network.network import Network
-    from stemma.network.streams import Hidden
     from stemma.objectives.batch import Batch, Target
     from stemma.schema.recipe import RecipeSettings
 
-HEAD = "span_boundary"
+HEAD_NAME = "span_boundary"
 
 
 class SpanBoundarySettings(ObjectiveSettings):
@@ -36,64 +36,65 @@ class SpanBoundarySettings(ObjectiveSettings):
     kind: Literal["span_boundary"]
     places: Count = 15  # how many numbers there are (as released); a longer span's rest shares the last
 
-    sees: ClassVar[Sees] = "full"
-    needs_masks = True
+    sees: ClassVar[AttentionMaskKind] = "full"
+    needs_masked_tokens = True
 
     @property
-    def needs_packing(self) -> tuple[str, ...]:
-        return packings(contiguous=False)
+    def allowed_packings(self) -> tuple[str, ...]:
+        return packing_names(contiguous=False)
 
-    def conflicts_in(self, name: str, recipe: RecipeSettings) -> Iterator[Conflict]:
+    def recipe_conflicts(self, name: str, recipe: RecipeSettings) -> Iterator[Conflict]:
         """There must be a position on either side of each span, and one matrix that scores all tokens."""
         if recipe.network.embedding.cutoffs:
             what = "one matrix for all tokens, and network.embedding.cutoffs parts it"
-            yield (Blame(f"objective.{name}", f"needs {what}"),
-                   Blame("network.embedding.cutoffs", f"objective.{name} needs {what}"))
+            yield (ConflictKey(f"objective.{name}", f"needs {what}"),
+                   ConflictKey("network.embedding.cutoffs", f"objective.{name} needs {what}"))
         for key, template in recipe.templates().items():
             slots = [slot.name for slot in parse_template(template)]
             if key.startswith(("corpus.", f"objective.{name}.")) and {slots[0], slots[-1]} & {"A", "B"}:
                 what = "a special token on either side of the text"
-                yield (Blame(key, f"objective.{name} needs {what}"), Blame(f"objective.{name}", f"needs {what}"))
+                yield (ConflictKey(key, f"objective.{name} needs {what}"),
+                       ConflictKey(f"objective.{name}", f"needs {what}"))
 
 
 @register("objective", "span_boundary", SpanBoundarySettings)
 class SpanBoundary(Objective):
     settings: SpanBoundarySettings
 
-    def needs(self) -> Needs:
-        from stemma.network.boundary_head import BoundaryHead
+    def requirements(self) -> Requirements:
+        from stemma.network.span_boundary_head import SpanBoundaryHeadSpec
 
-        return Needs(heads={HEAD: BoundaryHead(self.settings.places)})
+        return Requirements(heads={HEAD_NAME: SpanBoundaryHeadSpec(self.settings.places)})
 
-    def corrupt(self, draft: Draft, rng: Randomness) -> None:
+    def make_targets(self, draft: Draft, rng: RNG) -> None:
         """Nothing more is hidden; the places around each span must be computed to the end, though nothing is guessed
         there."""
-        hidden = np.zeros(draft.ids.shape, dtype=bool)
-        hidden.reshape(-1)[draft.scores[VOCABULARY].index] = True
+        hidden = np.zeros(draft.input_ids.shape, dtype=bool)
+        hidden.reshape(-1)[draft.token_targets[LM_HEAD].index] = True
         around = np.zeros(hidden.shape, dtype=bool)
         around[:, :-1] |= hidden[:, 1:] & ~hidden[:, :-1]
         around[:, 1:] |= hidden[:, :-1] & ~hidden[:, 1:]
-        draft.read = around
-        draft.score(HEAD, at=hidden, labels=draft.original)
+        draft.extra_outputs = around
+        draft.add_token_targets(HEAD_NAME, at=hidden, labels=draft.original_ids)
 
-    def loss(self, network: Network, hidden: Hidden, batch: Batch) -> dict[str, Tensor]:
-        from stemma.network.boundary_head import BoundaryScorer
+    def loss(self, network: Network, output: NetworkOutput, batch: Batch) -> dict[str, Tensor]:
+        from stemma.network.span_boundary_head import SpanBoundaryHead
 
-        target, head = batch.scores[HEAD], network.heads[HEAD]
-        assert isinstance(head, BoundaryScorer)
-        places = hidden["encoder"].flatten(0, 1)
-        left, right, number = edges(target)
-        return {self.name: head.loss(places[left], places[right], number, target.labels, target.total)}
+        target, head = batch.token_targets[HEAD_NAME], network.heads[HEAD_NAME]
+        assert isinstance(head, SpanBoundaryHead)
+        places = output["encoder"].flatten(0, 1)
+        left, right, number = span_edges(target)
+        return {self.name: head.loss(places[left], places[right], number, target.labels, target.denominator)}
 
     def baseline(self, batch: Batch, unigram: np.ndarray) -> dict[str, float]:
-        return {self.name: float(-unigram[batch.scores[HEAD].labels.cpu().numpy()].mean())}
+        return {self.name: float(-unigram[batch.token_targets[HEAD_NAME].labels.cpu().numpy()].mean())}
 
 
-def edges(target: Target) -> tuple[Tensor, Tensor, Tensor]:
+def span_edges(target: Target) -> tuple[Tensor, Tensor, Tensor]:
     """(N,) each: the flat place before the span of every scored one, the place behind it, and its number within it."""
     import torch
 
-    index, row = target.index, target.index // target.width
+    index, row = target.index, target.index // target.row_stride
     begins = torch.ones(len(index), dtype=torch.bool, device=index.device)
     begins[1:] = (index[1:] != index[:-1] + 1) | (row[1:] != row[:-1])
     ends = torch.ones_like(begins)

@@ -11,40 +11,40 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from stemma.corpus.sides import Side
-from stemma.objectives.seq2seq import DecoderTask, DecoderTaskSettings, source_and_target
+from stemma.corpus.seq2seq_rows import PaddedRows
+from stemma.objectives.seq2seq import Seq2SeqObjective, Seq2SeqObjectiveSettings, set_seq2seq_rows
 from stemma.registry import register
-from stemma.schema.base import Share
-from stemma.schema.task import Gap, MeanSpan, Writing
+from stemma.schema.base import OpenFraction
+from stemma.schema.objective import GapPrompt, GenerationCapability, MeanSpan
 
 if TYPE_CHECKING:
     from stemma.corpus.draft import Draft
-    from stemma.corpus.randomness import Randomness
+    from stemma.corpus.rng import RNG
 
 
-class SpanCorruptionSettings(DecoderTaskSettings):
+class SpanCorruptionSettings(Seq2SeqObjectiveSettings):
     """T5: every hidden span becomes one sentinel, and the target says what each sentinel stands for."""
 
     kind: Literal["span_corruption"]
-    rate: Share = 0.15  # share of the tokens that are hidden
+    rate: OpenFraction = 0.15  # share of the tokens that are hidden
     mean_span: MeanSpan = 3.0
 
-    roles = frozenset({"sentinel", "end"})
+    special_tokens = frozenset({"sentinel", "end"})
 
     @property
-    def writing(self) -> Writing | None:
-        return Writing("decoder", gap=Gap("sentinel"))
+    def generation(self) -> GenerationCapability | None:
+        return GenerationCapability("decoder", gap=GapPrompt("sentinel"))
 
     @property
-    def for_pairs(self) -> dict[str, Any] | None:
+    def pair_finetuning_keys(self) -> dict[str, Any] | None:
         return {"kind": "translation", "smoothing": 0.0}  # as T5 is fine-tuned
 
 
 @register("objective", "span_corruption", SpanCorruptionSettings)
-class SpanCorruption(DecoderTask):
+class SpanCorruption(Seq2SeqObjective):
     settings: SpanCorruptionSettings
 
-    def raw_length(self, length: int, special: int = 1) -> int:
+    def raw_text_length(self, length: int, special: int = 1) -> int:
         """The most text of which neither side is longer than the window; the target always has one `end`."""
         def fits(text: int) -> bool:
             noise, spans = (int(count) for count in self._counts(np.array(text)))
@@ -57,34 +57,34 @@ class SpanCorruption(DecoderTask):
             text -= 1
         return text
 
-    def sentinels(self, length: int, special: int = 1) -> int:
+    def num_sentinels(self, length: int, special: int = 1) -> int:
         """Every span of a row has a sentinel of its own."""
-        return int(self._counts(np.array(self.raw_length(length, special)))[1])
+        return int(self._counts(np.array(self.raw_text_length(length, special)))[1])
 
-    def corrupt(self, draft: Draft, rng: Randomness) -> None:
+    def make_targets(self, draft: Draft, rng: RNG) -> None:
         """Tokens that part documents are text like any other; the template's stay where they are."""
-        tokenizer, filling = draft.corpus.tokenizer, draft.layout.roles["padding"]
-        inner = _inner(draft.text)
+        tokenizer, filling = draft.corpus.tokenizer, draft.template.special_ids["padding"]
+        inner = _text_extent(draft.is_text)
         span = np.full(inner.shape, -1)  # the number of the span that a place belongs to
         length = inner.sum(1)
         noise, spans = self._counts(length)
-        span[inner] = part_in_spans(length, noise, spans, inner.shape[1], rng)[np.arange(inner.shape[1])
+        span[inner] = assign_spans(length, noise, spans, inner.shape[1], rng)[np.arange(inner.shape[1])
                                                                               < length[:, None]]
         hidden = span >= 0
         begins = hidden.copy()
         begins[:, 1:] &= span[:, 1:] != span[:, :-1]
         sentinels = np.array(tokenizer.sentinels, dtype=np.int32)[np.maximum(span, 0)]
         used = np.arange(inner.shape[1]) < draft.lengths[:, None]
-        source = Side.kept(np.where(begins, sentinels, draft.original), used & (begins | ~hidden), filling,
-                           np.where(begins, -1, draft.source))
+        source = PaddedRows.select(np.where(begins, sentinels, draft.original_ids), used & (begins | ~hidden), filling,
+                           np.where(begins, -1, draft.corpus_offsets))
         # Before each place its sentinel, if a span begins there; behind the last one the end.
         rows = len(inner)
-        end = np.full((rows, 1), tokenizer.role("end"), dtype=np.int32)
-        written = np.stack([sentinels, draft.original], axis=2).reshape(rows, -1)
+        end = np.full((rows, 1), tokenizer.special_id("end"), dtype=np.int32)
+        written = np.stack([sentinels, draft.original_ids], axis=2).reshape(rows, -1)
         kept = np.stack([begins, hidden], axis=2).reshape(rows, -1)
-        target = Side.kept(np.concatenate([written, end], axis=1),
+        target = PaddedRows.select(np.concatenate([written, end], axis=1),
                            np.concatenate([kept, np.ones((rows, 1), dtype=bool)], axis=1), filling)
-        source_and_target(draft, source, target)
+        set_seq2seq_rows(draft, source, target)
 
     def _counts(self, length: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """How many tokens of a text are hidden, and in how many spans. Something is hidden and something is left,
@@ -95,18 +95,19 @@ class SpanCorruption(DecoderTask):
         return noise, np.minimum(spans, np.minimum(noise, length - noise)).astype(np.int64)
 
 
-def part_in_spans(length: np.ndarray, noise: np.ndarray, spans: np.ndarray, width: int, rng: Randomness) -> np.ndarray:
+def assign_spans(length: np.ndarray, num_noise_tokens: np.ndarray, num_spans: np.ndarray, width: int,
+                 rng: RNG) -> np.ndarray:
     """(rows, width): -1 where a token is left, otherwise the number of its span. Text and spans take turns, text first;
     both are parted at random."""
-    kept = _segments(length - noise, spans, width, rng)
-    hidden = _segments(noise, spans, width, rng)
+    kept = _random_segments(length - num_noise_tokens, num_spans, width, rng)
+    hidden = _random_segments(num_noise_tokens, num_spans, width, rng)
     # Turn number 2s is the s-th stretch of text, 2s + 1 the s-th span; what is beyond a row's end sorts last.
     turn = np.sort(np.concatenate([np.where(kept >= 0, 2 * kept, 4 * width),
                                    np.where(hidden >= 0, 2 * hidden + 1, 4 * width)], axis=1), axis=1)[:, :width]
     return np.where((turn % 2 == 1) & (turn < 4 * width), turn // 2, -1)
 
 
-def _segments(items: np.ndarray, segments: np.ndarray, width: int, rng: Randomness) -> np.ndarray:
+def _random_segments(items: np.ndarray, segments: np.ndarray, width: int, rng: RNG) -> np.ndarray:
     """(rows, width): the segment that each of a row's items belongs to, -1 beyond them; no segment is empty, and all
     partitions are equally likely."""
     place = np.arange(width)
@@ -116,6 +117,6 @@ def _segments(items: np.ndarray, segments: np.ndarray, width: int, rng: Randomne
     return np.where(place < items[:, None], np.cumsum(begins, axis=1), -1)
 
 
-def _inner(text: np.ndarray) -> np.ndarray:
+def _text_extent(text: np.ndarray) -> np.ndarray:
     """(rows, length) bool: all places from the first token of the text to the last."""
     return (np.cumsum(text, axis=1) > 0) & (np.cumsum(text[:, ::-1], axis=1)[:, ::-1] > 0)

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 
-from stemma.objectives.classifiers import PlaceClassifier
+from stemma.objectives.classifiers import TokenClassification
 from stemma.registry import register
 from stemma.schema.base import Count
-from stemma.schema.corpus import packings
-from stemma.schema.task import ObjectiveSettings, Sees
+from stemma.schema.corpus import packing_names
+from stemma.schema.objective import AttentionMaskKind, ObjectiveSettings
 
 if TYPE_CHECKING:
     from stemma.corpus.draft import Draft
-    from stemma.corpus.randomness import Randomness
+    from stemma.corpus.rng import RNG
 
 
 class TokenDocumentRelationSettings(ObjectiveSettings):
@@ -24,22 +24,22 @@ class TokenDocumentRelationSettings(ObjectiveSettings):
     kind: Literal["token_document_relation"]
     reach: Count = 8192  # tokens of the document, around the row, that are looked through
 
-    sees: ClassVar[Sees] = "full"
+    sees: ClassVar[AttentionMaskKind] = "full"
 
     @property
-    def needs_packing(self) -> tuple[str, ...]:
-        return packings(one_document=True)
+    def allowed_packings(self) -> tuple[str, ...]:
+        return packing_names(one_document=True)
 
 
 @register("objective", "token_document_relation", TokenDocumentRelationSettings)
-class TokenDocumentRelation(PlaceClassifier):
+class TokenDocumentRelation(TokenClassification):
     settings: TokenDocumentRelationSettings
 
-    def corrupt(self, draft: Draft, rng: Randomness) -> None:
+    def make_targets(self, draft: Draft, rng: RNG) -> None:
         """Rows are of one document each. One step of Python a row; the table of tokens is cleared, never made anew."""
-        corpus, documents = draft.corpus, draft.view.documents
-        pieces = draft.pieces
-        first = np.full(draft.rows, corpus.tokens)
+        corpus, documents = draft.corpus, draft.subset.document_ranges
+        pieces = draft.spans
+        first = np.full(draft.rows, corpus.num_tokens)
         last = np.zeros(draft.rows, np.int64)
         np.minimum.at(first, pieces.row, pieces.start)
         np.maximum.at(last, pieces.row, pieces.start + pieces.length)
@@ -48,12 +48,12 @@ class TokenDocumentRelation(PlaceClassifier):
         reach, size = self.settings.reach, last - first
         low = np.maximum(begins, np.minimum(first - reach // 2, ends - size - reach))
         high = np.minimum(ends, low + reach + size)
-        original, seen = draft.original, np.zeros(corpus.tokenizer.vocab_size, dtype=bool)
+        original, seen = draft.original_ids, np.zeros(corpus.tokenizer.vocab_size, dtype=bool)
         labels = np.zeros(original.shape, dtype=np.int64)
         for row in range(draft.rows):
-            around = np.concatenate([corpus.slice("tokens", low[row], first[row]),
-                                     corpus.slice("tokens", last[row], high[row])])
+            around = np.concatenate([corpus.values_between("tokens", low[row], first[row]),
+                                     corpus.values_between("tokens", last[row], high[row])])
             seen[around] = True
             labels[row] = seen[original[row]]
             seen[around] = False
-        self.ask(draft, labels)
+        self.add_targets(draft, labels)

@@ -4,32 +4,32 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal
 
-from stemma.objectives.seq2seq import DecoderTask, DecoderTaskSettings, source_and_target, whole_text
+from stemma.objectives.seq2seq import Seq2SeqObjective, Seq2SeqObjectiveSettings, rows_as_is, set_seq2seq_rows
 from stemma.registry import register
 from stemma.schema.base import BelowOne
 
 if TYPE_CHECKING:
     from stemma.corpus.draft import Draft
-    from stemma.corpus.randomness import Randomness
+    from stemma.corpus.rng import RNG
 
 
-class TranslationSettings(DecoderTaskSettings):
+class TranslationSettings(Seq2SeqObjectiveSettings):
     kind: Literal["translation"]
     smoothing: BelowOne = 0.1
 
     @property
-    def needs_packing(self) -> tuple[str, ...]:
+    def allowed_packings(self) -> tuple[str, ...]:
         return ("parallel",)
 
     @property
-    def for_pairs(self) -> dict[str, Any] | None:
+    def pair_finetuning_keys(self) -> dict[str, Any] | None:
         return {"kind": "translation", "smoothing": self.smoothing}
 
 
 @register("objective", "translation", TranslationSettings)
-class Translation(DecoderTask):
+class TranslationObjective(Seq2SeqObjective):
     settings: TranslationSettings
 
-    def corrupt(self, draft: Draft, rng: Randomness) -> None:
+    def make_targets(self, draft: Draft, rng: RNG) -> None:
         """Nothing is hidden: the decoder sees what it has written, never what comes."""
-        source_and_target(draft, whole_text(draft), whole_text(draft.second_text()))
+        set_seq2seq_rows(draft, rows_as_is(draft), rows_as_is(draft.segment_b_draft()))

@@ -23,14 +23,14 @@ from pydantic_core import CoreSchema, PydanticKnownError, core_schema
 from stemma import registry
 
 
-class Blame(NamedTuple):
+class ConflictKey(NamedTuple):
     """One way to tell a conflict: the key to name, and what is wrong with it."""
 
     key: str
     message: str
 
 
-Conflict = tuple[Blame, ...]
+Conflict = tuple[ConflictKey, ...]
 """The same conflict told from each key that takes part; the user hears of the one they touched."""
 
 
@@ -46,7 +46,7 @@ class Settings(BaseModel):
     later_keys: ClassVar[tuple[str, ...]] = ()  # added after labs had been made: left out of a cell's number while they
     #                                             have their default, so that those labs go on
 
-    def has(self, key: str) -> bool:
+    def has_key(self, key: str) -> bool:
         """Whether there is such a key in this table."""
         return key in type(self).model_fields
 
@@ -61,11 +61,11 @@ class Settings(BaseModel):
     def all_conflicts(self) -> Iterator[Conflict]:
         """The conflicts of this table and of every table inside it."""
         yield from self.conflicts()
-        for path, table in self.tables():
+        for path, table in self.subtables():
             for conflict in table.all_conflicts():
-                yield tuple(Blame(f"{path}.{blame.key}", blame.message) for blame in conflict)
+                yield tuple(ConflictKey(f"{path}.{blame.key}", blame.message) for blame in conflict)
 
-    def tables(self) -> Iterator[tuple[str, Settings]]:
+    def subtables(self) -> Iterator[tuple[str, Settings]]:
         """The tables inside this one, each with its key."""
         for name in type(self).model_fields:
             value = getattr(self, name)
@@ -73,123 +73,123 @@ class Settings(BaseModel):
                 if isinstance(table, Settings):
                     yield f"{name}.{key}" if key else name, table
 
-    def stated(self, what: str) -> Iterator[str]:
+    def collect_keys(self, attribute: str) -> Iterator[str]:
         """All keys that this table and those inside it state under a name, such as `structural_keys`."""
-        yield from getattr(self, what)
-        for path, table in self.tables():
-            yield from (f"{path}.{key}" for key in table.stated(what))
+        yield from getattr(self, attribute)
+        for path, table in self.subtables():
+            yield from (f"{path}.{key}" for key in table.collect_keys(attribute))
 
     def later_defaults(self) -> Iterator[str]:
         """Those of `later_keys`, here and inside, that have their default: a recipe says nothing new by them."""
         yield from (key for key in self.later_keys
                     if getattr(self, key) == type(self).model_fields[key].get_default(call_default_factory=True))
-        for path, table in self.tables():
+        for path, table in self.subtables():
             yield from (f"{path}.{key}" for key in table.later_defaults())
 
-    def decisions(self, prefix: str = "") -> Iterator[tuple[str, ...]]:
+    def key_groups(self, prefix: str = "") -> Iterator[tuple[str, ...]]:
         """The groups of keys that this table and those inside it state as `one_decision`."""
         yield from (tuple(prefix + key for key in group) for group in self.one_decision)
-        for path, table in self.tables():
-            yield from table.decisions(f"{prefix}{path}.")
+        for path, table in self.subtables():
+            yield from table.key_groups(f"{prefix}{path}.")
 
 
-class Slot:
+class KindField:
     """Marks a field that holds the settings of one of the kinds registered under this name; `optional`: or None."""
 
-    def __init__(self, name: str, optional: bool = False):
-        self.name, self.optional = name, optional
+    def __init__(self, slot: str, optional: bool = False):
+        self.slot, self.optional = slot, optional
 
     def __get_pydantic_core_schema__(self, source: object, handler: GetCoreSchemaHandler) -> CoreSchema:
-        dump = core_schema.plain_serializer_function_ser_schema(_dumped, info_arg=True)
+        dump = core_schema.plain_serializer_function_ser_schema(_dump_with_kind, info_arg=True)
         return core_schema.no_info_plain_validator_function(self.check, serialization=dump)
 
     def check(self, value: object) -> Any:
-        base = registry.base_of(self.name)
+        base = registry.settings_base(self.slot)
         assert base is not None
         if isinstance(value, base) or value is None and self.optional:
             return value
         if not isinstance(value, Mapping):
             raise PydanticKnownError("dict_type")
         kind = value.get("kind")
-        found = registry.find(self.name, kind) if isinstance(kind, str) else None
+        found = registry.find(self.slot, kind) if isinstance(kind, str) else None
         if found is None:
             raise PydanticKnownError("union_tag_invalid", {"discriminator": "kind", "tag": str(kind),
-                                                           "expected_tags": ", ".join(registry.kinds(self.name))})
+                                                           "expected_tags": ", ".join(registry.kinds(self.slot))})
         assert found.settings is not None
         return found.settings.model_validate(value)
 
 
-class KindName(Slot):
+class KindName(KindField):
     """Marks a field that holds just the name of a kind, as `corpus.packing` does."""
 
     def __get_pydantic_core_schema__(self, source: object, handler: GetCoreSchemaHandler) -> CoreSchema:
         return core_schema.no_info_after_validator_function(self.check, handler(source))
 
     def check(self, value: Any) -> Any:
-        if registry.find(self.name, value) is None and not (value is None and self.optional):
-            raise PydanticKnownError("literal_error", {"expected": ", ".join(registry.kinds(self.name))})
+        if registry.find(self.slot, value) is None and not (value is None and self.optional):
+            raise PydanticKnownError("literal_error", {"expected": ", ".join(registry.kinds(self.slot))})
         return value
 
 
-def _dumped(value: Settings | None, info: SerializationInfo) -> dict[str, Any] | None:
+def _dump_with_kind(value: Settings | None, info: SerializationInfo) -> dict[str, Any] | None:
     return None if value is None else value.model_dump(mode=info.mode, exclude_none=bool(info.exclude_none))
 
 
-def slot_of(annotation: object, metadata: Sequence[object] = ()) -> Slot | None:
+def kind_field_of(annotation: object, metadata: Sequence[object] = ()) -> KindField | None:
     """The slot whose kinds may stand in a field of this type, by themselves or in a table or a list."""
-    mark = next((mark for mark in metadata if isinstance(mark, Slot)), None)
+    mark = next((mark for mark in metadata if isinstance(mark, KindField)), None)
     if mark is not None:
         return mark
     if get_origin(annotation) is Annotated:
         inner, *marks = get_args(annotation)
-        return slot_of(inner, marks)
-    return next((found for each in get_args(annotation) if (found := slot_of(each)) is not None), None)
+        return kind_field_of(inner, marks)
+    return next((found for each in get_args(annotation) if (found := kind_field_of(each)) is not None), None)
 
 
-def parts_of(settings: Settings) -> Iterator[registry.Registered]:
+def parts_in_settings(settings: Settings) -> Iterator[registry.RegistryEntry]:
     """Every registered part that these settings name."""
     for name, field in type(settings).model_fields.items():
-        value, slot = getattr(settings, name), slot_of(field.annotation, field.metadata)
+        value, slot = getattr(settings, name), kind_field_of(field.annotation, field.metadata)
         inside = value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else [value]
         for each in inside:
             kind = getattr(each, "kind", each)
             # what stands for a part that is not there is not registered
-            if slot is not None and isinstance(kind, str) and (found := registry.find(slot.name, kind)) is not None:
+            if slot is not None and isinstance(kind, str) and (found := registry.find(slot.slot, kind)) is not None:
                 yield found
             if isinstance(each, Settings):
-                yield from parts_of(each)
+                yield from parts_in_settings(each)
 
 
-def limit(holds: Callable[[Any], bool], message: str) -> AfterValidator:
+def constraint(predicate: Callable[[Any], bool], message: str) -> AfterValidator:
     def check(value: object) -> Any:
-        if not holds(value):
+        if not predicate(value):
             raise ValueError(message)
         return value
 
     return AfterValidator(check)
 
 
-def number_or(word: str, least: int) -> PlainValidator:
+def integer_or(word: str, minimum: int) -> PlainValidator:
     """A whole number, or one word; checked in one piece, so that what fits neither is one problem and not two."""
     def check(value: object) -> Any:
-        if value == word or type(value) is int and value >= least:
+        if value == word or type(value) is int and value >= minimum:
             return value
-        raise ValueError(f"must be a whole number, {least} or more, or {word}")
+        raise ValueError(f"must be a whole number, {minimum} or more, or {word}")
 
     return PlainValidator(check)
 
 
-MOST = 10**12  # the product of two sizes is then a number that a tensor can have
-at_most_all = limit(lambda n: n <= MOST, f"must be at most {MOST:,}")
-Count = Annotated[int, limit(lambda n: n >= 1, "must be 1 or more"), at_most_all]
-Natural = Annotated[int, limit(lambda n: n >= 0, "must be 0 or more"), at_most_all]
-Width = Annotated[int, limit(lambda n: n >= 1, "must be 1 or more"),
-                  limit(lambda n: n <= 1_000_000, "must be at most 1,000,000")]
-Depth = Annotated[int, limit(lambda n: n >= 1, "must be 1 or more"),
-                  limit(lambda n: n <= 10_000, "must be at most 10,000")]
-Positive = Annotated[float, limit(lambda x: x > 0, "must be greater than 0")]
-NonNegative = Annotated[float, limit(lambda x: x >= 0, "must be 0 or more")]
-Share = Annotated[float, limit(lambda x: 0 < x < 1, "must lie between 0 and 1")]
-Probability = Annotated[float, limit(lambda x: 0 <= x <= 1, "must lie between 0 and 1")]
-BelowOne = Annotated[float, limit(lambda x: 0 <= x < 1, "must be at least 0 and less than 1")]
+MAX_NUMBER = 10**12  # the product of two sizes is then a number that a tensor can have
+at_most_max = constraint(lambda n: n <= MAX_NUMBER, f"must be at most {MAX_NUMBER:,}")
+Count = Annotated[int, constraint(lambda n: n >= 1, "must be 1 or more"), at_most_max]
+Natural = Annotated[int, constraint(lambda n: n >= 0, "must be 0 or more"), at_most_max]
+Width = Annotated[int, constraint(lambda n: n >= 1, "must be 1 or more"),
+                  constraint(lambda n: n <= 1_000_000, "must be at most 1,000,000")]
+Depth = Annotated[int, constraint(lambda n: n >= 1, "must be 1 or more"),
+                  constraint(lambda n: n <= 10_000, "must be at most 10,000")]
+Positive = Annotated[float, constraint(lambda x: x > 0, "must be greater than 0")]
+NonNegative = Annotated[float, constraint(lambda x: x >= 0, "must be 0 or more")]
+OpenFraction = Annotated[float, constraint(lambda x: 0 < x < 1, "must lie between 0 and 1")]
+Probability = Annotated[float, constraint(lambda x: 0 <= x <= 1, "must lie between 0 and 1")]
+BelowOne = Annotated[float, constraint(lambda x: 0 <= x < 1, "must be at least 0 and less than 1")]
 

@@ -15,19 +15,19 @@ from stemma.schema.base import BelowOne, Count, Natural, Positive, Settings
 from stemma.schema.training import AnyOptimizer, AnySchedule, Decay
 
 
-def _usual(slot: str, **keys: Any) -> Any:
+def _default_kind(slot: str, **keys: Any) -> Any:
     """A default of a slot: looked up when it is needed."""
-    return Field(default_factory=lambda: registry.settings_of(slot, keys))
+    return Field(default_factory=lambda: registry.parse_settings(slot, keys))
 
 
 class FinetuningSettings(Settings):
     size_keys = ("learning_rate", "width", "epochs", "warmup", "layer_decay")
     later_keys = ("style",)
 
-    optimizer: AnyOptimizer = _usual("optimizer", kind="adamw", epsilon=1e-6)
+    optimizer: AnyOptimizer = _default_kind("optimizer", kind="adamw", epsilon=1e-6)
     learning_rate: Positive = 5e-5  # of a network of this `width`:
     width: Count = 768  # narrower networks take more, wider ones less, in proportion
-    schedule: AnySchedule = _usual("schedule", kind="linear")
+    schedule: AnySchedule = _default_kind("schedule", kind="linear")
     epochs: Positive = 3.0
     warmup: BelowOne = 0.1  # share of the steps
     clip_norm: Positive | None = None
@@ -43,11 +43,11 @@ class FinetuningSettings(Settings):
     stride: Count = 128  # tokens from the start of one to the start of the next (BERT's doc_stride)
     overlap: Natural | None = None  # or tokens that two of them share (the `stride` of Hugging Face tokenizers)
 
-    def rate(self, width: int) -> float:
+    def learning_rate_for(self, width: int) -> float:
         """The learning rate of a network of this width."""
         return float(f"{self.learning_rate * self.width / width:.3g}")
 
 
-def unstated() -> FinetuningSettings:
+def default_finetuning() -> FinetuningSettings:
     """Of a recipe that has no such section."""
     return FinetuningSettings(clip_norm=1.0)

@@ -9,7 +9,7 @@ from pydantic import BeforeValidator, Field, SerializerFunctionWrapHandler, mode
 from pydantic_core import PydanticKnownError
 
 from stemma import registry
-from stemma.schema.base import BelowOne, Blame, Conflict, Depth, KindName, Settings, Slot, Width
+from stemma.schema.base import BelowOne, Conflict, ConflictKey, Depth, KindField, KindName, Settings, Width
 from stemma.schema.network_tables import (
     Activation,
     DecoderSettings,
@@ -35,7 +35,7 @@ TOKENS, SEGMENTS, TASKS = "tokens", "segments", "tasks"  # inputs of any text, b
 TEXT_INPUTS = (TOKENS, SEGMENTS, TASKS)
 
 
-def _there(value: object) -> Any:
+def _refuse_missing(value: object) -> Any:
     if value is MISSING:
         raise PydanticKnownError("missing")
     return value
@@ -43,7 +43,7 @@ def _there(value: object) -> Any:
 
 # Marks a key of [network] that must be stated only where a body needs it. Otherwise its default stands there, which
 # nothing reads, and which is not part of the recipe (BODY_KEYS), or which is what most bodies want (the others).
-IfNeeded = BeforeValidator(_there)
+IfNeeded = BeforeValidator(_refuse_missing)
 
 class NetworkSettings(Settings):
     size_keys = ("layers", "width", "heads", "feedforward", "dropout", "inner_dropout", "output_dropout")
@@ -64,15 +64,16 @@ class NetworkSettings(Settings):
     activation: Activation
     bias: bool = True  # constants beside the feed-forward matrices, and in a head's own layer
     embedding: EmbeddingSettings = EmbeddingSettings()
-    inputs: dict[str, Annotated[InputSettings, Slot("input")]] = {}  # read besides tokens, by name; left out if empty
-    position: Annotated[PositionSettings, Slot("position"), IfNeeded] = Field(
-        default_factory=lambda: registry.settings_of("position", {"kind": "none"}))
-    attention: Annotated[AttentionSettings, Slot("attention"), IfNeeded] = Field(default_factory=NoAttention)
+    inputs: dict[str, Annotated[InputSettings, KindField("input")]] = {}  # read besides tokens, by name; left out if
+    #                                                                       empty
+    position: Annotated[PositionSettings, KindField("position"), IfNeeded] = Field(
+        default_factory=lambda: registry.parse_settings("position", {"kind": "none"}))
+    attention: Annotated[AttentionSettings, KindField("attention"), IfNeeded] = Field(default_factory=NoAttention)
     norm: NormSettings
     initialization: InitializationSettings
     memory: MemorySettings | None = None
-    depth: Annotated[BodySettings, Slot("body")] = Field(
-        default_factory=lambda: registry.settings_of("body", {"kind": "stacked"}))
+    depth: Annotated[BodySettings, KindField("body")] = Field(
+        default_factory=lambda: registry.parse_settings("body", {"kind": "stacked"}))
     transition: Annotated[str, KindName("feedforward")] = "feedforward"  # what follows attention in a block;
     #                                                   gated: GeGLU or SwiGLU, by the activation (arXiv:2002.05202)
     decoder: DecoderSettings | None = None
@@ -81,20 +82,20 @@ class NetworkSettings(Settings):
 
     @model_validator(mode="before")
     @classmethod
-    def _marked(cls, values: object) -> Any:
+    def _mark_missing_keys(cls, values: object) -> Any:
         """With a mark at every key that a body needs and nobody states."""
         if not isinstance(values, Mapping):
             return values
         return {**values, **{key: MISSING for key in needed_keys(values) if key not in values}}
 
     @model_serializer(mode="wrap")
-    def _stated(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+    def _without_unneeded_keys(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
         """Without the keys that no body needs, and without inputs where there are none."""
-        return {key: value for key, value in dump(self).items() if self.has(key) and (key != "inputs" or value)}
+        return {key: value for key, value in dump(self).items() if self.has_key(key) and (key != "inputs" or value)}
 
-    def has(self, key: str) -> bool:
-        return super().has(key) and (key not in BODY_KEYS or
-                                     any(key in part.body.needs for part in self.parts().values()))
+    def has_key(self, key: str) -> bool:
+        return super().has_key(key) and (key not in BODY_KEYS or
+                                     any(key in part.body.required_keys for part in self.parts().values()))
 
     def parts(self) -> dict[str, NetworkPart]:
         """The parts by name, each behind the one that it attends to. The last one writes."""
@@ -109,25 +110,25 @@ class NetworkSettings(Settings):
         """All that a part reads of each position, by name."""
         counts = {SEGMENTS: self.embedding.segments, TASKS: self.embedding.tasks}
         told: dict[str, dict[str, Any]] = {TOKENS: {}, **{name: {"count": n} for name, n in counts.items() if n}}
-        made = {name: registry.settings_of("input", {"kind": name, **values}) for name, values in told.items()}
+        made = {name: registry.parse_settings("input", {"kind": name, **values}) for name, values in told.items()}
         return made | {name: one for name, one in self.inputs.items() if part.attends_to is None or one.decoder}
 
     @property
     def one_block(self) -> NetworkPart | None:
         """The first part that has one block for all its layers, if any has."""
-        return next((part for part in self.parts().values() if part.body.one_block), None)
+        return next((part for part in self.parts().values() if part.body.shares_one_block), None)
 
     @property
-    def all_layers(self) -> int:
+    def total_layers(self) -> int:
         """Of all parts; the embedding is none."""
         return sum(part.layers for part in self.parts().values())
 
     @property
-    def longest(self) -> int | None:
+    def max_length(self) -> int | None:
         """How many tokens can be read at once; None: any number."""
-        return self.position.longest
+        return self.position.max_length
 
-    def of_generator(self) -> NetworkSettings:
+    def generator_network(self) -> NetworkSettings:
         """The generator's own: a network without a generator, narrower by the multiplier, over the same embedding. Its
         heads become as many fewer, and fewer still where its width could not be parted among them."""
         assert self.generator is not None
@@ -140,126 +141,136 @@ class NetworkSettings(Settings):
                                        "generator": None})
 
     def conflicts(self) -> Iterator[Conflict]:
-        if self.has("heads") and self.attention.head_width is None and self.width % self.heads:
+        if self.has_key("heads") and self.attention.head_width is None and self.width % self.heads:
             divisors = [n for n in range(1, self.width + 1) if self.width % n == 0]
             heads = min(divisors, key=lambda n: (abs(n - self.heads), -n))
             width = max(round(self.width / self.heads), 1) * self.heads
-            yield (Blame("heads", f"width {self.width} is not divisible by {self.heads} (try {heads})"),
-                   Blame("width", f"is not divisible by {self.heads} heads (try {width})"))
+            yield (ConflictKey("heads", f"width {self.width} is not divisible by {self.heads} (try {heads})"),
+                   ConflictKey("width", f"is not divisible by {self.heads} heads (try {width})"))
         relative, one_block = self.position.relative, self.one_block
-        yield from self._unread()
-        yield from self._unsupported()
+        yield from self._unread_key_conflicts()
+        yield from self._feature_conflicts()
         if self.memory is not None and not relative:
-            yield (Blame("memory", "needs network.position.kind=relative_xl: places of the past have no number"),
-                   Blame("position.kind", "with network.memory only relative_xl will do (or remove=network.memory)"))
+            yield (ConflictKey("memory", "needs network.position.kind=relative_xl: places of the past have no number"),
+                   ConflictKey("position.kind",
+                               "with network.memory only relative_xl will do (or remove=network.memory)"))
         if self.attention.segments and not relative:
-            yield (Blame("attention.segments", "needs network.position.kind=relative_xl"),
-                   Blame("position.kind", "with network.attention.segments only relative_xl will do"))
+            yield (ConflictKey("attention.segments", "needs network.position.kind=relative_xl"),
+                   ConflictKey("position.kind", "with network.attention.segments only relative_xl will do"))
         adding = next((part for part in self.parts().values() if part.body.adds_positions), None)
-        if adding is not None and not self.position.per_step:
-            yield (Blame(f"{adding.key}.kind", "recurrent depth adds positions at every step: it needs sinusoidal "
+        if adding is not None and not self.position.addable_per_step:
+            yield (ConflictKey(f"{adding.key}.kind",
+                               "recurrent depth adds positions at every step: it needs sinusoidal "
                                                "ones"),
-                   Blame("position.kind", "with recurrent depth only sinusoidal will do"))
-        if "rotation" in self.position.needs:
-            yield from self._unpaired()
+                   ConflictKey("position.kind", "with recurrent depth only sinusoidal will do"))
+        if "rotation" in self.position.required_features:
+            yield from self._rotary_conflicts()
         if not self.norm.first and self.sharing in ("attention", "all"):
-            yield (Blame("norm.first", f"network.sharing = {self.sharing} gives all layers one norm"),
-                   Blame("sharing", "the first layer has no norm to share (network.norm.first=false)"))
+            yield (ConflictKey("norm.first", f"network.sharing = {self.sharing} gives all layers one norm"),
+                   ConflictKey("sharing", "the first layer has no norm to share (network.norm.first=false)"))
         if self.decoder is not None:
-            yield from self._alone()
+            yield from self._decoder_conflicts()
         if self.generator is not None:
-            yield from self._beside_generator()
+            yield from self._generator_conflicts()
         if one_block and self.sharing != "none":
-            yield (Blame("sharing", "recurrent depth has one block for all its steps already"),
-                   Blame(f"{one_block.key}.kind", "recurrent depth shares all there is; leave network.sharing out"))
+            yield (ConflictKey("sharing", "recurrent depth has one block for all its steps already"),
+                   ConflictKey(f"{one_block.key}.kind",
+                               "recurrent depth shares all there is; leave network.sharing out"))
         if one_block and any(self.attention.windows):
-            yield (Blame("attention.windows", "are taken in turn by layers, and recurrent depth has one layer"),)
+            yield (ConflictKey("attention.windows", "are taken in turn by layers, and recurrent depth has one layer"),)
         if one_block and self.embedding.query:
-            yield (Blame("embedding.query", "a second stream is not supported with recurrent depth"),
-                   Blame(f"{one_block.key}.kind", "recurrent depth does not support a second stream "
+            yield (ConflictKey("embedding.query", "a second stream is not supported with recurrent depth"),
+                   ConflictKey(f"{one_block.key}.kind", "recurrent depth does not support a second stream "
                                                   "(network.embedding.query)"))
         if self.embedding.fusion is not None and not self.inputs:
-            yield (Blame("embedding.fusion", "there is nothing to combine tokens with: add [network.inputs.NAME]"),)
+            yield (ConflictKey("embedding.fusion",
+                               "there is nothing to combine tokens with: add [network.inputs.NAME]"),)
         for name, one in self.inputs.items():
             yield from self._misread(name, one)
         if self.embedding.cutoffs and self.embedding.width is not None:
-            yield (Blame("embedding.cutoffs", "already say how wide each part is; leave network.embedding.width out"),
-                   Blame("embedding.width", "does not combine with network.embedding.cutoffs"))
+            yield (ConflictKey("embedding.cutoffs",
+                               "already say how wide each part is; leave network.embedding.width out"),
+                   ConflictKey("embedding.width", "does not combine with network.embedding.cutoffs"))
 
     def _misread(self, name: str, one: InputSettings) -> Iterator[Conflict]:
         """What is wrong with an input of [network.inputs]."""
         if not name.isidentifier() or name in TEXT_INPUTS:
-            yield (Blame(f"inputs.{name}", f"an input is named by letters, digits and _, and not "
+            yield (ConflictKey(f"inputs.{name}", f"an input is named by letters, digits and _, and not "
                                            f"{', '.join(TEXT_INPUTS[:-1])} or {TEXT_INPUTS[-1]}"),)
         elif one.told_by is not None:
-            yield (Blame(f"inputs.{name}.kind", f"{one.kind} are read where {one.told_by} says so: set that instead"),)
+            yield (ConflictKey(f"inputs.{name}.kind",
+                               f"{one.kind} are read where {one.told_by} says so: set that instead"),)
         if one.decoder and self.decoder is None:
-            yield (Blame(f"inputs.{name}.decoder", "there is no decoder to read it: leave it out"),)
+            yield (ConflictKey(f"inputs.{name}.decoder", "there is no decoder to read it: leave it out"),)
         elif one.decoder and not one.from_ids:
-            yield (Blame(f"inputs.{name}.decoder", f"a decoder's text is tokens alone, and {one.kind} are not made "
+            yield (ConflictKey(f"inputs.{name}.decoder",
+                               f"a decoder's text is tokens alone, and {one.kind} are not made "
                                                    "from token ids: leave it out, and the encoder alone reads them"),)
 
-    def _unread(self) -> Iterator[Conflict]:
+    def _unread_key_conflicts(self) -> Iterator[Conflict]:
         """Keys that are stated although no body of this network has anything to do with them."""
-        for key in (key for key in BODY_KEYS if key in self.model_fields_set and not self.has(key)):
-            yield (Blame(key, f"means nothing to a body of kind {self.depth.kind}: remove=network.{key}"),)
+        for key in (key for key in BODY_KEYS if key in self.model_fields_set and not self.has_key(key)):
+            yield (ConflictKey(key, f"means nothing to a body of kind {self.depth.kind}: remove=network.{key}"),)
 
-    def _unsupported(self) -> Iterator[Conflict]:
+    def _feature_conflicts(self) -> Iterator[Conflict]:
         """What attention of this kind, or a body without attention, cannot do and another key asks for."""
-        asking = {"position.kind": self.position.needs, "memory": {"memory"} if self.memory is not None else set(),
+        asking = {"position.kind": self.position.required_features, "memory": {"memory"} if self.memory is not None
+                  else set(),
                   "attention.windows": {"windows"} if any(self.attention.windows) else set(),
                   "attention.segments": {"relative"} if self.attention.segments else set(),
                   "embedding.query": {"masks"} if self.embedding.query else set()}
         for key, features in asking.items():
-            yield from self.lacking(features, f"network.{key}", key)
+            yield from self.missing_features(features, f"network.{key}", key)
         if self.decoder is not None:
-            yield from self.lacking({"causal", "cache"}, "network.decoder", "decoder", "decoder")
+            yield from self.missing_features({"causal", "cache"}, "network.decoder", "decoder", "decoder")
         for part in self.parts().values():
             if part.attends_to is not None and not part.body.cross_attends:
                 what = f"a body of kind {part.body.kind} cannot attend to the {part.attends_to}'s output"
-                yield (Blame(f"{part.key}.kind", f"{what}: set network.{part.name}.depth.kind=stacked"),
-                       Blame(part.name, f"{what}: set network.{part.name}.depth.kind=stacked"))
+                yield (ConflictKey(f"{part.key}.kind", f"{what}: set network.{part.name}.depth.kind=stacked"),
+                       ConflictKey(part.name, f"{what}: set network.{part.name}.depth.kind=stacked"))
 
-    def lacking(self, features: Collection[str], whose: str, key: str = "",
+    def missing_features(self, features: Collection[str], required_by: str, key: str = "",
                 part: str = "encoder") -> Iterator[Conflict]:
         """A conflict for each feature that `whose` key needs of a part, and its attention, or a body that has none,
         lacks."""
         chosen = self.parts()[part]
-        owner, kind = ("attention.kind", f"attention of kind {self.attention.kind}") if chosen.body.attends else \
+        owner, kind = ("attention.kind",
+                       f"attention of kind {self.attention.kind}") if chosen.body.uses_attention else \
             (f"{chosen.key}.kind", f"a body of kind {chosen.body.kind}")
-        for feature in sorted(set(features) - self.supported(part)):
+        for feature in sorted(set(features) - self.supported_features(part)):
             what = f"{kind} {FEATURES[feature]}"
-            yield (Blame(owner, f"{what}, which {whose} needs"),
-                   *((Blame(key, f"{what}: choose another network.{owner}"),) if key else ()))
+            yield (ConflictKey(owner, f"{what}, which {required_by} needs"),
+                   *((ConflictKey(key, f"{what}: choose another network.{owner}"),) if key else ()))
 
-    def supported(self, part: str = "encoder") -> frozenset[str]:
+    def supported_features(self, part: str = "encoder") -> frozenset[str]:
         """What a part can do, of FEATURES."""
         body = self.parts()[part].body
-        return self.attention.supports if body.attends else body.supports
+        return self.attention.supports if body.uses_attention else body.supports
 
-    def _unpaired(self) -> Iterator[Conflict]:
+    def _rotary_conflicts(self) -> Iterator[Conflict]:
         """Rotary positions turn pairs of numbers."""
         networks = {"": self}
         if self.generator is not None:
-            networks["the generator's "] = self.of_generator()
+            networks["the generator's "] = self.generator_network()
         for whose, network in networks.items():
             width = network.attention.head_width or network.width // network.heads
             if width % 2:
                 what = f"rotary positions turn pairs of numbers, and {whose}heads are {width} wide: an even width is " \
                        "needed"
                 keys = ["attention.head_width"] if self.attention.head_width else ["heads", "width"]
-                yield tuple(Blame(key, what) for key in [*keys, "position.kind", *(["generator"] if whose else [])])
+                yield tuple(ConflictKey(key, what) for key in [*keys, "position.kind",
+                                                               *(["generator"] if whose else [])])
 
-    def _beside_generator(self) -> Iterator[Conflict]:
+    def _generator_conflicts(self) -> Iterator[Conflict]:
         """What a network with a generator cannot have: both read a row whole, once, by a table that is in one piece."""
         present = {"memory": self.memory is not None, "decoder": self.decoder is not None,
                    "embedding.query": self.embedding.query, "embedding.cutoffs": bool(self.embedding.cutoffs)}
         for key, there in present.items():
             if there:
-                yield (Blame(key, "is not supported beside a generator (or remove=network.generator)"),
-                       Blame("generator", f"is not supported beside network.{key}"))
+                yield (ConflictKey(key, "is not supported beside a generator (or remove=network.generator)"),
+                       ConflictKey("generator", f"is not supported beside network.{key}"))
 
-    def _alone(self) -> Iterator[Conflict]:
+    def _decoder_conflicts(self) -> Iterator[Conflict]:
         """What a network with a decoder cannot have."""
         present = {"memory": self.memory is not None,
                    "position.kind": self.position.relative, "embedding.query": self.embedding.query,
@@ -268,8 +279,8 @@ class NetworkSettings(Settings):
                    "embedding.width": self.embedding.width is not None}
         for key, there in present.items():
             if there:
-                yield (Blame(key, "is not supported beside a decoder (or remove=network.decoder)"),
-                       Blame("decoder", f"is not supported beside network.{key}"))
+                yield (ConflictKey(key, "is not supported beside a decoder (or remove=network.decoder)"),
+                       ConflictKey("decoder", f"is not supported beside network.{key}"))
 
 
 def needed_keys(values: Mapping[str, object]) -> set[str]:
@@ -280,8 +291,8 @@ def needed_keys(values: Mapping[str, object]) -> set[str]:
     for body in (body for body in stated if body is not None):
         kind = body.get("kind") if isinstance(body, Mapping) else None
         found = registry.find("body", kind) if isinstance(kind, str) else None
-        needed |= body.needs if isinstance(body, BodySettings) else \
-            BodySettings.needs if found is None else found.settings.needs
+        needed |= body.required_keys if isinstance(body, BodySettings) else \
+            BodySettings.required_keys if found is None else found.settings.required_keys
     return needed
 
 

@@ -8,17 +8,17 @@ from typing import Annotated, Literal
 from stemma import registry
 from stemma.schema.base import (
     BelowOne,
-    Blame,
     Conflict,
+    ConflictKey,
     Count,
     Depth,
+    KindField,
     KindName,
     Natural,
     Positive,
     Settings,
-    Slot,
     Width,
-    limit,
+    constraint,
 )
 from stemma.schema.parts import BodySettings
 
@@ -44,7 +44,7 @@ class EmbeddingSettings(Settings):
 
     def conflicts(self) -> Iterator[Conflict]:
         if self.cutoffs != sorted(set(self.cutoffs)):
-            yield (Blame("cutoffs", "must be in ascending order"),)
+            yield (ConflictKey("cutoffs", "must be in ascending order"),)
 
 
 class NormSettings(Settings):
@@ -59,11 +59,11 @@ class NormSettings(Settings):
 
     def conflicts(self) -> Iterator[Conflict]:
         if registry.get("norm", self.kind).settings.has_bias and self.bias and not self.weight:
-            yield (Blame("weight", "a norm without weights has no bias either: set network.norm.bias=false too"),
-                   Blame("bias", "needs network.norm.weight=true"))
+            yield (ConflictKey("weight", "a norm without weights has no bias either: set network.norm.bias=false too"),
+                   ConflictKey("bias", "needs network.norm.weight=true"))
         if not self.first and self.place == "post":
-            yield (Blame("first", "is about norms before each sublayer: set network.norm.place=pre"),
-                   Blame("place", "with post, network.norm.first=false has no meaning"))
+            yield (ConflictKey("first", "is about norms before each sublayer: set network.norm.place=pre"),
+                   ConflictKey("place", "with post, network.norm.first=false has no meaning"))
 
 
 class InitializationSettings(Settings):
@@ -80,14 +80,15 @@ class InitializationSettings(Settings):
 
     def conflicts(self) -> Iterator[Conflict]:
         if self.residual and self.zero_output:
-            yield (Blame("zero_output", "leaves nothing to scale: set network.initialization.residual=false"),
-                   Blame("residual", "has no effect with network.initialization.zero_output"))
+            yield (ConflictKey("zero_output", "leaves nothing to scale: set network.initialization.residual=false"),
+                   ConflictKey("residual", "has no effect with network.initialization.zero_output"))
 
-    def scale(self, width: int) -> float:
+    def std_for(self, width: int) -> float:
         return self.spread if self.spread is not None else width**-0.5
 
 
-Places = Annotated[int, limit(lambda n: n >= 1, "must be 1 or more; remove=network.memory reads every segment by "
+MemoryLength = Annotated[int, constraint(lambda n: n >= 1,
+                                         "must be 1 or more; remove=network.memory reads every segment by "
                                                 "itself")]
 
 
@@ -96,8 +97,8 @@ class MemorySettings(Settings):
 
     size_keys = ("length", "evaluation")
 
-    length: Places  # kept while training
-    evaluation: Places | None = None  # kept otherwise; None = as in training
+    length: MemoryLength  # kept while training
+    evaluation: MemoryLength | None = None  # kept otherwise; None = as in training
     start: Literal["empty", "zeros"] = "empty"  # what stands there before anything was read
     same_length: bool = False  # nobody sees farther than the memory is long, wherever in the segment he stands
 
@@ -108,7 +109,8 @@ class DecoderSettings(Settings):
     size_keys = ("layers",)
 
     layers: Depth
-    depth: Annotated[BodySettings | None, Slot("body", optional=True)] = None  # its own body; None = network.depth's
+    depth: Annotated[BodySettings | None, KindField("body", optional=True)] = None  # its own body; None =
+    #                                                                                 network.depth's
 
 
 class GeneratorSettings(Settings):
@@ -117,6 +119,6 @@ class GeneratorSettings(Settings):
 
     size_keys = ("multiplier",)
 
-    multiplier: Annotated[float, limit(lambda x: 0 < x <= 1, "must be greater than 0 and at most 1")]  # of width,
+    multiplier: Annotated[float, constraint(lambda x: 0 < x <= 1, "must be greater than 0 and at most 1")]  # of width,
     #                                                                                     heads and feed-forward
     layers: Depth | None = None  # None = as many as the network

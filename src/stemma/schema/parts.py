@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from stemma.schema.base import BelowOne, Settings, Width, at_most_all, limit
+from stemma.schema.base import BelowOne, Settings, Width, at_most_max, constraint
 
 if TYPE_CHECKING:
     import numpy as np
@@ -26,19 +26,20 @@ FEATURES = {
     "scores": "has no attention scores to show",
 }
 
-Window = Annotated[int, limit(lambda n: n >= 0, "a window must be 1 or more (0 = the whole text)"), at_most_all]
+WindowSize = Annotated[int, constraint(lambda n: n >= 0, "a window must be 1 or more (0 = the whole text)"),
+                       at_most_max]
 
 
 class PositionSettings(Settings):
     kind: str
 
-    needs: ClassVar[frozenset[str]] = frozenset()  # features that attention must have
+    required_features: ClassVar[frozenset[str]] = frozenset()  # features that attention must have
     structural_keys: ClassVar[tuple[str, ...]] = ("kind",)
     relative: ClassVar[bool] = False  # distances only: text of a memory needs no position of its own
-    per_step: ClassVar[bool] = False  # can be added again before each step of recurrent depth
+    addable_per_step: ClassVar[bool] = False  # can be added again before each step of recurrent depth
 
     @property
-    def longest(self) -> int | None:
+    def max_length(self) -> int | None:
         """How many tokens can be read at once; None: any number."""
         return None
 
@@ -47,7 +48,7 @@ class PositionSettings(Settings):
         """Whether padding in front of a text is not counted."""
         return False
 
-    def parameters(self, width: int) -> int:
+    def num_parameters(self, width: int) -> int:
         """Of the embedding's part of it, at least."""
         return 0
 
@@ -62,8 +63,8 @@ class AttentionSettings(Settings):
     bias: bool = True  # constants beside the matrices
     scale: bool = True  # divide scores by the square root of the heads' width; T5 starts with smaller queries instead
     segments: bool = False  # score whether query and key belong to the same segment (XLNet)
-    windows: list[Window] = []  # taken in turn by the layers: how many tokens each token sees, itself the last of them
-    #                             (GPT-3), or on either side of it where both sides are read (ModernBERT); 0 = all
+    windows: list[WindowSize] = []  # taken in turn by the layers: how many tokens each token sees, itself the last of
+    #                             them (GPT-3), or on either side of it where both sides are read (ModernBERT); 0 = all
 
     supports: ClassVar[frozenset[str]] = frozenset()  # of FEATURES
     size_keys: ClassVar[tuple[str, ...]] = ("head_width", "dropout", "windows")
@@ -104,7 +105,7 @@ class InputSettings(Settings):
         must not tell what they hid. Not asked of what is made from token ids."""
         raise NotImplementedError
 
-    def lacks(self, name: str, corpus: Any) -> str | None:
+    def missing_data(self, name: str, corpus: Any) -> str | None:
         """What a corpus does not have for it; None: nothing is missing."""
         return None
 
@@ -156,18 +157,19 @@ class BodySettings(Settings):
     kind: str
 
     structural_keys: ClassVar[tuple[str, ...]] = ("kind",)
-    needs: ClassVar[frozenset[str]] = frozenset((*BODY_KEYS, "position"))  # keys of [network] that must be stated
+    required_keys: ClassVar[frozenset[str]] = frozenset((*BODY_KEYS, "position"))  # keys of [network] that must be
+    #                                                                                stated
     supports: ClassVar[frozenset[str]] = frozenset()  # of FEATURES; of a body with attention, its attention says it
     causal_only: ClassVar[bool] = False  # it reads from left to right, whatever an objective wants to look at
     cross_attends: ClassVar[bool] = False  # can attend to another part's output, as a decoder does
     has_blocks: ClassVar[bool] = False  # one block for each layer, stored as blocks.0, blocks.1, ...
-    one_block: ClassVar[bool] = False  # all layers are one: what treats layers differently has no meaning
+    shares_one_block: ClassVar[bool] = False  # all layers are one: what treats layers differently has no meaning
     adds_positions: ClassVar[bool] = False  # itself: the embedding does not
 
     @property
-    def attends(self) -> bool:
+    def uses_attention(self) -> bool:
         """Whether it is made with [network.attention]."""
-        return "attention" in self.needs
+        return "attention" in self.required_keys
 
 
 @dataclass(frozen=True)

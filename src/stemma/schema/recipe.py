@@ -7,11 +7,11 @@ from typing import Annotated, Any
 
 from pydantic import Field, PlainValidator
 
-from stemma.schema.base import Blame, Conflict, Settings
-from stemma.schema.corpus import CorpusSettings, packing_of, parse_template
-from stemma.schema.finetuning import FinetuningSettings, unstated
+from stemma.schema.base import Conflict, ConflictKey, Settings
+from stemma.schema.corpus import CorpusSettings, packing_settings, parse_template
+from stemma.schema.finetuning import FinetuningSettings, default_finetuning
 from stemma.schema.network import NetworkSettings
-from stemma.schema.task import AnyObjective, ObjectiveSettings
+from stemma.schema.objective import AnyObjective, ObjectiveSettings
 from stemma.schema.tokenizer import TokenizerSettings
 from stemma.schema.training import TrainingSettings
 
@@ -24,7 +24,7 @@ class RecipeSettings(Settings):
     network: NetworkSettings
     objective: dict[str, AnyObjective] = {}
     training: TrainingSettings
-    finetuning: FinetuningSettings = Field(default_factory=unstated)
+    finetuning: FinetuningSettings = Field(default_factory=default_finetuning)
 
     def packings(self) -> dict[str, str]:
         """The packing of each objective, by its name."""
@@ -36,134 +36,150 @@ class RecipeSettings(Settings):
         used: dict[str, str] = {}
         for name, packing in self.packings().items():
             task = self.objective[name]
-            paired = packing_of(packing).paired and not task.needs_decoder
+            paired = packing_settings(packing).paired and not task.needs_decoder
             for kind in ("single", "pair") if paired else ("single",):
                 own = getattr(task, kind)
                 key = f"corpus.{kind}" if own is None else f"objective.{name}.{kind}"
                 used[key] = own or getattr(self.corpus, kind)
         return used or {"corpus.single": self.corpus.single}
 
-    def roles(self) -> set[str]:
+    def special_tokens(self) -> set[str]:
         """The special tokens that the templates, the tasks and a decoder's start call for."""
         written = {slot.name for template in self.templates().values() for slot in parse_template(template)}
         written |= {self.corpus.decoder_start} if self.network.decoder is not None else set()
-        return (written - {"A", "B"}).union(*(task.roles for task in self.objective.values()))
+        return (written - {"A", "B"}).union(*(task.special_tokens for task in self.objective.values()))
 
     def conflicts(self) -> Iterator[Conflict]:
-        longest = self.network.longest
+        longest = self.network.max_length
         if longest is not None and self.corpus.sequence_length > longest:
-            yield (Blame("corpus.sequence_length", f"is longer than network.position.maximum = {longest}"),
-                   Blame("network.position.maximum", f"is shorter than corpus.sequence_length = "
+            yield (ConflictKey("corpus.sequence_length", f"is longer than network.position.maximum = {longest}"),
+                   ConflictKey("network.position.maximum", f"is shorter than corpus.sequence_length = "
                                                      f"{self.corpus.sequence_length}"))
         packings = self.packings()
         for name, task in self.objective.items():
-            if task.needs_packing and packings[name] not in task.needs_packing:
-                *others, last = task.needs_packing
+            if task.allowed_packings and packings[name] not in task.allowed_packings:
+                *others, last = task.allowed_packings
                 needed = f"{', '.join(others)} or {last}" if others else last
-                blames = (Blame("corpus.packing", f"objective.{name} needs {needed} (or remove=objective.{name})"),
-                          Blame(f"objective.{name}", f"needs {needed} in corpus.packing or in its own packing"))
-                own = Blame(f"objective.{name}.packing", f"objective.{name} needs {needed}")
+                blames = (ConflictKey("corpus.packing",
+                                      f"objective.{name} needs {needed} (or remove=objective.{name})"),
+                          ConflictKey(f"objective.{name}", f"needs {needed} in corpus.packing or in its own packing"))
+                own = ConflictKey(f"objective.{name}.packing", f"objective.{name} needs {needed}")
                 yield (own, *blames) if task.packing else blames
         for name, task in self.objective.items():
             vectors = self.network.embedding.tasks
             if task.task_id is not None and task.task_id >= vectors:
-                yield (Blame(f"objective.{name}.task_id", f"counts from 0, and network.embedding.tasks = {vectors}"),
-                       Blame("network.embedding.tasks", f"objective.{name} has task_id {task.task_id}, which needs at "
+                yield (ConflictKey(f"objective.{name}.task_id",
+                                   f"counts from 0, and network.embedding.tasks = {vectors}"),
+                       ConflictKey("network.embedding.tasks",
+                                   f"objective.{name} has task_id {task.task_id}, which needs at "
                                                         f"least {task.task_id + 1}"))
-            if task.needs_query and not self.network.embedding.query:
-                yield (Blame(f"objective.{name}", "guesses through a second stream: set network.embedding.query=true"),
-                       Blame("network.embedding.query", f"objective.{name} needs it"))
+            if task.needs_query_stream and not self.network.embedding.query:
+                yield (ConflictKey(f"objective.{name}",
+                                   "guesses through a second stream: set network.embedding.query=true"),
+                       ConflictKey("network.embedding.query", f"objective.{name} needs it"))
             if task.needs_decoder and self.network.decoder is None:
-                yield (Blame(f"objective.{name}", "writes with a decoder: set network.decoder.layers"),
-                       Blame("network.decoder", f"objective.{name} needs it"))
+                yield (ConflictKey(f"objective.{name}", "writes with a decoder: set network.decoder.layers"),
+                       ConflictKey("network.decoder", f"objective.{name} needs it"))
             if self.network.decoder is not None and not task.needs_decoder:
-                yield (Blame(f"objective.{name}", "does not use the decoder: remove=network.decoder"),
-                       Blame("network.decoder", f"objective.{name} does not use it: remove=network.decoder"))
-            needs = {"full": set(), "causal": {"causal"}}.get(task.visibility, {"masks"})
-            yield from (tuple(Blame(f"network.{blame.key}", blame.message) for blame in conflict)
-                        for conflict in self.network.lacking(needs, f"objective.{name}"))
+                yield (ConflictKey(f"objective.{name}", "does not use the decoder: remove=network.decoder"),
+                       ConflictKey("network.decoder", f"objective.{name} does not use it: remove=network.decoder"))
+            needs = {"full": set(), "causal": {"causal"}}.get(task.attention_mask_kind, {"masks"})
+            yield from (tuple(ConflictKey(f"network.{blame.key}", blame.message) for blame in conflict)
+                        for conflict in self.network.missing_features(needs, f"objective.{name}"))
             body = self.network.depth
-            if body.causal_only and task.visibility != "causal":
+            if body.causal_only and task.attention_mask_kind != "causal":
                 what = f"a body of kind {body.kind} reads from left to right only"
-                yield (Blame("network.depth.kind", f"{what}, and objective.{name} looks at both sides"),
-                       Blame(f"objective.{name}", f"looks at both sides, and {what}: set another network.depth.kind"))
+                yield (ConflictKey("network.depth.kind", f"{what}, and objective.{name} looks at both sides"),
+                       ConflictKey(f"objective.{name}",
+                                   f"looks at both sides, and {what}: set another network.depth.kind"))
         yield from self._generator_conflicts()
         yield from self._mask_conflicts()
         for name, task in self.objective.items():
-            yield from task.conflicts_in(name, self)
+            yield from task.recipe_conflicts(name, self)
         yield from self._layer_conflicts()
         segments = max(self.network.embedding.segments, 1)
         for key, template in self.templates().items():
             highest = max(slot.segment for slot in parse_template(template))
             if highest >= segments and not self.network.attention.segments:
-                yield (Blame("network.embedding.segments", f"{key} uses segment {highest}: at least {highest + 1} are "
+                yield (ConflictKey("network.embedding.segments",
+                                   f"{key} uses segment {highest}: at least {highest + 1} are "
                                                            "needed"),
-                       Blame(key, f"uses segment {highest}, which needs network.embedding.segments={highest + 1}"))
+                       ConflictKey(key, f"uses segment {highest}, which needs network.embedding.segments={highest + 1}"))
 
     def _generator_conflicts(self) -> Iterator[Conflict]:
         """A generator fills in what a masked_lm hid, for a task that judges the result; nothing else reads it."""
         judging = [name for name, task in self.objective.items() if task.needs_generator]
         if self.network.generator is not None and self.objective and not judging:
-            yield (Blame("network.generator", "no objective judges what it writes: add objective.replaced_token (or "
+            yield (ConflictKey("network.generator",
+                               "no objective judges what it writes: add objective.replaced_token (or "
                                               "remove=network.generator)"),)
         for name, task in self.objective.items():
             if self.network.generator is not None and not task.masks_tokens and not task.needs_generator:
-                yield (Blame(f"objective.{name}", "is not supported beside a generator, which reads the text in its "
+                yield (ConflictKey(f"objective.{name}",
+                                   "is not supported beside a generator, which reads the text in its "
                                                   "place (or remove=network.generator)"),
-                       Blame("network.generator", f"is not supported beside objective.{name}"))
+                       ConflictKey("network.generator", f"is not supported beside objective.{name}"))
             if not task.needs_generator:
                 continue
             if self.network.generator is None:
-                yield (Blame(f"objective.{name}", "judges what a generator wrote: set network.generator.multiplier"),
-                       Blame("network.generator", f"objective.{name} needs it (or remove=objective.{name})"))
+                yield (ConflictKey(f"objective.{name}",
+                                   "judges what a generator wrote: set network.generator.multiplier"),
+                       ConflictKey("network.generator", f"objective.{name} needs it (or remove=objective.{name})"))
 
     def _mask_conflicts(self) -> Iterator[Conflict]:
         """What asks about masked tokens needs a task that masks them."""
         for number, (name, task) in enumerate(self.objective.items()):
             masking = [other for other in list(self.objective.values())[:number] if other.masks_tokens]
-            if task.needs_masks and not any(_serves(other, task) for other in masking):
+            if task.needs_masked_tokens and not any(_masks_for(other, task) for other in masking):
                 what = "needs a masked_lm before it that sees both sides, reads the same rows and is active as long"
-                yield (Blame(f"objective.{name}", what), Blame("objective.masked_lm", f"objective.{name} {what}"))
+                yield (ConflictKey(f"objective.{name}", what), ConflictKey("objective.masked_lm",
+                                                                           f"objective.{name} {what}"))
 
     def _layer_conflicts(self) -> Iterator[Conflict]:
         """What cannot be asked of these layers."""
         network, training = self.network, self.training
-        layers = network.all_layers
+        layers = network.total_layers
         frozen = layers + 1 if training.frozen == "all" else training.frozen
         one = f"network.{network.one_block.key}.kind = {network.one_block.body.kind}" if network.one_block else \
             f"network.sharing = {network.sharing}" if network.sharing != "none" else None
         asked = {"layer_decay": training.layer_decay is not None, "frozen": frozen > 1 and training.frozen != "all",
                  "unfreeze": training.unfreeze is not None, "fresh": training.fresh > 0}
         for key in [key for key, stated in asked.items() if stated and one]:
-            yield (Blame(f"training.{key}", f"treats layers differently, and {one} makes them one"),)
+            yield (ConflictKey(f"training.{key}", f"treats layers differently, and {one} makes them one"),)
         if self.finetuning.layer_decay is not None and one:
-            yield (Blame("finetuning.layer_decay", f"treats layers differently, and {one} makes them one"),)
+            yield (ConflictKey("finetuning.layer_decay", f"treats layers differently, and {one} makes them one"),)
         if frozen > layers + 1:
-            yield (Blame("training.frozen", f"there are {layers} layers and the embedding: at most {layers + 1}, or "
+            yield (ConflictKey("training.frozen",
+                               f"there are {layers} layers and the embedding: at most {layers + 1}, or "
                                             "all"),)
         if training.fresh > layers:
-            yield (Blame("training.fresh", f"there are {layers} layers"),)
+            yield (ConflictKey("training.fresh", f"there are {layers} layers"),)
         elif training.fresh and training.fresh + frozen > layers + 1:
-            yield (Blame("training.fresh", f"training.frozen = {training.frozen} would keep some of them as drawn"),
-                   Blame("training.frozen", f"keeps some of the training.fresh = {training.fresh} layers as drawn"))
+            yield (ConflictKey("training.fresh",
+                               f"training.frozen = {training.frozen} would keep some of them as drawn"),
+                   ConflictKey("training.frozen",
+                               f"keeps some of the training.fresh = {training.fresh} layers as drawn"))
         for key in ("unfreeze", "layer_decay"):
             if frozen == layers + 1 and asked[key]:
-                yield (Blame(f"training.{key}", f"has no effect: with training.frozen = {training.frozen} no layer "
+                yield (ConflictKey(f"training.{key}",
+                                   f"has no effect: with training.frozen = {training.frozen} no layer "
                                                 "learns"),)
-        if frozen == layers + 1 and training.optimizer.hidden_matrices and network.generator is None:
+        if frozen == layers + 1 and training.optimizer.groups_hidden_matrices and network.generator is None:
             what = "Muon is for the matrices of the layers, and"
-            yield (Blame("training.frozen", f"{what} none of them would learn: freeze fewer, or take "
+            yield (ConflictKey("training.frozen", f"{what} none of them would learn: freeze fewer, or take "
                                             "training.optimizer.kind=adamw"),
-                   Blame("training.optimizer.kind", f"{what} with training.frozen = {training.frozen} none of them "
+                   ConflictKey("training.optimizer.kind",
+                               f"{what} with training.frozen = {training.frozen} none of them "
                                                     "learns: take adamw"))
 
 
-def _serves(masked: ObjectiveSettings, judging: ObjectiveSettings) -> bool:
+def _masks_for(masked: ObjectiveSettings, discriminating: ObjectiveSettings) -> bool:
     """Whether what one hides is there whenever the other judges it, in one pass."""
-    alike = all(getattr(masked, key) == getattr(judging, key) for key in ("packing", "single", "pair", "task_id"))
-    covers = masked.start_step <= judging.start_step and masked.starts <= judging.starts \
-        and masked.stops >= judging.stops
-    return alike and covers and masked.visibility == "full"
+    alike = all(getattr(masked, key) == getattr(discriminating, key) for key in ("packing", "single", "pair",
+                                                                                 "task_id"))
+    covers = masked.start_step <= discriminating.start_step and masked.starts <= discriminating.starts \
+        and masked.stops >= discriminating.stops
+    return alike and covers and masked.attention_mask_kind == "full"
 
 
 def _plugins(value: object) -> Any:

@@ -10,7 +10,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import field_validator
 
-from stemma.schema.base import Count, Natural, Positive, Settings, Slot, limit, number_or
+from stemma.schema.base import Count, KindField, Natural, Positive, Settings, constraint, integer_or
 
 
 class OptimizerSettings(Settings):
@@ -18,7 +18,8 @@ class OptimizerSettings(Settings):
 
     kind: str
 
-    hidden_matrices: ClassVar[bool] = False  # the matrices of the layers are a group of their own, each with `parts`
+    groups_hidden_matrices: ClassVar[bool] = False  # the matrices of the layers are a group of their own, each with
+    #                                                 `parts`
     vector_options: ClassVar[Mapping[str, Any]] = {}  # of the group of biases and norms, besides no weight decay
     size_keys: ClassVar[tuple[str, ...]] = ("weight_decay",)  # a size may set these
 
@@ -47,11 +48,11 @@ class CallbackSettings(Settings):
 
 
 GRADIENT_DESCENT = "gradient_descent"
-AnyOptimizer = Annotated[OptimizerSettings, Slot("optimizer")]
-AnySchedule = Annotated[ScheduleSettings, Slot("schedule")]
-AnyMethod = Annotated[MethodSettings, Slot("method")]
-AnyCallback = Annotated[CallbackSettings, Slot("callback")]
-Decay = Annotated[float, limit(lambda x: 0 < x <= 1, "must be greater than 0 and at most 1")]
+AnyOptimizer = Annotated[OptimizerSettings, KindField("optimizer")]
+AnySchedule = Annotated[ScheduleSettings, KindField("schedule")]
+AnyMethod = Annotated[MethodSettings, KindField("method")]
+AnyCallback = Annotated[CallbackSettings, KindField("callback")]
+Decay = Annotated[float, constraint(lambda x: 0 < x <= 1, "must be greater than 0 and at most 1")]
 
 
 class TrainingSettings(Settings):
@@ -82,8 +83,8 @@ class TrainingSettings(Settings):
     # where training goes on from a model, layers may learn differently; the embedding counts as the lowest of them
     layer_decay: Decay | None = None  # each layer's rate is this share of the one's above it; heads have the full rate
     layer_decay_top: Count | None = None  # the highest layer's is decayed this many times (ELECTRA: 2); None = once
-    frozen: Annotated[int | Literal["all"], number_or("all", 0)] = 0  # so many lowest layers stand still
-    unfreeze: Annotated[int | Literal["epoch"], number_or("epoch", 1)] | None = None  # heads learn first, and after
+    frozen: Annotated[int | Literal["all"], integer_or("all", 0)] = 0  # so many lowest layers stand still
+    unfreeze: Annotated[int | Literal["epoch"], integer_or("epoch", 1)] | None = None  # heads learn first, and after
     #                                                                     every so many steps one layer more, from above
     fresh: Natural = 0  # so many of the highest layers are drawn anew
     # which look at held-out data, one every `validate_every` steps, decides
@@ -96,10 +97,10 @@ class TrainingSettings(Settings):
 
     @field_validator("method")
     @classmethod
-    def _usual_method(cls, value: MethodSettings | None) -> MethodSettings | None:
+    def _omit_default_method(cls, value: MethodSettings | None) -> MethodSettings | None:
         """The usual one is not written down: recipes from before there were others stay what they are."""
         return None if value is not None and value.kind == GRADIENT_DESCENT else value
 
     @property
-    def learns_by(self) -> MethodSettings:
+    def method_settings(self) -> MethodSettings:
         return self.method or MethodSettings(kind=GRADIENT_DESCENT)

@@ -13,8 +13,8 @@ from torch.nn.utils.rnn import pad_sequence
 
 from stemma.errors import UserError
 from stemma.exchange.given import Inputs, padded_inputs
-from stemma.exchange.model import Model
-from stemma.progress import stage
+from stemma.model import Model
+from stemma.progress import progress_stage
 
 logger = logging.getLogger(__name__)
 
@@ -28,10 +28,10 @@ def embed(model: Model, texts: Sequence[str], pooling: str = "mean", normalize: 
     by name an array for each text, with a row for each of its tokens, special tokens included."""
     if pooling not in POOLINGS:
         raise UserError(f'--pooling is "{pooling}"; choose {" or ".join(POOLINGS)}.')
-    tokenizer = model.needs_tokenizer()
+    tokenizer = model.require_tokenizer()
     corpus = model.recipe.settings.corpus
     limit = corpus.sequence_length  # places beyond it were never trained
-    layout = tokenizer.template(corpus.single, corpus.pair)
+    layout = tokenizer.with_template(corpus.single, corpus.pair)
     layout.backend.enable_truncation(limit)  # of the text: what the template puts behind it stays
     encodings = layout.encode_batch(list(texts))
     too_long = sum(bool(encoding.overflowing) for encoding in encodings)
@@ -43,7 +43,7 @@ def embed(model: Model, texts: Sequence[str], pooling: str = "mean", normalize: 
     order = sorted(range(len(texts)), key=lambda i: len(encodings[i].ids))
     vectors = np.zeros((len(texts), model.recipe.settings.network.width), dtype=np.float32)
     start = 0
-    with stage("embedding", len(order), "texts") as work:
+    with progress_stage("embedding", len(order), "texts") as work:
         while start < len(order):
             stop = start + 1
             while stop < len(order) and (stop + 1 - start) * len(encodings[order[stop]].ids) <= BATCH_TOKENS:
@@ -51,18 +51,18 @@ def embed(model: Model, texts: Sequence[str], pooling: str = "mean", normalize: 
             chosen = order[start:stop]
             given = {name: pad_sequence([arrays[i] for i in chosen], batch_first=True)
                      for name, arrays in beside.items()}
-            vectors[chosen] = _pool(model, [encodings[i].ids for i in chosen], given, pooling, normalize)
+            vectors[chosen] = _pool_batch(model, [encodings[i].ids for i in chosen], given, pooling, normalize)
             start = stop
-            work.done(start)
+            work.set_count(start)
     return vectors
 
 
 @torch.inference_mode()
-def _pool(model: Model, rows: list[list[int]], inputs: Inputs, pooling: str, normalize: bool) -> np.ndarray:
+def _pool_batch(model: Model, rows: list[list[int]], inputs: Inputs, pooling: str, normalize: bool) -> np.ndarray:
     longest = max(map(len, rows))
     mask = torch.tensor([[1] * len(row) + [0] * (longest - len(row)) for row in rows])
     ids = torch.tensor([row + [0] * (longest - len(row)) for row in rows])
-    hidden = model.network({"encoder": model.inputs_of(ids, mask, inputs=inputs)})["encoder"]  # a decoder writes
+    hidden = model.network({"encoder": model.encoder_stream(ids, mask, inputs=inputs)})["encoder"]  # a decoder writes
     if pooling == "mean":
         weight = mask.to(hidden)[..., None]
         vectors = (hidden * weight).sum(1) / weight.sum(1)

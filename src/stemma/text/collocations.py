@@ -8,27 +8,27 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-MOST_KEYS = 4_000_000  # distinct keys that a table holds; beyond it the rarest are forgotten
-NOTHING = np.zeros(0, np.uint64)
+MAX_KEYS = 4_000_000  # distinct keys that a table holds; beyond it the rarest are forgotten
+NO_KEYS = np.zeros(0, np.uint64)
 
 
-def npmi(together: np.ndarray, left: np.ndarray, right: np.ndarray, total: int) -> np.ndarray:
+def npmi(joint: np.ndarray, left: np.ndarray, right: np.ndarray, total: int) -> np.ndarray:
     """How much two things belong together, by the counts of both, of each, and of all words."""
-    together, left, right = (np.maximum(counts, 1e-9) for counts in (together, left, right))
-    certain: NDArray[np.float64] = np.maximum(-np.log(together / total), 1e-9)  # of a text that is one phrase
-    found: NDArray[np.float64] = np.log(together) + np.log(total) - np.log(left) - np.log(right)
+    joint, left, right = (np.maximum(counts, 1e-9) for counts in (joint, left, right))
+    certain: NDArray[np.float64] = np.maximum(-np.log(joint / total), 1e-9)  # of a text that is one phrase
+    found: NDArray[np.float64] = np.log(joint) + np.log(total) - np.log(left) - np.log(right)
     return found.clip(-certain, certain) / certain
 
 
-class Table:
+class CountTable:
     """Counts by 64-bit key, with some columns of whatever was said of a key when it was first met. It stays sorted, so
     that whole blocks are counted and looked up at once, and small: when it overflows, keys met too rarely are
     forgotten, as in word2phrase; the threshold for that only rises."""
 
-    def __init__(self, columns: int = 0, most: int = MOST_KEYS):
-        self.keys, self.counts = NOTHING, np.zeros(0, np.int64)
+    def __init__(self, columns: int = 0, max_keys: int = MAX_KEYS):
+        self.keys, self.counts = NO_KEYS, np.zeros(0, np.int64)
         self.columns = np.zeros((0, columns), np.uint64)
-        self.most, self._floor = most, 1
+        self.max_keys, self._floor = max_keys, 1
 
     def __len__(self) -> int:
         return len(self.keys)
@@ -44,15 +44,15 @@ class Table:
         self.keys = np.insert(self.keys, at[~known], found[~known])
         self.counts = np.insert(self.counts, at[~known], counts[~known])
         self.columns = np.insert(self.columns, at[~known], said[~known], axis=0)
-        while len(self) > self.most:
+        while len(self) > self.max_keys:
             self._floor += 1
             self.keep(self.counts >= self._floor)
 
-    def keep(self, wanted: np.ndarray) -> None:
+    def keep(self, keys: np.ndarray) -> None:
         """Forget the other keys."""
-        self.keys, self.counts, self.columns = self.keys[wanted], self.counts[wanted], self.columns[wanted]
+        self.keys, self.counts, self.columns = self.keys[keys], self.counts[keys], self.columns[keys]
 
-    def of(self, keys: np.ndarray) -> np.ndarray:
+    def counts_for(self, keys: np.ndarray) -> np.ndarray:
         """How often each of these was met; 0 for one that is not here."""
         if not len(self):
             return np.zeros(len(keys), np.int64)

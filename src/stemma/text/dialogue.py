@@ -16,16 +16,16 @@ from typing import Any
 
 from stemma.errors import UserError
 from stemma.json_files import parse
-from stemma.text.faults import Faults
+from stemma.text.line_errors import LineErrors
 from stemma.text.readers import JSON_LINES, clean_text, list_files, read_lines
-from stemma.text.streams import COMPRESSED, check_encoding, name_of, read_text
+from stemma.text.text_io import COMPRESSED, check_encoding, display_name, read_text
 
 YAML = (".yml", ".yaml")
 SUFFIXES = tuple(kind + packed for kind in (*JSON_LINES, *YAML) for packed in ("", *COMPRESSED))
-TURNS = ("turns", "messages", "conversations", "conversation", "dialogue", "dialog", "utterances")
-ROLE = ("role", "speaker", "from")
-SAID = ("text", "content", "value", "utterance")
-MOST_SPEAKERS = 254  # that a byte can number, beside those who are none
+TURN_KEYS = ("turns", "messages", "conversations", "conversation", "dialogue", "dialog", "utterances")
+SPEAKER_KEYS = ("role", "speaker", "from")
+TEXT_KEYS = ("text", "content", "value", "utterance")
+MAX_SPEAKERS = 254  # that a byte can number, beside those who are none
 LIKE_JSON = 'a dialogue is a line like {"turns": [{"role": "user", "text": "..."}, {"role": "helper", "text": "..."}]}'
 LIKE_YAML = 'a dialogue is a list of turns under "conversations:", the first after "- - ", the others after "  - "'
 Record = tuple[int, Any]  # the line it begins at, and what stands there
@@ -39,7 +39,7 @@ class Dialogue:
     speakers: list[int]
 
 
-class NoDialogueError(Exception):
+class DialogueError(Exception):
     """What is wrong with a record."""
 
 
@@ -53,18 +53,18 @@ def read_dialogues(paths: Sequence[str | Path], *, encoding: str = "utf-8",
 def _read(file: Path, encoding: str, errors: str) -> Iterator[Dialogue]:
     inner = Path(file.stem) if file.suffix.lower() in COMPRESSED else file
     read, advice = (_yaml, LIKE_YAML) if inner.suffix.lower() in YAML else (_json, LIKE_JSON)
-    name, faults, made = name_of(file), Faults(), 0
+    name, faults, made = display_name(file), LineErrors(), 0
     for line, record in read(file, encoding, errors):
         where = f"{name}, line {line}"
         try:
-            dialogue = _dialogue(record, where, errors)
-        except NoDialogueError as fault:
+            dialogue = _parse_dialogue(record, where, errors)
+        except DialogueError as fault:
             faults.add(where, str(fault))
             continue
         if not faults.lines:  # once something is wrong, the rest is read only to count what else is
             made += 1
             yield dialogue
-    faults.refuse(f"records of {name} are no dialogues", advice)
+    faults.raise_if_any(f"records of {name} are no dialogues", advice)
     if not made:
         raise UserError(f"there is no dialogue in {name}; {advice}.")
 
@@ -75,21 +75,21 @@ def _json(file: Path, encoding: str, errors: str) -> Iterator[Record]:
             try:
                 yield number, parse(line)
             except ValueError as error:
-                yield number, NoDialogueError(f"is not JSON ({getattr(error, 'msg', error)})")
+                yield number, DialogueError(f"is not JSON ({getattr(error, 'msg', error)})")
 
 
 def _yaml(file: Path, encoding: str, errors: str) -> Iterator[Record]:
     """Nodes, not values: every word stays as it was written ("no" is no truth value), and knows its line."""
     import yaml
 
-    name = name_of(file)
+    name = display_name(file)
     try:
         root = yaml.compose("".join(read_text(file, encoding, errors)), Loader=yaml.SafeLoader)
         found = {key.value: value for key, value in root.value} if isinstance(root, yaml.MappingNode) else {}
         listed = found.get("conversations")
         if not isinstance(listed, yaml.SequenceNode):
             raise UserError(f'{name} has no list "conversations" at its top; {LIKE_YAML}.')
-        records = [(node.start_mark.line + 1, _alternating(_plain(node))) for node in listed.value]
+        records = [(node.start_mark.line + 1, _with_alternating_speakers(_plain(node))) for node in listed.value]
     except (yaml.YAMLError, RecursionError) as error:
         mark = getattr(error, "problem_mark", None)
         where = f"{name}, line {mark.line + 1}" if mark else name
@@ -107,48 +107,49 @@ def _plain(node: Any) -> Any:
     return [_plain(item) for item in node.value]
 
 
-def _alternating(record: object) -> Any:
+def _with_alternating_speakers(record: object) -> Any:
     """Bare turns with the speakers that the layout leaves unsaid."""
     if isinstance(record, list) and all(isinstance(turn, str) for turn in record):
         return [[str(number % 2), text] for number, text in enumerate(record)]
     return record
 
 
-def _dialogue(record: object, where: str, errors: str) -> Dialogue:
-    if isinstance(record, NoDialogueError):
+def _parse_dialogue(record: object, where: str, errors: str) -> Dialogue:
+    if isinstance(record, DialogueError):
         raise record
     if isinstance(record, dict):
-        turns = next((record[key] for key in TURNS if key in record), None)
+        turns = next((record[key] for key in TURN_KEYS if key in record), None)
         if turns is None:
-            raise NoDialogueError(f"has no turns, only {', '.join(record) or 'nothing'}")
+            raise DialogueError(f"has no turns, only {', '.join(record) or 'nothing'}")
     else:
         turns = record
     if not isinstance(turns, list) or not turns:
-        raise NoDialogueError("has no list of turns" if not isinstance(turns, list) else "has no turns")
+        raise DialogueError("has no list of turns" if not isinstance(turns, list) else "has no turns")
     speakers: dict[str, int] = {}
     dialogue = Dialogue([], [])
     for number, turn in enumerate(turns, 1):
-        role, text = _turn(turn, f"turn {number}")
+        role, text = _parse_turn(turn, f"turn {number}")
         dialogue.speakers.append(speakers.setdefault(role, len(speakers)))
         dialogue.texts.append(clean_text(text, f"{where}, turn {number}", errors).strip())
-    if len(speakers) > MOST_SPEAKERS:
-        raise NoDialogueError(f"has {len(speakers)} speakers, more than the {MOST_SPEAKERS} that can be told apart")
+    if len(speakers) > MAX_SPEAKERS:
+        raise DialogueError(f"has {len(speakers)} speakers, more than the {MAX_SPEAKERS} that can be told apart")
     return dialogue
 
 
-def _turn(turn: object, name: str) -> tuple[str, str]:
+def _parse_turn(turn: object, name: str) -> tuple[str, str]:
     """Who speaks, and what he says."""
     if isinstance(turn, dict):
-        role, text = (next((turn[key] for key in keys if turn.get(key) is not None), None) for keys in (ROLE, SAID))
+        role, text = (next((turn[key] for key in keys if turn.get(key) is not None), None) for keys in (SPEAKER_KEYS,
+                                                                                                        TEXT_KEYS))
     elif isinstance(turn, list) and len(turn) == 2:
         role, text = turn
     else:
         role, text = None, turn
     if role is None or isinstance(role, list | dict) or not str(role).strip():
-        raise NoDialogueError(f"has no role at {name}")
+        raise DialogueError(f"has no role at {name}")
     if not isinstance(text, str):
-        raise NoDialogueError(f"has no text at {name}" if text is None else
+        raise DialogueError(f"has no text at {name}" if text is None else
                               f"holds a {type(text).__name__} and no text at {name}")
     if not text.strip():
-        raise NoDialogueError(f"says nothing at {name}")
+        raise DialogueError(f"says nothing at {name}")
     return str(role).strip(), text

@@ -12,24 +12,24 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from stemma.text.parallel import Pair
+from stemma.text.parallel import TextPair
 from stemma.text.readers import Passage
 from stemma.text.sentences import sentence_starts
 
-LARGEST = 10  # a document of more than a tenth of the text (and of the share) is not held out as a whole
+MAX_DOCUMENT_SHARE = 10  # a document of more than a tenth of the text (and of the share) is not held out as a whole
 SEED = 20_261_117
 
 
 @dataclass(frozen=True)
-class Split:
+class HeldOutSplit:
     documents: frozenset[int]  # numbers of those that are held out
     cut: tuple[int, int] | None = None  # a document, and how many characters of it are trained on at least
 
     @classmethod
-    def of_passages(cls, passages: Iterable[Passage], share: float) -> Split:
+    def of_passages(cls, passages: Iterable[Passage], share: float) -> HeldOutSplit:
         sizes: list[int] = []
         for passage in passages:
-            if passage.begins:
+            if passage.starts_document:
                 sizes.append(0)
             sizes[-1] += len(passage.text)
         held = hold_out(sizes, wanted := max(1, round(share * sum(sizes))), SEED)
@@ -39,7 +39,7 @@ class Split:
         return cls(frozenset(), (longest, max(sizes[longest] - wanted, sizes[longest] // 2)))
 
     @classmethod
-    def of_pairs(cls, pairs: Iterable[Pair], share: float) -> Split:
+    def of_pairs(cls, pairs: Iterable[TextPair], share: float) -> HeldOutSplit:
         sizes = [len(pair.source) + len(pair.target) for pair in pairs]
         return cls(frozenset(hold_out(sizes, max(1, round(share * sum(sizes))), SEED)))
 
@@ -47,7 +47,7 @@ class Split:
         """Those that are held out, or those to train on."""
         number, before, over = -1, 0, False  # over: what follows of the document that is cut is held out
         for passage in passages:
-            if passage.begins:
+            if passage.starts_document:
                 number, before, over = number + 1, 0, False
             if self.cut is None or number != self.cut[0]:
                 if (number in self.documents) is held_out:
@@ -58,26 +58,26 @@ class Split:
             if train and not held_out:
                 yield replace(passage, text=train)
             if rest and held_out:
-                yield replace(passage, text=rest, begins=not over)
+                yield replace(passage, text=rest, starts_document=not over)
             before, over = before + len(passage.text), over or bool(rest)
 
-    def pairs(self, pairs: Iterable[Pair], held_out: bool) -> Iterator[Pair]:
+    def pairs(self, pairs: Iterable[TextPair], held_out: bool) -> Iterator[TextPair]:
         return (pair for number, pair in enumerate(pairs) if (number in self.documents) is held_out)
 
 
-def hold_out(sizes: Sequence[int], wanted: int, seed: int) -> set[int]:
+def hold_out(sizes: Sequence[int], target_size: int, seed: int) -> set[int]:
     """Whole documents in random order until there is enough, none of them a large part of the text; none at all where
     that cannot be done."""
-    most = max(wanted, sum(sizes) // LARGEST)
+    most = max(target_size, sum(sizes) // MAX_DOCUMENT_SHARE)
     held: set[int] = set()
     so_far = 0
     for number in np.random.default_rng(seed).permutation(len(sizes)).tolist():
-        if so_far >= wanted:
+        if so_far >= target_size:
             break
         if 0 < sizes[number] <= most - so_far:
             held.add(number)
             so_far += sizes[number]
-    return held if so_far >= wanted / 2 and len(held) < len(sizes) else set()
+    return held if so_far >= target_size / 2 and len(held) < len(sizes) else set()
 
 
 def _sentence_from(text: str, least: int) -> int:

@@ -14,7 +14,7 @@ import numpy as np
 from stemma.errors import UserError
 from stemma.json_files import parse
 from stemma.text.readers import JSON_LINES
-from stemma.text.streams import check_encoding, read_bytes
+from stemma.text.text_io import check_encoding, read_bytes
 
 SHOWN = 8  # of many lines that are wrong, so many are listed
 COLUMNS = ("document", "start", "end", "type")
@@ -27,7 +27,7 @@ class Lexicon:
 
 
 @dataclass(frozen=True)
-class Spans:
+class AnnotatedSpans:
     """In the order of documents, and of the text within each; none overlaps another."""
 
     table: np.ndarray  # (S, 3): document, first character, end
@@ -38,7 +38,7 @@ class Spans:
         return len(self.table)
 
 
-def read_marks(path: str | Path, encoding: str = "utf-8") -> Lexicon | Spans:
+def read_annotations(path: str | Path, encoding: str = "utf-8") -> Lexicon | AnnotatedSpans:
     """A lexicon or spans, whichever the file holds: three columns or more, or JSON lines, are spans."""
     path = Path(path)
     lines = _lines(path, encoding)
@@ -81,11 +81,11 @@ def _lexicon(path: Path, lines: Iterable[tuple[int, str]]) -> Lexicon:
             problems.append((f"line {number}", f"has {len(rest) + 1} columns instead of an entry and its type"))
         elif entries.setdefault(entry, kind) != kind:
             problems.append((f"line {number}", f'"{entry}" has been given with the type {entries[entry]} before'))
-    _refuse(path, "lexicon", "write an entry a line, optionally a tab and its type", problems)
+    _raise_problems(path, "lexicon", "write an entry a line, optionally a tab and its type", problems)
     return Lexicon(entries)
 
 
-def _spans(path: Path, rows: list[tuple[int, list[Any] | str]]) -> Spans:
+def _spans(path: Path, rows: list[tuple[int, list[Any] | str]]) -> AnnotatedSpans:
     """Sorted, and checked against each other; whether they lie inside the text is known where that is."""
     problems = [(f"line {number}", row) for number, row in rows if isinstance(row, str)]
     found = [(row, number) for number, row in rows if not isinstance(row, str)]
@@ -93,9 +93,9 @@ def _spans(path: Path, rows: list[tuple[int, list[Any] | str]]) -> Spans:
     for (before, earlier), (row, number) in zip(found, found[1:], strict=False):
         if row[0] == before[0] and row[1] < before[2]:
             problems.append((f"line {number}", f"overlaps the span of line {earlier}"))
-    _refuse(path, "list of spans", "write document, start and end, optionally a type, counted from 0", problems)
+    _raise_problems(path, "list of spans", "write document, start and end, optionally a type, counted from 0", problems)
     table = np.array([row[:3] for row, _ in found], np.int64).reshape(-1, 3)
-    return Spans(table, [row[3] for row, _ in found], np.array([number for _, number in found], np.int64))
+    return AnnotatedSpans(table, [row[3] for row, _ in found], np.array([number for _, number in found], np.int64))
 
 
 def _from_json(line: str) -> list[Any] | str:
@@ -107,7 +107,7 @@ def _from_json(line: str) -> list[Any] | str:
     if row is None:
         return "is empty"
     missing = [name for name in COLUMNS[:3] if not isinstance(row, dict) or name not in row]
-    return f"has no {' and no '.join(missing)}" if missing else _checked([row.get(name) for name in COLUMNS])
+    return f"has no {' and no '.join(missing)}" if missing else _validate_span([row.get(name) for name in COLUMNS])
 
 
 def _from_columns(line: str) -> list[Any] | str:
@@ -116,10 +116,10 @@ def _from_columns(line: str) -> list[Any] | str:
         return "is empty"
     if not 3 <= len(cells) <= 4:
         return f"has {len(cells)} columns instead of document, start, end and perhaps a type"
-    return _checked([*(int(cell) if cell.isdecimal() else cell for cell in cells[:3]), *cells[3:], None][:4])
+    return _validate_span([*(int(cell) if cell.isdecimal() else cell for cell in cells[:3]), *cells[3:], None][:4])
 
 
-def _checked(row: list[Any]) -> list[Any] | str:
+def _validate_span(row: list[Any]) -> list[Any] | str:
     for name, value in zip(COLUMNS, row[:3], strict=False):
         if not isinstance(value, int) or isinstance(value, bool) or value < 0:
             return f"{name} is {value!r} instead of a whole number from 0 on"
@@ -128,9 +128,9 @@ def _checked(row: list[Any]) -> list[Any] | str:
     return [*row[:3], str(row[3]) if row[3] not in (None, "") else None]
 
 
-def _refuse(path: Path, what: str, way_out: str, problems: Problems) -> None:
+def _raise_problems(path: Path, what: str, advice: str, problems: Problems) -> None:
     if problems:
         problems.sort(key=lambda problem: int(problem[0].split()[1]))
         more = len(problems) - SHOWN
         listed = problems[:SHOWN] + ([("", f"and {more:,} more")] if more > 0 else [])
-        raise UserError(f"{path} is no {what} that can be read; {way_out}:", listed)
+        raise UserError(f"{path} is no {what} that can be read; {advice}:", listed)

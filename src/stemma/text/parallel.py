@@ -14,19 +14,19 @@ from itertools import chain, zip_longest
 from pathlib import Path
 from typing import Any
 
-from stemma.errors import UserError, counted, did_you_mean
-from stemma.text.faults import Faults, json_objects
+from stemma.errors import UserError, did_you_mean, pluralize
+from stemma.text.line_errors import LineErrors, json_objects
 from stemma.text.readers import list_files
-from stemma.text.streams import COMPRESSED, STDIN, check_encoding, name_of, read_text
-from stemma.text.tables import FORMATS, header_of
+from stemma.text.tables import FORMATS, parse_header
+from stemma.text.text_io import COMPRESSED, STDIN, check_encoding, display_name, read_text
 
 logger = logging.getLogger(__name__)
 
 SIDES = ("source", "target")
 COLUMNS = ",".join(SIDES)
-EMPTY = ("refuse", "skip")
+EMPTY_POLICIES = ("refuse", "skip")
 LINE_LIMIT = 1_000_000  # characters; a longer "line" is no sentence, and nothing longer is held in memory
-Numbered = Iterator[tuple[int, str]]
+NumberedLines = Iterator[tuple[int, str]]
 Row = tuple[int, str, str, tuple[str, ...]]  # line, source, target, further targets
 
 
@@ -47,11 +47,11 @@ class PairSource:
 
 
 @dataclass(frozen=True, slots=True)
-class Pair:
+class TextPair:
     source: str
     target: str
     group: tuple[str, str] = ("", "")  # name and prefix of where it is from
-    others: tuple[str, ...] = ()  # further targets that would be as good, where a file has several
+    extra_targets: tuple[str, ...] = ()  # further targets that would be as good, where a file has several
     line: int = field(default=0, compare=False)  # of its file
 
 
@@ -64,7 +64,7 @@ def pair_sources(paths: Sequence[str | Path], target: Sequence[str | Path] = (),
     if columns != COLUMNS:
         raise UserError("--columns names the columns of a table and --target the other of two files; give one of them.")
     if len(files) != len(others):
-        raise UserError(f"{counted(len(files), 'source file')} and {counted(len(others), 'target file')}: each needs "
+        raise UserError(f"{pluralize(len(files), 'source file')} and {pluralize(len(others), 'target file')}: each needs "
                         "its counterpart; give as many of the one as of the other, in the same order.")
     if STDIN in files and STDIN in others:
         raise UserError("source and target cannot both come from stdin; give a file for one of them.")
@@ -72,21 +72,21 @@ def pair_sources(paths: Sequence[str | Path], target: Sequence[str | Path] = (),
 
 
 def read_pairs(sources: Sequence[PairSource], *, encoding: str = "utf-8", errors: str = "strict",
-               empty: str = "refuse") -> Iterator[Pair]:
+               empty: str = "refuse") -> Iterator[TextPair]:
     """Every pair of every source, in order. Settings are checked now, the files as they are reached."""
-    if empty not in EMPTY:
-        raise UserError(f'--empty is "{empty}"; choose {" or ".join(EMPTY)}.{did_you_mean(empty, EMPTY)}')
+    if empty not in EMPTY_POLICIES:
+        raise UserError(f'--empty is "{empty}"; choose {" or ".join(EMPTY_POLICIES)}.{did_you_mean(empty, EMPTY_POLICIES)}')
     encoding = check_encoding(encoding, errors)
     for source in sources:
-        _named(source.columns)
+        _parse_columns(source.columns)
         for path in (source.path, source.target):
             if path is not None and (count := len(list_files([path]))) != 1:
                 raise UserError(f"{path} is {count} files; name one for each side.")
-    reader = _Reader(encoding, errors, empty == "skip")
+    reader = _PairReader(encoding, errors, empty == "skip")
     return chain.from_iterable(map(reader.read, sources))
 
 
-def _named(columns: str) -> tuple[str, str]:
+def _parse_columns(columns: str) -> tuple[str, str]:
     source, _, target = (column.strip() for column in columns.partition(","))
     if not source or not target or source == target or "," in target:
         raise UserError(f'--columns is "{columns}"; name two, the source first: --columns {COLUMNS}.')
@@ -94,7 +94,7 @@ def _named(columns: str) -> tuple[str, str]:
 
 
 @dataclass
-class _Found(Faults):
+class _PairErrors(LineErrors):
     empty: int = 0
 
     def error(self, name: str) -> UserError:
@@ -102,23 +102,24 @@ class _Found(Faults):
         if self.lines == 1:
             where, what = self.first[0]
             return UserError(f"{where} {what}; correct it{drop}.")
-        return UserError(f"{self.lines:,} lines of {name} are no pairs; correct them{drop}", self.listed)
+        return UserError(f"{self.lines:,} lines of {name} are no pairs; correct them{drop}", self.as_problems)
 
 
 @dataclass
-class _Reader:
+class _PairReader:
     encoding: str
     errors: str
     skip: bool
 
-    def read(self, given: PairSource) -> Iterator[Pair]:
-        path = list_files([given.path])[0]
-        other = None if given.target is None else list_files([given.target])[0]
-        names = [name_of(path), name_of(other or path)]
-        found = _Found()
+    def read(self, source: PairSource) -> Iterator[TextPair]:
+        path = list_files([source.path])[0]
+        other = None if source.target is None else list_files([source.target])[0]
+        names = [display_name(path), display_name(other or path)]
+        found = _PairErrors()
         skipped = made = 0
-        for number, *sides, others in (self._table(path, _named(given.columns), found) if other is None else
-                                       self._aligned(path, other, found)):
+        for number, *sides, others in (self._read_table(path, _parse_columns(source.columns),
+                                                        found) if other is None else
+                                       self._read_aligned(path, other, found)):
             if not all(sides):
                 if self.skip:
                     skipped += 1
@@ -129,18 +130,18 @@ class _Reader:
                           f"has no {' and no '.join(SIDES[side] for side in bare)}")
             elif not found.lines:  # once something is wrong, the rest is read only to count what else is
                 made += 1
-                yield Pair(given.prefix + sides[0], sides[1], given.group, others, number)
+                yield TextPair(source.prefix + sides[0], sides[1], source.group, others, number)
         if found.lines:
             raise found.error(" and ".join(dict.fromkeys(names)))
         if skipped:
-            logger.warning(f"{names[0]}: {counted(skipped, 'pair')} with an empty side "
+            logger.warning(f"{names[0]}: {pluralize(skipped, 'pair')} with an empty side "
                            f"{'is' if skipped == 1 else 'are'} left out.")
         if not made:
             raise UserError(f"there is no pair in {names[0]}, only empty lines or nothing at all.")
 
-    def _aligned(self, path: Path, other: Path, found: _Found) -> Iterator[Row]:
+    def _read_aligned(self, path: Path, other: Path, found: _PairErrors) -> Iterator[Row]:
         """Two files, line by line; at the end, whether both had as many."""
-        names = name_of(path), name_of(other)
+        names = display_name(path), display_name(other)
         counts = [0, 0]
         for source, target in zip_longest(self._lines(path), self._lines(other)):
             counts = [line[0] if line else count for line, count in zip((source, target), counts, strict=True)]
@@ -148,39 +149,39 @@ class _Reader:
                 yield source[0], source[1].strip(), target[1].strip(), ()
         if 0 in counts and any(counts):
             bare = counts.index(0)
-            raise UserError(f"{names[bare]} is empty and {names[1 - bare]} has {counted(max(counts), 'line')}; each "
+            raise UserError(f"{names[bare]} is empty and {names[1 - bare]} has {pluralize(max(counts), 'line')}; each "
                             "line needs its counterpart.")
         if counts[0] != counts[1]:
-            raise UserError(f"{names[0]} has {counted(counts[0], 'line')} and {names[1]} {counts[1]:,}; line by line "
+            raise UserError(f"{names[0]} has {pluralize(counts[0], 'line')} and {names[1]} {counts[1]:,}; line by line "
                             "they must belong together, so find where one was lost, or choose files that match.",
-                            found.listed)
+                            found.as_problems)
 
-    def _table(self, path: Path, columns: tuple[str, str], found: _Found) -> Iterator[Row]:
+    def _read_table(self, path: Path, columns: tuple[str, str], found: _PairErrors) -> Iterator[Row]:
         lines = self._lines(path)
         first = next((line for line in lines if line[1].strip()), None)
         if first is None:
-            raise UserError(f"{name_of(path)} is empty; a table of pairs has a source and a target on each line.")
+            raise UserError(f"{display_name(path)} is empty; a table of pairs has a source and a target on each line.")
         kind = _kind(path, first[1])
         lines = chain([first], (line for line in lines if kind == "csv" or line[1].strip()))
-        rows = (_objects(lines, columns, name_of(path), found) if kind == "jsonl" else
+        rows = (_objects(lines, columns, display_name(path), found) if kind == "jsonl" else
                 self._cells(path, kind, lines, columns, found))
         for number, cells in rows:
             texts = _texts(*cells)
             wrong = next(filter(None, map(self._unreadable, texts)), None)
             if wrong:
-                found.add(f"{name_of(path)}, line {number}", wrong)
+                found.add(f"{display_name(path)}, line {number}", wrong)
             else:
                 source, target, *others = map(_clean, texts)
                 yield number, source, target, tuple(filter(None, others))
 
-    def _cells(self, path: Path, kind: str, lines: Numbered, columns: tuple[str, str],
-               found: _Found) -> Iterator[tuple[int, list[str]]]:
+    def _cells(self, path: Path, kind: str, lines: NumberedLines, columns: tuple[str, str],
+               found: _PairErrors) -> Iterator[tuple[int, list[str]]]:
         """Source and target of each row that has both, of tab- or comma-separated text."""
-        name = name_of(path)
+        name = display_name(path)
         rows = ((number, line.split("\t")) for number, line in lines) if kind == "tsv" else comma_rows(name, lines)
         number, head = next(rows)
         first = head
-        head, headed = header_of(first, columns)
+        head, headed = parse_header(first, columns)
         if set(columns) <= set(head):
             chosen = [head.index(column) for column in columns]
             rows = rows if headed else chain([(number, first)], rows)
@@ -203,18 +204,18 @@ class _Reader:
                 yield number, [row[column] for column in chosen]
             else:
                 what = ("has one column, not a source and a target" if len(row) == 1 else
-                        f"has {counted(len(row), 'column')} instead of {width} ({hint})")
+                        f"has {pluralize(len(row), 'column')} instead of {width} ({hint})")
                 found.add(f"{name}, line {number}", what)
 
     def _unreadable(self, cell: object) -> str | None:
         """What is wrong with a cell. (JSON can spell what no tokenizer can read.)"""
         if not isinstance(cell, str):
             return f"holds a {type(cell).__name__}, not text"
-        if self.errors == "strict" and _clean(cell) != _trimmed(cell):
+        if self.errors == "strict" and _clean(cell) != _strip_cell(cell):
             return "has a NUL or half a character (--errors replace drops it)"
         return None
 
-    def _lines(self, file: Path) -> Numbered:
+    def _lines(self, file: Path) -> NumberedLines:
         """Numbered lines. Only LF ends one: other line ends of Unicode occur inside sentences."""
         number, waiting = 1, ""
         for block in read_text(file, self.encoding, self.errors):
@@ -222,7 +223,7 @@ class _Reader:
             yield from enumerate(finished, number)
             number += len(finished)
             if len(waiting) > LINE_LIMIT:
-                raise UserError(f"{name_of(file)}, line {number} is longer than {LINE_LIMIT:,} characters; parallel "
+                raise UserError(f"{display_name(file)}, line {number} is longer than {LINE_LIMIT:,} characters; parallel "
                                 "text has one pair a line.")
         if waiting:
             yield number, waiting
@@ -236,13 +237,13 @@ def _texts(source: object, target: object) -> list[Any]:
     return [source, *((target or [""]) if isinstance(target, list) else [target])]
 
 
-def _trimmed(cell: str) -> str:
+def _strip_cell(cell: str) -> str:
     return cell.replace("\r\n", "\n").replace("\r", "\n").strip()
 
 
 def _clean(cell: str) -> str:
     """With LF line ends, no NUL, nothing that cannot be written."""
-    return _trimmed(cell).replace("\0", "").encode("utf-8", "replace").decode()
+    return _strip_cell(cell).replace("\0", "").encode("utf-8", "replace").decode()
 
 
 def _kind(path: Path, first: str) -> str:
@@ -254,11 +255,11 @@ def _kind(path: Path, first: str) -> str:
         return "jsonl"
     if "\t" in first:
         return "tsv"
-    raise UserError(f"{name_of(path)} holds no pairs: its first line has no tab between a source and a target; name "
+    raise UserError(f"{display_name(path)} holds no pairs: its first line has no tab between a source and a target; name "
                     "the file of the other side with --target, or give a .tsv, .csv or .jsonl file.")
 
 
-def comma_rows(name: str, lines: Numbered) -> Iterator[tuple[int, list[str]]]:
+def comma_rows(name: str, lines: NumberedLines) -> Iterator[tuple[int, list[str]]]:
     """Rows with the number of the line each begins at: a quoted cell may go on over several."""
     begins = 0
 
@@ -277,7 +278,8 @@ def comma_rows(name: str, lines: Numbered) -> Iterator[tuple[int, list[str]]]:
         raise UserError(f"{name}, line {begins}: {error}; a quote within a quoted cell is written twice.") from error
 
 
-def _objects(lines: Numbered, columns: tuple[str, str], name: str, found: _Found) -> Iterator[tuple[int, list[Any]]]:
+def _objects(lines: NumberedLines, columns: tuple[str, str], name: str,
+             found: _PairErrors) -> Iterator[tuple[int, list[Any]]]:
     for number, row in json_objects(lines, name, found):
         if missing := [column for column in columns if column not in row]:
             known = ", ".join(row) or "nothing"

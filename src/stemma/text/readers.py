@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import ClassVar
 
 from stemma import registry
-from stemma.errors import UserError, counted, did_you_mean, nearest
+from stemma.errors import UserError, closest_match, did_you_mean, pluralize
 from stemma.json_files import parse
 from stemma.registry import register
 from stemma.schema.corpus import ReaderKind
-from stemma.text.streams import COMPRESSED, STDIN, check_encoding, name_of, read_text
+from stemma.text.text_io import COMPRESSED, STDIN, check_encoding, display_name, read_text
 
 logger = logging.getLogger(__name__)
 
@@ -38,7 +38,7 @@ class Passage:
     """A piece of one document, at most about PASSAGE_LIMIT characters long."""
 
     text: str
-    begins: bool
+    starts_document: bool
     source: str
 
 
@@ -58,7 +58,7 @@ def known_suffixes() -> tuple[str, ...]:
                  for packed in (("", *COMPRESSED) if entry.settings.compressible else ("",)))
 
 
-def own_readers(paths: Iterable[str | Path]) -> list[registry.Registered]:
+def plugin_readers(paths: Iterable[str | Path]) -> list[registry.RegistryEntry]:
     """The readers of plug-ins that these paths need."""
     own = {entry.kind: entry for entry in registry.entries("reader") if entry.kind not in registry.BUILT_IN["reader"]}
     if not own:
@@ -81,7 +81,7 @@ def list_files(paths: Iterable[str | Path], suffixes: tuple[str, ...] | None = N
         matches = _expand(str(given), suffixes)
         found.update(dict.fromkeys(matches))
         if not matches:
-            problems.append((str(given), _nothing_there(Path(given), suffixes)))
+            problems.append((str(given), _no_files_message(Path(given), suffixes)))
     if len(problems) == 1:
         raise UserError(f"cannot read {problems[0][0]}: {problems[0][1]}.".replace("?.", "?"))
     if problems:
@@ -114,9 +114,9 @@ def _read_all(files: list[Path], options: ReaderOptions) -> Iterator[Passage]:
             yield passage
         something = something or not empty
         if empty and len(files) > 1:
-            logger.warning(f"{name_of(file)} has no text and is skipped.")
+            logger.warning(f"{display_name(file)} has no text and is skipped.")
     if not something:
-        where = name_of(files[0]) if len(files) == 1 else f"any of the {len(files)} files"
+        where = display_name(files[0]) if len(files) == 1 else f"any of the {len(files)} files"
         raise UserError(f"there is no text in {where}, only white space or nothing at all.")
 
 
@@ -135,14 +135,14 @@ def _expand(given: str, suffixes: tuple[str, ...]) -> list[Path]:
     return [file for match in matches for file in (_expand(str(match), suffixes) if match.is_dir() else [match])]
 
 
-def _nothing_there(path: Path, suffixes: tuple[str, ...]) -> str:
+def _no_files_message(path: Path, suffixes: tuple[str, ...]) -> str:
     if path.is_dir():
         unpacked = (suffix for suffix in suffixes if not suffix.endswith(tuple(COMPRESSED)))
         return f"the folder has no text files ({', '.join(unpacked)}, packed or not)"
     if glob.has_magic(str(path)):
         return "no file matches"
     beside = [file.name for file in path.parent.iterdir()] if path.parent.is_dir() else []
-    best = nearest(path.name, beside)
+    best = closest_match(path.name, beside)
     return "no such file or folder" + (f'; did you mean "{path.with_name(best)}"?' if best else "")
 
 
@@ -150,7 +150,7 @@ def _nothing_there(path: Path, suffixes: tuple[str, ...]) -> str:
 @register("reader", ".text", ReaderKind)
 @register("reader", ".md", ReaderKind)
 def _plain(file: Path, options: ReaderOptions) -> Iterator[Passage]:
-    source, separator = name_of(file), SEPARATORS[options.documents]
+    source, separator = display_name(file), SEPARATORS[options.documents]
     waiting = ""  # the document that is not over yet
     begins = True
     told = False
@@ -159,8 +159,8 @@ def _plain(file: Path, options: ReaderOptions) -> Iterator[Passage]:
         # White space at the end may be the first half of a separator: it waits, and only the text before it is cut.
         body = waiting.rstrip()
         space = waiting[len(body) :]
-        *early, rest = _cut(body)
-        for pieces, over in [*((_cut(document), True) for document in finished), (early, False)]:
+        *early, rest = _split_long_text(body)
+        for pieces, over in [*((_split_long_text(document), True) for document in finished), (early, False)]:
             for piece in pieces:
                 if piece and not piece.isspace():
                     yield Passage(piece, begins, source)
@@ -174,7 +174,7 @@ def _plain(file: Path, options: ReaderOptions) -> Iterator[Passage]:
         waiting = rest + space
 
 
-def _cut(text: str) -> list[str]:
+def _split_long_text(text: str) -> list[str]:
     """Pieces of at most PASSAGE_LIMIT characters: cut after a line end, else after white space, else at the limit."""
     pieces = []
     start = 0
@@ -201,7 +201,7 @@ def read_lines(file: Path, encoding: str, errors: str) -> Iterator[tuple[int, st
         parts.append(rest)
         length += len(rest)
         if length > JSON_LINE_LIMIT:
-            raise UserError(f"{name_of(file)}, line {number + 1} is longer than {JSON_LINE_LIMIT:,} characters; "
+            raise UserError(f"{display_name(file)}, line {number + 1} is longer than {JSON_LINE_LIMIT:,} characters; "
                             "put every document on a line of its own.")
     yield number + 1, "".join(parts)
 
@@ -209,7 +209,7 @@ def read_lines(file: Path, encoding: str, errors: str) -> Iterator[tuple[int, st
 @register("reader", ".jsonl", ReaderKind)
 @register("reader", ".ndjson", ReaderKind)
 def _json_lines(file: Path, options: ReaderOptions) -> Iterator[Passage]:
-    source, field, errors = name_of(file), options.field, options.errors
+    source, field, errors = display_name(file), options.field, options.errors
     empty = 0
     for number, line in read_lines(file, options.encoding, errors):
         if not line or line.isspace():
@@ -233,7 +233,7 @@ def _json_lines(file: Path, options: ReaderOptions) -> Iterator[Passage]:
                             "choose another with --field.")
         yield from whole_document(text, where, source, errors)
     if empty:
-        logger.warning(f'{source}: field "{field}" is null in ' + counted(empty, "line") + "; skipped.")
+        logger.warning(f'{source}: field "{field}" is null in ' + pluralize(empty, "line") + "; skipped.")
 
 
 class ParquetKind(ReaderKind):
@@ -267,13 +267,13 @@ def _parquet(file: Path, options: ReaderOptions) -> Iterator[Passage]:
         reason = str(error).splitlines()[0]
         raise UserError(f"{source} is no intact Parquet file ({reason}); fetch it again.") from error
     if empty:
-        logger.warning(f'{source}: column "{field}" is null in ' + counted(empty, "row") + "; skipped.")
+        logger.warning(f'{source}: column "{field}" is null in ' + pluralize(empty, "row") + "; skipped.")
 
 
 def whole_document(text: str, where: str, source: str, errors: str = "strict") -> Iterator[Passage]:
     """One string that is a whole document, as passages; `where` is for errors, as in "notes.xml, entry 3"."""
     begins = True
-    for piece in _cut(clean_text(text, where, errors)):
+    for piece in _split_long_text(clean_text(text, where, errors)):
         if piece and not piece.isspace():
             yield Passage(piece, begins, source)
             begins = False

@@ -13,32 +13,32 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from stemma.errors import UserError, counted
+from stemma.errors import UserError, pluralize
 from stemma.notes import quietly
-from stemma.text.faults import Faults, json_objects
-from stemma.text.parallel import Numbered, comma_rows
+from stemma.text.line_errors import LineErrors, json_objects
+from stemma.text.parallel import NumberedLines, comma_rows
 from stemma.text.readers import clean_text, list_files, read_lines
-from stemma.text.streams import COMPRESSED, STDIN, check_encoding, name_of
-from stemma.text.tables import FORMATS, spelt
+from stemma.text.tables import FORMATS, cell_text
+from stemma.text.text_io import COMPRESSED, STDIN, check_encoding, display_name
 
 logger = logging.getLogger(__name__)
 
 COLUMNS = ("query", "title", "label")
 SUFFIXES = tuple(kind + packed for kind in FORMATS for packed in ("", *COMPRESSED))
-MOST_LABELS = 254  # that a byte can number, beside none
+MAX_LABELS = 254  # that a byte can number, beside none
 ADVICE = "a row has a query, a title and a label"
 Row = tuple[int, list[Any]]  # the line it begins at, and its cells
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class RelevanceExample:
     query: str
     title: str
     label: int
 
 
 @dataclass(frozen=True)
-class Relevance:
+class RelevanceData:
     """All rows of some files; `labels` spells the classes in the order of their numbers."""
 
     files: list[Path]
@@ -46,28 +46,28 @@ class Relevance:
     errors: str
     labels: list[str]
 
-    def rows(self) -> Iterator[Judged]:
+    def rows(self) -> Iterator[RelevanceExample]:
         number = {label: place for place, label in enumerate(self.labels)}
         for file in self.files:
             for query, title, label in quietly(_read(file, self.encoding, self.errors)):  # the second time
-                yield Judged(query, title, number[label])
+                yield RelevanceExample(query, title, number[label])
 
 
-def open_relevance(paths: Sequence[str | Path], *, encoding: str = "utf-8", errors: str = "strict") -> Relevance:
+def open_relevance(paths: Sequence[str | Path], *, encoding: str = "utf-8", errors: str = "strict") -> RelevanceData:
     """The first reading: whether all rows can be used, and which labels there are."""
     encoding, files = check_encoding(encoding, errors), list_files(paths, SUFFIXES)
     if STDIN in files:
         raise UserError("--relevance reads its text twice, which stdin cannot give; name a file.")
     found = {label for file in files for _, _, label in _read(file, encoding, errors)}
-    if len(found) > MOST_LABELS or (many := _numbers(found)) and many[-1] >= MOST_LABELS:
-        raise UserError(f"the column label of {name_of(files[0])} holds {len(found):,} different values, up to "
+    if len(found) > MAX_LABELS or (many := _numbers(found)) and many[-1] >= MAX_LABELS:
+        raise UserError(f"the column label of {display_name(files[0])} holds {len(found):,} different values, up to "
                         f'"{max(found)}"; labels are a few numbers from 0 on, or a few words.')
     if many is not None:
-        return Relevance(files, encoding, errors, [str(label) for label in range(many[-1] + 1)])
+        return RelevanceData(files, encoding, errors, [str(label) for label in range(many[-1] + 1)])
     labels = sorted(found)
     logger.info(
         "labels are numbered " + ", ".join(f'{number} = "{label}"' for number, label in enumerate(labels)) + ".")
-    return Relevance(files, encoding, errors, labels)
+    return RelevanceData(files, encoding, errors, labels)
 
 
 def _numbers(labels: set[str]) -> list[int] | None:
@@ -78,25 +78,25 @@ def _numbers(labels: set[str]) -> list[int] | None:
 
 
 def _read(file: Path, encoding: str, errors: str) -> Iterator[tuple[str, str, str]]:
-    name, faults, made = name_of(file), Faults(), 0
+    name, faults, made = display_name(file), LineErrors(), 0
     inner = Path(file.stem) if file.suffix.lower() in COMPRESSED else file
     kind = FORMATS.get(inner.suffix.lower(), "tsv")
     lines = (line for line in read_lines(file, encoding, errors) if kind == "csv" or line[1].strip())
     rows = _objects(lines, name, faults) if kind == "jsonl" else _cells(lines, kind, name, faults)
     for line, cells in rows:
         where = f"{name}, line {line}"
-        texts = [clean_text(spelt(cell), where, errors).strip() for cell in cells]
+        texts = [clean_text(cell_text(cell), where, errors).strip() for cell in cells]
         if missing := [column for column, text in zip(COLUMNS, texts, strict=True) if not text]:
             faults.add(where, f"has no {' and no '.join(missing)}")
         elif not faults.lines:  # once something is wrong, the rest is read only to count what else is
             made += 1
             yield texts[0], texts[1], texts[2]
-    faults.refuse(f"rows of {name} cannot be used", ADVICE)
+    faults.raise_if_any(f"rows of {name} cannot be used", ADVICE)
     if not made:
         raise UserError(f"there is no row in {name}; {ADVICE}.")
 
 
-def _cells(lines: Numbered, kind: str, name: str, faults: Faults) -> Iterator[Row]:
+def _cells(lines: NumberedLines, kind: str, name: str, line_errors: LineErrors) -> Iterator[Row]:
     rows = ((line, text.split("\t")) for line, text in lines) if kind == "tsv" else comma_rows(name, lines)
     first = next(rows, None)
     if first is None:
@@ -115,9 +115,9 @@ def _cells(lines: Numbered, kind: str, name: str, faults: Faults) -> Iterator[Ro
         if len(row) == len(head):
             yield line, [row[column] for column in chosen]
         else:
-            faults.add(f"{name}, line {line}", f"has {counted(len(row), 'column')} instead of {len(head)}")
+            line_errors.add(f"{name}, line {line}", f"has {pluralize(len(row), 'column')} instead of {len(head)}")
 
 
-def _objects(lines: Numbered, name: str, faults: Faults) -> Iterator[Row]:
-    for number, row in json_objects(lines, name, faults):
+def _objects(lines: NumberedLines, name: str, line_errors: LineErrors) -> Iterator[Row]:
+    for number, row in json_objects(lines, name, line_errors):
         yield number, ["" if row.get(column) is None else row[column] for column in COLUMNS]

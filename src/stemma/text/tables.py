@@ -17,10 +17,10 @@ from typing import Any
 from stemma.errors import UserError, did_you_mean
 from stemma.json_files import parse
 from stemma.text.readers import JSON_LINES, list_files
-from stemma.text.streams import COMPRESSED, check_encoding, name_of, read_text
+from stemma.text.text_io import COMPRESSED, check_encoding, display_name, read_text
 
-SHORT = 30  # characters of a cell, in an error
-SHOWN = 8  # of many lines that are wrong, so many are listed
+MAX_CELL_SHOWN = 30  # characters of a cell, in an error
+MAX_COLUMNS_SHOWN = 8  # of many lines that are wrong, so many are listed
 FORMATS = {".tsv": "tsv", ".csv": "csv", **dict.fromkeys(JSON_LINES, "jsonl")}
 
 
@@ -32,45 +32,45 @@ class Table:
     columns: list[str]
     rows: list[dict[str, Any]]
     lines: list[int]
-    headed: bool = False  # the columns are the cells of the first line, which may have been a row
+    has_header: bool = False  # the columns are the cells of the first line, which may have been a row
 
     def __len__(self) -> int:
         return len(self.rows)
 
-    def where(self, row: int) -> str:
+    def location(self, row: int) -> str:
         return f"{self.name}, line {self.lines[row]}"
 
-    def listed(self, roles: Sequence[str], way_out: str = "") -> str:
+    def describe_columns(self, roles: Sequence[str], advice: str = "") -> str:
         """What columns there are, for an error. Where none of the `roles` is there, the first line may be a row:
         `way_out` then says how to name the columns."""
-        if not self.headed or set(roles) & set(self.columns):
+        if not self.has_header or set(roles) & set(self.columns):
             return f"It has {', '.join(self.columns)}."
         by_number = ",".join(f"{role}={number}" for number, role in enumerate(roles, 1))
-        first = ", ".join(json.dumps(_short(cell), ensure_ascii=False) for cell in self.columns)
-        return f"Its first line is {first}: no header? Then {way_out or f'count the columns: --columns {by_number}'}."
+        first = ", ".join(json.dumps(_shorten(cell), ensure_ascii=False) for cell in self.columns)
+        return f"Its first line is {first}: no header? Then {advice or f'count the columns: --columns {by_number}'}."
 
-    def problems(self, needed: Iterable[str], way_out: str = "") -> list[tuple[str, str]]:
+    def problems(self, required: Iterable[str], advice: str = "") -> list[tuple[str, str]]:
         """Columns that are asked for and missing, from the file or from some of its rows."""
-        found, needed = [], list(dict.fromkeys(needed))
-        for column in needed:
+        found, required = [], list(dict.fromkeys(required))
+        for column in required:
             without = [line for line, row in zip(self.lines, self.rows, strict=True) if column not in row]
             if column not in self.columns:
-                hint = did_you_mean(column, self.columns) or f" {self.listed(needed, way_out)}"
+                hint = did_you_mean(column, self.columns) or f" {self.describe_columns(required, advice)}"
                 found.append((column, f"{self.name} has no such column.{hint}"))
             elif without:
-                found.append((column, f"missing in {self.name}, line{_listed(without)}"))
+                found.append((column, f"missing in {self.name}, line{_join_lines(without)}"))
         return found
 
 
 def read_table(path: str | Path, header: Sequence[str] | None = None, *, encoding: str = "utf-8",
-               errors: str = "strict", chosen: Collection[str] = ()) -> Table:
+               errors: str = "strict", chosen_columns: Collection[str] = ()) -> Table:
     """All rows of one file. `header` names the columns of a file that does not name them itself (CoLA's); so do
     numbers in `chosen`, the columns that were asked for."""
     files = list_files([path])
     if len(files) != 1:
         raise UserError(f"{path} is {len(files)} files; name one table.")
     text = "".join(read_text(files[0], check_encoding(encoding, errors), errors))
-    name = name_of(files[0])
+    name = display_name(files[0])
     if not text.strip():
         raise UserError(f"{name} is empty; a table needs a header and rows.")
     kind = _kind(files[0], text)
@@ -78,7 +78,7 @@ def read_table(path: str | Path, header: Sequence[str] | None = None, *, encodin
         table = json_table(name, text)
     else:
         cells = _tab_separated(text) if kind == "tsv" else _comma_separated(name, text)
-        table = _with_header(name, cells, header, kind, chosen)
+        table = _with_header(name, cells, header, kind, chosen_columns)
     if not table.rows:
         raise UserError(f"{name} has a header and no rows.")
     return table
@@ -94,7 +94,7 @@ def _kind(file: Path, text: str) -> str:
         return "jsonl"
     if "\t" in first or "," in first:
         return "tsv" if "\t" in first else "csv"
-    raise UserError(f"{name_of(file)} is no table that can be read: its first line has no tab, no comma and no JSON; "
+    raise UserError(f"{display_name(file)} is no table that can be read: its first line has no tab, no comma and no JSON; "
                     "give a .tsv or .csv file with a header, or .jsonl.")
 
 
@@ -117,30 +117,32 @@ def _comma_separated(name: str, text: str) -> list[tuple[int, list[str]]]:
     return cells
 
 
-def header_of(first: Sequence[str], chosen: Collection[str]) -> tuple[list[str], bool]:
+def parse_header(first: Sequence[str], chosen_columns: Collection[str]) -> tuple[list[str], bool]:
     """The names of the columns, and whether the first line states them. Where all are asked for by number it does not,
     and they are counted from 1, unless the line itself is nothing but numbers."""
     columns = [cell.strip() for cell in first]
-    if chosen and all(one.isdecimal() for one in chosen) and not all(one.isdecimal() for one in columns):
+    if chosen_columns and all(one.isdecimal() for one in chosen_columns) and not all(one.isdecimal()
+                                                                                     for one in columns):
         return [str(number) for number in range(1, len(columns) + 1)], False
     return columns, True
 
 
 def _with_header(name: str, cells: list[tuple[int, list[str]]], header: Sequence[str] | None, kind: str,
                  chosen: Collection[str]) -> Table:
-    columns, headed = header_of(cells[0][1], chosen) if header is None else (list(header), False)
+    columns, headed = parse_header(cells[0][1], chosen) if header is None else (list(header), False)
     if headed:
         del cells[0]
     if twice := sorted({column for column in columns if columns.count(column) > 1}):
-        raise UserError(f'{name} has two columns named "{_short(twice[0])}"; rename one, or put a header above the '
+        raise UserError(f'{name} has two columns named "{_shorten(twice[0])}"; rename one, or put a header above the '
                         "rows if there is none.")
     ragged = [(line, len(row)) for line, row in cells if len(row) != len(columns)]
     if ragged:
         hint = "; are there tabs inside the text?" if kind == "tsv" else "; text with commas must stand in quotes"
-        more = [("", f"and {len(ragged) - SHOWN:,} more")] if len(ragged) > SHOWN else []
+        more = [("", f"and {len(ragged) - MAX_COLUMNS_SHOWN:,} more")] if len(ragged) > MAX_COLUMNS_SHOWN else []
         raise UserError(f"{name}: {len(ragged):,} row{'s do' if len(ragged) > 1 else ' does'} not have the "
                         f"{len(columns)} cells of the header{hint}",
-                        [(f"line {line}", f"{count} cell{'s' if count > 1 else ''}") for line, count in ragged[:SHOWN]]
+                        [(f"line {line}", f"{count} cell{'s' if count > 1 else ''}") for line,
+                         count in ragged[:MAX_COLUMNS_SHOWN]]
                         + more)
     return Table(name, columns, [dict(zip(columns, row, strict=True)) for _, row in cells],
                  [line for line, _ in cells], headed)
@@ -165,20 +167,20 @@ def json_table(name: str, text: str) -> Table:
     if wrong:
         counted = f"{len(wrong):,} lines that are" if len(wrong) > 1 else "a line that is"
         raise UserError(f"{name} has {counted} no JSON object; "
-                        'every line must look like {"text": "...", "label": 1}', wrong[:SHOWN])
+                        'every line must look like {"text": "...", "label": 1}', wrong[:MAX_COLUMNS_SHOWN])
     columns = list(dict.fromkeys(key for row in rows for key in row))
     return Table(name, columns, rows, lines)
 
 
-def _short(cell: str) -> str:
-    return cell if len(cell) <= SHORT else f"{cell[:SHORT]}..."
+def _shorten(cell: str) -> str:
+    return cell if len(cell) <= MAX_CELL_SHOWN else f"{cell[:MAX_CELL_SHOWN]}..."
 
 
-def spelt(value: object) -> str:
+def cell_text(value: object) -> str:
     """A cell as text: JSON's own spelling of what is no string."""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
-def _listed(lines: Sequence[int]) -> str:
-    more = f" and {len(lines) - SHOWN:,} more" if len(lines) > SHOWN else ""
-    return f"{'s' if len(lines) > 1 else ''} {', '.join(map(str, lines[:SHOWN]))}{more}"
+def _join_lines(lines: Sequence[int]) -> str:
+    more = f" and {len(lines) - MAX_COLUMNS_SHOWN:,} more" if len(lines) > MAX_COLUMNS_SHOWN else ""
+    return f"{'s' if len(lines) > 1 else ''} {', '.join(map(str, lines[:MAX_COLUMNS_SHOWN]))}{more}"

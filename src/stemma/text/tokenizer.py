@@ -18,14 +18,14 @@ import numpy as np
 import tokenizers
 from tokenizers import processors
 
+from stemma.atomic_files import atomic_write
 from stemma.errors import UserError, did_you_mean
-from stemma.files import write_atomically
-from stemma.text.load import load_backend
-from stemma.text.panics import has_foreign_regex, no_panic
-from stemma.text.roles import HUGGING_FACE, ROLES, SENTINELS, find_roles
-from stemma.text.simplify import simplified
+from stemma.text.backend_errors import catch_panics, has_foreign_regex
+from stemma.text.load_tokenizer import load_backend
+from stemma.text.simplify_chinese import to_simplified
+from stemma.text.special_tokens import HF_TOKEN_KEYS, SENTINELS, SPECIAL_TOKENS, find_special_tokens
 
-__all__ = ["ROLES", "SENTINELS", "Tokenizer"]
+__all__ = ["SPECIAL_TOKENS", "SENTINELS", "Tokenizer"]
 
 
 class Tokenizer:
@@ -37,10 +37,10 @@ class Tokenizer:
     cjk_spacing: bool | None  # whether CJK characters stand alone; None where no step of the pipeline decides it
     simplify: bool  # traditional Chinese becomes simplified before the pipeline, which has no such step
     vocab_size: int
-    roles: dict[str, int]  # role to id, only those present; "sentinel" is the first of the sentinels
+    special_token_ids: dict[str, int]  # role to id, only those present; "sentinel" is the first of the sentinels
     sentinels: list[int]
     special_ids: np.ndarray  # sorted ids of every special token
-    ordinary_ids: np.ndarray  # all the others
+    regular_ids: np.ndarray  # all the others
     fingerprint: str  # equal for equal vocabularies
 
     def __init__(self, backend: tokenizers.Tokenizer, config: Mapping[str, object] | None = None):
@@ -54,11 +54,11 @@ class Tokenizer:
         spacing = [part["handle_chinese_chars"] for part in cleaning if "handle_chinese_chars" in part]
         self.cjk_spacing = any(spacing) if spacing else None
         self.simplify = bool((config or {}).get("simplify"))
-        self.roles, self.sentinels = find_roles(vocabulary, config or {})
+        self.special_token_ids, self.sentinels = find_special_tokens(vocabulary, config or {})
         self.vocab_size = max(vocabulary.values()) + 1
         added = [number for number, token in backend.get_added_tokens_decoder().items() if token.special]
-        self.special_ids = np.array(sorted({*added, *self.roles.values(), *self.sentinels}), dtype=np.int64)
-        self.ordinary_ids = np.setdiff1d(np.arange(self.vocab_size), self.special_ids)
+        self.special_ids = np.array(sorted({*added, *self.special_token_ids.values(), *self.sentinels}), dtype=np.int64)
+        self.regular_ids = np.setdiff1d(np.arange(self.vocab_size), self.special_ids)
         pairs = sorted((number, token) for token, number in vocabulary.items())
         self.fingerprint = hashlib.sha256(json.dumps(pairs).encode()).hexdigest()
 
@@ -72,20 +72,21 @@ class Tokenizer:
     ) -> None:
         """Write tokenizer.json and a configuration with which AutoTokenizer gives exactly our ids."""
         if single is not None:
-            return self.template(single, pair or single).save(folder, max_length=max_length)
+            return self.with_template(single, pair or single).save(folder, max_length=max_length)
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
         config: dict[str, Any] = {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False}
-        config |= {key: self.token(self.roles[role]) for role, key in HUGGING_FACE.items() if role in self.roles}
-        config |= {"extra_special_tokens": self.tokens(self.sentinels)} if self.sentinels else {}
+        config |= {key: self.id_to_token(self.special_token_ids[role]) for role,
+                   key in HF_TOKEN_KEYS.items() if role in self.special_token_ids}
+        config |= {"extra_special_tokens": self.ids_to_tokens(self.sentinels)} if self.sentinels else {}
         config |= {"model_max_length": max_length} if max_length is not None else {}
         config |= {"simplify": True} if self.simplify else {}  # heeded by `load`; others pass over it
         if self._ends_with("start"):  # whoever reads the last place must find that token there (XLNet)
             config["padding_side"] = "left"
         segments = ["token_type_ids"] if self._has_segments() else []
         config["model_input_names"] = ["input_ids", *segments, "attention_mask"]
-        write_atomically(folder / "tokenizer.json", self.backend.to_str(pretty=True))
-        write_atomically(folder / "tokenizer_config.json", json.dumps(config, indent=2, ensure_ascii=False) + "\n")
+        atomic_write(folder / "tokenizer.json", self.backend.to_str(pretty=True))
+        atomic_write(folder / "tokenizer_config.json", json.dumps(config, indent=2, ensure_ascii=False) + "\n")
         return None
 
     def settings(self) -> dict[str, Any]:
@@ -94,20 +95,20 @@ class Tokenizer:
         return {"kind": self.kind, "vocab_size": self.vocab_size, "lowercase": self.lowercase, **spacing,
                 "simplify": self.simplify}
 
-    def role(self, name: str) -> int:
+    def special_id(self, name: str) -> int:
         """The id of the token that plays this role."""
-        if name not in self.roles:
-            hint = did_you_mean(name, [*HUGGING_FACE, "sentinel"]) if name not in (*HUGGING_FACE, "sentinel") else ""
+        if name not in self.special_token_ids:
+            hint = did_you_mean(name, [*HF_TOKEN_KEYS, "sentinel"]) if name not in (*HF_TOKEN_KEYS, "sentinel") else ""
             raise UserError(f'the tokenizer has no token for the role "{name}".{hint} Train one with '
                             "`stemma tokenizer train --for RECIPE`, or add the token to its vocabulary.")
-        return self.roles[name]
+        return self.special_token_ids[name]
 
-    def boundary(self, wanted: str = "separator") -> int | None:
+    def document_separator_id(self, preferred: str = "separator") -> int | None:
         """The token that parts two documents: of the wanted role, or of the other one; None where there is neither."""
-        other = "end" if wanted == "separator" else "separator"
-        return self.roles.get(wanted, self.roles.get(other))
+        other = "end" if preferred == "separator" else "separator"
+        return self.special_token_ids.get(preferred, self.special_token_ids.get(other))
 
-    def template(self, single: str, pair: str) -> Tokenizer:
+    def with_template(self, single: str, pair: str) -> Tokenizer:
         """A copy that lays out text by roles: "start A separator", "start A separator B:1 separator:1"."""
         named: dict[str, int] = {}
 
@@ -116,8 +117,8 @@ class Tokenizer:
             for word in layout.split():
                 name, _, segment = word.partition(":")
                 if name not in ("A", "B"):
-                    number = self.role(name)
-                    name = self.token(number)
+                    number = self.special_id(name)
+                    name = self.id_to_token(number)
                     named[name] = number
                 words.append(f"{'$' if name in ('A', 'B') else ''}{name}:{segment or 0}")
             return words
@@ -132,42 +133,42 @@ class Tokenizer:
             twin.backend.post_processor = layout
         return twin
 
-    def prepare(self, text: str) -> str:
+    def pre_normalize(self, text: str) -> str:
         """The text as the pipeline is to read it; whoever hands text to `backend` itself does this before."""
-        return simplified(text) if self.simplify else text
+        return to_simplified(text) if self.simplify else text
 
     def encode(self, text: str, pair: str | None = None, special: bool = True) -> tokenizers.Encoding:
-        with no_panic(self._foreign):
-            return self.backend.encode(self.prepare(text), None if pair is None else self.prepare(pair),
+        with catch_panics(self._foreign):
+            return self.backend.encode(self.pre_normalize(text), None if pair is None else self.pre_normalize(pair),
                                        add_special_tokens=special)
 
     def encode_batch(
         self, texts: Sequence[str], pairs: Sequence[str] | None = None, special: bool = True
     ) -> list[tokenizers.Encoding]:
-        sides = [list(map(self.prepare, side)) for side in ([texts] if pairs is None else [texts, pairs])]
+        sides = [list(map(self.pre_normalize, side)) for side in ([texts] if pairs is None else [texts, pairs])]
         inputs = sides[0] if pairs is None else list(zip(*sides, strict=True))
-        with no_panic(self._foreign):
+        with catch_panics(self._foreign):
             return self.backend.encode_batch(inputs, add_special_tokens=special)
 
     def decode(self, ids: Sequence[int] | np.ndarray, skip_special: bool = True) -> str:
         return self.backend.decode([int(number) for number in ids], skip_special_tokens=skip_special)
 
-    def token(self, number: int) -> str:
-        token = self.backend.id_to_token(int(number))
+    def id_to_token(self, token_id: int) -> str:
+        token = self.backend.id_to_token(int(token_id))
         if token is None:
-            raise UserError(f"no token has the id {number}; the vocabulary ends at {self.vocab_size - 1}.")
+            raise UserError(f"no token has the id {token_id}; the vocabulary ends at {self.vocab_size - 1}.")
         return token
 
-    def tokens(self, ids: Sequence[int] | np.ndarray) -> list[str]:
-        return [self.token(number) for number in ids]
+    def ids_to_tokens(self, ids: Sequence[int] | np.ndarray) -> list[str]:
+        return [self.id_to_token(number) for number in ids]
 
-    def id(self, token: str) -> int | None:
+    def token_to_id(self, token: str) -> int | None:
         return self.backend.token_to_id(token)
 
     def _ends_with(self, role: str) -> bool:
         """Whether the layout puts this special token behind the text."""
         last = self.backend.encode("a").ids[-1:]
-        return role in self.roles and last == [self.roles[role]]
+        return role in self.special_token_ids and last == [self.special_token_ids[role]]
 
     def _has_segments(self) -> bool:
         """Whether the layout tells a second text from the first (BERT's does, RoBERTa's does not)."""

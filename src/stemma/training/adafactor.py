@@ -13,10 +13,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from stemma.training.own_optimizer import OwnOptimizer
+from stemma.training.optimizer_base import OptimizerBase
 
 
-class Adafactor(OwnOptimizer):
+class Adafactor(OptimizerBase):
     """`eps` is the paper's pair: what is added to squared gradients, and the least size a tensor is taken to have.
 
     With `relative = False` the rate is absolute, as in the other optimizers.
@@ -28,7 +28,7 @@ class Adafactor(OwnOptimizer):
                     "relative": relative}
         super().__init__(parameters, defaults)
 
-    def update(self) -> None:
+    def update_parameters(self) -> None:
         for group in self.param_groups:
             for parameter in group["params"]:
                 if parameter.grad is not None:

@@ -17,18 +17,18 @@ import torch
 from safetensors import safe_open
 from torch import Tensor
 
-from stemma.corpus.directions import FILE as DIRECTIONS
-from stemma.corpus.directions import write_directions
-from stemma.corpus.shards import Corpus
+from stemma.atomic_files import atomic_folder, check_output_path, verify_checksums
+from stemma.corpus.corpus import Corpus
+from stemma.corpus.translation_direction import FILE as DIRECTIONS
+from stemma.corpus.translation_direction import write_directions
 from stemma.errors import UserError
-from stemma.exchange.model import Model
 from stemma.exchange.save import write_model
-from stemma.files import folder_atomically, refuse_non_empty, verify_checksums
 from stemma.json_files import read_object
+from stemma.model import Model
 from stemma.objectives import build_network
 from stemma.text.tokenizer import Tokenizer
-from stemma.training.checkpoints import STATE, WEIGHTS, newest_first
-from stemma.training.run import MODEL, is_corpus, read_run
+from stemma.training.checkpoints import STATE, WEIGHTS, checkpoints_newest_first
+from stemma.training.run_folder import MODEL, is_corpus, read_run
 
 AVERAGED = "averaged"
 
@@ -40,8 +40,8 @@ def average(run: str | Path, last: int = 5, out: str | Path | None = None, overw
     recipe, plan = read_run(run)
     if last < 1:
         raise UserError(f"--last must be 1 or more, not {last}.")
-    refuse_non_empty(place, overwrite)
-    folders = newest_first(run)[:last]
+    check_output_path(place, overwrite)
+    folders = checkpoints_newest_first(run)[:last]
     if len(folders) < last:
         there = f"has {len(folders)} checkpoint{'s' if len(folders) > 1 else ''}" if folders else "has no checkpoint"
         use = f"use --last {len(folders)}, or " if folders else ""
@@ -59,8 +59,8 @@ def average(run: str | Path, last: int = 5, out: str | Path | None = None, overw
         raise UserError(f"{run} has no model yet and its corpus is gone, so its vocabulary is not known; `stemma "
                         f"resume {run}` finishes it.")
     network = build_network(recipe, tokenizer.vocab_size)
-    load_mean(network.state_dict(), [folder / WEIGHTS for folder in folders])
-    with folder_atomically(place, overwrite) as temporary:
+    load_averaged_weights(network.state_dict(), [folder / WEIGHTS for folder in folders])
+    with atomic_folder(place, overwrite) as temporary:
         write_model(Model(recipe, tokenizer, network.eval()), temporary)
         if (finished / DIRECTIONS).is_file():
             shutil.copyfile(finished / DIRECTIONS, temporary / DIRECTIONS)
@@ -70,7 +70,7 @@ def average(run: str | Path, last: int = 5, out: str | Path | None = None, overw
     return {"run": str(run), "out": str(place), "checkpoints": len(steps), "steps": steps}
 
 
-def load_mean(weights: Mapping[str, Tensor], files: Sequence[Path]) -> None:
+def load_averaged_weights(weights: Mapping[str, Tensor], files: Sequence[Path]) -> None:
     """Fill these tensors with the mean of the files' of the same name, the newest file first. Tensor by tensor, so that
     memory does not grow with the number of files, and summed in double, so that nothing is lost."""
     with ExitStack() as open_files, torch.no_grad():

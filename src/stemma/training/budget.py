@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from stemma.errors import UserError, counted
+from stemma.errors import UserError, pluralize
 
 
 @dataclass(frozen=True)
@@ -14,7 +14,7 @@ class Budget:
     amount: float
 
     @classmethod
-    def choose(cls, steps: int | None, tokens: int | None, minutes: float | None, default_steps: int) -> Budget:
+    def from_options(cls, steps: int | None, tokens: int | None, minutes: float | None, default_steps: int) -> Budget:
         given = [(unit, amount) for unit, amount in (("steps", steps), ("tokens", tokens), ("minutes", minutes))
                  if amount is not None]
         if len(given) > 1:
@@ -24,9 +24,9 @@ class Budget:
             raise UserError(f"--{unit} must be a number greater than 0, not {amount:g}.")
         return cls(unit, amount)
 
-    def used(self, step: int, tokens: int, seconds: float) -> float:
+    def progress(self, step: int, tokens: int, seconds: float) -> float:
         """The share used so far; 1 or more is the end."""
         return {"steps": step, "tokens": tokens, "minutes": seconds / 60}[self.unit] / self.amount
 
     def describe(self) -> str:
-        return counted(self.amount if self.unit == "minutes" else int(self.amount), self.unit.removesuffix("s"))
+        return pluralize(self.amount if self.unit == "minutes" else int(self.amount), self.unit.removesuffix("s"))

@@ -25,10 +25,10 @@ from stemma.errors import UserError
 from stemma.schema.training import TrainingSettings
 
 if TYPE_CHECKING:
-    from stemma.training.loop import Loop
+    from stemma.training.trainer import Trainer
 
 EVENTS = ("on_step", "on_validation", "on_checkpoint")
-_given: ContextVar[tuple[Any, ...]] = ContextVar("callbacks", default=())
+_active: ContextVar[tuple[Any, ...]] = ContextVar("callbacks", default=())
 
 
 @dataclass(frozen=True)
@@ -48,49 +48,49 @@ class Callback:
     `resume` takes the steps since the last checkpoint again, and calls for them again.
     """
 
-    def on_step(self, loop: Loop, report: StepReport) -> bool | None:
+    def on_step(self, trainer: Trainer, report: StepReport) -> bool | None:
         """After each step."""
         return None
 
-    def on_validation(self, loop: Loop, found: dict[str, Any]) -> bool | None:
+    def on_validation(self, trainer: Trainer, metrics: dict[str, Any]) -> bool | None:
         """After each look at held-out data. What is added to `found` goes into the log."""
         return None
 
-    def on_checkpoint(self, loop: Loop, folder: Path) -> bool | None:
+    def on_checkpoint(self, trainer: Trainer, folder: Path) -> bool | None:
         """After each checkpoint, which lies complete in this folder. Nothing is left to be ended by then."""
         return None
 
 
 @contextmanager
-def callbacks_given(callbacks: Sequence[object] | None) -> Iterator[None]:
+def with_callbacks(callbacks: Sequence[object] | None) -> Iterator[None]:
     """While this lasts, every run calls these, and those given before."""
     for callback in callbacks or ():
         if isinstance(callback, type) or not any(callable(getattr(callback, event, None)) for event in EVENTS):
             raise UserError(f"{callback!r} is no callback: it has none of {', '.join(EVENTS)}; give an object of a "
                             "class that derives from stemma.Callback.")
-    token = _given.set((*_given.get(), *(callbacks or ())))
+    token = _active.set((*_active.get(), *(callbacks or ())))
     try:
         yield
     finally:
-        _given.reset(token)
+        _active.reset(token)
 
 
-takes_callbacks = takes("callbacks", callbacks_given)
+accepts_callbacks = takes("callbacks", with_callbacks)
 
 
-def callbacks_of(settings: TrainingSettings) -> list[Any]:
+def build_callbacks(settings: TrainingSettings) -> list[Any]:
     """Those that the recipe names, in its order, and then those that were given."""
     named = [registry.get("callback", one.kind).build(one) for one in (settings.callbacks or {}).values()]
-    return [*named, *_given.get()]
+    return [*named, *_active.get()]
 
 
-class Callbacks:
+class CallbackList:
     """Several, called in order."""
 
     def __init__(self, callbacks: Sequence[object]):
-        self.called = {event: [getattr(one, event) for one in callbacks if hasattr(one, event)] for event in EVENTS}
+        self.callbacks = {event: [getattr(one, event) for one in callbacks if hasattr(one, event)] for event in EVENTS}
 
-    def tell(self, event: str, loop: Loop, what: object) -> bool:
+    def notify(self, event: str, trainer: Trainer, payload: object) -> bool:
         """Whether one of them ends the training; all of them are called."""
-        ends = [call(loop, what) is True for call in self.called[event]]
+        ends = [call(trainer, payload) is True for call in self.callbacks[event]]
         return any(ends)

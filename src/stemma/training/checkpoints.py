@@ -22,9 +22,9 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from stemma.atomic_files import CHECKSUMS, atomic_folder, remove_leftovers, verify_checksums
 from stemma.errors import CorruptFileError, UserError
-from stemma.exchange.weights import aligned
-from stemma.files import CHECKSUMS, folder_atomically, remove_leftovers, verify_checksums
+from stemma.exchange.weights import align_memory
 from stemma.json_files import read_object
 from stemma.training.method import MethodState
 
@@ -35,45 +35,47 @@ MEMORY = "memory.safetensors"  # only where the network carries text from one st
 
 
 @dataclass
-class Standing:
+class Checkpoint:
     """Where training stands; `values` is any JSON: data position, schedule, random states, counters."""
 
     step: int
     tokens: int
-    values: dict[str, Any] = field(default_factory=dict)
+    state: dict[str, Any] = field(default_factory=dict)
     memories: dict[str, dict[str, Tensor]] = field(default_factory=dict)  # by feed and layer
 
 
-class Kept(Protocol):
+class StatefulMethod(Protocol):
     """What is kept beside the weights: a training method, or an optimizer's state."""
 
     def state(self) -> MethodState: ...
 
-    def refusal(self, values: dict[str, object]) -> str | None: ...
+    def incompatibility(self, values: dict[str, object]) -> str | None: ...
 
     def restore(self, state: MethodState) -> None: ...
 
 
-def save_checkpoint(run: Path, network: nn.Module, method: Kept, state: Standing, keep: int) -> Path:
+def save_checkpoint(run: Path, network: nn.Module, method: StatefulMethod, checkpoint: Checkpoint,
+                    num_kept: int) -> Path:
     """Write `run/checkpoints/step-N`, then delete all but the newest `keep`."""
-    folder = run / "checkpoints" / f"step-{state.step}"
+    folder = run / "checkpoints" / f"step-{checkpoint.step}"
     remove_leftovers(folder.parent)
     tensors, plain = method.state()
-    document = {"step": state.step, "tokens": state.tokens, "values": state.values, "optimizer": plain}
-    with folder_atomically(folder, overwrite=True) as temporary:
+    document = {"step": checkpoint.step, "tokens": checkpoint.tokens, "values": checkpoint.state, "optimizer": plain}
+    with atomic_folder(folder, overwrite=True) as temporary:
         _write_tensors(temporary / WEIGHTS, dict(_named_tensors(network)))
         _write_tensors(temporary / OPTIMIZER, tensors)
-        if state.memories:
-            _write_tensors(temporary / MEMORY, {f"{feed}/{layer}": tensor for feed, layers in state.memories.items()
+        if checkpoint.memories:
+            _write_tensors(temporary / MEMORY, {f"{feed}/{layer}": tensor for feed,
+                                                layers in checkpoint.memories.items()
                                                 for layer, tensor in layers.items()})
         (temporary / STATE).write_text(json.dumps(document))
-    _remove_old(folder, keep)
+    _remove_old(folder, num_kept)
     return folder
 
 
 def save_weights(folder: Path, network: nn.Module) -> None:
     """The weights alone, where nothing is to go on from them."""
-    with folder_atomically(folder, overwrite=True) as temporary:
+    with atomic_folder(folder, overwrite=True) as temporary:
         _write_tensors(temporary / WEIGHTS, dict(_named_tensors(network)))
 
 
@@ -86,12 +88,13 @@ def load_weights(folder: Path, network: nn.Module) -> None:
 def latest_checkpoint(run: Path) -> Path | None:
     """The newest checkpoint whose files are all there (their bytes are verified when it is loaded)."""
     files = (WEIGHTS, OPTIMIZER, STATE, CHECKSUMS)
-    return next((folder for folder in newest_first(run) if all((folder / name).is_file() for name in files)), None)
+    return next((folder for folder in checkpoints_newest_first(run) if all((folder / name).is_file()
+                                                                           for name in files)), None)
 
 
-def load_latest(run: Path, network: nn.Module, method: Kept) -> Standing | None:
+def load_latest(run: Path, network: nn.Module, method: StatefulMethod) -> Checkpoint | None:
     """Restore the newest good checkpoint and tell of damaged ones; None when there never was one."""
-    folders = newest_first(run)
+    folders = checkpoints_newest_first(run)
     for folder, older in zip(folders, folders[1:], strict=False):
         try:
             return _load(folder, network, method, f"going on from {older.name} instead.")
@@ -103,20 +106,20 @@ def load_latest(run: Path, network: nn.Module, method: Kept) -> Standing | None:
                                                   f"`stemma resume {run}` starts again from step 0.")
 
 
-def _load(folder: Path, network: nn.Module, method: Kept, advice: str) -> Standing:
+def _load(folder: Path, network: nn.Module, method: StatefulMethod, advice: str) -> Checkpoint:
     """Restore weights, optimizer and counters bit for bit; nothing is touched unless everything is sound."""
     verify_checksums(folder, "the checkpoint", advice, (WEIGHTS, OPTIMIZER, STATE))
     document = read_object(folder / STATE, advice)
     weights = dict(_named_tensors(network))
     with safe_open(folder / WEIGHTS, framework="pt") as saved, torch.no_grad():
         shapes = {name: saved.get_slice(name).get_shape() for name in saved.keys()}  # noqa: SIM118 (not a dictionary)
-        _refuse_other_network(folder, weights, shapes)
-        if other := method.refusal(document["optimizer"]):
+        _check_same_network(folder, weights, shapes)
+        if other := method.incompatibility(document["optimizer"]):
             raise UserError(f"the checkpoint {folder} was made with {other}; resume it with the recipe it was made by.")
         for name, tensor in weights.items():
             tensor.copy_(saved.get_tensor(name))
     method.restore(MethodState(_read_tensors(folder / OPTIMIZER), document["optimizer"]))
-    return Standing(document["step"], document["tokens"], document["values"], _read_memories(folder / MEMORY))
+    return Checkpoint(document["step"], document["tokens"], document["values"], _read_memories(folder / MEMORY))
 
 
 def _read_memories(path: Path) -> dict[str, dict[str, Tensor]]:
@@ -146,20 +149,20 @@ def _write_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
 
 
 def _read_tensors(path: Path) -> dict[str, Tensor]:
-    return {name: aligned(tensor) for name, tensor in load_file(path).items()}
+    return {name: align_memory(tensor) for name, tensor in load_file(path).items()}
 
 
-def newest_first(run: Path) -> list[Path]:
+def checkpoints_newest_first(run: Path) -> list[Path]:
     found = [(int(match[1]), folder) for folder in (run / "checkpoints").glob("step-*")
              if (match := re.fullmatch(r"step-(\d+)", folder.name))]
     return [folder for _, folder in sorted(found, reverse=True)]
 
 
-def _remove_old(newest: Path, keep: int) -> None:
+def _remove_old(newest: Path, num_kept: int) -> None:
     """Keep `newest` and those before it; later ones belong to a past that was abandoned when it proved damaged."""
-    folders = newest_first(newest.parent.parent)
+    folders = checkpoints_newest_first(newest.parent.parent)
     position = folders.index(newest)
-    for folder in folders[:position] + folders[position + max(keep, 1):]:
+    for folder in folders[:position] + folders[position + max(num_kept, 1):]:
         # Renamed first: a kill half-way through the deletion must not leave something that looks like a checkpoint.
         aside = folder.with_name(f".{folder.name}.{uuid.uuid4().hex[:8]}.old")
         with suppress(OSError):
@@ -169,11 +172,11 @@ def _remove_old(newest: Path, keep: int) -> None:
 
 # ---- refusals ----
 
-def _refuse_other_network(folder: Path, wanted: dict[str, Tensor], saved: dict[str, list[int]]) -> None:
-    problems = [(name, "is not in the checkpoint") for name in wanted if name not in saved]
-    problems += [(name, "is in the checkpoint, but not in this network") for name in saved if name not in wanted]
+def _check_same_network(folder: Path, expected: dict[str, Tensor], saved: dict[str, list[int]]) -> None:
+    problems = [(name, "is not in the checkpoint") for name in expected if name not in saved]
+    problems += [(name, "is in the checkpoint, but not in this network") for name in saved if name not in expected]
     problems += [(name, f"is {saved[name]} in the checkpoint, {list(tensor.shape)} in this network")
-                 for name, tensor in wanted.items() if name in saved and saved[name] != list(tensor.shape)]
+                 for name, tensor in expected.items() if name in saved and saved[name] != list(tensor.shape)]
     if problems:
         raise UserError(f"the checkpoint {folder} is of another network; resume it with the recipe it was made by.",
                         problems)

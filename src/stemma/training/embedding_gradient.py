@@ -20,7 +20,7 @@ class EmbeddingGradient:
         if self.tokens is not None:
             self.tokens.sparse = True
 
-    def settle(self) -> None:
+    def densify(self) -> None:
         """After the last backward pass of a step. Where the embedding also scores tokens, its gradient is dense, and
         there is nothing to be done."""
         if self.tokens is None or self.tokens.weight.grad is None or not self.tokens.weight.grad.is_sparse:

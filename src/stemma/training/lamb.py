@@ -11,10 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from stemma.training.own_optimizer import OwnOptimizer
+from stemma.training.optimizer_base import OptimizerBase
 
 
-class Lamb(OwnOptimizer):
+class Lamb(OptimizerBase):
     """Algorithm 2 of the paper's final version (bias correction included; the paper's phi is the identity).
 
     A group with `adapt = False` takes plain AdamW steps.
@@ -25,7 +25,7 @@ class Lamb(OwnOptimizer):
         defaults = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "adapt": adapt}
         super().__init__(parameters, defaults)
 
-    def update(self) -> None:
+    def update_parameters(self) -> None:
         for group in self.param_groups:
             self._step_group(group)
 

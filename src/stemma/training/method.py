@@ -15,18 +15,18 @@ from torch import Tensor
 
 from stemma.network.network import Network
 from stemma.schema.recipe import RecipeSettings
-from stemma.training.batches import Prepared
 from stemma.training.budget import Budget
-from stemma.training.course import Course
-from stemma.training.passes import Passes
+from stemma.training.forward_backward import ForwardBackward
+from stemma.training.loader import PreparedBatch
+from stemma.training.train_state import TrainState
 
 
-class Broken(Exception):  # noqa: N818  (the loop turns it into `Diverged`, once the state is saved)
+class StepFailed(Exception):  # noqa: N818  (the loop turns it into `TrainingDivergedError`, once the state is saved)
     """A step that must not reach the weights: what the loss did, and what to try instead."""
 
-    def __init__(self, what: str, advice: str):
-        super().__init__(what)
-        self.what, self.advice = what, advice
+    def __init__(self, problem: str, advice: str):
+        super().__init__(problem)
+        self.problem, self.advice = problem, advice
 
 
 @dataclass(frozen=True)
@@ -35,15 +35,15 @@ class MethodSetup:
 
     network: Network
     settings: RecipeSettings
-    passes: Passes  # forward and backward, on the run's device and in its precision
+    forward_backward: ForwardBackward  # forward and backward, on the run's device and in its precision
     budget: Budget
 
 
-class Learnt(NamedTuple):
+class StepMetrics(NamedTuple):
     """What one step reports."""
 
     losses: dict[str, float]  # by objective
-    measures: dict[str, float]  # what the network tells of itself
+    metrics: dict[str, float]  # what the network tells of itself
     details: dict[str, Any]  # for the log: learning rate, gradient norm, ...
 
 
@@ -56,25 +56,25 @@ class MethodState(NamedTuple):
 
 class Method(ABC):
     def __init__(self, setup: MethodSetup):
-        self.setup, self.network, self.passes = setup, setup.network, setup.passes
+        self.setup, self.network, self.forward_backward = setup, setup.network, setup.forward_backward
 
     @abstractmethod
-    def learn(self, prepared: Prepared, course: Course, used: float) -> Learnt:
+    def train_step(self, prepared: PreparedBatch, state: TrainState, progress: float) -> StepMetrics:
         """One step: change the network by what a batch says, when this share of the budget is used. torch's random
         numbers are seeded by the step, so that a resumed run draws the same."""
 
-    def train(self) -> None:
+    def set_train_mode(self) -> None:
         """Bring the network into training mode."""
         self.network.train()
 
-    def remarks(self) -> str | None:
+    def warning(self) -> str | None:
         """What is to be told before the first step."""
         return None
 
     def state(self) -> MethodState:
         return MethodState({}, {"kind": type(self).__name__})
 
-    def refusal(self, values: dict[str, object]) -> str | None:
+    def incompatibility(self, values: dict[str, object]) -> str | None:
         """Why a checkpoint with these values is not one of this method; None: it is."""
         return None if values["kind"] == type(self).__name__ else \
             f"another training method ({values['kind']}, not {type(self).__name__})"

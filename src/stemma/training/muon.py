@@ -15,15 +15,15 @@ import torch
 from torch import Tensor
 from torch.optim.adamw import adamw
 
-from stemma.training.own_optimizer import OwnOptimizer
+from stemma.training.optimizer_base import OptimizerBase
 
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)  # of the authors: steep at 0, and not quite 1 where it ends
-SMALLEST = 1e-7  # norm that a matrix is divided by
-AT_ONCE = 1 << 22  # numbers in one batch of matrices: batches of large ones cost memory and save no time
-STRETCH = 5  # iterations on Gram matrices alone, whose rounding errors grow by 12 in each
+MIN_NORM = 1e-7  # norm that a matrix is divided by
+MAX_BATCH_NUMBERS = 1 << 22  # numbers in one batch of matrices: batches of large ones cost memory and save no time
+GRAM_ITERATIONS = 5  # iterations on Gram matrices alone, whose rounding errors grow by 12 in each
 
 
-class Muon(OwnOptimizer):
+class Muon(OptimizerBase):
     """A group with `parts` takes Muon's steps: so many matrices are joined, row upon row, in each of its parameters,
     and each is orthogonalised by itself. The other groups take AdamW's.
 
@@ -39,8 +39,8 @@ class Muon(OwnOptimizer):
         super().__init__(groups, defaults)
         self.dtype = dtype  # of the products; a matter of this machine
 
-    def update(self) -> None:
-        updates: list[Update] = []
+    def update_parameters(self) -> None:
+        updates: list[MatrixUpdate] = []
         for group in self.param_groups:
             if group["parts"] is None:
                 self._step_adamw(group)
@@ -49,7 +49,7 @@ class Muon(OwnOptimizer):
         for batch in _batches(updates):
             _apply(batch, self.dtype)
 
-    def _updates(self, group: dict[str, Any]) -> list[Update]:
+    def _updates(self, group: dict[str, Any]) -> list[MatrixUpdate]:
         chosen = [(p, parts) for p, parts in zip(group["params"], group["parts"], strict=True) if p.grad is not None]
         if not chosen:
             return []
@@ -66,8 +66,8 @@ class Muon(OwnOptimizer):
         updates = []
         for (parameter, parts), direction in zip(chosen, found, strict=True):
             rows, columns = parameter.shape[0] // parts, parameter.shape[1]
-            updates.append(Update(parameter.view(parts, rows, columns), direction.view(parts, rows, columns),
-                                  group["lr"] * _factor(group["scale"], rows, columns), group["iterations"]))
+            updates.append(MatrixUpdate(parameter.view(parts, rows, columns), direction.view(parts, rows, columns),
+                                  group["lr"] * _scale_factor(group["scale"], rows, columns), group["iterations"]))
         return updates
 
     def _step_adamw(self, group: dict[str, Any]) -> None:
@@ -87,40 +87,40 @@ class Muon(OwnOptimizer):
               maximize=False)
 
 
-class Update(NamedTuple):
+class MatrixUpdate(NamedTuple):
     """What one parameter is changed by, before it is orthogonalised."""
 
     weight: Tensor  # (parts, rows, columns)
     direction: Tensor  # the same shape
-    rate: float
+    learning_rate: float
     iterations: int
 
     @property
-    def tall(self) -> bool:
+    def is_tall(self) -> bool:
         return self.weight.shape[1] > self.weight.shape[2]
 
 
-def _factor(scale: str, rows: int, columns: int) -> float:
+def _scale_factor(scale: str, rows: int, columns: int) -> float:
     return float(max(1.0, rows / columns) ** 0.5 if scale == "original" else 0.2 * max(rows, columns) ** 0.5)
 
 
-def _batches(updates: Sequence[Update]) -> list[list[Update]]:
+def _batches(updates: Sequence[MatrixUpdate]) -> list[list[MatrixUpdate]]:
     """Those of one shape together, whether they stand or lie."""
-    batches: dict[tuple[int, ...], list[list[Update]]] = {}
+    batches: dict[tuple[int, ...], list[list[MatrixUpdate]]] = {}
     for update in updates:
         rows, columns = sorted(update.weight.shape[1:])
         alike = batches.setdefault((rows, columns, update.iterations), [[]])
-        if alike[-1] and sum(other.weight.numel() for other in alike[-1]) + update.weight.numel() > AT_ONCE:
+        if alike[-1] and sum(other.weight.numel() for other in alike[-1]) + update.weight.numel() > MAX_BATCH_NUMBERS:
             alike.append([])
         alike[-1].append(update)
     return [batch for alike in batches.values() for batch in alike]
 
 
-def _apply(batch: Sequence[Update], dtype: torch.dtype) -> None:
-    lying = torch.cat([u.direction.mT if u.tall else u.direction for u in batch])
+def _apply(batch: Sequence[MatrixUpdate], dtype: torch.dtype) -> None:
+    lying = torch.cat([u.direction.mT if u.is_tall else u.direction for u in batch])
     found = orthogonalize(lying.to(dtype), batch[0].iterations).to(lying.dtype)
     for update, change in zip(batch, torch.split(found, [len(u.weight) for u in batch]), strict=True):
-        update.weight.add_(change.mT if update.tall else change, alpha=-update.rate)
+        update.weight.add_(change.mT if update.is_tall else change, alpha=-update.learning_rate)
 
 
 def orthogonalize(matrices: Tensor, iterations: int = 5) -> Tensor:
@@ -130,10 +130,10 @@ def orthogonalize(matrices: Tensor, iterations: int = 5) -> Tensor:
     """
     a, b, c = COEFFICIENTS
     rows, columns = matrices.shape[1:]
-    x: Tensor = matrices / torch.linalg.matrix_norm(matrices, keepdim=True).clamp_(min=SMALLEST)
+    x: Tensor = matrices / torch.linalg.matrix_norm(matrices, keepdim=True).clamp_(min=MIN_NORM)
     if columns >= 2 * rows and x.dtype == torch.float32:
-        for done in range(0, iterations, STRETCH):
-            x = _by_gram_matrices(x, min(STRETCH, iterations - done))
+        for done in range(0, iterations, GRAM_ITERATIONS):
+            x = _by_gram_matrices(x, min(GRAM_ITERATIONS, iterations - done))
         return x
     for _ in range(iterations):
         gram = torch.bmm(x, x.mT)

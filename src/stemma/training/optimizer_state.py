@@ -28,7 +28,7 @@ class OptimizerState:
                   for group in self.optimizer.param_groups]
         return MethodState(tensors, {"kind": type(self.optimizer).__name__, "groups": groups, "numbers": numbers})
 
-    def refusal(self, values: dict[str, Any]) -> str | None:
+    def incompatibility(self, values: dict[str, Any]) -> str | None:
         """Why these values are not this optimizer's; None: they are."""
         names, kind = _names(self.network), type(self.optimizer).__name__
         groups = [[names[p] for p in group["params"]] for group in self.optimizer.param_groups]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 from stemma import registry
 from stemma.errors import UserError
 from stemma.registry import register
-from stemma.schema.base import BelowOne, NonNegative, Positive, limit
+from stemma.schema.base import BelowOne, NonNegative, Positive, constraint
 from stemma.schema.training import OptimizerSettings
 
 if TYPE_CHECKING:  # settings are read before torch is imported
@@ -20,10 +20,10 @@ if TYPE_CHECKING:  # settings are read before torch is imported
     from torch import Tensor, nn
     from torch.optim import Optimizer
 
-Groups = list[dict[str, Any]]
+ParameterGroups = list[dict[str, Any]]
 
 
-class AdamW(OptimizerSettings):
+class AdamWSettings(OptimizerSettings):
     """Adam with decay outside the moments (arXiv:1711.05101)."""
 
     kind: Literal["adamw"]
@@ -33,29 +33,29 @@ class AdamW(OptimizerSettings):
     weight_decay: NonNegative = 0.01
 
 
-@register("optimizer", "adamw", AdamW)
-def adamw(groups: Groups, learning_rate: float, settings: AdamW, precision: torch.dtype) -> Optimizer:
+@register("optimizer", "adamw", AdamWSettings)
+def adamw(groups: ParameterGroups, learning_rate: float, settings: AdamWSettings, precision: torch.dtype) -> Optimizer:
     from torch.optim import AdamW
 
     return AdamW(groups, learning_rate, (settings.beta1, settings.beta2), settings.epsilon, settings.weight_decay,
                  fused=True)
 
 
-class Adam(OptimizerSettings):
+class AdamSettings(OptimizerSettings):
     kind: Literal["adam"]
     beta1: BelowOne = 0.9
     beta2: BelowOne = 0.999
     epsilon: Positive = 1e-8
 
 
-@register("optimizer", "adam", Adam)
-def adam(groups: Groups, learning_rate: float, settings: Adam, precision: torch.dtype) -> Optimizer:
+@register("optimizer", "adam", AdamSettings)
+def adam(groups: ParameterGroups, learning_rate: float, settings: AdamSettings, precision: torch.dtype) -> Optimizer:
     from torch.optim import Adam
 
     return Adam(groups, learning_rate, (settings.beta1, settings.beta2), settings.epsilon, fused=True)
 
 
-class Lamb(OptimizerSettings):
+class LambSettings(OptimizerSettings):
     """Each layer moves in proportion to the size of its weights, for very large batches (arXiv:1904.00962)."""
 
     kind: Literal["lamb"]
@@ -69,14 +69,14 @@ class Lamb(OptimizerSettings):
     vector_options: ClassVar[Mapping[str, Any]] = {"adapt": False}
 
 
-@register("optimizer", "lamb", Lamb)
-def lamb(groups: Groups, learning_rate: float, settings: Lamb, precision: torch.dtype) -> Optimizer:
+@register("optimizer", "lamb", LambSettings)
+def lamb(groups: ParameterGroups, learning_rate: float, settings: LambSettings, precision: torch.dtype) -> Optimizer:
     from stemma.training.lamb import Lamb
 
     return Lamb(groups, learning_rate, (settings.beta1, settings.beta2), settings.epsilon, settings.weight_decay)
 
 
-class Adamax(OptimizerSettings):
+class AdamaxSettings(OptimizerSettings):
     """Adam with the largest recent gradient in place of the second moment (arXiv:1412.6980, section 7)."""
 
     kind: Literal["adamax"]
@@ -86,14 +86,15 @@ class Adamax(OptimizerSettings):
     weight_decay: NonNegative = 0.0
 
 
-@register("optimizer", "adamax", Adamax)
-def adamax(groups: Groups, learning_rate: float, settings: Adamax, precision: torch.dtype) -> Optimizer:
+@register("optimizer", "adamax", AdamaxSettings)
+def adamax(groups: ParameterGroups, learning_rate: float, settings: AdamaxSettings,
+           precision: torch.dtype) -> Optimizer:
     from torch.optim import Adamax
 
     return Adamax(groups, learning_rate, (settings.beta1, settings.beta2), settings.epsilon, settings.weight_decay)
 
 
-class Adafactor(OptimizerSettings):
+class AdafactorSettings(OptimizerSettings):
     """Second moments as a row and a column (arXiv:1804.04235)."""
 
     kind: Literal["adafactor"]
@@ -105,15 +106,16 @@ class Adafactor(OptimizerSettings):
     relative: bool = True  # the learning rate is a share of each tensor's own size
 
 
-@register("optimizer", "adafactor", Adafactor)
-def adafactor(groups: Groups, learning_rate: float, settings: Adafactor, precision: torch.dtype) -> Optimizer:
+@register("optimizer", "adafactor", AdafactorSettings)
+def adafactor(groups: ParameterGroups, learning_rate: float, settings: AdafactorSettings,
+              precision: torch.dtype) -> Optimizer:
     from stemma.training.adafactor import Adafactor
 
     return Adafactor(groups, learning_rate, settings.beta2_decay, settings.clip,
                      (settings.epsilon, settings.least_scale), settings.weight_decay, settings.relative)
 
 
-class StableAdamW(OptimizerSettings):
+class StableAdamWSettings(OptimizerSettings):
     """AdamW whose update is clipped tensor by tensor, in place of the gradient (arXiv:2304.13013; ModernBERT)."""
 
     kind: Literal["stable_adamw"]
@@ -123,21 +125,22 @@ class StableAdamW(OptimizerSettings):
     weight_decay: NonNegative = 0.01
 
 
-@register("optimizer", "stable_adamw", StableAdamW)
-def stable_adamw(groups: Groups, learning_rate: float, settings: StableAdamW, precision: torch.dtype) -> Optimizer:
+@register("optimizer", "stable_adamw", StableAdamWSettings)
+def stable_adamw(groups: ParameterGroups, learning_rate: float, settings: StableAdamWSettings,
+                 precision: torch.dtype) -> Optimizer:
     from stemma.training.stable_adamw import StableAdamW
 
     return StableAdamW(groups, learning_rate, (settings.beta1, settings.beta2), settings.epsilon,
                        settings.weight_decay)
 
 
-class Muon(OptimizerSettings):
+class MuonSettings(OptimizerSettings):
     """Orthogonalised updates for the hidden matrices, by training.learning_rate; AdamW for everything else."""
 
     kind: Literal["muon"]
     momentum: BelowOne = 0.95
     nesterov: bool = True
-    iterations: Annotated[int, limit(lambda n: 1 <= n <= 99, "must lie between 1 and 99")] = 5  # of Newton-Schulz
+    iterations: Annotated[int, constraint(lambda n: 1 <= n <= 99, "must lie between 1 and 99")] = 5  # of Newton-Schulz
     scale: Literal["original", "match_rms_adamw"] = "original"  # sqrt(max(1, rows / columns)), with rates about 0.02;
     #                                                  or 0.2 sqrt(max(rows, columns)), with those of AdamW
     adamw_learning_rate: Positive = 3e-4  # the highest; the schedule is that of training.learning_rate
@@ -146,7 +149,7 @@ class Muon(OptimizerSettings):
     epsilon: Positive = 1e-8
     weight_decay: NonNegative = 0.01  # of all matrices
 
-    hidden_matrices: ClassVar[bool] = True
+    groups_hidden_matrices: ClassVar[bool] = True
     size_keys: ClassVar[tuple[str, ...]] = ("weight_decay", "adamw_learning_rate")
 
     @property
@@ -154,8 +157,8 @@ class Muon(OptimizerSettings):
         return self.adamw_learning_rate
 
 
-@register("optimizer", "muon", Muon)
-def muon(groups: Groups, learning_rate: float, settings: Muon, precision: torch.dtype) -> Optimizer:
+@register("optimizer", "muon", MuonSettings)
+def muon(groups: ParameterGroups, learning_rate: float, settings: MuonSettings, precision: torch.dtype) -> Optimizer:
     from stemma.training.muon import Muon
 
     if not any("parts" in group for group in groups):
@@ -163,14 +166,14 @@ def muon(groups: Groups, learning_rate: float, settings: Muon, precision: torch.
                         "here; take training.optimizer.kind=adamw or freeze fewer layers.")
     return Muon(groups, learning_rate, settings.momentum, settings.nesterov, settings.iterations, settings.scale,
                 (settings.beta1, settings.beta2), settings.epsilon, settings.weight_decay,
-                _fast(precision, groups[0]["params"][0].device))
+                _product_dtype(precision, groups[0]["params"][0].device))
 
 
-def _fast(precision: torch.dtype, device: torch.device) -> torch.dtype:
+def _product_dtype(precision: torch.dtype, device: torch.device) -> torch.dtype:
     """For products that bear bf16: only where a run computes in it and the hardware does not imitate it."""
     import torch
 
-    from stemma.training.precision import resolve_precision
+    from stemma.training.hardware import resolve_precision
 
     return precision if resolve_precision("auto", device) == precision else torch.float32
 
@@ -179,29 +182,29 @@ def _fast(precision: torch.dtype, device: torch.device) -> torch.dtype:
 
 
 def build_optimizer(network: nn.Module, settings: OptimizerSettings, learning_rate: float,
-                    rates: Mapping[str, float] | None = None, precision: torch.dtype | None = None) -> Optimizer:
+                    lr_scales: Mapping[str, float] | None = None, precision: torch.dtype | None = None) -> Optimizer:
     """The optimizer over all trainable parameters (a tied one once): a group of matrices and one of vectors; with
     `rates`, a share of the learning rate for each parameter's name, two groups for each share."""
     import torch
 
     trainable = [(name, parameter) for name, parameter in network.named_parameters() if parameter.requires_grad]
-    shares = [1.0] if rates is None else sorted({rates[name] for name, _ in trainable}, reverse=True)
-    hidden = hidden_matrices(network) if settings.hidden_matrices else {}
-    groups: Groups = []
-    for share in shares:
-        alike = [parameter for name, parameter in trainable if rates is None or rates[name] == share]
-        if settings.hidden_matrices:
-            groups += _hidden_group(alike, hidden, _at(learning_rate, share))
-            alike = [p for p in alike if p not in hidden]
+    scales = [1.0] if lr_scales is None else sorted({lr_scales[name] for name, _ in trainable}, reverse=True)
+    hidden = count_hidden_matrices(network) if settings.groups_hidden_matrices else {}
+    groups: ParameterGroups = []
+    for lr_scale in scales:
+        same_scale = [parameter for name, parameter in trainable if lr_scales is None or lr_scales[name] == lr_scale]
+        if settings.groups_hidden_matrices:
+            groups += _hidden_matrix_group(same_scale, hidden, _group_values(learning_rate, lr_scale))
+            same_scale = [p for p in same_scale if p not in hidden]
         if settings.other_learning_rate is not None:
-            share = share * settings.other_learning_rate / learning_rate
-        groups += _groups(alike, _at(learning_rate, share), settings)
+            lr_scale = lr_scale * settings.other_learning_rate / learning_rate
+        groups += _groups(same_scale, _group_values(learning_rate, lr_scale), settings)
     built: Optimizer = registry.get("optimizer", settings.kind).build(groups, learning_rate, settings,
                                                                       precision or torch.float32)
     return built
 
 
-def hidden_matrices(network: nn.Module) -> dict[Tensor, int]:
+def count_hidden_matrices(network: nn.Module) -> dict[Tensor, int]:
     """The matrices of the linear maps in all blocks, each with how many stand in it, row upon row: query, key and value
     are one product and three matrices (`joined`, by name of the map)."""
     from torch import nn
@@ -210,23 +213,24 @@ def hidden_matrices(network: nn.Module) -> dict[Tensor, int]:
 
     found: dict[Tensor, int] = {}
     for module in (part for block in network.modules() if isinstance(block, Block) for part in block.modules()):
-        joined: dict[str, int] = getattr(module, "joined", {})
+        joined: dict[str, int] = getattr(module, "fused_matrices", {})
         found |= {child.weight: joined.get(name, 1) for name, child in module.named_children()
                   if isinstance(child, nn.Linear)}
     return found
 
 
-def _at(learning_rate: float, share: float) -> dict[str, float]:
-    return {} if share == 1.0 else {"share": share, "lr": learning_rate * share}
+def _group_values(learning_rate: float, lr_scale: float) -> dict[str, float]:
+    return {} if lr_scale == 1.0 else {"share": lr_scale, "lr": learning_rate * lr_scale}
 
 
-def _hidden_group(parameters: Sequence[Tensor], hidden: Mapping[Tensor, int], values: Mapping[str, object]) -> Groups:
+def _hidden_matrix_group(parameters: Sequence[Tensor], matrices: Mapping[Tensor, int],
+                         values: Mapping[str, object]) -> ParameterGroups:
     """The matrices of the layers, if there are any."""
-    chosen = [p for p in parameters if p in hidden]
-    return [{"params": chosen, "parts": [hidden[p] for p in chosen], **values}] if chosen else []
+    chosen = [p for p in parameters if p in matrices]
+    return [{"params": chosen, "parts": [matrices[p] for p in chosen], **values}] if chosen else []
 
 
-def _groups(parameters: Sequence[Tensor], values: Mapping[str, object], settings: OptimizerSettings) -> Groups:
+def _groups(parameters: Sequence[Tensor], values: Mapping[str, object], settings: OptimizerSettings) -> ParameterGroups:
     """Matrices, and vectors; of either, if there are any."""
     matrices = {"params": [p for p in parameters if p.ndim >= 2], **values}
     vectors = {"params": [p for p in parameters if p.ndim < 2], "weight_decay": 0.0, **settings.vector_options,

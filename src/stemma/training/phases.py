@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from stemma.schema.corpus import CorpusSettings, FirstPhase
+from stemma.schema.corpus import CorpusSettings, FirstPhaseSettings
 from stemma.schema.recipe import RecipeSettings
 
 
@@ -16,24 +16,24 @@ from stemma.schema.recipe import RecipeSettings
 class Phase:
     """One run of the schedule, from one share of the budget to another."""
 
-    starts: float
-    stops: float
+    start_fraction: float
+    end_fraction: float
     warmup_steps: int
-    rows: int  # of a step
-    length: int  # of its rows
+    batch_rows: int  # of a step
+    sequence_length: int  # of its rows
 
-    def progress(self, used: float) -> float:
+    def progress(self, budget_progress: float) -> float:
         """How much of the phase is behind, when this share of the budget is used."""
-        return (used - self.starts) / (self.stops - self.starts)
+        return (budget_progress - self.start_fraction) / (self.end_fraction - self.start_fraction)
 
 
-def first_phase(settings: CorpusSettings) -> FirstPhase | None:
+def first_phase(settings: CorpusSettings) -> FirstPhaseSettings | None:
     """The first phase, where its rows are shorter than those of the second."""
     phase = settings.first_phase
     return phase if phase is not None and phase.sequence_length < settings.sequence_length else None
 
 
-def rows_of(settings: RecipeSettings, length: int) -> int:
+def batch_rows(settings: RecipeSettings, length: int) -> int:
     """How many rows a step has while they are of this length."""
     phase = first_phase(settings.corpus)
     if phase is not None and length == phase.sequence_length and phase.batch_size is not None:
@@ -41,11 +41,11 @@ def rows_of(settings: RecipeSettings, length: int) -> int:
     return settings.training.batch_size
 
 
-def phases_of(settings: RecipeSettings) -> list[Phase]:
+def build_phases(settings: RecipeSettings) -> list[Phase]:
     """One, or where each has a schedule of its own, two."""
     training, phase, longest = settings.training, first_phase(settings.corpus), settings.corpus.sequence_length
     first = longest if phase is None else phase.sequence_length
     if phase is None or phase.warmup_steps is None or phase.share >= 1:
-        return [Phase(0.0, 1.0, training.warmup_steps, rows_of(settings, first), first)]
-    return [Phase(0.0, phase.share, phase.warmup_steps, rows_of(settings, first), first),
-            Phase(phase.share, 1.0, training.warmup_steps, rows_of(settings, longest), longest)]
+        return [Phase(0.0, 1.0, training.warmup_steps, batch_rows(settings, first), first)]
+    return [Phase(0.0, phase.share, phase.warmup_steps, batch_rows(settings, first), first),
+            Phase(phase.share, 1.0, training.warmup_steps, batch_rows(settings, longest), longest)]

@@ -1,7 +1,8 @@
 """How high the learning rate is at each update, as a factor of `training.learning_rate`, the peak of every schedule.
 
 Warm-up and the 1 / sqrt schedules go by steps; decays that end with the budget go by `progress`, its used share, so
-that they work for budgets in steps, tokens and minutes alike. A schedule is a function of its settings and a `Point`.
+that they work for budgets in steps, tokens and minutes alike. A schedule is a function of its settings and a
+`SchedulePoint`.
 """
 
 from __future__ import annotations
@@ -12,12 +13,12 @@ from typing import Literal
 
 from stemma import registry
 from stemma.registry import register
-from stemma.schema.base import BelowOne, NonNegative, Positive, Share
+from stemma.schema.base import BelowOne, NonNegative, OpenFraction, Positive
 from stemma.schema.training import Decay, ScheduleSettings
 
 
 @dataclass(frozen=True)
-class Point:
+class SchedulePoint:
     """Where training stands: update number `step` (the first is 1), when `progress` of the budget is used.
 
     `warmup_progress` is the progress at which the warm-up ends: warmup_steps / steps for a budget in steps.
@@ -31,99 +32,101 @@ class Point:
     warmup_progress: float
 
     @property
-    def rise(self) -> float:
+    def warmup_fraction(self) -> float:
         """How much of the warm-up is done."""
         return self.step / self.warmup_steps if self.step < self.warmup_steps else 1.0
 
     @property
-    def left(self) -> float:
+    def remaining_fraction(self) -> float:
         """How much of the budget after the warm-up is left."""
-        return 1 - share(self.progress, self.warmup_progress)
+        return 1 - decay_progress(self.progress, self.warmup_progress)
 
 
-def factor(settings: ScheduleSettings, step: int, warmup_steps: int, progress: float, warmup_progress: float) -> float:
+def lr_factor(settings: ScheduleSettings, step: int, warmup_steps: int, progress: float,
+              warmup_progress: float) -> float:
     """The factor of the recipe's schedule."""
-    found: float = registry.get("schedule", settings.kind).build(settings, Point(step, warmup_steps, progress,
+    found: float = registry.get("schedule", settings.kind).build(settings, SchedulePoint(step, warmup_steps, progress,
                                                                                  warmup_progress))
     return found
 
 
-class Linear(ScheduleSettings):
+class LinearSettings(ScheduleSettings):
     """Up in a straight line over the warm-up, down in a straight line to nothing at the last step (BERT)."""
 
     kind: Literal["linear"]
 
 
-@register("schedule", "linear", Linear)
-def linear(settings: Linear, at: Point) -> float:
-    return at.rise if at.rise < 1 else at.left
+@register("schedule", "linear", LinearSettings)
+def linear(settings: LinearSettings, point: SchedulePoint) -> float:
+    return point.warmup_fraction if point.warmup_fraction < 1 else point.remaining_fraction
 
 
-class Noam(ScheduleSettings):
+class NoamSettings(ScheduleSettings):
     """Up in a straight line over the warm-up, then down as 1 / sqrt(step) (arXiv:1706.03762, section 5.3)."""
 
     kind: Literal["noam"]
 
 
-@register("schedule", "noam", Noam)
-def noam(settings: Noam, at: Point) -> float:
+@register("schedule", "noam", NoamSettings)
+def noam(settings: NoamSettings, point: SchedulePoint) -> float:
     # width^-0.5 * min(step^-0.5, step * warmup^-1.5), divided by its value at the peak, step = warmup
-    return min(at.rise, math.sqrt(max(at.warmup_steps, 1) / at.step))
+    return min(point.warmup_fraction, math.sqrt(max(point.warmup_steps, 1) / point.step))
 
 
-class Cosine(ScheduleSettings):
+class CosineSettings(ScheduleSettings):
     """Up in a straight line over the warm-up, then down half a cosine to `floor` times the peak (GPT)."""
 
     kind: Literal["cosine"]
     floor: NonNegative = 0.0
 
 
-@register("schedule", "cosine", Cosine)
-def cosine(settings: Cosine, at: Point) -> float:
-    if at.rise < 1:
-        return at.rise
-    return settings.floor + (1 - settings.floor) * (1 - math.cos(math.pi * at.left)) / 2
+@register("schedule", "cosine", CosineSettings)
+def cosine(settings: CosineSettings, point: SchedulePoint) -> float:
+    if point.warmup_fraction < 1:
+        return point.warmup_fraction
+    return settings.floor + (1 - settings.floor) * (1 - math.cos(math.pi * point.remaining_fraction)) / 2
 
 
-class InverseSqrt(ScheduleSettings):
+class InverseSqrtSettings(ScheduleSettings):
     """At the peak over the warm-up, then down as 1 / sqrt(step) (T5)."""
 
     kind: Literal["inverse_sqrt"]
 
 
-@register("schedule", "inverse_sqrt", InverseSqrt)
-def inverse_sqrt(settings: InverseSqrt, at: Point) -> float:
+@register("schedule", "inverse_sqrt", InverseSqrtSettings)
+def inverse_sqrt(settings: InverseSqrtSettings, point: SchedulePoint) -> float:
     # 1 / sqrt(max(step, warmup)), divided by its value over the warm-up: no rise
-    return min(1.0, math.sqrt(max(at.warmup_steps, 1) / at.step))
+    return min(1.0, math.sqrt(max(point.warmup_steps, 1) / point.step))
 
 
-class Constant(ScheduleSettings):
+class ConstantSettings(ScheduleSettings):
     """Up in a straight line over the warm-up, then level."""
 
     kind: Literal["constant"]
 
 
-@register("schedule", "constant", Constant)
-def constant(settings: Constant, at: Point) -> float:
-    return at.rise
+@register("schedule", "constant", ConstantSettings)
+def constant(settings: ConstantSettings, point: SchedulePoint) -> float:
+    return point.warmup_fraction
 
 
-class SlantedTriangular(ScheduleSettings):
+class SlantedTriangularSettings(ScheduleSettings):
     """A short steep rise over the share `cut` of all steps, a long fall to 1 / `ratio` (arXiv:1801.06146)."""
 
     kind: Literal["slanted_triangular"]
-    cut: Share = 0.1
+    cut: OpenFraction = 0.1
     ratio: Positive = 32.0
 
 
-@register("schedule", "slanted_triangular", SlantedTriangular)
-def slanted_triangular(settings: SlantedTriangular, at: Point) -> float:
+@register("schedule", "slanted_triangular", SlantedTriangularSettings)
+def slanted_triangular(settings: SlantedTriangularSettings, point: SchedulePoint) -> float:
     # The paper's cut is a share of the whole budget; training.warmup_steps plays no part.
-    height = at.progress / settings.cut if at.progress < settings.cut else 1 - share(at.progress, settings.cut)
+    height = point.progress / settings.cut if point.progress < settings.cut else 1 - decay_progress(point.progress,
+                                                                                                    settings.cut)
     return (1 + height * (settings.ratio - 1)) / settings.ratio
 
 
-class WarmupStableDecay(ScheduleSettings):
+class WarmupStableDecaySettings(ScheduleSettings):
     """Up over the warm-up, level, and down to `floor` times the peak over the last share `decay` of the budget
     (arXiv:2404.06395); with 1 - sqrt of the way in place of a straight line as in arXiv:2405.18392 and ModernBERT."""
 
@@ -133,17 +136,17 @@ class WarmupStableDecay(ScheduleSettings):
     floor: BelowOne = 0.0
 
 
-@register("schedule", "warmup_stable_decay", WarmupStableDecay)
-def warmup_stable_decay(settings: WarmupStableDecay, at: Point) -> float:
-    if at.rise < 1:
-        return at.rise
+@register("schedule", "warmup_stable_decay", WarmupStableDecaySettings)
+def warmup_stable_decay(settings: WarmupStableDecaySettings, point: SchedulePoint) -> float:
+    if point.warmup_fraction < 1:
+        return point.warmup_fraction
     # in a budget so short that the warm-up reaches into the decay, what is left of it
-    way = share(at.progress, max(1 - settings.decay, at.warmup_progress))
+    way = decay_progress(point.progress, max(1 - settings.decay, point.warmup_progress))
     fall = way if settings.shape == "linear" else math.sqrt(way)
     return settings.floor + (1 - settings.floor) * (1 - fall)
 
 
-def share(progress: float, start: float) -> float:
+def decay_progress(progress: float, start: float) -> float:
     """How much of the way from `start` to the end of the budget lies behind, from 0 to 1."""
     if progress >= 1:
         return 1.0

@@ -10,11 +10,11 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 # Ctrl-C, a request to end, and a terminal that was closed (there is none of these on Windows).
-ENDING = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
+STOP_SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
 
 
 @contextmanager
-def noted_signals() -> Iterator[list[int]]:
+def deferred_signals() -> Iterator[list[int]]:
     """SIGINT, SIGTERM and SIGHUP are noted, and obeyed after the step; a second one ends the process as usual."""
     received: list[int] = []
 
@@ -24,17 +24,17 @@ def noted_signals() -> Iterator[list[int]]:
         for each, handler in previous.items():
             signal.signal(each, handler)
 
-    with handled(ENDING, note) as previous:
+    with signal_handlers(STOP_SIGNALS, note) as previous:
         yield received
 
 
 @contextmanager
-def handled(numbers: Sequence[signal.Signals],
+def signal_handlers(signals: Sequence[signal.Signals],
             handler: Callable[[int, Any], Any]) -> Iterator[dict[signal.Signals, Any]]:
     """These signals go to `handler`; gives back who had them before. Under nohup, SIGHUP stays without effect."""
     previous: dict[signal.Signals, Any] = {}
     try:
-        for number in numbers:
+        for number in signals:
             if number == signal.SIGINT or signal.getsignal(number) is not signal.SIG_IGN:
                 previous[number] = signal.signal(number, handler)
     except ValueError:  # not the main thread: whoever runs us there handles signals

@@ -12,15 +12,15 @@ from typing import Any
 
 import torch
 
-from stemma.training.own_optimizer import OwnOptimizer
+from stemma.training.optimizer_base import OptimizerBase
 
 
-class StableAdamW(OwnOptimizer):
+class StableAdamW(OptimizerBase):
     def __init__(self, parameters: Iterable[Any], lr: float, betas: tuple[float, float] = (0.9, 0.98),
                  eps: float = 1e-6, weight_decay: float = 0.01):
         super().__init__(parameters, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay})
 
-    def update(self) -> None:
+    def update_parameters(self) -> None:
         for group in self.param_groups:
             self._step_group(group)
 

@@ -1,9 +1,9 @@
 """What counting alone can do: guess a hidden token from how often it occurs, or from its neighbours.
 
-A pre-trained model has learnt something only where it beats these. `Unigram` always names the most frequent token,
-`Bigram` the one seen most often after the left neighbour, `TwoSided` the one seen most often between both neighbours;
-where that context is new, or hidden itself, the guess backs off to the one neighbour that predicts more surely, and at
-last to the unigram.
+A pre-trained model has learnt something only where it beats these. `UnigramBaseline` always names the most frequent
+token, `BigramBaseline` the one seen most often after the left neighbour, `TwoSidedBaseline` the one seen most often
+between both neighbours; where that context is new, or hidden itself, the guess backs off to the one neighbour that
+predicts more surely, and at last to the unigram.
 
 Probabilities are smoothed so that nothing is impossible: the unigram adds one to every count; the others mix their
 relative frequencies with it (a context never seen leaves its share to the level below), by weights found by
@@ -23,12 +23,12 @@ Integers = NDArray[np.int64]
 Floats = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 
-HELD_BACK = 0.1   # the share of the training ids on which mixture weights are fitted
+HELD_OUT_FRACTION = 0.1   # the share of the training ids on which mixture weights are fitted
 ROUNDS = 50       # of expectation maximisation; so few weights settle long before
 UNKNOWN = -1      # a neighbour that is hidden or beyond the edge, and any context made of one
 
 
-class Counts:
+class ContextCounts:
     """How often each token was seen in each context: contexts are numbers, pairs are `context * vocab_size + token`."""
 
     def __init__(self, contexts: Integers, tokens: Integers, vocab_size: int):
@@ -40,21 +40,21 @@ class Counts:
         self.totals = np.add.reduceat(self.counts, first)
         # Within a context the largest count comes first; of equal counts the smallest id, so that runs agree.
         best = np.lexsort((self.pairs, -self.counts, context_of_pair))[first]
-        self.best, self.sureness = self.pairs[best] % vocab_size, self.counts[best] / self.totals
+        self.best, self.top_probability = self.pairs[best] % vocab_size, self.counts[best] / self.totals
 
-    def guess(self, contexts: Integers) -> tuple[Integers, Floats]:
+    def predict(self, contexts: Integers) -> tuple[Integers, Floats]:
         """The most frequent token of each context and its relative frequency: 0 where the context is new."""
         row, known = _find(self.contexts, contexts)
-        return self.best[row], np.where(known, self.sureness[row], 0.0)
+        return self.best[row], np.where(known, self.top_probability[row], 0.0)
 
-    def share(self, contexts: Integers, tokens: Integers, otherwise: Floats) -> Floats:
+    def probability(self, contexts: Integers, tokens: Integers, default: Floats) -> Floats:
         """The relative frequency of each token in its context, or `otherwise` where the context is new."""
         row, known = _find(self.contexts, contexts)
         pair, seen = _find(self.pairs, contexts * self.vocab_size + tokens)
-        return np.where(known, np.where(seen, self.counts[pair], 0) / self.totals[row], otherwise)
+        return np.where(known, np.where(seen, self.counts[pair], 0) / self.totals[row], default)
 
 
-class Unigram:
+class UnigramBaseline:
     """The most frequent token, whatever stands around it; add-one smoothing."""
 
     def __init__(self, ids: NDArray[np.integer], vocab_size: int):
@@ -67,100 +67,101 @@ class Unigram:
         """Count one stream of ids, or the rows of a matrix (neighbours do not reach across rows)."""
         if ids.size < 20 or ids.shape[-1] < 3:
             raise UserError(f"{ids.size} tokens are too few to count neighbours in; give a longer text.")
-        by_rows = ids.ndim == 2 and len(ids) >= 1 / HELD_BACK
+        by_rows = ids.ndim == 2 and len(ids) >= 1 / HELD_OUT_FRACTION
         axis = 0 if by_rows else ids.ndim - 1
-        seen, held_back = np.split(ids, [int(ids.shape[axis] * (1 - HELD_BACK))], axis=axis)
+        seen, held_back = np.split(ids, [int(ids.shape[axis] * (1 - HELD_OUT_FRACTION))], axis=axis)
         model = cls(ids, vocab_size)
         everything = np.ones(held_back.shape, dtype=bool)
-        model.weights = _mixture(cls(seen, vocab_size)._levels(*_view(held_back, ~everything, everything)))
+        model.weights = _fit_mixture(cls(seen, vocab_size)._mixture_levels(*_neighbors(held_back, ~everything,
+                                                                                       everything)))
         return model
 
-    def guess(self, ids: NDArray[np.integer], hidden: Mask, scored: Mask | None = None) -> Integers:
+    def predict(self, ids: NDArray[np.integer], masked: Mask, scored: Mask | None = None) -> Integers:
         """The guess for each scored position (every hidden one, unless told), in reading order."""
-        left, right, _ = _view(ids, hidden, hidden if scored is None else scored)
-        return self._best(left, right)
+        left, right, _ = _neighbors(ids, masked, masked if scored is None else scored)
+        return self._predict(left, right)
 
-    def accuracy(self, ids: NDArray[np.integer], hidden: Mask, scored: Mask | None = None) -> float:
+    def accuracy(self, ids: NDArray[np.integer], masked: Mask, scored: Mask | None = None) -> float:
         """The share of scored positions guessed right; `ids` are the true ones: the hidden are not looked at."""
-        return float(np.mean(self.guess(ids, hidden, scored) == ids[hidden if scored is None else scored]))
+        return float(np.mean(self.predict(ids, masked, scored) == ids[masked if scored is None else scored]))
 
-    def loss(self, ids: NDArray[np.integer], hidden: Mask, scored: Mask | None = None) -> float:
+    def loss(self, ids: NDArray[np.integer], masked: Mask, scored: Mask | None = None) -> float:
         """Mean negative log-likelihood of the scored tokens in nats."""
-        levels = self._levels(*_view(ids, hidden, hidden if scored is None else scored))
+        levels = self._mixture_levels(*_neighbors(ids, masked, masked if scored is None else scored))
         return float(-np.mean(np.log(levels @ self.weights)))
 
     def _count(self, ids: Integers, vocab_size: int) -> None:
         """Subclasses count their contexts here."""
 
-    def _best(self, left: Integers, right: Integers) -> Integers:
+    def _predict(self, left: Integers, right: Integers) -> Integers:
         return np.full(left.shape, self.counts.argmax())
 
-    def _levels(self, left: Integers, right: Integers, tokens: Integers) -> Floats:
+    def _mixture_levels(self, left: Integers, right: Integers, tokens: Integers) -> Floats:
         """What each part of the mixture says of the tokens: (positions, parts)."""
         shares: Floats = (self.counts[tokens] + 1) / (self.counts.sum() + len(self.counts))
         return shares[:, None]
 
 
-class Bigram(Unigram):
+class BigramBaseline(UnigramBaseline):
     """The token seen most often after the left neighbour, else the unigram's."""
 
     def _count(self, ids: Integers, vocab_size: int) -> None:
-        left, _, tokens = _view(ids)
-        self.after = Counts(left, tokens, vocab_size)
+        left, _, tokens = _neighbors(ids)
+        self.after = ContextCounts(left, tokens, vocab_size)
 
-    def _best(self, left: Integers, right: Integers) -> Integers:
-        token, sure = self.after.guess(left)
-        return np.where(sure > 0, token, super()._best(left, right))
+    def _predict(self, left: Integers, right: Integers) -> Integers:
+        token, sure = self.after.predict(left)
+        return np.where(sure > 0, token, super()._predict(left, right))
 
-    def _levels(self, left: Integers, right: Integers, tokens: Integers) -> Floats:
-        unigram = super()._levels(left, right, tokens)
-        return np.column_stack([unigram, self.after.share(left, tokens, otherwise=unigram[:, 0])])
+    def _mixture_levels(self, left: Integers, right: Integers, tokens: Integers) -> Floats:
+        unigram = super()._mixture_levels(left, right, tokens)
+        return np.column_stack([unigram, self.after.probability(left, tokens, default=unigram[:, 0])])
 
 
-class TwoSided(Bigram):
+class TwoSidedBaseline(BigramBaseline):
     """The token seen most often between both neighbours, else next to the surer one of them, else the unigram's."""
 
     def _count(self, ids: Integers, vocab_size: int) -> None:
         super()._count(ids, vocab_size)
-        left, right, tokens = _view(ids)
-        self.before = Counts(right, tokens, vocab_size)
-        self.between = Counts(_both(left, right, vocab_size), tokens, vocab_size)
+        left, right, tokens = _neighbors(ids)
+        self.before = ContextCounts(right, tokens, vocab_size)
+        self.between = ContextCounts(_pair_context(left, right, vocab_size), tokens, vocab_size)
 
-    def _best(self, left: Integers, right: Integers) -> Integers:
-        _, sure_after = self.after.guess(left)
-        before, sure_before = self.before.guess(right)
-        middle, sure = self.between.guess(_both(left, right, len(self.counts)))
-        one_sided = np.where(sure_before > sure_after, before, super()._best(left, right))
+    def _predict(self, left: Integers, right: Integers) -> Integers:
+        _, sure_after = self.after.predict(left)
+        before, sure_before = self.before.predict(right)
+        middle, sure = self.between.predict(_pair_context(left, right, len(self.counts)))
+        one_sided = np.where(sure_before > sure_after, before, super()._predict(left, right))
         return np.where(sure > 0, middle, one_sided)
 
-    def _levels(self, left: Integers, right: Integers, tokens: Integers) -> Floats:
-        lower = super()._levels(left, right, tokens)
-        before = self.before.share(right, tokens, otherwise=lower[:, 0])
-        between = self.between.share(_both(left, right, len(self.counts)), tokens,
-                                     otherwise=(lower[:, 1] + before) / 2)
+    def _mixture_levels(self, left: Integers, right: Integers, tokens: Integers) -> Floats:
+        lower = super()._mixture_levels(left, right, tokens)
+        before = self.before.probability(right, tokens, default=lower[:, 0])
+        between = self.between.probability(_pair_context(left, right, len(self.counts)), tokens,
+                                     default=(lower[:, 1] + before) / 2)
         return np.column_stack([lower, before, between])
 
 
-def _view(ids: NDArray[np.integer], hidden: Mask | None = None,
+def _neighbors(ids: NDArray[np.integer], masked: Mask | None = None,
           scored: Mask | None = None) -> tuple[Integers, Integers, Integers]:
     """Left neighbour, right neighbour and true token of every scored position; hidden neighbours are UNKNOWN."""
-    visible = (ids if hidden is None else np.where(hidden, UNKNOWN, ids)).astype(np.int64)
+    visible = (ids if masked is None else np.where(masked, UNKNOWN, ids)).astype(np.int64)
     left, right = np.full_like(visible, UNKNOWN), np.full_like(visible, UNKNOWN)
     left[..., 1:], right[..., :-1] = visible[..., :-1], visible[..., 1:]
     scored = np.ones(ids.shape, dtype=bool) if scored is None else scored
     return left[scored], right[scored], ids[scored].astype(np.int64)
 
 
-def _both(left: Integers, right: Integers, vocab_size: int) -> Integers:
+def _pair_context(left: Integers, right: Integers, vocab_size: int) -> Integers:
     return np.where((left == UNKNOWN) | (right == UNKNOWN), UNKNOWN, left * vocab_size + right)
 
 
-def _find(ordered: Integers, wanted: Integers) -> tuple[Integers, Mask]:
-    row = np.minimum(np.searchsorted(ordered, wanted), len(ordered) - 1)
-    return row, ordered[row] == wanted
+def _find(ordered: Integers, keys: Integers) -> tuple[Integers, Mask]:
+    row = np.minimum(np.searchsorted(ordered, keys), len(ordered) - 1)
+    return row, ordered[row] == keys
 
 
-def _mixture(levels: Floats) -> Floats:
+def _fit_mixture(levels: Floats) -> Floats:
     """The weights under which the mixture of `levels` (positions, parts) makes the held-back tokens likeliest."""
     weights = np.full(levels.shape[1], 1 / levels.shape[1])
     for _ in range(ROUNDS):

@@ -19,24 +19,24 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from stemma.atomic_files import DiskFullError, atomic_folder, atomic_write
+from stemma.checksummed_files import read_verified_object, record_finished_file, verify_file, write_object
 from stemma.corpus.build import build_corpus
-from stemma.corpus.shards import Corpus
-from stemma.device import choose_device, takes_device
-from stemma.errors import Interrupted, UserError, counted
-from stemma.files import NoSpace, folder_atomically, write_atomically
-from stemma.json_files import damage
-from stemma.lab.quickstart import harvest, probe, speed
-from stemma.lineage import recipe, roles_needed
+from stemma.corpus.corpus import Corpus
+from stemma.device import accepts_device, choose_device
+from stemma.errors import Interrupted, UserError, pluralize
+from stemma.json_files import explain_damage
+from stemma.lab.quickstart import probe_task, python_docs, throughput
 from stemma.notes import silenced
-from stemma.progress import stage
-from stemma.stored import list_finished, read_object, store_object, verify
+from stemma.progress import progress_stage
+from stemma.recipe_loading import recipe, required_special_tokens
 from stemma.text.tokenizer import Tokenizer
-from stemma.text.train import train_tokenizer
+from stemma.text.train_tokenizer import train_tokenizer
 from stemma.training.budget import Budget
-from stemma.training.run import read_run
+from stemma.training.run_folder import read_run
 
 if TYPE_CHECKING:
-    from stemma.lab.work import Lab
+    from stemma.lab.run_experiment import Lab
 
 STATE, RESULT, REPORT = "quickstart.json", "result.json", "report.html"
 TRAIN, HELD_OUT, TOKENIZER, CORPUS, RUN, TASK = "train.txt", "held-out.txt", "tokenizer", "corpus", "run", "task"
@@ -55,12 +55,12 @@ CHANGES = (
     "training.checkpoint_every=1000",
     "training.keep_checkpoints=1",
 )
-PROBE, STRENGTH = "replaced_words", 6
-FILLED = 6
+PROBE, CORRUPTED_WORDS = "replaced_words", 6
+NUM_FILLS = 6
 
 
 @dataclass(frozen=True)
-class Wishes:
+class QuickstartConfig:
     """What was asked for; an interrupted quickstart can only go on under the same wishes."""
 
     minutes: float | None  # None: as many as this machine needs
@@ -70,7 +70,7 @@ class Wishes:
     tests: int
 
 
-@takes_device
+@accepts_device
 def quickstart(out: str | Path = "quickstart", *, minutes: float | None = None, seed: int = 0, seeds: int = 3,
                labels: int = 400, tests: int = 1000, overwrite: bool = False, device: str | None = None,
                show: bool = False, say: Callable[[str], None] = lambda text: None) -> dict[str, Any]:
@@ -78,33 +78,33 @@ def quickstart(out: str | Path = "quickstart", *, minutes: float | None = None, 
 
     Without `minutes` a slow machine pre-trains for longer than the usual.
     """
-    folder, wishes = Path(out), Wishes(minutes, seed, seeds, labels, tests)
-    Budget.choose(None, None, minutes, 1)  # refuses what is no budget before anything is written
-    stages = Stages.begin(folder, wishes, overwrite)
+    folder, wishes = Path(out), QuickstartConfig(minutes, seed, seeds, labels, tests)
+    Budget.from_options(None, None, minutes, 1)  # refuses what is no budget before anything is written
+    stages = StageState.begin(folder, wishes, overwrite)
     try:
         with stages.run("text") as due:
             if due:
                 say("reading the documentation of your Python")
-                stages.note("text", _write_text(folder, seed))
+                stages.record("text", _write_text(folder, seed))
         with stages.run("corpus") as due:
             if due:
                 say("learning a vocabulary and building the corpus")
-                stages.note("corpus", _build_corpus(folder))
+                stages.record("corpus", _build_corpus(folder))
         with stages.run("pretrain") as due:
             if due:
-                changed = f" with {counted(len(CHANGES), 'change')}" if CHANGES else ""
-                usual = speed.MINUTES if minutes is None else minutes
-                say(f"pre-training {RECIPE}{changed} for {counted(usual, 'minute')}")
-                stages.note("pretrain", _pretrain(folder, stages, show, say))
+                changed = f" with {pluralize(len(CHANGES), 'change')}" if CHANGES else ""
+                usual = throughput.MINUTES if minutes is None else minutes
+                say(f"pre-training {RECIPE}{changed} for {pluralize(usual, 'minute')}")
+                stages.record("pretrain", _pretrain(folder, stages, show, say))
         with stages.run("worth") as due:
             if due:
                 say("measuring what it was worth on held-out text")
-                stages.note("worth", _measure(folder, stages, show, say))
+                stages.record("worth", _evaluate(folder, stages, show, say))
     except UserError as error:
-        if not stages.found:
+        if not stages.results:
             shutil.rmtree(folder)  # nothing was made: leave nothing behind
-        if isinstance(error, NoSpace):  # the same command goes on, and not only with the run inside
-            raise NoSpace(error.what) from error
+        if isinstance(error, DiskFullError):  # the same command goes on, and not only with the run inside
+            raise DiskFullError(error.problem) from error
         raise
     except (Interrupted, KeyboardInterrupt) as error:
         reached = str(error).partition(";")[0] or "stopped"
@@ -112,39 +112,39 @@ def quickstart(out: str | Path = "quickstart", *, minutes: float | None = None, 
         raise Interrupted(f"{reached}; `{again}` goes on from there.") from error
     result = stages.result() | {"out": str(out), "report": str(folder / REPORT), "recipe": RECIPE,
                                 "changes": list(CHANGES)}
-    from stemma.lab.quickstart.explained import explained
-    from stemma.lab.quickstart.quickstart_page import write_page
+    from stemma.lab.quickstart.html_report import write_quickstart_report
+    from stemma.lab.quickstart.recipe_changes import explain_changes
     from stemma.lab.quickstart.usage import usage
     from stemma.lab.quickstart.verdict import verdicts
 
     result |= {"commands": commands(folder, result["minutes"], seed), "usage": usage(folder / RUN, folder / TASK),
-               "diff": explained(read_run(folder / RUN)[0]), "verdicts": verdicts(result)}
-    write_page(result, folder)
-    write_atomically(folder / RESULT, json.dumps(result, indent=1))
+               "diff": explain_changes(read_run(folder / RUN)[0]), "verdicts": verdicts(result)}
+    write_quickstart_report(result, folder)
+    atomic_write(folder / RESULT, json.dumps(result, indent=1))
     return result
 
 
-class Stages:
+class StageState:
     """Which stages are complete, what each found, and how long it took."""
 
-    def __init__(self, folder: Path, wishes: Wishes, found: dict[str, Any]):
-        self.folder, self.wishes, self.found = folder, wishes, found
+    def __init__(self, folder: Path, config: QuickstartConfig, results: dict[str, Any]):
+        self.folder, self.config, self.results = folder, config, results
 
     @classmethod
-    def begin(cls, folder: Path, wishes: Wishes, overwrite: bool) -> Stages:
+    def begin(cls, folder: Path, config: QuickstartConfig, overwrite: bool) -> StageState:
         """A new folder, or one in which a quickstart was interrupted; anything else is the user's and stays."""
         known = (folder / STATE).is_file()
         if overwrite or not known:
-            with folder_atomically(folder, overwrite=overwrite and known, checksums=False) as place:
-                cls(place, wishes, {}).write()
-            return cls(folder, wishes, {})
+            with atomic_folder(folder, overwrite=overwrite and known, checksums=False) as place:
+                cls(place, config, {}).write()
+            return cls(folder, config, {})
         if (folder / RESULT).is_file():
             raise UserError(f"{folder} holds a finished quickstart; look at {folder / REPORT}, choose another --out, "
                             "or add --overwrite.")
         advice = "add --overwrite to begin anew."
-        stored = read_object(folder / STATE, advice)
-        with damage(folder / STATE, advice):
-            if stored["wishes"] != asdict(wishes):
+        stored = read_verified_object(folder / STATE, advice)
+        with explain_damage(folder / STATE, advice):
+            if stored["wishes"] != asdict(config):
                 asked = stored["wishes"]["minutes"]
                 before = f"{'' if asked is None else f'--minutes {asked:g} '}--seed {stored['wishes']['seed']}"
                 raise UserError(f"the quickstart in {folder} was begun with other settings ({before}); go on with "
@@ -152,30 +152,30 @@ class Stages:
             found = dict(stored["found"])
             if "pretrain" in found:
                 float(found["speed"]["minutes"])  # every report says how long it took, and why
-            return cls(folder, wishes, found)
+            return cls(folder, config, found)
 
     @contextmanager
     def run(self, name: str) -> Iterator[bool]:
-        began, worked, due = time.perf_counter(), time.process_time(), name not in self.found
-        with stage(f"quickstart, {name}", bar="none"):
+        began, worked, due = time.perf_counter(), time.process_time(), name not in self.results
+        with progress_stage(f"quickstart, {name}", bar="none"):
             yield due
         if due:
-            self.found[name] |= {"took": time.perf_counter() - began, "cpu": time.process_time() - worked}
+            self.results[name] |= {"took": time.perf_counter() - began, "cpu": time.process_time() - worked}
             self.write()
 
-    def note(self, name: str, found: dict[str, Any]) -> None:
-        self.found[name] = found
+    def record(self, name: str, results: dict[str, Any]) -> None:
+        self.results[name] = results
 
     def result(self) -> dict[str, Any]:
-        stages = {name: self.found[name] for name in ("text", "corpus", "pretrain", "worth")}
+        stages = {name: self.results[name] for name in ("text", "corpus", "pretrain", "worth")}
         told = {name: stages[name] for name in ("text", "corpus")} | {"pretraining": stages["pretrain"]}
-        return {**asdict(self.wishes), **told, **stages["worth"], "speed": self.found["speed"],
-                "minutes": self.found["speed"]["minutes"], "took": sum(stage["took"] for stage in stages.values()),
+        return {**asdict(self.config), **told, **stages["worth"], "speed": self.results["speed"],
+                "minutes": self.results["speed"]["minutes"], "took": sum(stage["took"] for stage in stages.values()),
                 "stages": {name: {key: found[key] for key in ("took", "cpu")} for name, found in stages.items()}}
 
     def write(self) -> None:
-        state = {"wishes": asdict(self.wishes), "found": self.found}
-        store_object(self.folder / STATE, state)
+        state = {"wishes": asdict(self.config), "found": self.results}
+        write_object(self.folder / STATE, state)
 
 
 def commands(folder: Path, minutes: float, seed: int) -> list[str]:
@@ -192,12 +192,12 @@ def commands(folder: Path, minutes: float, seed: int) -> list[str]:
 
 
 def _write_text(folder: Path, seed: int) -> dict[str, Any]:
-    pages = harvest.harvest()
-    train, held_out = harvest.split(pages, seed, HELD_OUT_SHARE)
-    harvest.write(train, folder / TRAIN)
-    harvest.write(held_out, folder / HELD_OUT)
+    pages = python_docs.collect_pages()
+    train, held_out = python_docs.split_pages(pages, seed, HELD_OUT_SHARE)
+    python_docs.write_pages(train, folder / TRAIN)
+    python_docs.write_pages(held_out, folder / HELD_OUT)
     for name in (TRAIN, HELD_OUT):
-        list_finished(folder / name)
+        record_finished_file(folder / name)
     return {"documents": len(train), "words": sum(page.words for page in train),
             "held_out_documents": len(held_out), "held_out_words": sum(page.words for page in held_out)}
 
@@ -206,79 +206,82 @@ def _build_corpus(folder: Path) -> dict[str, Any]:
     chosen = recipe(RECIPE, CHANGES)
     settings = chosen.settings.tokenizer
     tokenizer = train_tokenizer(_lines(folder / TRAIN), settings.kind, settings.vocab_size,
-                                lowercase=settings.lowercase, roles=roles_needed(chosen),
+                                lowercase=settings.lowercase, roles=required_special_tokens(chosen),
                                 cjk_spacing=settings.cjk_spacing)
-    with folder_atomically(folder / TOKENIZER, overwrite=True) as place:
+    with atomic_folder(folder / TOKENIZER, overwrite=True) as place:
         tokenizer.save(place)
     built = build_corpus([folder / TRAIN], tokenizer, folder / CORPUS, sentences="line", overwrite=True)
     return {"vocabulary": tokenizer.vocab_size, "tokens": built["tokens"], "sentences": built["sentences"],
             "unknown_rate": built["unknown_rate"]}
 
 
-def _pretrain(folder: Path, stages: Stages, show: bool, say: Callable[[str], None]) -> dict[str, Any]:
-    from stemma.lab.cell_work import Work
+def _pretrain(folder: Path, stages: StageState, show: bool, say: Callable[[str], None]) -> dict[str, Any]:
+    from stemma.lab.cell_runner import CellRunner
 
     def found(told: dict[str, Any]) -> None:
         """How long it takes is decided once, so that an interrupted run ends where it would have ended."""
-        stages.note("speed", told)
+        stages.record("speed", told)
         stages.write()
         say(told["said"])
 
-    asked = stages.wishes.minutes
-    training = None if "speed" in stages.found else partial(speed.train_and_look, asked=asked, note=found)
+    asked = stages.config.minutes
+    training = None if "speed" in stages.results else partial(throughput.train_and_time,
+                                                                     requested_minutes=asked, record=found)
     lab, _ = _lab(folder, stages)
-    return Work(lab.experiment, lab.shared, lab.costs, show, training).train(lab.cells[0])
+    return CellRunner(lab.experiment, lab.text_split, lab.costs, show, training).train(lab.cells[0])
 
 
-def _measure(folder: Path, stages: Stages, show: bool, say: Callable[[str], None]) -> dict[str, Any]:
+def _evaluate(folder: Path, stages: StageState, show: bool, say: Callable[[str], None]) -> dict[str, Any]:
     from stemma.exchange.load import load
-    from stemma.lab.quickstart import measure, starts
-    from stemma.lab.work import work_on
+    from stemma.lab.quickstart import finetune_comparison, masked_accuracy
+    from stemma.lab.run_experiment import work_on
 
-    wishes = stages.wishes
+    config = stages.config
     with silenced():
         lab, probes = _lab(folder, stages)
-    say(f"fine-tuning from pre-trained and from random weights, {counted(wishes.seeds, 'seed')} each")
+    say(f"fine-tuning from pre-trained and from random weights, {pluralize(config.seeds, 'seed')} each")
     with silenced():  # its notes are for experiments that are read by themselves
         work_on(lab, 1, show)
     model, corpus = load(folder / RUN, choose_device()), Corpus.open(folder / CORPUS)
     held_out = [line for line in _lines(folder / HELD_OUT) if line]
-    with folder_atomically(folder / "held-out", overwrite=True) as place:
+    with atomic_folder(folder / "held-out", overwrite=True) as place:
         with silenced():
             build_corpus([folder / HELD_OUT], Tokenizer.load(folder / TOKENIZER), place / "corpus", sentences="line")
-        hidden = measure.hide(Corpus.open(place / "corpus"), model.recipe, wishes.seed)
-    masked = measure.guess_by_counting(corpus, hidden) | {"model": measure.guess_by_reading(model, hidden)}
-    return {"places": int(hidden.scored.sum()), "masked": masked,
-            "curve_baselines": measure.validation_baselines(model.recipe, corpus, wishes.seed),
-            "probe": {"kind": PROBE, "strength": STRENGTH, "settings": asdict(starts.Settings()),
-                      **starts.learnt(lab, probes, say), "example": _pair(probes[0])},
-            "filled": measure.fill_some(model, held_out, FILLED, wishes.seed)}
+        hidden = masked_accuracy.mask_held_out(Corpus.open(place / "corpus"), model.recipe, config.seed)
+    masked = masked_accuracy.baseline_scores(corpus, hidden) | {"model": masked_accuracy.model_scores(model, hidden)}
+    return {"places": int(hidden.targets.sum()), "masked": masked,
+            "curve_baselines": masked_accuracy.validation_baselines(model.recipe, corpus, config.seed),
+            "probe": {"kind": PROBE, "strength": CORRUPTED_WORDS,
+                      "settings": asdict(finetune_comparison.ProbeTraining()),
+                      **finetune_comparison.learnt(lab, probes, say), "example": _example_pair(probes[0])},
+            "filled": masked_accuracy.sample_fills(model, held_out, NUM_FILLS, config.seed)}
 
 
-def _lab(folder: Path, stages: Stages) -> tuple[Lab, list[probe.Probe]]:
+def _lab(folder: Path, stages: StageState) -> tuple[Lab, list[probe_task.Probe]]:
     """The experiment in its folder, and the examples of each round; its budget is what was asked for until the speed of
     the machine decides."""
-    from stemma.lab.quickstart.starts import experiment
-    from stemma.lab.work import open_lab
+    from stemma.lab.quickstart.finetune_comparison import experiment
+    from stemma.lab.run_experiment import open_lab
 
-    wishes, counts = stages.wishes, probe.count_words(_lines(folder / TRAIN))
+    wishes, counts = stages.config, probe_task.count_words(_lines(folder / TRAIN))
     held_out = [line for line in _lines(folder / HELD_OUT) if line]
     tasks = [folder / (f"{TASK}-{number + 1}" if number else TASK) for number in range(wishes.seeds)]
-    probes = [probe.make(PROBE, held_out, counts, wishes.seed + number, wishes.labels, wishes.tests, STRENGTH)
+    probes = [probe_task.make_probe(PROBE, held_out, counts, wishes.seed + number, wishes.labels, wishes.tests,
+                                    CORRUPTED_WORDS)
               for number in range(wishes.seeds)]
     for made, place in zip(probes, tasks, strict=True):
         made.write(place)
-    minutes = stages.found["speed"]["minutes"] if "speed" in stages.found else wishes.minutes or speed.MINUTES
+    minutes = stages.results["speed"]["minutes"] if "speed" in stages.results else wishes.minutes or throughput.MINUTES
     asked = experiment(recipe(RECIPE, CHANGES), folder / RUN, folder / CORPUS, tasks, minutes, wishes.seed)
     return open_lab(asked, folder / LAB, False), probes
 
 
-def _pair(made: probe.Probe) -> dict[str, str]:
+def _example_pair(examples: probe_task.Probe) -> dict[str, str]:
     """One sentence as written and one damaged, to show what is asked."""
-    return {name: next(text for text, label in made.train if label == wanted)
-            for name, wanted in (("intact", probe.INTACT), ("damaged", probe.DAMAGED))}
+    return {name: next(text for text, label in examples.train if label == wanted)
+            for name, wanted in (("intact", probe_task.ORIGINAL), ("damaged", probe_task.CORRUPTED))}
 
 
 def _lines(path: Path) -> Sequence[str]:
-    verify(path, "add --overwrite to begin anew.")
+    verify_file(path, "add --overwrite to begin anew.")
     return path.read_text(encoding="utf-8").splitlines()

@@ -22,7 +22,7 @@ def usage(run: Path, examples: Path) -> dict[str, list[str]]:
     """The lines by where they are used; `examples` is a folder with train.jsonl and test.jsonl."""
     model = run / "model"
     tokenizer = Tokenizer.load(model)
-    text = PROMPT.format(mask=tokenizer.token(tokenizer.role("mask")))
+    text = PROMPT.format(mask=tokenizer.id_to_token(tokenizer.special_id("mask")))
     found = {
         "command line": [
             shlex.join(["stemma", "fill", str(run)]) + f' "{text}"',

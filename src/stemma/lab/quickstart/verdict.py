@@ -10,11 +10,11 @@ from collections.abc import Mapping, Sequence
 from statistics import mean
 from typing import Any
 
-from stemma.errors import counted
+from stemma.errors import pluralize
 
-COUNTERS = {"unigram": "always naming the most frequent token", "bigram": "counting left neighbours",
+BASELINE_NAMES = {"unigram": "always naming the most frequent token", "bigram": "counting left neighbours",
             "two-sided": "counting both neighbours"}
-RIVALS = {"random": "random weights", "n-grams": "a linear classifier of n-grams"}
+RIVAL_NAMES = {"random": "random weights", "n-grams": "a linear classifier of n-grams"}
 
 
 def verdicts(result: Mapping[str, Any]) -> dict[str, dict[str, str]]:
@@ -26,21 +26,21 @@ def verdicts(result: Mapping[str, Any]) -> dict[str, dict[str, str]]:
 
 def _masked(masked: Mapping[str, Mapping[str, float]]) -> dict[str, str]:
     """The model against the counter with the lowest loss."""
-    rival = min(COUNTERS, key=lambda name: masked[name]["loss"])
+    rival = min(BASELINE_NAMES, key=lambda name: masked[name]["loss"])
     right, nats = ([round(masked[name][key], 3 if key == "accuracy" else 2) for name in ("model", rival)]
                    for key in ("accuracy", "loss"))
     ahead = (right[0] > right[1]) - (right[0] < right[1]), (nats[0] < nats[1]) - (nats[0] > nats[1])
     figures = (f"{right[0]:.1%} of the hidden tokens right against {right[1]:.1%}, {nats[0]:.2f} nats against "
                f"{nats[1]:.2f}")
     if min(ahead) >= 0 < max(ahead):
-        winner, said = "model", f"The model beats {COUNTERS[rival]}"
+        winner, said = "model", f"The model beats {BASELINE_NAMES[rival]}"
     elif max(ahead) <= 0 > min(ahead):
-        winner, said = "counting", f"The model is worse than {COUNTERS[rival]}"
+        winner, said = "counting", f"The model is worse than {BASELINE_NAMES[rival]}"
     elif ahead == (0, 0):
-        winner, said = "neither", f"The model is as good as {COUNTERS[rival]}, and no better"
+        winner, said = "neither", f"The model is as good as {BASELINE_NAMES[rival]}, and no better"
     else:
         winner = "neither"
-        said = f"The model and {COUNTERS[rival]} each win one of two measures"
+        said = f"The model and {BASELINE_NAMES[rival]} each win one of two measures"
     return {"winner": winner, "against": rival, "said": f"{said}: {figures}."}
 
 
@@ -48,18 +48,18 @@ def _probe(probe: Mapping[str, Any], rival: str, labels: int) -> dict[str, str]:
     """Seed by seed: all who learn in one seed share its examples, so a seed is one comparison."""
     theirs, ours = ([round(value, 3) for value in probe[name]["test"]] for name in (rival, "pre-trained"))
     better, worse = _wins(ours, theirs), _wins(theirs, ours)
-    figures = f"test accuracy {mean(ours):.3f} against {mean(theirs):.3f} after {counted(labels, 'label')}"
+    figures = f"test accuracy {mean(ours):.3f} against {mean(theirs):.3f} after {pluralize(labels, 'label')}"
     every = f"in {'all ' if len(ours) > 1 else ''}{len(ours)} seed{'' if len(ours) == 1 else 's'}"
     if better == len(ours):
-        winner, said = "pre-trained", f"Pre-trained weights beat {RIVALS[rival]} {every}"
+        winner, said = "pre-trained", f"Pre-trained weights beat {RIVAL_NAMES[rival]} {every}"
     elif worse == len(ours):
-        winner, said = rival, f"Pre-trained weights are worse than {RIVALS[rival]} {every}"
+        winner, said = rival, f"Pre-trained weights are worse than {RIVAL_NAMES[rival]} {every}"
     else:
         winner = "neither"
-        said = (f"Neither pre-trained weights nor {RIVALS[rival]} win: pre-trained weights are better in {better} and "
-                f"worse in {worse} of {counted(len(ours), 'seed')}")
+        said = (f"Neither pre-trained weights nor {RIVAL_NAMES[rival]} win: pre-trained weights are better in {better} and "
+                f"worse in {worse} of {pluralize(len(ours), 'seed')}")
     return {"winner": winner, "against": rival, "said": f"{said}: {figures}."}
 
 
-def _wins(ours: Sequence[float], theirs: Sequence[float]) -> int:
-    return sum(one > other for one, other in zip(ours, theirs, strict=True))
+def _wins(first: Sequence[float], second: Sequence[float]) -> int:
+    return sum(one > other for one, other in zip(first, second, strict=True))

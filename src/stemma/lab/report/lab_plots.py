@@ -17,7 +17,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, MaxNLocator, NullLocator
 
-from stemma.lab.report.lab_words import number, short, signed
+from stemma.lab.report.lab_phrases import format_number, format_short, format_signed
 from stemma.lab.report.plots import ACCENT, FAINT, INK, MUTED, PAPER, SERIES, STYLE, canvas, label_ends, to_svg
 from stemma.lab.results_data import FitEntry
 
@@ -27,16 +27,16 @@ _NAME_WIDTH = 24  # characters; longer names are wrapped
 _BAND = 0.16  # how strongly a band is filled
 
 
-class Row(NamedTuple):
+class ForestRow(NamedTuple):
     """A difference as a point with an interval, or without one where it is not known."""
 
     name: str
     mean: float
     interval: tuple[float, float] | None
-    seen: bool  # significant
+    is_significant: bool  # significant
 
 
-class Step(NamedTuple):
+class WaterfallStep(NamedTuple):
     """What one change adds on the way from parent to child; the intervals are those of its single measurements."""
 
     name: str
@@ -49,8 +49,8 @@ def draw_curves(series: Mapping[str, Sequence[Points]], x_label: str, y_label: s
     """For each name the mean over its runs as a line, and from the lowest to the highest run as a band."""
     with matplotlib.rc_context(STYLE):
         figure, axes = canvas(x_label, y_label)
-        axes.xaxis.set_major_formatter(lambda value, _: short(value))
-        ends = [(_banded(axes, runs, place), name, SERIES[place % len(SERIES)][0])
+        axes.xaxis.set_major_formatter(lambda value, _: format_short(value))
+        ends = [(_draw_band(axes, runs, place), name, SERIES[place % len(SERIES)][0])
                 for place, (name, runs) in enumerate(series.items())]
         axes.margins(x=0.02, y=0.08)
         label_ends(axes, ends)
@@ -69,10 +69,10 @@ def draw_curve_panels(panels: Mapping[str, Mapping[str, Sequence[Points]]], x_la
             axes.set_title(textwrap.shorten(name, 32), loc="left", fontsize=9, color=INK)
             axes.tick_params(labelsize=8, labelbottom=True)
             axes.xaxis.set_major_locator(MaxNLocator(3, steps=[1, 2, 2.5, 5, 10]))
-            axes.xaxis.set_major_formatter(lambda value, _: short(value))
+            axes.xaxis.set_major_formatter(lambda value, _: format_short(value))
             for place, runs in enumerate(series.values()):
                 if runs:
-                    _banded(axes, runs, place, 0.7)
+                    _draw_band(axes, runs, place, 0.7)
             axes.margins(x=0.02, y=0.08)
         for axes in grid[len(panels):]:
             axes.set_axis_off()
@@ -81,27 +81,28 @@ def draw_curve_panels(panels: Mapping[str, Mapping[str, Sequence[Points]]], x_la
         return to_svg(figure)
 
 
-def draw_forest(rows: Sequence[Row], x_label: str, title: str) -> str:
+def draw_forest(rows: Sequence[ForestRow], x_label: str, title: str) -> str:
     """Differences with their intervals against zero; filled where significant, hollow where not."""
     with matplotlib.rc_context(STYLE):
-        figure, axes = _named_rows([row.name for row in rows], x_label, title)
+        figure, axes = _row_axes([row.name for row in rows], x_label, title)
         axes.axvline(0, color=MUTED, linewidth=0.9, linestyle=(0, (4, 3)))
         for place, row in enumerate(rows):
-            colour = ACCENT if row.seen else INK
+            colour = ACCENT if row.is_significant else INK
             if row.interval:
-                axes.plot(row.interval, (place, place), color=colour, linewidth=2.2 if row.seen else 1.2)
-            axes.scatter(row.mean, place, s=34, facecolor=colour if row.seen else PAPER, edgecolor=colour, zorder=3)
-            _beside(axes, place, signed(row.mean))
+                axes.plot(row.interval, (place, place), color=colour, linewidth=2.2 if row.is_significant else 1.2)
+            axes.scatter(row.mean, place, s=34, facecolor=colour if row.is_significant else PAPER, edgecolor=colour,
+                         zorder=3)
+            _label_line(axes, place, format_signed(row.mean))
         axes.margins(x=0.06)
         return to_svg(figure)
 
 
-def draw_waterfall(parent: tuple[str, float], steps: Sequence[Step], child: tuple[str, float], x_label: str,
+def draw_waterfall(parent: tuple[str, float], steps: Sequence[WaterfallStep], child: tuple[str, float], x_label: str,
                    title: str) -> str:
     """From the parent's value by what each change adds to the child's; the bars float, for the values may be far
     from zero."""
     with matplotlib.rc_context(STYLE):
-        figure, axes = _named_rows([parent[0], *(step.name for step in steps), child[0]], x_label, title)
+        figure, axes = _row_axes([parent[0], *(step.name for step in steps), child[0]], x_label, title)
         level = parent[1]
         for place, step in enumerate(steps, 1):
             fill, edge = {"better": (ACCENT, ACCENT), "worse": (PAPER, INK)}.get(step.verdict, (FAINT, FAINT))
@@ -112,12 +113,12 @@ def draw_waterfall(parent: tuple[str, float], steps: Sequence[Step], child: tupl
                     axes.plot(ends, (place + shift,) * 2, color=INK, linewidth=1.1, marker="|", markersize=4)
             axes.plot((level, level), (place - 1, place), color=MUTED, linewidth=0.8, linestyle=(0, (1, 2)), zorder=0)
             level += step.value
-            _beside(axes, place, signed(step.value))
+            _label_line(axes, place, format_signed(step.value))
         last = len(steps) + 1
         axes.plot((level, level), (last - 1, last), color=MUTED, linewidth=0.8, linestyle=(0, (1, 2)), zorder=0)
         for place, (_, value), colour in ((0, parent, INK), (last, child, ACCENT)):
             axes.scatter(value, place, s=60, marker="D", color=colour, zorder=3)
-            _beside(axes, place, number(value), "bold")
+            _label_line(axes, place, format_number(value), "bold")
         axes.margins(x=0.06)
         return to_svg(figure)
 
@@ -143,12 +144,12 @@ def draw_scaling(fits: Sequence[FitEntry], x_label: str, y_label: str) -> str:
         for axis, (low, high) in ((axes.xaxis, axes.get_xlim()), (axes.yaxis, axes.get_ylim())):
             axis.set_major_locator(FixedLocator(_few_ticks(low, high)))
             axis.set_minor_locator(NullLocator())
-            axis.set_major_formatter(lambda value, _: short(value))
+            axis.set_major_formatter(lambda value, _: format_short(value))
         label_ends(axes, ends)
         return to_svg(figure)
 
 
-def _banded(axes: Axes, runs: Sequence[Points], place: int, thin: float = 1.0) -> float:
+def _draw_band(axes: Axes, runs: Sequence[Points], place: int, thin: float = 1.0) -> float:
     """One line with its band; returns where it ends."""
     colour, dash, width = SERIES[place % len(SERIES)]
     curves = [np.array(run, dtype=float).T for run in runs]
@@ -164,9 +165,9 @@ def _banded(axes: Axes, runs: Sequence[Points], place: int, thin: float = 1.0) -
     return float(values.mean(0)[-1])
 
 
-def _named_rows(names: Sequence[str], x_label: str, title: str) -> tuple[Figure, Axes]:
+def _row_axes(names: Sequence[str], x_label: str, title: str) -> tuple[Figure, Axes]:
     """Axes with a line for each name, the first one on top."""
-    wrapped = [_wrapped(name) for name in names]
+    wrapped = [_wrap_label(name) for name in names]
     lines = sum(max(1.0, 0.75 * (name.count("\n") + 1)) for name in wrapped)
     figure, axes = canvas(x_label, "", height=1.0 + _ROW * lines)
     figure.suptitle(title, x=0.01, ha="left", fontsize=11, color=INK)  # over the names too: it is longer than the axes
@@ -179,7 +180,7 @@ def _named_rows(names: Sequence[str], x_label: str, title: str) -> tuple[Figure,
     return figure, axes
 
 
-def _wrapped(name: str) -> str:
+def _wrap_label(name: str) -> str:
     """In lines, broken after a space or the dot of a key."""
     lines = [""]
     for piece in re.split(r"(?<=[. ])", name):
@@ -189,7 +190,7 @@ def _wrapped(name: str) -> str:
     return "\n".join(line.rstrip() for line in lines)
 
 
-def _beside(axes: Axes, place: float, text: str, weight: str = "normal") -> None:
+def _label_line(axes: Axes, place: float, text: str, weight: str = "normal") -> None:
     """A number at the right end of its line."""
     axes.annotate(text, (1, place), xycoords=("axes fraction", "data"), xytext=(6, 0), textcoords="offset points",
                   va="center", fontsize=10, fontweight=weight)

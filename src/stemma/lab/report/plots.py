@@ -122,15 +122,16 @@ def label_ends(axes: Axes, ends: Sequence[tuple[float, str, str]]) -> None:
     wrapped = sorted((float(place((left, value))[1]), textwrap.fill(label, LABEL_WIDTH), colour)
                      for value, label, colour in ends)
     heights = np.array([(text.count("\n") + 1) * _LINE_HEIGHT for _, text, _ in wrapped])
-    for middle, (_, text, colour) in zip(_spread([place for place, _, _ in wrapped], heights), wrapped, strict=True):
+    for middle, (_, text, colour) in zip(_spread_labels([place for place, _, _ in wrapped], heights), wrapped,
+                                         strict=True):
         axes.annotate(text, (1, middle), xycoords="axes fraction", xytext=(6, 0), textcoords="offset points",
                       va="center", color=colour, fontsize=10, linespacing=1.05)
 
 
-def _spread(wanted: Sequence[float], heights: np.ndarray) -> list[float]:
+def _spread_labels(positions: Sequence[float], heights: np.ndarray) -> list[float]:
     """Ascending places as near as possible to the wanted ones without overlap: clashing neighbours share a centre."""
     clusters: list[tuple[list[float], list[float]]] = []          # (wanted places, heights) of labels that touch
-    for place, height in zip(wanted, heights, strict=True):
+    for place, height in zip(positions, heights, strict=True):
         clusters.append(([place], [height]))
         while len(clusters) > 1 and _bounds(*clusters[-2])[1] > _bounds(*clusters[-1])[0]:
             places, sizes = clusters.pop()
@@ -144,8 +145,8 @@ def _spread(wanted: Sequence[float], heights: np.ndarray) -> list[float]:
     return middles
 
 
-def _bounds(places: Sequence[float], sizes: Sequence[float]) -> tuple[float, float]:
-    centre = sum(places) / len(places)
+def _bounds(positions: Sequence[float], sizes: Sequence[float]) -> tuple[float, float]:
+    centre = sum(positions) / len(positions)
     return centre - sum(sizes) / 2, centre + sum(sizes) / 2
 
 

@@ -14,10 +14,10 @@ if TYPE_CHECKING:  # settings are read before torch is imported
     from stemma.schema.network import NetworkSettings
 
 
-class FullAttention(AttentionSettings):
+class FullAttentionSettings(AttentionSettings):
     """Every position attends to every position that it may see (arXiv:1706.03762)."""
 
-    kind: Literal["full"]
+    kind: Literal["build_full_attention"]
 
     supports: ClassVar[frozenset[str]] = frozenset(FEATURES)
 
@@ -27,8 +27,8 @@ class FullAttention(AttentionSettings):
         return CPU_ATTENTION
 
 
-@register("attention", "full", FullAttention)
-def full(network: NetworkSettings) -> nn.Module:
-    from stemma.network.attention.full import FullAttention
+@register("attention", "full", FullAttentionSettings)
+def build_full_attention(network: NetworkSettings) -> nn.Module:
+    from stemma.network.attention.self_attention import SelfAttention
 
-    return FullAttention(network)
+    return SelfAttention(network)

@@ -43,10 +43,10 @@ class BoxSettings(InputSettings):
         import numpy as np
 
         values: np.ndarray = np.concatenate([draft.field(field) for field in self.fields(name)], axis=-1)
-        values[draft.ids != draft.original] = 0.0
+        values[draft.input_ids != draft.original_ids] = 0.0
         return values
 
-    def lacks(self, name: str, corpus: Any) -> str | None:
+    def missing_data(self, name: str, corpus: Any) -> str | None:
         lacking = [field_lacks(corpus, self.field or name, self.size, f"network.inputs.{name}.size"),
                    field_lacks(corpus, self.boxes, EDGES, None)]
         if lacking[1] is None:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from stemma.network.initialization import Draw, Linear, LookupEmbedding, draw_of
+from stemma.network.initialization import Initializer, Linear, LookupEmbedding, default_initializer
 from stemma.network.inputs.characters import NOTHING, SYMBOLS, CharacterSettings
 from stemma.schema.network import NetworkSettings
 
@@ -20,15 +20,15 @@ class CharacterCNN(nn.Module):
 
     def __init__(self, chosen: CharacterSettings, network: NetworkSettings, width: int, vocabulary: int):
         super().__init__()
-        usual, total = draw_of(network), sum(chosen.filters)
+        usual, total = default_initializer(network), sum(chosen.filters)
         # a buffer that is saved: a model knows the spelling without its tokenizer
         self.register_buffer("spelling", torch.zeros(vocabulary, chosen.longest, dtype=torch.int16))
-        self.table = LookupEmbedding(SYMBOLS, chosen.size, Draw(1.0, usual.truncated))
+        self.table = LookupEmbedding(SYMBOLS, chosen.size, Initializer(1.0, usual.truncated))
         self.widths = list(chosen.widths)
         self.filters = nn.ModuleList(_fitted(span * chosen.size, count, usual)
                                      for span, count in zip(chosen.widths, chosen.filters, strict=True))
         self.highway = nn.ModuleList(Highway(total, usual) for _ in range(chosen.highway))
-        self.output = Linear(total, width, True, Draw(usual.std * total**-0.5, usual.truncated))
+        self.output = Linear(total, width, True, Initializer(usual.std * total**-0.5, usual.truncated))
 
     def spell(self, spelling: np.ndarray) -> None:
         """Take up the bytes of each token, (tokens, longest); further rows of the embedding have none."""
@@ -55,7 +55,7 @@ class CharacterCNN(nn.Module):
 class Highway(nn.Module):
     """Passes a share of each number on and replaces the rest (arXiv:1505.00387). It starts by passing most of it on."""
 
-    def __init__(self, width: int, usual: Draw):
+    def __init__(self, width: int, usual: Initializer):
         super().__init__()
         self.transform = _fitted(width, width, usual)
         self.carry = _fitted(width, width, usual, start=1.0)
@@ -65,6 +65,6 @@ class Highway(nn.Module):
         return carried * x + (1 - carried) * functional.relu(self.transform(x))
 
 
-def _fitted(inputs: int, outputs: int, usual: Draw, start: float = 0.0) -> Linear:
+def _fitted(inputs: int, outputs: int, usual: Initializer, start: float = 0.0) -> Linear:
     """A linear map whose output is as large as its input."""
-    return Linear(inputs, outputs, True, Draw(inputs**-0.5, usual.truncated), start=start)
+    return Linear(inputs, outputs, True, Initializer(inputs**-0.5, usual.truncated), bias_start=start)

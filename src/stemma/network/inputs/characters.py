@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import numpy as np
 
 from stemma.registry import register
-from stemma.schema.base import Blame, Conflict, Count, Natural, Width, limit
+from stemma.schema.base import Conflict, ConflictKey, Count, Natural, Width, constraint
 from stemma.schema.parts import InputSettings
 
 if TYPE_CHECKING:  # settings are read before torch is imported
@@ -24,8 +24,8 @@ if TYPE_CHECKING:  # settings are read before torch is imported
 
 NOTHING, BEGINS, ENDS = 0, 257, 258  # what a spelling is made of besides bytes, each of which is one higher
 SYMBOLS = 259
-Bytes = Annotated[int, limit(lambda n: n >= 3, "must be 3 or more: a byte between the beginning and the end"),
-                  limit(lambda n: n <= 1000, "must be at most 1,000")]
+Bytes = Annotated[int, constraint(lambda n: n >= 3, "must be 3 or more: a byte between the beginning and the end"),
+                  constraint(lambda n: n <= 1000, "must be at most 1,000")]
 
 
 class CharacterSettings(InputSettings):
@@ -43,10 +43,10 @@ class CharacterSettings(InputSettings):
         if len(self.widths) != len(self.filters) or not self.widths:
             what = f"there are {len(self.widths)} widths and {len(self.filters)} numbers of filters: each width " \
                    "needs one"
-            yield (Blame("filters", what), Blame("widths", what))
+            yield (ConflictKey("filters", what), ConflictKey("widths", what))
         if max(self.widths, default=0) > self.longest:
             what = f"a filter of {max(self.widths)} bytes does not fit into the {self.longest} that are read"
-            yield (Blame("widths", what), Blame("longest", what))
+            yield (ConflictKey("widths", what), ConflictKey("longest", what))
 
     def start(self, name: str, module: Any, tokenizer: Any) -> None:
         module.spell(spelled(tokenizer, self.longest))

@@ -45,10 +45,10 @@ class EntitySettings(InputSettings):
     def from_draft(self, name: str, draft: Any) -> np.ndarray:
         values: np.ndarray = draft.field(self.field or name)[..., 0].round().astype("int64")
         if not self.keep_masked:
-            values[draft.ids != draft.original] = 0
+            values[draft.input_ids != draft.original_ids] = 0
         return values
 
-    def lacks(self, name: str, corpus: Any) -> str | None:
+    def missing_data(self, name: str, corpus: Any) -> str | None:
         field = self.field or name
         if (lacking := field_lacks(corpus, field, 1, None)) is not None:
             return lacking

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from stemma.network.initialization import Linear, LookupEmbedding, draw_of
+from stemma.network.initialization import Linear, LookupEmbedding, default_initializer
 from stemma.network.kinds import build_norm
 from stemma.schema.network import TOKENS, NetworkSettings
 
@@ -30,8 +30,8 @@ class Boxes(nn.Module):
     def __init__(self, size: int, edges: int, area: bool, norms: bool, network: NetworkSettings, width: int):
         super().__init__()
         self.sizes, self.area = (size, edges), area
-        self.vector = Linear(size, width, True, draw_of(network, size))
-        self.box = Linear(edges + area, width, True, draw_of(network, edges + area))
+        self.vector = Linear(size, width, True, default_initializer(network, size))
+        self.box = Linear(edges + area, width, True, default_initializer(network, edges + area))
         self.norms = nn.ModuleList(build_norm(network.norm, width) for _ in range(2)) if norms else None
 
     def forward(self, given: Tensor) -> Tensor:
@@ -51,12 +51,12 @@ class Entities(nn.Module):
     def __init__(self, count: int, size: int, trained: bool, network: NetworkSettings, width: int):
         super().__init__()
         vectors = torch.empty(count, size)
-        draw_of(network)(vectors)
+        default_initializer(network)(vectors)
         if trained:
             self.vectors = nn.Parameter(vectors)
         else:
             self.register_buffer("vectors", vectors)
-        self.project = Linear(size, width, False, draw_of(network, size))
+        self.project = Linear(size, width, False, default_initializer(network, size))
 
     def fill(self, vectors: np.ndarray) -> None:
         with torch.no_grad():
@@ -71,7 +71,7 @@ class Entities(nn.Module):
 class Gate(nn.Module):
     def __init__(self, network: NetworkSettings, width: int, names: Sequence[str]):
         super().__init__()
-        self.gates = nn.ModuleDict({name: Linear(2 * width, width, True, draw_of(network, 2 * width))
+        self.gates = nn.ModuleDict({name: Linear(2 * width, width, True, default_initializer(network, 2 * width))
                                     for name in names})
 
     def forward(self, read: Mapping[str, Tensor]) -> Tensor:

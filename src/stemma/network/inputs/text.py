@@ -25,13 +25,13 @@ class TokenSettings(InputSettings):
 @register("input", "tokens", TokenSettings)
 def tokens(chosen: TokenSettings, network: NetworkSettings, width: int, vocabulary: int) -> nn.Module:
     """Heads score tokens by the same matrix."""
-    from stemma.network.adaptive import AdaptiveTokens
-    from stemma.network.initialization import Draw, LookupEmbedding, draw_of
+    from stemma.network.adaptive import AdaptiveInput
+    from stemma.network.initialization import Initializer, LookupEmbedding, default_initializer
 
     if network.embedding.cutoffs:
-        return AdaptiveTokens(vocabulary, width, network)
-    usual, std = draw_of(network), network.initialization.embedding
-    return LookupEmbedding(vocabulary, width, usual if std is None else Draw(std, usual.truncated))
+        return AdaptiveInput(vocabulary, width, network)
+    usual, std = default_initializer(network), network.initialization.embedding
+    return LookupEmbedding(vocabulary, width, usual if std is None else Initializer(std, usual.truncated))
 
 
 class SegmentSettings(InputSettings):
@@ -45,10 +45,10 @@ class SegmentSettings(InputSettings):
 
 @register("input", "segments", SegmentSettings)
 def segments(chosen: SegmentSettings, network: NetworkSettings, width: int, vocabulary: int) -> nn.Module:
-    from stemma.network.initialization import draw_of
+    from stemma.network.initialization import default_initializer
     from stemma.network.inputs.modules import Segments
 
-    return Segments(chosen.count, width, draw_of(network))
+    return Segments(chosen.count, width, default_initializer(network))
 
 
 class TaskSettings(InputSettings):
@@ -63,7 +63,7 @@ class TaskSettings(InputSettings):
 @register("input", "tasks", TaskSettings)
 def tasks(chosen: TaskSettings, network: NetworkSettings, width: int, vocabulary: int) -> nn.Module:
     """What a row is read for (ERNIE 2.0, arXiv:1907.12412)."""
-    from stemma.network.initialization import draw_of
+    from stemma.network.initialization import default_initializer
     from stemma.network.inputs.modules import Tasks
 
-    return Tasks(chosen.count, width, draw_of(network))
+    return Tasks(chosen.count, width, default_initializer(network))

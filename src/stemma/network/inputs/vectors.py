@@ -34,16 +34,16 @@ class VectorSettings(InputSettings):
         """Zeros at special tokens, at padding, and where an objective has put another token: they would tell which one
         stood there."""
         values: np.ndarray = draft.field(self.field or name)
-        values[draft.ids != draft.original] = 0.0
+        values[draft.input_ids != draft.original_ids] = 0.0
         return values
 
-    def lacks(self, name: str, corpus: Any) -> str | None:
+    def missing_data(self, name: str, corpus: Any) -> str | None:
         return field_lacks(corpus, self.field or name, self.size, f"network.inputs.{name}.size")
 
 
 @register("input", "vectors", VectorSettings)
 def vectors(chosen: VectorSettings, network: NetworkSettings, width: int, vocabulary: int) -> nn.Module:
     """A linear map without a constant: where there is no vector, nothing is added."""
-    from stemma.network.initialization import Linear, draw_of
+    from stemma.network.initialization import Linear, default_initializer
 
-    return Linear(chosen.size, width, False, draw_of(network, chosen.size))
+    return Linear(chosen.size, width, False, default_initializer(network, chosen.size))

@@ -5,23 +5,23 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from stemma.errors import nearest
+from stemma.errors import closest_match
 from stemma.tasks.data.examples import Example
-from stemma.tasks.data.reading import Problems
+from stemma.tasks.data.file_reader import ErrorCollector
 
 
 def check_labelled(examples: Sequence[Example], name: str) -> None:
     """For training and evaluation; predicting needs no labels."""
-    problems = Problems(name)
+    problems = ErrorCollector(name)
     for example in examples:
-        if not example.is_known:
+        if not example.has_gold:
             problems.add(example.where, "nothing says what is right here")
-    problems.check()
+    problems.raise_if_any()
 
 
-def check_grades(examples: Sequence[Example], name: str) -> None:
+def check_relevance_labels(examples: Sequence[Example], name: str) -> None:
     """For ranking: a label says how good a candidate is, so it must be a number."""
-    problems = Problems(name)
+    problems = ErrorCollector(name)
     for example in examples:
         label = getattr(example, "label", None)
         try:
@@ -30,17 +30,17 @@ def check_grades(examples: Sequence[Example], name: str) -> None:
             finite = False
         if not finite:
             problems.add(example.where, f'"{label}" is no grade; a candidate has a number, from 1 on where it is good')
-    problems.check()
+    problems.raise_if_any()
 
 
 def check_labels(train_labels: Sequence[str], examples: Sequence[Example], name: str) -> None:
     """Refuse labels (tags) that training has not seen: a model cannot say them."""
     known = set(train_labels)
-    problems = Problems(name)
+    problems = ErrorCollector(name)
     for example in examples:
-        for where, label in example.stated():
+        for where, label in example.located_classes():
             if label not in known:
-                best = nearest(label, known)
+                best = closest_match(label, known)
                 hint = f', did you mean "{best}"?' if best else ""
                 problems.add(where, f'label "{label}" does not occur in the training data{hint}')
-    problems.check()
+    problems.raise_if_any()

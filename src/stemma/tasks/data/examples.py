@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from string import ascii_lowercase
 from typing import Any, Self
 
-LONGEST = 300  # characters of a text that is shown
+MAX_PREVIEW = 300  # characters of a text that is shown
 
 
 class Example(ABC):
@@ -22,33 +22,33 @@ class Example(ABC):
     where: str  # "train.tsv, line 3"
 
     @abstractmethod
-    def content(self) -> tuple[str, ...]:
+    def input_texts(self) -> tuple[str, ...]:
         """What a model gets to read; two examples with the same content are the same question."""
 
     @property
     @abstractmethod
-    def is_known(self) -> bool:
+    def has_gold(self) -> bool:
         """Whether its answer is known."""
 
     @abstractmethod
-    def unanswered(self) -> Self:
+    def without_gold(self) -> Self:
         """The same without its answer."""
 
     def classes(self) -> Iterable[str]:
         """Every class that is stated in it; none where answers are no classes."""
         return ()
 
-    def stated(self) -> Iterable[tuple[str, str]]:
+    def located_classes(self) -> Iterable[tuple[str, str]]:
         """(where, class) of each of them."""
         return [(self.where, label) for label in self.classes()]
 
-    def told(self) -> dict[str, Any]:
+    def echo(self) -> dict[str, Any]:
         """What a prediction repeats of it: enough to know it again."""
-        return {"text": " ".join(self.content())}
+        return {"text": " ".join(self.input_texts())}
 
-    def shown(self) -> dict[str, Any]:
+    def preview(self) -> dict[str, Any]:
         """As people read it, not too long."""
-        return {"text": short(" ".join(self.content()))}
+        return {"text": shorten(" ".join(self.input_texts()))}
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,24 +61,24 @@ class TextExample(Example):
     group: str | None = None  # the query whose candidates are ranked among each other
     id: str | None = None
 
-    def content(self) -> tuple[str, ...]:
+    def input_texts(self) -> tuple[str, ...]:
         return self.texts
 
     @property
-    def is_known(self) -> bool:
+    def has_gold(self) -> bool:
         return self.label is not None
 
-    def unanswered(self) -> TextExample:
+    def without_gold(self) -> TextExample:
         return replace(self, label=None)
 
     def classes(self) -> Iterable[str]:
         return () if self.label is None else (str(self.label),)
 
-    def told(self) -> dict[str, Any]:
-        return dict(zip(text_names(len(self.texts)), self.texts, strict=True))
+    def echo(self) -> dict[str, Any]:
+        return dict(zip(text_column_names(len(self.texts)), self.texts, strict=True))
 
-    def shown(self) -> dict[str, Any]:
-        return {name: short(text) for name, text in self.told().items()}
+    def preview(self) -> dict[str, Any]:
+        return {name: shorten(text) for name, text in self.echo().items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,25 +92,25 @@ class ChoiceExample(Example):
     label: int | None
     id: str | None = None
 
-    def content(self) -> tuple[str, ...]:
+    def input_texts(self) -> tuple[str, ...]:
         return (self.context, self.question, *self.options)
 
     @property
-    def is_known(self) -> bool:
+    def has_gold(self) -> bool:
         return self.label is not None
 
-    def unanswered(self) -> ChoiceExample:
+    def without_gold(self) -> ChoiceExample:
         return replace(self, label=None)
 
     def classes(self) -> Iterable[str]:
         return () if self.label is None else (str(self.label),)
 
-    def told(self) -> dict[str, Any]:
+    def echo(self) -> dict[str, Any]:
         return {"question": self.question or self.context, "options": list(self.options)}
 
-    def shown(self) -> dict[str, Any]:
-        return {"context": short(self.context), "question": short(self.question),
-                "options": [short(option) for option in self.options]}
+    def preview(self) -> dict[str, Any]:
+        return {"context": shorten(self.context), "question": shorten(self.question),
+                "options": [shorten(option) for option in self.options]}
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,26 +132,26 @@ class QuestionExample(Example):
     answers: tuple[Answer, ...]
     impossible: bool | None  # the paragraph does not say; None: nobody has told us
 
-    def content(self) -> tuple[str, ...]:
+    def input_texts(self) -> tuple[str, ...]:
         return self.context, self.question
 
     @property
-    def is_known(self) -> bool:
+    def has_gold(self) -> bool:
         return bool(self.answers) or self.impossible is True
 
-    def unanswered(self) -> QuestionExample:
+    def without_gold(self) -> QuestionExample:
         return replace(self, answers=(), impossible=None)
 
     def classes(self) -> Iterable[str]:
         """A question with an answer counts as "answerable"."""
         return () if self.impossible is None else ("unanswerable" if self.impossible else "answerable",)
 
-    def told(self) -> dict[str, Any]:
+    def echo(self) -> dict[str, Any]:
         """Without the paragraph, which many questions share."""
         return {"question": self.question}
 
-    def shown(self) -> dict[str, Any]:
-        return {"question": short(self.question), "context": short(self.context)}
+    def preview(self) -> dict[str, Any]:
+        return {"question": shorten(self.question), "context": shorten(self.context)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,46 +162,46 @@ class TaggedExample(Example):
     words: tuple[str, ...]
     tags: tuple[str, ...] | None
 
-    def content(self) -> tuple[str, ...]:
+    def input_texts(self) -> tuple[str, ...]:
         return self.words
 
     @property
-    def is_known(self) -> bool:
+    def has_gold(self) -> bool:
         return self.tags is not None
 
-    def unanswered(self) -> TaggedExample:
+    def without_gold(self) -> TaggedExample:
         return replace(self, tags=None)
 
     def classes(self) -> Iterable[str]:
         return self.tags or ()
 
-    def stated(self) -> Iterable[tuple[str, str]]:
+    def located_classes(self) -> Iterable[tuple[str, str]]:
         return [(f"{self.where}, word {place + 1} ({word})", tag)
                 for place, (word, tag) in enumerate(zip(self.words, self.tags or (), strict=False))]
 
-    def shown(self) -> dict[str, Any]:
+    def preview(self) -> dict[str, Any]:
         return {"words": list(self.words)}
 
 
-def text_names(count: int) -> list[str]:
+def text_column_names(count: int) -> list[str]:
     """What each of so many texts is called."""
     return ["text"] if count == 1 else [f"text_{letter}" for letter in ascii_lowercase[:count]]
 
 
-def short(text: str) -> str:
-    return text if len(text) <= LONGEST else f"{text[:LONGEST]}..."
+def shorten(text: str) -> str:
+    return text if len(text) <= MAX_PREVIEW else f"{text[:MAX_PREVIEW]}..."
 
 
 def labels_of(examples: Iterable[Example]) -> list[str]:
     """Every class that occurs (of tagged words: every tag), numbers in their order and everything else by spelling."""
-    found = set(balance(examples))
+    found = set(label_counts(examples))
     try:
         return sorted(found, key=lambda label: (float(label), label))
     except ValueError:
         return sorted(found)
 
 
-def balance(examples: Iterable[Example]) -> dict[str, int]:
+def label_counts(examples: Iterable[Example]) -> dict[str, int]:
     """How often each class occurs, the most frequent first."""
     counts: Counter[str] = Counter()
     for example in examples:
@@ -209,7 +209,7 @@ def balance(examples: Iterable[Example]) -> dict[str, int]:
     return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
 
 
-def overlap(train: Sequence[Example], dev: Sequence[Example]) -> float:
+def duplicate_share(train: Sequence[Example], dev: Sequence[Example]) -> float:
     """The share of `dev` whose content also stands in `train`: 1.0 if somebody evaluates on what was learnt."""
-    seen = {example.content() for example in train}
-    return sum(example.content() in seen for example in dev) / max(1, len(dev))
+    seen = {example.input_texts() for example in train}
+    return sum(example.input_texts() in seen for example in dev) / max(1, len(dev))

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from stemma import registry
 from stemma.errors import UserError, did_you_mean
-from stemma.tasks.kinds.base import Asked, HeadTask, ReportTable, TaskKind
+from stemma.tasks.kinds.base import HeadTask, PredictInput, ReportTable, TaskKind
 
-__all__ = ["Asked", "HeadTask", "ReportTable", "TaskKind", "example_kinds", "head_task", "task_kind", "task_kinds"]
+__all__ = ["PredictInput", "HeadTask", "ReportTable", "TaskKind", "example_kinds", "head_task", "task_kind",
+           "task_kinds"]
 
 
 def task_kind(name: str) -> TaskKind:

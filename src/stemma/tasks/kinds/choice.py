@@ -7,51 +7,51 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from stemma.registry import register
-from stemma.schema.task_values import TaskValues
-from stemma.tasks.data.choices import read_choices
+from stemma.schema.task_options import TaskOptions
 from stemma.tasks.data.examples import ChoiceExample, Example
-from stemma.tasks.data.reading import Reading
-from stemma.tasks.kinds.base import Columns, HeadTask, Said
-from stemma.tasks.kinds.texts import wrong_scores
-from stemma.tasks.metrics import labels
+from stemma.tasks.data.file_reader import FileReader
+from stemma.tasks.data.multiple_choice import read_choices
+from stemma.tasks.kinds.base import Columns, HeadTask, Prediction
+from stemma.tasks.kinds.texts import error_scores
+from stemma.tasks.metrics import classification
 
 if TYPE_CHECKING:
-    from stemma.exchange.cards import Card
-    from stemma.tasks.layout import RowLayout
-    from stemma.tasks.learner import Learner
-    from stemma.tasks.template import Template
+    from stemma.task_config import TaskConfig
+    from stemma.tasks.objectives.base import TaskObjective
+    from stemma.tasks.objectives.input_encoder import InputEncoder
+    from stemma.tasks.prompt_template import PromptTemplate
 
 
-@register("task", "choice", TaskValues)
-class Choice(HeadTask):
-    idea = "Which of several options is right."
-    example = ChoiceExample
-    metrics = (labels.ACCURACY,)
-    usual = ("accuracy",)
-    answer = "label"
-    one_by_one = True
-    in_gpt_style = True
+@register("task", "choice", TaskOptions)
+class MultipleChoiceTask(HeadTask):
+    description = "Which of several options is right."
+    example_type = ChoiceExample
+    metrics = (classification.ACCURACY,)
+    default_metrics = ("accuracy",)
+    prediction_key = "label"
+    per_example = True
+    supports_gpt_format = True
 
-    def prepare(self, gold: Sequence[Any], predicted: Sequence[Any], **extras: Any) -> Any:
-        return labels.prepare(gold, predicted, **extras)
+    def metric_inputs(self, gold: Sequence[Any], predicted: Sequence[Any], **metric_options: Any) -> Any:
+        return classification.metric_inputs(gold, predicted, **metric_options)
 
-    def read(self, path: str | Path, columns: Columns, reading: Reading) -> Sequence[Example]:
-        return read_choices(path, columns, reading)
+    def read(self, path: str | Path, columns: Columns, reader: FileReader) -> Sequence[Example]:
+        return read_choices(path, columns, reader)
 
-    def learner(self, card: Card, layout: RowLayout, seed: int) -> Learner:
-        from stemma.tasks.sentences import OptionLearner
+    def objective(self, task_config: TaskConfig, input_encoder: InputEncoder, seed: int) -> TaskObjective:
+        from stemma.tasks.objectives.sequence import MultipleChoiceObjective
 
-        return OptionLearner(card.name, layout, dict(card.heads))
+        return MultipleChoiceObjective(task_config.name, input_encoder, dict(task_config.heads))
 
     def gold(self, example: Example) -> int:
         assert isinstance(example, ChoiceExample) and example.label is not None
         return example.label
 
-    def confidences(self, card: Card, gold: Sequence[Any], examples: Sequence[Example],
-                    said: Sequence[Said]) -> list[float | None]:
-        return wrong_scores(gold, said)
+    def error_confidences(self, task_config: TaskConfig, gold: Sequence[Any], examples: Sequence[Example],
+                    predicted: Sequence[Prediction]) -> list[float | None]:
+        return error_scores(gold, predicted)
 
-    def template(self) -> type[Template]:
-        from stemma.tasks.template import Choice as Prompt
+    def prompt_template(self) -> type[PromptTemplate]:
+        from stemma.tasks.prompt_template import MultipleChoiceTemplate as Prompt
 
         return Prompt

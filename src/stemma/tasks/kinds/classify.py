@@ -6,32 +6,33 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from stemma.registry import register
-from stemma.schema.task_values import TaskValues
-from stemma.tasks.data.columns import PAIR
+from stemma.schema.task_options import TaskOptions
 from stemma.tasks.data.examples import Example
-from stemma.tasks.data.reading import Reading
+from stemma.tasks.data.file_reader import FileReader
+from stemma.tasks.data.text_tables import TEXT_PAIR
 from stemma.tasks.kinds.base import Columns
-from stemma.tasks.kinds.texts import ClassTask
+from stemma.tasks.kinds.texts import ClassificationTask
 
 if TYPE_CHECKING:
-    from stemma.tasks.template import Template
+    from stemma.tasks.prompt_template import PromptTemplate
 
 
-@register("task", "classify", TaskValues)
-class Classify(ClassTask):
-    idea = "One of several classes for a text."
-    number_kind = "regress"
-    alike = frozenset({"pair"})
-    paired_kind = ("pair", frozenset(PAIR.texts[1]))  # a foreign model does not say whether it judges pairs
+@register("task", "classify", TaskOptions)
+class TextClassificationTask(ClassificationTask):
+    description = "One of several classes for a text."
+    single_label_kind = "regress"
+    compatible_kinds = frozenset({"pair"})
+    pair_kind = ("pair", frozenset(TEXT_PAIR.texts[1]))  # a foreign model does not say whether it judges pairs
 
-    def read_rows(self, name: str, columns: Columns, reading: Reading) -> Sequence[Example]:
-        from stemma.tasks.kinds.pair import Pair
+    def read_rows(self, name: str, columns: Columns, reader: FileReader) -> Sequence[Example]:
+        from stemma.tasks.kinds.pair import PairClassificationTask
 
-        kind, second = self.paired_kind
-        there = {column.casefold() for column in reading.table(name).columns}
-        return Pair(kind).read(name, columns, reading) if there & second else self.read(name, columns, reading)
+        kind, second = self.pair_kind
+        there = {column.casefold() for column in reader.table(name).columns}
+        return PairClassificationTask(kind).read(name, columns, reader) if there & second else self.read(name, columns,
+                                                                                                         reader)
 
-    def template(self) -> type[Template]:
-        from stemma.tasks.template import Classify as Prompt
+    def prompt_template(self) -> type[PromptTemplate]:
+        from stemma.tasks.prompt_template import ClassificationTemplate as Prompt
 
         return Prompt

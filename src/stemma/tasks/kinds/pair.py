@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from stemma.registry import register
-from stemma.schema.task_values import TaskValues
-from stemma.tasks.kinds.texts import ClassTask
+from stemma.schema.task_options import TaskOptions
+from stemma.tasks.kinds.texts import ClassificationTask
 
 
-@register("task", "pair", TaskValues)
-class Pair(ClassTask):
-    idea = "One of several classes for two texts."
-    one_text, two_texts = False, True
-    alike = frozenset({"classify"})
-    two_text_heads = True
+@register("task", "pair", TaskOptions)
+class PairClassificationTask(ClassificationTask):
+    description = "One of several classes for two texts."
+    allows_single, allows_pair = False, True
+    compatible_kinds = frozenset({"classify"})
+    supports_san = True

@@ -7,28 +7,28 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from stemma.registry import register
-from stemma.schema.finetuning import unstated
-from stemma.schema.task_values import TaskValues
+from stemma.schema.finetuning import default_finetuning
+from stemma.schema.task_options import TaskOptions
 from stemma.tasks.data.examples import Answer, Example, QuestionExample
-from stemma.tasks.data.questions import read_questions
-from stemma.tasks.data.reading import Reading
-from stemma.tasks.kinds.base import Columns, HeadTask, ReportTable, Said
-from stemma.tasks.metrics import answers
-from stemma.tasks.metrics.answers import STYLES, answer_table, style_of
+from stemma.tasks.data.file_reader import FileReader
+from stemma.tasks.data.squad import read_squad
+from stemma.tasks.kinds.base import Columns, HeadTask, Prediction, ReportTable
+from stemma.tasks.metrics import question_answering
+from stemma.tasks.metrics.question_answering import ANSWER_MATCHERS, detect_answer_matching, squad2_summary
 
 if TYPE_CHECKING:
-    from stemma.exchange.cards import Card
     from stemma.network.heads import HeadSpec
     from stemma.schema.finetuning import FinetuningSettings
-    from stemma.tasks.data.datasets import Dataset
-    from stemma.tasks.layout import RowLayout
-    from stemma.tasks.learner import Learner
-    from stemma.tasks.template import Template
+    from stemma.task_config import TaskConfig
+    from stemma.tasks.datasets import Dataset
+    from stemma.tasks.objectives.base import TaskObjective
+    from stemma.tasks.objectives.input_encoder import InputEncoder
+    from stemma.tasks.prompt_template import PromptTemplate
 
-ALWAYS = 1.0  # a threshold that no probability exceeds: an answer is always given
+NO_THRESHOLD = 1.0  # a threshold that no probability exceeds: an answer is always given
 
 
-class AnswerValues(TaskValues):
+class QuestionAnsweringOptions(TaskOptions):
     style: str | None = None  # how the official script compares answers; None: as they look
     silence: bool = False  # a question may have no answer
     stride: int | None = None  # tokens between the beginnings of two windows
@@ -36,101 +36,106 @@ class AnswerValues(TaskValues):
     threshold: float | None = None  # how likely "no answer" must be before it is said
 
 
-@register("task", "qa", AnswerValues)
-class Questions(HeadTask):
-    idea = "Where in a text the answer to a question stands."
-    example = QuestionExample
-    metrics = answers.METRICS
-    usual = ("f1", "exact_match")
-    answer = "answer"
-    window = 384  # positions of a window of a long document, as BERT's authors have it
-    whole_files = frozenset({".json"})
-    numbers_rows = True
+@register("task", "qa", QuestionAnsweringOptions)
+class QuestionAnsweringTask(HeadTask):
+    description = "Where in a text the answer to a question stands."
+    example_type = QuestionExample
+    metrics = question_answering.METRICS
+    default_metrics = ("f1", "exact_match")
+    prediction_key = "answer"
+    default_max_length = 384  # positions of a window of a long document, as BERT's authors have it
+    whole_file_suffixes = frozenset({".json"})
+    assigns_ids = True
     head_dropout = False
 
-    def prepare(self, gold: Sequence[Any], predicted: Sequence[Any], **extras: Any) -> Any:
-        return answers.prepare(gold, predicted, **extras)
+    def metric_inputs(self, gold: Sequence[Any], predicted: Sequence[Any], **metric_options: Any) -> Any:
+        return question_answering.metric_inputs(gold, predicted, **metric_options)
 
-    def read(self, path: str | Path, columns: Columns, reading: Reading) -> Sequence[Example]:
-        return read_questions(path, columns, reading)
+    def read(self, path: str | Path, columns: Columns, reader: FileReader) -> Sequence[Example]:
+        return read_squad(path, columns, reader)
 
-    def restore(self, line: Mapping[str, Any]) -> Example:
-        return super().restore({**line, "answers": [Answer(**answer) for answer in line["answers"]]})
+    def example_from_json(self, line: Mapping[str, Any]) -> Example:
+        return super().example_from_json({**line, "answers": [Answer(**answer) for answer in line["answers"]]})
 
-    def values(self, train: Sequence[Example], dataset: Dataset | None, settings: FinetuningSettings) -> dict[str, Any]:
+    def infer_options(self, train: Sequence[Example], dataset: Dataset | None,
+                      settings: FinetuningSettings) -> dict[str, Any]:
         cut = {"stride": settings.stride} if settings.overlap is None else {"overlap": settings.overlap}
-        return {"style": None if dataset is None else dataset.style,
+        return {"style": None if dataset is None else dataset.answer_matching,
                 "silence": any(getattr(example, "impossible", False) for example in train), **cut}
 
-    def unseen_values(self, labels: Sequence[str]) -> dict[str, Any]:
-        return {"silence": False, "stride": unstated().stride}  # which config.json does not tell
+    def default_options(self, labels: Sequence[str]) -> dict[str, Any]:
+        return {"silence": False, "stride": default_finetuning().stride}  # which config.json does not tell
 
     def heads(self, name: str, classes: int, dropout: float) -> dict[str, HeadSpec]:
         from stemma.network.task_heads import SpanHead
 
         return {name: SpanHead()}
 
-    def learner(self, card: Card, layout: RowLayout, seed: int) -> Learner:
-        from stemma.tasks.questions import SpanLearner
+    def objective(self, task_config: TaskConfig, input_encoder: InputEncoder, seed: int) -> TaskObjective:
+        from stemma.tasks.objectives.question_answering import QuestionAnsweringObjective
 
-        values = _values(card)
+        values = _values(task_config)
         cut = {key: found for key in ("stride", "overlap") if (found := getattr(values, key)) is not None}
         threshold = 0.5 if values.threshold is None else values.threshold
-        return SpanLearner(card.name, layout, dict(card.heads), values.silence, threshold, **cut)
+        return QuestionAnsweringObjective(task_config.name, input_encoder, dict(task_config.heads), values.silence,
+                                          threshold, **cut)
 
     def gold(self, example: Example) -> list[str]:
         assert isinstance(example, QuestionExample)
         return [answer.text for answer in example.answers]
 
-    def perfect(self, gold: Any) -> str:
+    def perfect_prediction(self, gold: Any) -> str:
         return str(gold[0]) if gold else ""
 
-    def extras(self, card: Card, examples: Sequence[Example]) -> dict[str, Any]:
-        return {"style": _values(card).style}
+    def metric_options(self, task_config: TaskConfig, examples: Sequence[Example]) -> dict[str, Any]:
+        return {"style": _values(task_config).style}
 
-    def tuned(self, card: Card, examples: Sequence[Example], predictions: Sequence[dict[str, Any]]) -> TaskValues:
+    def tune(self, task_config: TaskConfig, examples: Sequence[Example],
+             predictions: Sequence[dict[str, Any]]) -> TaskOptions:
         """With the threshold that gives the best score here, as the official script of SQuAD 2.0 finds it."""
-        values = _values(card)
+        values = _values(task_config)
         if not values.silence:
             return values
-        said = self.settled(values.model_copy(update={"threshold": ALWAYS}), predictions)
-        known = [(example, one) for example, one in zip(examples, said, strict=True) if example.is_known]
-        case = answers.prepare([self.gold(example) for example, _ in known], [one["answer"] for _, one in known],
-                               no_answer=[one["no_answer"] for _, one in known], style=values.style)
-        best = answers.best_threshold(case, case.exact if card.metrics[0] == "exact_match" else case.f1)[1]
+        said = self.apply_options(values.model_copy(update={"threshold": NO_THRESHOLD}), predictions)
+        known = [(example, one) for example, one in zip(examples, said, strict=True) if example.has_gold]
+        case = question_answering.metric_inputs([self.gold(example) for example, _ in known],
+                                                [one["answer"] for _, one in known],
+                               no_answer=[one["no_answer"] for _, one in known], matching=values.style)
+        best = question_answering.best_threshold(case, case.exact if task_config.metrics[0] == "exact_match"
+                                                 else case.f1)[1]
         return values.model_copy(update={"threshold": best})
 
-    def settled(self, values: TaskValues, predictions: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-        from stemma.tasks.questions import settled
+    def apply_options(self, options: TaskOptions, predictions: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+        from stemma.tasks.objectives.question_answering import apply_no_answer_threshold
 
-        assert isinstance(values, AnswerValues)
-        if values.threshold is None:
+        assert isinstance(options, QuestionAnsweringOptions)
+        if options.threshold is None:
             return list(predictions)
-        return [settled(prediction, values.threshold) for prediction in predictions]
+        return [apply_no_answer_threshold(prediction, options.threshold) for prediction in predictions]
 
-    def tables(self, card: Card, gold: Sequence[Any], said: Sequence[Said],
-               extras: Mapping[str, Any]) -> dict[str, Any]:
-        chances = {"no_answer": [one["no_answer"] for one in said]} if _values(card).silence else {}
-        return {"answers": answer_table(gold, [one["answer"] for one in said], **extras, **chances)}
+    def breakdowns(self, task_config: TaskConfig, gold: Sequence[Any], predicted: Sequence[Prediction],
+               metric_options: Mapping[str, Any]) -> dict[str, Any]:
+        chances = {"no_answer": [one["no_answer"] for one in predicted]} if _values(task_config).silence else {}
+        return {"answers": squad2_summary(gold, [one["answer"] for one in predicted], **metric_options, **chances)}
 
-    def report(self, result: Mapping[str, Any]) -> list[ReportTable]:
+    def report_tables(self, result: Mapping[str, Any]) -> list[ReportTable]:
         return [ReportTable("Questions with and without an answer", ["", "value"],
                             [[name, value] for name, value in result["answers"].items()],
-                            "The names are those of SQuAD 2.0's official script.", short=(), digits=2)]
+                            "The names are those of SQuAD 2.0's official script.", terminal_columns=(), digits=2)]
 
-    def confidences(self, card: Card, gold: Sequence[Any], examples: Sequence[Example],
-                    said: Sequence[Said]) -> list[float | None]:
-        style = STYLES[_values(card).style or style_of(gold)]
-        missed = [not style(one["answer"], answer)[0] for answer, one in zip(gold, said, strict=True)]
-        sure = [one["no_answer"] if not one["answer"] else one["score"] * (1 - one["no_answer"]) for one in said]
+    def error_confidences(self, task_config: TaskConfig, gold: Sequence[Any], examples: Sequence[Example],
+                    predicted: Sequence[Prediction]) -> list[float | None]:
+        style = ANSWER_MATCHERS[_values(task_config).style or detect_answer_matching(gold)]
+        missed = [not style(one["answer"], answer)[0] for answer, one in zip(gold, predicted, strict=True)]
+        sure = [one["no_answer"] if not one["answer"] else one["score"] * (1 - one["no_answer"]) for one in predicted]
         return [chance if wrong else None for wrong, chance in zip(missed, sure, strict=True)]
 
-    def template(self) -> type[Template]:
-        from stemma.tasks.template import Question
+    def prompt_template(self) -> type[PromptTemplate]:
+        from stemma.tasks.prompt_template import GenerationTemplate
 
-        return Question
+        return GenerationTemplate
 
 
-def _values(card: Card) -> AnswerValues:
-    assert isinstance(card.values, AnswerValues)
+def _values(card: TaskConfig) -> QuestionAnsweringOptions:
+    assert isinstance(card.values, QuestionAnsweringOptions)
     return card.values

@@ -7,67 +7,68 @@ from typing import TYPE_CHECKING, Any
 
 from stemma.errors import UserError
 from stemma.registry import register
-from stemma.schema.task_values import TaskValues
-from stemma.tasks.data.checks import check_grades
+from stemma.schema.task_options import TaskOptions
+from stemma.tasks.data.checks import check_relevance_labels
 from stemma.tasks.data.examples import Example, TextExample
-from stemma.tasks.kinds.base import Said
+from stemma.tasks.kinds.base import Prediction
 from stemma.tasks.kinds.texts import TextTask
 from stemma.tasks.metrics import ranking
 
 if TYPE_CHECKING:
-    from stemma.exchange.cards import Card
-    from stemma.tasks.layout import RowLayout
-    from stemma.tasks.learner import Item, Learner
+    from stemma.task_config import TaskConfig
+    from stemma.tasks.objectives.base import EncodedExample, TaskObjective
+    from stemma.tasks.objectives.input_encoder import InputEncoder
 
 
-class RankValues(TaskValues):
+class RankingOptions(TaskOptions):
     others: int = 3  # candidates that a good one competes with while it is learnt
 
 
-@register("task", "rank", RankValues)
-class Rank(TextTask):
-    idea = "Which candidates answer a query best."
+@register("task", "rank", RankingOptions)
+class RankingTask(TextTask):
+    description = "Which candidates answer a query best."
     metrics = ranking.METRICS
-    usual = ("map", "mrr", "precision_at_1")
-    answer = "score"
-    one_text, two_texts = False, True
+    default_metrics = ("map", "mrr", "precision_at_1")
+    prediction_key = "score"
+    allows_single, allows_pair = False, True
     grouped = True
-    confidence = "how far above"
+    confidence_label = "how far above"
 
-    def prepare(self, gold: Sequence[Any], predicted: Sequence[Any], **extras: Any) -> Any:
-        return ranking.prepare(gold, predicted, **extras)
+    def metric_inputs(self, gold: Sequence[Any], predicted: Sequence[Any], **metric_options: Any) -> Any:
+        return ranking.metric_inputs(gold, predicted, **metric_options)
 
     def check(self, examples: Sequence[Example], name: str) -> None:
-        check_grades(examples, name)
+        check_relevance_labels(examples, name)
 
-    def check_lesson(self, train: Sequence[Item], values: TaskValues, name: str) -> None:
+    def check_training_set(self, train: Sequence[EncodedExample], options: TaskOptions, name: str) -> None:
         if not train:
             raise UserError(f"{name} has no query with both a good candidate and another, so it teaches no order; give "
                             "such queries.")
 
-    def learner(self, card: Card, layout: RowLayout, seed: int) -> Learner:
-        from stemma.tasks.sentences import RankLearner
+    def objective(self, task_config: TaskConfig, input_encoder: InputEncoder, seed: int) -> TaskObjective:
+        from stemma.tasks.objectives.sequence import RankingObjective
 
-        assert isinstance(card.values, RankValues)
-        return RankLearner(card.name, layout, dict(card.heads), card.values.others, seed)
+        assert isinstance(task_config.values, RankingOptions)
+        return RankingObjective(task_config.name, input_encoder, dict(task_config.heads), task_config.values.others,
+                                seed)
 
     def gold(self, example: Example) -> float:
         assert isinstance(example, TextExample) and example.label is not None
         return float(example.label)
 
-    def extras(self, card: Card, examples: Sequence[Example]) -> dict[str, Any]:
+    def metric_options(self, task_config: TaskConfig, examples: Sequence[Example]) -> dict[str, Any]:
         return {"groups": [_query(example) for example in examples]}
 
-    def confidences(self, card: Card, gold: Sequence[Any], examples: Sequence[Example],
-                    said: Sequence[Said]) -> list[float | None]:
+    def error_confidences(self, task_config: TaskConfig, gold: Sequence[Any], examples: Sequence[Example],
+                    predicted: Sequence[Prediction]) -> list[float | None]:
         """Of a bad candidate that stands above a good one of its query: how far."""
         lowest: dict[str, float] = {}
         queries = [_query(example) for example in examples]
-        for query, grade, one in zip(queries, gold, said, strict=True):
+        for query, grade, one in zip(queries, gold, predicted, strict=True):
             if grade >= 1:
                 lowest[query] = min(lowest.get(query, one["score"]), one["score"])
         above = [one["score"] - lowest.get(query, one["score"]) if grade < 1 else 0.0
-                 for query, grade, one in zip(queries, gold, said, strict=True)]
+                 for query, grade, one in zip(queries, gold, predicted, strict=True)]
         return [gap if gap > 0 else None for gap in above]
 
 

@@ -9,57 +9,58 @@ import numpy as np
 
 from stemma.errors import UserError
 from stemma.registry import register
-from stemma.schema.task_values import TaskValues
+from stemma.schema.task_options import TaskOptions
 from stemma.tasks.data.examples import Example, TextExample
-from stemma.tasks.kinds.base import Said
+from stemma.tasks.kinds.base import Prediction
 from stemma.tasks.kinds.texts import TextTask
-from stemma.tasks.metrics import numbers
+from stemma.tasks.metrics import regression
 
 if TYPE_CHECKING:
-    from stemma.exchange.cards import Card
     from stemma.schema.finetuning import FinetuningSettings
-    from stemma.tasks.data.datasets import Dataset
-    from stemma.tasks.layout import RowLayout
-    from stemma.tasks.learner import Item, Learner
+    from stemma.task_config import TaskConfig
+    from stemma.tasks.datasets import Dataset
+    from stemma.tasks.objectives.base import EncodedExample, TaskObjective
+    from stemma.tasks.objectives.input_encoder import InputEncoder
 
 
-class NumberValues(TaskValues):
+class RegressionOptions(TaskOptions):
     spread: float = 1.0  # standard deviation of the training set's numbers
 
 
-@register("task", "regress", NumberValues)
-class Regress(TextTask):
-    idea = "A number for one text or two."
-    metrics = numbers.METRICS
-    usual = ("pearson", "spearman")
-    answer = "score"
-    two_texts = numeric = True
-    confidence = "how far off"
+@register("task", "regress", RegressionOptions)
+class RegressionTask(TextTask):
+    description = "A number for one text or two."
+    metrics = regression.METRICS
+    default_metrics = ("pearson", "spearman")
+    prediction_key = "score"
+    allows_pair = numeric = True
+    confidence_label = "how far off"
 
-    def prepare(self, gold: Sequence[Any], predicted: Sequence[Any], **extras: Any) -> Any:
-        return numbers.prepare(gold, predicted, **extras)
+    def metric_inputs(self, gold: Sequence[Any], predicted: Sequence[Any], **metric_options: Any) -> Any:
+        return regression.metric_inputs(gold, predicted, **metric_options)
 
-    def values(self, train: Sequence[Example], dataset: Dataset | None, settings: FinetuningSettings) -> dict[str, Any]:
+    def infer_options(self, train: Sequence[Example], dataset: Dataset | None,
+                      settings: FinetuningSettings) -> dict[str, Any]:
         return {"spread": float(np.std([self.gold(example) for example in train]))}
 
-    def unseen_values(self, labels: Sequence[str]) -> dict[str, Any]:
+    def default_options(self, labels: Sequence[str]) -> dict[str, Any]:
         return {"spread": 1.0}
 
-    def check_lesson(self, train: Sequence[Item], values: TaskValues, name: str) -> None:
-        assert isinstance(values, NumberValues)
-        if not values.spread:
+    def check_training_set(self, train: Sequence[EncodedExample], options: TaskOptions, name: str) -> None:
+        assert isinstance(options, RegressionOptions)
+        if not options.spread:
             raise UserError(f"{name} has the same number on every row; there is nothing to learn.")
 
-    def learner(self, card: Card, layout: RowLayout, seed: int) -> Learner:
-        from stemma.tasks.sentences import NumberLearner
+    def objective(self, task_config: TaskConfig, input_encoder: InputEncoder, seed: int) -> TaskObjective:
+        from stemma.tasks.objectives.sequence import RegressionObjective
 
-        assert isinstance(card.values, NumberValues)
-        return NumberLearner(card.name, layout, dict(card.heads), card.values.spread)
+        assert isinstance(task_config.values, RegressionOptions)
+        return RegressionObjective(task_config.name, input_encoder, dict(task_config.heads), task_config.values.spread)
 
     def gold(self, example: Example) -> float:
         assert isinstance(example, TextExample) and example.label is not None
         return float(example.label)
 
-    def confidences(self, card: Card, gold: Sequence[Any], examples: Sequence[Example],
-                    said: Sequence[Said]) -> list[float | None]:
-        return [abs(one["score"] - answer) or None for answer, one in zip(gold, said, strict=True)]
+    def error_confidences(self, task_config: TaskConfig, gold: Sequence[Any], examples: Sequence[Example],
+                    predicted: Sequence[Prediction]) -> list[float | None]:
+        return [abs(one["score"] - answer) or None for answer, one in zip(gold, predicted, strict=True)]

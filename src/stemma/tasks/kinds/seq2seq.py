@@ -7,27 +7,27 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from stemma.registry import register
-from stemma.schema.task_values import TaskValues
+from stemma.schema.task_options import TaskOptions
 from stemma.tasks.kinds.base import TaskKind
-from stemma.tasks.metrics import texts
+from stemma.tasks.metrics import text_generation
 
 if TYPE_CHECKING:
-    from stemma.training.run import Plan
+    from stemma.training.run_folder import RunConfig
 
 
 KIND = "seq2seq"  # whose runs and plans others must tell from those of heads
 
 
-@register("task", "seq2seq", TaskValues)
-class TextToText(TaskKind):
-    idea = "One text written from another."
-    metrics = texts.METRICS
-    usual = ("bleu",)
+@register("task", "seq2seq", TaskOptions)
+class Seq2SeqTask(TaskKind):
+    description = "One text written from another."
+    metrics = text_generation.METRICS
+    default_metrics = ("bleu",)
 
-    def prepare(self, gold: Sequence[Any], predicted: Sequence[Any], **extras: Any) -> Any:
-        return texts.prepare(gold, predicted, **extras)
+    def metric_inputs(self, gold: Sequence[Any], predicted: Sequence[Any], **metric_options: Any) -> Any:
+        return text_generation.metric_inputs(gold, predicted, **metric_options)
 
-    def resume(self, run: Path, plan: Plan, show: bool) -> dict[str, Any]:
-        from stemma.tasks.seq2seq import resume
+    def resume(self, run: Path, plan: RunConfig, show: bool) -> dict[str, Any]:
+        from stemma.tasks.runs.seq2seq import resume
 
         return resume(run, show)

@@ -10,132 +10,136 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from stemma.registry import register
-from stemma.schema.task_values import TaskValues
+from stemma.schema.task_options import TaskOptions
+from stemma.tasks.data.conll import read_conll, to_iob2
 from stemma.tasks.data.examples import Example, TaggedExample
-from stemma.tasks.data.reading import Reading
-from stemma.tasks.data.tags import as_iob2, read_tagged
-from stemma.tasks.kinds.base import Asked, Columns, HeadTask, ReportTable, Said, Span
-from stemma.tasks.kinds.texts import balance_of, confusion_table, counts_of
-from stemma.tasks.metrics import entities
-from stemma.tasks.metrics.entities import entity_table, scheme_of
-from stemma.tasks.metrics.labels import confusion
+from stemma.tasks.data.file_reader import FileReader
+from stemma.tasks.kinds.base import CharSpan, Columns, HeadTask, PredictInput, Prediction, ReportTable
+from stemma.tasks.kinds.texts import balance_of, class_counts, confusion_table
+from stemma.tasks.metrics import ner
+from stemma.tasks.metrics.classification import confusion
+from stemma.tasks.metrics.ner import detect_scheme, entity_table
 
 if TYPE_CHECKING:
-    from stemma.exchange.cards import Card
     from stemma.network.heads import HeadSpec
     from stemma.schema.finetuning import FinetuningSettings
-    from stemma.tasks.data.datasets import Dataset
-    from stemma.tasks.layout import RowLayout
-    from stemma.tasks.learner import Learner
+    from stemma.task_config import TaskConfig
+    from stemma.tasks.datasets import Dataset
+    from stemma.tasks.objectives.base import TaskObjective
+    from stemma.tasks.objectives.input_encoder import InputEncoder
 
 CJK = "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
 WORD = re.compile(rf"[{CJK}]|[^\W{CJK}]+|[^\w\s]")  # a Chinese character, a run of letters and digits, or a mark
 BILOU = {"L": "E", "U": "S"}  # the letters of BIOES that mean the same
-PLAIN = "plain"  # tags that mark no entities
+NO_SCHEME = "plain"  # tags that mark no entities
 
 
-class TagValues(TaskValues):
+class TokenClassificationOptions(TaskOptions):
     scheme: str | None = None  # of the training tags: a few sentences may not show it
 
 
-@register("task", "tag", TagValues)
-class Tag(HeadTask):
-    idea = "A tag for each word."
-    example = TaggedExample
-    metrics = entities.METRICS
-    usual = ("f1", "precision", "recall")
-    answer = "tags"
+@register("task", "tag", TokenClassificationOptions)
+class TokenClassificationTask(HeadTask):
+    description = "A tag for each word."
+    example_type = TaggedExample
+    metrics = ner.METRICS
+    default_metrics = ("f1", "precision", "recall")
+    prediction_key = "tags"
     has_classes = True
-    features = "token"
-    plain_text = True
+    feature_level = "token"
+    accepts_lines = True
 
-    def prepare(self, gold: Sequence[Any], predicted: Sequence[Any], **extras: Any) -> Any:
-        return entities.prepare(gold, predicted, **extras)
+    def metric_inputs(self, gold: Sequence[Any], predicted: Sequence[Any], **metric_options: Any) -> Any:
+        return ner.metric_inputs(gold, predicted, **metric_options)
 
-    def read(self, path: str | Path, columns: Columns, reading: Reading) -> Sequence[Example]:
-        return read_tagged(path, columns, reading)
+    def read(self, path: str | Path, columns: Columns, reader: FileReader) -> Sequence[Example]:
+        return read_conll(path, columns, reader)
 
-    def ask_line(self, where: str, number: int, line: str) -> Asked:
+    def input_from_line(self, where: str, line_number: int, line: str) -> PredictInput:
         found = list(WORD.finditer(line))
         example = TaggedExample(where, tuple(word[0] for word in found) or (line,), None)
-        return Asked(example, {"line": number, "text": line}, [word.span() for word in found] or [(0, len(line))])
+        return PredictInput(example, {"line": line_number, "text": line},
+                            [word.span() for word in found] or [(0, len(line))])
 
-    def asked(self, example: Example, **told: Any) -> Asked:
-        spans: list[Span] = []
+    def to_input(self, example: Example, **echo: Any) -> PredictInput:
+        spans: list[CharSpan] = []
         begin = 0
-        for word in example.content():
+        for word in example.input_texts():
             spans.append((begin, begin + len(word)))
             begin += len(word) + 1
-        return Asked(example, told | example.told(), spans)
+        return PredictInput(example, echo | example.echo(), spans)
 
-    def values(self, train: Sequence[Example], dataset: Dataset | None, settings: FinetuningSettings) -> dict[str, Any]:
-        return {"scheme": scheme_of([self.gold(example) for example in train])}
+    def infer_options(self, train: Sequence[Example], dataset: Dataset | None,
+                      settings: FinetuningSettings) -> dict[str, Any]:
+        return {"scheme": detect_scheme([self.gold(example) for example in train])}
 
-    def completed(self, values: TaskValues, examples: Sequence[Example]) -> TaskValues:
-        if "scheme" in values.model_fields_set:
-            return values
-        return values.model_copy(update={"scheme": scheme_of([self.gold(example) for example in examples])})
+    def complete_options(self, options: TaskOptions, examples: Sequence[Example]) -> TaskOptions:
+        if "scheme" in options.model_fields_set:
+            return options
+        return options.model_copy(update={"scheme": detect_scheme([self.gold(example) for example in examples])})
 
-    def suited(self, metrics: tuple[str, ...], values: TaskValues) -> tuple[str, ...]:
+    def suitable_metrics(self, metrics: tuple[str, ...], options: TaskOptions) -> tuple[str, ...]:
         """Of parts of speech and the like, where there are no entities to find."""
-        assert isinstance(values, TagValues)
-        return ("accuracy",) if values.scheme == PLAIN else metrics
+        assert isinstance(options, TokenClassificationOptions)
+        return ("accuracy",) if options.scheme == NO_SCHEME else metrics
 
     def heads(self, name: str, classes: int, dropout: float) -> dict[str, HeadSpec]:
         from stemma.network.heads import ClassHead
 
         return {name: ClassHead(classes, dropout)}
 
-    def learner(self, card: Card, layout: RowLayout, seed: int) -> Learner:
-        from stemma.tasks.tagging import TagLearner
+    def objective(self, task_config: TaskConfig, input_encoder: InputEncoder, seed: int) -> TaskObjective:
+        from stemma.tasks.objectives.token_classification import TokenClassificationObjective
 
-        return TagLearner(card.name, layout, dict(card.heads), card.labels, counts_of(card), balance_of(card))
+        return TokenClassificationObjective(task_config.name, input_encoder, dict(task_config.heads),
+                                            task_config.labels, class_counts(task_config), balance_of(task_config))
 
     def gold(self, example: Example) -> list[str]:
         assert isinstance(example, TaggedExample)
         return list(example.tags or ())
 
-    def extras(self, card: Card, examples: Sequence[Example]) -> dict[str, Any]:
-        assert isinstance(card.values, TagValues)
-        return {"scheme": card.values.scheme}
+    def metric_options(self, task_config: TaskConfig, examples: Sequence[Example]) -> dict[str, Any]:
+        assert isinstance(task_config.values, TokenClassificationOptions)
+        return {"scheme": task_config.values.scheme}
 
-    def rendered(self, asked: Asked, said: Said) -> dict[str, Any]:
-        return {"entities": found_entities(said, asked.told["text"], asked.words)}
+    def render(self, predict_input: PredictInput, predicted: Prediction) -> dict[str, Any]:
+        return {"entities": extract_entities(predicted, predict_input.echo["text"], predict_input.word_offsets)}
 
-    def tables(self, card: Card, gold: Sequence[Any], said: Sequence[Said],
-               extras: Mapping[str, Any]) -> dict[str, Any]:
-        found = [one["tags"] for one in said]
-        if extras["scheme"] != PLAIN:
-            return {"entities": entity_table(gold, found, **extras)}
+    def breakdowns(self, task_config: TaskConfig, gold: Sequence[Any], predicted: Sequence[Prediction],
+               metric_options: Mapping[str, Any]) -> dict[str, Any]:
+        found = [one["tags"] for one in predicted]
+        if metric_options["scheme"] != NO_SCHEME:
+            return {"entities": entity_table(gold, found, **metric_options)}
         words, guesses = ([tag for tags in side for tag in tags] for side in (gold, found))
-        return {"confusion": confusion(words, guesses, card.labels)}
+        return {"confusion": confusion(words, guesses, task_config.labels)}
 
-    def report(self, result: Mapping[str, Any]) -> list[ReportTable]:
+    def report_tables(self, result: Mapping[str, Any]) -> list[ReportTable]:
         if "confusion" in result:
             return [confusion_table(result["confusion"])]
         rows = [[name, *(float(row[key]) for key in ("precision", "recall", "f1")), int(row["support"])]
                 for name, row in result["entities"].items()]
         return [ReportTable("Each type of entity", ["type", "precision", "recall", "F1", "in the data"], rows,
-                            short=("entity", "precision", "recall", "f1", "in the data"))]
+                            terminal_columns=("entity", "precision", "recall", "f1", "in the data"))]
 
-    def confidences(self, card: Card, gold: Sequence[Any], examples: Sequence[Example],
-                    said: Sequence[Said]) -> list[float | None]:
+    def error_confidences(self, task_config: TaskConfig, gold: Sequence[Any], examples: Sequence[Example],
+                    predicted: Sequence[Prediction]) -> list[float | None]:
         wrong = [[chance for tag, other, chance in zip(answer, one["tags"], one["scores"], strict=True) if tag != other]
-                 for answer, one in zip(gold, said, strict=True)]
+                 for answer, one in zip(gold, predicted, strict=True)]
         return [max(chances, default=None) for chances in wrong]
 
 
-def found_entities(said: Said, text: str, words: Sequence[Span]) -> list[dict[str, Any]]:
+def extract_entities(predicted: Prediction, text: str, word_offsets: Sequence[CharSpan]) -> list[dict[str, Any]]:
     """What the tags mark, with the characters of the text where it stands; tags without prefixes mark nothing."""
-    tags = [BILOU.get(tag[0], tag[0]) + tag[1:] for tag in said["tags"]]
+    tags = [BILOU.get(tag[0], tag[0]) + tag[1:] for tag in predicted["tags"]]
     if any(tag != "O" and tag[1:2] != "-" for tag in tags):
         return []
     runs: list[list[int]] = []
-    for number, tag in enumerate(as_iob2(tags, "IOB2")):
+    for number, tag in enumerate(to_iob2(tags, "IOB2")):
         if tag[0] == "B":
             runs.append([])
         if tag != "O":
             runs[-1].append(number)
-    return [{"type": tags[run[0]][2:], "text": text[words[run[0]][0]:words[run[-1]][1]], "start": words[run[0]][0],
-             "end": words[run[-1]][1], "score": float(np.mean([said["scores"][number] for number in run]))}
+    return [{"type": tags[run[0]][2:], "text": text[word_offsets[run[0]][0]:word_offsets[run[-1]][1]],
+             "start": word_offsets[run[0]][0],
+             "end": word_offsets[run[-1]][1], "score": float(np.mean([predicted["scores"][number] for number in run]))}
             for run in runs]

@@ -1,7 +1,7 @@
 """Metrics: what each kind of task is scored by. This page finds them, scores with them, and says how sure a score is.
 
 Scores are in 0..1, as scikit-learn gives them, except where the official scripts print percent: `exact_match` and `f1`
-of questions, and the scores of written text (`Metric.scale` says which).
+of questions, and the scores of written text (`Seq2SeqMetric.scale` says which).
 
     score("pair", ("f1", "accuracy"), gold, predicted)                     # labels
     score("regress", ("pearson",), gold, predicted)                        # numbers
@@ -18,18 +18,19 @@ from typing import Any
 import numpy as np
 
 from stemma.errors import UserError, did_you_mean
-from stemma.tasks.metrics.answers import answer_table
-from stemma.tasks.metrics.entities import entity_table
-from stemma.tasks.metrics.labels import confusion
-from stemma.tasks.metrics.library import library
+from stemma.tasks.metrics.classification import confusion
 from stemma.tasks.metrics.metric import Metric
+from stemma.tasks.metrics.ner import entity_table
+from stemma.tasks.metrics.optional_import import optional_import
+from stemma.tasks.metrics.question_answering import squad2_summary
 
-__all__ = ["Metric", "answer_table", "bootstrap", "check_metrics", "confusion", "entity_table", "metrics_of", "score"]
+__all__ = ["Metric", "squad2_summary", "bootstrap_interval", "check_metrics", "confusion", "entity_table",
+           "metrics_for", "compute_scores"]
 
 CONFIDENCE = 0.95
 
 
-def metrics_of(kind: str) -> dict[str, Metric]:
+def metrics_for(kind: str) -> dict[str, Metric]:
     """The metrics of a kind of task by name: `f1` of tagged words is another thing than `f1` of classes."""
     return {metric.name: metric for metric in _kind(kind).metrics}
 
@@ -42,46 +43,47 @@ def _kind(name: str) -> Any:
 
 def check_metrics(kind: str, names: Sequence[str]) -> list[Metric]:
     """The metrics of these names. A wrong name or a missing library is told here, so before training, not after it."""
-    known = metrics_of(kind)
+    known = metrics_for(kind)
     unknown = [f'"{name}"{did_you_mean(name, known)}' for name in names if name not in known]
     if unknown:
         raise UserError(f"{kind} has no such metric; choose among {', '.join(known)}.", unknown)
     for name in names:
-        module = known[name].library
+        module = known[name].requires
         if module:
-            library(module)
+            optional_import(module)
     return [known[name] for name in names]
 
 
-def score(kind: str, names: Sequence[str], gold: Sequence[object], predicted: Sequence[object],
+def compute_scores(kind: str, names: Sequence[str], gold: Sequence[object], predicted: Sequence[object],
           **extras: Any) -> dict[str, float]:
     """{name: score}, in the order of the names. `extras` are those of the kind's `prepare`: labels and positive
     (classify, pair, choice); scheme (tag); style, no_answer and threshold (qa); groups and ids (rank); tokenize
     (seq2seq)."""
     metrics = check_metrics(kind, names)
-    case = _prepare(kind, gold, predicted, extras)
-    return {metric.name: metric.measure(case) for metric in metrics}
+    case = _metric_inputs(kind, gold, predicted, extras)
+    return {metric.name: metric.compute(case) for metric in metrics}
 
 
-def bootstrap(kind: str, name: str, gold: Sequence[object], predicted: Sequence[object], *, seed: int = 0,
+def bootstrap_interval(kind: str, name: str, gold: Sequence[object], predicted: Sequence[object], *, seed: int = 0,
               rounds: int = 1000, **extras: Any) -> tuple[float, float]:
     """Between which two values the score lies in 95% of the test sets that chance could have drawn instead.
 
     What is drawn is what is independent: an example, a sentence, a question, or a query with all its candidates."""
     metric = check_metrics(kind, (name,))[0]
-    case = _prepare(kind, gold, predicted, extras)
+    case = _metric_inputs(kind, gold, predicted, extras)
     rng = np.random.default_rng(seed)
-    if metric.resample:
-        found = metric.resample(case, rng, rounds)
+    if metric.bootstrap:
+        found = metric.bootstrap(case, rng, rounds)
     else:  # scores of written text: sums of no fixed length
         chosen = (rng.integers(len(gold), size=len(gold)) for _ in range(rounds))
-        found = np.array([metric.measure(_prepare(kind, [gold[i] for i in rows], [predicted[i] for i in rows], extras))
+        found = np.array([metric.compute(_metric_inputs(kind, [gold[i] for i in rows], [predicted[i] for i in rows],
+                                                        extras))
                           for rows in chosen])
     low, high = np.quantile(found, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
     return float(low), float(high)
 
 
-def _prepare(kind: str, gold: Sequence[object], predicted: Sequence[object], extras: dict[str, object]) -> Any:
+def _metric_inputs(kind: str, gold: Sequence[object], predicted: Sequence[object], extras: dict[str, object]) -> Any:
     if not len(gold):
         raise UserError("there is nothing to score; give at least one example.")
     if len(gold) != len(predicted):

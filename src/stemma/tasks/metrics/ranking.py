@@ -17,21 +17,21 @@ from typing import Any
 import numpy as np
 
 from stemma.errors import UserError
-from stemma.tasks.metrics.metric import averaged
-from stemma.tasks.metrics.numbers import finite
+from stemma.tasks.metrics.metric import mean_metric
+from stemma.tasks.metrics.regression import require_finite
 
 
 @dataclass(frozen=True)
-class Rankings:
+class RankingScores:
     """One value a query."""
 
     average_precision: np.ndarray
     reciprocal_rank: np.ndarray
-    first: np.ndarray  # whether a relevant candidate stands first
+    precision_at_1: np.ndarray  # whether a relevant candidate stands first
 
 
-def prepare(gold: Sequence[Any], predicted: Sequence[float], *, groups: Sequence[str | None],
-            ids: Sequence[str] | None = None) -> Rankings:
+def metric_inputs(gold: Sequence[Any], predicted: Sequence[float], *, groups: Sequence[str | None],
+            ids: Sequence[str] | None = None) -> RankingScores:
     """`gold` are grades and `predicted` scores, one a candidate; `groups` says whose candidate it is."""
     for name, values in (("queries", groups), ("ids", ids)):
         if values is not None and len(values) != len(gold):
@@ -40,8 +40,8 @@ def prepare(gold: Sequence[Any], predicted: Sequence[float], *, groups: Sequence
     if nobody:
         raise UserError(f"{nobody:,} of {len(groups):,} candidates belong to no query; a ranking needs the query of "
                         "each.")
-    relevant = finite(gold, "grades") >= 1
-    scores = finite(predicted, "scores")
+    relevant = require_finite(gold, "grades") >= 1
+    scores = require_finite(predicted, "scores")
     # the one that comes later in a comparison stands higher: see the rules above
     ties: Sequence[Any] = [one.encode() for one in ids] if ids is not None else (~relevant).tolist()
     queries: dict[str | None, list[int]] = {}
@@ -54,12 +54,14 @@ def prepare(gold: Sequence[Any], predicted: Sequence[float], *, groups: Sequence
         found = np.arange(1, len(places) + 1)
         rows.append((float(np.mean(found / places)), 1 / places[0], places[0] == 1) if len(places) else (0, 0, 0))
     table = np.array(rows, dtype=np.float64)
-    return Rankings(*table.T)
+    return RankingScores(*table.T)
 
 
 METRICS = (
-    averaged("map", "scores", "mean average precision of the relevant candidates", lambda case: case.average_precision),
-    averaged("mrr", "scores", "mean reciprocal rank of the first relevant candidate",
+    mean_metric("map", "scores", "mean average precision of the relevant candidates",
+                lambda case: case.average_precision),
+    mean_metric("mrr", "scores", "mean reciprocal rank of the first relevant candidate",
              lambda case: case.reciprocal_rank),
-    averaged("precision_at_1", "scores", "share of queries with a relevant candidate on top", lambda case: case.first),
+    mean_metric("precision_at_1", "scores", "share of queries with a relevant candidate on top",
+                lambda case: case.first),
 )

@@ -12,49 +12,51 @@ from typing import Any
 import numpy as np
 
 from stemma.tasks.data.examples import Example
-from stemma.tasks.pipeline.texts import Numbered, texts_in
-from stemma.text.bloom import Bloom
-from stemma.text.grams import gram_batches
+from stemma.tasks.pipeline.stage_texts import NumberedTexts, example_texts
+from stemma.text.bloom_filter import BloomFilter
+from stemma.text.ngrams import ngram_batches
 
-RATE = 1e-8  # of n-grams that are found though the text does not have them
-LIMIT = 0.5  # share of an example's n-grams from which on it counts as read
-SHOWN = 3
-HEAD = 100  # characters of an example that are shown
+FALSE_POSITIVE_RATE = 1e-8  # of n-grams that are found though the text does not have them
+OVERLAP_THRESHOLD = 0.5  # share of an example's n-grams from which on it counts as read
+MAX_SHOWN = 3
+PREVIEW_CHARS = 100  # characters of an example that are shown
 
 
-def filter_of(texts: Callable[[], Numbered], n: int) -> Bloom | None:
+def ngram_filter(texts: Callable[[], NumberedTexts], n: int) -> BloomFilter | None:
     """The n-grams of a text, which is read twice: to size the filter, and to fill it. None: it has none."""
-    count = sum(len(hashes) for hashes, _ in gram_batches(texts(), n))
+    count = sum(len(hashes) for hashes, _ in ngram_batches(texts(), n))
     if not count:
         return None
-    bloom = Bloom(count, RATE)
-    for hashes, _ in gram_batches(texts(), n):
+    bloom = BloomFilter(count, FALSE_POSITIVE_RATE)
+    for hashes, _ in ngram_batches(texts(), n):
         bloom.add(hashes)
     return bloom
 
 
-def overlap(bloom: Bloom | None, examples: Sequence[Example], n: int) -> dict[str, Any]:
+def example_overlap(bloom: BloomFilter | None, examples: Sequence[Example], n: int) -> dict[str, Any]:
     """What of these examples stands in the text of a filter."""
     grams, hits = np.zeros((2, len(examples)), np.int64)
-    parts = ((number, text) for number, example in enumerate(examples) for text in texts_in(example))
-    for hashes, owners in gram_batches(parts, n):
+    parts = ((number, text) for number, example in enumerate(examples) for text in example_texts(example))
+    for hashes, owners in ngram_batches(parts, n):
         grams += np.bincount(owners, minlength=len(examples))
         if bloom is not None:
-            hits += np.bincount(owners, weights=bloom.has(hashes), minlength=len(examples)).astype(np.int64)
+            hits += np.bincount(owners, weights=bloom.contains(hashes), minlength=len(examples)).astype(np.int64)
     shares = hits / np.maximum(1, grams)
-    read = np.flatnonzero((shares >= LIMIT) & (grams > 0))
-    worst = [{"where": examples[at].where, "share": float(shares[at]), "text": " ".join(texts_in(examples[at]))[:HEAD]}
-             for at in np.lexsort((-hits, -shares))[:SHOWN] if hits[at]]
+    read = np.flatnonzero((shares >= OVERLAP_THRESHOLD) & (grams > 0))
+    worst = [{"where": examples[at].where, "share": float(shares[at]),
+              "text": " ".join(example_texts(examples[at]))[:PREVIEW_CHARS]}
+             for at in np.lexsort((-hits, -shares))[:MAX_SHOWN] if hits[at]]
     return {"examples": len(examples), "too_short": int((grams == 0).sum()), "read": len(read),
             "share": float(hits.sum() / max(1, grams.sum())), "worst": worst}
 
 
-def contamination(texts: Mapping[str, Callable[[], Numbered]], sets: Mapping[str, Sequence[Example]],
+def contamination(texts: Mapping[str, Callable[[], NumberedTexts]], sets: Mapping[str, Sequence[Example]],
                   n: int) -> list[dict[str, Any]]:
     """One row for each text and each set of examples."""
     found = []
     for source, read in texts.items():
-        bloom = filter_of(read, n)
-        found += [{"text": source, "set": part, **overlap(bloom, examples, n)} for part, examples in sets.items()
+        bloom = ngram_filter(read, n)
+        found += [{"text": source, "set": part, **example_overlap(bloom, examples, n)} for part,
+                  examples in sets.items()
                   if examples]
     return found

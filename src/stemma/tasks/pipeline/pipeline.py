@@ -9,72 +9,72 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from stemma.device import takes_device
-from stemma.errors import Interrupted, UserError
-from stemma.files import (
-    NoSpace,
-    folder_atomically,
-    only_here,
-    refuse_non_empty,
+from stemma.atomic_files import (
+    DiskFullError,
+    atomic_folder,
+    atomic_write,
+    check_output_path,
+    lock_folder,
     remove_leftovers,
     sha256,
-    write_atomically,
 )
+from stemma.checksummed_files import read_verified_object, write_object
+from stemma.device import accepts_device
+from stemma.errors import Interrupted, UserError
 from stemma.notes import silenced
-from stemma.stored import read_object, store_object
-from stemma.tasks.facts import HeadFacts
-from stemma.tasks.finetune import PIPELINE
-from stemma.tasks.metrics import metrics_of
-from stemma.tasks.pipeline.blend import read_blend
+from stemma.tasks.metrics import metrics_for
 from stemma.tasks.pipeline.contamination import contamination
-from stemma.tasks.pipeline.payoff import payoff
-from stemma.tasks.pipeline.plan import PipelinePlan, Stage
-from stemma.tasks.pipeline.provenance import Provenance, digest
-from stemma.tasks.pipeline.reader import read_plan
-from stemma.tasks.pipeline.recipes import recipes_of
+from stemma.tasks.pipeline.interpolation import read_interpolation
+from stemma.tasks.pipeline.plan import PipelinePlan, PipelineStage
+from stemma.tasks.pipeline.provenance import StageDigests, digest
+from stemma.tasks.pipeline.read_plan import read_pipeline_plan
 from stemma.tasks.pipeline.report import write
-from stemma.tasks.pipeline.stages import Stages
-from stemma.tasks.pipeline.texts import example_documents, numbered_texts
-from stemma.tasks.prepare import read_sets
-from stemma.training.callbacks import takes_callbacks
-from stemma.training.graph import Ledger, remembered
-from stemma.training.run import MODEL, RESULT, read_run
+from stemma.tasks.pipeline.stage_gains import stage_gains
+from stemma.tasks.pipeline.stage_recipes import stage_recipes
+from stemma.tasks.pipeline.stage_runner import StageRunner
+from stemma.tasks.pipeline.stage_texts import example_documents, numbered_texts
+from stemma.tasks.runs.common import PIPELINE
+from stemma.tasks.runs.finetune import read_splits
+from stemma.tasks.runs.finetune_spec import HeadFinetuneSpec
+from stemma.training.callbacks import accepts_callbacks
+from stemma.training.run_folder import MODEL, RESULT, read_run
+from stemma.training.run_graph import RunArchive, cached_result
 
 logger = logging.getLogger(__name__)
 
 REPORT, CONTAMINATION = "report.md", "contamination.json"
 
 
-@takes_device
-@takes_callbacks
+@accepts_device
+@accepts_callbacks
 def pipeline(path: str | Path, out: str | Path, *, overwrite: bool = False, device: str | None = None,
              callbacks: Sequence[object] = (), show: bool = False) -> dict[str, Any]:
     """Carry out a plan; in the folder of an earlier one, what is unchanged is reused. Returns what `--json` prints."""
-    run, plan = Path(out), read_plan(path)
+    run, plan = Path(out), read_pipeline_plan(path)
     known = is_pipeline(run) and not overwrite
     if not known:
-        refuse_non_empty(run, overwrite)
+        check_output_path(run, overwrite)
     inside = [stage.entry.model for stage in plan.of_kind("model")
               if Path(stage.entry.model or "").resolve().is_relative_to(run.resolve())]
     if inside and not known:
         raise UserError(f"the model {inside[0]} lies in {run}, which --overwrite would replace; choose another --out.")
-    stages = _prepared(run, plan, show)
+    stages = _prepare_runner(run, plan, show)
     if known:
-        with _alone(run):
+        with _lock(run):
             (run / RESULT).unlink(missing_ok=True)
-            write_atomically(run / PIPELINE, plan.to_toml())
-            return _carry_out(stages)
-    with folder_atomically(run, overwrite, checksums=False) as place:
-        write_atomically(place / PIPELINE, plan.to_toml())
+            atomic_write(run / PIPELINE, plan.to_toml())
+            return _run_stages(stages)
+    with atomic_folder(run, overwrite, checksums=False) as place:
+        atomic_write(place / PIPELINE, plan.to_toml())
     try:
-        with _alone(run):
-            return _carry_out(stages)
+        with _lock(run):
+            return _run_stages(stages)
     except UserError as error:
         if any((run / "stages").glob("*")):
             raise
         shutil.rmtree(run)  # nothing was trained: leave nothing behind
-        if isinstance(error, NoSpace):  # so there is nothing to go on with either
-            raise NoSpace(error.what) from error
+        if isinstance(error, DiskFullError):  # so there is nothing to go on with either
+            raise DiskFullError(error.problem) from error
         raise
 
 
@@ -83,41 +83,41 @@ def resume(out: str | Path, *, show: bool = False) -> dict[str, Any]:
     run = Path(out)
     if (run / RESULT).is_file():
         logger.info(f"{run} is finished; nothing to do.")
-        return read_object(run / RESULT, f"delete it, and `stemma resume {run}` writes it again.")
-    stages = _prepared(run, read_plan(run / PIPELINE), show)
-    before = _ledger(run).numbers()
-    changed = [place for place, number in stages.places().items() if before and before.get(place) != number]
+        return read_verified_object(run / RESULT, f"delete it, and `stemma resume {run}` writes it again.")
+    stages = _prepare_runner(run, read_pipeline_plan(run / PIPELINE), show)
+    before = _ledger(run).digests()
+    changed = [place for place, number in stages.run_digests().items() if before and before.get(place) != number]
     if changed:
         raise UserError(f"what goes into {changed[0]} has changed since {run} was interrupted, so it cannot go on as "
                         f"before; bring the old files back, or `stemma pipeline {run / PIPELINE} --out {run}` makes "
                         "what changed anew.")
-    with _alone(run):
-        return _carry_out(stages)
+    with _lock(run):
+        return _run_stages(stages)
 
 
 def is_pipeline(run: Path) -> bool:
     return (run / PIPELINE).is_file()
 
 
-def _ledger(run: Path) -> Ledger:
-    return Ledger(run, f"delete it, and `stemma pipeline {run / PIPELINE} --out {run}` makes all stages anew.")
+def _ledger(run: Path) -> RunArchive:
+    return RunArchive(run, f"delete it, and `stemma pipeline {run / PIPELINE} --out {run}` makes all stages anew.")
 
 
-def _alone(run: Path) -> Any:
-    return only_here(run, f"another process is at work in {run}; wait for it, or stop it first.")
+def _lock(run: Path) -> Any:
+    return lock_folder(run, f"another process is at work in {run}; wait for it, or stop it first.")
 
 
-def _prepared(run: Path, plan: PipelinePlan, show: bool) -> Stages:
+def _prepare_runner(run: Path, plan: PipelinePlan, show: bool) -> StageRunner:
     """Whatever can be wrong is found here, before anything is trained; all of it, not only the first."""
     examples, wrong = {}, []
     for stage in plan.of_kind("task"):
         try:
             with silenced():  # the stage says it when it begins
-                examples[stage.name] = read_sets(stage.as_task(), stage.reading)
+                examples[stage.name] = read_splits(stage.task_arguments(), stage.reading_options)
         except UserError as error:
             wrong.append(error)
     try:
-        recipes = recipes_of(plan)
+        recipes = stage_recipes(plan)
     except UserError as error:
         wrong.append(error)
     if len(wrong) == 1:
@@ -125,111 +125,112 @@ def _prepared(run: Path, plan: PipelinePlan, show: bool) -> Stages:
     if wrong:
         raise UserError("the plan cannot be carried out", [line for error in wrong
                                                            for line in (("", error.message), *error.problems)])
-    return Stages(run, plan, Provenance(plan), recipes, examples, show)
+    return StageRunner(run, plan, StageDigests(plan), recipes, examples, show)
 
 
-def _carry_out(stages: Stages) -> dict[str, Any]:
-    run, plan = stages.run, stages.plan
+def _run_stages(runner: StageRunner) -> dict[str, Any]:
+    run, plan = runner.run, runner.plan
     remove_leftovers(run)
-    lineage = stages.provenance.lineage()
-    places = stages.places()
-    states = _ledger(run).settle(places, lineage)
+    lineage = runner.provenance.lineage()
+    places = runner.run_digests()
+    states = _ledger(run).reconcile(places, lineage)
     for place in places:
         if (state := states[place]) != "new" and place.count("/") == 1:
             said = "is unchanged and is kept" if state == "kept" else f"has changed; the old one lies in {run / 'past'}"
             logger.info(f"{place.partition('/')[2]} {said}.")
     results: dict[str, dict[str, Any] | None] = {}
     try:
-        found = _contaminated(stages)
-        _tell_contamination(stages, found)
+        found = _check_contamination(runner)
+        _report_contamination(runner, found)
         for name in plan.stages:
-            results[name] = stages.carry_out(name)
-        trials = stages.trials()
-        measures = {name: stages.measure(name) for name in plan.stages}
+            results[name] = runner.run_stage(name)
+        trials = runner.ablation_runs()
+        measures = {name: runner.measure(name) for name in plan.stages}
     except (Interrupted, KeyboardInterrupt) as stop:
         raise Interrupted(f"stopped, and everything so far is saved; `stemma resume {run}` goes on.") from stop
-    except NoSpace as error:
-        raise error.go_on(f"`stemma resume {run}` goes on") from error
-    rows = [_row(stages, stage, results[name], measures) for name, stage in plan.stages.items()]
+    except DiskFullError as error:
+        raise error.with_advice(f"`stemma resume {run}` goes on") from error
+    rows = [_stage_row(runner, stage, results[name], measures) for name, stage in plan.stages.items()]
     last = next((row for row in reversed(rows) if row["kind"] == "task"), rows[-1])
     result = {"run": str(run), "stages": rows, "general": plan.general()[0], "ngram": plan.header.ngram,
-              "contamination": found, "payoff": _paid(stages, trials), "lineage": lineage,
+              "contamination": found, "payoff": _all_stage_gains(runner, trials), "lineage": lineage,
               "metrics": last["metrics"], "seconds": sum(row["seconds"] or 0.0 for row in rows)}
-    _finish(stages, last["stage"], result)
+    _finish(runner, last["stage"], result)
     return result
 
 
-def _finish(stages: Stages, last: str, result: dict[str, object]) -> None:
+def _finish(runner: StageRunner, last: str, result: dict[str, object]) -> None:
     """The last stage's model as the pipeline's own, the report, and at the very end the result: then it is finished."""
-    from stemma.exchange.load import find_folder
+    from stemma.exchange.load import resolve_model_folder
 
-    run = stages.run
-    with folder_atomically(run / MODEL, overwrite=True) as place:
-        shutil.copytree(find_folder(stages.output(last)), place, dirs_exist_ok=True)
-    write_atomically(run / REPORT, write(result))
-    store_object(run / RESULT, result)
+    run = runner.run
+    with atomic_folder(run / MODEL, overwrite=True) as place:
+        shutil.copytree(resolve_model_folder(runner.output(last)), place, dirs_exist_ok=True)
+    atomic_write(run / REPORT, write(result))
+    write_object(run / RESULT, result)
 
 
-def _contaminated(stages: Stages) -> list[dict[str, Any]]:
+def _check_contamination(runner: StageRunner) -> list[dict[str, Any]]:
     """Of every task: what of its dev and test sets stands in the text of the stages before it. Kept by what was read,
     for it takes a while where there is much text."""
-    plan, file = stages.plan, stages.run / CONTAMINATION
-    number = digest([[entry["after"], entry["data"]] for entry in stages.provenance.lineage()], plan.header.ngram)
-    found = remembered(file, None, number, "delete it: it is counted again.", lambda: {"rows": _overlaps(stages)})
+    plan, file = runner.plan, runner.run / CONTAMINATION
+    number = digest([[entry["after"], entry["data"]] for entry in runner.provenance.lineage()], plan.header.ngram)
+    found = cached_result(file, None, number, "delete it: it is counted again.",
+                          lambda: {"rows": _compute_contamination(runner)})
     rows: list[dict[str, Any]] = found["rows"]
     return rows
 
 
-def _overlaps(stages: Stages) -> list[dict[str, Any]]:
-    plan, found = stages.plan, list[dict[str, Any]]()
+def _compute_contamination(runner: StageRunner) -> list[dict[str, Any]]:
+    plan, found = runner.plan, list[dict[str, Any]]()
     for stage in plan.of_kind("task"):
-        examples = stages.examples[stage.name]
+        examples = runner.examples[stage.name]
         texts = {before.name: lambda before=before: numbered_texts(before.entry.corpus, before.reading)
-                 for before in plan.line(stage.name) if before.entry.corpus}
-        texts |= {before.name: lambda before=before: _with_examples(stages, before)
-                  for before in plan.line(stage.name) if before.entry.texts_of}
+                 for before in plan.ancestors(stage.name) if before.entry.corpus}
+        texts |= {before.name: lambda before=before: _with_examples(runner, before)
+                  for before in plan.ancestors(stage.name) if before.entry.texts_of}
         sets = {part: examples[part] for part in ("dev", "test")}
         found += [{"task": stage.name, **row} for row in contamination(texts, sets, plan.header.ngram)]
     return found
 
 
-def _tell_contamination(stages: Stages, found: list[dict[str, Any]]) -> None:
+def _report_contamination(runner: StageRunner, rows: list[dict[str, Any]]) -> None:
     read = [(f"{row['task']}, {row['set']}", f"{row['read']:,} of {row['examples']:,} examples stand in the text of "
-             f"{row['text']}, such as {row['worst'][0]['where']}") for row in found if row["read"]]
-    if read and stages.plan.header.contamination == "refuse":
+             f"{row['text']}, such as {row['worst'][0]['where']}") for row in rows if row["read"]]
+    if read and runner.plan.header.contamination == "refuse":
         raise UserError("the stages would read what the task is tested on; take it out of the text, or set "
                         'contamination = "warn"', read)
     for where, what in read:
         logger.warning(f"{where}: {what}; scores on them say less.")
 
 
-def _with_examples(stages: Stages, stage: Stage) -> Any:
+def _with_examples(runner: StageRunner, stage: PipelineStage) -> Any:
     number = -1
-    for number, text in numbered_texts(stage.entry.corpus, stage.reading):
+    for number, text in numbered_texts(stage.entry.corpus, stage.reading_options):
         yield number, text
-    texts = example_documents(stages.examples[stage.entry.texts_of or ""]["train"])
+    texts = example_documents(runner.examples[stage.entry.texts_of or ""]["train"])
     yield from enumerate(texts, number + 1)
 
 
-def _row(stages: Stages, stage: Stage, result: dict[str, Any] | None,
-         measures: dict[str, dict[str, Any]]) -> dict[str, Any]:
+def _stage_row(runner: StageRunner, stage: PipelineStage, result: dict[str, Any] | None,
+         losses: dict[str, dict[str, Any]]) -> dict[str, Any]:
     """What there is to tell of a stage."""
-    measured = {key: value for key, value in measures[stage.name].items() if key != "hash"}
-    before = measures[stage.after]["general_loss"] if stage.after else None
+    measured = {key: value for key, value in losses[stage.name].items() if key != "hash"}
+    before = losses[stage.after]["general_loss"] if stage.after else None
     now = measured["general_loss"]
-    mixed = read_blend(stages.folder(stage.name)) if stage.entry.interpolate else None
-    weights = Path(stages.output(stage.name)) / MODEL / "model.safetensors"
-    return {"stage": stage.name, "kind": stage.kind, "after": stage.after, "about": _about(stage),
-            "run": None if stage.kind == "model" else str(stages.folder(stage.name)),
-            "model": stages.output(stage.name), "weights": sha256(weights) if weights.is_file() else None, **measured,
+    mixed = read_interpolation(runner.folder(stage.name)) if stage.entry.interpolate else None
+    weights = Path(runner.output(stage.name)) / MODEL / "model.safetensors"
+    return {"stage": stage.name, "kind": stage.kind, "after": stage.after, "about": _describe_data(stage),
+            "run": None if stage.kind == "model" else str(runner.folder(stage.name)),
+            "model": runner.output(stage.name), "weights": sha256(weights) if weights.is_file() else None, **measured,
             "forgotten": None if before is None or now is None else now - before,
             "share": mixed["share"] if mixed else None,
-            "metric": _metric(stages, stage)[1] if stage.kind == "task" else None,
+            "metric": _metric(runner, stage)[1] if stage.kind == "task" else None,
             "metrics": (mixed or result or {}).get("metrics"), "steps": (result or {}).get("steps"),
             "tokens": (result or {}).get("tokens"), "seconds": (result or {}).get("seconds")}
 
 
-def _about(stage: Stage) -> str:
+def _describe_data(stage: PipelineStage) -> str:
     """What a stage learns from, in a few words; where it lies stands in the lineage."""
     entry = stage.entry
     if stage.kind != "text":
@@ -239,17 +240,18 @@ def _about(stage: Stage) -> str:
     return ", ".join(texts) + (f", and {entry.replay:.0%} general text" if entry.replay else "")
 
 
-def _metric(stages: Stages, stage: Stage) -> tuple[str, str]:
+def _metric(runner: StageRunner, stage: PipelineStage) -> tuple[str, str]:
     """The kind of a task, and the metric that decides."""
-    card = next(iter(HeadFacts.of(read_run(stages.folder(stage.name))[1]).read_cards().values()))
+    card = next(iter(HeadFinetuneSpec.from_run_config(read_run(runner.folder(stage.name))[1]).parse_task_configs().values()))
     return card.kind, card.metrics[0]
 
 
-def _paid(stages: Stages, trials: dict[str, dict[str, list[dict[str, Any]]]]) -> dict[str, list[dict[str, Any]]]:
+def _all_stage_gains(runner: StageRunner, trials: dict[str, dict[str, list[dict[str, Any]]]]) -> dict[str,
+    list[dict[str, Any]]]:
     found = {}
     for name, by_start in trials.items():
-        kind, metric = _metric(stages, stages.plan.stages[name])
+        kind, metric = _metric(runner, runner.plan.stages[name])
         scores = {start: [run["metrics"]["dev"][metric] for run in runs] for start, runs in by_start.items()}
-        rows = payoff(scores, metrics_of(kind)[metric].higher_is_better)
+        rows = stage_gains(scores, metrics_for(kind)[metric].higher_is_better)
         found[name] = [{"metric": metric, **row} for row in rows]
     return found

@@ -33,40 +33,41 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator
 
 from stemma import toml
-from stemma.schema.base import Count, Natural, Positive, Probability, Settings, Share
-from stemma.tasks.prepare import Task
-from stemma.training.run import Reading
+from stemma.schema.base import Count, Natural, OpenFraction, Positive, Probability, Settings
+from stemma.tasks.runs.finetune import TaskArguments
+from stemma.training.run_folder import TextReadingOptions
 
 BUDGETS = ("steps", "tokens", "minutes", "epochs")
-READING = ("documents", "field", "encoding", "errors")
+READING_KEYS = ("documents", "field", "encoding", "errors")
 TEXT_ONLY = ("recipe", "corpus", "texts_of", "replay", "tokens", "documents", "field")
 TASK_ONLY = ("task", "train", "dev", "test", "columns", "metric")
-Listed = Annotated[list[str], BeforeValidator(lambda value: [value] if isinstance(value, str) else value)]
-Shares = Annotated[list[Probability], BeforeValidator(lambda value: value if isinstance(value, list) else [value])]
+StringList = Annotated[list[str], BeforeValidator(lambda value: [value] if isinstance(value, str) else value)]
+FractionList = Annotated[list[Probability], BeforeValidator(lambda value: value if isinstance(value,
+                                                                                              list) else [value])]
 
 
-class Entry(Settings):
+class StageEntry(Settings):
     """A [stages.NAME] as it stands in a plan."""
 
     after: str | None = None
     model: str | None = None
     recipe: str | None = None
-    corpus: Listed = []
+    corpus: StringList = []
     texts_of: str | None = None
     task: str | None = None
     train: str | None = None
     dev: str | None = None
     test: str | None = None
     columns: dict[str, str] = {}
-    metric: Listed = []
+    metric: StringList = []
     steps: Count | None = None
     tokens: Count | None = None
     minutes: Positive | None = None
     epochs: Positive | None = None
-    changes: Listed = []
+    changes: StringList = []
     seed: Natural | None = None
-    replay: Share | None = None
-    interpolate: Shares = []
+    replay: OpenFraction | None = None
+    interpolate: FractionList = []
     documents: str = "blank"
     field: str = "text"
     encoding: str = "utf-8"
@@ -79,10 +80,10 @@ class Entry(Settings):
         return "model" if "model" in stated else "task" if stated & set(TASK_ONLY) else "text"
 
 
-class Header(Settings):
+class PlanHeader(Settings):
     """What stands above the stages."""
 
-    general: Listed = []
+    general: StringList = []
     seed: Natural = 0
     ablate: bool = False
     seeds: Count = 1
@@ -91,10 +92,10 @@ class Header(Settings):
 
 
 @dataclass(frozen=True)
-class Stage:
+class PipelineStage:
     name: str
     after: str | None  # the stage that it starts from; None: it is the first of its line
-    entry: Entry
+    entry: StageEntry
     seed: int
 
     @property
@@ -102,35 +103,36 @@ class Stage:
         return self.entry.kind
 
     @property
-    def reading(self) -> Reading:
-        return Reading(**{key: getattr(self.entry, key) for key in READING})
+    def reading_options(self) -> TextReadingOptions:
+        return TextReadingOptions(**{key: getattr(self.entry, key) for key in READING_KEYS})
 
     def budget(self) -> dict[str, Any]:
         return {key: value for key in BUDGETS if (value := getattr(self.entry, key)) is not None}
 
-    def as_task(self) -> Task:
+    def task_arguments(self) -> TaskArguments:
         entry = self.entry
         files = {part: path for part in ("train", "dev", "test") if (path := getattr(entry, part)) is not None}
-        return Task(entry.task or "", files, entry.columns or None, entry.metric)
+        return TaskArguments(entry.task or "", files, entry.columns or None, entry.metric)
 
 
 @dataclass(frozen=True)
 class PipelinePlan:
-    header: Header
-    stages: dict[str, Stage]  # in an order in which each comes after the one that it stands on
+    header: PlanHeader
+    stages: dict[str, PipelineStage]  # in an order in which each comes after the one that it stands on
 
-    def line(self, name: str) -> list[Stage]:
+    def ancestors(self, name: str) -> list[PipelineStage]:
         """A stage and those that it stands on, the first one first."""
         stage = self.stages[name]
-        return [*(self.line(stage.after) if stage.after else []), stage]
+        return [*(self.ancestors(stage.after) if stage.after else []), stage]
 
-    def of_kind(self, kind: str) -> list[Stage]:
+    def of_kind(self, kind: str) -> list[PipelineStage]:
         return [stage for stage in self.stages.values() if stage.kind == kind]
 
-    def general(self) -> tuple[list[str], Reading]:
+    def general(self) -> tuple[list[str], TextReadingOptions]:
         """The general text: what the plan names, or what the first stage learns from; none where neither does."""
         first = next(iter(self.stages.values()))
-        return (self.header.general, Reading()) if self.header.general else (first.entry.corpus, first.reading)
+        return (self.header.general, TextReadingOptions()) if self.header.general else (first.entry.corpus,
+                                                                                        first.reading_options)
 
     def to_toml(self) -> str:
         """The plan with absolute paths, so that it holds wherever it lies."""

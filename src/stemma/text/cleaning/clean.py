@@ -15,22 +15,22 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
+from stemma.atomic_files import atomic_file, make_folder
 from stemma.errors import UserError, did_you_mean
-from stemma.files import file_atomically, make_folder
+from stemma.text.cleaning.datatrove_filters import datatrove_filters
 from stemma.text.cleaning.documents import DocumentWriter, check_output, whole_documents
-from stemma.text.cleaning.duplicates import NearDuplicates, Seen
+from stemma.text.cleaning.duplicates import HashCounts, NearDuplicates
 from stemma.text.cleaning.language import LANGUAGES, identify
-from stemma.text.cleaning.normalise import normalise
-from stemma.text.cleaning.published import published_filters
-from stemma.text.cleaning.rules import Rules, broken_rule
-from stemma.text.grams import words
+from stemma.text.cleaning.normalize import normalize_text
+from stemma.text.cleaning.rules import CleaningRules, first_failed_rule
+from stemma.text.ngrams import normalized_words
 from stemma.text.readers import read_passages
 
-EXAMPLE = 100  # characters of a dropped document that are shown
+EXAMPLE_CHARS = 100  # characters of a dropped document that are shown
 
 
 @dataclass
-class Step:
+class FilterStats:
     """What one step took: documents dropped (or changed), and characters."""
 
     setting: Any
@@ -42,27 +42,27 @@ class Step:
 class Cleaner:
     """One document in, what is left of it out; counts on the way."""
 
-    def __init__(self, rules: Rules, languages: Sequence[str] = (), also: Sequence[str] = (), show: int = 0):
+    def __init__(self, rules: CleaningRules, languages: Sequence[str] = (), also: Sequence[str] = (), show: int = 0):
         for language in languages:
             if language not in LANGUAGES:
                 raise UserError(f'--language is "{language}"; it can be {", ".join(LANGUAGES)}.'
                                 f"{did_you_mean(language, LANGUAGES)}")
         self.rules, self.languages, self.show = rules, languages, show
-        self.published = published_filters(also)
+        self.datatrove_filters = datatrove_filters(also)
         self.documents = self.characters = 0
-        self.lines, self.texts = Seen(), Seen()
+        self.lines, self.texts = HashCounts(), HashCounts()
         numbers = rules.model_dump()
         apart = {name: numbers.pop(name) for name in ("line_documents", "near_duplicates")}
         wanted = {"normalise": None, "empty": None, "exact_duplicates": None,
                   **({"language": list(languages)} if languages else {}), **numbers, **dict.fromkeys(also),
                   **{name: value for name, value in apart.items() if value}}
-        self.steps = {name: Step(setting) for name, setting in wanted.items()}
+        self.steps = {name: FilterStats(setting) for name, setting in wanted.items()}
 
     def clean(self, raw: str) -> str | None:
         raw = raw.strip("\n")  # line ends around a document are the file's
         self.documents += 1
         self.characters += len(raw)
-        text = normalise(raw)
+        text = normalize_text(raw)
         if text != raw:
             self._note("normalise", len(raw) - len(text))
         if not text:
@@ -73,9 +73,9 @@ class Cleaner:
         self.texts.add(text)
         if self.languages and identify(text) not in self.languages:
             return self._drop("language", text)
-        if (rule := broken_rule(text, self.rules)) is not None:
+        if (rule := first_failed_rule(text, self.rules)) is not None:
             return self._drop(rule, text)
-        for name, judge in self.published.items():
+        for name, judge in self.datatrove_filters.items():
             left, reason = judge(text)
             if not left:
                 return self._drop(name, text, reason)
@@ -86,8 +86,8 @@ class Cleaner:
     def _without_shared_lines(self, text: str) -> str | None:
         lines = text.split("\n")
         kept = [line for line in lines if not line or self.lines.times(line) < self.rules.line_documents]
-        rest = normalise("\n".join(kept)) if len(kept) < len(lines) else text
-        if len(words(rest)) < max(1, self.rules.min_words):
+        rest = normalize_text("\n".join(kept)) if len(kept) < len(lines) else text
+        if len(normalized_words(rest)) < max(1, self.rules.min_words):
             return self._drop("line_documents", text)
         self.steps["line_documents"].characters += len(text) - len(rest)
         for line in dict.fromkeys(kept):  # only lines that are written count, and once a document
@@ -105,13 +105,13 @@ class Cleaner:
 
     def example(self, name: str, text: str, reason: str = "") -> None:
         if text and len(self.steps[name].examples) < self.show:
-            start = " ".join(text[: 4 * EXAMPLE].split())
-            short = start if len(start) <= EXAMPLE else start[: EXAMPLE - 1] + "…"
+            start = " ".join(text[: 4 * EXAMPLE_CHARS].split())
+            short = start if len(start) <= EXAMPLE_CHARS else start[: EXAMPLE_CHARS - 1] + "…"
             self.steps[name].examples.append(f"{reason}: {short}" if reason else short)
 
 
 def clean(
-    paths: Sequence[str | Path], out: str | Path, *, rules: Rules | None = None, languages: Sequence[str] = (),
+    paths: Sequence[str | Path], out: str | Path, *, rules: CleaningRules | None = None, languages: Sequence[str] = (),
     also: Sequence[str] = (), documents: str = "blank", field: str = "text", encoding: str = "utf-8",
     errors: str = "strict", show: int = 0, overwrite: bool = False,
     progress: Callable[[int], None] | None = None,
@@ -119,12 +119,12 @@ def clean(
     """Clean the text of these files into one file, and report what each step took."""
     out = Path(out)
     check_output(out, overwrite)
-    cleaner = Cleaner(rules or Rules(), languages, also, show)
+    cleaner = Cleaner(rules or CleaningRules(), languages, also, show)
     threshold = cleaner.rules.near_duplicates
     passages = read_passages(paths, documents=documents, field=field, encoding=encoding, errors=errors)
     began = time.perf_counter()
     make_folder(out.parent)
-    with file_atomically(out) as final, tempfile.TemporaryFile(dir=out.parent) as waiting:
+    with atomic_file(out) as final, tempfile.TemporaryFile(dir=out.parent) as waiting:
         writer = DocumentWriter(waiting if threshold else final, out.suffix.lower(), documents)
         near = NearDuplicates(threshold) if threshold else None
         lengths = array("q")
@@ -138,9 +138,9 @@ def clean(
             if progress:
                 progress(cleaner.characters)
         if near and lengths:
-            _copy_distinct(waiting, final, near, cleaner, writer.ends, lengths)
+            _copy_without_duplicates(waiting, final, near, cleaner, writer.ends, lengths)
         steps = cleaner.steps
-        double = steps["near_duplicates"] if near else Step(None)
+        double = steps["near_duplicates"] if near else FilterStats(None)
         if len(lengths) == double.documents:
             most = max((name for name in steps if name != "normalise"), key=lambda name: steps[name].documents)
             raise UserError(f"nothing is left of {cleaner.documents:,} documents; most fell to {most} "
@@ -154,13 +154,13 @@ def clean(
     }
 
 
-def _copy_distinct(source: IO[bytes], target: IO[bytes], near: NearDuplicates, cleaner: Cleaner,
+def _copy_without_duplicates(source: IO[bytes], target: IO[bytes], near: NearDuplicates, cleaner: Cleaner,
                    ends: Sequence[int], lengths: Sequence[int]) -> None:
     """Copy what resembles nothing before it."""
     step = cleaner.steps["near_duplicates"]
     source.seek(0)
     start = 0
-    for end, length, resembled in zip(ends, lengths, near.resembles().tolist(), strict=True):
+    for end, length, resembled in zip(ends, lengths, near.duplicate_of().tolist(), strict=True):
         content = source.read(end - start)
         if resembled < 0:
             target.write(content)

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import IO
 
+from stemma.atomic_files import check_output_path
 from stemma.errors import UserError
-from stemma.files import refuse_non_empty
 from stemma.text.readers import JSON_LINES, PLAIN, Passage
 
 logger = logging.getLogger(__name__)
@@ -25,8 +25,8 @@ def whole_documents(passages: Iterable[Passage], limit: float = LIMIT) -> Iterat
     parts: list[str] = []
     length = 0
     for passage in passages:
-        if passage.begins or length >= limit:
-            if not passage.begins:
+        if passage.starts_document or length >= limit:
+            if not passage.starts_document:
                 logger.info(f"{passage.source}: a document of more than {limit:,} characters is judged in parts.")
             if parts:
                 yield "".join(parts)
@@ -61,4 +61,4 @@ def check_output(out: Path, overwrite: bool) -> None:
         raise UserError(f"{out} is a folder; name the file to write in it, such as {out / 'clean.txt'}.")
     if out.suffix.lower() not in (*PLAIN, *JSON_LINES):
         raise UserError(f"{out} must end in {', '.join((*PLAIN, *JSON_LINES))}: its suffix says how to write it.")
-    refuse_non_empty(out, overwrite)
+    check_output_path(out, overwrite)

@@ -13,18 +13,18 @@ from hashlib import blake2b
 import numpy as np
 from numpy.typing import NDArray
 
-from stemma.text.grams import gram_hashes, mixed, word_hashes, words
+from stemma.text.ngrams import mix_bits, ngram_hashes, normalized_words, word_hashes
 
-RUN = 5  # words
-MINIMA = 128
+SHINGLE_WORDS = 5  # words
+NUM_HASHES = 128
 CHUNK = 2048  # runs hashed in one go, so that the table stays in the cache
-SURE = 0.99  # a pair exactly at the threshold becomes a candidate with this probability
+BAND_RECALL = 0.99  # a pair exactly at the threshold becomes a candidate with this probability
 _random = np.random.default_rng(20)
-FACTORS = _random.integers(0, 2**64, MINIMA, dtype=np.uint64) | np.uint64(1)
-OFFSETS = _random.integers(0, 2**64, MINIMA, dtype=np.uint64)
+FACTORS = _random.integers(0, 2**64, NUM_HASHES, dtype=np.uint64) | np.uint64(1)
+OFFSETS = _random.integers(0, 2**64, NUM_HASHES, dtype=np.uint64)
 
 
-class Seen:
+class HashCounts:
     """Which texts came before, by 64 bits of their hash."""
 
     def __init__(self) -> None:
@@ -45,8 +45,8 @@ def _key(text: str) -> int:
 
 def band_rows(threshold: float) -> int:
     """Minima in a band: as many as still let a pair at the threshold meet in some band almost surely."""
-    for rows in range(MINIMA // 2, 1, -1):
-        if 1 - (1 - threshold**rows) ** (MINIMA // rows) >= SURE:
+    for rows in range(NUM_HASHES // 2, 1, -1):
+        if 1 - (1 - threshold**rows) ** (NUM_HASHES // rows) >= BAND_RECALL:
             return rows
     return 1
 
@@ -57,7 +57,7 @@ class NearDuplicates:
     def __init__(self, threshold: float):
         self.threshold = threshold
         self.rows = band_rows(threshold)
-        self.bands = MINIMA // self.rows
+        self.bands = NUM_HASHES // self.rows
         self._low = bytearray()
         self._keys = bytearray()
 
@@ -67,10 +67,10 @@ class NearDuplicates:
         banded = minima[: self.bands * self.rows].reshape(self.bands, self.rows)
         self._keys += (banded @ FACTORS[: self.rows]).tobytes()  # modulo 2^64: a number for each band
 
-    def resembles(self) -> np.ndarray:
+    def duplicate_of(self) -> np.ndarray:
         """(documents,) the earlier document that each one resembles, or -1. Chains count: what resembles a document
         that resembles another goes as well."""
-        low = np.frombuffer(self._low, np.uint8).reshape(-1, MINIMA)
+        low = np.frombuffer(self._low, np.uint8).reshape(-1, NUM_HASHES)
         keys = np.frombuffer(self._keys, np.uint64).reshape(-1, self.bands)
         parent = np.full(len(low), -1, np.int64)
         for band in range(self.bands):
@@ -82,12 +82,12 @@ class NearDuplicates:
             for other in (head, before):  # the first of those that met, and the neighbour, should the first be a stray
                 later = ~starts & (parent[order] < 0)
                 pairs = order[later], other[later]
-                alike = np.concatenate([self._alike(low, pairs[0][at : at + 65_536], pairs[1][at : at + 65_536])
+                alike = np.concatenate([self._similarity(low, pairs[0][at : at + 65_536], pairs[1][at : at + 65_536])
                                         for at in range(0, max(1, len(pairs[0])), 65_536)])
                 parent[pairs[0][alike]] = pairs[1][alike]
         return parent
 
-    def _alike(self, low: np.ndarray, one: np.ndarray, other: np.ndarray) -> np.ndarray:
+    def _similarity(self, low: np.ndarray, one: np.ndarray, other: np.ndarray) -> np.ndarray:
         equal: NDArray[np.float64] = (low[one] == low[other]).mean(axis=1)
         by_chance = 1 / 256  # one byte agrees that often by itself
         return (equal - by_chance) / (1 - by_chance) >= self.threshold
@@ -95,10 +95,10 @@ class NearDuplicates:
 
 def signature(text: str) -> np.ndarray:
     """(128,) uint64 minima over the text's runs of five words; a shorter text is one run."""
-    hashes = word_hashes(words(text))
-    runs = gram_hashes(hashes, min(RUN, max(1, len(hashes))))
-    minima = np.full(MINIMA, np.iinfo(np.uint64).max)
+    hashes = word_hashes(normalized_words(text))
+    runs = ngram_hashes(hashes, min(SHINGLE_WORDS, max(1, len(hashes))))
+    minima = np.full(NUM_HASHES, np.iinfo(np.uint64).max)
     for at in range(0, len(runs), CHUNK):
         table = runs[at : at + CHUNK, None] * FACTORS + OFFSETS  # (runs, 128), modulo 2^64
         np.minimum(minima, table.min(axis=0), out=minima)
-    return mixed(minima)  # minima are small numbers; now any byte of them will do
+    return mix_bits(minima)  # minima are small numbers; now any byte of them will do

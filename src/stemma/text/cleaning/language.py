@@ -11,10 +11,10 @@ from __future__ import annotations
 import re
 from collections import Counter
 
-from stemma.text.grams import words
+from stemma.text.ngrams import normalized_words
 
 SAMPLE = 20_000  # characters that are looked at
-LEAST = 0.08  # share of words that must speak for a Latin-script language
+MIN_CONFIDENCE = 0.08  # share of words that must speak for a Latin-script language
 SCRIPTS = {
     "latin": "A-Za-z\u00c0-\u024f\u1e00-\u1eff", "cyrillic": "\u0400-\u052f", "greek": "\u0370-\u03ff",
     "hebrew": "\u0590-\u05ff", "arabic": "\u0600-\u06ff", "devanagari": "\u0900-\u097f", "thai": "\u0e00-\u0e7f",
@@ -77,11 +77,11 @@ def identify(text: str) -> str | None:
         return "uk" if UKRAINIAN.search(sample) and not re.search("[ыэъЫЭЪ]", sample) else "ru"
     if script != "latin":
         return BY_SCRIPT[script]
-    found = words(sample)
+    found = normalized_words(sample)
     scores: dict[str, float] = {}
     for word, times in Counter(found).items():
         for language, share in SHARES.get(word, {}).items():
             scores[language] = scores.get(language, 0.0) + times * share
     best = max(scores.values(), default=0.0)
     winners = [language for language, score in scores.items() if score == best]
-    return winners[0] if len(winners) == 1 and best >= LEAST * len(found) else None
+    return winners[0] if len(winners) == 1 and best >= MIN_CONFIDENCE * len(found) else None

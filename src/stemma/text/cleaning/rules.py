@@ -1,7 +1,7 @@
 """What a document must be like to be kept: the measurable rules of Gopher (arXiv:2112.11446, appendix A.1), C4
 (arXiv:1910.10683, section 2.2) and FineWeb (arXiv:2406.17557), with their published numbers.
 
-Words are those of `text/grams.py`, which need no library and mean something in Chinese; datatrove has these rules too,
+Words are those of `text/ngrams.py`, which need no library and mean something in Chinese; datatrove has these rules too,
 but counts spaCy's words, at 0.4 MB a second. Its own filters can be asked for by name: see `published.py`. Gopher's
 list of English stop words is left out: `--language` asks the same, and of other languages as well.
 """
@@ -17,16 +17,16 @@ from pydantic import ValidationError
 
 from stemma.errors import UserError
 from stemma.schema.base import Count, Natural, NonNegative, Positive, Probability, Settings
-from stemma.schema.layers import Problem, parse_changes
-from stemma.schema.problems import explain
-from stemma.text.grams import gram_hashes, word_hashes, words
+from stemma.schema.overrides import Problem, parse_changes
+from stemma.schema.recipe_checks import explain
+from stemma.text.ngrams import ngram_hashes, normalized_words, word_hashes
 from stemma.text.sentences import CLOSING, STOPS
 
 BULLETS = ("-", "*", "•", "‣", "◦", "·", "–")
 LOREM = "lorem ipsum"
 
 
-class Rules(Settings):
+class CleaningRules(Settings):
     """Every number of `stemma clean`. A minimum of 0 and a maximum of 1 (or a huge one) ask for nothing."""
 
     min_words: Natural = 50  # Gopher
@@ -46,7 +46,7 @@ class Rules(Settings):
     near_duplicates: Probability = 0.8  # documents that share so much of their five-word runs; 0: not looked for
 
 
-def load_rules(file: Path | None = None, changes: Sequence[str] = ()) -> Rules:
+def load_rules(file: Path | None = None, changes: Sequence[str] = ()) -> CleaningRules:
     """The published numbers, then those of a TOML file, then `key=value` changes; every problem at once."""
     values = {}
     if file is not None:
@@ -59,29 +59,29 @@ def load_rules(file: Path | None = None, changes: Sequence[str] = ()) -> Rules:
     layer, problems = parse_changes(changes)
     values.update(layer)
     # In TOML 3 is a whole number; where a rule takes any number, it is one.
-    numbers = {name for name, field in Rules.model_fields.items() if field.annotation is float}
+    numbers = {name for name, field in CleaningRules.model_fields.items() if field.annotation is float}
     values = {key: float(value) if key in numbers and type(value) is int else value for key, value in values.items()}
     try:
-        rules = Rules.model_validate(values)
+        rules = CleaningRules.model_validate(values)
     except ValidationError as error:
-        problems += list(explain(error, values, Rules))
-        rules = Rules()
+        problems += list(explain(error, values, CleaningRules))
+        rules = CleaningRules()
     if rules.min_words > rules.max_words:
         problems.append(Problem("min_words", rules.min_words, f"is more than max_words = {rules.max_words}"))
     if problems:
-        known = ", ".join(Rules.model_fields)
+        known = ", ".join(CleaningRules.model_fields)
         raise UserError(f"{len(problems)} problem{'s' if len(problems) > 1 else ''} in the rules (they are {known})",
-                        [(problem.place, problem.message) for problem in problems])
+                        [(problem.location, problem.message) for problem in problems])
     return rules
 
 
-def broken_rule(text: str, rules: Rules) -> str | None:
+def first_failed_rule(text: str, rules: CleaningRules) -> str | None:
     """The first rule that a document breaks, by its name."""
-    return next(_broken(text, rules), None)
+    return next(_failed_rules(text, rules), None)
 
 
-def _broken(text: str, rules: Rules) -> Iterator[str]:
-    found = words(text)
+def _failed_rules(text: str, rules: CleaningRules) -> Iterator[str]:
+    found = normalized_words(text)
     count = len(found)
     if count < rules.min_words:
         yield "min_words"
@@ -91,19 +91,19 @@ def _broken(text: str, rules: Rules) -> Iterator[str]:
         yield "placeholder"
     lengths = np.fromiter(map(len, found), np.int64, count)
     if count:
-        yield from _words_broken(text, found, lengths, rules)
+        yield from _failed_word_rules(text, found, lengths, rules)
     lines = [line for line in map(str.strip, text.split("\n")) if line]
     if lines:
-        yield from _lines_broken(lines, rules)
+        yield from _failed_line_rules(lines, rules)
     hashes = word_hashes(found)
     total = max(1, int(lengths.sum()))
-    if top_pair(hashes, lengths) > rules.max_top_pair * total:
+    if top_bigram_chars(hashes, lengths) > rules.max_top_pair * total:
         yield "max_top_pair"
-    if repeated_runs(hashes, lengths) > rules.max_repeated_runs * total:
+    if repeated_ngram_chars(hashes, lengths) > rules.max_repeated_runs * total:
         yield "max_repeated_runs"
 
 
-def _words_broken(text: str, found: list[str], lengths: np.ndarray, rules: Rules) -> Iterator[str]:
+def _failed_word_rules(text: str, found: list[str], lengths: np.ndarray, rules: CleaningRules) -> Iterator[str]:
     spaced = lengths
     if not text.isascii():
         spaced = lengths[np.fromiter((not "\u3040" <= word[0] <= "\u9fff" for word in found), bool, len(found))]
@@ -120,7 +120,7 @@ def _words_broken(text: str, found: list[str], lengths: np.ndarray, rules: Rules
         yield "min_letters"
 
 
-def _lines_broken(lines: list[str], rules: Rules) -> Iterator[str]:
+def _failed_line_rules(lines: list[str], rules: CleaningRules) -> Iterator[str]:
     count = len(lines)
     if sum(line.startswith(BULLETS) for line in lines) > rules.max_bullets * count:
         yield "max_bullets"
@@ -132,18 +132,18 @@ def _lines_broken(lines: list[str], rules: Rules) -> Iterator[str]:
         yield "max_repeated_lines"
 
 
-def top_pair(hashes: np.ndarray, lengths: np.ndarray) -> int:
+def top_bigram_chars(hashes: np.ndarray, lengths: np.ndarray) -> int:
     """Characters in the most frequent pair of words, if it comes at least twice."""
     if len(hashes) < 3:
         return 0
-    _, first, times = np.unique(gram_hashes(hashes, 2), return_index=True, return_counts=True)
+    _, first, times = np.unique(ngram_hashes(hashes, 2), return_index=True, return_counts=True)
     best = int(times.argmax())
     return int(times[best] * lengths[first[best] : first[best] + 2].sum()) if times[best] > 1 else 0
 
 
-def repeated_runs(hashes: np.ndarray, lengths: np.ndarray, n: int = 5) -> int:
+def repeated_ngram_chars(hashes: np.ndarray, lengths: np.ndarray, n: int = 5) -> int:
     """Characters of the words that lie in a run of n words which stood before; each word counts once."""
-    runs = gram_hashes(hashes, n)
+    runs = ngram_hashes(hashes, n)
     _, first = np.unique(runs, return_index=True)
     again = np.ones(len(runs), bool)
     again[first] = False

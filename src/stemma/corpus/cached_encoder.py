@@ -1,0 +1,151 @@
+"""Text repeats itself, so a piece of text that was tokenised before is looked up, not tokenised again.
+
+Most tokenizers treat what stands between two stretches of whitespace without a glance at its neighbours (BERT's even
+what stands between two punctuation marks). For those the text is cut there, every distinct piece is tokenised once, and
+the tokens of a whole batch are gathered from the table of pieces with a handful of vector operations: the same tokens,
+several times faster. For every other tokenizer a piece is a whole passage, and the rest of the code is the same.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any
+
+import numpy as np
+from tokenizers import Tokenizer as Backend
+from tokenizers import processors
+from tokenizers.pre_tokenizers import ByteLevel
+
+from stemma.text.backend_errors import catch_panics, has_foreign_regex
+
+# Where whitespace only separates, any subset of it will do as a boundary. Not vertical tab, form feed and the like:
+# BERT's normaliser deletes those, which glues their neighbours together.
+_SPACE = r" \t\n\r"
+_SEPARATED = re.compile(f"[{_SPACE}]*[^{_SPACE}]+|[{_SPACE}]+")
+_PUNCTUATION = r"!-/:-@\[-`{-~"  # what is such in ASCII, and a word of its own to BERT
+# A byte-level tokenizer keeps whitespace and hands its last space to the next word, so a boundary must be exactly what
+# the tokenizer's own expression calls whitespace: Unicode's White_Space, which is less than Python's \s.
+_WHITE = "\t-\r \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
+_BYTE_LEVEL = re.compile(f"[{_WHITE}]*[^{_WHITE}]+|[{_WHITE}]+")
+
+_SEPARATING = {"BertPreTokenizer", "Whitespace", "WhitespaceSplit"}
+_LOCAL_NORMALIZERS = {"BertNormalizer", "NFC", "NFD", "NFKC", "NFKD", "Lowercase", "StripAccents"}
+
+
+def chunk_pattern(backend: Backend) -> re.Pattern[str] | None:
+    """How to cut text into pieces that this tokenizer treats independently; None if only whole passages are safe."""
+    setup = json.loads(backend.to_str())
+    if any(token["rstrip"] or re.search(r"\s", token["content"]) for token in setup["added_tokens"]):
+        return None  # such a token reaches across the boundary
+    splitter = setup["pre_tokenizer"] or {}
+    normalizers = _flat(setup["normalizer"], "normalizers")
+    if splitter.get("type") == "BertPreTokenizer" and set(normalizers) <= {"BertNormalizer"}:
+        return _between_punctuation(setup["added_tokens"])
+    if splitter.get("type") in _SEPARATING and set(normalizers) <= _LOCAL_NORMALIZERS:
+        return _SEPARATED
+    if (splitter.get("type") == "ByteLevel" and splitter["use_regex"] and not splitter["add_prefix_space"]
+            and set(normalizers) <= {"NFC", "Lowercase"}):
+        return _BYTE_LEVEL
+    return None
+
+
+def _between_punctuation(added: list[dict[str, Any]]) -> re.Pattern[str]:
+    """Words without commas or line ends around them: far fewer are distinct. Tokens such as [MASK] are cut whole."""
+    if any(token["normalized"] or token["lstrip"] or token["single_word"]
+           or not re.match(f"[{_PUNCTUATION}]", token["content"]) for token in added):
+        return _SEPARATED  # where such a token is found depends on more than the place it begins
+    reserved = [re.escape(content) for content in sorted((token["content"] for token in added), key=len, reverse=True)]
+    piece = "|".join([*reserved, f"[{_PUNCTUATION}]", f"[^{_SPACE}{_PUNCTUATION}]+"])
+    return re.compile(f" ?(?:{piece})|[{_SPACE}]+")
+
+
+def _flat(part: dict[str, Any] | None, children: str) -> list[str]:
+    if part is None:
+        return []
+    return [name for child in part[children] for name in _flat(child, children)] if children in part else [part["type"]]
+
+
+@dataclass(frozen=True, slots=True)
+class TokenizedTexts:
+    """The tokens of several texts laid end to end; characters are counted through, over all the texts."""
+
+    ids: np.ndarray  # int32
+    starts: np.ndarray  # int64: first character, never decreasing
+    ends: np.ndarray  # int64: behind the last character, never decreasing
+    word_starts: np.ndarray  # bool: begins a word of the tokenizer's pre-tokenizer
+    bounds: np.ndarray  # int64: first token of each text, and the end
+
+
+class CachedEncoder:
+    """Tokenises batches of texts; what it remembers only makes it faster, never changes an answer."""
+
+    def __init__(self, backend: Backend, max_cached_characters: int = 2_000_000):
+        self.backend = Backend.from_str(backend.to_str())  # our own copy, which truncates and pads nothing
+        self.backend.no_truncation()
+        self.backend.no_padding()
+        if isinstance(splitter := self.backend.pre_tokenizer, ByteLevel):  # a word's offset shall not hold its space
+            trim = processors.ByteLevel(trim_offsets=True, add_prefix_space=splitter.add_prefix_space)
+            self.backend.post_processor = trim
+        self.pattern = chunk_pattern(backend)
+        self.foreign = has_foreign_regex(backend)
+        self.max_cached_characters = max_cached_characters  # characters; bounds the table's memory
+        self._clear_cache()
+
+    def _clear_cache(self) -> None:
+        self._rows: dict[str, int] = {}  # piece -> row; row r has the tokens bounds[r] to bounds[r + 1]
+        self._characters = 0
+        self._bounds = np.zeros(1, np.int64)
+        self._tokens = np.zeros((4, 0), np.int32)  # id, start and end within the piece, begins a word
+
+    def encode(self, texts: Sequence[str]) -> TokenizedTexts:
+        if self.pattern is None:
+            pieces, pieces_per_text = list(texts), np.ones(len(texts), np.int64)
+        else:
+            cut = [self.pattern.findall(text) for text in texts]
+            pieces = list(chain.from_iterable(cut))
+            pieces_per_text = np.fromiter(map(len, cut), np.int64, len(cut))
+        self._add_to_cache(pieces)
+        rows = np.fromiter(map(self._rows.__getitem__, pieces), np.int64, len(pieces))
+        lengths = np.fromiter(map(len, pieces), np.int64, len(pieces))
+        first, counts = self._bounds[rows], self._bounds[rows + 1] - self._bounds[rows]
+        behind = np.cumsum(counts)  # how many tokens there are up to the end of each piece
+        where = np.repeat(first - (behind - counts), counts) + np.arange(counts.sum())
+        ids, starts, ends, word_starts = self._tokens[:, where]
+        offset = np.repeat(np.cumsum(lengths) - lengths, counts)
+        # One character may make several tokens, whose offsets some tokenizers report out of order.
+        return TokenizedTexts(ids=ids,
+                       starts=np.maximum.accumulate(starts + offset), ends=np.maximum.accumulate(ends + offset),
+                       word_starts=word_starts.astype(bool),
+                       bounds=_prepend_zero(behind)[_prepend_zero(np.cumsum(pieces_per_text))])
+
+    def _add_to_cache(self, chunks: list[str]) -> None:
+        new = list(set(chunks) - self._rows.keys())
+        if self._characters > self.max_cached_characters:
+            self._clear_cache()
+            new = list(set(chunks))
+        if not new:
+            return
+        with catch_panics(self.foreign):
+            encodings = self.backend.encode_batch(new, add_special_tokens=False)
+        counts = np.fromiter(map(len, encodings), np.int64, len(encodings))
+        total = int(counts.sum())
+        tokens = np.empty((4, total), np.int32)
+        tokens[0] = np.fromiter(chain.from_iterable(e.ids for e in encodings), np.int32, total)
+        flat = chain.from_iterable(chain.from_iterable(e.offsets for e in encodings))
+        tokens[1:3] = np.fromiter(flat, np.int32, 2 * total).reshape(total, 2).T
+        words = np.array(list(chain.from_iterable(e.word_ids for e in encodings)), np.float64)  # None becomes NaN
+        tokens[3, 1:] = words[1:] != words[:-1]
+        behind = np.cumsum(counts)
+        tokens[3, (behind - counts)[counts > 0]] = 1
+        self._rows.update(zip(new, range(len(self._rows), len(self._rows) + len(new)), strict=True))
+        self._characters += sum(map(len, new))
+        self._tokens = np.concatenate([self._tokens, tokens], axis=1)
+        self._bounds = np.concatenate([self._bounds, self._bounds[-1] + behind])
+
+
+def _prepend_zero(ends: np.ndarray) -> np.ndarray:
+    return np.concatenate([np.zeros(1, np.int64), ends])

@@ -1,0 +1,201 @@
+"""A corpus is text tokenised once: flat little-endian arrays on disk, mapped into memory, so opening costs no memory.
+
+    manifest.json               version, tokenizer, options, counts, and the type of each per-token array
+    tokenizer/                  a copy of the tokenizer that made the tokens
+    counts.bin                  int64: how often each token of the vocabulary occurs
+    documents.bin sentences.bin int64: first token of each, and the end
+    texts.bin                   int64 pairs: where each document's text begins and ends, in UTF-8 bytes
+    shard-00000/                tokens, word_starts, starts, lengths, capitals (one value per token), text (UTF-8)
+    field.NAME.bin              float32: numbers beside each document, or in each shard beside each token (`fields.py`)
+    checksums.json              SHA-256 of all of these
+
+Tokens and text are counted through, over all shards; a document never crosses from one shard into the next.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from stemma.atomic_files import CHECKSUMS, verify_checksums
+from stemma.corpus.fields import FloatField, field_files
+from stemma.errors import CorruptFileError, UserError, did_you_mean
+from stemma.json_files import explain_damage, parse, parse_object
+from stemma.text.tokenizer import Tokenizer
+
+FORMAT = "stemma-corpus"
+VERSION = 1
+MANIFEST = "manifest.json"
+TEXT = "text"
+# The arrays every corpus has, and the type a reader gets (on disk they are as narrow as they can be).
+CORE_ARRAYS: dict[str, type] = {"tokens": np.int32, "word_starts": np.bool_, "starts": np.int64, "lengths": np.int32}
+ADVICE = "build it again with `stemma corpus build`."
+
+
+class Corpus:
+    """Tokens with their boundaries, read in place; every index is a global token index."""
+
+    def __init__(self, path: Path, manifest: dict[str, Any], sums: dict[str, str]):
+        self.path = path
+        self.manifest = manifest
+        self._checksums = sums
+        self.num_tokens: int = manifest["tokens"]
+        self._bounds = _bounds(manifest, "tokens")  # first token of each shard, and the end
+        self._text_bounds = _bounds(manifest, "text_bytes")
+        self.document_starts = self._map("documents.bin", "<i8", manifest["documents"] + 1)
+        self.sentence_starts = self._map("sentences.bin", "<i8", manifest["sentences"] + 1)
+        self.token_counts = self._map("counts.bin", "<i8", manifest["tokenizer"]["vocab_size"])
+        self._texts = self._map("texts.bin", "<i8", 2 * manifest["documents"]).reshape(-1, 2)
+        self._shards = {name: [self._map(f"{shard['folder']}/{name}.bin", kind, shard["tokens"])
+                               for shard in manifest["shards"]] for name, kind in manifest["arrays"].items()}
+        self._text = [self._map(f"{shard['folder']}/{TEXT}.bin", "|u1", shard["text_bytes"])
+                      for shard in manifest["shards"]]
+
+        self.fields = {name: self._field(name, about) for name, about in manifest.get("fields", {}).items()}
+
+    @classmethod
+    def open(cls, path: str | Path, verify: bool = True) -> Corpus:
+        """The corpus in this folder; unless `verify` is off, only after every byte of it was checked."""
+        path = Path(path)
+        if not _is_corpus(path):
+            raise UserError(_describe_folder(path))
+        if verify:
+            verify_checksums(path, "corpus", ADVICE, (MANIFEST,))
+        try:
+            manifest = parse_object((path / MANIFEST).read_bytes())
+            sums = parse_object((path / CHECKSUMS).read_bytes())
+            version = manifest["version"]
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise CorruptFileError(f"corpus {path} has no readable {MANIFEST} or {CHECKSUMS}; {ADVICE}") from error
+        if version != VERSION:
+            raise UserError(f"corpus {path} has format version {version} and this Stemma reads {VERSION}; "
+                            f"update Stemma, or {ADVICE}")
+        with explain_damage(path / MANIFEST, ADVICE):
+            return cls(path, manifest, sums)
+
+    def __reduce__(self) -> tuple[object, ...]:  # another process maps the same files instead of receiving a copy
+        return (Corpus.open, (self.path, False))
+
+    @cached_property
+    def tokenizer(self) -> Tokenizer:
+        return Tokenizer.load(self.path / "tokenizer")
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Names the content: equal for equal text, tokens and boundaries, whatever was added or wherever it lies."""
+        arrays = [f"{shard['folder']}/{name}.bin" for shard in self.manifest["shards"] for name in (*CORE_ARRAYS, TEXT)]
+        content = [self._checksums[name] for name in ("documents.bin", "sentences.bin", "texts.bin", *arrays)]
+        return hashlib.sha256("\n".join([self.manifest["tokenizer"]["fingerprint"], *content]).encode()).hexdigest()
+
+    def annotation_digest(self, name: str) -> str | None:
+        """Names the content of one array or field that was added; None where there is none."""
+        shards = self.manifest["shards"]
+        if name in self.fields:
+            files = field_files(name, self.fields[name].per, shards)
+        elif name in self._shards:
+            files = [f"{shard['folder']}/{name}.bin" for shard in shards]
+        else:
+            return None
+        sums = [self._checksums[file] for file in files]
+        return hashlib.sha256("\n".join(sums).encode()).hexdigest()
+
+    def annotations(self) -> list[str]:
+        """Names of the per-token arrays that not every corpus has."""
+        return [name for name in self._shards if name not in CORE_ARRAYS]
+
+    def field(self, name: str) -> FloatField:
+        """The float field of this name."""
+        if name not in self.fields:
+            raise UserError(f'corpus {self.path} has no field "{name}".{did_you_mean(name, self.fields)} '
+                            f"`stemma corpus annotate {self.path} --token-field {name}=FILE.npy` adds one.")
+        return self.fields[name]
+
+    def _field(self, name: str, about: dict[str, Any]) -> FloatField:
+        per, size, shards = about["per"], about["size"], self.manifest["shards"]
+        counts = [shard["tokens"] for shard in shards] if per == "token" else [self.manifest["documents"]]
+        arrays = [self._map(file, about["type"], count * size).reshape(-1, size)
+                  for file, count in zip(field_files(name, per, shards), counts, strict=True)]
+        return FloatField(name, per, size, arrays, self._bounds if per == "token" else np.asarray(self.document_starts))
+
+    def values_at(self, name: str, index: np.ndarray) -> np.ndarray:
+        """The values at these global token indices, in the same shape."""
+        arrays = self._arrays(name)
+        index = np.asarray(index, np.int64)
+        if index.size and (index.min() < 0 or index.max() >= self.num_tokens):
+            raise IndexError(f"token index outside 0..{self.num_tokens - 1}")
+        if len(arrays) == 1:
+            return self._widen(name, arrays[0][index])
+        shard = np.searchsorted(self._bounds, index, side="right") - 1
+        values = np.empty(index.shape, arrays[0].dtype)
+        for number in np.unique(shard):
+            here = shard == number
+            values[here] = arrays[number][index[here] - self._bounds[number]]
+        return self._widen(name, values)
+
+    def values_between(self, name: str, start: int, stop: int) -> np.ndarray:
+        """The values of a stretch of tokens."""
+        arrays = self._arrays(name)
+        if not 0 <= start <= stop <= self.num_tokens:
+            raise IndexError(f"tokens {start}..{stop} outside 0..{self.num_tokens}")
+        last = int(np.searchsorted(self._bounds[1:-1], stop))
+        first = int(np.searchsorted(self._bounds[1:-1], start, side="right")) if start < stop else last
+        parts = [arrays[shard][max(0, start - low) : stop - low]
+                 for shard, low in enumerate(self._bounds[first : last + 1].tolist(), first)]
+        return self._widen(name, np.concatenate(parts) if len(parts) > 1 else parts[0])
+
+    def document_text(self, document: int) -> str:
+        """A document's own text; `starts` and `lengths` count its characters."""
+        start, stop = self._texts[document]
+        shard = int(np.searchsorted(self._text_bounds, start, side="right")) - 1
+        low = self._text_bounds[shard]
+        return self._text[shard][start - low : stop - low].tobytes().decode("utf-8")
+
+    def _arrays(self, name: str) -> list[np.ndarray]:
+        if name not in self._shards:
+            raise KeyError(f'corpus {self.path} has no array "{name}", only {", ".join(self._shards)}')
+        return self._shards[name]
+
+    def _widen(self, name: str, values: np.ndarray) -> np.ndarray:
+        return np.asarray(values).astype(CORE_ARRAYS.get(name, values.dtype))  # always a copy, so the file cannot be
+        #                                                                        written
+
+    def _map(self, name: str, kind: str, count: int) -> np.ndarray:
+        file = self.path / name
+        expected = count * np.dtype(kind).itemsize
+        size = file.stat().st_size if file.is_file() else None
+        if size != expected or name not in self._checksums:
+            state = "is missing" if size is None else f"has {size:,} bytes instead of {expected:,}"
+            raise CorruptFileError(f"{file} {state if size != expected else 'has no checksum'}; {ADVICE}")
+        # A memory map of nothing is refused by the system.
+        return np.memmap(file, np.dtype(kind), mode="r") if count else np.zeros(0, np.dtype(kind))
+
+
+def _bounds(manifest: dict[str, Any], count: str) -> np.ndarray:
+    return np.cumsum([0, *(shard[count] for shard in manifest["shards"])], dtype=np.int64)
+
+
+def _is_corpus(path: Path) -> bool:
+    if any(path.glob("shard-*")):
+        return True  # perhaps a damaged one
+    try:
+        return bool(parse((path / MANIFEST).read_bytes())["format"] == FORMAT)
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+
+
+def _describe_folder(path: Path) -> str:
+    build = f"`stemma corpus build {path} --tokenizer TOKENIZER --out CORPUS`"
+    if not path.exists():
+        return f"there is no corpus {path}; `stemma corpus build TEXT --tokenizer TOKENIZER --out {path}` makes one."
+    if path.is_file():
+        return f"{path} is a file, not a corpus folder; if it is text, {build} makes a corpus of it."
+    signs = {"recipe.toml": "a run", "model.safetensors": "a model", "tokenizer.json": "a tokenizer",
+             "vocab.txt": "a tokenizer"}
+    for name, what in signs.items():
+        if (path / name).exists():
+            return f"{path} is {what}, not a corpus; `stemma corpus build` makes a corpus of text."
+    return f"{path} is a folder, but not a corpus; if it holds text, {build} makes a corpus of it."

@@ -1,0 +1,66 @@
+"""`report.html` of an evaluation: the metrics with their intervals, what was taken for what, and the worst errors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from stemma.lab.report.html_report import HtmlReport
+from stemma.tasks.kinds import head_task
+from stemma.tasks.metrics import metrics_for
+
+REPORT = "report.html"
+FIXED_COLUMNS = ("where", "right", "said", "sure")  # what is told of an example besides its texts
+MAX_PREVIEW_WORDS = 60  # of a tagged sentence that is shown
+
+
+def write_evaluation(result: Mapping[str, Any], folder: Path, command: str) -> Path:
+    kind, scores = result["kind"], result["metrics"]["test"]
+    known = metrics_for(kind)
+    first = next(iter(result["intervals"]))
+    page = HtmlReport(f"{Path(result['data']).name}: how good the answers are").intro(
+        f"What {result['model']} says of {result['examples']:,} examples (task {result['task']}, kind {kind}).",
+        [(format_metric(kind, name, scores[name]), known[name].description) for name in result["intervals"]])
+    page.section("Metrics").table(["metric", "score", "95% from", "to", "what it is"], [
+        [name, format_metric(kind, name, scores[name]), format_metric(kind, name, low), format_metric(kind, name, high),
+         known[name].description] for name, (low, high) in result["intervals"].items()],
+        f"`{first}` decides. Between the two values the score lies in 95% of 1,000 sets of as many examples, drawn "
+        "from these with replacement: how far another test set of this size could have moved it.")
+    for table in head_task(kind).report_tables(result):
+        page.section(table.title).table(table.columns, table.rows, table.note)
+    if result["worst"]:
+        add_worst_errors(page, result)
+    page.section("Do it again").code(command)
+    return page.write(folder / REPORT)
+
+
+def format_metric(kind: str, name: str, value: float) -> str:
+    """As its official script prints it: percent with two places, everything else with four."""
+    return f"{value:.2f}" if metrics_for(kind)[name].scale == 100 else f"{value:.4f}"
+
+
+def add_worst_errors(report: HtmlReport, result: Mapping[str, Any]) -> None:
+    what = head_task(result["kind"]).confidence_label
+    report.section("The worst errors", "Those it was surest of come first. Look at them: some are errors of the data.")
+    report.table([what, "right", "said", "text", "where"], [
+        [one["sure"], _format_answer(one["right"]), _format_answer(one["said"]), format_example(one), one["where"]]
+        for one in result["worst"]])
+
+
+def format_example(error: Mapping[str, Any]) -> str:
+    """The texts of an example in one line."""
+    if "words" in error:
+        return " ".join(error["words"][:MAX_PREVIEW_WORDS]) + (" ..." if len(error["words"]) > MAX_PREVIEW_WORDS
+                                                               else "")
+    order = ("text", "text_a", "text_b", "question", "context", *error)
+    parts = [error[key] for key in dict.fromkeys(order)
+             if key not in FIXED_COLUMNS and isinstance(error.get(key), str) and error[key]]
+    parts += [f"{number}: {option}" for number, option in enumerate(error.get("options", []))]
+    return " | ".join(parts)
+
+
+def _format_answer(answer: object) -> str:
+    if isinstance(answer, list):
+        return " ".join(map(str, answer[:MAX_PREVIEW_WORDS])) or "(no answer)"
+    return str(answer) if answer != "" else "(no answer)"

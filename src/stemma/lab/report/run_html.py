@@ -1,0 +1,203 @@
+"""`report.html` of a finished run: its curve against the unigram baseline, its numbers, its recipe, its command."""
+
+from __future__ import annotations
+
+import logging
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from stemma.checksummed_files import read_verified_lines
+from stemma.errors import UserError, pluralize
+from stemma.lab.report.html_report import HtmlReport
+from stemma.objectives.missing_data import ORIGIN as ABSENT
+from stemma.recipe_loading import COMMAND_LINE, Recipe, diff, recipe
+from stemma.schema.overrides import flatten, format_value, get_by_path
+from stemma.training.run_folder import RunConfig, TextReadingOptions, read_result, read_run
+
+logger = logging.getLogger(__name__)
+
+REPORT = "report.html"
+MAX_POINTS = 60  # of a training curve: single steps are too noisy to be read
+
+
+def write_report(run: str | Path) -> Path:
+    """Draw what the run left in log.jsonl, recipe.toml and result.json."""
+    run = Path(run)
+    chosen, plan = read_run(run)
+    result = read_result(run)
+    if result is None:
+        raise UserError(f"{run} is not finished; `stemma resume {run}` goes on, and then there is something to report.")
+    what = "pre-training" if plan.task is None else f"fine-tuning ({plan.task['kind']})"
+    page = HtmlReport(f"{chosen.label}: a {what} run").intro(chosen.summary, _headline(result))
+    baselines = {"unigram": result["unigram_loss"]} if result.get("unigram_loss") is not None else {}
+    page.section("How it learned").figure(draw_curve(run, baselines), _caption(result))
+    if tasks := objective_losses(run):
+        page.figure(draw_objectives(tasks, result.get("baselines") or {}),
+                    "Each task by itself, from the moment it joins. Strong: on held-out text; thin: on the batches; "
+                    "dashed: what knowing only how often each answer occurs would lose.")
+    page.table(["", "value"], [*_rows(result), *_score_rows(result.get("metrics", {}))])
+    page.section("The recipe", f"{chosen.title}{f', {chosen.paper}' if chosen.paper else ''}.")
+    add_changes(page, chosen)
+    page.section("Do it again").code(run_command(chosen, plan, run))
+    return page.write(run / REPORT)
+
+
+def try_report(run: str | Path) -> None:
+    """The report, or a word on why there is none: a finished run is not lost for want of a drawing."""
+    try:
+        write_report(run)
+    except Exception as error:
+        logger.warning(f"no report was written for {run} ({type(error).__name__}: {error}).")
+
+
+def draw_curve(run: Path, baselines: Mapping[str, float]) -> str:
+    """Held-out and training loss by million tokens, against constant baselines."""
+    from stemma.lab.report.plots import learning_curve
+
+    log = _log(run)
+    held_out = {entry["tokens"] / 1e6: entry["validation_loss"] for entry in log
+                if entry.get("validation_loss") is not None}
+    training = [(entry["tokens"] / 1e6, entry["loss"]) for entry in log if entry.get("loss") is not None]
+    series: dict[str, Sequence[tuple[float, float]]] = {"held-out": list(held_out.items()),
+                                                        "training": _thin_points(training)}
+    return learning_curve({name: points for name, points in series.items() if points}, baselines,
+                          "million tokens read", "loss in nats (lower is better)")
+
+
+def objective_losses(run: Path) -> dict[str, dict[str, list[tuple[float, float]]]]:
+    """Of a run of several tasks: each one's held-out and training losses by million tokens read."""
+    found: dict[str, dict[str, list[tuple[float, float]]]] = {}
+    for entry in _log(run):
+        for key, name in (("validation_losses", "held-out"), ("losses", "training")):
+            for task, loss in (entry.get(key) or {}).items():
+                if loss is not None:
+                    found.setdefault(task, {}).setdefault(name, []).append((entry["tokens"] / 1e6, loss))
+    return found if len(found) > 1 else {}
+
+
+def _log(run: Path) -> list[dict[str, Any]]:
+    return read_verified_lines(run / "log.jsonl", "there is no curve without it.")
+
+
+def draw_objectives(tasks: Mapping[str, Mapping[str, Sequence[tuple[float, float]]]],
+               baselines: Mapping[str, float]) -> str:
+    from stemma.lab.report.plots import small_curves
+
+    panels = {name: ({"held-out": series.get("held-out", []), "training": _thin_points(series.get("training", []))},
+                     baselines.get(name)) for name, series in tasks.items()}
+    drawn = {name: ({key: points for key, points in series.items() if points}, baseline)
+             for name, (series, baseline) in panels.items()}
+    return small_curves(drawn, "million tokens read", "loss in nats, task by task (lower is better)")
+
+
+def add_changes(report: HtmlReport, run_recipe: Recipe) -> None:
+    """What the run changed from the recipe of its name."""
+    try:
+        changes = diff(recipe(run_recipe.label), run_recipe)
+    except UserError:  # a recipe of the user's own: nothing to compare it with
+        report.text("Every value, with who set it, stands in `recipe.toml`.")
+        return
+    if not changes:
+        report.text(f"Nothing was changed from `{run_recipe.label}`.")
+        return
+    report.table(["key", run_recipe.label, "this run"],
+               [[f"`{change.key}`", value_text(change.before),
+                 "removed" if change.after is None else value_text(change.after)] for change in changes],
+               f"What this run changed from `{run_recipe.label}`; all else is as `stemma show {run_recipe.label}` says.")
+
+
+def run_command(run_recipe: Recipe, plan: RunConfig, run: Path) -> str:
+    """What to type for the same run."""
+    if plan.task is None:
+        words = ["stemma", "pretrain", run_recipe.label]
+        options: dict[str, Any] = {"corpus": plan.text or [str(plan.corpus)], "target": plan.target,
+                                   "from": [plan.start] if plan.start else []}
+    else:
+        named = plan.task.get("name", plan.task["kind"])  # a data set, or the kind of the task
+        verb = plan.task.get("command", ["finetune", named])
+        words, options = ["stemma", *verb, "--model", str(plan.start)], plan.task["options"]
+    for key, value in options.items():
+        for one in value if isinstance(value, list) else [value]:
+            words += [f"--{key.replace('_', '-')}", *([] if one is True else [str(one)])]
+    # of several stages, the budget is that of one
+    length = {plan.budget.unit: plan.budget.amount} if plan.task is None or "length" not in plan.task \
+        else plan.task["length"]
+    words += ["--out", str(run), *(word for unit, amount in length.items() for word in (f"--{unit}", f"{amount:.12g}")),
+              "--seed", str(plan.seed)]
+    usual = asdict(TextReadingOptions())
+    for key, value in asdict(plan.reading).items():
+        words += [f"--{key}", value] if value != usual[key] else []
+    return shlex.join([*words, *(command_line_changes(run_recipe) if plan.task is None else plan.task["changes"])])
+
+
+def command_line_changes(run_recipe: Recipe) -> list[str]:
+    """The `key=value` pairs of the command line, and what came of tasks that the corpus had nothing for."""
+    flat = flatten(run_recipe.values)
+    stated = [f"{key}={format_value(value)}" for key, value in flat.items() if run_recipe.origin[key] == COMMAND_LINE
+              or (run_recipe.origin[key] == ABSENT and key.startswith("objective."))]
+    try:
+        base = recipe(run_recipe.label)
+    except UserError:
+        return stated
+    size = "tokenizer.vocab_size"
+    # more was asked for than the text has
+    if run_recipe.origin[size] == "corpus" and flat[size] > get_by_path(base.values, size):
+        stated.append(f"{size}={flat[size]}")
+    gone = [change.key for change in diff(base, run_recipe) if change.after is None]
+    # what went away with an old kind needs no word: whoever sets the new kind drops it
+    by_kind = {key.removesuffix(".kind") for key in flat if key.endswith(".kind")
+               and flat[key] != get_by_path(base.values, key)}
+    return [f"remove={key}" for key in gone if key.rpartition(".")[0] not in by_kind] + stated
+
+
+def _thin_points(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    """At most POINTS means of neighbouring points."""
+    if not points:
+        return []
+    groups = np.array_split(np.array(points), min(MAX_POINTS, len(points)))
+    return [(float(group[:, 0].mean()), float(group[:, 1].mean())) for group in groups]
+
+
+def _headline(result: Mapping[str, Any]) -> list[tuple[str, str]]:
+    loss, unigram = result.get("validation_loss"), result.get("unigram_loss")
+    against = f", where word frequencies alone lose {unigram:.3f}" if unigram is not None else ""
+    measured = [(f"{loss:.3f}", f"nats lost on held-out text{against}")] if loss is not None else []
+    return [*measured, (f"{result['tokens'] / 1e6:.2f} M", f"tokens read in {result['seconds']:,.0f} s"),
+            (f"{result['parameters'] / 1e6:.2f} M", "parameters")]
+
+
+def _rows(result: Mapping[str, object]) -> list[list[str]]:
+    named = {"steps": "steps", "tokens": "tokens", "loss": "training loss, last step (nats)",
+             "validation_loss": "held-out loss (nats)", "unigram_loss": "held-out loss of the unigram baseline (nats)",
+             "tokens_per_second": "tokens a second", "seconds": "seconds", "parameters": "parameters",
+             "precision": "number format", "threads": "threads"}
+    return [[name, value_text(result[key])] for key, name in named.items() if result.get(key) is not None]
+
+
+def _score_rows(metrics: Mapping[str, Any]) -> list[list[str]]:
+    """Every number that a fine-tune was scored by, with what it was counted on."""
+    return [[f"{name}: {key.replace('tasks.', '')}", value_text(value)] for name, scores in metrics.items()
+            for key, value in flatten(scores).items()]
+
+
+def _caption(result: Mapping[str, Any]) -> str:
+    return (f"Loss over {pluralize(result['steps'], 'step')}: on text held out from this run, and on the batches "
+            "themselves (means over stretches). Dashed: what knowing only how often each token occurs would lose.")
+
+
+def value_text(value: object) -> str:
+    """A value of a recipe or a result as a person reads it."""
+    if value is None:
+        return "none"
+    if isinstance(value, Mapping):
+        return "present"
+    if isinstance(value, bool | list):
+        return format_value(value)
+    if isinstance(value, int):
+        return f"{value:,}"
+    return f"{value:,.6g}".replace("e-0", "e-") if isinstance(value, float) else str(value)

@@ -1,0 +1,164 @@
+"""What more of something buys: loss falls as a power of parameters, tokens or computation, down to a floor.
+
+The law is y = floor + factor * x^-exponent (Kaplan et al. 2020, arXiv:2001.08361, without a floor; Hoffmann et al.
+2022, arXiv:2203.15556, with one). In logarithms a law without a floor is a straight line; a floor bends it, and is only
+believed where there are points enough and they bend: a bend seen in noise would be a false promise of where learning
+ends.
+
+The band is a bootstrap over seeds: a seed is drawn with all its points, because those of one run hang together.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stemma.lab.results_data import FitEntry, LawEntry
+from stemma.tasks.metrics.student_t import student_t
+
+Point = tuple[float, float, int]  # x, y, seed
+MIN_POINTS, MIN_POINTS_FOR_FLOOR = 3, 4  # different x
+# By how much the information criterion of Schwarz must favour a floor: "strong" evidence (Kass and Raftery 1995).
+BIC_MARGIN = 6.0
+EXPONENTS = np.geomspace(0.01, 4.0, 800)  # that are tried where there is a floor: the other two numbers follow
+BAND_POINTS = 40  # of the band
+CURVE = "validation_loss"
+
+
+@dataclass(frozen=True)
+class _PowerLaw:
+    """One law for each draw: arrays of equal length. x counts in units of `unit`, so that no power overflows."""
+
+    unit: float
+    exponent: NDArray[np.float64]
+    coefficient: NDArray[np.float64]
+    irreducible_loss: NDArray[np.float64]
+
+    def __call__(self, x: NDArray[np.float64]) -> NDArray[np.float64]:
+        """(draws, len(x))"""
+        return self.irreducible_loss[:, None] + self.coefficient[:, None] * (x / self.unit) ** -self.exponent[:, None]
+
+
+Fit = Callable[[np.ndarray, np.ndarray, np.ndarray], _PowerLaw]  # x, y, (draws, points) how often each point counts
+
+
+def power_law(points: Sequence[Point], draws: int = 500, seed: int = 0) -> LawEntry | None:
+    """The law through the points, as the results hold it; None where there are fewer than three different x, or
+    something that has no logarithm."""
+    usable = len({x for x, _, _ in points}) >= MIN_POINTS and all(x > 0 and y > 0 for x, y, _ in points)
+    if not usable:
+        return None
+    x, y = np.array([point[:2] for point in points], np.float64).T
+    fit, floored = _select_model(x, y)
+    law = fit(x, y, np.ones((1, len(x))))
+    factor = float(law.coefficient[0] * law.unit ** law.exponent[0])
+    found: LawEntry = {
+        "points": [list(point) for point in points], "factor": factor, "exponent": float(law.exponent[0]),
+        "floor": float(law.irreducible_loss[0]) if floored else None, "exponent_low": None, "exponent_high": None,
+        "band": []}
+    seeds = sorted({number for _, _, number in points})
+    if len(seeds) == 1:
+        return found
+    owner = np.array([seeds.index(number) for _, _, number in points])
+    times = np.random.default_rng(seed).multinomial(len(seeds), [1 / len(seeds)] * len(seeds), draws)[:, owner]
+    places = x[:, None] == np.unique(x)
+    # a seed may lack some of the sizes
+    enough = (times @ places > 0).sum(1) >= (MIN_POINTS_FOR_FLOOR if floored else MIN_POINTS)
+    drawn = fit(x, y, times[enough].astype(np.float64))
+    along = np.geomspace(x.min(), x.max(), BAND_POINTS)
+    middle = np.log(law(along)[0])
+    low, high = np.exp(_band(np.log(drawn(along)), middle, len(seeds)))
+    least, most = _band(drawn.exponent, law.exponent[0], len(seeds))
+    return {**found, "exponent_low": max(0.0, float(least)) if floored else float(least), "exponent_high": float(most),
+            "band": np.stack([along, low, np.exp(middle), high], 1).tolist()}
+
+
+def fit_all(rows: Sequence[Mapping[str, Any]], measure: str) -> list[FitEntry]:
+    """Every law that the runs allow, recipe by recipe. A row is a run: recipe, size, seed, parameters, tokens, flops, y
+    (its measure), curve (tokens, flops, seconds, validation loss) and warmup_tokens, before which a curve says more
+    about the warm-up than about the recipe."""
+    found: list[FitEntry] = []
+    for recipe in dict.fromkeys(row["recipe"] for row in rows):
+        mine = [row for row in rows if row["recipe"] == recipe]
+        largest = max(row["parameters"] for row in mine)
+        several = len({row["parameters"] for row in mine}) > 1
+        of_largest = ", of the largest size" if several else ""
+        where_best = ", where no size had done better with less" if several else ""
+        own = "the loss is the recipe's own and says nothing against another's."
+        kinds = [
+            ("parameters", measure, [(row["parameters"], row["y"], row["seed"]) for row in mine],
+             "Each point is a run; all had the same budget."),
+            ("tokens", CURVE, [point for row in mine if row["parameters"] == largest for point in _curve_points(row,
+                                                                                                                0)],
+             f"Points of the learning curves after the warm-up{of_largest}; {own}"),
+            ("flops", CURVE, _frontier([point for row in mine for point in _curve_points(row, 1)]),
+             f"Points of the learning curves after the warm-up{where_best}; {own}")]
+        for x, what, points, note in kinds:
+            law = power_law(points)
+            if law is not None:
+                found.append({"recipe": recipe, "x": x, **law, "measure": what, "note": note})
+    return found
+
+
+def _curve_points(row: Mapping[str, Any], column: int) -> list[Point]:
+    return [(point[column], point[3], row["seed"]) for point in row["curve"] if point[0] > row["warmup_tokens"]]
+
+
+def _frontier(points: Sequence[Point]) -> list[Point]:
+    """Those than which no point of the same seed is lower at no more cost."""
+    best: dict[int, float] = {}
+    kept = []
+    for x, y, seed in sorted(points):
+        if y < best.get(seed, math.inf):
+            best[seed] = y
+            kept.append((x, y, seed))
+    return kept
+
+
+def _select_model(x: np.ndarray, y: np.ndarray) -> tuple[Fit, bool]:
+    """How to fit, and whether that has a floor."""
+    if len(np.unique(x)) >= MIN_POINTS_FOR_FLOOR:
+        once = np.ones((1, len(x)))
+        straight, bent = (float(((np.log(fit(x, y, once)(x)[0]) - np.log(y)) ** 2).sum()) + 1e-12 * len(x)
+                          for fit in (_fit_log_linear, _fit_with_floor))
+        if len(x) * math.log(straight / bent) - math.log(len(x)) > BIC_MARGIN:
+            return _fit_with_floor, True
+    return _fit_log_linear, False
+
+
+def _fit_log_linear(x: np.ndarray, y: np.ndarray, times: np.ndarray) -> _PowerLaw:
+    """A line in logarithms."""
+    unit = math.exp(float(np.log(x).mean()))
+    across, up = np.log(x / unit), np.log(y)
+    total = times.sum(1)
+    middle, height = times @ across / total, times @ up / total
+    slope = (times @ (across * up) / total - middle * height) / (times @ across**2 / total - middle**2)
+    return _PowerLaw(unit, -slope, np.exp(height - slope * middle), np.zeros_like(slope))
+
+
+def _fit_with_floor(x: np.ndarray, y: np.ndarray, times: np.ndarray) -> _PowerLaw:
+    """The least squares of relative errors: for each exponent floor and factor are those of a straight line, neither
+    below 0, and the best of many exponents is taken."""
+    unit = math.exp(float(np.log(x).mean()))
+    basis = (x[:, None] / unit) ** -EXPONENTS  # (points, exponents)
+    weight = times / y**2
+    ones, ys = weight.sum(1)[:, None], (weight @ y)[:, None]
+    b, bb, by = weight @ basis, weight @ basis**2, weight @ (basis * y[:, None])  # (draws, exponents)
+    factor = np.maximum((ones * by - b * ys) / (ones * bb - b**2), 0.0)
+    floor = (ys - factor * b) / ones
+    factor, floor = np.where(floor < 0, by / bb, factor), np.maximum(floor, 0.0)
+    error = factor**2 * bb + floor**2 * ones + 2 * (factor * floor * b - factor * by - floor * ys)
+    draw, best = np.arange(len(times)), error.argmin(1)
+    return _PowerLaw(unit, EXPONENTS[best], factor[draw, best], floor[draw, best])
+
+
+def _band(drawn: np.ndarray, middle: object, seeds: int) -> np.ndarray:
+    """(2, ...) from the draws along the first axis: their deviation times the t of so few seeds. Three seeds make ten
+    different draws, too few for quantiles of something as crooked as an exponent."""
+    half = math.sqrt(seeds / (seeds - 1)) * student_t(seeds - 1) * drawn.std(0)
+    return np.stack([middle - half, middle + half])

@@ -1,0 +1,86 @@
+"""How a file is opened, and how all that is wrong with it is told at once."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from stemma.errors import UserError
+from stemma.json_files import parse
+from stemma.notes import quietly
+from stemma.text.readers import JSON_LINES, list_files
+from stemma.text.tables import MAX_COLUMNS_SHOWN, Table, read_table
+from stemma.text.text_io import COMPRESSED, STDIN, check_encoding, display_name, read_text
+
+
+@dataclass(frozen=True)
+class FileReader:
+    """The encoding of the files, what to do with bytes that do not fit, and who hears of what was left out."""
+
+    encoding: str = "utf-8"
+    errors: str = "strict"
+
+    def file(self, path: str | Path) -> Path:
+        files = list_files([path])
+        if len(files) != 1:
+            raise UserError(f"{path} is {len(files)} files; name one.")
+        return files[0]
+
+    def is_json_lines(self, path: str | Path) -> bool:
+        """By its name, packed or not."""
+        file = self.file(path)
+        return (Path(file.stem) if file.suffix.lower() in COMPRESSED else file).suffix.lower() in JSON_LINES
+
+    def text(self, path: str | Path) -> tuple[str, str]:
+        """(name, all of its text)."""
+        file = self.file(path)
+        text = "".join(read_text(file, check_encoding(self.encoding, self.errors), self.errors))
+        if not text.strip():
+            raise UserError(f"{display_name(file)} is empty; it should hold examples.")
+        return display_name(file), text
+
+    def first_line(self, path: str | Path) -> str:
+        """Without the rest, which is read again; a pipe has no second time."""
+        file = self.file(path)
+        if file == STDIN:
+            raise UserError("this format is read twice, which a pipe does not allow; give a file.")
+        blocks = quietly(read_text(file, check_encoding(self.encoding, self.errors), self.errors))
+        return next(blocks, "").lstrip("\n").split("\n", 1)[0]
+
+    def table(self, path: str | Path, header: Sequence[str] | None = None, chosen: Collection[str] = ()) -> Table:
+        return read_table(path, header, encoding=self.encoding, errors=self.errors, chosen_columns=chosen)
+
+    def json(self, path: str | Path) -> tuple[str, Any]:
+        """(name, what the one JSON text of the file says)."""
+        name, text = self.text(path)
+        try:
+            return name, parse(text)
+        except ValueError as error:
+            where = f", line {error.lineno}" if isinstance(error, json.JSONDecodeError) else ""
+            raise UserError(f"{name}{where} is not JSON ({getattr(error, 'msg', error)}); "
+                            "is it the file that was meant?") from error
+
+
+@dataclass
+class ErrorCollector:
+    """What is wrong, place by place. The first few are shown and all of them are counted."""
+
+    name: str
+    problems: list[tuple[str, str]] = field(default_factory=list)
+
+    def add(self, where: str, what: str) -> None:
+        self.problems.append((where, what))
+
+    def raise_if_any(self) -> None:
+        """Raise if there is anything."""
+        if not self.problems:
+            return
+        if len(self.problems) == 1:
+            where, what = self.problems[0]
+            raise UserError(f"{where}: {what}; correct it.")
+        more = [("", f"and {len(self.problems) - MAX_COLUMNS_SHOWN:,} more")] if len(self.problems) > MAX_COLUMNS_SHOWN else []
+        raise UserError(f"{len(self.problems):,} problems in {self.name}; correct them",
+                        [*self.problems[:MAX_COLUMNS_SHOWN], *more])

@@ -1,0 +1,67 @@
+"""Texts that are files or stories: folders of classes (IMDB, THUCNews) and bAbI's numbered lines.
+
+bAbI (arXiv:1502.05698): lines "number sentence", where a question has tabs before its answer and its supporting facts,
+and a number 1 begins a new story. Answers are single words, but often none of the story's: yes, two, a path "s,e". So a
+question is a pair of texts, what was told so far and what is asked, and the answers seen in training are its classes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from stemma.errors import UserError
+from stemma.tasks.data.examples import TextExample
+from stemma.tasks.data.file_reader import ErrorCollector, FileReader
+
+NUMBERED = re.compile(r"(\d+) (.*)", re.DOTALL)
+
+
+def read_class_folders(path: Path, reader: FileReader, classes: Sequence[str] | None = None,
+                 clean: Callable[[str], str] = lambda text: text) -> list[TextExample]:
+    """A folder for each class, a file for each text."""
+    folders = sorted(folder for folder in path.iterdir()
+                     if folder.is_dir() and (folder.name in classes if classes else not folder.name.startswith(".")))
+    if not folders or (classes and len(folders) < len(classes)):
+        wanted = " and ".join(classes) if classes else "one for each class"
+        raise UserError(f"{path} lacks folders of texts: it should have {wanted}.")
+    examples, problems = [], ErrorCollector(str(path))
+    for folder in folders:
+        for file in sorted(folder.glob("*.txt")):
+            try:
+                text = clean(reader.text(file)[1]).strip()
+            except UserError as error:
+                problems.add(str(file), error.message)
+                continue
+            examples.append(TextExample(str(file), (text,), folder.name, None, f"{folder.name}/{file.stem}"))
+    problems.raise_if_any()
+    if not examples:
+        raise UserError(f"the folders of {path} have no .txt files.")
+    return examples
+
+
+def read_babi(path: str | Path, reader: FileReader) -> list[TextExample]:
+    name, text = reader.text(path)
+    problems, examples, story = ErrorCollector(name), [], list[str]()
+    for number, line in enumerate(text.split("\n"), 1):
+        where = f"{name}, line {number}"
+        found = NUMBERED.fullmatch(line.strip("\n "))
+        if not found:
+            if line.strip():
+                problems.add(where, "no number before the sentence")
+            continue
+        if found[1] == "1":
+            story = []
+        sentence, *more = (cell.strip() for cell in found[2].split("\t"))
+        if not more:
+            story.append(sentence)
+        elif not sentence or not more[0] or not story:
+            missing = "question" if not sentence else "answer" if not more[0] else "story before the question"
+            problems.add(where, f"no {missing}")
+        else:
+            examples.append(TextExample(where, (" ".join(story), sentence), more[0], None, str(number)))
+    problems.raise_if_any()
+    if not examples:
+        raise UserError(f"{name} has no question: a line with one has a tab before its answer.")
+    return examples

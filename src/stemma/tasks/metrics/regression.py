@@ -1,0 +1,83 @@
+"""How well numbers are guessed: Pearson's and Spearman's correlation by scipy, and the mean squared error.
+
+A model that always says the same correlates with nothing: 0 here, where scipy says "not a number", so that runs can be
+compared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stemma.errors import UserError
+from stemma.tasks.metrics.metric import Metric, bootstrap_indices, mean_metric, safe_divide
+from stemma.tasks.metrics.optional_import import optional_import
+
+
+@dataclass(frozen=True)
+class NumberInputs:
+    gold: NDArray[np.float64]
+    predicted: NDArray[np.float64]
+
+
+def metric_inputs(gold: Sequence[Any], predicted: Sequence[Any]) -> NumberInputs:
+    return NumberInputs(require_finite(gold, "right numbers"), require_finite(predicted, "predictions"))
+
+
+def require_finite(values: Sequence[object], what: str) -> NDArray[np.float64]:
+    try:
+        numbers = np.asarray(values, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise UserError(f"the {what} must be numbers: {error}.") from error
+    wrong = int((~np.isfinite(numbers)).sum())
+    if wrong:
+        raise UserError(f"{wrong:,} of the {len(numbers):,} {what} are infinite or not a number; where training "
+                        "diverged, a smaller learning rate helps.")
+    return numbers
+
+
+def pearson(case: NumberInputs) -> float:
+    return _correlation(case, "pearsonr")
+
+
+def spearman(case: NumberInputs) -> float:
+    return _correlation(case, "spearmanr")
+
+
+def squared_errors(case: NumberInputs) -> NDArray[np.float64]:
+    return (case.gold - case.predicted) ** 2
+
+
+def _correlation(case: NumberInputs, method: str) -> float:
+    if np.ptp(case.gold) == 0 or np.ptp(case.predicted) == 0:
+        return 0.0
+    return float(getattr(optional_import("scipy.stats"), method)(case.gold, case.predicted).statistic)
+
+
+def bootstrap_pearson(case: NumberInputs, rng: np.random.Generator, rounds: int) -> np.ndarray:
+    return np.concatenate([_pearson_of_rows(case.gold[drawn], case.predicted[drawn])
+                           for drawn in bootstrap_indices(len(case.gold), rng, rounds)])
+
+
+def bootstrap_spearman(case: NumberInputs, rng: np.random.Generator, rounds: int) -> np.ndarray:
+    """A rank depends on who else was drawn, so each round is ranked anew."""
+    rank = optional_import("scipy.stats").rankdata
+    return np.concatenate([_pearson_of_rows(rank(case.gold[drawn], axis=1), rank(case.predicted[drawn], axis=1))
+                           for drawn in bootstrap_indices(len(case.gold), rng, rounds)])
+
+
+def _pearson_of_rows(left: np.ndarray, right: np.ndarray) -> np.ndarray:
+    left, right = (side - side.mean(axis=1, keepdims=True) for side in (left, right))
+    return safe_divide((left * right).sum(axis=1), np.sqrt((left ** 2).sum(axis=1) * (right ** 2).sum(axis=1)))
+
+
+METRICS = (
+    Metric("pearson", "numbers", "Pearson's correlation", pearson, bootstrap_pearson, requires="scipy.stats"),
+    Metric("spearman", "numbers", "Spearman's correlation of ranks", spearman, bootstrap_spearman,
+           requires="scipy.stats"),
+    mean_metric("mean_squared_error", "numbers", "mean squared error", squared_errors, higher_is_better=False),
+)

@@ -1,0 +1,189 @@
+"""From a plan's file to a plan, or to everything that is wrong with it: before anything is trained, and all at once."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from stemma.errors import UserError, did_you_mean
+from stemma.tasks.datasets import task_kind_of
+from stemma.tasks.pipeline.plan import (
+    BUDGETS,
+    READING_KEYS,
+    TASK_ONLY,
+    TEXT_ONLY,
+    PipelinePlan,
+    PipelineStage,
+    PlanHeader,
+    StageEntry,
+)
+from stemma.tasks.toml_plan import Problems, raise_problems, read_toml, validate_table
+from stemma.text.readers import list_files
+from stemma.training.run_folder import is_corpus, is_pipe
+
+STAGE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
+
+
+def read_pipeline_plan(path: str | Path) -> PipelinePlan:
+    """The plan, or all that is wrong with it."""
+    path = Path(path)
+    content = read_toml(path)
+    problems: Problems = []
+    tables = content.pop("stages", {})
+    header = validate_table(PlanHeader, _absolute(content, ("general",), path.parent), "", problems)
+    if not isinstance(tables, dict) or not tables:
+        problems.append(("stages", "a plan has a table [stages.NAME] for each of its stages"))
+        tables = {}
+    entries: dict[str, StageEntry] = {}
+    for name, table in tables.items():
+        if not STAGE_NAME.fullmatch(name):
+            problems.append((f"stages.{name}", "a stage is also a folder: use letters, digits, - and _"))
+        if not isinstance(table, dict):
+            problems.append((f"stages.{name}", f"must be a table: write [stages.{name}] above it"))
+            continue
+        table = _absolute(table, ("corpus", "train", "dev", "test", "model"), path.parent)
+        if (found := validate_table(StageEntry, table, f"stages.{name}.", problems)) is not None:
+            entries[name] = found
+    whole = len(entries) == len(tables) and header is not None
+    after = _resolve_parents(entries, list(tables), problems)
+    for name, entry in entries.items():
+        problems += [(f"stages.{name}{f'.{key}' if key else ''}", what) for key,
+                     what in _stage_problems(name, entry, entries)]
+    if whole and not problems:
+        assert header is not None
+        stages = {}
+        for name in _topological_order(after):
+            own = entries[name].seed
+            stages[name] = PipelineStage(name, after[name], entries[name], header.seed if own is None else own)
+        plan = PipelinePlan(header, stages)
+        problems += _plan_problems(plan)
+    if problems:
+        raise_problems(path, problems)
+    return plan
+
+
+def _absolute(table: Mapping[str, object], keys: tuple[str, ...], beside: Path) -> dict[str, Any]:
+    """Paths as seen from the plan. A model that is not there may be a hub id: it stays as it is."""
+    def place(key: str, value: object) -> Any:
+        if not isinstance(value, str) or value == "-" or key == "model" and not (beside / value).exists():
+            return value
+        return str((beside / value).absolute())
+
+    return {key: ([place(key, one) for one in value] if isinstance(value, list) else place(key, value))
+            if key in keys else value for key, value in table.items()}
+
+
+# --- who stands on whom -----------------------------------------------------------------------------------------------
+
+
+def _resolve_parents(entries: Mapping[str, StageEntry], names: list[str], problems: Problems) -> dict[str, str | None]:
+    """By stage, the one that it starts from; problems that make this impossible are noted."""
+    after: dict[str, str | None] = {}
+    for name, entry in entries.items():
+        before = names[names.index(name) - 1] if names.index(name) else None
+        after[name] = entry.after or (None if entry.kind == "model" else before)
+        if entry.after is not None and entry.after not in names:
+            problems.append((f"stages.{name}.after", f'there is no stage "{entry.after}".'
+                                                     f"{did_you_mean(entry.after, names)}"))
+        elif entry.after is not None and entry.kind == "model":
+            problems.append((f"stages.{name}.after", "a model that is given stands on nothing; leave it out"))
+    told: set[str] = set()
+    for name in entries:
+        chain = [name]
+        while (before := after.get(chain[-1])) is not None and before not in chain:
+            chain.append(before)
+        if before == name and name not in told:
+            told |= set(chain)
+            problems.append((f"stages.{name}.after", f"the stages stand in a circle: {' after '.join([*chain, name])}; "
+                                                     "the one that needs no other stands first in a plan"))
+    return after
+
+
+def _topological_order(after: Mapping[str, str | None]) -> list[str]:
+    """Each stage behind the one that it stands on, otherwise as they are written."""
+    ordered: list[str] = []
+    while len(ordered) < len(after):
+        ordered.append(next(name for name, before in after.items()
+                            if name not in ordered and (before is None or before in ordered)))
+    return ordered
+
+
+# --- what is wrong ----------------------------------------------------------------------------------------------------
+
+
+def _stage_problems(name: str, entry: StageEntry, entries: Mapping[str, StageEntry]) -> Problems:
+    """(key, what) of everything that is wrong with one stage by itself."""
+    stated, kind = entry.model_fields_set, entry.kind
+    foreign = {"model": (*TEXT_ONLY, *TASK_ONLY, *BUDGETS, "changes", "seed", "interpolate", *READING_KEYS),
+               "text": TASK_ONLY, "task": TEXT_ONLY}[kind]
+    meant = {"model": "a model that is given (`model`)", "text": "a stage that reads text",
+             "task": "a stage that learns a task"}[kind]
+    problems = [(key, f"has no place in {meant}; leave it out") for key in dict.fromkeys(foreign) if key in stated]
+    given = [key for key in BUDGETS if key in stated and key not in foreign]
+    if len(given) > 1:
+        problems.append((given[1], f"{' and '.join(given)} exclude each other; give one of them"))
+    if kind == "text":
+        if not entry.corpus and entry.texts_of is None:
+            problems.append(("corpus", "is missing: name the text to learn from, or with `texts_of` the stage whose "
+                                       "examples are to be read"))
+        if entry.texts_of is not None and (entry.texts_of not in entries or entries[entry.texts_of].kind != "task"):
+            tasks = [other for other, found in entries.items() if found.kind == "task"]
+            problems.append(("texts_of", f'there is no stage "{entry.texts_of}" that learns a task.'
+                                         f"{did_you_mean(entry.texts_of, tasks)}"))
+        problems += _missing_files("corpus", entry.corpus)
+    if kind == "task":
+        problems += [(key, "is missing: a stage that learns a task has task, train and dev")
+                     for key in ("task", "train", "dev") if getattr(entry, key) is None]
+        problems += [(part, f"there is no {path}") for part in ("train", "dev", "test")
+                     if (path := getattr(entry, part)) is not None and not Path(path).exists()]
+        try:
+            if entry.task is not None:
+                task_kind_of(entry.task)
+        except UserError as error:
+            problems.append(("task", error.message))
+    return problems
+
+
+def _missing_files(key: str, paths: list[str]) -> Problems:
+    if stream := next((path for path in paths if is_pipe(path)), None):
+        return [(key, f"{stream} can be read only once, and a plan may be carried out again; give a file")]
+    try:
+        if paths and not (len(paths) == 1 and is_corpus(paths[0])):
+            list_files(paths)
+    except UserError as error:
+        return [(key, error.message), *((key, f"{path}: {why}") for path, why in error.problems)]
+    return []
+
+
+def _plan_problems(plan: PipelinePlan) -> Problems:
+    """What is wrong with stages that are fine by themselves."""
+    problems: Problems = []
+    for name, stage in plan.stages.items():
+        entry, where = stage.entry, f"stages.{name}"
+        if stage.after is not None and plan.stages[stage.after].kind == "task":
+            problems.append((where, f'"{stage.after}" learns a task, which ends a line of stages; name another with '
+                                    "`after`"))
+        if stage.after is None and stage.kind == "task":
+            problems.append((where, "has nothing to start from; put a stage with `model`, or with `recipe` and "
+                                    "`corpus`, above it"))
+        if stage.after is None and stage.kind == "text":
+            problems += [(f"{where}.recipe", "is missing: the first stage says what to build")] * (not entry.recipe)
+            problems += [(f"{where}.{key}", "needs a stage before this one; leave it out")
+                         for key in ("replay", "interpolate") if key in entry.model_fields_set]
+        if stage.after is not None and stage.kind == "text" and not stage.budget():
+            problems.append((where, f"say how long to learn: one of {', '.join(BUDGETS)}"))
+        if entry.replay is not None and not plan.general()[0]:
+            problems.append((f"{where}.replay", "there is no general text to mix in: name it with `general` at the top "
+                                                "of the plan"))
+        for key in ("replay", "texts_of"):
+            if getattr(entry, key) is not None and (built := next(filter(is_corpus, entry.corpus), None)):
+                problems.append((f"{where}.{key}", f"more text is mixed into raw text only, and {built} is a built "
+                                                   "corpus; give the text that it was made from"))
+    problems += _missing_files("general", plan.header.general)
+    if plan.header.ablate and not plan.of_kind("task"):
+        problems.append(("ablate", "which stage paid off is seen by a task; add a stage that learns one"))
+    if "seeds" in plan.header.model_fields_set and not plan.header.ablate:
+        problems.append(("seeds", "is for `ablate = true`; leave it out"))
+    return problems

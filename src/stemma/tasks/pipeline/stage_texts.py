@@ -1,0 +1,78 @@
+"""Text that a stage reads besides its own files: that of a task's examples, and general text against forgetting.
+
+Both are written as JSON lines in ASCII, which every encoding reads alike.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from stemma.atomic_files import atomic_file, make_folder
+from stemma.corpus.corpus import Corpus
+from stemma.corpus.subset import train_validation_split
+from stemma.notes import quietly
+from stemma.tasks.data.examples import Example, TaggedExample
+from stemma.text.chinese_words import CJK_RUN
+from stemma.text.readers import read_passages
+from stemma.training.run_folder import TextReadingOptions, is_corpus
+
+NumberedTexts = Iterator[tuple[int, str]]
+
+
+def example_texts(example: Example) -> tuple[str, ...]:
+    """An example as a reader sees it: one text, or several that belong together."""
+    if not isinstance(example, TaggedExample):
+        return tuple(text for text in example.input_texts() if text.strip())
+    written = "".join(example.words)
+    return (written if CJK_RUN.match(written) else " ".join(example.words),)
+
+
+def example_documents(examples: Iterable[Example]) -> list[str]:
+    """Each example as a document, without its label; what occurs several times (a paragraph with many questions), once.
+    """
+    parts = dict.fromkeys(example_texts(example) for example in examples)
+    seen: set[str] = set()
+    documents = []
+    for texts in parts:
+        new = [text for text in texts if text not in seen]
+        seen.update(new)
+        if new:
+            documents.append("\n".join(new))
+    return documents
+
+
+def write_documents(file: Path, documents: Iterable[str], field: str) -> None:
+    make_folder(file.parent)
+    with atomic_file(file) as out:
+        for text in documents:
+            out.write(json.dumps({field: text}).encode("ascii") + b"\n")
+
+
+def numbered_texts(paths: Sequence[str], reading: TextReadingOptions) -> NumberedTexts:
+    """(document, text) of raw text or of a corpus; a long document comes in several."""
+    if len(paths) == 1 and is_corpus(paths[0]):
+        corpus = Corpus.open(paths[0])
+        yield from ((number, corpus.document_text(number)) for number in range(len(corpus.document_starts) - 1))
+        return
+    number = -1
+    for passage in quietly(read_passages(paths, **reading.plain_text_arguments())) if paths else ():
+        number += passage.starts_document
+        yield number, passage.text
+
+
+def sample_replay(general: Corpus, validation: float, characters: int, seed: int) -> tuple[list[str], int]:
+    """Documents of general text, drawn until they have so many characters, and how many they have. What is held out to
+    measure forgetting is never among them."""
+    view = train_validation_split(general, validation)[0].documents_for("full_sentences")
+    chosen: list[str] = []
+    total = 0
+    for number in np.random.default_rng([seed, 11]).permutation(len(view.document_ranges)):
+        if total >= characters:
+            break
+        chosen.append(view.document_text(int(number)))
+        total += len(chosen[-1])
+    return chosen, total

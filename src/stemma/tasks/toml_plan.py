@@ -1,0 +1,42 @@
+"""What the plans of several tasks share: a TOML file whose tables are checked, with all problems told at once."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Any, NoReturn, TypeVar
+
+from pydantic import ValidationError
+
+from stemma.errors import UserError, did_you_mean
+from stemma.schema.base import Settings
+from stemma.schema.recipe_checks import explain
+
+Problems = list[tuple[str, str]]  # (where, what)
+TableT = TypeVar("TableT", bound=Settings)
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UserError(f"cannot read the plan {path}: {error.strerror or error}.") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise UserError(f"{path} is not valid TOML: {error}.") from error
+
+
+def validate_table(kind: type[TableT], values: dict[str, object], where: str, problems: Problems) -> TableT | None:
+    """The values as settings; None, and what is wrong with them among the problems, if they are not."""
+    try:
+        return kind.model_validate(values)
+    except ValidationError as error:
+        known = list(kind.model_fields)
+        for problem in explain(error, values, kind):
+            unknown = problem.key.partition(".")[0] not in known
+            hint = did_you_mean(problem.key, known) or f" It has {', '.join(known)}."
+            problems.append((f"{where}{problem.location}", f"no such key.{hint}" if unknown else problem.message))
+        return None
+
+
+def raise_problems(path: Path, problems: Problems) -> NoReturn:
+    raise UserError(f"{len(problems)} problem{'s' if len(problems) > 1 else ''} in the plan {path}", problems)

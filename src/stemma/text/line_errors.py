@@ -1,0 +1,50 @@
+"""What is wrong with a file, counted to its end: how many lines, and which are the first of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from stemma.errors import UserError
+from stemma.json_files import parse
+from stemma.text.tables import MAX_COLUMNS_SHOWN
+
+
+@dataclass
+class LineErrors:
+    lines: int = 0
+    first: list[tuple[str, str]] = field(default_factory=list)
+
+    def add(self, where: str, what: str) -> None:
+        self.lines += 1
+        if len(self.first) < MAX_COLUMNS_SHOWN:
+            self.first.append((where, what))
+
+    @property
+    def as_problems(self) -> list[tuple[str, str]]:
+        more = self.lines - len(self.first)
+        return [*self.first, ("", f"and {more:,} more")] if more else self.first
+
+    def raise_if_any(self, what: str, advice: str) -> None:
+        """Raise if anything is wrong: what the lines are not, and what to do."""
+        if self.lines == 1:
+            where, fault = self.first[0]
+            raise UserError(f"{where} {fault}; {advice}.")
+        if self.lines:
+            raise UserError(f"{self.lines:,} {what}; {advice}", self.as_problems)
+
+
+def json_objects(lines: Iterator[tuple[int, str]], name: str, faults: LineErrors) -> Iterator[tuple[int,
+                                                                                                    dict[str, Any]]]:
+    """The numbered lines of a file that are JSON objects; what the others are is noted."""
+    for number, line in lines:
+        try:
+            row = parse(line)
+        except ValueError as error:
+            faults.add(f"{name}, line {number}", f"is not JSON ({getattr(error, 'msg', error)})")
+            continue
+        if isinstance(row, dict):
+            yield number, row
+        else:
+            faults.add(f"{name}, line {number}", "is no JSON object")

@@ -1,0 +1,203 @@
+"""Bytes to clean text, block by block: unpack, decode, unify the line ends, and name the exact byte where it fails.
+
+Nothing here holds more than one block, so a file of any size, even one that is a single line, costs the same memory.
+"""
+
+from __future__ import annotations
+
+import codecs
+import errno
+import gzip
+import io
+import logging
+import lzma
+import sys
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+from stemma.errors import UserError, did_you_mean
+from stemma.text.guess_encoding import likely_encoding
+
+logger = logging.getLogger(__name__)
+
+BLOCK = 1 << 18
+COMPRESSED = {".gz": "gzip", ".xz": "xz", ".zst": "zstd"}
+STDIN = Path("-")
+COMMON_ENCODINGS = ("utf-8", "utf-16", "utf-32", "latin-1", "cp1252", "gb18030", "gbk", "big5", "shift_jis", "euc-jp",
+                    "euc-kr", "cp1251", "koi8-r")
+# Marks that some editors put before the text; longest first, since the one of UTF-32 begins with the one of UTF-16.
+BYTE_ORDER_MARKS = (
+    (codecs.BOM_UTF32_LE, "utf-32-le"), (codecs.BOM_UTF32_BE, "utf-32-be"), (codecs.BOM_UTF8, "utf-8"),
+    (codecs.BOM_UTF16_LE, "utf-16-le"), (codecs.BOM_UTF16_BE, "utf-16-be"),
+)  # fmt: skip
+
+
+def display_name(path: Path) -> str:
+    return "stdin" if path == STDIN else str(path)
+
+
+def check_encoding(encoding: str, errors: str) -> str:
+    """Python's own name of the encoding; an unknown one is the user's typing error."""
+    if errors not in ("strict", "replace", "ignore"):
+        raise UserError(f'--errors is "{errors}"; choose strict, replace or ignore.')
+    try:
+        found = codecs.lookup(encoding)
+        "".encode(encoding)  # refuses what is no text encoding, such as base64
+    except LookupError as error:
+        hint = did_you_mean(encoding, COMMON_ENCODINGS)
+        raise UserError(f'no text encoding "{encoding}".{hint} Common ones: {", ".join(COMMON_ENCODINGS)}.') from error
+    return {"utf-8-sig": "utf-8", "utf_8_sig": "utf-8"}.get(found.name, found.name)
+
+
+def read_text(path: Path, encoding: str, errors: str) -> Iterator[str]:
+    """Blocks of decoded text: LF line ends, no NUL, no byte order mark."""
+    newlines = io.IncrementalNewlineDecoder(None, translate=True)
+    told = False
+    for text, final in _decode(path, encoding, errors):
+        text = newlines.decode(text, final=final)
+        if newlines.newlines not in (None, "\n") and not told:
+            told = True
+            logger.info(f"{display_name(path)}: CR or CRLF line ends are read as plain line ends.")
+        if text:
+            yield text
+
+
+def read_bytes(path: Path) -> Iterator[bytes]:
+    """Blocks of the file's content, unpacked as its suffix says."""
+    kind = COMPRESSED.get(path.suffix.lower())
+    with _explain_damage(path, kind):
+        if path == STDIN:
+            if sys.stdin is None:
+                raise UserError("standard input is closed, so that - has nothing to read; name a file, or send text "
+                                "into it with a pipe.")
+            yield from _blocks(sys.stdin.buffer)
+        elif kind == "zstd":
+            yield from _zstd_blocks(path)
+        else:
+            with _open(path, kind) as file:
+                yield from _blocks(file)
+
+
+@contextmanager
+def _explain_damage(path: Path, kind: str | None) -> Iterator[None]:
+    try:
+        yield
+    except EOFError as error:
+        raise UserError(f"{path} ends too early (a truncated {kind} file); fetch or copy it again.") from error
+    except (gzip.BadGzipFile, zlib.error, lzma.LZMAError) as error:
+        raise UserError(f"{path} is no intact {kind} file ({error}); fetch it again or correct its suffix.") from error
+    except OSError as error:
+        more = "; raise the limit (ulimit -n 1024)" if error.errno == errno.EMFILE else ""
+        raise UserError(f"cannot read {display_name(path)}: {error.strerror or error}{more}.") from error
+
+
+def _open(path: Path, kind: str | None) -> gzip.GzipFile | lzma.LZMAFile | IO[bytes]:
+    if kind == "gzip":
+        return gzip.open(path, "rb")
+    return lzma.open(path, "rb") if kind == "xz" else path.open("rb")
+
+
+def _blocks(file: gzip.GzipFile | lzma.LZMAFile | IO[bytes]) -> Iterator[bytes]:
+    while block := file.read(BLOCK):
+        yield block
+
+
+def _zstd_blocks(path: Path) -> Iterator[bytes]:
+    # zstandard's own stream reader takes a truncated file for a finished one, so the frames are followed here. Small
+    # bites keep memory bounded: one of 4 KiB can unfold to 128 MiB at the very worst.
+    import zstandard
+
+    frame = None
+    with path.open("rb") as file:
+        while packed := file.read(4096):
+            while packed:
+                frame = frame or zstandard.ZstdDecompressor().decompressobj()
+                try:
+                    if block := frame.decompress(packed):
+                        yield block
+                except zstandard.ZstdError as error:
+                    raise lzma.LZMAError(str(error)) from error
+                packed = frame.unused_data
+                if frame.eof:
+                    frame = None
+    if frame is not None:
+        raise EOFError
+
+
+def _decode(path: Path, encoding: str, errors: str) -> Iterator[tuple[str, bool]]:
+    """Decoded blocks and whether each is the last; offsets in messages count the bytes of the unpacked content."""
+    decoder: codecs.IncrementalDecoder | None = None
+    offset = 0  # of the next byte to be handed to the decoder
+    dropped = False
+    for block in _with_end(read_bytes(path)):
+        if decoder is None:
+            encoding, mark = _resolve_byte_order(encoding, block)
+            decoder = codecs.getincrementaldecoder(encoding)(errors)
+            wide = encoding.startswith(("utf-16", "utf-32"))
+            block, offset = block[mark:], mark
+        waiting = len(decoder.getstate()[0])  # the first bytes of a character that the last block cut in two
+        nul = -1 if wide else block.find(b"\0")
+        try:
+            text = decoder.decode(block, final=not block)
+        except UnicodeDecodeError as error:
+            bad = offset - waiting + error.start
+            if 0 <= nul < bad - offset:
+                raise UserError(_binary(path, offset + nul, block)) from error
+            raise UserError(_wrongly_encoded(path, encoding, bad, error.object, error.start)) from error
+        if "\0" in text:
+            if errors == "strict":
+                at = len(text[: text.index("\0")].encode(encoding)) - waiting if wide else nul
+                raise UserError(_binary(path, offset + at, block))
+            text = text.replace("\0", "")
+            if not dropped:
+                dropped = True
+                logger.warning(f"{display_name(path)}: NUL bytes are dropped.")
+        offset += len(block)
+        yield text, not block
+
+
+def _with_end(blocks: Iterator[bytes]) -> Iterator[bytes]:
+    """The blocks, the first with a whole byte order mark, then an empty one: the decoder must hear that it is over."""
+    start = b""
+    for block in blocks:
+        start += block
+        if len(start) >= 4:
+            break
+    if start:
+        yield start
+    yield from blocks
+    yield b""
+
+
+def _resolve_byte_order(encoding: str, start: bytes) -> tuple[str, int]:
+    """The byte order that the text's mark announces, and the length of that mark."""
+    for mark, announced in BYTE_ORDER_MARKS:
+        if start.startswith(mark) and announced.startswith(encoding):
+            return announced, len(mark)
+    return {"utf-16": "utf-16-le", "utf-32": "utf-32-le"}.get(encoding, encoding), 0
+
+
+def _wrongly_encoded(path: Path, encoding: str, offset: int, data: bytes, start: int) -> str:
+    value = f"0x{data[start]:02x}"
+    advice = _encoding_of_mark(data) or likely_encoding(data, start, encoding)
+    way_out = f"try --encoding {advice}, or" if advice else "use"
+    return f"{display_name(path)} is not {encoding} at byte {offset} ({value}); {way_out} --errors replace."
+
+
+def _binary(path: Path, offset: int, block: bytes) -> str:
+    sample = block[:4096]
+    advice = "if it is text, --errors replace drops such bytes"
+    if len(sample) > 3 and sample.count(0) * 3 > len(sample):
+        advice = f"try --encoding utf-16-{'be' if sample[0::2].count(0) > sample[1::2].count(0) else 'le'}; or {advice}"
+    return f"{display_name(path)} has a NUL byte at byte {offset} and looks binary; {advice}."
+
+
+def _encoding_of_mark(data: bytes) -> str | None:
+    """The encoding that a byte order mark names."""
+    for mark, announced in BYTE_ORDER_MARKS:
+        if data.startswith(mark):
+            return announced.rsplit("-", 1)[0] if announced != "utf-8" else announced
+    return None

@@ -1,0 +1,128 @@
+"""What happened, step by step: one JSON object per line in `log.jsonl`, and TensorBoard beside it on request."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+from stemma.atomic_files import atomic_write, explain_disk_errors
+from stemma.errors import UserError
+from stemma.json_files import parse_object
+from stemma.training.callbacks import Callback, StepReport
+
+if TYPE_CHECKING:
+    from stemma.training.trainer import Trainer
+
+
+class RunLog:
+    """`RunLog(run)` appends to `run/log.jsonl`; every line is on its way to disk when `write` returns."""
+
+    def __init__(self, run: Path, tensorboard: bool = False):
+        self.path = run / "log.jsonl"
+        self._folder = run / "tensorboard"
+        self._tensorboard: Any = _writer_class()(str(self._folder)) if tensorboard else None
+        self._file = self._open()
+
+    def write(self, entry: dict[str, Any]) -> None:
+        """Append one entry; its `step` is what `truncate_after` and TensorBoard go by."""
+        with explain_disk_errors(self.path):
+            line = json.dumps(_without_nan(entry), ensure_ascii=False, allow_nan=False) + "\n"
+            self._file.write(line.encode())
+        if self._tensorboard is not None and "step" in entry:
+            for name, value in entry.items():
+                if name != "step" and isinstance(value, (int, float)) and not isinstance(value, bool):
+                    self._tensorboard.add_scalar(name, value, entry["step"])
+            self._tensorboard.flush()
+
+    def file_digest(self) -> dict[str, Any]:
+        """How much of the file is known, and its checksum; it only ever grows."""
+        content = self.path.read_bytes()
+        return {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+
+    def truncate_after(self, step: int, recorded: dict[str, Any] | None = None) -> str | None:
+        """Forget what happened after `step` and a line torn by a kill: a resumed run writes those steps again. Where
+        the lines before are not those `known` by a checkpoint, a word on it: nothing is computed from them."""
+        self._file.close()
+        content = self.path.read_bytes()
+        told = None
+        if recorded is not None and hashlib.sha256(content[:recorded["bytes"]]).hexdigest() != recorded["sha256"]:
+            told = (f"{self.path} is damaged before step {step:,}; training does not read it, but curves drawn from it "
+                    "may be wrong.")
+        kept = []
+        for line in content.splitlines(keepends=True):
+            entry = _parse(line)
+            if entry is None:
+                continue
+            if entry.get("step", 0) > step:
+                break
+            kept.append(line)
+        if sum(map(len, kept)) != len(content):
+            atomic_write(self.path, b"".join(kept))
+        self._file = self._open()
+        if self._tensorboard is not None:
+            self._tensorboard.close()
+            # TensorBoard hides the later points of older files.
+            self._tensorboard = _writer_class()(str(self._folder), purge_step=step + 1)
+        return told
+
+    def _open(self) -> IO[bytes]:
+        # Without a buffer: what a full disk refused would come up again, as another error, when the file is closed.
+        return self.path.open("ab", buffering=0)
+
+    def close(self) -> None:
+        self._file.close()
+        if self._tensorboard is not None:
+            self._tensorboard.close()
+
+    def __enter__(self) -> RunLog:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class LoggingCallback(Callback):
+    """A line now and then, and one for each look at held-out data."""
+
+    def __init__(self, every: int):
+        self.every = every
+
+    def on_step(self, trainer: Trainer, report: StepReport) -> None:
+        course = trainer.state
+        if course.step % self.every == 0 or course.step == 1:
+            trainer.log.write({"step": course.step, "loss": report.loss, "losses": report.losses, **report.details,
+                            "tokens": course.tokens, "seconds": round(course.seconds, 3),
+                            "tokens_per_second": round(course.tokens_per_second, 1)})
+
+    def on_validation(self, trainer: Trainer, metrics: dict[str, Any]) -> None:
+        trainer.log.write({"step": trainer.state.step, "tokens": trainer.state.tokens, **metrics})
+
+
+def _writer_class() -> Any:
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError as error:
+        raise UserError('TensorBoard is not installed; run `pip install "stemma-lm[track]"`, or train without '
+                        "it.") from error
+    return SummaryWriter
+
+
+def _parse(line: bytes) -> dict[str, Any] | None:
+    if not line.endswith(b"\n"):
+        return None
+    try:
+        return parse_object(line)
+    except ValueError:
+        return None
+
+
+def _without_nan(value: object) -> Any:
+    """JSON has no NaN and no infinity: a loss that is not a number is written as null."""
+    if isinstance(value, dict):
+        return {key: _without_nan(inner) for key, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_without_nan(inner) for inner in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
