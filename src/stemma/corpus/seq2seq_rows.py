@@ -20,7 +20,7 @@ class PaddedRows:
     lengths: np.ndarray  # (rows,) places in use
     labels: np.ndarray | None = None  # (rows, L) int32 what each place should guess; -1: nothing
     position_ids: np.ndarray | None = None  # (rows, L) int64; None counts from 0
-    source: np.ndarray | None = None  # (rows, L) int64 offset in the corpus of the token that stood here first, -1 for
+    corpus_offsets: np.ndarray | None = None  # (rows, L) int64 offset in the corpus of the token that stood here first, -1 for
     #                                   none; None: it is not known, and nothing beside the tokens can be read
 
     @classmethod
@@ -28,7 +28,7 @@ class PaddedRows:
         """What is kept of each row moves together."""
         lengths = mask.sum(1)
         return cls(compact_rows(ids, mask, pad_id).astype(np.int32), np.maximum(lengths, 1),
-                   source=None if source is None else compact_rows(source, mask, -1))
+                   corpus_offsets=None if source is None else compact_rows(source, mask, -1))
 
     def shift_right(self, start_id: int, pad_id: int) -> PaddedRows:
         """This text as a decoder meets it: each place reads the token before, the first one `start`, and guesses its
@@ -41,33 +41,33 @@ class PaddedRows:
 
 
 @dataclass(frozen=True)
-class Shown:
-    """An encoder's rows as inputs look at them: what they read of a Draft, where there is one row of each."""
+class EncoderDraft:
+    """The encoder rows of a sequence-to-sequence batch, with the part of Draft's interface that inputs read."""
 
     corpus: Corpus
-    ids: np.ndarray  # (rows, L) as the network reads them
-    source: np.ndarray  # (rows, L) offset in the corpus; -1 at special tokens and padding
+    input_ids: np.ndarray  # (rows, L) as the network reads them
+    corpus_offsets: np.ndarray  # (rows, L) offset in the corpus; -1 at special tokens and padding
 
     @classmethod
-    def of(cls, corpus: Corpus, side: PaddedRows) -> Shown:
-        if side.source is None:
-            raise UserError("an objective does not say where the tokens of its encoder's text are from (Side.source), "
+    def from_rows(cls, corpus: Corpus, rows: PaddedRows) -> EncoderDraft:
+        if rows.corpus_offsets is None:
+            raise UserError("an objective does not say where the tokens of its encoder's text are from (PaddedRows.corpus_offsets), "
                             "so that nothing beside them can be read; leave network.inputs out.")
-        return cls(corpus, side.input_ids, side.source)
+        return cls(corpus, rows.input_ids, rows.corpus_offsets)
 
     @property
-    def text(self) -> np.ndarray:
-        return self.source >= 0
+    def is_text(self) -> np.ndarray:
+        return self.corpus_offsets >= 0
 
     @property
-    def original(self) -> np.ndarray:
+    def original_ids(self) -> np.ndarray:
         """(rows, L) the tokens before any objective hid or replaced one."""
-        found = self.ids.copy()
-        found[self.text] = self.corpus.values_at("tokens", self.source[self.text])
+        found = self.input_ids.copy()
+        found[self.is_text] = self.corpus.values_at("tokens", self.corpus_offsets[self.is_text])
         return found
 
     def field(self, name: str) -> np.ndarray:
-        return field_at(self.corpus, name, self.source)
+        return field_at(self.corpus, name, self.corpus_offsets)
 
 
 def field_at(corpus: Corpus, name: str, source: np.ndarray) -> np.ndarray:

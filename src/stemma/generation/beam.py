@@ -124,7 +124,7 @@ def _finished_mask(state: DecodingState, candidates: Beams, searches: Sequence[P
     if options.stop:
         for number, place in (candidates.scores > NEG_INF).logical_and(~over).nonzero().tolist():
             tokens = _hypothesis_tokens(state, candidates, number, place, prompt_length)
-            over[number, place] = searches[number].replay(tokens).ended is not None
+            over[number, place] = searches[number].rebuild(tokens).finish_reason is not None
     return over
 
 
@@ -134,12 +134,12 @@ def _collect_finished(state: DecodingState, candidates: Beams, is_finished: Tens
     """Take up the texts that have ended, as many of the best as there are beams."""
     values = candidates.scores / length_penalty(step + 1, options.length_alpha)
     for number, place in is_finished.logical_and(candidates.scores > NEG_INF).nonzero().tolist():
-        ended, value = searches[number].ended, float(values[number, place])
-        if len(ended) < options.beams or value > ended[-1].score:
+        finished, value = searches[number].finished, float(values[number, place])
+        if len(finished) < options.beams or value > finished[-1].score:
             tokens = _hypothesis_tokens(state, candidates, number, place, prompt_length)
-            ended.append(FinishedHypothesis(value, float(candidates.log_probabilities[number, place]), tokens))
-            ended.sort(key=lambda one: -one.value)
-            del ended[options.beams:]
+            finished.append(FinishedHypothesis(value, float(candidates.log_probabilities[number, place]), tokens))
+            finished.sort(key=lambda one: -one.score)
+            del finished[options.beams:]
 
 
 def _hypothesis_tokens(state: DecodingState, candidates: Beams, search_index: int, beam_index: int,

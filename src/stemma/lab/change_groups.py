@@ -46,7 +46,7 @@ KEY_GROUPS: tuple[tuple[str, ...], ...] = (
     ("objective.*.turns",),  # shares of one whole
 )
 PART_USERS = {"network.decoder": "needs_decoder", "network.generator": "needs_generator",
-         "network.embedding.query": "needs_query"}
+         "network.embedding.query": "needs_query_stream"}
 WHOLE_SECTIONS = ("tokenizer", "finetuning")  # sections of a recipe that are one decision
 STAGE_KEYS = (".starts", ".stops", ".start_step")
 MAX_PARTNERS = 2  # more would be a change that nobody calls one

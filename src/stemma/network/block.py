@@ -70,7 +70,7 @@ class Block(TensorModule):
             sublayer, norm = getattr(self, name), getattr(self, f"{name}_norm")
             entering = norm(x) if self.pre_norm else x
             if keep_attention_scores and name != "feedforward":
-                added, scores[name] = sublayer.observe(entering, context)
+                added, scores[name] = sublayer.forward_with_scores(entering, context)
             else:
                 added = sublayer(entering, context)
             added = (self.dropout if name == "feedforward" else self.attention_dropout)(added)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from stemma.corpus.corpus import Corpus
 from stemma.corpus.draft import Draft
-from stemma.corpus.seq2seq_rows import DECODER, ENCODER, PaddedRows, Shown
+from stemma.corpus.seq2seq_rows import DECODER, ENCODER, PaddedRows, EncoderDraft
 from stemma.network.inputs_outputs import Stream
 from stemma.objectives.base import LM_HEAD
 from stemma.schema.objective import AttentionMaskKind
@@ -121,7 +121,7 @@ def _row_target(values: np.ndarray) -> Target:
     return Target(torch.from_numpy(rows), torch.from_numpy(values[rows]), max(1.0, float(len(rows))))
 
 
-def _inputs(shown: Draft | Shown, inputs: Mapping[str, InputSettings], longest: int) -> dict[str, Tensor]:
+def _inputs(shown: Draft | EncoderDraft, inputs: Mapping[str, InputSettings], longest: int) -> dict[str, Tensor]:
     """What a stream holds besides the text's own; what is made from token ids is made by the network."""
     return {name: torch.from_numpy(np.ascontiguousarray(one.from_draft(name, shown)[:, :longest]))
             for name, one in inputs.items() if not one.from_ids}
@@ -135,7 +135,7 @@ def _collate_seq2seq(corpus: Corpus, source_rows: PaddedRows, target_rows: Padde
     labels = target_rows.labels.reshape(-1)[index].astype(np.int64)
     positions = None if target_rows.position_ids is None else torch.from_numpy(target_rows.position_ids)
     asked = {name: one for name, one in inputs.items() if not one.from_ids}
-    beside = _inputs(Shown.of(corpus, source_rows), asked, source_rows.input_ids.shape[1]) if asked else {}
+    beside = _inputs(EncoderDraft.from_rows(corpus, source_rows), asked, source_rows.input_ids.shape[1]) if asked else {}
     streams = {ENCODER: Stream(torch.from_numpy(source_rows.input_ids.astype(np.int64)),
                                _padding_mask(torch.from_numpy(source_rows.lengths)),
                                skip_padding=True, inputs=beside),

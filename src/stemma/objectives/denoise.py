@@ -193,4 +193,5 @@ def rotate_rows(rows: PaddedRows, edges: tuple[np.ndarray, np.ndarray], probabil
     moved = (place >= before) & (place < before + inside)
     chosen = np.where(moved, turned, place)
     return PaddedRows(np.take_along_axis(rows.input_ids, chosen, axis=1), rows.lengths,
-                source=None if rows.source is None else np.take_along_axis(rows.source, chosen, axis=1))
+                corpus_offsets=None if rows.corpus_offsets is None
+                else np.take_along_axis(rows.corpus_offsets, chosen, axis=1))

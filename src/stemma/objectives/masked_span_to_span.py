@@ -56,7 +56,7 @@ class MaskedSpanToSpan(Seq2SeqObjective):
                                     filling).shift_right(draft.corpus.tokenizer.special_id("mask"), filling)
         # Filling stands at place 0: any that exists.
         spans = PaddedRows(written.input_ids, written.lengths, written.labels, compact_rows(places, hidden, 0))
-        read = PaddedRows(ids[:, :longest], draft.lengths, source=draft.corpus_offsets[:, :longest])
+        read = PaddedRows(ids[:, :longest], draft.lengths, corpus_offsets=draft.corpus_offsets[:, :longest])
         draft.seq2seq_rows = {ENCODER: read, DECODER: spans}
 
 

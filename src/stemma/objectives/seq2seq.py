@@ -77,4 +77,4 @@ def rows_as_is(draft: Draft) -> PaddedRows:
     """A draft's rows as they are."""
     longest = int(draft.lengths.max())
     return PaddedRows(draft.input_ids[:, :longest].astype(np.int32), draft.lengths,
-                      source=draft.corpus_offsets[:, :longest])
+                      corpus_offsets=draft.corpus_offsets[:, :longest])

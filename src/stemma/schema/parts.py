@@ -101,7 +101,7 @@ class InputSettings(Settings):
         return ()
 
     def from_draft(self, name: str, draft: Any) -> np.ndarray:
-        """(rows, length, ...) of a Draft that all objectives have edited, or of an encoder's side of it (Shown); it
+        """(rows, length, ...) of a Draft that all objectives have edited, or of an encoder's side of it (EncoderDraft); it
         must not tell what they hid. Not asked of what is made from token ids."""
         raise NotImplementedError
 

@@ -22,16 +22,16 @@ WORD_START = "▁"
 def read_sentencepiece(file: Path) -> tokenizers.Tokenizer:
     proto = _parse(file)
     trained, cleaning = proto.trainer_spec, proto.normalizer_spec
-    pieces = [(piece.subtoken_index, piece.score) for piece in proto.pieces]
+    pieces = [(piece.piece, piece.score) for piece in proto.pieces]
     model: models.Model
     if trained.model_type == UNIGRAM:
         model = models.Unigram(pieces, unk_id=trained.unk_id, byte_fallback=trained.byte_fallback)
     elif trained.model_type == BPE:
         vocabulary = {piece: number for number, (piece, _) in enumerate(pieces)}
-        normal = [piece.subtoken_index for piece in sorted(proto.pieces,
+        normal = [piece.piece for piece in sorted(proto.pieces,
                                                            key=lambda p: -p.score) if piece.type == NORMAL]
         model = models.BPE(
-            vocab=vocabulary, merges=list(_merges(normal)), unk_token=proto.pieces[trained.unk_id].subtoken_index,
+            vocab=vocabulary, merges=list(_merges(normal)), unk_token=proto.pieces[trained.unk_id].piece,
             fuse_unk=True, byte_fallback=trained.byte_fallback)  # fmt: skip
     else:
         raise ValueError("its model is neither Unigram nor BPE")
@@ -49,7 +49,7 @@ def read_sentencepiece(file: Path) -> tokenizers.Tokenizer:
     backend.decoder = decoders.Sequence([decoders.ByteFallback(), spaces]) if trained.byte_fallback else spaces
     for piece in proto.pieces:
         if piece.type in (CONTROL, USER_DEFINED):
-            backend.add_tokens([AddedToken(piece.subtoken_index, normalized=False, special=piece.type == CONTROL)])
+            backend.add_tokens([AddedToken(piece.piece, normalized=False, special=piece.type == CONTROL)])
     return backend
 
 

@@ -92,4 +92,4 @@ def _metric_inputs(kind: str, gold: Sequence[object], predicted: Sequence[object
     if unknown:
         raise UserError(f"{unknown:,} of {len(gold):,} examples have no label to compare with; what has none, such as "
                         "an official test file, can be predicted but not scored.")
-    return _kind(kind).prepare(gold, predicted, **extras)
+    return _kind(kind).metric_inputs(gold, predicted, **extras)

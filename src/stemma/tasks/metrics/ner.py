@@ -118,7 +118,7 @@ def _entity_counts(gold: list[set[Entity]], predicted: list[set[Entity]]) -> np.
 def _entities_by_scheme(sentences: list[list[str]], scheme: str) -> list[set[Entity]]:
     schemes = optional_import("seqeval.scheme")
     rules = getattr(schemes, {"BIOES": "IOBES"}.get(scheme, scheme))
-    return [{(found.tag, found.start, found.atom_ends) for found in entities}
+    return [{(found.tag, found.start, found.end) for found in entities}
             for entities in schemes.Entities(sentences, rules).entities]
 
 

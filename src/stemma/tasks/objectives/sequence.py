@@ -223,7 +223,7 @@ class RankingObjective(SequenceObjective):
         for good, bad in groups.values():
             for best in good if bad else []:
                 drawn = rng.choice(bad, self._num_negatives, replace=len(bad) < self._num_negatives)
-                rows = tuple(single[number].rows[0] for number in (best, *drawn))
+                rows = tuple(single[number].sequences[0] for number in (best, *drawn))
                 made.append(EncodedExample(rows, 0, best))
         return made
 

@@ -185,7 +185,7 @@ def _compute_contamination(runner: StageRunner) -> list[dict[str, Any]]:
     plan, found = runner.plan, list[dict[str, Any]]()
     for stage in plan.of_kind("task"):
         examples = runner.examples[stage.name]
-        texts = {before.name: lambda before=before: numbered_texts(before.entry.corpus, before.reading)
+        texts = {before.name: lambda before=before: numbered_texts(before.entry.corpus, before.reading_options)
                  for before in plan.ancestors(stage.name) if before.entry.corpus}
         texts |= {before.name: lambda before=before: _with_examples(runner, before)
                   for before in plan.ancestors(stage.name) if before.entry.texts_of}

@@ -200,7 +200,7 @@ def _upgrade_legacy_plan(content: Mapping[str, Any], problems: Problems) -> dict
 
 def validate_entry(entry_type: type[Any], table: Mapping[str, Any], where: str, problems: Problems) -> Any:
     """A table as settings, where a single value may stand for a list of one."""
-    listed = {key: [value] if key in entry_type.listed and isinstance(value, str) else value for key,
+    listed = {key: [value] if key in entry_type.list_keys and isinstance(value, str) else value for key,
               value in table.items()}
     return validate_table(entry_type, listed, where, problems)
 
