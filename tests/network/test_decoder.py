@@ -129,7 +129,7 @@ def test_places_of_the_target_may_be_stated():
 @KIND
 def test_layers_are_kept_of_both_parts_where_asked_for(name):
     network = build(name)
-    hidden = network(streams(*texts()), keep_layers=True)
+    hidden = network(streams(*texts()), keep_hidden_states=True)
     assert [len(hidden.hidden_states[part]) for part in ("encoder", "decoder")] == [1 + 2, 1 + 3]
     same(hidden["decoder"], network(streams(*texts()))["decoder"])
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:  # settings are read before torch is imported
 class FullAttentionSettings(AttentionSettings):
     """Every position attends to every position that it may see (arXiv:1706.03762)."""
 
-    kind: Literal["build_full_attention"]
+    kind: Literal["full"]
 
     supports: ClassVar[frozenset[str]] = frozenset(FEATURES)
 
