@@ -216,7 +216,7 @@ def test_what_was_read_is_turned_into_keys_once():
 
 def test_a_decoder_without_anything_to_look_at_is_a_mistake_of_ours():
     network = build()
-    with pytest.raises(AssertionError, match="read nothing yet"):
+    with pytest.raises(AssertionError, match="has no input yet"):
         network({"decoder": Stream(texts()[1], Causal())}, KVCache())
 
 

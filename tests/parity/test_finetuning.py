@@ -66,7 +66,7 @@ def given(kind: str, items: list[Any]) -> dict[str, torch.Tensor]:
         return torch.tensor([[*map(int, one), *[0] * (longest - len(one))] for one in values])
 
     made = {"input_ids": filled([row.input_ids for row in rows]),
-            "token_type_ids": filled([row.segments for row in rows]),
+            "token_type_ids": filled([row.segment_ids for row in rows]),
             "attention_mask": filled([[1] * len(row.input_ids) for row in rows])}
     if kind == "tag":
         labels = torch.full((len(rows), longest), -100)
