@@ -23,7 +23,7 @@ from stemma.corpus.row_template import RowTemplate
 from stemma.corpus.seq2seq_rows import EncoderDraft
 from stemma.corpus.subset import CorpusSubset
 from stemma.errors import UserError
-from stemma.network.inputs.characters import BEGINS, ENDS, spelled
+from stemma.network.inputs.characters import BEGINS, ENDS, token_bytes
 from stemma.network.inputs_outputs import Stream
 from stemma.objectives import build_objectives, collate
 from stemma.visibility import Causal
@@ -78,11 +78,11 @@ def test_spelling_in_bytes():
         known = {token: number for number, token in enumerate(tokens)}
         return SimpleNamespace(kind=kind, vocab_size=len(tokens), backend=SimpleNamespace(get_vocab=lambda: known))
 
-    found = spelled(vocabulary("wordpiece", "ab", "##é", "longer"), 6)
+    found = token_bytes(vocabulary("wordpiece", "ab", "##é", "longer"), 6)
     assert found.tolist() == [[BEGINS, 98, 99, ENDS, 0, 0], [BEGINS, 36, 36, 0xC3 + 1, 0xA9 + 1, ENDS],
                               [BEGINS, *(ord(letter) + 1 for letter in "long"), ENDS]]
     # a byte-level vocabulary prints a space as Ġ and the two bytes of é as Ã and ©
-    assert spelled(vocabulary("byte_bpe", "Ġa", "Ã©"), 5).tolist() == [[BEGINS, 33, 98, ENDS, 0],
+    assert token_bytes(vocabulary("byte_bpe", "Ġa", "Ã©"), 5).tolist() == [[BEGINS, 33, 98, ENDS, 0],
                                                                        [BEGINS, 0xC3 + 1, 0xA9 + 1, ENDS, 0]]
 
 
