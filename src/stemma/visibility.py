@@ -17,7 +17,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class CompiledMask:
-    """The compiled form of a rule. `dense` is True where the query attends to the key, broadcastable to (B, 1, Q, K)."""
+    """The compiled form of a rule. `dense` is True where a query attends to a key, broadcastable to (B, 1, Q, K)."""
 
     causal: bool = False
     dense: Tensor | None = None

@@ -75,7 +75,8 @@ def test_both_streams_where_both_are_computed():
     for part in ("encoder", QUERY):
         assert_half_is_dropped(trained[part], evaluated[part])
     # what a layer gives to the next, and to a memory, is not
-    torch.testing.assert_close(trained.hidden_states["encoder"][-1], evaluated.hidden_states["encoder"][-1], atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(trained.hidden_states["encoder"][-1], evaluated.hidden_states["encoder"][-1],
+                               atol=1e-4, rtol=1e-4)
 
 
 @torch.no_grad()

@@ -139,7 +139,8 @@ def test_dropout_moves_the_loss_and_the_gradient_as_it_does_over_there(tmp_path,
     """One batch with padding, many draws on either side: mean and variance of the loss and of the gradient's norm
     differ by no more than 4 standard errors."""
     rate, draws = 0.3, 400
-    monkeypatch.setattr("stemma.tasks.runs.finetune.default_task_heads", lambda *given: without_dropout(*given, rate=rate))
+    monkeypatch.setattr("stemma.tasks.runs.finetune.default_task_heads",
+                        lambda *arguments: without_dropout(*arguments, rate=rate))
     sets = toy_tasks.write_sets(tmp_path, kind, 40, 8)
     finetune(TaskArguments(kind, sets), toy_tasks.save_model(tmp_path / "start"), tmp_path / "run", steps=1, seed=SEED,
              changes=[

@@ -29,7 +29,7 @@ class StackInput:
     rotations: Sequence[RotaryRotation] = ()  # of rotary positions; layer i uses rotations[i % len(rotations)]
     output_positions: Tensor | None = None  # positions whose output is needed, as indices into B x L; None: all
     memory: Memory | None = None  # each layer's input of earlier segments (Transformer-XL)
-    memory_update: tuple[int, int] | None = None  # (memory length, number of leading positions to store); None: store none
+    memory_update: tuple[int, int] | None = None  # (memory length, number of leading positions to store)
     cache: KVCache | None = None
     zero_memory_length: int = 0  # number of zero states that a cache starts with
     skip_padding: bool = False

@@ -121,7 +121,7 @@ class LayerKVCache:
     def __init__(self, max_length: int | None):
         self.max_length = max_length
         self.start = self.stop = 0
-        self.sublayer_states: dict[str, Tensor] = {}  # (B, ...) last inputs of a convolution, state of a recurrent layer
+        self.sublayer_states: dict[str, Tensor] = {}  # (B, ...) last inputs of a convolution, or a recurrent state
         self.projected_positions: tuple[tuple[int, ...], Tensor] | None = None  # cache key, relative position keys
         self._buffers: tuple[Tensor, ...] = ()
 

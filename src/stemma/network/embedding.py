@@ -121,7 +121,7 @@ class InputEmbedding(TensorModule):
         return embedded * self.scale if name == TOKENS and self.scale != 1.0 else embedded
 
     def query_vectors(self, positions: Tensor) -> Tensor:
-        """(B, P) positions -> (B, P, width): the same learned vector everywhere; relative attention adds the position."""
+        """(B, P) positions -> (B, P, width): the same learned vector; relative attention adds the position."""
         assert self.query is not None
         return self.dropout(self.query.expand(*positions.shape, -1))
 

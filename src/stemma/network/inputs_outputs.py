@@ -117,7 +117,7 @@ class Stream:
         return None if rule is None else rule.token_mask[:, rule.cached_length:rule.cached_length + self.length]
 
     def token_mask(self) -> Tensor | None:
-        """(B, L) False at all padding, masked by attention or not: means over positions exclude it. None: no padding."""
+        """(B, L) False at all padding, masked in attention or not. Means over positions exclude it. None: none."""
         return self.attention_token_mask() if self.causal_token_mask is None else self.causal_token_mask
 
     def _tensors(self) -> dict[str, Tensor]:
@@ -166,5 +166,5 @@ class NetworkOutput:
         return self.last_hidden_states[part]
 
     def all_hidden_states(self, part: str) -> list[Tensor]:
-        """The embedding and the output of every layer; the last one is the output of the stack, after any final norm."""
+        """The embedding and the output of every layer; the last one is the output of the stack, after a final norm."""
         return [*self.hidden_states[part][:-1], self.last_hidden_states[part]]

@@ -113,8 +113,8 @@ class HaltingSettings(Settings):
     threshold: OpenFraction = 0.99  # a position halts once its halting probabilities add up to this
     cost: NonNegative = 0.01  # weight of the ponder cost: per step and position, added to the loss
     bias: float = 1.0  # initial bias of the halting unit; at 1 (the authors') a position takes about two steps at first
-    limit: Literal["open", "full"] = "open"  # the remaining weight after the maximum number of steps: open = dropped, as
-    #                                          in the paper's listing; full = given to the last state (sum of 1)
+    limit: Literal["open", "full"] = "open"  # weight left after the maximum number of steps: open = dropped, as in the
+    #                                          paper's listing; full = given to the last state (weights sum to 1)
 
 
 class RecurrentBodySettings(BodySettings):

@@ -92,7 +92,8 @@ class _LinearCrossEntropy(torch.autograd.Function):
 
 def linear_cross_entropy(hidden: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, denominator: float,
                          smoothing: float = 0.0) -> Tensor:
-    """Sum of -log softmax(hidden @ weight.T + bias)[labels], divided by `denominator`; (N, D), (V, D), (V,), (N,) -> ().
+    """Sum of -log softmax(hidden @ weight.T + bias)[labels], divided by `denominator`: (N, D), (V, D), (V,), (N,) -> ()
+
     `smoothing`: probability mass spread uniformly over the vocabulary (label smoothing)."""
     return _loss_and_sample(hidden, weight, bias, labels, denominator, smoothing, sample=False).loss
 
@@ -104,12 +105,12 @@ def linear_cross_entropy_and_sample(hidden: Tensor, weight: Tensor, bias: Tensor
 
 
 def sample_columns(weights: Tensor) -> Tensor:
-    """(N, V) non-negative weights -> (N,) column indices, sampled in proportion to the weights. First a bundle of columns
-    is sampled by its sum, then a column in it: one pass over the weights and one random number per row."""
+    """(N, V) non-negative weights -> (N,) column indices, sampled in proportion to the weights. First a bundle of
+    columns is sampled by its sum, then a column in it: one pass over the weights and one random number per row."""
     rows, columns = weights.shape
     whole = columns // BUNDLE_COLUMNS * BUNDLE_COLUMNS
     bundles = weights[:, :whole].unflatten(1, (columns // BUNDLE_COLUMNS, BUNDLE_COLUMNS)).sum(2)
-    sums = torch.cat([bundles, weights[:, whole:].sum(1, keepdim=True)], 1)  # the last bundle holds the remaining columns
+    sums = torch.cat([bundles, weights[:, whole:].sum(1, keepdim=True)], 1)  # the last bundle is smaller
     cumulative = sums.cumsum(1, dtype=torch.float64)  # in double: the last bundles must not be lost to rounding
     point = torch.rand(rows, 1, dtype=torch.float64, device=weights.device) * cumulative[:, -1:]
     bundle = torch.searchsorted(cumulative, point, right=True).clamp_(max=cumulative.shape[1] - 1)

@@ -28,7 +28,7 @@ def min_parameters(settings: NetworkSettings, vocab_size: int) -> int:
 
 
 def check_memory(settings: NetworkSettings, vocab_size: int) -> None:
-    """Refuse a network whose parameters alone exceed the machine's memory: the process would be killed without a message."""
+    """Refuse a network whose parameters alone exceed the memory: the system would kill the process."""
     if torch.empty(0).device.type != "cpu":  # meta tensors, or another device
         return
     needed, available = BYTES_PER_PARAMETER * min_parameters(settings, vocab_size), total_memory()

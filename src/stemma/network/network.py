@@ -148,8 +148,8 @@ class Network(nn.Module):
 
     def forward(self, streams: Mapping[str, Stream], state: State | None = None, keep_hidden_states: bool = False,
                 keep_attention_scores: bool = False) -> NetworkOutput:
-        """`state`: the state of the previous call, or a new cache for incremental decoding. It belongs to the last part;
-        the streams of the other parts are needed in the first call only."""
+        """`state`: the state of the previous call, or a new cache for incremental decoding. It belongs to the last
+        part; the streams of the other parts are needed in the first call only."""
         keep_hidden_states |= any(getattr(spec, "keep_layers", False) for spec in self.head_specs.values())
         cache = state if isinstance(state, KVCache) else None
         output = NetworkOutput({}, state=cache)

@@ -77,7 +77,7 @@ class RecurrentStack(Stack):
         return output
 
     def layer_context(self, layer_index: int, x: Tensor, stack_input: StackInput) -> LayerContext:
-        """Each step caches its own keys and values of self-attention; those of cross-attention are shared by all steps."""
+        """Each step has its own keys and values of self-attention; all steps share those of cross-attention."""
         context = super().layer_context(layer_index, x, stack_input)
         return context if stack_input.cross_cache is None else replace(context, layer_index=0)
 
@@ -115,8 +115,8 @@ class HaltingState:
         self.weight = self.probability
 
     def update(self, x: Tensor, last: bool) -> None:
-        """Update halting from the state that enters a step: which positions continue, which halt, and the weight of this
-        step's output."""
+        """Update halting from the state that enters a step: which positions continue, which halt, and the weight of
+        this step's output."""
         halting_probability = torch.sigmoid(self.halting.unit(x).squeeze(-1).float()).to(x.dtype)
         running = self.probability < 1.0
         cumulative = self.probability + halting_probability * running

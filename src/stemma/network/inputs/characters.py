@@ -1,8 +1,8 @@
 """The characters of each token, embedded by a convolution over its bytes (ELMo, arXiv:1802.05365; CharacterBERT,
 arXiv:2010.10392).
 
-Tokens of similar spelling have similar vectors from the start, rare ones too. The network stores the bytes of each token
-of the vocabulary, so token ids suffice as input. A masked token has the spelling of the mask token.
+Tokens of similar spelling have similar vectors from the start, rare ones too. The network stores the bytes of each
+token of the vocabulary, so token ids suffice as input. A masked token has the spelling of the mask token.
 """
 
 from __future__ import annotations
