@@ -66,7 +66,7 @@ def spelled(mask: CompiledMask, queries: int, keys: int) -> torch.Tensor:
 
 @pytest.mark.parametrize("names", COMBINATIONS, ids="+".join)
 @pytest.mark.parametrize("memory", [0, 1, 4])
-def test_compiled_and_asked_agree_with_plain_words(names, memory):
+def test_compiled_masks_and_rules_agree_with_plain_loops(names, memory):
     rule, expected = combined(names), plain(names, LENGTH, LENGTH + memory)
     compiled = expected
     if {"window", "padded"} <= set(names) and "others" not in names:  # padding may have nothing else within its window
@@ -99,7 +99,7 @@ def test_the_cheapest_form_is_chosen():
     assert PaddingRule(REAL).compile(LENGTH, LENGTH).dense.shape == (BATCH, 1, 1, LENGTH)
 
 
-def test_full_adds_nothing_and_a_rule_is_kept_once():
+def test_bidirectional_adds_nothing_and_equal_rules_are_combined_once():
     assert Bidirectional() & Bidirectional() == Bidirectional()
     assert Bidirectional() & Causal() == Causal() == Causal() & Bidirectional() == Causal() & Causal()
     assert isinstance(Causal() & PaddingRule(REAL), Intersection)
@@ -175,7 +175,7 @@ def test_a_band_behind_a_cache_is_a_band():
     assert (Causal() & SlidingWindow(1, -1)).compile(LENGTH, LENGTH).dense is not None  # does not see itself: no band
 
 
-def test_the_newest_place_sees_everything_that_was_kept():
+def test_the_newest_position_attends_to_the_whole_cache():
     assert Causal().compile(1, 7) == CompiledMask()
     assert (Causal() & SlidingWindow(2, 0)).compile(1, 7) == CompiledMask(band=(2, 0))
 
@@ -189,6 +189,6 @@ def test_padding_may_reach_into_a_cache():
     assert seen[:, 0, 0].tolist() == [[True] * 6, [True, True, False, True, True, True]]
 
 
-def test_rules_say_whether_they_look_ahead():
+def test_rules_report_whether_they_are_causal():
     assert Causal().causal and (Causal() & SlidingWindow(2, 2)).causal and (PaddingRule(REAL) & Causal()).causal
     assert not Bidirectional().causal and not SlidingWindow(2, 0).causal and not Permutation(ORDER).causal

@@ -25,7 +25,7 @@ def tensors(keys: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
 @pytest.mark.parametrize("dropout", [0.0, NEARLY_NOTHING])
 @pytest.mark.parametrize("memory", [0, 3])
 @pytest.mark.parametrize("name", RULES)
-def test_attention_is_a_softmax_over_what_is_seen(name, memory, dropout):
+def test_attention_is_a_softmax_over_the_allowed_keys(name, memory, dropout):
     keys = LENGTH + memory
     query, key, value = tensors(keys)
     found = attend(query, key, value, RULES[name].compile(LENGTH, keys), dropout)
@@ -39,7 +39,7 @@ def test_attention_is_a_softmax_over_what_is_seen(name, memory, dropout):
 
 
 @pytest.mark.parametrize("name", RULES)
-def test_a_mask_for_some_queries_is_those_lines_of_the_whole_mask(name):
+def test_a_mask_for_some_queries_is_those_rows_of_the_full_mask(name):
     mask = RULES[name].compile(LENGTH, LENGTH)
     query, key, value = tensors(LENGTH)
     places = torch.tensor([[0, 3, 5], [1, 1, 4]])

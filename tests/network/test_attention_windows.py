@@ -86,7 +86,7 @@ def test_text_at_once(name, padding, skips, masks, monkeypatch):
 
 @pytest.mark.parametrize("name", ["modernbert@tiny", "gpt3@tiny"], ids=["both sides", "causal"])
 @pytest.mark.parametrize("skips", [False, True])
-def test_few_positions_that_are_read(name, skips, masks, monkeypatch):
+def test_few_output_positions(name, skips, masks, monkeypatch):
     """The last layer, too; and gradients are equal."""
     network, wanted = network_of(name), RIGHT.flatten().nonzero()[::3, 0]
     sees = (Causal() if "gpt3" in name else Bidirectional()) & PaddingRule(RIGHT)
@@ -106,7 +106,7 @@ def test_few_positions_that_are_read(name, skips, masks, monkeypatch):
 
 @torch.no_grad()
 @pytest.mark.parametrize("padding", [None, "left"])
-def test_text_bit_by_bit(padding, masks, monkeypatch):
+def test_incremental_decoding(padding, masks, monkeypatch):
     """As rows are written: the padding comes first, a long prompt is read in two pieces, then single tokens."""
     network = network_of("gpt3@tiny")
     real = torch.ones_like(RIGHT) if padding is None else REAL[padding]
@@ -131,7 +131,7 @@ def test_text_bit_by_bit(padding, masks, monkeypatch):
 
 
 @torch.no_grad()
-def test_a_decoder_and_what_it_reads(masks, monkeypatch):
+def test_a_decoder_and_its_encoder(masks, monkeypatch):
     """Windows of the encoder lie on both sides, those of the decoder behind; all of the source is attended to."""
     network = network_of("transformer@tiny", "network.decoder.layers=2")
     source = Stream(ids(), PaddingRule(RIGHT))
@@ -173,7 +173,7 @@ def test_a_band_behind_a_cache_equals_the_same_as_a_mask(queries, kept, band, pa
 
 @torch.no_grad()
 @pytest.mark.parametrize(("windows", "last"), [([4], 6), ([4, 0], LENGTH - 1), ([0, 4], LENGTH - 1), ([1, 4], 3)])
-def test_windows_take_turns_where_distances_are_bucketed(windows, last):
+def test_windows_alternate_with_bucketed_positions(windows, last):
     """A network of two layers: how far the first token is noticed tells what each layer sees."""
     recipe = recipe_loading.recipe("prefix-lm@tiny", ["network.layers=2", f"network.attention.windows={windows}"])
     torch.manual_seed(0)

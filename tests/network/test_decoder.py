@@ -72,7 +72,7 @@ def test_the_transformer_of_2017_computes_the_paper_s_formulas(seed):
     assert loss.item() == pytest.approx(np.mean(expected), rel=1e-5)
 
 
-def test_the_formulas_are_told_apart():
+def test_the_transcription_distinguishes_the_formulas():
     """The comparison can fail: another activation is not the same."""
     network = build("transformer", "network.activation=gelu")
     source, target = texts()
@@ -87,7 +87,7 @@ def test_the_formulas_are_told_apart():
 
 
 @KIND
-def test_nobody_sees_filling(name):
+def test_no_query_attends_to_padding(name):
     network = build(name)
     source, target = texts()
     other = torch.where(REAL, source, (source + 5) % VOCABULARY)
@@ -98,7 +98,7 @@ def test_nobody_sees_filling(name):
 
 
 @KIND
-def test_what_is_not_written_yet_is_not_seen_and_all_that_was_read_is(name):
+def test_the_decoder_attends_to_earlier_tokens_and_to_the_whole_source(name):
     network = build(name)
     source, target = texts()
     whole = network(streams(source, target))
@@ -114,7 +114,7 @@ def test_what_is_not_written_yet_is_not_seen_and_all_that_was_read_is(name):
     assert moved.amax(2).min() > 1e-3  # every place of every row
 
 
-def test_places_of_the_target_may_be_stated():
+def test_position_ids_of_the_target_may_be_given():
     """MASS writes a span where it stands in the sentence."""
     network = build("mass")
     source, target = texts()
@@ -127,7 +127,7 @@ def test_places_of_the_target_may_be_stated():
 
 
 @KIND
-def test_layers_are_kept_of_both_parts_where_asked_for(name):
+def test_hidden_states_of_both_parts_are_returned_on_request(name):
     network = build(name)
     hidden = network(streams(*texts()), keep_hidden_states=True)
     assert [len(hidden.hidden_states[part]) for part in ("encoder", "decoder")] == [1 + 2, 1 + 3]
@@ -138,7 +138,7 @@ def test_layers_are_kept_of_both_parts_where_asked_for(name):
 
 
 @KIND
-def test_the_table_is_stored_and_counted_once(name):
+def test_the_token_embedding_is_stored_and_counted_once(name):
     network = build(name)
     rows = [key for key, value in network.state_dict().items() if VOCABULARY in value.shape]
     assert rows == ["embedding.tokens.weight"]
@@ -146,7 +146,7 @@ def test_the_table_is_stored_and_counted_once(name):
 
 
 @KIND
-def test_the_table_learns_from_all_three_uses(name):
+def test_the_token_embedding_gets_gradients_from_all_three_uses(name):
     network = build(name)
     source, target, label = torch.tensor([[3, 3]]), torch.tensor([[7, 7]]), torch.tensor([11, 11])
     hidden = network({"encoder": Stream(source), "decoder": Stream(target, Causal())})["decoder"]
@@ -204,7 +204,7 @@ def test_one_row_may_become_several_and_several_one(name):
 
 
 @torch.no_grad()
-def test_what_was_read_is_turned_into_keys_once():
+def test_keys_and_values_of_the_encoder_output_are_computed_once():
     network = build()
     calls = []
     for block in network.decoder.blocks:
@@ -214,7 +214,7 @@ def test_what_was_read_is_turned_into_keys_once():
     assert len(calls) == len(network.decoder.blocks)
 
 
-def test_a_decoder_without_anything_to_look_at_is_a_mistake_of_ours():
+def test_a_decoder_without_encoder_input_fails_an_assertion():
     network = build()
     with pytest.raises(AssertionError, match="has no input yet"):
         network({"decoder": Stream(texts()[1], Causal())}, KVCache())

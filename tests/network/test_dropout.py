@@ -6,7 +6,7 @@ from stemma.network.dropout import Dropout, dropout_mask
 
 @pytest.mark.parametrize("rate", [0.1, 0.3, 0.5, 0.9, 0.999])
 @pytest.mark.parametrize("count", [1001, 1004])
-def test_the_share_dropped_is_the_rate_and_the_mean_stays(rate, count):
+def test_the_dropped_fraction_is_p_and_the_mean_is_preserved(rate, count):
     """However few random bits decide: over many draws both must be exact."""
     torch.manual_seed(0)
     masks = torch.stack([dropout_mask(torch.Size([count]), rate, torch.float64) for _ in range(500)])
@@ -28,7 +28,7 @@ def test_neighbours_are_independent(rate):
         assert abs(together) < 5 * rate * (1 - rate) / 400_000**0.5
 
 
-def test_nothing_happens_outside_training_or_at_rate_zero():
+def test_dropout_is_the_identity_in_eval_mode_or_with_p_zero():
     x = torch.randn(3, 5)
     assert Dropout(0.5).eval()(x) is x
     assert Dropout(0.0).train()(x) is x
@@ -43,7 +43,7 @@ def test_gradients_go_where_values_went():
     assert 500 < (y > 0).sum() < 700
 
 
-def test_the_seed_decides():
+def test_the_seed_determines_the_mask():
     layer, x = Dropout(0.5).train(), torch.ones(64)
     torch.manual_seed(3)
     one = layer(x)

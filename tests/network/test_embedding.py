@@ -19,7 +19,7 @@ IDS = torch.tensor([[3, 1, 4, 1, 5], [9, 2, 6, 5, 3]])
 SEGMENTS = torch.tensor([[0, 0, 1, 1, 1], [0, 0, 0, 0, 1]])
 
 
-def test_token_segment_and_place_are_summed_and_normalised():
+def test_token_segment_and_position_are_summed_and_normalized():
     embedding = build()
     norm = torch.nn.functional.layer_norm
     for row in range(2):
@@ -31,7 +31,7 @@ def test_token_segment_and_place_are_summed_and_normalised():
             torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
 
 
-def test_without_segments_every_place_is_in_the_first():
+def test_without_segment_ids_every_position_is_in_segment_0():
     embedding = build()
     torch.testing.assert_close(embedding(Stream(input_ids=IDS)), embedding(Stream(input_ids=IDS,
                                                                                   segment_ids=torch.zeros_like(IDS))))
@@ -68,7 +68,7 @@ def test_sinusoids_follow_the_formula(width):
             torch.testing.assert_close(vector, expected, rtol=1e-4, atol=1e-4)
 
 
-def test_the_table_may_be_narrower_than_the_network():
+def test_the_embedding_may_be_factorized():
     embedding = build("network.embedding.width=4")
     assert embedding.tokens.weight.shape == (30, 4) and embedding.position.table.weight.shape[1] == 4
     assert embedding(Stream(input_ids=IDS)).shape == (2, 5, 12)

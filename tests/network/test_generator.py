@@ -25,7 +25,7 @@ def network(request):
     return stemma.build("electra@tiny", 40, [*SMALL, *request.param]).network
 
 
-def test_everything_of_the_embedding_but_the_map_is_shared(network):
+def test_everything_of_the_embedding_but_the_projection_is_shared(network):
     ours, theirs = network.embedding, network.generator.embedding
     for name in SHARED:
         assert getattr(ours, name) is getattr(theirs, name) is not None
@@ -46,7 +46,7 @@ def test_every_number_is_stored_and_trained_once(network):
     assert network.own_state_dict().keys() == {name for name in names if not name.startswith("generator.")}
 
 
-def test_the_generator_is_a_whole_network_by_itself(network):
+def test_the_generator_is_a_complete_network(network):
     state = network.generator.state_dict()
     assert sum(tensor.numel() for tensor in state.values()) == network.generator.parameter_count()
     assert torch.equal(state["embedding.tokens.weight"], network.embedding.tokens.weight)
@@ -54,7 +54,7 @@ def test_the_generator_is_a_whole_network_by_itself(network):
     assert network.generator.head("vocabulary")(hidden).shape == (1, 9, 40)
 
 
-def test_a_state_is_read_back_and_stays_tied(network):
+def test_a_loaded_state_dict_stays_tied(network):
     other = copy.deepcopy(network)
     with torch.no_grad():
         for parameter in other.parameters():
@@ -65,7 +65,7 @@ def test_a_state_is_read_back_and_stays_tied(network):
     assert network.generator.embedding.norm is network.embedding.norm
 
 
-def test_both_start_by_their_own_measure():
+def test_both_networks_use_their_own_initialization():
     """Without a stated spread, matrices start at 1 / sqrt(width): the generator's by its own, what is shared by the
     network's."""
     torch.manual_seed(0)

@@ -31,7 +31,7 @@ def drawn(network: Network) -> dict[str, Tensor]:
 
 
 @pytest.mark.parametrize("recipe", recipe_loading.recipe_names())
-def test_recipes_draw_as_their_authors_code(recipe):
+def test_initialization_is_that_of_the_authors_code(recipe):
     chosen = recipe_loading.recipe(recipe).settings.network.initialization.distribution
     assert chosen == ("normal" if recipe in NORMAL else "truncated_normal")
 
@@ -59,7 +59,7 @@ def test_a_truncated_one_has_none(recipe):
         assert each.abs().max() <= 2 * network.settings.initialization.std_for(network.settings.width), name
 
 
-def test_t5_draws_each_matrix_by_its_input_and_plainly():
+def test_t5_initializes_each_matrix_by_fan_in_without_truncation():
     network = built("t5@tiny")
     table, inner = network.embedding.tokens.weight.detach(), network.encoder.blocks[0].feedforward.input.weight.detach()
     for weight, spread in ((table, 1.0), (inner, network.settings.width**-0.5)):

@@ -157,7 +157,7 @@ def test_entities_number_by_number(trained, tmp_path):
 
 
 @torch.no_grad()
-def test_a_gate_lets_through_what_token_and_input_say():
+def test_the_gate_depends_on_token_and_input():
     embedding = embedding_of("bert@tiny", "network.embedding.fusion=gate", "network.inputs.hint.kind=vectors",
                              "network.inputs.hint.size=2", "network.inputs.other.kind=vectors",
                              "network.inputs.other.size=1")
@@ -204,7 +204,7 @@ def test_what_a_batch_hands_to_boxes_and_entities(told, keep):
 
 @pytest.mark.parametrize(("name", "change"), [("t5@tiny", []), ("bart@tiny", ["objective.denoise.mask=0.1",
                          "objective.denoise.delete=0.1", "objective.denoise.rotate=0.5"]), ("mass@tiny", [])])
-def test_an_encoder_reads_beside_each_token_what_belongs_to_it(told, name, change):
+def test_encoder_inputs_are_aligned_with_their_tokens(told, name, change):
     """The field holds each token's own number: wherever one of the text stands, it is that, and 0 elsewhere."""
     corpus = Corpus.open(told)
     recipe = recipe_loading.recipe(name, [*KINDS["entities"], *change])
@@ -232,7 +232,7 @@ def test_an_encoder_reads_beside_each_token_what_belongs_to_it(told, name, chang
 @pytest.mark.parametrize(("name", "change", "shown"), [
     ("t5@tiny", [], False), ("bart@tiny", [], False), ("mass@tiny", [], True),
     ("bart@tiny", ["objective.denoise.infill=0", "objective.denoise.mask=0.3"], True)])
-def test_what_is_kept_where_tokens_are_masked(told, name, change, shown):
+def test_which_inputs_remain_at_masked_tokens(told, name, change, shown):
     """A masked token's own entity, where that is asked for; a mask for a whole span has none."""
     corpus = Corpus.open(told)
     recipe = recipe_loading.recipe(name, [*KINDS["entities"], "network.inputs.entity.keep_masked=true", *change])
@@ -252,7 +252,7 @@ def test_what_is_kept_where_tokens_are_masked(told, name, change, shown):
 
 @torch.no_grad()
 @pytest.mark.parametrize("decodes", [False, True])
-def test_a_decoder_reads_tokens_and_what_is_made_from_them(decodes):
+def test_a_decoder_has_tokens_and_inputs_computed_from_them(decodes):
     changes = [*SPELLED, "network.inputs.hint.kind=vectors", "network.inputs.hint.size=2",
                *(["network.inputs.letters.decoder=true"] if decodes else [])]
     model = stemma.build("t5@tiny", 40, [*SMALL, "network.decoder.layers=1", *changes])

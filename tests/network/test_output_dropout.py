@@ -91,7 +91,7 @@ def test_encoder_and_decoder():
 
 
 @torch.no_grad()
-def test_attention_may_have_another_rate_for_what_it_adds():
+def test_attention_output_may_have_another_dropout():
     """DistilBERT's is 0; without a rate of its own it is the network's."""
     def network(*changes: str) -> Network:
         return built("bert@tiny", "network.output_dropout=0", "network.dropout=0.3", *changes)
@@ -102,7 +102,7 @@ def test_attention_may_have_another_rate_for_what_it_adds():
     assert (own.attention_dropout.p, own.dropout.p) == (0.1, 0.3)
 
 
-def test_without_it_no_number_is_drawn():
+def test_without_output_dropout_no_random_number_is_sampled():
     """A run that began before this setting goes on with the same random numbers."""
     network = built("bert@tiny", "network.output_dropout=0").train()
     torch.manual_seed(4)

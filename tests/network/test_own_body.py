@@ -106,7 +106,7 @@ def stemma_tensors(folder: Path) -> list[str]:
 
 
 @torch.no_grad()
-def test_the_gated_body_reads_bit_by_bit_as_at_once(own):
+def test_the_gated_body_decodes_incrementally_as_at_once(own):
     network = stemma.build("gpt2@tiny", 40, ["network.depth.kind=gated", "network.width=16"]).network.eval()
     ids = torch.randint(40, (2, 9), generator=torch.Generator().manual_seed(0))
     whole = network({"encoder": Stream(ids, Causal())})["encoder"]
@@ -123,7 +123,7 @@ def test_the_gated_body_reads_bit_by_bit_as_at_once(own):
     assert_close(padded[:, 3:], network({"encoder": Stream(ids[:, 3:], Causal())})["encoder"])
 
 
-def test_a_recipe_states_what_its_body_needs_and_nothing_else(own):
+def test_a_recipe_has_the_keys_that_its_body_requires_and_no_others(own):
     gated = recipe_loading.recipe("gpt2@tiny", ["network.depth.kind=gated"])
     assert gated.values["network"].keys().isdisjoint({"heads", "feedforward", "attention"})
     assert (gated.values["network"]["layers"], gated.settings.network.supported_features()) == (2, {"causal", "cache"})
@@ -146,7 +146,7 @@ def test_a_recipe_states_what_its_body_needs_and_nothing_else(own):
     ("transformer-xl@tiny", ["network.depth.kind=gated"], "a body of kind gated cannot look at a memory"),
     ("bert@tiny", ["remove=network.attention"], "is missing"),
 ])
-def test_what_a_body_cannot_do_is_said_before_anything_is_built(own, name, changes, said):
+def test_an_unsupported_body_is_an_error_before_anything_is_built(own, name, changes, said):
     with pytest.raises(UserError) as refused:
         recipe_loading.recipe(name, changes)
     assert any(said in message for _, message in refused.value.problems), refused.value.problems

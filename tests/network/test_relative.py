@@ -110,7 +110,7 @@ def test_padding_on_either_side():
 
 @torch.no_grad()
 @pytest.mark.parametrize(("start", "same_length"), [("empty", False), ("empty", True), ("zeros", True)])
-def test_state_reuse_is_the_same_as_reading_again(start, same_length):
+def test_reusing_state_equals_recomputing(start, same_length):
     """A cache of keys and values says what inputs, projected anew, would say; token by token or at once."""
     model = small(**{"memory.start": start, "memory.same_length": same_length, "memory.length": 20})
     ids = torch.randint(VOCABULARY, (2, 11), generator=torch.Generator().manual_seed(0))

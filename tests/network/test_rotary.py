@@ -37,7 +37,7 @@ def ids(rows: int, length: int) -> torch.Tensor:
     return torch.randint(31, (rows, length), generator=torch.Generator().manual_seed(1))
 
 
-def test_a_pair_of_numbers_is_one_complex_number_that_turns():
+def test_rotation_is_a_complex_multiplication():
     settings = RotaryPositionSettings(kind="rotary", maximum=99, base=50.0)
     positions = torch.tensor([[0, 3, 17], [5, 5, 90]])
     x = torch.randn(2, 3, 2, 6, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
@@ -63,7 +63,7 @@ def test_only_distances_matter(name):
 @torch.no_grad()
 @pytest.mark.parametrize("changes", [ROTARY, LOCAL], ids=["global", "local"])
 @pytest.mark.parametrize("length", [11, 60])
-def test_leaving_out_padding_and_unread_places_changes_nothing(monkeypatch, changes, length):
+def test_skipping_padding_and_unneeded_outputs_does_not_change_the_others(monkeypatch, changes, length):
     """The last block for some places only; rows without their padding, in groups of like length; both."""
     monkeypatch.setattr("stemma.network.unpad.MIN_SCORES_TO_GROUP", 0)
     made, text = network("bert", *changes), ids(12, length)

@@ -53,7 +53,7 @@ def test_later_layers_own_what_is_not_shared(sharing):
 
 
 @pytest.mark.parametrize("sharing", ["attention", "feedforward", "all"])
-def test_the_answers_are_those_of_equal_layers(sharing):
+def test_shared_layers_equal_equal_layers(sharing):
     model = built(sharing)
     torch.testing.assert_close(model.logits(IDS), unshared(model).logits(IDS), atol=1e-6, rtol=0)
     assert not torch.allclose(model.logits(IDS), built("none").logits(IDS), atol=1e-3)

@@ -59,7 +59,7 @@ def test_the_stack_computes_the_paper_s_formulas(place, sees):
 @pytest.mark.parametrize("place", ["post", "pre"])
 @pytest.mark.parametrize("sees", ["full", "right", "left", "causal", "prefix band"])
 @pytest.mark.parametrize("wanted", [[0, 3, 9, 15], [2], [], [0, 7, 14], list(range(21))])
-def test_places_that_will_be_read_do_not_depend_on_which_others_are(place, sees, wanted):
+def test_outputs_do_not_depend_on_which_other_output_positions_are_requested(place, sees, wanted):
     network = build(f"network.norm.place={place}")
     places = torch.tensor(wanted, dtype=torch.long)
     whole = network({"encoder": stream(SEES[sees])})["encoder"].flatten(0, 1)
@@ -73,7 +73,7 @@ def test_places_that_will_be_read_do_not_depend_on_which_others_are(place, sees,
 
 
 @pytest.mark.parametrize("real", [RIGHT, LEFT], ids=["right", "left"])
-def test_what_stands_in_the_padding_changes_nothing(real):
+def test_the_content_of_padding_does_not_change_the_output(real):
     network = build()
     given = stream(PaddingRule(real))
     other = Stream(input_ids=torch.where(real, given.input_ids, (given.input_ids + 5) % VOCABULARY),
@@ -85,7 +85,7 @@ def test_what_stands_in_the_padding_changes_nothing(real):
     assert not torch.allclose(one[~real], two[~real])
 
 
-def test_every_layer_can_be_kept():
+def test_hidden_states_of_every_layer_are_returned_on_request():
     network = build()
     given = stream(Bidirectional())
     with torch.no_grad():
@@ -114,7 +114,7 @@ def test_heads_are_the_published_ones():
     np.testing.assert_allclose(pair.numpy(), transformer.linear(expected, weights, "heads.pair.output"), atol=1e-5)
 
 
-def test_initial_weights_are_small_and_cut_at_two_spreads():
+def test_initial_weights_are_truncated_at_two_standard_deviations():
     settings = recipe_loading.recipe("bert@tiny", ["network.initialization.spread=0.05"]).settings.network
     torch.manual_seed(0)
     network = Network(settings, 500, {"vocabulary": LMHeadSpec()})

@@ -82,7 +82,7 @@ def test_recipes_without_inputs_do_not_name_them():
     assert made == {"hint": {"kind": "vectors", "size": SIZE}}
 
 
-def test_a_batch_hands_a_field_to_the_input_that_asks_and_hides_what_is_hidden(hinted):
+def test_a_batch_has_the_field_of_an_input_and_zeros_at_replaced_tokens(hinted):
     corpus, recipe = Corpus.open(hinted), recipe_loading.recipe("bert@tiny", SMALL)
     layout = RowTemplate.from_tokenizer(corpus.tokenizer, "start A separator", "start A separator B:1 separator:1", 12)
     draft = Draft(CorpusSubset.all_documents(corpus), RowSpans.from_tuples(2,
@@ -121,7 +121,7 @@ def test_a_network_learns_from_a_field_of_the_corpus(tmp_path, hinted):
 
 
 @torch.no_grad()
-def test_a_fusion_of_the_users_own(monkeypatch, tmp_path):
+def test_a_plugin_fusion(monkeypatch, tmp_path):
     for slot in registry.BUILT_IN:
         registry.entries(slot)
     monkeypatch.setattr(plugins, "_loaded", {})
@@ -159,7 +159,7 @@ def test_inputs_that_cannot_be_are_refused(name, changes, key, said):
     assert any(place.startswith(key) and said in message for place, message in problems), problems
 
 
-def test_a_corpus_without_the_field_is_refused_before_anything_is_trained(hinted, tmp_path):
+def test_a_corpus_without_the_field_is_rejected_before_training(hinted, tmp_path):
     command = ["pretrain", "bert@tiny", "--corpus", hinted, "--out", "run", "--steps", "2",
                "network.inputs.hint.kind=vectors", "network.inputs.hint.size=4",
                "network.inputs.topic.kind=vectors", "network.inputs.topic.size=2"]

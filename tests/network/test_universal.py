@@ -117,7 +117,7 @@ def test_it_agrees_with_the_transcription(halting, transition, causal, place):
         assert float(made.auxiliary_losses["ponder"]) == pytest.approx(0.01 * sum(costs) / len(costs), abs=1e-6)
 
 
-def test_thinking_longer_costs_what_its_gradient_says():
+def test_the_gradient_of_the_ponder_cost_is_that_of_the_remainder():
     """Of the ponder cost only what was left at the last step has a gradient: it is what the cost changes by where the
     halting unit is turned up a little, and every place still takes as many steps."""
     torch.manual_seed(0)
@@ -140,7 +140,7 @@ def test_thinking_longer_costs_what_its_gradient_says():
 @HALTING
 @TRANSITION
 @CAUSAL
-def test_filling_changes_nothing(halting, transition, causal):
+def test_padding_does_not_change_the_output(halting, transition, causal):
     """A row reads alike alone, filled up on the right, and filled up on the left with its places stated."""
     model, sees = small(halting, transition), Causal() if causal else Bidirectional()
     ids, lengths, full = ids_of(3, 8), (8, 5, 3), 8
@@ -178,7 +178,7 @@ def test_token_by_token_is_the_same_as_at_once(halting, transition, place):
     assert cache.length == 9
 
 
-def test_halting_saves_steps_and_not_answers():
+def test_stopping_when_all_positions_halt_does_not_change_the_output():
     """The loop ends when everyone has halted; that no later step would have counted is what the transcription says."""
     model, taken = small(halting=True), []
     model.network.encoder.blocks[0].attention.register_forward_hook(lambda *_: taken.append(1))
@@ -190,7 +190,7 @@ def test_halting_saves_steps_and_not_answers():
 
 @HALTING
 @TRANSITION
-def test_what_is_saved_comes_back_in_our_own_layout(tmp_path, halting, transition):
+def test_a_saved_model_loads_in_our_own_layout(tmp_path, halting, transition):
     model, ids = small(halting, transition), ids_of(2, 7)
     stemma.save(model, tmp_path / "m")
     config = json.loads((tmp_path / "m/config.json").read_text())

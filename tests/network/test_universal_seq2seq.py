@@ -185,7 +185,7 @@ def test_blocks_that_are_computed_again_have_the_same_gradients():
 
 
 @torch.no_grad()
-def test_each_side_may_have_a_body_of_its_own():
+def test_encoder_and_decoder_may_have_different_bodies():
     """Here a stacked encoder and a recurrent decoder, and the other way round."""
     recipe = small(halting=True).recipe
     halting = {"kind": "recurrent", "halting": {"threshold": THRESHOLD}}

@@ -69,7 +69,7 @@ def test_a_view_shares_parameters_and_nothing_else(kind):
 
 @pytest.mark.parametrize("kind", KINDS)
 @torch.no_grad()
-def test_packed_weights_stand_beside_the_network(kind):
+def test_prepacked_weights_do_not_change_the_network(kind):
     network = network_of(kind).eval()
     before = [dict(vars(module)) for module in network.modules()]
     packed = prepacked_view(network, 4)

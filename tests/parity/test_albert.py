@@ -102,7 +102,7 @@ def test_what_is_not_albert_is_saved_under_our_own_name(tmp_path, changes):
     assert again.recipe == model.recipe and again.parameter_count() == model.parameter_count()
 
 
-def test_all_that_cannot_be_built_is_told_at_once(tmp_path):
+def test_all_unsupported_settings_are_reported_at_once(tmp_path):
     theirs = reference.random_reference("albert", 1, "AlbertForMaskedLM", num_hidden_layers=4)
     theirs.save_pretrained(tmp_path)
     configure(tmp_path, num_hidden_groups=2, inner_group_num=3, embedding_size=theirs.config.hidden_size)

@@ -35,7 +35,7 @@ def test_bart_agrees_with_transformers(tmp_path, seed):
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_text_written_bit_by_bit_agrees(tmp_path, seed):
+def test_incremental_decoding_agrees(tmp_path, seed):
     theirs = reference.random_reference("bart", seed, KIND)
     theirs.save_pretrained(tmp_path)
     assert_same_steps(stemma.load(tmp_path), theirs, seed)
@@ -104,7 +104,7 @@ def test_constants_that_are_added_to_the_scores_are_refused(tmp_path):
         stemma.load(tmp_path)
 
 
-def test_all_that_is_not_bart_is_told_at_once(tmp_path):
+def test_all_differences_from_bart_are_reported_at_once(tmp_path):
     reference.random_reference("bart", 1, KIND).save_pretrained(tmp_path)
     configure(tmp_path, decoder_attention_heads=99, decoder_ffn_dim=98, tie_word_embeddings=False,
               activation_function="gleu")
@@ -161,7 +161,7 @@ def test_their_tokenizer_gives_the_same_ids(tmp_path, theirs_folder, layout):
 
 
 @pytest.mark.parametrize(("stated", "role"), [(2, "end"), (0, "begin"), (1, "padding"), (..., "end")])
-def test_where_a_decoder_starts_is_read(tmp_path, theirs_folder, stated, role):
+def test_the_decoder_start_token_is_loaded(tmp_path, theirs_folder, stated, role):
     """Two roles may share a token: then the family's usual one is meant."""
     tokens = transformers.AutoTokenizer.from_pretrained(theirs_folder)
     reference.random_reference("bart", 1, KIND, vocab_size=len(tokens)).save_pretrained(tmp_path / "m")

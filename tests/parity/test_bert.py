@@ -34,7 +34,7 @@ def test_every_activation_agrees(tmp_path, activation):
     assert_same_outputs(model, back)
 
 
-def test_activations_are_told_apart(tmp_path):
+def test_activations_are_distinguished(tmp_path):
     """The comparison can fail: a network with another activation is not the same."""
     theirs = reference.random_reference("bert", 5, "BertForMaskedLM", hidden_act="relu")
     theirs.save_pretrained(tmp_path)
@@ -77,7 +77,7 @@ def test_transformers_agrees_with_ours(tmp_path, seed, changes, kind, automatic)
     assert_same_outputs(stemma.load(tmp_path / "ours"), theirs, seed=seed)
 
 
-def test_a_unilm_is_a_bert_over_there(tmp_path, text_file):
+def test_a_unilm_is_a_bert_in_transformers(tmp_path, text_file):
     """Four ways to read were learned, and one of them is BERT's; its six segments are only more segments."""
     tokenizer = train_tokenizer(iter([text_file.read_text()]), "wordpiece", 300, lowercase=True)
     model = stemma.build("unilm@tiny", tokenizer.vocab_size)

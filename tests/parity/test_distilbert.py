@@ -36,13 +36,13 @@ def test_unusual_settings_agree(tmp_path, settings):
     assert_same_outputs(model, back)
 
 
-def test_half_of_berts_layers_are_meant_where_nothing_is_said(tmp_path):
+def test_half_of_berts_layers_is_the_default(tmp_path):
     reference.random_reference("distilbert", 2, "DistilBertModel", n_layers=6).save_pretrained(tmp_path)
     configure(tmp_path, n_layers=...)
     assert stemma.load(tmp_path).recipe.settings.network.layers == 6
 
 
-def test_a_bert_without_segments_and_pooler_is_a_distilbert_over_there(tmp_path, text_file):
+def test_a_bert_without_segments_and_pooler_is_a_distilbert_in_transformers(tmp_path, text_file):
     tokenizer = train_tokenizer(iter([text_file.read_text()]), "wordpiece", 300, lowercase=True)
     model = stemma.build("bert@tiny", tokenizer.vocab_size, CHANGES)
     model.tokenizer = tokenizer

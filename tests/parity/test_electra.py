@@ -27,7 +27,7 @@ def test_electra_agrees_with_transformers(tmp_path, seed, kind):
 
 
 @pytest.mark.parametrize("kind", CLASSES)
-def test_a_table_as_wide_as_the_network_has_no_map(tmp_path, kind):
+def test_an_embedding_as_wide_as_the_network_has_no_projection(tmp_path, kind):
     """BERT's tensors exactly, and yet an ELECTRA: its recipe says so."""
     width = reference.random_sizes(2)["width"]
     theirs = reference.random_reference("electra", 2, kind, embedding_size=width)
@@ -37,7 +37,7 @@ def test_a_table_as_wide_as_the_network_has_no_map(tmp_path, kind):
 
 
 @pytest.mark.parametrize("width", [[], ["network.embedding.width=7"]], ids=["own width", "narrow table"])
-def test_transformers_reads_our_discriminator_and_its_generator(tmp_path, width):
+def test_our_discriminator_and_generator_load_in_transformers(tmp_path, width):
     model = stemma.build("electra@tiny", 61, [*SMALL, *width])
     reference.perturb(model.network, 0)
     stemma.save(model, tmp_path / "m")
@@ -80,7 +80,7 @@ def test_an_activation_that_the_generator_s_head_cannot_have_is_refused(tmp_path
     assert refused.value.problems[0][0] == "hidden_act = relu"
 
 
-def test_another_norm_place_is_no_electra(tmp_path):
+def test_pre_norm_is_no_electra(tmp_path):
     """Both are saved under our own name then, and come back the same."""
     model = stemma.build("electra@tiny", 61, [*SMALL, "network.norm.place=pre"])
     stemma.save(model, tmp_path / "m")

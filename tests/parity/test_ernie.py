@@ -34,7 +34,7 @@ def test_ernie_agrees_with_transformers(tmp_path, kind, arguments, vectors):
     assert (config["model_type"], config["use_task_id"]) == ("ernie", bool(vectors))
 
 
-def test_every_task_has_its_vector(tmp_path):
+def test_every_task_has_its_embedding(tmp_path):
     theirs = reference.random_reference("ernie", 1, "ErnieForPreTraining", use_task_id=True, task_type_vocab_size=4)
     model, back = load_both_ways(theirs, tmp_path)
     ids = torch.randint(theirs.config.vocab_size, (4, 9), generator=torch.Generator().manual_seed(0))
@@ -48,7 +48,7 @@ def test_every_task_has_its_vector(tmp_path):
     torch.testing.assert_close(ours[1], model.hidden(ids)[1], atol=1e-5, rtol=0)
 
 
-def test_what_a_config_leaves_unsaid_is_what_transformers_takes_for_granted(tmp_path):
+def test_config_defaults_are_those_of_transformers(tmp_path):
     theirs = reference.random_reference("ernie", 2, "ErnieForMaskedLM")
     theirs.save_pretrained(tmp_path)
     for key in ("hidden_act", "layer_norm_eps", "use_task_id", "task_type_vocab_size", "hidden_dropout_prob"):

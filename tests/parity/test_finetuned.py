@@ -117,7 +117,7 @@ def test_a_foreign_class_agrees_both_ways(tmp_path, family, kind, seed):
                                                  ("distilbert", "seq_classif_dropout"),
                                                  ("xlnet", "summary_last_dropout"),
                                                  ("modernbert", "classifier_dropout")])
-def test_the_dropout_before_the_answer_is_kept(tmp_path, family, dropout):
+def test_the_dropout_before_the_output_layer_is_preserved(tmp_path, family, dropout):
     name = families()[family].task_classes["classify"].name
     random_reference(family, 0, name, **{dropout: 0.35}).save_pretrained(tmp_path / "theirs")
     model = stemma.load(tmp_path / "theirs")
@@ -138,7 +138,7 @@ NULL = ("bert", "roberta", "electra", "ernie")  # who may say null over there
 @pytest.mark.parametrize(("family", "kind", "said"), [
     (family, kind, said) for family, kind in FAMILIES_TASKS
     for said in ("absent", "stated", *(("null",) if family in NULL else ()))])
-def test_the_answers_dropout_is_theirs(tmp_path, family, kind, said):
+def test_the_output_dropout_is_that_of_transformers(tmp_path, family, kind, said):
     """Where config.json does not say it, most take the body's, and some a number of their own."""
     known = transformers.AutoConfig.for_model(family).to_dict()
     name = families()[family].task_classes[kind].name
@@ -158,7 +158,7 @@ def test_the_answers_dropout_is_theirs(tmp_path, family, kind, said):
                                               ("distilbert", "qa"), ("xlnet", "classify"), ("gpt2", "tag"),
                                               ("modernbert", "qa"), ("modernbert-decoder", "classify"),
                                               ("bart", "classify"), ("t5", "classify"), ("t5", "tag")])
-def test_the_answers_dropout_by_itself(tmp_path, family, kind):
+def test_the_output_dropout_alone(tmp_path, family, kind):
     """RoBERTa's acts twice, before and behind the layer; the bounds are those of `dropouts.py`."""
     theirs = random_class(family, kind, 0)
     theirs.save_pretrained(tmp_path)
@@ -206,7 +206,7 @@ def test_the_comparison_can_fail(tmp_path):
         assert_same_answers(model, theirs)
 
 
-def test_a_number_is_told_from_classes(tmp_path):
+def test_regression_is_distinguished_from_classification(tmp_path):
     theirs = random_reference("bert", 3, "BertForSequenceClassification", num_labels=1)
     theirs.save_pretrained(tmp_path / "theirs")
     model = stemma.load(tmp_path / "theirs")

@@ -198,7 +198,7 @@ def test_a_fine_tune_ends_in_such_a_folder(tmp_path, tokenizers):
     assert stemma.load(tmp_path / "run").task_config().labels == tuple(sorted(LABELS))
 
 
-def test_what_stands_beside_the_weights(tmp_path, tokenizers):
+def test_files_beside_the_weights(tmp_path, tokenizers):
     stemma.save(finetuned("bert", "classify", tokenizers), tmp_path / "m")
     told = config_of(tmp_path / "m")
     assert told["id2label"] == {"0": "no", "1": "yes", "2": "perhaps"}

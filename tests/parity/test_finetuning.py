@@ -135,7 +135,7 @@ def test_the_weights_are_those_of_a_plain_loop(tmp_path, kind, monkeypatch):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["classify", "tag"])
-def test_dropout_moves_the_loss_and_the_gradient_as_it_does_over_there(tmp_path, kind, monkeypatch):
+def test_dropout_affects_loss_and_gradient_as_in_transformers(tmp_path, kind, monkeypatch):
     """One batch with padding, many draws on either side: mean and variance of the loss and of the gradient's norm
     differ by no more than 4 standard errors."""
     rate, draws = 0.3, 400

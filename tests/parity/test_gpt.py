@@ -47,7 +47,7 @@ def test_transformers_agrees_with_ours(tmp_path, seed):
     assert_same_outputs(stemma.load(tmp_path / "ours"), theirs, seed=seed)
 
 
-def test_a_feedforward_of_another_width_cannot_be_said_and_is_ours(tmp_path):
+def test_another_feedforward_width_is_saved_under_our_own_name(tmp_path):
     """openai-gpt has no name for it: it is always four times the width."""
     model = stemma.build("gpt@tiny", 40, ["network.feedforward=100"])
     stemma.save(model, tmp_path / "ours")

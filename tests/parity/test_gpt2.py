@@ -114,7 +114,7 @@ def test_the_layout_of_the_released_checkpoint_loads(tmp_path):
     assert_same_outputs(model, theirs)
 
 
-def test_rates_that_differ_are_told_and_do_not_stand_in_the_way(tmp_path):
+def test_different_dropout_rates_are_reported_and_do_not_prevent_loading(tmp_path):
     theirs = reference.random_reference("gpt2", 2, "GPT2LMHeadModel", embd_pdrop=0.0, resid_pdrop=0.2)
     theirs.save_pretrained(tmp_path)
     model = stemma.load(tmp_path)
@@ -123,7 +123,7 @@ def test_rates_that_differ_are_told_and_do_not_stand_in_the_way(tmp_path):
     assert_same_outputs(model, theirs)
 
 
-def test_all_that_is_not_gpt2_is_told_at_once(tmp_path):
+def test_all_differences_from_gpt2_are_reported_at_once(tmp_path):
     theirs = reference.random_reference("gpt2", 2, "GPT2LMHeadModel")
     theirs.save_pretrained(tmp_path)
     configure(tmp_path, scale_attn_by_inverse_layer_idx=True, add_cross_attention=True, scale_attn_weights=False,
@@ -140,7 +140,7 @@ def test_an_untied_head_is_refused(tmp_path):
         stemma.load(tmp_path)
 
 
-def test_a_body_has_no_head_and_says_so(tmp_path):
+def test_a_model_without_head_reports_it(tmp_path):
     reference.random_reference("gpt2", 2, "GPT2Model").save_pretrained(tmp_path)
     with pytest.raises(UserError, match="no language-model head"):
         stemma.load(tmp_path).logits(torch.tensor([[1, 2]]))

@@ -116,13 +116,13 @@ def test_xlnet_content_stream_agrees_with_transformers():
             assert_near(xlnet.logits(h, weights), made.logits[row])
 
 
-def test_a_query_that_sees_nothing_is_an_error():
+def test_a_query_without_any_key_is_an_error():
     model, weights = theirs_and_ours(0)
     with pytest.raises(ValueError, match="the query at place 1 sees nothing"):
         xlnet.two_streams([3, 4, 5], empty(model), weights, 3, order=[1, 0, 2], targets=[0, 1])
 
 
-def test_places_of_one_turn_are_content_for_each_other_but_not_for_queries():
+def test_positions_of_equal_rank_attend_to_each_other_but_queries_do_not():
     model, weights = theirs_and_ours(0)
     (h, g), (other_h, other_g) = (xlnet.two_streams([3, 4, word], empty(model), weights, 3, order=[0, 1, 1],
                                                     targets=[1])[:2] for word in (5, 6))
@@ -131,7 +131,7 @@ def test_places_of_one_turn_are_content_for_each_other_but_not_for_queries():
     assert not torch.allclose(h[1], other_h[1])
 
 
-def test_order_and_grid_say_the_same():
+def test_order_and_grid_agree():
     rng = np.random.default_rng(0)
     for _ in range(50):
         order, targets, blocked = random_row(rng)
@@ -230,7 +230,7 @@ def torch_block(x: Tensor, weights: universal_transformer.Weights, causal: bool,
     return x
 
 
-def test_signals_are_the_sinusoids_of_place_and_step():
+def test_timing_signals_are_the_sinusoids_of_position_and_step():
     both = [place + step for place, step in zip(sinusoid(5, WIDTH), sinusoid(3, WIDTH), strict=True)]
     assert universal_transformer.signal(5, 3, WIDTH, torch.float64).tolist() == pytest.approx(both)
 

@@ -127,7 +127,7 @@ def test_stated_positions_agree(tmp_path, family, kind):
 @pytest.mark.parametrize(("name", "kind"), [("modernbert@tiny", "ModernBertForMaskedLM"),
                                             ("ettin@tiny", "ModernBertForMaskedLM"),
                                             ("ettin-decoder@tiny", "ModernBertDecoderForCausalLM")])
-def test_what_is_trained_here_opens_over_there(tmp_path, text_file, name, kind):
+def test_a_model_trained_here_loads_in_transformers(tmp_path, text_file, name, kind):
     tokenizer = train_tokenizer(iter([text_file.read_text()]), "byte_bpe", 300, lowercase=False,
                                 roles={"start", "separator", "mask", "end"})
     model = stemma.build(name, tokenizer.vocab_size, SMALL)

@@ -28,7 +28,7 @@ def test_roberta_agrees_with_transformers(tmp_path, seed, kind, arguments):
     assert config_of(tmp_path / "ours")["max_position_embeddings"] == stated
 
 
-def test_filling_in_front_is_not_counted(tmp_path):
+def test_left_padding_is_not_counted_in_positions(tmp_path):
     """The comparison can fail: a network that counts every place is not the same."""
     theirs = reference.random_reference("roberta", 1, "RobertaForMaskedLM")
     theirs.save_pretrained(tmp_path)
@@ -38,7 +38,7 @@ def test_filling_in_front_is_not_counted(tmp_path):
         assert_same_outputs(model, theirs)
 
 
-def test_the_published_sizes_are_what_a_silent_config_does_not_say(tmp_path):
+def test_the_published_sizes_are_the_defaults(tmp_path):
     """Where nothing is said transformers takes BERT's places and norm, so that we must too."""
     theirs = reference.random_reference("roberta", 2, "RobertaForMaskedLM", max_position_embeddings=512,
                                         type_vocab_size=2, layer_norm_eps=1e-12)
@@ -80,7 +80,7 @@ def test_a_checkpoint_with_an_untrained_pooler_keeps_it(tmp_path):
     torch.testing.assert_close(model.logits(ids), theirs(ids).logits.detach(), atol=1e-4, rtol=0)
 
 
-def test_all_that_is_not_roberta_is_told_at_once(tmp_path):
+def test_all_differences_from_roberta_are_reported_at_once(tmp_path):
     reference.random_reference("roberta", 1, "RobertaForMaskedLM").save_pretrained(tmp_path)
     configure(tmp_path, pad_token_id=0, is_decoder=True, hidden_act="relu")
     with pytest.raises(UserError, match="family roberta, of a kind that is not supported") as told:

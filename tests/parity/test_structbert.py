@@ -17,7 +17,7 @@ def model() -> stemma.Model:
     return stemma.build(stemma.recipe("structbert@tiny", SMALL), vocab_size=90)
 
 
-def test_transformers_reads_it_as_a_bert_with_the_same_answers(model, tmp_path):
+def test_it_loads_in_transformers_as_a_bert_with_the_same_outputs(model, tmp_path):
     stemma.save(model, tmp_path / "model")
     theirs = transformers.AutoModelForMaskedLM.from_pretrained(tmp_path / "model").eval()
     assert type(theirs).__name__ == "BertForMaskedLM"

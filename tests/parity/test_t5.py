@@ -40,7 +40,7 @@ def test_t5_agrees_with_transformers(tmp_path, seed):
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_text_written_bit_by_bit_agrees(tmp_path, seed):
+def test_incremental_decoding_agrees(tmp_path, seed):
     theirs = reference.random_reference("t5", seed, KIND)
     theirs.save_pretrained(tmp_path)
     assert_same_steps(stemma.load(tmp_path), theirs, seed)
@@ -208,7 +208,7 @@ def test_their_tokenizer_gives_the_same_ids(tmp_path, theirs_folder, layout):
                                       "sentinel": ours.vocab_size - 1}
 
 
-def test_a_table_with_rows_to_spare_keeps_them(tmp_path, theirs_folder):
+def test_an_embedding_with_spare_rows_keeps_them(tmp_path, theirs_folder):
     """32,128 rows for 32,100 tokens, as published."""
     tokens = transformers.AutoTokenizer.from_pretrained(theirs_folder)
     theirs = reference.random_reference("t5", 1, KIND, vocab_size=len(tokens) + 14, decoder_start_token_id=0)
@@ -225,7 +225,7 @@ def test_a_table_with_rows_to_spare_keeps_them(tmp_path, theirs_folder):
     assert back.config.decoder_start_token_id == 0
 
 
-def test_a_decoder_that_starts_elsewhere_is_told(tmp_path, theirs_folder):
+def test_another_decoder_start_token_is_reported(tmp_path, theirs_folder):
     tokens = transformers.AutoTokenizer.from_pretrained(theirs_folder)
     reference.random_reference("t5", 1, KIND, vocab_size=len(tokens)).save_pretrained(tmp_path)
     tokens.save_pretrained(tmp_path)

@@ -209,7 +209,7 @@ def draws(name: str, chosen: list[Site], seed: int = 11) -> tuple[Tensor, Tensor
 
 @pytest.mark.parametrize(("name", "site"), [(name, site) for name, case in CASES.items() for site in case.sites
                                             if (name, site) != ("xlnet pre-training", "positions")])
-def test_each_dropout_by_itself(name, site):
+def test_each_dropout_alone(name, site):
     assert_same_draws(*draws(name, [CASES[name].sites[site]]))
 
 
@@ -219,7 +219,7 @@ def test_all_at_once(name):
 
 
 @NAMES
-def test_every_rate_is_read_and_none_is_forgotten(name):
+def test_every_dropout_rate_is_loaded_and_every_dropout_has_a_site(name):
     """Neither a dropout of theirs that no site above names, nor one of ours that they do not have."""
     ours, theirs, case = *pair(name, True), CASES[name]
     for network, mine, unused in ((ours.network, True, case.none), (theirs, False, case.unused)):
@@ -286,7 +286,7 @@ def transcribed_draws(model: stemma.Model, chosen: str, rows: int) -> Tensor:
 
 @torch.no_grad()
 @pytest.mark.parametrize("site", XL_SITES)
-def test_each_dropout_of_transformer_xl_by_itself(site):
+def test_each_dropout_of_transformer_xl_alone(site):
     model = small()
     ours = only(model.network, [Where(XL_SITES[site])])
     torch.manual_seed(11)

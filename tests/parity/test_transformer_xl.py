@@ -166,7 +166,7 @@ def old_layout(model: stemma.Model) -> dict[str, Tensor]:
     return {name: value.float().contiguous() for name, value in made.items()}
 
 
-def test_the_old_layout_is_read_and_written_tensor_by_tensor(tmp_path):
+def test_the_old_layout_is_loaded_and_saved_tensor_by_tensor(tmp_path):
     """Two tensors of one shape that are exchanged both on reading and on writing come back as they were: only a file
     that our own table did not write can tell."""
     model = small()
@@ -205,7 +205,7 @@ def test_what_is_saved_comes_back(tmp_path, changes):
     assert (tmp_path / "again/model.safetensors").read_bytes() == (tmp_path / "m/model.safetensors").read_bytes()
 
 
-def test_what_the_old_release_needs_is_said(tmp_path):
+def test_missing_files_of_the_old_release_are_reported(tmp_path):
     stemma.save(small(), tmp_path / "m")
     told = config_of(tmp_path / "m")
     assert told["architectures"] == ["TransfoXLLMHeadModel"]
@@ -216,7 +216,7 @@ def test_what_the_old_release_needs_is_said(tmp_path):
     assert {key: told[key] for key in expected} == expected
 
 
-def test_a_small_vocabulary_has_fewer_parts_and_says_so(tmp_path):
+def test_a_small_vocabulary_has_fewer_clusters_and_reports_it(tmp_path):
     model = small({"embedding.cutoffs": [30, 20_000, 40_000]})
     stemma.save(model, tmp_path / "m")
     assert config_of(tmp_path / "m")["cutoffs"] == [30]

@@ -175,7 +175,7 @@ def test_ours_agrees_or_refuses(reference, layout):
 
 @torch.no_grad()
 @pytest.mark.parametrize("name", [name for name in CASES if name not in REFUSED])
-def test_ours_is_read_over_there(made, tmp_path, name, python):
+def test_our_model_loads_in_transformers(made, tmp_path, name, python):
     """theirs -> ours -> theirs: the same tensors, and the same answers of the old library."""
     model = stemma.load(made / f"{name}-zeros/model")
     perturb(model.network, 5)

@@ -129,7 +129,7 @@ def test_a_silent_config_is_as_large_as_published(tmp_path):
     assert_same_outputs(model, theirs)
 
 
-def test_all_that_is_not_xlnet_is_told_at_once(tmp_path):
+def test_all_differences_from_xlnet_are_reported_at_once(tmp_path):
     reference.random_reference("xlnet", 1, "XLNetModel").save_pretrained(tmp_path)
     configure(tmp_path, attn_type="uni", bi_data=True, untie_r=False, d_head=9)
     with pytest.raises(UserError, match="family xlnet, of a kind that is not supported") as told:
@@ -141,7 +141,7 @@ def test_all_that_is_not_xlnet_is_told_at_once(tmp_path):
 @pytest.mark.parametrize(("setting", "value", "told"), [
     ("d_model", "36", "network.width = 36"), ("n_head", 0, "network.heads = 0"), ("clamp_len", "far", "clamp = far"),
     ("mem_len", -3, "network.memory.evaluation = -3")])
-def test_impossible_values_are_told_with_their_place(tmp_path, setting, value, told):
+def test_impossible_values_are_reported_with_their_key(tmp_path, setting, value, told):
     reference.random_reference("xlnet", 1, "XLNetModel").save_pretrained(tmp_path)
     configure(tmp_path, **{setting: value, "d_head": ...})
     with pytest.raises(UserError, match=told):

@@ -26,7 +26,7 @@ def test_both_ways_each_side_has_half():
     assert ahead == [16 + bucket for bucket in behind[1:]]
 
 
-def test_read_from_one_end_all_lie_behind():
+def test_causal_buckets_are_all_for_earlier_keys():
     near = build(both_ways=False)
     behind = near.bucket_of(-torch.arange(400)).tolist()
     assert behind[:16] == list(range(16))

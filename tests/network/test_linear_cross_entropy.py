@@ -59,7 +59,7 @@ def test_large_scores_do_not_overflow(smoothing):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
 
 
-def test_no_rows_cost_nothing():
+def test_no_rows_give_zero_loss():
     leaves, labels = inputs(0)
     found = linear_cross_entropy(*leaves, labels, 4.0)
     assert found.item() == 0.0
@@ -94,7 +94,7 @@ def test_where_no_gradient_is_wanted(mode):
 
 @pytest.mark.parametrize("columns", [3, BUNDLE_COLUMNS - 1, BUNDLE_COLUMNS, BUNDLE_COLUMNS + 1,
                                      3 * BUNDLE_COLUMNS + 17])
-def test_columns_are_drawn_in_proportion_to_their_weights(columns):
+def test_columns_are_sampled_in_proportion_to_their_weights(columns):
     """Chi-squared over a few likely columns, spread over all bundles, and the rest together."""
     torch.manual_seed(0)
     weights = torch.rand(columns) * 0.02
@@ -111,7 +111,7 @@ def test_columns_are_drawn_in_proportion_to_their_weights(columns):
     assert surprise < 16.3  # three degrees of freedom: passed by chance in 999 of 1,000 cases
 
 
-def test_what_weighs_nothing_is_never_drawn():
+def test_columns_of_zero_weight_are_never_sampled():
     weights = torch.zeros(500, 2 * BUNDLE_COLUMNS + 5)
     chosen = torch.randint(weights.shape[1], (500,), generator=torch.Generator().manual_seed(3))
     weights[torch.arange(500), chosen] = 1e-30
@@ -119,7 +119,7 @@ def test_what_weighs_nothing_is_never_drawn():
 
 
 @pytest.mark.parametrize("block", [2 * VOCABULARY, 1 << 23])
-def test_a_guess_is_the_same_loss_and_a_draw_from_what_is_scored(monkeypatch, block):
+def test_loss_and_sample_gives_the_same_loss_and_samples_from_the_same_distribution(monkeypatch, block):
     monkeypatch.setattr(module, "BLOCK_LOGITS", block)
     torch.manual_seed(1)
     leaves, labels = inputs(5)
@@ -140,7 +140,7 @@ def test_a_guess_is_the_same_loss_and_a_draw_from_what_is_scored(monkeypatch, bl
         assert ((share - chance).abs() <= 4.5 * (chance * (1 - chance) / many).sqrt() + 1e-4).all()
 
 
-def test_draws_follow_torch_s_seed():
+def test_samples_follow_torch_s_seed():
     leaves, labels = inputs(64)
 
     def sample(seed: int) -> torch.Tensor:

@@ -34,13 +34,13 @@ def test_a_vector_for_each_row_is_added_before_the_norm():
     assert (plain[0] - found[0]).abs().max() > 1e-3
 
 
-def test_a_stream_is_cut_and_moved_with_its_tasks():
+def test_rows_and_device_moves_include_task_ids():
     stream = Stream(torch.zeros(4, 3, dtype=torch.long), task_ids=torch.tensor([0, 1, 2, 3]))
     assert stream.rows(slice(1, 3)).task_ids.tolist() == [1, 2]
     assert stream.to("meta").task_ids.device.type == "meta"
 
 
-def test_task_vectors_are_counted_with_the_heads():
+def test_task_embeddings_are_counted_with_the_heads():
     with_vectors, without = network_of(5), network_of(0)
     assert with_vectors.parameter_count() == without.parameter_count() + 5 * 16
     assert with_vectors.parameter_count(heads=False) == without.parameter_count(heads=False)
@@ -56,7 +56,7 @@ def test_a_number_without_a_vector_is_refused():
     assert {place for place, _ in caught.value.problems} == {"network.embedding.tasks = 4"}
 
 
-def test_each_batch_carries_the_vector_of_its_task(corpus_folder):
+def test_each_batch_has_the_task_id_of_its_objective(corpus_folder):
     changes = [*SMALL, "network.embedding.tasks=2", "objective.masked_lm.task_id=1",
                "objective.next_sentence.task_id=0"]
     recipe = recipe_loading.recipe("bert@tiny", changes)

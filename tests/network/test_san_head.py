@@ -36,7 +36,7 @@ def literally(head: StochasticAnswerHead) -> list[list[san.Vector]]:
             for row, (a, n, b, m) in zip(rows, PARTS, strict=True)]
 
 
-def test_the_answer_is_that_of_the_formulas():
+def test_the_output_is_that_of_the_formulas():
     head = reader(forgets=0.5).eval()
     found = head(hidden(), torch.tensor(PARTS))
     expected = torch.tensor([san.mean(made, range(STEPS)) for made in literally(head)])
@@ -44,7 +44,7 @@ def test_the_answer_is_that_of_the_formulas():
     torch.testing.assert_close(found.exp().sum(1), torch.ones(2))
 
 
-def test_nothing_but_the_two_texts_is_read():
+def test_only_the_two_texts_affect_the_output():
     head = reader().eval()
     x, parts = hidden(), torch.tensor(PARTS)
     changed, longer = x.clone(), torch.cat([x, torch.full((2, 3, WIDTH), 50.0)], 1)
@@ -64,7 +64,7 @@ def test_which_text_is_which_matters():
     assert not torch.allclose(head(x, torch.tensor(PARTS)), head(x, turned), atol=1e-3)
 
 
-def test_while_learning_some_guesses_are_left_out_and_never_all():
+def test_in_training_some_steps_are_dropped_but_never_all():
     head = reader(forgets=0.6).train()
     made = literally(head)[0]
     means = {kept: torch.tensor(san.mean(made, kept)) for size in range(1, STEPS + 1)
@@ -102,7 +102,7 @@ def test_it_is_exact_also_where_the_network_computes_roughly():
     assert_close(found, head(rough.float(), parts))
 
 
-def test_one_step_is_a_plain_guess():
+def test_one_step_is_a_plain_classifier():
     torch.manual_seed(0)
     head = StochasticAnswerHead(WIDTH, SanHead(CLASSES, 1, 0.0, 0.9)).train()  # a single guess is never forgotten
     x, parts = hidden(), torch.tensor(PARTS)

@@ -38,7 +38,7 @@ def walk_of(network, wanted=None, ids=None, lengths=LENGTHS, sees=Bidirectional)
 
 @torch.no_grad()
 @pytest.mark.parametrize("name", ["bert", "modernbert", "t5", "gpt2"])
-def test_walked_to_the_end_it_is_the_forward_pass(name):
+def test_running_all_layers_equals_the_forward_pass(name):
     network = network_of(name)
     walk, stream, real = walk_of(network, sees=Causal if name == "gpt2" else Bidirectional)
     while not walk.done:
@@ -51,7 +51,7 @@ def test_walked_to_the_end_it_is_the_forward_pass(name):
 
 @torch.no_grad()
 @pytest.mark.parametrize("name", ["bert", "modernbert", "t5"])
-def test_a_layer_looked_at_is_the_output_of_a_shallower_network(name):
+def test_an_intermediate_hidden_state_is_the_output_of_a_shallower_network(name):
     network = network_of(name)
     walk, _, real = walk_of(network)
     walk.run_next_layer()

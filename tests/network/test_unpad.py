@@ -69,7 +69,7 @@ def counted(monkeypatch) -> list[UnpaddedBatch]:
 
 @pytest.mark.parametrize("filled", REAL)
 @pytest.mark.parametrize("name", FAMILIES)
-def test_the_numbers_and_gradients_are_those_with_filling(name, filled, counted):
+def test_outputs_and_gradients_equal_those_with_padding(name, filled, counted):
     network, real = build(name), REAL[filled]
     sees: Visibility = FAMILIES[name] & PaddingRule(real)
     given = Stream(ids(), sees, reuse_length=0, skip_padding=True)
@@ -97,7 +97,7 @@ def test_rows_computed_together_are_those_computed_alone(name, counted):
 
 @pytest.mark.parametrize("filled", ["right", "holes"])
 @pytest.mark.parametrize("each", [1, 2])
-def test_the_last_block_for_some_places_only(filled, each, counted):
+def test_the_last_block_at_output_positions_only(filled, each, counted):
     network, real = build("bert@tiny"), REAL[filled]
     wanted = torch.cat([row.nonzero()[:each, 0] + number * LENGTH for number, row in enumerate(real)])
     given = Stream(ids(), PaddingRule(real), output_positions=wanted, reuse_length=0, skip_padding=True)
@@ -109,7 +109,7 @@ def test_the_last_block_for_some_places_only(filled, each, counted):
         torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-4)
 
 
-def test_groups_are_of_like_length_and_hold_every_place_once(monkeypatch):
+def test_groups_have_similar_lengths_and_contain_every_token_once(monkeypatch):
     made = UnpaddedBatch(RIGHT, group_by_length=True)
     assert [group.length for group in made.groups] == [3, 5, 11]
     assert sorted(made.token_indices.tolist()) == RIGHT.flatten().nonzero()[:, 0].tolist()
@@ -124,7 +124,7 @@ def test_groups_are_of_like_length_and_hold_every_place_once(monkeypatch):
     assert len(UnpaddedBatch(RIGHT, group_by_length=True).groups) == 1
 
 
-def test_a_row_that_is_filling_throughout_is_no_trouble():
+def test_a_row_of_padding_only_is_allowed():
     real = RIGHT.clone()
     real[[2, 9]] = False
     network = build("bert@tiny")
@@ -135,7 +135,7 @@ def test_a_row_that_is_filling_throughout_is_no_trouble():
     torch.testing.assert_close(found[real], whole[real], rtol=1e-4, atol=1e-5)
 
 
-def test_little_filling_is_left_where_it_is(counted):
+def test_a_batch_with_little_padding_is_not_unpadded(counted):
     network = build("bert@tiny")
     nearly = torch.ones(8, 10, dtype=torch.bool)
     nearly[0, 5:] = False

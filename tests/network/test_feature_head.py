@@ -43,7 +43,7 @@ def test_the_mixture_is_elmos():
 @torch.no_grad()
 @pytest.mark.parametrize("layers, expected", [("concat4", [1, 2, 3]), ("last", [3]), ("before-last", [2]),
                                               ("embedding", [0])])
-def test_the_other_lines_of_berts_table(layers, expected):
+def test_the_other_rows_of_berts_feature_based_table(layers, expected):
     settings = recipe("bert@tiny", SMALL).settings.network
     head = network_of(feature_head(settings, "tag", 3, layers)).heads["task"]
     given = [torch.randn(2, 5, 16) for _ in range(4)]
@@ -53,7 +53,7 @@ def test_the_other_lines_of_berts_table(layers, expected):
 
 @torch.no_grad()
 @pytest.mark.parametrize("each", [False, True])
-def test_rows_of_a_batch_are_read_as_if_alone(each):
+def test_rows_of_a_batch_do_not_affect_each_other(each):
     head = network_of(FeatureHead(3, layers=4, each=each)).heads["task"]
     layers, lengths = [torch.randn(3, 7, 16) for _ in range(4)], torch.tensor([2, 7, 4])
     together = head(layers, lengths)
@@ -89,7 +89,7 @@ def test_features_that_cannot_be_are_refused(name, kind, layers, told):
 
 
 @pytest.mark.parametrize("kind, family", [("classify", "bert@tiny"), ("tag", "gpt2@tiny")])
-def test_only_what_reads_the_features_learns(tmp_path, kind, family):
+def test_only_the_feature_head_is_trained(tmp_path, kind, family):
     start = toy_tasks.save_model(tmp_path / "start", family)
     sets = toy_tasks.write_sets(tmp_path, kind, train=200, dev=100)
     result = finetune(TaskArguments(kind, sets, features="last4"), start, tmp_path / "run", epochs=8, seed=SEED,
