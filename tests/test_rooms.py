@@ -14,10 +14,10 @@ ROOT = Path(stemma.__file__).parent
 # From the top of the house down; a room may use those below it, and its own.
 FLOORS = ["cli", "extend", "api", "lab", "tasks", "generation", "training", "exchange", "objectives", "network",
           "visibility", "corpus", "text", "lineage", "recipe_files", "toml", "schema", "plugins", "registry", "stored",
-          "files", "temporary", "json_files", "progress", "device", "notes", "errors"]
+          "files", "temporary", "json_files", "progress", "device", "notes", "errors", "version"]
 LEVEL = {room: len(FLOORS) - number for number, room in enumerate(FLOORS)}
 WITHOUT_TORCH = ["cli", "extend", "plugins", "text", "corpus", "schema", "registry", "lineage", "recipe_files", "toml",
-                 "stored", "files", "temporary", "json_files", "progress", "device", "notes", "errors"]
+                 "stored", "files", "temporary", "json_files", "progress", "device", "notes", "errors", "version"]
 WITHOUT_TORCH_FILES = ["network/positions.py", "network/kinds.py", "network/attention/kinds.py",
                        "network/attention/__init__.py", "training/optimizers.py", "training/schedules.py",
                        "training/run.py", "training/budget.py", "training/source.py", "training/pretrain.py",

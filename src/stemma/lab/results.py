@@ -8,13 +8,13 @@ import platform
 import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, replace
-from importlib.metadata import version
 from itertools import combinations
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from stemma import version
 from stemma.errors import UserError, counted
 from stemma.files import write_atomically
 from stemma.json_files import damage
@@ -343,6 +343,6 @@ def _scaling(experiment: Experiment, measures: Sequence[Measure],
 
 
 def _made() -> dict[str, str]:
-    return {"stemma": version("stemma-lm"), "python": platform.python_version(), "torch": torch.__version__,
+    return {"stemma": version.VERSION, "python": platform.python_version(), "torch": torch.__version__,
             "machine": f"{platform.machine()}, {counted(os.cpu_count() or 1, 'core')}, {platform.system()}",
             "date": time.strftime("%Y-%m-%d")}
