@@ -11,6 +11,7 @@ from importlib.metadata import version as installed
 from pathlib import Path
 
 import pytest
+import yaml
 
 import stemma
 from stemma.cli import main
@@ -82,12 +83,14 @@ def test_where_git_is_not_installed_it_is_the_fallback(repository, tmp_path):
     assert version_of(repository, PATH=str(tmp_path)) == "0.1.0"
 
 
-def test_the_fallback_is_the_last_version_of_the_changelog():
+def test_fallback_changelog_and_citation_tell_the_same_last_version():
     with (ROOT / "pyproject.toml").open("rb") as file:
         fallback = tomllib.load(file)["tool"]["setuptools_scm"]["fallback_version"]
-    sections = [line.split("]")[0].removeprefix("## [") for line in
-                (ROOT / "CHANGELOG.md").read_text(encoding="utf-8").splitlines() if line.startswith("## [")]
-    assert sections[:2] == ["Unreleased", fallback]
+    cited = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    sections = [line.removeprefix("## ") for line in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8").splitlines()
+                if line.startswith("## ")]
+    assert str(cited["version"]) == fallback
+    assert sections[:2] == ["[Unreleased]", f"[{fallback}] - {cited['date-released']}"]
 
 
 def test_it_is_the_installed_one_everywhere(capsys):
