@@ -15,7 +15,7 @@ import yaml
 
 import stemma
 from stemma.cli import main
-from stemma.version import UNKNOWN
+from stemma.version import PACKAGE, UNKNOWN
 
 ROOT = Path(__file__).parents[2]
 
@@ -108,3 +108,14 @@ def test_sources_that_are_not_installed_have_none(tmp_path):
     assert told.returncode == 0, told.stderr
     version, said = json.loads(told.stdout)
     assert version == UNKNOWN and said.startswith(f"stemma {UNKNOWN} (Python 3.")
+
+
+def test_no_byte_of_a_run_depends_on_the_version(tmp_path, corpus_folder, monkeypatch):
+    """Two commits write the same files, so that they can be compared."""
+    marker = "9.8.7.dev6+gmarker"
+    monkeypatch.setattr("stemma.version.VERSION", marker)
+    monkeypatch.setattr("importlib.metadata.version", lambda name: marker if name == PACKAGE else installed(name))
+    stemma.pretrain("bert@tiny", corpus=corpus_folder, out=tmp_path / "run", steps=1)
+    files = [path for path in (tmp_path / "run").rglob("*") if path.is_file()]
+    assert {"run.json", "recipe.toml", "model.safetensors", "config.json"} <= {path.name for path in files}
+    assert [path.name for path in files if marker.encode() in path.read_bytes()] == []
