@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -104,7 +105,8 @@ def test_it_is_the_installed_one_everywhere(capsys):
 def test_sources_that_are_not_installed_have_none(tmp_path):
     code = "import json, stemma, stemma.version as v; print(json.dumps([stemma.__version__, v.described()]))"
     (tmp_path / "stemma").symlink_to(Path(stemma.__file__).parent)  # beside no metadata
-    told = subprocess.run([sys.executable, "-S", "-c", code], cwd=tmp_path, capture_output=True, text=True)
+    told = subprocess.run([sys.executable, "-S", "-c", code], cwd=tmp_path, capture_output=True, text=True,
+                          env={name: value for name, value in os.environ.items() if name != "PYTHONPATH"})
     assert told.returncode == 0, told.stderr
     version, said = json.loads(told.stdout)
     assert version == UNKNOWN and said.startswith(f"stemma {UNKNOWN} (Python 3.")
