@@ -14,8 +14,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
-
 # Where each name lives: "module", or "module:another name". Every verb has a function of its name.
 _HOMES = {
     "Model": "stemma.api:InferenceModel", "Recipe": "stemma.recipe_loading", "UserError": "stemma.errors",
@@ -34,7 +32,7 @@ _HOMES = {
     "prompt": "stemma.api",
     "compare": "stemma.lab.comparison", "ablate": "stemma.lab.comparison",
     "quickstart": "stemma.lab.quickstart.quickstart",
-    "use_plugin": "stemma.plugins",
+    "use_plugin": "stemma.plugins", "__version__": "stemma.version:VERSION",
 }
 __all__ = ["Callback", "Model", "Recipe", "UserError", "ablate", "annotate", "average", "build",
            "build_corpus",
@@ -69,9 +67,11 @@ if TYPE_CHECKING:
     from stemma.training.pretrain import pretrain
     from stemma.training.preview import inspect
 
+    __version__: str
+
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*globals(), *_HOMES})
 
 
 def __getattr__(name: str) -> Any:
