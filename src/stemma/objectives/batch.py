@@ -11,7 +11,7 @@ from torch import Tensor
 
 from stemma.corpus.corpus import Corpus
 from stemma.corpus.draft import Draft
-from stemma.corpus.seq2seq_rows import DECODER, ENCODER, PaddedRows, EncoderDraft
+from stemma.corpus.seq2seq_rows import DECODER, ENCODER, EncoderDraft, PaddedRows
 from stemma.network.inputs_outputs import Stream
 from stemma.objectives.base import LM_HEAD
 from stemma.schema.objective import AttentionMaskKind
