@@ -1,9 +1,9 @@
-"""Who may see whom, as values that can be compared, combined with `&`, drawn as a grid and compiled to a fast kernel.
+"""Attention-mask rules: values that can be compared, combined with `&`, shown as a grid and compiled for the kernel.
 
-A visibility is a rule over places: does the query at place q see the key at place k? Places count from 0 in the
-sequence being read; what a memory or a cache has kept from earlier stands at negative places. A network part never
-builds a mask by hand: it asks the rule to compile itself, and the rule answers with the cheapest form that torch has
-a kernel for (nothing at all, a causal flag, a band, or a dense boolean mask).
+A rule answers one question: may the query at position q attend to the key at position k? Positions count from 0 in the
+current input; positions in a memory or a cache are negative. Network modules never build masks by hand. They compile
+the rule, which gives the cheapest form that torch has a kernel for: no mask, a causal flag, a band, or a dense boolean
+mask.
 """
 
 from __future__ import annotations
@@ -17,35 +17,37 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class CompiledMask:
-    """A compiled visibility: `dense` is True where the key is seen, broadcastable to (B, 1, Q, K)."""
+    """The compiled form of a rule. `dense` is True where a query attends to a key, broadcastable to (B, 1, Q, K)."""
 
     causal: bool = False
     dense: Tensor | None = None
-    band: tuple[int, int] | None = None  # only so many places behind and so many in front; queries are the last keys
+    band: tuple[int, int] | None = None  # positions before and after a query; the queries are the last keys
     token_mask: Tensor | None = None  # (B, K), with a band: False at padding
 
     def rows(self, rows: Tensor) -> CompiledMask:
-        """The same mask for some rows of the batch: (R,) their numbers."""
+        """The same mask for some rows of the batch, given by their indices (R,)."""
         return replace(self, dense=self.dense if self.dense is None or len(self.dense) == 1 else self.dense[rows],
                        token_mask=self.token_mask if self.token_mask is None or len(self.token_mask) == 1
                        else self.token_mask[rows])
 
     def costs_less_than(self, num_queries: int) -> bool:
-        """Whether all positions in blocks of a band are fewer scores than so many queries that see every key."""
+        """Whether block-wise banded attention over all positions computes fewer scores than dense attention of this
+        many queries per row."""
         if self.band is None:
             return False
-        back, ahead = self.band
-        return back + max(back, ahead) + 1 + ahead < num_queries
+        before, after = self.band
+        return before + max(before, after) + 1 + after < num_queries
 
     def for_queries(self, positions: Tensor, num_keys: int) -> CompiledMask:
-        """The same mask for queries at some places only: (B, Q), of `keys` places."""
+        """The same mask for queries at these positions only: (B, Q), over `num_keys` keys."""
         if self.causal or self.band:
-            back, ahead = self.band or (num_keys, 0)
-            behind = positions[:, :, None] - torch.arange(num_keys, device=positions.device)  # (B, Q, K)
-            seen = (behind >= -ahead) & (behind <= back)
-            return CompiledMask(dense=(seen if self.token_mask is None else seen & (self.token_mask[:,
-                None] | (behind == 0)))[:, None])
-        if self.dense is None or self.dense.shape[2] == 1:  # the same line for every query
+            before, after = self.band or (num_keys, 0)
+            distance = positions[:, :, None] - torch.arange(num_keys, device=positions.device)  # (B, Q, K)
+            allowed = (distance >= -after) & (distance <= before)
+            if self.token_mask is not None:
+                allowed = allowed & (self.token_mask[:, None] | (distance == 0))
+            return CompiledMask(dense=allowed[:, None])
+        if self.dense is None or self.dense.shape[2] == 1:  # one mask row serves all queries
             return self
         return CompiledMask(dense=self.dense.expand(len(positions), -1, -1, -1).gather(
             2, positions[:, None, :, None].expand(-1, self.dense.shape[1], -1, num_keys)))
@@ -53,11 +55,11 @@ class CompiledMask:
 
 @dataclass(frozen=True, eq=False)
 class Visibility(ABC):
-    """The base rule; a subclass says what it allows."""
+    """Base class of attention-mask rules. A subclass defines `allows`."""
 
     @abstractmethod
     def allows(self, query: Tensor, key: Tensor) -> Tensor:
-        """Boolean, broadcastable to (B, Q, K), for query places (Q,) and key places (K,)."""
+        """Boolean, broadcastable to (B, Q, K), for query positions (Q,) and key positions (K,)."""
 
     def rules(self) -> tuple[Visibility, ...]:
         return (self,)
@@ -81,36 +83,37 @@ class Visibility(ABC):
         return hash(type(self))
 
     def to(self, device: torch.device | str) -> Visibility:
-        moved = {field.name: getattr(self, field.name) for field in fields(self)}
-        return type(self)(**{k: v.to(device) if isinstance(v, Tensor) else v for k, v in moved.items()})
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return type(self)(**{k: v.to(device) if isinstance(v, Tensor) else v for k, v in values.items()})
 
     def rows(self, rows: slice) -> Visibility:
-        """The same rule for some examples of the batch."""
-        cut = {field.name: getattr(self, field.name) for field in fields(self)}
-        return type(self)(**{k: v[rows] if isinstance(v, Tensor) else v for k, v in cut.items()})
+        """The same rule for some rows of the batch."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return type(self)(**{k: v[rows] if isinstance(v, Tensor) else v for k, v in values.items()})
 
     def grid(self, length: int, row: int = 0) -> Tensor:
-        """(length, length) boolean picture of one example, for people."""
-        places = torch.arange(length)
-        seen = self.allows(places, places)
-        seen = seen[row if seen.shape[0] > 1 else 0] if seen.dim() == 3 else seen
-        return seen.expand(length, length)
+        """The mask of one row as a (length, length) boolean grid, for display and tests."""
+        positions = torch.arange(length)
+        allowed = self.allows(positions, positions)
+        allowed = allowed[row if allowed.shape[0] > 1 else 0] if allowed.dim() == 3 else allowed
+        return allowed.expand(length, length)
 
     @property
     def causal(self) -> bool:
-        """Whether no place ever sees what stands after it."""
+        """Whether no position attends to a later position."""
         return any(isinstance(rule, Causal) for rule in self.rules())
 
     def compile(self, num_queries: int, num_keys: int, device: torch.device | str = "cpu") -> CompiledMask:
-        """The cheapest kernel form for the last `queries` of `keys` places (the first ones are memory or cache)."""
+        """The cheapest form for queries at the last `num_queries` of `num_keys` positions; the positions before them
+        are memory or cache."""
         key = torch.arange(num_keys, device=device) - (num_keys - num_queries)
-        seen = self.allows(key[num_keys - num_queries:], key)
-        dense = seen if seen.dim() == 3 else seen[None]
+        allowed = self.allows(key[num_keys - num_queries:], key)
+        dense = allowed if allowed.dim() == 3 else allowed[None]
         return CompiledMask(dense=dense[:, None])
 
 
 class Bidirectional(Visibility):
-    """Everybody sees everybody (auto-encoders)."""
+    """Every position attends to every position (encoders)."""
 
     def allows(self, query: Tensor, key: Tensor) -> Tensor:
         return torch.ones(len(query), len(key), dtype=torch.bool, device=key.device)
@@ -120,21 +123,21 @@ class Bidirectional(Visibility):
 
 
 class Causal(Visibility):
-    """Each place sees itself and what stands before it (left-to-right models)."""
+    """Each position attends to itself and to earlier positions (left-to-right models)."""
 
     def allows(self, query: Tensor, key: Tensor) -> Tensor:
         return key[None, :] <= query[:, None]
 
     def compile(self, num_queries: int, num_keys: int, device: torch.device | str = "cpu") -> CompiledMask:
         if num_queries == 1:
-            return CompiledMask()  # the newest place sees all that was kept
-        # torch's flag aligns the triangle at the first key, which is right only where nothing stands before it
+            return CompiledMask()  # the newest position attends to the whole cache
+        # torch's flag aligns the triangle at the first key, which is correct only without a memory or cache
         return CompiledMask(causal=True) if num_queries == num_keys else super().compile(num_queries, num_keys, device)
 
 
 @dataclass(frozen=True, eq=False)
 class SlidingWindow(Visibility):
-    """A band: at most `back` places behind and `ahead` places in front (local attention)."""
+    """Local attention: at most `before` positions before a query and `after` positions after it."""
 
     before: int
     after: int
@@ -145,25 +148,28 @@ class SlidingWindow(Visibility):
 
     def compile(self, num_queries: int, num_keys: int, device: torch.device | str = "cpu") -> CompiledMask:
         band = self.band(num_queries, num_keys, causal=False)
-        return CompiledMask() if band == (num_keys,
-                                          num_keys) else CompiledMask(band=band) if band else super().compile(num_queries, num_keys, device)
+        if band == (num_keys, num_keys):
+            return CompiledMask()
+        return CompiledMask(band=band) if band else super().compile(num_queries, num_keys, device)
 
     def band(self, num_queries: int, num_keys: int, causal: bool) -> tuple[int, int] | None:
-        """How far a position sees on either side, where computing that in blocks pays, or where a cache holds positions
-        that none of the queries sees; (keys, keys) or (keys, 0) if the window is no limit for so many positions."""
-        back, ahead = self.before, 0 if causal else self.after
+        """The number of positions before and after a query that it attends to, if block-wise computation saves work.
+
+        It does if the band is much narrower than the input, or if a cache holds positions outside the window of every
+        query. (num_keys, num_keys) or (num_keys, 0): the window covers all keys. None: a dense mask is cheaper."""
+        before, after = self.before, 0 if causal else self.after
         if self.before < 0 or self.after < 0:
             return None
-        if back >= num_keys - 1 and (causal or ahead >= num_queries - 1):
+        if before >= num_keys - 1 and (causal or after >= num_queries - 1):
             return num_keys, 0 if causal else num_keys
-        saves_work = num_queries < num_keys and back + num_queries < num_keys or back + ahead + max(back,
-            ahead) + 1 < num_queries
-        return (back, ahead) if saves_work else None
+        unused_cache = num_queries < num_keys and before + num_queries < num_keys
+        narrow_band = before + after + max(before, after) + 1 < num_queries
+        return (before, after) if unused_cache or narrow_band else None
 
 
 @dataclass(frozen=True, eq=False)
 class Prefix(Visibility):
-    """The first `lengths` places see each other in full; the rest is causal (UniLM, prefix LM)."""
+    """Attention is bidirectional within the first `lengths` positions and causal after them (UniLM, prefix LM)."""
 
     lengths: Tensor  # (B,)
 
@@ -173,8 +179,9 @@ class Prefix(Visibility):
 
 @dataclass(frozen=True, eq=False)
 class ReverseCausal(Visibility):
-    """Each place sees itself and what stands after it, up to its row's end (right-to-left models: UniLM). Filling
-    sees itself, so that it sees something."""
+    """Each position attends to itself and to later positions, up to the end of its row (right-to-left models: UniLM).
+
+    Padding attends to itself, so that its softmax is defined."""
 
     lengths: Tensor  # (B,)
 
@@ -185,10 +192,10 @@ class ReverseCausal(Visibility):
 
 @dataclass(frozen=True, eq=False)
 class Permutation(Visibility):
-    """A factorisation order (XLNet, arXiv:1906.08237): a place sees those that come no later in the order, wherever
-    they stand. Places of one number see each other; what a memory kept comes before all."""
+    """A factorization order (XLNet, arXiv:1906.08237): a position attends to the positions that come no later in the
+    order. Positions of equal rank attend to each other; every position attends to the memory."""
 
-    order: Tensor  # (B, L) whole numbers
+    order: Tensor  # (B, L) integer ranks
 
     def allows(self, query: Tensor, key: Tensor) -> Tensor:
         earlier = self.order[:, key.clamp(min=0)][:, None, :] <= self.order[:, query][:, :, None]
@@ -196,7 +203,7 @@ class Permutation(Visibility):
 
 
 class ExcludeSelf(Visibility):
-    """Nobody sees himself: the token at a place that is to be guessed (XLNet's query stream)."""
+    """A query does not attend to its own position, whose token it predicts (XLNet's query stream)."""
 
     def allows(self, query: Tensor, key: Tensor) -> Tensor:
         return key[None, :] != query[:, None]
@@ -204,34 +211,34 @@ class ExcludeSelf(Visibility):
 
 @dataclass(frozen=True, eq=False)
 class PaddingRule(Visibility):
-    """Nobody sees the places that are only filling, on whichever side they stand; combined with other rules by `&`."""
+    """No query attends to padding, on either side of a row. Combine it with other rules by `&`."""
 
-    token_mask: Tensor  # (B, past + L) True where a token stands
-    cached_length: int = 0  # how many of these are places that a cache has kept
+    token_mask: Tensor  # (B, cached_length + L) True at tokens, False at padding
+    cached_length: int = 0  # number of leading columns that belong to cached positions
 
     def allows(self, query: Tensor, key: Tensor) -> Tensor:
         return self._is_token(key)[:, None, :].expand(-1, len(query), -1)
 
     def compile(self, num_queries: int, num_keys: int, device: torch.device | str = "cpu") -> CompiledMask:
-        # one line serves every query
+        # one mask row serves all queries
         return CompiledMask(dense=self.key_token_mask(num_queries, num_keys, device)[:, None, None, :])
 
     def key_token_mask(self, num_queries: int, num_keys: int, device: torch.device | str) -> Tensor:
-        """(B, K) False at padding, the queries being the last keys."""
+        """(B, K) False at padding. The queries are the last keys."""
         return self._is_token(torch.arange(num_keys, device=device) - (num_keys - num_queries))
 
     def _is_token(self, key: Tensor) -> Tensor:
-        place = key + self.cached_length
-        return self.token_mask[:, place.clamp(min=0)] | (place < 0)  # what a memory kept is never filling
+        column = key + self.cached_length
+        return self.token_mask[:, column.clamp(min=0)] | (column < 0)  # a memory holds no padding
 
 
 @dataclass(frozen=True, eq=False)
 class Intersection(Visibility):
-    """Several rules at once: a key is seen if each of them allows it."""
+    """The conjunction of several rules: a query attends to a key if every rule allows it."""
 
     members: tuple[Visibility, ...]
 
-    def __eq__(self, other: object) -> bool:  # in whatever order they were combined
+    def __eq__(self, other: object) -> bool:  # the order of combination does not matter
         return (isinstance(other, Intersection) and len(self.members) == len(other.members)
                 and all(rule in other.members for rule in self.members))
 
@@ -241,13 +248,13 @@ class Intersection(Visibility):
         return self.members
 
     def allows(self, query: Tensor, key: Tensor) -> Tensor:
-        seen = self.members[0].allows(query, key)
+        allowed = self.members[0].allows(query, key)
         for rule in self.members[1:]:
-            seen = seen & rule.allows(query, key)
-        return seen
+            allowed = allowed & rule.allows(query, key)
+        return allowed
 
     def compile(self, num_queries: int, num_keys: int, device: torch.device | str = "cpu") -> CompiledMask:
-        """A band has a kernel of its own where it is much narrower than the text, with padding too."""
+        """A window compiles to a band if that saves work, also with causal and padding rules."""
         window = next((rule for rule in self.members if isinstance(rule, SlidingWindow)), None)
         if window is None:
             return super().compile(num_queries, num_keys, device)
@@ -256,20 +263,20 @@ class Intersection(Visibility):
         if all(isinstance(rule, Causal | PaddingRule) for rule in others):
             band = window.band(num_queries, num_keys, self.causal)
             if band == (num_keys, 0 if self.causal else num_keys):
-                rest: Visibility = Bidirectional()
+                without_window: Visibility = Bidirectional()
                 for rule in others:
-                    rest = rest & rule
-                return rest.compile(num_queries, num_keys, device)
+                    without_window = without_window & rule
+                return without_window.compile(num_queries, num_keys, device)
             if band is not None:
                 return CompiledMask(band=band, token_mask=None if padding is None
                                     else padding.key_token_mask(num_queries, num_keys, device))
         mask = super().compile(num_queries, num_keys, device)
         if padding is not None and not any(isinstance(rule, ExcludeSelf) for rule in others):
-            # padding may have nothing but padding within its window: it sees itself, so that it sees something
-            own = torch.arange(num_queries, device=device)[:, None] + (num_keys
-                - num_queries) == torch.arange(num_keys, device=device)
+            # the window of a padding position may hold only padding: it attends to itself, so that softmax is defined
+            query = torch.arange(num_keys - num_queries, num_keys, device=device)
+            is_self = query[:, None] == torch.arange(num_keys, device=device)
             assert mask.dense is not None
-            return CompiledMask(dense=mask.dense | own)
+            return CompiledMask(dense=mask.dense | is_self)
         return mask
 
     def to(self, device: torch.device | str) -> Visibility:

@@ -129,7 +129,7 @@ def test_places_of_the_target_may_be_stated():
 @KIND
 def test_layers_are_kept_of_both_parts_where_asked_for(name):
     network = build(name)
-    hidden = network(streams(*texts()), keep_layers=True)
+    hidden = network(streams(*texts()), keep_hidden_states=True)
     assert [len(hidden.hidden_states[part]) for part in ("encoder", "decoder")] == [1 + 2, 1 + 3]
     same(hidden["decoder"], network(streams(*texts()))["decoder"])
 
@@ -216,7 +216,7 @@ def test_what_was_read_is_turned_into_keys_once():
 
 def test_a_decoder_without_anything_to_look_at_is_a_mistake_of_ours():
     network = build()
-    with pytest.raises(AssertionError, match="read nothing yet"):
+    with pytest.raises(AssertionError, match="has no input yet"):
         network({"decoder": Stream(texts()[1], Causal())}, KVCache())
 
 

@@ -20,10 +20,10 @@ from stemma.corpus.corpus import Corpus
 from stemma.corpus.draft import Draft
 from stemma.corpus.row_spans import RowSpans
 from stemma.corpus.row_template import RowTemplate
-from stemma.corpus.seq2seq_rows import Shown
+from stemma.corpus.seq2seq_rows import EncoderDraft
 from stemma.corpus.subset import CorpusSubset
 from stemma.errors import UserError
-from stemma.network.inputs.characters import BEGINS, ENDS, spelled
+from stemma.network.inputs.characters import BEGINS, ENDS, token_bytes
 from stemma.network.inputs_outputs import Stream
 from stemma.objectives import build_objectives, collate
 from stemma.visibility import Causal
@@ -78,11 +78,11 @@ def test_spelling_in_bytes():
         known = {token: number for number, token in enumerate(tokens)}
         return SimpleNamespace(kind=kind, vocab_size=len(tokens), backend=SimpleNamespace(get_vocab=lambda: known))
 
-    found = spelled(vocabulary("wordpiece", "ab", "##é", "longer"), 6)
+    found = token_bytes(vocabulary("wordpiece", "ab", "##é", "longer"), 6)
     assert found.tolist() == [[BEGINS, 98, 99, ENDS, 0, 0], [BEGINS, 36, 36, 0xC3 + 1, 0xA9 + 1, ENDS],
                               [BEGINS, *(ord(letter) + 1 for letter in "long"), ENDS]]
     # a byte-level vocabulary prints a space as Ġ and the two bytes of é as Ã and ©
-    assert spelled(vocabulary("byte_bpe", "Ġa", "Ã©"), 5).tolist() == [[BEGINS, 33, 98, ENDS, 0],
+    assert token_bytes(vocabulary("byte_bpe", "Ġa", "Ã©"), 5).tolist() == [[BEGINS, 33, 98, ENDS, 0],
                                                                        [BEGINS, 0xC3 + 1, 0xA9 + 1, ENDS, 0]]
 
 
@@ -97,7 +97,7 @@ def test_characters_byte_by_byte():
     found = module(IDS)
     assert found.shape == (2, 3, WIDTH) and torch.equal(found[0, 0], found[0, 2])
     for row, place in ((0, 0), (1, 0)):
-        vectors = [module.weight.weight[symbol] if symbol else torch.zeros(3) for symbol in spelling[IDS[row, place]]]
+        vectors = [module.table.weight[symbol] if symbol else torch.zeros(3) for symbol in spelling[IDS[row, place]]]
         highest = []
         for span, filters in zip((1, 2), module.filters, strict=True):
             windows = [torch.cat(vectors[first:first + span]) for first in range(6 - span + 1)]
@@ -222,9 +222,9 @@ def test_an_encoder_reads_beside_each_token_what_belongs_to_it(told, name, chang
     assert torch.equal(given[text], ids[text]) and text.sum() > 20
     special = torch.isin(ids, torch.from_numpy(corpus.tokenizer.special_ids))
     assert not (text & special).any()
-    replaced = Shown.of(corpus, draft.seq2seq_rows["encoder"])
-    assert torch.equal(~text, special | torch.from_numpy(replaced.ids != replaced.original))
-    draft.seq2seq_rows["encoder"] = replace(draft.seq2seq_rows["encoder"], source=None)
+    replaced = EncoderDraft.from_rows(corpus, draft.seq2seq_rows["encoder"])
+    assert torch.equal(~text, special | torch.from_numpy(replaced.input_ids != replaced.original_ids))
+    draft.seq2seq_rows["encoder"] = replace(draft.seq2seq_rows["encoder"], corpus_offsets=None)
     with pytest.raises(UserError, match="does not say where the tokens"):
         collate(draft, "full", None, recipe.settings.network.inputs)
 

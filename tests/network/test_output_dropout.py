@@ -71,11 +71,12 @@ def test_both_streams_where_both_are_computed():
     network = built("xlnet@tiny")
     stream = Stream(IDS, Permutation(ORDER), query_positions=ORDER.argsort(1)[:, -4:])
     torch.manual_seed(4)
-    trained, evaluated = (network.train(mode)({"encoder": stream}, keep_layers=True) for mode in (True, False))
+    trained, evaluated = (network.train(mode)({"encoder": stream}, keep_hidden_states=True) for mode in (True, False))
     for part in ("encoder", QUERY):
         assert_half_is_dropped(trained[part], evaluated[part])
     # what a layer gives to the next, and to a memory, is not
-    torch.testing.assert_close(trained.layers["encoder"][-1], evaluated.layers["encoder"][-1], atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(trained.hidden_states["encoder"][-1], evaluated.hidden_states["encoder"][-1],
+                               atol=1e-4, rtol=1e-4)
 
 
 @torch.no_grad()
@@ -84,7 +85,7 @@ def test_encoder_and_decoder():
     source = {"encoder": Stream(IDS)}
     torch.manual_seed(4)
     assert_half_is_dropped(network.train()(source)["encoder"], network.eval()(source)["encoder"])
-    network.train().encoder.output_dropout.rate = 0.0  # so that the decoder reads the same
+    network.train().encoder.output_dropout.p = 0.0  # so that the decoder reads the same
     both = {**source, "decoder": Stream(IDS[:, :5], Causal())}
     assert_half_is_dropped(network(both)["decoder"], network.eval()(both)["decoder"])
 
@@ -96,9 +97,9 @@ def test_attention_may_have_another_rate_for_what_it_adds():
         return built("bert@tiny", "network.output_dropout=0", "network.dropout=0.3", *changes)
 
     block = network().encoder.blocks[0]
-    assert block.attention_dropout.rate == block.dropout.p == 0.3
+    assert block.attention_dropout.p == block.dropout.p == 0.3
     own = network("network.attention.output_dropout=0.1").encoder.blocks[0]
-    assert (own.attention_dropout.rate, own.dropout.p) == (0.1, 0.3)
+    assert (own.attention_dropout.p, own.dropout.p) == (0.1, 0.3)
 
 
 def test_without_it_no_number_is_drawn():

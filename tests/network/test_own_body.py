@@ -29,17 +29,18 @@ from stemma.extend import Body, BodySettings, StackOutput, register
 
 class BagSettings(BodySettings):
     """The mean of all vectors but a position's own: nothing is learned in it."""
-    needs = frozenset()
+    required_keys = frozenset()
 
 @register("body", "bag", BagSettings)
 class Bag(Body):
     def __init__(self, network, part):
         super().__init__()
 
-    def forward(self, x, given):
-        real = x.new_ones(x.shape[:2]) if given.context.real is None else given.context.real.to(x.dtype)
-        seen = (x * real[..., None]).sum(1, keepdim=True) - x * real[..., None]
-        return StackOutput(seen / (real.sum(1, keepdim=True) - real).clamp(min=1)[..., None])
+    def forward(self, x, stack_input):
+        mask = stack_input.layer_context.attention_token_mask
+        mask = x.new_ones(x.shape[:2]) if mask is None else mask.to(x.dtype)
+        others = (x * mask[..., None]).sum(1, keepdim=True) - x * mask[..., None]
+        return StackOutput(others / (mask.sum(1, keepdim=True) - mask).clamp(min=1)[..., None])
 '''
 SMALL = ["network.width=16", "corpus.sequence_length=24", "training.batch_size=4", "training.checkpoint_every=2",
          "training.validate_every=20", "training.log_every=1"]

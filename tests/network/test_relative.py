@@ -77,7 +77,7 @@ def test_both_streams_over_several_segments(training, segmented, clamp):
         stream = Stream(ids, Permutation(torch.tensor(orders)), segment_ids=types,
                         query_positions=torch.tensor(targets),
                         reversed_rows=torch.tensor([False, True]), reuse_length=REUSE)
-        made = network({"encoder": stream}, state, keep_layers=True)
+        made = network({"encoder": stream}, state, keep_hidden_states=True)
         alone = network({"encoder": stream}, state) if training else made  # as it is trained: the text not to its end
         state = made.state
         scores = network.head("vocabulary")(alone[QUERY])

@@ -100,7 +100,7 @@ def test_a_gated_layer_scales_one_half_by_the_other(activation, function):
     expected = (function(x @ first.T + layer.input.bias[:20]) * (x @ second.T + layer.input.bias[20:])) \
         @ layer.output.weight.T + layer.output.bias
     assert_close(layer(x, LayerContext(CompiledMask())), expected)
-    assert layer.joined == {"input": 2} and layer.output.weight.shape == (24, 20)
+    assert layer.fused_matrices == {"input": 2} and layer.output.weight.shape == (24, 20)
 
 
 @pytest.mark.parametrize("kind", ["layer", "scale"])
@@ -116,6 +116,6 @@ def test_norms_without_parameters(kind):
 def test_blocks_that_start_as_the_identity():
     made = build_network(recipe("gpt2@tiny", [*SIZES, *PLAIN, "network.initialization.zero_output=true",
                                               "network.initialization.residual=false"]), 31).eval()
-    hidden = made({"encoder": Stream(ids(2, 9), Causal())}, keep_layers=True)
+    hidden = made({"encoder": Stream(ids(2, 9), Causal())}, keep_hidden_states=True)
     first, *_, last = hidden.hidden_states["encoder"]
     assert torch.equal(first, last) and first.abs().max() > 0

@@ -63,7 +63,7 @@ def test_places_that_will_be_read_do_not_depend_on_which_others_are(place, sees,
     network = build(f"network.norm.place={place}")
     places = torch.tensor(wanted, dtype=torch.long)
     whole = network({"encoder": stream(SEES[sees])})["encoder"].flatten(0, 1)
-    some = network({"encoder": stream(SEES[sees], wanted=places)})["encoder"].flatten(0, 1)
+    some = network({"encoder": stream(SEES[sees], output_positions=places)})["encoder"].flatten(0, 1)
     torch.testing.assert_close(some[places], whole[places], rtol=1e-4, atol=1e-5)
     one = torch.autograd.grad(whole[places].square().sum(), list(network.encoder.parameters()), retain_graph=True)
     other = torch.autograd.grad(some[places].square().sum(), list(network.encoder.parameters()), allow_unused=True)
@@ -89,7 +89,7 @@ def test_every_layer_can_be_kept():
     network = build()
     given = stream(Bidirectional())
     with torch.no_grad():
-        hidden = network({"encoder": given}, keep_layers=True)
+        hidden = network({"encoder": given}, keep_hidden_states=True)
         torch.testing.assert_close(hidden.hidden_states["encoder"][0], network.embedding(given))
     assert len(hidden.hidden_states["encoder"]) == 3
     torch.testing.assert_close(hidden.hidden_states["encoder"][-1], hidden["encoder"])

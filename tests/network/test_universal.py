@@ -151,11 +151,11 @@ def test_filling_changes_nothing(halting, transition, causal):
     moved = torch.stack([ids[row].roll(full - length) for row, length in enumerate(lengths)])
     positions = (left.long().cumsum(1) - 1).clamp(min=0)
     for real, filled in ((right, read(model, ids, sees & PaddingRule(right))),
-                         (left, read(model, moved, sees & PaddingRule(left), positions=positions))):
+                         (left, read(model, moved, sees & PaddingRule(left), position_ids=positions))):
         for row, expected in enumerate(alone):
             torch.testing.assert_close(filled["encoder"][row, real[row]], expected["encoder"][0], atol=1e-5, rtol=0)
             if halting:
-                assert filled.measures["steps"][row, real[row]].tolist() == expected.measures["steps"][0].tolist()
+                assert filled.metrics["steps"][row, real[row]].tolist() == expected.metrics["steps"][0].tolist()
         if halting:  # the mean is over tokens, and filling is none
             total = sum(float(one.auxiliary_losses["ponder"]) * length for one,
                         length in zip(alone, lengths, strict=True))
@@ -174,7 +174,7 @@ def test_token_by_token_is_the_same_as_at_once(halting, transition, place):
         made = model.network({"encoder": Stream(ids[:, start:stop], Causal())}, cache)
         torch.testing.assert_close(made["encoder"], whole["encoder"][:, start:stop], atol=1e-5, rtol=0)
         if halting:
-            assert torch.equal(made.metrics["steps"], whole.measures["steps"][:, start:stop])
+            assert torch.equal(made.metrics["steps"], whole.metrics["steps"][:, start:stop])
     assert cache.length == 9
 
 

@@ -45,8 +45,8 @@ def test_walked_to_the_end_it_is_the_forward_pass(name):
         walk.run_next_layer()
     if network.decoder is None:
         expected = network({"encoder": stream})["encoder"]
-        assert_close(walk.finish().x[real], expected[real])
-    assert walk.number == 3
+        assert_close(walk.finish().last_hidden_state[real], expected[real])
+    assert walk.layer_index == 3
 
 
 @torch.no_grad()
@@ -60,9 +60,9 @@ def test_a_layer_looked_at_is_the_output_of_a_shallower_network(name):
     shorter.encoder.blocks = shorter.encoder.blocks[:2]
     other, *_ = walk_of(shorter)
     while not other.done:
-        other.advance()
-    assert_close(walk.hidden()[real], other.finish().x[real])
-    assert not torch.allclose(walk.hidden()[real], walk_of(network)[0].hidden()[real], atol=1e-3)
+        other.run_next_layer()
+    assert_close(walk.hidden_state()[real], other.finish().last_hidden_state[real])
+    assert not torch.allclose(walk.hidden_state()[real], walk_of(network)[0].hidden_state()[real], atol=1e-3)
 
 
 @torch.no_grad()
@@ -75,16 +75,16 @@ def test_rows_that_leave_early_do_not_change_the_others(name, wanted):
     walk, _, real = walk_of(network, first)
     expected, *_ = walk_of(network, first)
     while not expected.done:
-        expected.advance()
+        expected.run_next_layer()
     rows = torch.tensor([9, 1, 0, 4, 5, 7, 10, 2, 3])
     walk.run_next_layer()
-    walk.select(rows)
+    walk.select_rows(rows)
     assert walk.unpadded is not None
     walk.run_next_layer()
-    walk.select(torch.arange(8))
+    walk.select_rows(torch.arange(8))
     walk.run_next_layer()
     left = rows[:8]
-    found, whole = walk.finish().x, expected.finish().x[left]
+    found, whole = walk.finish().last_hidden_state, expected.finish().last_hidden_state[left]
     seen = torch.zeros(8, LENGTH, dtype=torch.bool)
     seen[:, 0] = True
     seen = seen if wanted else real[left]

@@ -73,9 +73,8 @@ def switches(module: nn.Module) -> Iterator[tuple[str, nn.Module, str]]:
 
 
 def rates(module: nn.Module) -> dict[str, float]:
-    held = {name: getattr(owner, attribute) for name, owner, attribute in switches(module)}
-    return {name: each if isinstance(each, float) else each.p if isinstance(each, Dropout) else each.p
-            for name, each in held.items()}
+    dropouts = {name: getattr(owner, attribute) for name, owner, attribute in switches(module)}
+    return {name: dropout if isinstance(dropout, float) else dropout.p for name, dropout in dropouts.items()}
 
 
 def only(module: nn.Module, where: Sequence[Where], rate: float = RATE) -> nn.Module:
@@ -87,8 +86,6 @@ def only(module: nn.Module, where: Sequence[Where], rate: float = RATE) -> nn.Mo
         kept = getattr(owner, attribute)
         if isinstance(kept, float):
             setattr(owner, attribute, own)
-        elif isinstance(kept, Dropout):
-            kept.p = own
         else:
             kept.p = own
         if found and found[0].period > 1:

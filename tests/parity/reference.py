@@ -19,7 +19,7 @@ from tokenizers import models, pre_tokenizers, trainers
 from torch import Tensor
 
 import stemma
-from stemma import InferenceModel
+from stemma import Model
 from stemma.network.inputs_outputs import Stream
 from stemma.visibility import Causal
 
@@ -149,7 +149,7 @@ def their_outputs(reference: Any, inputs: dict[str, Tensor]) -> dict[str, Tensor
 
 
 @torch.no_grad()
-def our_outputs(model: InferenceModel, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
+def our_outputs(model: Model, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
     hidden = model.hidden(**inputs)
     made = {"hidden": hidden}
     if model.is_encoder_decoder:
@@ -165,7 +165,7 @@ def our_outputs(model: InferenceModel, inputs: dict[str, Tensor]) -> dict[str, T
     return made
 
 
-def assert_same_outputs(model: InferenceModel, reference: Any, atol: float = 1e-4, seed: int = 0) -> None:
+def assert_same_outputs(model: Model, reference: Any, atol: float = 1e-4, seed: int = 0) -> None:
     """Equal in everything either of them answers, wherever a token stands."""
     for number, inputs in enumerate(inputs_for(reference.config, seed)):
         ours, theirs = our_outputs(model, inputs), their_outputs(reference, inputs)
@@ -181,7 +181,7 @@ def assert_same_outputs(model: InferenceModel, reference: Any, atol: float = 1e-
 
 
 @torch.no_grad()
-def assert_same_steps(model: InferenceModel, reference: Any, seed: int = 0, atol: float = 1e-4) -> None:
+def assert_same_steps(model: Model, reference: Any, seed: int = 0, atol: float = 1e-4) -> None:
     """Our decoder, given its text bit by bit and once with rows chosen anew, against theirs that reads it at once."""
     generator = torch.Generator().manual_seed(seed)
     ids = torch.randint(reference.config.vocab_size, (3, 9), generator=generator)
@@ -220,7 +220,7 @@ def assert_loads_into(kind: str, folder: Path, **arguments: Any) -> Any:
     return loaded.eval()
 
 
-def load_both_ways(reference: Any, folder: Path) -> tuple[InferenceModel, Any]:
+def load_both_ways(reference: Any, folder: Path) -> tuple[Model, Any]:
     """theirs -> ours, and ours -> theirs again."""
     reference.save_pretrained(folder / "theirs")
     model = stemma.load(folder / "theirs")
@@ -230,7 +230,7 @@ def load_both_ways(reference: Any, folder: Path) -> tuple[InferenceModel, Any]:
     return model, assert_loads_into(type(reference).__name__, folder / "ours", **arguments)
 
 
-def assert_agrees_both_ways(reference: Any, folder: Path, seed: int = 0) -> InferenceModel:
+def assert_agrees_both_ways(reference: Any, folder: Path, seed: int = 0) -> Model:
     """Nothing is left over, the answers and the counts are equal, and what we write is what they wrote."""
     model, back = load_both_ways(reference, folder)
     assert model.load_warnings == []

@@ -66,7 +66,7 @@ def given(kind: str, items: list[Any]) -> dict[str, torch.Tensor]:
         return torch.tensor([[*map(int, one), *[0] * (longest - len(one))] for one in values])
 
     made = {"input_ids": filled([row.input_ids for row in rows]),
-            "token_type_ids": filled([row.segments for row in rows]),
+            "token_type_ids": filled([row.segment_ids for row in rows]),
             "attention_mask": filled([[1] * len(row.input_ids) for row in rows])}
     if kind == "tag":
         labels = torch.full((len(rows), longest), -100)
@@ -99,7 +99,7 @@ def without_dropout(*arguments: Any, rate: float = 0.0) -> dict[str, Any]:
 
 @pytest.mark.parametrize("kind", CLASSES)
 def test_the_weights_are_those_of_a_plain_loop(tmp_path, kind, monkeypatch):
-    monkeypatch.setattr("stemma.tasks.runs.finetune.answer_heads", without_dropout)
+    monkeypatch.setattr("stemma.tasks.runs.finetune.default_task_heads", without_dropout)
     start = toy_tasks.save_model(tmp_path / "start")
     sets = toy_tasks.write_sets(tmp_path, kind, 20, 8)
     finetune(TaskArguments(kind, sets), start, tmp_path / "run", steps=STEPS, seed=SEED, changes=CHANGES)
@@ -139,7 +139,8 @@ def test_dropout_moves_the_loss_and_the_gradient_as_it_does_over_there(tmp_path,
     """One batch with padding, many draws on either side: mean and variance of the loss and of the gradient's norm
     differ by no more than 4 standard errors."""
     rate, draws = 0.3, 400
-    monkeypatch.setattr("stemma.tasks.runs.finetune.answer_heads", lambda *given: without_dropout(*given, rate=rate))
+    monkeypatch.setattr("stemma.tasks.runs.finetune.default_task_heads",
+                        lambda *arguments: without_dropout(*arguments, rate=rate))
     sets = toy_tasks.write_sets(tmp_path, kind, 40, 8)
     finetune(TaskArguments(kind, sets), toy_tasks.save_model(tmp_path / "start"), tmp_path / "run", steps=1, seed=SEED,
              changes=[

@@ -55,7 +55,7 @@ def xlnet_sites(streams: int) -> dict[str, Site]:
     if streams == 2:
         embeddings["query"] = Site(Where(EMBEDDING, 1, streams), Where(body, 1, calls))
     made = sites("", Where(attention, 0, 2), Where(attention, 1, 2), Where(feedforward, 1, 2))
-    return {**made, **embeddings, "positions": Site(r"distances\.dropout", Where(body, streams, calls)),
+    return {**made, **embeddings, "positions": Site(r"relative_positions\.dropout", Where(body, streams, calls)),
             "inner": Site(INNER, Where(feedforward, 0, 2)), "output": Site(OUTPUT, Where(body, streams + 1, calls))}
 
 
@@ -261,7 +261,7 @@ def found_or_zeros(network: nn.Module) -> dict[str, Tensor]:
 
 # --- Transformer-XL, by its transcription -----------------------------------------------------------------------------
 
-XL_SITES = {"embedding": EMBEDDING, "positions": r"distances\.dropout", "attention": ATTENTION,
+XL_SITES = {"embedding": EMBEDDING, "positions": r"relative_positions\.dropout", "attention": ATTENTION,
             "attention output": ADDED, "inner": INNER, "feed-forward output": TRANSITION, "output": OUTPUT}
 XL_TEXT = torch.tensor([[7, 33, 11]])
 

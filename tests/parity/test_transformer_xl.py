@@ -97,7 +97,7 @@ def test_several_segments_agree_with_the_transcription(changes, training):
         made = network({"encoder": Stream(ids, Causal())}, state)
         state = made.state
         scores = network.head("vocabulary")(made["encoder"])
-        loss = network.head("vocabulary").loss(made["encoder"].flatten(0, 1), ids.flatten(), total=2.0 * length)
+        loss = network.head("vocabulary").loss(made["encoder"].flatten(0, 1), ids.flatten(), denominator=2.0 * length)
         expected = 0.0
         for row in range(2):
             x = adaptive_softmax.embedded(ids[row].tolist(), words, cutoffs, WIDTH)

@@ -85,7 +85,7 @@ def test_both_streams_agree(tmp_path, segmented):
                           use_mems=True, output_hidden_states=True)
         memory = expected.mems
         stream = Stream(ids, Permutation(order), segment_ids=types, query_positions=targets)
-        made = model.network({"encoder": stream}, cache, keep_layers=True)
+        made = model.network({"encoder": stream}, cache, keep_hidden_states=True)
         torch.testing.assert_close(model.lm_head()(made[QUERY]), expected.logits, atol=1e-4, rtol=0)
         torch.testing.assert_close(made["encoder"], expected.hidden_states[-2], atol=1e-4, rtol=0)  # text, query last
 

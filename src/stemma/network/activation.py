@@ -1,4 +1,4 @@
-"""The element-wise functions a recipe can name."""
+"""Activation functions, by their name in a recipe."""
 
 from __future__ import annotations
 

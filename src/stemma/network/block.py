@@ -1,7 +1,7 @@
-"""One layer: sublayers, each with its norm, dropout and residual.
+"""A transformer block: self-attention, cross-attention and feed-forward sublayers with norm, dropout and residual.
 
-Post-norm normalises the sum (arXiv:1706.03762); pre-norm normalises what enters the sublayer, which trains without a
-careful warm-up (arXiv:2002.04745).
+Post-norm normalizes the sum with the residual (arXiv:1706.03762); pre-norm normalizes the input of the sublayer, which
+trains without careful warm-up (arXiv:2002.04745).
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from stemma.network.kinds import build_feedforward, build_norm
 from stemma.network.module import TensorModule
 from stemma.schema.network import NetworkSettings
 
-SHARED_SUBLAYERS: dict[str, tuple[str, ...]] = {"none": (), "attention": ("attention", "cross"),
-                                                "feedforward": ("feedforward",),
-                                      "all": ("attention", "cross", "feedforward")}
+SHARED_SUBLAYERS: dict[str, tuple[str, ...]] = {
+    "none": (), "attention": ("attention", "cross"), "feedforward": ("feedforward",),
+    "all": ("attention", "cross", "feedforward")}
 
 
 class Block(TensorModule):
-    """`crossed`: between attention to its own text and the feed-forward layer, a decoder's block looks at the
-    encoder's.
+    """One layer of a stack. `cross_attention`: a decoder block, with cross-attention after self-attention.
 
-    A sublayer that all layers have in common (ALBERT, arXiv:1909.11942) is the one of the `first` layer, norm included.
+    With cross-layer parameter sharing (ALBERT, arXiv:1909.11942) a block uses the shared sublayers and their norms of
+    `first_block`.
     """
 
-    attention: SelfAttention  # or a kind of the user's own, which need not have all that this one has
+    attention: SelfAttention  # or a plug-in's attention, which may lack some methods
     attention_norm: nn.Module
-    cross: CrossAttention  # of a part that attends to another
+    cross: CrossAttention  # with cross-attention only
 
     def __init__(self, settings: NetworkSettings, cross_attention: bool = False, first_block: Block | None = None):
         super().__init__()
@@ -51,39 +51,39 @@ class Block(TensorModule):
             self.attention_norm = nn.Identity()
         self.pre_norm = settings.norm.place == "pre"
         self.dropout = Dropout(settings.dropout)
-        own = settings.attention.output_dropout
-        self.attention_dropout = Dropout(settings.dropout if own is None else own)
+        output_dropout = settings.attention.output_dropout
+        self.attention_dropout = Dropout(settings.dropout if output_dropout is None else output_dropout)
 
     def forward(self, x: Tensor, context: LayerContext) -> Tensor:
-        """(B, Q, width) -> the same; or without padding, (N, width) -> the same. Where `context.chosen` names some of
-        the queries, they alone go on after attention: (B, Q, width) -> (N, width)."""
+        """(B, Q, width) -> (B, Q, width); unpadded, (N, width) -> (N, width). With `context.output_queries`, only these
+        queries continue after attention: (B, Q, width) -> (N, width)."""
         return self._apply_sublayers(x, context, keep_attention_scores=False)[0]
 
     def forward_with_scores(self, x: Tensor, context: LayerContext) -> tuple[Tensor, dict[str, Tensor]]:
-        """The same, with the scores of each attention by its name, (B, heads, Q, K), before their softmax."""
+        """The same, and the scores of each attention sublayer before softmax, (B, heads, Q, K), by name."""
         return self._apply_sublayers(x, context, keep_attention_scores=True)
 
-    def _apply_sublayers(self, x: Tensor, context: LayerContext, keep_attention_scores: bool) -> tuple[Tensor,
-        dict[str, Tensor]]:
+    def _apply_sublayers(self, x: Tensor, context: LayerContext,
+                         keep_attention_scores: bool) -> tuple[Tensor, dict[str, Tensor]]:
         context, scores = self._with_normalized_keys(x, context), {}
         for name in self.sublayer_names:
             sublayer, norm = getattr(self, name), getattr(self, f"{name}_norm")
-            entering = norm(x) if self.pre_norm else x
+            sublayer_input = norm(x) if self.pre_norm else x
             if keep_attention_scores and name != "feedforward":
-                added, scores[name] = sublayer.forward_with_scores(entering, context)
+                y, scores[name] = sublayer.forward_with_scores(sublayer_input, context)
             else:
-                added = sublayer(entering, context)
-            added = (self.dropout if name == "feedforward" else self.attention_dropout)(added)
-            x = x + added if self.pre_norm else norm(x + added)
+                y = sublayer(sublayer_input, context)
+            y = (self.dropout if name == "feedforward" else self.attention_dropout)(y)
+            x = x + y if self.pre_norm else norm(x + y)
             if name == "attention" and context.output_queries is not None:
                 x = x[context.output_queries]
         return x, scores
 
     def _with_normalized_keys(self, x: Tensor, context: LayerContext) -> LayerContext:
-        """What is looked at, normalised as what asks is."""
+        """The context with normalized key states (pre-norm), and with the zero states that a memory starts with."""
         if context.cache is not None and context.zero_memory_length and context.cache.length == 0:
-            nothing = x.new_zeros(x.shape[0], context.zero_memory_length, x.shape[2])
-            self.attention.fill_cache(context.cache, self.attention_norm(nothing) if self.pre_norm else nothing)
+            zeros = x.new_zeros(x.shape[0], context.zero_memory_length, x.shape[2])
+            self.attention.fill_cache(context.cache, self.attention_norm(zeros) if self.pre_norm else zeros)
         if context.key_states is None or not self.pre_norm:
             return context
         return replace(context, key_states=self.attention_norm(context.key_states))

@@ -1,8 +1,8 @@
-"""What a network carries from one call to the next.
+"""State that a network carries from one call to the next.
 
-While training, a memory is what each layer read before: its inputs, without their gradient, so that the weights which
-look at them still learn (Transformer-XL, arXiv:1901.02860, section 3.2). Otherwise the weights stand still, and what
-those inputs were turned into, keys and values, is kept instead: the same numbers, computed once.
+In training it is a memory: each layer's inputs of earlier segments, detached. Their keys and values are computed anew,
+so that the projections still get gradients (Transformer-XL, arXiv:1901.02860, section 3.2). In evaluation it is a
+key-value cache: the same numbers, computed once.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from torch import Tensor
 
 from stemma.visibility import CompiledMask
 
-INITIAL_CAPACITY = 64  # places that a new cache has room for; it doubles when they are full
-SPARE_POSITIONS = 8  # places that are left free where rows are chosen
+INITIAL_CAPACITY = 64  # positions of a new cache; the capacity doubles when it is full
+SPARE_POSITIONS = 8  # free positions kept when rows are reordered
 
 
 @dataclass(frozen=True)
 class Memory:
-    """Each layer's inputs, (B, M, width), the newest last."""
+    """Each layer's inputs of earlier segments, (B, M, width), the newest last."""
 
     hidden_states: tuple[Tensor, ...]
 
@@ -37,27 +37,28 @@ class Memory:
 
     @staticmethod
     def concatenate(memories: Sequence[Memory]) -> Memory:
-        """One memory of the whole batch from those of its slices."""
-        return memories[0] if len(memories) == 1 else Memory(tuple(map(torch.cat,
-                                                                       zip(*(p.hidden_states for p in memories),
-                                                                                strict=True))))
+        """The memory of a batch from those of its slices."""
+        if len(memories) == 1:
+            return memories[0]
+        by_layer = zip(*(memory.hidden_states for memory in memories), strict=True)
+        return Memory(tuple(map(torch.cat, by_layer)))
 
     def tensors(self) -> dict[str, Tensor]:
-        return {str(number): layer for number, layer in enumerate(self.hidden_states)}
+        return {str(index): layer for index, layer in enumerate(self.hidden_states)}
 
     @staticmethod
     def from_tensors(tensors: Mapping[str, Tensor]) -> Memory:
-        return Memory(tuple(tensors[str(number)] for number in range(len(tensors))))
+        return Memory(tuple(tensors[str(index)] for index in range(len(tensors))))
 
 
 class CrossAttentionCache:
-    """What a decoder looks at: the encoder's output (B, S, width), and which places of it are not filling. Where text
-    is written token by token, each layer's keys and values are kept."""
+    """The encoder output (B, S, width) that a decoder attends to, with its padding mask. In incremental decoding
+    (`enabled`) each layer's keys and values are cached."""
 
     def __init__(self, encoder_output: Tensor, mask: CompiledMask, enabled: bool):
         self.encoder_output, self.mask, self.enabled = encoder_output, mask, enabled
         self._keys_values: dict[int, tuple[Tensor, ...]] = {}
-        # which text each row writes about
+        # the source text of each row
         self._source_rows = torch.arange(len(encoder_output), device=encoder_output.device)
 
     def keys_and_values(self, layer_index: int, project: Callable[[Tensor], tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
@@ -69,30 +70,30 @@ class CrossAttentionCache:
         return keys_values
 
     def for_one_pass(self) -> CrossAttentionCache:
-        """The same, where what is made of it is kept at least as long as one forward pass lasts."""
+        """The same, with a cache that lasts for at least one forward pass."""
         return self if self.enabled else CrossAttentionCache(self.encoder_output, self.mask, enabled=True)
 
     def reorder(self, rows: Tensor) -> None:
-        """Beams that change places within one text look at the same thing: then nothing is moved."""
-        owner = self._source_rows[rows]
-        if torch.equal(owner, self._source_rows):
+        """Continue with these rows. If beams are only reordered within one source text, nothing is copied."""
+        source_rows = self._source_rows[rows]
+        if torch.equal(source_rows, self._source_rows):
             return
-        self._source_rows = owner
+        self._source_rows = source_rows
         self.encoder_output = self.encoder_output.index_select(0, rows)
         if self.mask.dense is not None:
             self.mask = CompiledMask(dense=self.mask.dense.index_select(0, rows))
-        self._keys_values = {layer: tuple(tensor.index_select(0, rows) for tensor in made)
-                        for layer, made in self._keys_values.items()}
+        self._keys_values = {layer: tuple(tensor.index_select(0, rows) for tensor in keys_values)
+                             for layer, keys_values in self._keys_values.items()}
 
 
 class KVCache:
-    """Keys and values of every layer, the newest last; with a `limit`, only the newest so many places. Of a network
-    with several parts they are those of the part that writes, beside the output of the parts that it attends to."""
+    """Keys and values of every layer, the newest last; with `max_length`, of the newest positions only. In an
+    encoder-decoder they are the decoder's, together with the encoder output that it attends to."""
 
     def __init__(self, max_length: int | None = None):
         self.max_length = max_length
         self.layers: dict[int, LayerKVCache] = {}
-        self.cross_caches: dict[str, CrossAttentionCache] = {}  # by the part whose output it is
+        self.cross_caches: dict[str, CrossAttentionCache] = {}  # by the part that is attended to
 
     def __getitem__(self, layer: int) -> LayerKVCache:
         return self.layers.setdefault(layer, LayerKVCache(self.max_length))
@@ -102,28 +103,26 @@ class KVCache:
         return self.layers[0].length if self.layers else 0
 
     def reorder(self, rows: Tensor) -> None:
-        """Go on with these rows, in this order and as often as they are named: beams that live on, texts that end."""
+        """Continue with these rows, in this order; a row may occur several times (beam search) or not at all."""
         for layer in self.layers.values():
             layer.reorder(rows)
-        for across in self.cross_caches.values():
-            across.reorder(rows)
+        for cross_cache in self.cross_caches.values():
+            cross_cache.reorder(rows)
 
     def crop(self, length: int) -> None:
-        """Forget all but the first places: a window that slides reads its end again."""
+        """Keep the first `length` positions only."""
         for layer in self.layers.values():
             layer.crop(length)
 
 
 class LayerKVCache:
-    """One layer's keys and values in two buffers that are filled from the left; and what else a sublayer keeps."""
+    """One layer's keys and values, in two buffers that grow to the right, and the states of other sublayers."""
 
     def __init__(self, max_length: int | None):
         self.max_length = max_length
         self.start = self.stop = 0
-        self.sublayer_states: dict[str, Tensor] = {}  # (B, ...) the last inputs of sublayers that look at neighbours,
-        #                                               or a state
-        self.projected_positions: tuple[tuple[int, ...], Tensor] | None = None  # which were at hand, and what was made
-        #                                                                         of them
+        self.sublayer_states: dict[str, Tensor] = {}  # (B, ...) last inputs of a convolution, or a recurrent state
+        self.projected_positions: tuple[tuple[int, ...], Tensor] | None = None  # cache key, relative position keys
         self._buffers: tuple[Tensor, ...] = ()
 
     @property
@@ -131,41 +130,42 @@ class LayerKVCache:
         return self.stop - self.start
 
     def store_states(self, num_new: int, **states: Tensor) -> None:
-        """After so many new positions, `kept` (B, ...) by name (`recent`) is all that a layer must know of the text."""
+        """Store what a layer without keys and values needs for the next call, (B, ...) by name, after `num_new` more
+        positions."""
         self.stop += num_new
         self.sublayer_states |= states
 
     def append(self, key: Tensor, value: Tensor, reuse_length: int | None = None) -> tuple[Tensor, Tensor]:
-        """(B, heads, Q, D) new ones -> (B, heads, past + Q, D) all of them. The first `keep` of the new ones (None:
-        every one) stay, and of what is then there the limit keeps the newest."""
+        """New keys and values (B, heads, Q, D) -> all of them (B, heads, length + Q, D). The first `reuse_length` new
+        positions are stored (None: all), and of all stored positions the newest `max_length`."""
         new = key.shape[2]
         if not self._buffers or self.stop + new > self._buffers[0].shape[2]:
             self._grow(key, value, new)
-        for buffer, added in zip(self._buffers, (key, value), strict=True):
-            buffer[:, :, self.stop:self.stop + new] = added
-        first, second = (buffer[:, :, self.start:self.stop + new] for buffer in self._buffers)
+        for buffer, states in zip(self._buffers, (key, value), strict=True):
+            buffer[:, :, self.stop:self.stop + new] = states
+        all_keys, all_values = (buffer[:, :, self.start:self.stop + new] for buffer in self._buffers)
         self.stop += new if reuse_length is None else reuse_length
         if self.max_length is not None:
             self.start = max(self.start, self.stop - self.max_length)
-        return first, second
+        return all_keys, all_values
 
     def _grow(self, key: Tensor, value: Tensor, num_new: int) -> None:
-        """Move what is kept to the left end of buffers with as much room again."""
+        """Move the stored positions to the start of larger buffers."""
         capacity = max(INITIAL_CAPACITY, 2 * (self.length + num_new))
-        old, self._buffers = self._buffers, tuple(added.new_empty(*added.shape[:2], capacity, added.shape[3])
-                                                  for added in (key, value))
+        old, self._buffers = self._buffers, tuple(states.new_empty(*states.shape[:2], capacity, states.shape[3])
+                                                  for states in (key, value))
         for source, target in zip(old, self._buffers, strict=False):
             target[:, :, :self.length] = source[:, :, self.start:self.stop]
         self.start, self.stop = 0, self.length
 
     def reorder(self, rows: Tensor) -> None:
-        stop = self.stop + SPARE_POSITIONS  # beams are chosen at every step: what is empty need not be copied each time
+        stop = self.stop + SPARE_POSITIONS  # beam search reorders at every step: do not copy the empty capacity
         self._buffers = tuple(buffer[:, :, self.start:stop][rows] for buffer in self._buffers)
         self.start, self.stop = 0, self.length
-        self.sublayer_states = {name: kept.index_select(0, rows) for name, kept in self.sublayer_states.items()}
+        self.sublayer_states = {name: state.index_select(0, rows) for name, state in self.sublayer_states.items()}
 
     def crop(self, length: int) -> None:
-        assert not self.sublayer_states, "neighbours were kept, and those before them are gone"
+        assert not self.sublayer_states, "the states of convolutions and recurrent layers cannot be cropped"
         self.stop = min(self.stop, self.start + length)
 
 

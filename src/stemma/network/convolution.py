@@ -1,5 +1,5 @@
-"""Two depth-wise separable convolutions with a bend between them: the Universal Transformer's other transition
-(arXiv:1807.03819, section 2.1; kernels of 3 and 5 places as in the authors' code)."""
+"""Two depth-wise separable convolutions with an activation between them: the Universal Transformer's alternative to
+the feed-forward layer (arXiv:1807.03819, section 2.1; kernel sizes 3 and 5 as in the authors' code)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ KERNELS = (3, 5)
 
 
 class SeparableConvolution(TensorModule):
-    """Each channel by itself over the neighbours, then all channels at each place."""
+    """A convolution of each channel (depth-wise), then a linear layer at each position (point-wise)."""
 
     def __init__(self, width: int, output: int, kernel_size: int, depthwise_initializer: Initializer,
                  pointwise_initializer: Initializer):
@@ -28,11 +28,11 @@ class SeparableConvolution(TensorModule):
 
     def forward(self, x: Tensor, context: LayerContext, name: str) -> Tensor:
         if context.attention_token_mask is not None:
-            x = x * context.attention_token_mask[:, :, None]  # filling must look like the void beyond the edge
+            x = x * context.attention_token_mask[:, :, None]  # padding must equal the zeros beyond the end of a row
         reach = self.kernel_size - 1
         if context.causal and context.cache is not None:
-            before = context.cache.sublayer_states.get(name, x.new_zeros(x.shape[0], reach, x.shape[2]))
-            x = torch.cat([before, x], 1)
+            previous = context.cache.sublayer_states.get(name, x.new_zeros(x.shape[0], reach, x.shape[2]))
+            x = torch.cat([previous, x], 1)
             context.cache.sublayer_states[name] = x[:, x.shape[1] - reach:]
         else:
             left = reach if context.causal else reach // 2
@@ -41,11 +41,13 @@ class SeparableConvolution(TensorModule):
 
 
 class ConvolutionFeedForward(TensorModule):
+    """Convolution, activation, convolution."""
+
     def __init__(self, settings: NetworkSettings):
         super().__init__()
-        width, inner, usual = settings.width, settings.feedforward, default_initializer(settings)
-        self.input = SeparableConvolution(width, inner, KERNELS[0], usual, default_initializer(settings, width))
-        self.output = SeparableConvolution(inner, width, KERNELS[1], usual, output_initializer(settings, inner))
+        width, inner, initializer = settings.width, settings.feedforward, default_initializer(settings)
+        self.input = SeparableConvolution(width, inner, KERNELS[0], initializer, default_initializer(settings, width))
+        self.output = SeparableConvolution(inner, width, KERNELS[1], initializer, output_initializer(settings, inner))
         self.activation = ACTIVATIONS[settings.activation]
 
     def forward(self, x: Tensor, context: LayerContext) -> Tensor:

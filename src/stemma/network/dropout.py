@@ -1,8 +1,8 @@
-"""Dropout that costs little on a CPU.
+"""Fast dropout on CPU.
 
-torch draws a double for every element. Sixteen random bits decide as well, and four times sixteen come from one 64-bit
-number of numpy's SFC64, the quickest generator at hand; torch's own seeds it, so that one seed still decides all. The
-dropped share is then exact to 1/65,536, and the kept values are scaled by just that share.
+torch samples a double for every element. Here 16 random bits decide, four of them from one 64-bit number of numpy's
+SFC64, a fast generator. torch's generator seeds it, so that `torch.manual_seed` still determines everything. The
+dropout probability is rounded to 1/65,536, and the remaining values are scaled by exactly the rounded probability.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from stemma.network.module import TensorModule
 
 
 class Dropout(TensorModule):
+    """nn.Dropout with a faster CPU implementation."""
+
     def __init__(self, p: float):
         super().__init__()
         self.p = p
@@ -32,12 +34,12 @@ class Dropout(TensorModule):
 
 
 def dropout_mask(shape: torch.Size, p: float, dtype: torch.dtype,
-              device: torch.device = torch.device("cpu")) -> Tensor:
-    """A tensor of 0 and 1/kept."""
+                 device: torch.device = torch.device("cpu")) -> Tensor:
+    """A tensor of zeros with probability p, and of 1 / (1 - p) otherwise."""
     if device.type != "cpu":
         return functional.dropout(torch.ones(shape, dtype=dtype, device=device), p)
     count = shape.numel()
-    dropped = min(round(p * 65536), 65535)  # of 65,536 values
+    dropped = min(round(p * 65536), 65535)  # of 65,536 equally likely values
     words = np.random.SFC64(int(torch.randint(2**62, ()))).random_raw((count + 3) // 4)
     bits = torch.from_numpy(words.view(np.int16))[:count].view(shape)
     mask = torch.empty(shape, dtype=dtype)

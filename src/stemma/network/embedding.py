@@ -1,4 +1,4 @@
-"""From what a stream holds to vectors: the sum of its inputs, or what a fusion makes of them, and of positions."""
+"""Input embeddings: tokens and further inputs, summed or fused, plus segments, tasks and positions."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from stemma.schema.parts import InputSettings, NetworkPart
 
 
 class InputEmbedding(TensorModule):
-    """What a part of a network reads of each position, as one vector. `shared`: a decoder reads by the encoder's
-    token embedding, with positions and a norm of its own; with `whole`, all is another embedding's but the map up to
-    the stack's width, so that it is stored, counted and trained once (ELECTRA's generator, arXiv:2003.10555, section
-    3.2)."""
+    """The input of a part as one vector per position.
+
+    `shared`: a decoder uses the encoder's token embedding, with its own positions and norm. With `share_all`, only the
+    projection to the stack's width is new (ELECTRA's generator, arXiv:2003.10555, section 3.2)."""
 
     tokens: AdaptiveInput | nn.Embedding
     segments: nn.Embedding | None
@@ -35,48 +35,55 @@ class InputEmbedding(TensorModule):
                  shared: InputEmbedding | None = None, share_all: bool = False):
         super().__init__()
         self.settings: NetworkSettings = shared.settings if shared is not None and share_all else settings
-        own, chosen = self.settings, self.settings.embedding
-        width = chosen.width or own.width
+        network, embedding = self.settings, self.settings.embedding
+        width = embedding.width or network.width
 
-        def made(name: str, build: Callable[[], Any], there: object = True) -> Any:
-            return getattr(shared, name) if share_all else build() if there else None
+        def share_or_build(name: str, build: Callable[[], Any], needed: object = True) -> Any:
+            return getattr(shared, name) if share_all else build() if needed else None
 
-        self.reading: dict[str, InputSettings] = made("reading", lambda: own.inputs_of(part))
+        def build_fusion() -> nn.Module:
+            fused = [name for name in further_inputs if self.reading[name].fused]
+            fusion: nn.Module = registry.get("fusion", embedding.fusion or "sum").build(network, width, fused)
+            return fusion
+
+        # settings of all inputs, by name
+        self.reading: dict[str, InputSettings] = share_or_build("reading", lambda: network.inputs_of(part))
         for name in TEXT_INPUTS:
-            setattr(self, name, self._built(name, vocab_size, width, shared,
-                                            share_all) if name in self.reading else None)
-        # recurrent depth adds positions before each step
-        self.position: TensorModule | None = made(
-            "position", lambda: build_position_scheme(own).build_embedding(width), not part.body.adds_positions)
-        self.scale = math.sqrt(width) if chosen.scale else 1.0
-        self.norm: TensorModule | None = made("norm", lambda: build_norm(own.norm, width), chosen.norm)
-        self.dropout = Dropout(own.dropout if chosen.dropout is None else chosen.dropout)
-        # a narrow embedding and a map up to the stack's width (ALBERT's factorised embedding, arXiv:1909.11942)
+            module = self._input_module(name, vocab_size, width, shared, share_all) if name in self.reading else None
+            setattr(self, name, module)
+        # a recurrent body adds positions itself, before each step
+        self.position: TensorModule | None = share_or_build(
+            "position", lambda: build_position_scheme(network).build_embedding(width), not part.body.adds_positions)
+        self.scale = math.sqrt(width) if embedding.scale else 1.0
+        self.norm: TensorModule | None = share_or_build("norm", lambda: build_norm(network.norm, width), embedding.norm)
+        self.dropout = Dropout(network.dropout if embedding.dropout is None else embedding.dropout)
+        # factorized embedding: a small embedding and a projection to the stack's width (ALBERT, arXiv:1909.11942)
         self.project = None if width == settings.width else Linear(width, settings.width, True,
                                                                    default_initializer(settings, width))
-        # what stands at a position whose token must not be seen (XLNet's w, arXiv:1906.08237, section 2.3)
-        self.query: nn.Parameter | None = made("query", lambda: nn.Parameter(torch.empty(own.width)), chosen.query)
-        # what else is read of each position
-        declared = [name for name in self.reading if name not in TEXT_INPUTS]
-        self.inputs: nn.ModuleDict | None = made("inputs", lambda: nn.ModuleDict(
-            {name: self._built(name, vocab_size, width, shared, share_all) for name in declared}), declared)
-        self.fusion: TensorModule | None = made("fusion", lambda: registry.get("fusion", chosen.fusion or "sum").build(
-            own, width, [name for name in declared if self.reading[name].fused]), declared)
+        # initial vector of XLNet's query stream (w in arXiv:1906.08237, section 2.3)
+        self.query: nn.Parameter | None = share_or_build(
+            "query", lambda: nn.Parameter(torch.empty(network.width)), embedding.query)
+        further_inputs = [name for name in self.reading if name not in TEXT_INPUTS]
+        self.inputs: nn.ModuleDict | None = share_or_build("inputs", lambda: nn.ModuleDict(
+            {name: self._input_module(name, vocab_size, width, shared, share_all) for name in further_inputs}),
+            further_inputs)
+        self.fusion: TensorModule | None = share_or_build("fusion", build_fusion, further_inputs)
         if not share_all:
             self.reset_parameters()
 
-    def _built(self, name: str, vocabulary: int, width: int, shared: InputEmbedding | None, whole: bool) -> nn.Module:
-        """The module of an input. What is made from token ids alone is the same in all parts."""
-        chosen = self.reading[name]
-        if shared is not None and (whole or chosen.from_ids):
-            found = shared.module(name)
-            assert found is not None
-            return found
-        built: nn.Module = registry.get("input", chosen.kind).build(chosen, self.settings, width, vocabulary)
-        return built
+    def _input_module(self, name: str, vocab_size: int, width: int, shared: InputEmbedding | None,
+                      share_all: bool) -> nn.Module:
+        """The module of an input. Inputs computed from token ids are shared by all parts."""
+        settings = self.reading[name]
+        if shared is not None and (share_all or settings.from_ids):
+            shared_module = shared.module(name)
+            assert shared_module is not None
+            return shared_module
+        module: nn.Module = registry.get("input", settings.kind).build(settings, self.settings, width, vocab_size)
+        return module
 
     def module(self, name: str) -> nn.Module | None:
-        """What reads the input of this name; None: nothing does."""
+        """The module of the input of this name; None: there is none."""
         if name in TEXT_INPUTS:
             return cast("nn.Module | None", getattr(self, name))
         return self.inputs[name] if self.inputs is not None and name in self.inputs else None
@@ -86,14 +93,15 @@ class InputEmbedding(TensorModule):
             default_initializer(self.settings)(self.query)
 
     def forward(self, stream: Stream) -> Tensor:
-        unread = [name for name in stream.inputs if name not in self.reading and name not in TEXT_INPUTS]
-        fused = {name: read for name, one in self.reading.items()
-                 if one.fused and (read := self._embed_inputs(name, stream)) is not None}
-        assert fused and not unread, f"the network has no input for {', '.join(unread) or 'an empty stream'}"
+        """(B, L, width of the stack)"""
+        unknown = [name for name in stream.inputs if name not in self.reading and name not in TEXT_INPUTS]
+        fused = {name: embedded for name, settings in self.reading.items()
+                 if settings.fused and (embedded := self._embed_inputs(name, stream)) is not None}
+        assert fused and not unknown, f"the network has no input for {', '.join(unknown) or 'an empty stream'}"
         x: Tensor = fused[TOKENS] if self.fusion is None else self.fusion(fused)  # (B, L, width)
-        for name, one in self.reading.items():
-            if not one.fused and (added := self._embed_inputs(name, stream)) is not None:
-                x = x + added
+        for name, settings in self.reading.items():
+            if not settings.fused and (embedded := self._embed_inputs(name, stream)) is not None:
+                x = x + embedded
         if self.position is not None:
             x = x + self.position(x if stream.input_ids is None else stream.input_ids, stream.position_ids)
         if self.norm is not None:
@@ -102,18 +110,18 @@ class InputEmbedding(TensorModule):
         return x if self.project is None else self.project(x)
 
     def _embed_inputs(self, name: str, stream: Stream) -> Tensor | None:
-        """(B, L, width), or what is the same for many positions; None where the stream does not have it."""
-        chosen = self.reading[name]
-        given = stream.input_ids if chosen.from_ids else stream.inputs.get(name)
+        """(B, L, width) or broadcastable to it; None if the stream lacks this input."""
+        settings = self.reading[name]
+        values = stream.input_ids if settings.from_ids else stream.inputs.get(name)
         module = self.module(name)
         assert module is not None
-        if given is None and not chosen.always:
+        if values is None and not settings.always:
             return None
-        read: Tensor = module(given)
-        return read * self.scale if name == TOKENS and self.scale != 1.0 else read
+        embedded: Tensor = module(values)
+        return embedded * self.scale if name == TOKENS and self.scale != 1.0 else embedded
 
     def query_vectors(self, positions: Tensor) -> Tensor:
-        """(B, P) positions -> (B, P, width): the same for all of them; where each stands is attention's to know."""
+        """(B, P) positions -> (B, P, width): the same learned vector; relative attention adds the position."""
         assert self.query is not None
         return self.dropout(self.query.expand(*positions.shape, -1))
 

@@ -1,9 +1,8 @@
-"""A network used as it stands: its layers are mixed, and only what reads the mixture learns the task.
+"""Feature-based use of a frozen network: a BiLSTM over a mix of its layers learns the task.
 
-The mixture is ELMo's (arXiv:1802.05365, equation 1): a scale times the layers weighed by a softmax; or the layers
-stand side by side. Two layers of a BiLSTM read it, as in BERT's feature-based experiments (arXiv:1810.04805, section
-5.3), here as wide as the network in both directions together. For one answer to a whole input, the highest value of
-each of its outputs is taken.
+The mix is ELMo's (arXiv:1802.05365, equation 1), a scaled sum of the layers with softmax weights, or a concatenation.
+The BiLSTM has two layers, as in BERT's feature-based experiments (arXiv:1810.04805, section 5.3), and both directions
+together are as wide as the network. Classification of a whole input max-pools its outputs.
 """
 
 from __future__ import annotations
@@ -23,28 +22,30 @@ from stemma.network.module import TensorModule
 from stemma.registry import register
 from stemma.schema.network import NetworkSettings
 
-LSTM_LAYERS = 2  # of the BiLSTM
+LSTM_LAYERS = 2
 
 
 @register("head", "FeatureHead")
 @dataclass(frozen=True)
 class FeatureHead:
-    """Guess one of a few classes, for the whole input or for `each` place of it."""
+    """Classification from mixed layers, of the whole input or of `each` position."""
 
-    keep_layers: ClassVar[bool] = True  # it reads more of a network than its output
+    keep_layers: ClassVar[bool] = True  # it needs the hidden states of all layers
 
     classes: int
-    layers: int  # so many of the highest are mixed; the embedding counts as the lowest
+    layers: int  # number of top layers that are mixed; the embedding counts as the lowest layer
     each: bool = False
     dropout: float = 0.1
-    above: int = 0  # so many of the very highest are left out
-    joined: bool = False  # side by side instead of mixed
+    above: int = 0  # number of layers at the very top that are left out
+    joined: bool = False  # concatenate the layers instead of mixing them
 
     def build(self, settings: NetworkSettings, embedding: InputEmbedding) -> nn.Module:
         return LayerMixHead(settings, self)
 
 
 class LayerMixHead(TensorModule):
+    """Layer mix, BiLSTM and linear output layer."""
+
     def __init__(self, settings: NetworkSettings, spec: FeatureHead):
         super().__init__()
         width = settings.width
@@ -60,17 +61,17 @@ class LayerMixHead(TensorModule):
     def mix_layers(self, layers: Sequence[Tensor]) -> Tensor:
         """(B, L, width) of every layer, the embedding first -> (B, L, width), or (B, L, layers x width)"""
         top = len(layers) - self.skip_top
-        chosen = [layer.float() for layer in layers[top - self.num_layers:top]]
+        mixed_layers = [layer.float() for layer in layers[top - self.num_layers:top]]
         if self.shares is None or self.scale is None:
-            return torch.cat(chosen, -1)
-        return self.scale * torch.einsum("n,nblw->blw", self.shares.softmax(0), torch.stack(chosen))
+            return torch.cat(mixed_layers, -1)
+        return self.scale * torch.einsum("n,nblw->blw", self.shares.softmax(0), torch.stack(mixed_layers))
 
     def forward(self, layers: Sequence[Tensor], lengths: Tensor) -> Tensor:
-        """(B, L, width) of every layer, (B,) places in use -> (B, L, classes), or (B, classes)"""
-        with torch.autocast(layers[0].device.type, enabled=False):  # a recurrent net adds up too much for half of it
+        """(B, L, width) of every layer, (B,) row lengths -> (B, L, classes), or (B, classes)"""
+        with torch.autocast(layers[0].device.type, enabled=False):  # an LSTM needs full precision
             packed = pack_padded_sequence(self.dropout(self.mix_layers(layers)), lengths.cpu(), batch_first=True,
                                           enforce_sorted=False)
-            filling = 0.0 if self.per_token else -torch.inf  # which is never the highest
-            read, _ = pad_packed_sequence(self.reader(packed)[0], batch_first=True, padding_value=filling,
-                                          total_length=layers[0].shape[1])
-            return self.output(self.dropout(read if self.per_token else read.amax(1)))
+            padding_value = 0.0 if self.per_token else -torch.inf  # -inf never is the maximum
+            lstm_output, _ = pad_packed_sequence(self.reader(packed)[0], batch_first=True, padding_value=padding_value,
+                                                 total_length=layers[0].shape[1])
+            return self.output(self.dropout(lstm_output if self.per_token else lstm_output.amax(1)))

@@ -1,7 +1,7 @@
-"""Two linear maps with an activation between them, at every place alike (arXiv:1706.03762, section 3.3).
+"""Position-wise feed-forward layers: linear, activation, linear (arXiv:1706.03762, section 3.3).
 
-Gated, the first map gives two vectors, of which one goes through the activation and scales the other: GeGLU, SwiGLU
-(arXiv:2002.05202).
+The gated variant computes two vectors in the first linear layer and multiplies one by the activation of the other:
+GeGLU, SwiGLU (arXiv:2002.05202).
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ from stemma.schema.network import NetworkSettings
 
 
 class FeedForward(TensorModule):
-    num_input_matrices = 1  # that stand in the first map
+    """Linear, activation, dropout, linear."""
+
+    num_input_matrices = 1  # matrices in the first linear layer
 
     def __init__(self, settings: NetworkSettings):
         super().__init__()
@@ -32,7 +34,7 @@ class FeedForward(TensorModule):
 
 
 class GatedFeedForward(FeedForward):
-    """Its first map holds two matrices, the activated one first."""
+    """GeGLU or SwiGLU. The first linear layer holds two matrices, the activated one first."""
 
     fused_matrices = {"input": 2}
     num_input_matrices = 2

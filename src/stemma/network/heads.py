@@ -1,7 +1,7 @@
-"""What stands on top of a network: small modules that turn hidden vectors into a guess.
+"""Pre-training heads: language modeling, discriminator, pooler and classifier.
 
-An objective declares its heads by a specification (plain data, comparable, so that two objectives may share one); the
-network builds them. Only scored positions ever reach a head's large matrix.
+An objective declares its heads by specifications; the network builds them. Specifications are plain data that compare
+equal, so that two objectives can share a head. Only target positions reach the large output matrix.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from stemma.schema.network_tables import Activation
 
 @dataclass(frozen=True)
 class LMHeadSpec:
-    """Guess a token of the vocabulary, by the embedding matrix itself; `transform` is BERT's extra layer before it.
-    Where the embedding is parted by frequency, its own parts are scored, with their biases."""
+    """Language-modeling head, tied to the token embedding. `transform`: BERT's dense layer and norm before it. With
+    adaptive embeddings it is an adaptive softmax."""
 
     transform: bool = True
     bias: bool = True
@@ -44,7 +44,7 @@ class LMHeadSpec:
 @register("head", "Pooler")
 @dataclass(frozen=True)
 class Pooler:
-    """One vector for the whole input: the first place's, through a layer and a tanh."""
+    """BERT's pooler: the hidden state of the first position through a dense layer and tanh."""
 
     def build(self, settings: NetworkSettings, embedding: InputEmbedding) -> nn.Module:
         return FirstTokenPooler(settings)
@@ -53,11 +53,11 @@ class Pooler:
 @register("head", "ClassHead")
 @dataclass(frozen=True)
 class ClassHead:
-    """Guess one of a few classes for the whole input, from the pooled vector."""
+    """Classification of the whole input, from the pooled vector."""
 
     classes: int
     dropout: float = 0.0
-    transform: Activation | None = None  # a layer with a norm before the answer (ModernBERT)
+    transform: Activation | None = None  # a dense layer with a norm before the output layer (ModernBERT)
 
     def build(self, settings: NetworkSettings, embedding: InputEmbedding) -> nn.Module:
         transform = None if self.transform is None else HeadTransform(settings, self.transform)
@@ -66,46 +66,46 @@ class ClassHead:
 
 @dataclass(frozen=True)
 class DiscriminatorHeadSpec:
-    """Say of each place whether what stands there is the original (ELECTRA, arXiv:2003.10555)."""
+    """Replaced-token detection at each position (ELECTRA, arXiv:2003.10555)."""
 
     def build(self, settings: NetworkSettings, embedding: InputEmbedding) -> nn.Module:
         return DiscriminatorHead(settings)
 
 
 class HeadSpec(Protocol):
-    """Plain, comparable data that says what head to build: two objectives that ask for equal ones share it."""
+    """Specification of a head: plain data. Objectives with equal specifications share the head."""
 
     def build(self, settings: NetworkSettings, embedding: InputEmbedding) -> nn.Module:
         """The head for a network of these settings."""
 
 
 class ScoringHead(Protocol):
-    """A head that scores: logits for a guess, or the loss of one."""
+    """A head with logits and a loss."""
 
-    __call__: Callable[..., Tensor]  # (..., width) -> (..., answers) logits
+    __call__: Callable[..., Tensor]  # (..., width) -> (..., classes) logits
 
     def loss(self, hidden: Tensor, labels: Tensor, denominator: float, smoothing: float = 0.0) -> Tensor:
-        """(N, width), (N,) -> the summed loss over `total`; `smoothing` is the share of belief that all answers get
-        alike, right or wrong."""
+        """(N, width), (N,) -> the sum of the losses divided by `denominator`. `smoothing`: probability mass spread
+        uniformly over all classes (label smoothing)."""
 
 
 class LMHead(TensorModule):
+    """Language-modeling head over the token embedding."""
+
     def __init__(self, spec: LMHeadSpec, settings: NetworkSettings, embedding: InputEmbedding):
         super().__init__()
         width = embedding.tokens.embedding_dim
-        vocabulary = embedding.tokens.num_embeddings
-        self.dense = (Linear(settings.width, width, settings.bias, default_initializer(settings,
-            settings.width)) if spec.transform
-                      else None)
+        initializer = default_initializer(settings, settings.width)
+        self.dense = Linear(settings.width, width, settings.bias, initializer) if spec.transform else None
         self.norm = build_norm(settings.norm, width) if spec.transform else None
         self.activation = ACTIVATIONS[settings.activation]
-        self.bias = nn.Parameter(torch.zeros(vocabulary)) if spec.bias else None
+        self.bias = nn.Parameter(torch.zeros(embedding.tokens.num_embeddings)) if spec.bias else None
         self.scale = settings.width**-0.5 if settings.embedding.quiet else 1.0
-        self.tokens = embedding.tokens  # the embedding's own: a network states that it is stored and counted there
+        self.tokens = embedding.tokens  # shared: the network stores and counts it as part of the embedding
 
     @property
     def weight(self) -> Tensor:
-        assert isinstance(self.tokens, LookupEmbedding)  # of one parted by frequency, its parts are scored
+        assert isinstance(self.tokens, LookupEmbedding)  # adaptive embeddings have another head
         return self.tokens.weight
 
     def transform(self, hidden: Tensor) -> Tensor:
@@ -120,28 +120,32 @@ class LMHead(TensorModule):
         return functional.linear(self.transform(hidden), self.weight, self.bias)
 
     def loss(self, hidden: Tensor, labels: Tensor, denominator: float, smoothing: float = 0.0) -> Tensor:
-        """(N, width) of scored places, (N,) -> the summed loss over `total`."""
+        """(N, width) at target positions, (N,) labels -> the sum of the losses divided by `denominator`."""
         return linear_cross_entropy(self.transform(hidden), self.weight, self.bias, labels, denominator, smoothing)
 
     def loss_and_sample(self, hidden: Tensor, labels: Tensor, denominator: float) -> LMLossOutput:
-        """The loss, and what it would write at each of the places."""
+        """The loss, and a token sampled at each target position (ELECTRA's generator)."""
         return linear_cross_entropy_and_sample(self.transform(hidden), self.weight, self.bias, labels, denominator)
 
 
 class DiscriminatorHead(TensorModule):
+    """ELECTRA's discriminator: dense layer, activation, one logit per position."""
+
     def __init__(self, settings: NetworkSettings):
         super().__init__()
-        usual = default_initializer(settings, settings.width)
-        self.dense = Linear(settings.width, settings.width, True, usual)
+        initializer = default_initializer(settings, settings.width)
+        self.dense = Linear(settings.width, settings.width, True, initializer)
         self.activation = ACTIVATIONS[settings.activation]
-        self.output = Linear(settings.width, 1, True, usual)
+        self.output = Linear(settings.width, 1, True, initializer)
 
     def forward(self, hidden: Tensor) -> Tensor:
-        """(..., width) -> (...): above 0 where a replacement is likelier than the original."""
+        """(..., width) -> (...) logits: positive if the token is more likely replaced than original."""
         return self.output(self.activation(self.dense(hidden)))[..., 0]
 
 
 class FirstTokenPooler(TensorModule):
+    """Dense layer and tanh over the first position."""
+
     def __init__(self, settings: NetworkSettings):
         super().__init__()
         self.dense = Linear(settings.width, settings.width, True, default_initializer(settings, settings.width))
@@ -152,7 +156,7 @@ class FirstTokenPooler(TensorModule):
 
 
 class HeadTransform(TensorModule):
-    """A layer, its activation and a norm: what ModernBERT has before every answer (arXiv:2412.13663)."""
+    """Dense layer, activation and norm, as before every output layer of ModernBERT (arXiv:2412.13663)."""
 
     def __init__(self, settings: NetworkSettings, activation: Activation):
         super().__init__()
@@ -166,6 +170,8 @@ class HeadTransform(TensorModule):
 
 
 class ClassificationHead(TensorModule):
+    """Dropout and linear layer over a pooled vector."""
+
     def __init__(self, settings: NetworkSettings, classes: int, dropout: float, transform: HeadTransform | None = None):
         super().__init__()
         self.transform = transform
@@ -176,5 +182,5 @@ class ClassificationHead(TensorModule):
         return self.output(self.dropout(pooled if self.transform is None else self.transform(pooled)))
 
     def loss(self, pooled: Tensor, labels: Tensor, denominator: float, smoothing: float = 0.0) -> Tensor:
-        scores = self(pooled).float()
-        return functional.cross_entropy(scores, labels, reduction="sum", label_smoothing=smoothing) / denominator
+        logits = self(pooled).float()
+        return functional.cross_entropy(logits, labels, reduction="sum", label_smoothing=smoothing) / denominator

@@ -1,5 +1,8 @@
-"""How weights start. A module draws its own (`reset_parameters`), by what it is given when it is built: matrices from
-small normals, biases at zero, norms as the identity; and smaller, or zero, where the output is added to a residual."""
+"""Weight initialization. Each module initializes itself (`reset_parameters`) by the initializer it is built with.
+
+Matrices are sampled from a normal distribution, biases are zero, norms are the identity. Output projections of residual
+branches start smaller, or at zero.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ from stemma.schema.network import NetworkSettings
 
 @dataclass(frozen=True)
 class Initializer:
-    """A normal distribution around zero, cut off at two standard deviations or not."""
+    """A normal distribution with mean zero, truncated at two standard deviations or not."""
 
     std: float
     truncated: bool = True
@@ -33,43 +36,45 @@ class Initializer:
 
 
 def default_initializer(settings: NetworkSettings, fan_in: int | None = None) -> Initializer:
-    """The network's usual one; of a matrix with so many `inputs`, where these decide (T5)."""
-    chosen = settings.initialization
-    std = fan_in**-0.5 if chosen.by_input and fan_in is not None else chosen.std_for(settings.width)
-    return Initializer(std, chosen.distribution != "normal")
+    """The network's initializer; its std is 1 / sqrt(fan_in) if the recipe says so (T5)."""
+    initialization = settings.initialization
+    by_fan_in = initialization.by_input and fan_in is not None
+    std = fan_in**-0.5 if by_fan_in and fan_in is not None else initialization.std_for(settings.width)
+    return Initializer(std, initialization.distribution != "normal")
 
 
 def output_initializer(settings: NetworkSettings, fan_in: int) -> Initializer:
-    """Of a matrix whose product is added to the residual."""
-    chosen, usual = settings.initialization, default_initializer(settings, fan_in)
-    if chosen.zero_output:
+    """The initializer of output projections, whose result is added to the residual."""
+    initialization, default = settings.initialization, default_initializer(settings, fan_in)
+    if initialization.zero_output:
         return Initializer(0.0)
-    if chosen.residual:  # smaller by the root of how many are added (GPT-2)
-        return Initializer(chosen.std_for(settings.width) / math.sqrt(2 * settings.layers), usual.truncated)
-    return usual
+    if initialization.residual:  # divided by the square root of the number of residual additions (GPT-2)
+        return Initializer(initialization.std_for(settings.width) / math.sqrt(2 * settings.layers), default.truncated)
+    return default
 
 
 class Linear(nn.Linear):
-    """A linear map that starts by a `Initializer`; `parts` of them stand row upon row where each has its own."""
+    """nn.Linear with an initializer. If several matrices are stored as one, each can have its own initializer."""
 
     __call__: Callable[..., Tensor]
 
     def __init__(self, in_features: int, out_features: int, bias: bool, initializer: Initializer,
                  *further_initializers: Initializer, bias_start: float = 0.0):
-        # before the base class, which resets
+        # set before super().__init__, which calls reset_parameters
         self.initializers, self.bias_start = (initializer, *further_initializers), bias_start
         super().__init__(in_features, out_features, bias)
 
     def reset_parameters(self) -> None:
         with torch.no_grad():
-            for part, draw in zip(self.weight.chunk(len(self.initializers)), self.initializers, strict=True):
-                draw(part)
+            matrices = self.weight.chunk(len(self.initializers))
+            for matrix, initializer in zip(matrices, self.initializers, strict=True):
+                initializer(matrix)
             if self.bias is not None:
                 nn.init.constant_(self.bias, self.bias_start)
 
 
 class LookupEmbedding(nn.Embedding):
-    """An embedding that starts by a `Initializer`."""
+    """nn.Embedding with an initializer."""
 
     __call__: Callable[..., Tensor]
 
@@ -82,7 +87,7 @@ class LookupEmbedding(nn.Embedding):
 
 
 class DepthwiseConv(nn.Conv1d):
-    """A depth-wise convolution without a bias that starts by a `Initializer`."""
+    """Depth-wise convolution without bias, with an initializer."""
 
     __call__: Callable[..., Tensor]
 

@@ -1,8 +1,8 @@
-"""What enters a network and what leaves it.
+"""Inputs and outputs of a network.
 
-A stream is one sequence entering one part ("encoder", "decoder", "image"): a length, an attention mask, and inputs by
-name, of which token ids are one. The network gives back a Hidden with each part's output, and,
-where asked or where a family has them, every layer, the state to carry on, and auxiliary costs.
+A `Stream` is the input of one part ("encoder", "decoder", "image"): a batch of sequences with an attention mask and
+inputs by name, of which token ids are one. The network returns a `NetworkOutput`: the last hidden state of each part
+and, on request or if the architecture has them, all hidden states, the state for the next call, and auxiliary losses.
 """
 
 from __future__ import annotations
@@ -23,59 +23,58 @@ if TYPE_CHECKING:
     from stemma.network.rotary import RotaryRotation
     from stemma.network.unpad import UnpaddedBatch
 
-QUERY = "query"  # the name of the second stream's output
+QUERY = "query"  # name of the query stream's output (XLNet)
 
 
 @dataclass(frozen=True, init=False)
 class Stream:
+    """The input of one part of a network: a batch of sequences of one length."""
+
     attention_mask: Visibility
-    inputs: Mapping[str, Tensor]  # (B, L, ...) by name, or (B, ...) of whole rows: "tokens", "segments" and "tasks",
-    #                               where the text has them, and those of [network.inputs.NAME]
-    position_ids: Tensor | None  # (B, L); None counts from 0, or from what a cache has kept
-    output_positions: Tensor | None  # flat places (of B x L, ascending) whose output will be read; None: all of them
-    query_positions: Tensor | None  # (B, P) places to be predicted unseen: a second stream that is read and never seen
-    reversed_rows: Tensor | None  # (B,) True where the row is read from its end; None: nowhere
-    reuse_length: int | None  # how many places, from the first, a memory or a cache may take up; None: all, 0: none
-    skip_padding: bool  # nobody will read what stands there: it need not be computed, and may be zero
-    causal_token_mask: Tensor | None  # (B, L) False at padding that no position attends to anyway, since it comes last
-    #                         in causal text; padding that could be attended to is a rule of `sees`
+    inputs: Mapping[str, Tensor]  # by name, (B, L, ...) or one value per row (B, ...): "tokens", and if there are any
+    #                               "segments", "tasks" and the inputs of [network.inputs.NAME]
+    position_ids: Tensor | None  # (B, L); None: counted from 0, or from the length of the cache
+    output_positions: Tensor | None  # positions whose output is needed, as ascending indices into B x L; None: all
+    query_positions: Tensor | None  # (B, P) positions of the query stream (XLNet): it predicts their tokens without
+    #                                 attending to them, and nothing attends to it
+    reversed_rows: Tensor | None  # (B,) True if the row is in reversed order; None: no row is
+    reuse_length: int | None  # number of leading positions that a memory or cache stores; None: all, 0: none
+    skip_padding: bool  # the output at padding is not needed: it may be left uncomputed, as zeros
+    causal_token_mask: Tensor | None  # (B, L) False at padding at the end of causal rows, which needs no attention
+    #                                   mask; other padding is masked by a rule of `attention_mask`
 
     def __init__(self, input_ids: Tensor | None = None, attention_mask: Visibility | None = None,
-                 position_ids: Tensor | None = None,
-                 segment_ids: Tensor | None = None, task_ids: Tensor | None = None,
-                 output_positions: Tensor | None = None,
-                 query_positions: Tensor | None = None, reversed_rows: Tensor | None = None,
-                 reuse_length: int | None = None,
-                 skip_padding: bool = False, causal_token_mask: Tensor | None = None,
-                 inputs: Mapping[str, Tensor] | None = None):
-        """`input_ids`, `segment_ids` and `task_ids` stand for the inputs of these names."""
+                 position_ids: Tensor | None = None, segment_ids: Tensor | None = None, task_ids: Tensor | None = None,
+                 output_positions: Tensor | None = None, query_positions: Tensor | None = None,
+                 reversed_rows: Tensor | None = None, reuse_length: int | None = None, skip_padding: bool = False,
+                 causal_token_mask: Tensor | None = None, inputs: Mapping[str, Tensor] | None = None):
+        """`input_ids`, `segment_ids` and `task_ids` become the inputs "tokens", "segments" and "tasks"."""
         text = {TOKENS: input_ids, SEGMENTS: segment_ids, TASKS: task_ids}
-        given = {**(inputs or {}), **{name: value for name, value in text.items() if value is not None}}
-        values = {"attention_mask": Bidirectional() if attention_mask is None else attention_mask, "inputs": given,
-                  "position_ids": position_ids, "output_positions": output_positions,
+        all_inputs = {**(inputs or {}), **{name: value for name, value in text.items() if value is not None}}
+        values = {"attention_mask": Bidirectional() if attention_mask is None else attention_mask,
+                  "inputs": all_inputs, "position_ids": position_ids, "output_positions": output_positions,
                   "query_positions": query_positions, "reversed_rows": reversed_rows, "reuse_length": reuse_length,
-                  "skip_padding": skip_padding,
-                  "causal_token_mask": causal_token_mask}
+                  "skip_padding": skip_padding, "causal_token_mask": causal_token_mask}
         for name, value in values.items():
-            object.__setattr__(self, name, value)  # it is frozen
+            object.__setattr__(self, name, value)  # the dataclass is frozen
 
     @property
     def input_ids(self) -> Tensor | None:
-        """(B, L); None: other inputs tell all that is known."""
+        """(B, L); None: the stream has other inputs only."""
         return self.inputs.get(TOKENS)
 
     @property
     def segment_ids(self) -> Tensor | None:
-        """(B, L); None is segment 0 throughout."""
+        """(B, L); None: segment 0 everywhere."""
         return self.inputs.get(SEGMENTS)
 
     @property
     def task_ids(self) -> Tensor | None:
-        """(B,) which task's vector each row carries; None is task 0: any serves after training."""
+        """(B,) task id of each row (ERNIE 2.0); None: task 0. After pre-training any id will do."""
         return self.inputs.get(TASKS)
 
     def with_input_ids(self, input_ids: Tensor) -> Stream:
-        """The same with other tokens."""
+        """The same stream with other tokens."""
         return replace(self, inputs={**self.inputs, TOKENS: input_ids})
 
     def to(self, device: torch.device | str) -> Stream:
@@ -84,18 +83,19 @@ class Stream:
         return replace(self, attention_mask=self.attention_mask.to(device), **moved)
 
     def rows(self, rows: slice) -> Stream:
-        cut: dict[str, Any] = {name: value[rows] for name, value in self._tensors().items()
-                               if value is not self.output_positions}
-        cut["inputs"] = {name: value[rows] for name, value in self.inputs.items()}
+        """The stream of some rows of the batch."""
+        values: dict[str, Any] = {name: value[rows] for name, value in self._tensors().items()
+                                  if value is not self.output_positions}
+        values["inputs"] = {name: value[rows] for name, value in self.inputs.items()}
         if self.output_positions is not None:
             first, last = (row * self.length for row in (rows.start, rows.stop))
-            cut["output_positions"] = self.output_positions[(self.output_positions >= first)
-                                                            & (self.output_positions < last)] - first
-        return replace(self, attention_mask=self.attention_mask.rows(rows), **cut)
+            inside = (self.output_positions >= first) & (self.output_positions < last)
+            values["output_positions"] = self.output_positions[inside] - first
+        return replace(self, attention_mask=self.attention_mask.rows(rows), **values)
 
     @property
     def batch(self) -> int:
-        """How many rows there are."""
+        """Number of rows."""
         return self._first_input.shape[0]
 
     @property
@@ -108,67 +108,63 @@ class Stream:
 
     @property
     def _first_input(self) -> Tensor:
-        """What tells the stream's shape: all inputs of positions have the same rows and positions."""
+        """An input with one value per position: all of them have the shape (B, L, ...)."""
         return next(value for value in self.inputs.values() if value.ndim > 1)
 
     def attention_token_mask(self) -> Tensor | None:
-        """(B, L) False at filling; None: nothing is."""
-        padding_rule = next((rule for rule in self.attention_mask.rules() if isinstance(rule, PaddingRule)), None)
-        return None if padding_rule is None else padding_rule.token_mask[:,
-            padding_rule.cached_length:padding_rule.cached_length + self.length]
+        """(B, L) False at padding that the attention mask excludes; None: it excludes none."""
+        rule = next((rule for rule in self.attention_mask.rules() if isinstance(rule, PaddingRule)), None)
+        return None if rule is None else rule.token_mask[:, rule.cached_length:rule.cached_length + self.length]
 
     def token_mask(self) -> Tensor | None:
-        """(B, L) False at padding of either kind, which means over positions leave out; None: there is none."""
+        """(B, L) False at all padding, masked in attention or not. Means over positions exclude it. None: none."""
         return self.attention_token_mask() if self.causal_token_mask is None else self.causal_token_mask
 
     def _tensors(self) -> dict[str, Tensor]:
-        """What is there, by name."""
+        """The fields that are tensors, by name."""
         values = {item.name: getattr(self, item.name) for item in fields(self)}
         return {name: value for name, value in values.items() if isinstance(value, Tensor)}
 
 
 @dataclass(frozen=True)
 class LayerContext:
-    """What a block's sublayers may look at besides their input."""
+    """Arguments of a block's sublayers besides their input."""
 
     mask: CompiledMask
-    key_states: Tensor | None = None  # (B, K, width) what is looked at, where it is not the input itself; before any
-    #                                   norm
-    zero_memory_length: int = 0  # so many positions of zeros stand before the first text that the cache is given
-    output_queries: tuple[Tensor, Tensor] | None = None  # (row, query) of the queries that go on after attention: of
-    #                                              each row as many ask as of any, and some of them ask in vain
-    relative_positions: RelativePositions | None = None  # from every query to every key, where positions are relative
-    score_bias: Tensor | None = None  # (1 or B, heads, Q, K) added to the scores, where distances are bucketed
-    rotation: RotaryRotation | None = None  # what turns queries and keys, where positions are rotary
-    different_segment: Tensor | None = None  # (B, 1, Q, K) True where query and key belong to different segments
-    cross_cache: CrossAttentionCache | None = None  # the other part's output, which a decoder looks at
-    layer_index: int = 0  # which one this is
-    cache: LayerKVCache | None = None  # what this layer has read before
-    reuse_length: int | None = None  # how many of the new places the cache takes up, if not all
-    causal: bool = False  # for sublayers that look at neighbours without a mask
-    attention_token_mask: Tensor | None = None  # (B, L) False at filling; for the same
-    unpadded: UnpaddedBatch | None = None  # where places are computed without filling: input and output are (N, width)
-    #                                        then
+    key_states: Tensor | None = None  # (B, K, width) input of keys and values, before any norm; None: the input itself
+    zero_memory_length: int = 0  # number of zero states that the cache starts with
+    output_queries: tuple[Tensor, Tensor] | None = None  # (row, query) indices of the queries that continue after
+    #                                                      attention; the other queries only pad the rows
+    relative_positions: RelativePositions | None = None  # Transformer-XL's, from every query to every key
+    score_bias: Tensor | None = None  # (1 or B, heads, Q, K) added to the attention scores (T5)
+    rotation: RotaryRotation | None = None  # rotary positions of queries and keys
+    different_segment: Tensor | None = None  # (B, 1, Q, K) True if query and key belong to different segments
+    cross_cache: CrossAttentionCache | None = None  # the encoder output that a decoder attends to
+    layer_index: int = 0
+    cache: LayerKVCache | None = None  # keys and values of earlier calls
+    reuse_length: int | None = None  # number of new positions that the cache stores; None: all
+    causal: bool = False  # for sublayers without an attention mask, such as convolutions
+    attention_token_mask: Tensor | None = None  # (B, L) False at padding; for the same sublayers
+    unpadded: UnpaddedBatch | None = None  # if set, padding is left out: input and output are (N, width)
 
 
 @dataclass
 class NetworkOutput:
-    last_hidden_states: dict[str, Tensor]  # (B, L, width) of each part's last layer
-    hidden_states: dict[str, list[Tensor]] = field(default_factory=dict)  # the embedding first, then every layer; when
-    #                                                                       asked
-    state: State | None = None  # memory or cache to pass to the next call
-    auxiliary_losses: dict[str, Tensor] = field(default_factory=dict)  # costs a part adds by itself: means over all
-    #                                                                    places
-    metrics: dict[str, Tensor] = field(default_factory=dict)  # (B, L) what may be of interest, such as steps taken;
-    #                                                            not a number at padding
-    generator_samples: Tensor | None = None  # (N,) what a generator wrote at the scored places, in their order
-    attention_scores: dict[str, list[Tensor]] = field(default_factory=dict)  # when asked: every layer's scores before
-    #                                             the softmax, (B, heads, Q, K), by part; "cross" of a decoder to an
-    #                                             encoder
+    """Output of a forward pass, by the name of the part."""
+
+    last_hidden_states: dict[str, Tensor]  # (B, L, width)
+    hidden_states: dict[str, list[Tensor]] = field(default_factory=dict)  # on request: the embedding, then every layer
+    state: State | None = None  # memory or cache for the next call
+    auxiliary_losses: dict[str, Tensor] = field(default_factory=dict)  # losses of the network itself, such as ACT's
+    #                                                                    ponder cost; means over positions
+    metrics: dict[str, Tensor] = field(default_factory=dict)  # (B, L) such as the number of ACT steps; NaN at padding
+    generator_samples: Tensor | None = None  # (N,) the generator's samples at the target positions, in their order
+    attention_scores: dict[str, list[Tensor]] = field(default_factory=dict)  # on request: each layer's scores before
+    #                                                softmax, (B, heads, Q, K); "cross": from a decoder to the encoder
 
     def __getitem__(self, part: str) -> Tensor:
         return self.last_hidden_states[part]
 
     def all_hidden_states(self, part: str) -> list[Tensor]:
-        """Every layer as it is used, the embedding first: the last one is what leaves the stack, after any norm."""
+        """The embedding and the output of every layer; the last one is the output of the stack, after a final norm."""
         return [*self.hidden_states[part][:-1], self.last_hidden_states[part]]

@@ -1,4 +1,4 @@
-"""The kinds of feed-forward layers, norms and bodies: what is known of each beforehand, and how it is built."""
+"""The registered kinds of feed-forward layers, norms and bodies: their settings, and how each is built."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from stemma.registry import register
 from stemma.schema.base import NonNegative, OpenFraction, Settings
 from stemma.schema.parts import BodySettings, FeedForwardKind, NetworkPart, NormKind
 
-if TYPE_CHECKING:  # settings are read before torch is imported
+if TYPE_CHECKING:  # recipes are checked without importing torch
     from torch import nn
 
     from stemma.network.module import TensorModule
@@ -23,7 +23,7 @@ if TYPE_CHECKING:  # settings are read before torch is imported
 
 @register("feedforward", "feedforward", FeedForwardKind)
 def feedforward(network: NetworkSettings) -> nn.Module:
-    """Two linear maps with an activation between them (arXiv:1706.03762, section 3.3)."""
+    """Linear, activation, linear (arXiv:1706.03762, section 3.3)."""
     from stemma.network.feedforward import FeedForward
 
     return FeedForward(network)
@@ -55,8 +55,8 @@ def convolution(network: NetworkSettings) -> nn.Module:
 
 
 def build_feedforward(network: NetworkSettings) -> TensorModule:
-    made: TensorModule = registry.get("feedforward", network.transition).build(network)
-    return made
+    module: TensorModule = registry.get("feedforward", network.transition).build(network)
+    return module
 
 
 # --- norms ------------------------------------------------------------------------------------------------------------
@@ -64,7 +64,7 @@ def build_feedforward(network: NetworkSettings) -> TensorModule:
 
 @register("norm", "layer", NormKind)
 def layer_norm(settings: NormSettings, width: int) -> nn.Module:
-    """By mean and size (arXiv:1607.06450)."""
+    """LayerNorm (arXiv:1607.06450)."""
     from torch import nn
 
     return nn.LayerNorm(width, eps=settings.epsilon, elementwise_affine=settings.weight, bias=settings.bias)
@@ -76,23 +76,23 @@ class ScaleNormKind(NormKind):
 
 @register("norm", "scale", ScaleNormKind)
 def scale_norm(settings: NormSettings, width: int) -> nn.Module:
-    """By size alone (arXiv:1910.07467; T5)."""
+    """RMSNorm (arXiv:1910.07467; T5)."""
     from torch import nn
 
     return nn.RMSNorm(width, eps=settings.epsilon, elementwise_affine=settings.weight)
 
 
 def build_norm(settings: NormSettings, width: int) -> TensorModule:
-    """Which kind, and nothing else; where it stands is the block's business."""
-    made: TensorModule = registry.get("norm", settings.kind).build(settings, width)
-    return made
+    """The norm of the recipe's kind."""
+    module: TensorModule = registry.get("norm", settings.kind).build(settings, width)
+    return module
 
 
 # --- bodies -----------------------------------------------------------------------------------------------------------
 
 
 class StackedBodySettings(BodySettings):
-    """Layers of their own, one upon the other."""
+    """A stack of blocks."""
 
     kind: Literal["stacked"]
 
@@ -108,20 +108,20 @@ def stacked(network: NetworkSettings, part: NetworkPart) -> Stack:
 
 
 class HaltingSettings(Settings):
-    """Each position decides how many steps it takes (arXiv:1603.08983)."""
+    """Adaptive computation time: each position has its own number of steps (arXiv:1603.08983)."""
 
-    threshold: OpenFraction = 0.99  # a position stops once its halting probabilities add up to this
-    cost: NonNegative = 0.01  # of one step at one position, beside the loss
-    bias: float = 1.0  # where the halting unit starts: at 1 (the authors') a position takes about two steps at first
-    limit: Literal["open", "full"] = "open"  # after the last step possible, the weight that is left is dropped, as in
-    #                                          the paper's listing, or goes to the last state: then weights add up to 1
+    threshold: OpenFraction = 0.99  # a position halts once its halting probabilities add up to this
+    cost: NonNegative = 0.01  # weight of the ponder cost: per step and position, added to the loss
+    bias: float = 1.0  # initial bias of the halting unit; at 1 (the authors') a position takes about two steps at first
+    limit: Literal["open", "full"] = "open"  # weight left after the maximum number of steps: open = dropped, as in the
+    #                                          paper's listing; full = given to the last state (weights sum to 1)
 
 
 class RecurrentBodySettings(BodySettings):
     """One block, applied `layers` times (Universal Transformer)."""
 
     kind: Literal["recurrent"]
-    halting: HaltingSettings | None = None  # None = every position takes every step
+    halting: HaltingSettings | None = None  # None = every position takes all steps
 
     cross_attends: ClassVar[bool] = True
     shares_one_block: ClassVar[bool] = True

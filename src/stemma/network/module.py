@@ -1,5 +1,5 @@
-"""Modules with types. torch says of the call of any module, and of what a list of modules holds, that it may be
-anything; what holds for ours is said here, and nothing is computed otherwise."""
+"""Typed base classes of modules. torch types a module's call and the members of a module list as Any; these classes
+state the types and change nothing else."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ Member = TypeVar("Member", bound=nn.Module)
 
 
 class TensorModule(nn.Module):
-    """A module whose output is one tensor."""
+    """A module that returns one tensor."""
 
     __call__: Callable[..., Tensor]
 
 
 class TensorFunction(torch.autograd.Function):
-    """A function with a backward pass of its own, whose output is one tensor."""
+    """An autograd function that returns one tensor."""
 
     if TYPE_CHECKING:
         @classmethod
-        def apply(cls, *given: object) -> Tensor: ...
+        def apply(cls, *arguments: object) -> Tensor: ...
 
 
 class ModuleSequence(nn.ModuleList, Generic[Member]):
-    """A list of modules of one class."""
+    """An nn.ModuleList of one class."""
 
     if TYPE_CHECKING:
         def __iter__(self) -> Iterator[Member]: ...

@@ -1,4 +1,7 @@
-"""A network: an embedding and a body for each part, and the heads that objectives asked for. Parts, no families."""
+"""The network: an embedding and a body for each part (encoder, decoder), and the heads that the objectives require.
+
+There are no model families here: a recipe's settings select the modules.
+"""
 
 from __future__ import annotations
 
@@ -27,19 +30,21 @@ GENERATOR = "generator"
 
 @dataclass(frozen=True)
 class ParameterGroup:
-    """Parameters that are frozen, thawed, decayed or drawn anew together."""
+    """Parameters that are frozen, unfrozen, re-initialized and scaled in learning rate together."""
 
     name: str  # "embedding", "encoder.0", "decoder.0", "head.NAME", "generator"
-    layer_index: int  # from below: 0 is the embedding, then the layers; heads and a generator stand above them all
-    parameters: Mapping[str, nn.Parameter]  # by their names in the network
+    layer_index: int  # 0: the embedding; then the layers from the bottom; heads and a generator are above them
+    parameters: Mapping[str, nn.Parameter]  # by name in the network
 
 
 class Network(nn.Module):
-    """The body of a part is the attribute of its name; a part that is not the first has an embedding of its own, beside
-    the tokens' (`decoder`, `decoder_embedding`).
+    """Embeddings, bodies and heads of one model.
 
-    `generator`: the heads of a second, smaller network over the same embedding; None: there is none. It is built by
-    the same class with `shared` given, the embedding that it reads by, and is a whole network by itself."""
+    The body of a part is the attribute of its name (`encoder`, `decoder`). Parts after the first have their own
+    embedding module (`decoder_embedding`), which shares the token embedding.
+
+    `generator_head_specs`: heads of ELECTRA's generator, a second and smaller network over the same embedding; None:
+    no generator. The generator is a complete Network, built with `shared_embedding`."""
 
     __call__: Callable[..., NetworkOutput]
     embedding: InputEmbedding
@@ -51,8 +56,8 @@ class Network(nn.Module):
                  shared_embedding: InputEmbedding | None = None):
         super().__init__()
         self.settings, self.parts = settings, settings.parts()
-        self.head_specs, self.decoder = dict(head_specs), None  # unless there is such a part
-        self.first_part, self.last_part = list(self.parts)[0], list(self.parts)[-1]  # the last one writes
+        self.head_specs, self.decoder = dict(head_specs), None  # set below if there is such a part
+        self.first_part, self.last_part = list(self.parts)[0], list(self.parts)[-1]  # the last part generates text
         for name, part in self.parts.items():
             if name == self.first_part:
                 self.embedding = InputEmbedding(settings, vocab_size, part, shared_embedding,
@@ -63,10 +68,9 @@ class Network(nn.Module):
         self.position = build_position_scheme(settings)
         self.relative_positions = self.position.build_relative_positions()
         self.heads = nn.ModuleDict({name: spec.build(settings, self.embedding) for name, spec in head_specs.items()})
-        # last, so that what is shared has its name in this network
-        self.generator = None if generator_head_specs is None else Network(settings.generator_network(), vocab_size,
-                                                                           generator_head_specs,
-                                                                shared_embedding=self.embedding)
+        # assigned last, so that shared parameters are registered under this network's names
+        self.generator = None if generator_head_specs is None else \
+            Network(settings.generator_network(), vocab_size, generator_head_specs, shared_embedding=self.embedding)
         nn.Module.register_state_dict_post_hook(self, _drop_shared_parameters)
         nn.Module.register_load_state_dict_pre_hook(self, _restore_shared_parameters)
 
@@ -75,11 +79,12 @@ class Network(nn.Module):
         return self.embedding.tokens.num_embeddings
 
     def start_inputs(self, tokenizer: Any, weights: Collection[str] = ()) -> None:
-        """Tell inputs what they know before training, such as how tokens are spelled. `weights`: the names of those
-        that another model lends; what it has learned is not told again."""
-        for name, one in self.embedding.reading.items():
-            if one.from_ids or not any(weight.startswith(f"embedding.inputs.{name}.") for weight in weights):
-                one.start(name, self.embedding.module(name), tokenizer)
+        """Set what inputs know before training, such as the spelling of tokens. `weights`: names of the weights that
+        are loaded from another model; inputs with such weights are left alone."""
+        for name, input_settings in self.embedding.reading.items():
+            loaded = any(weight.startswith(f"embedding.inputs.{name}.") for weight in weights)
+            if input_settings.from_ids or not loaded:
+                input_settings.start(name, self.embedding.module(name), tokenizer)
 
     def body_of(self, part: str) -> Body:
         body: Body = getattr(self, part)
@@ -90,45 +95,43 @@ class Network(nn.Module):
         return embedding
 
     def body_modules(self) -> list[nn.Module]:
-        """All that heads read the output of."""
+        """All modules below the heads."""
         return [*self._input_modules(), *map(self.body_of, self.parts)]
 
     def _input_modules(self) -> list[nn.Module]:
-        """What the bodies read."""
+        """The modules whose output the bodies receive."""
         return [*map(self.embedding_of, self.parts),
                 *([] if self.relative_positions is None else [self.relative_positions])]
 
     @property
     def input_network(self) -> Network:
-        """The network that reads the text of a batch as it is: the generator where there is one, whose output the
-        network itself then reads."""
+        """The network that receives the batch first: the generator if there is one (ELECTRA), else this network."""
         return self if self.generator is None else self.generator
 
     def shared_parameter_names(self) -> dict[str, str]:
-        """The names under which parameters and buffers stand again (a tied embedding in a head or a decoder, layers
-        that share), each with its own name. They are stored and counted once. A generator is stored by itself."""
-        first: dict[int, str] = {}
-        again: dict[str, str] = {}
+        """Further names of shared parameters and buffers (tied embeddings, cross-layer sharing), each mapped to the
+        name that they are stored and counted under. A generator is stored separately."""
+        stored_names: dict[int, str] = {}
+        duplicates: dict[str, str] = {}
         for name, parameter in chain(self.named_parameters(remove_duplicate=False),
                                      self.named_buffers(remove_duplicate=False)):
             if name.startswith(f"{GENERATOR}."):
                 continue
-            own = first.setdefault(id(parameter), name)
-            again |= {name: own} if own != name else {}
-        return again
+            stored_name = stored_names.setdefault(id(parameter), name)
+            duplicates |= {name: stored_name} if stored_name != name else {}
+        return duplicates
 
     @property
     def num_layers(self) -> int:
-        """How many layers there are from the embedding up, a decoder's above the encoder's: the depth of the
-        highest."""
+        """Number of layers above the embedding, of all parts; a decoder's layers count above the encoder's."""
         return len(self._named_layers())
 
     def _named_layers(self) -> list[tuple[str, list[nn.Module]]]:
-        return [(f"{part}.{number}", modules) for part in self.parts
-                for number, modules in enumerate(self.body_of(part).layer_groups())]
+        return [(f"{part}.{index}", modules) for part in self.parts
+                for index, modules in enumerate(self.body_of(part).layer_groups())]
 
     def parameter_groups(self) -> list[ParameterGroup]:
-        """Every parameter once: the embedding, each layer from below, and on top each head and a generator."""
+        """Every parameter once: the embedding, each layer from the bottom, then each head and the generator."""
         names = {id(parameter): name for name, parameter in self.named_parameters()}
         layers = self._named_layers()
         top: list[tuple[str, list[nn.Module]]] = [(f"head.{name}", [head]) for name, head in self.heads.items()]
@@ -137,40 +140,39 @@ class Network(nn.Module):
         groups = []
         modules_by_group: list[tuple[str, list[nn.Module]]] = [("embedding", self._input_modules()), *layers, *top]
         for depth, (name, modules) in enumerate(modules_by_group):
-            parameters = {names.pop(id(parameter)): parameter for module in modules for parameter in module.parameters()
-                     if id(parameter) in names}
+            parameters = {names.pop(id(parameter)): parameter for module in modules
+                          for parameter in module.parameters() if id(parameter) in names}
             groups.append(ParameterGroup(name, min(depth, len(layers) + 1), parameters))
-        assert not names, f"of no group: {', '.join(names.values())}"
+        assert not names, f"parameters without a group: {', '.join(names.values())}"
         return groups
 
     def forward(self, streams: Mapping[str, Stream], state: State | None = None, keep_hidden_states: bool = False,
                 keep_attention_scores: bool = False) -> NetworkOutput:
-        """`state` is what the call before gave back, or a new Cache where text is to be read bit by bit: that of the
-        last part; the texts of the parts before it are given once, with the first bit. `observe`: with the scores of
-        attention."""
-        keep_hidden_states = keep_hidden_states or any(getattr(spec, "keep_layers",
-                                                               False) for spec in self.head_specs.values())
+        """`state`: the state of the previous call, or a new cache for incremental decoding. It belongs to the last
+        part; the streams of the other parts are needed in the first call only."""
+        keep_hidden_states |= any(getattr(spec, "keep_layers", False) for spec in self.head_specs.values())
         cache = state if isinstance(state, KVCache) else None
         output = NetworkOutput({}, state=cache)
-        outputs: dict[str, CrossAttentionCache] = {} if cache is None else cache.cross_caches
+        cross_caches: dict[str, CrossAttentionCache] = {} if cache is None else cache.cross_caches
         for name, part in self.parts.items():
             if name not in streams:
                 continue
             stream, cross_cache = streams[name], None
             if part.attends_to is not None:
-                assert part.attends_to in outputs, f"the {part.attends_to} has read nothing yet"
-                cross_cache = outputs[part.attends_to]
-            own = self._initial_state(state, stream) if name == self.last_part else None
-            given = build_stack_input(self, stream, own, cross_cache)
-            self._run_part(part, stream, replace(given, keep_hidden_states=keep_hidden_states,
-                                                 keep_attention_scores=keep_attention_scores), output)
+                assert part.attends_to in cross_caches, f"the {part.attends_to} has no input yet"
+                cross_cache = cross_caches[part.attends_to]
+            part_state = self._initial_state(state, stream) if name == self.last_part else None
+            stack_input = build_stack_input(self, stream, part_state, cross_cache)
+            stack_input = replace(stack_input, keep_hidden_states=keep_hidden_states,
+                                  keep_attention_scores=keep_attention_scores)
+            self._run_part(part, stream, stack_input, output)
             if any(other.attends_to == name for other in self.parts.values()):
-                outputs[name] = CrossAttentionCache(output[name], cross_attention_mask(stream),
-                                                    enabled=cache is not None)
+                cross_caches[name] = CrossAttentionCache(output[name], cross_attention_mask(stream),
+                                                         enabled=cache is not None)
         return output
 
     def _run_part(self, part: NetworkPart, stream: Stream, stack_input: StackInput, output: NetworkOutput) -> None:
-        """One part: what leaves it is added to `hidden`."""
+        """Run one part and add its results to `output`."""
         x = self.embedding_of(part.name)(replace(stream, position_ids=stack_input.position_ids))
         if stream.query_positions is not None:
             x = torch.cat([x, self.embedding.query_vectors(stream.query_positions).to(x.dtype)], 1)
@@ -180,29 +182,30 @@ class Network(nn.Module):
             output.last_hidden_states[part.name] = x
         elif stack_input.keep_hidden_states or stack_input.keep_attention_scores:
             output.last_hidden_states |= {part.name: x[:, : stack_input.length], QUERY: x[:, stack_input.length:]}
-        else:  # the text itself was not computed to the end
+        else:  # the last layer was computed for the query stream only
             output.last_hidden_states[QUERY] = x
         if stack_output.hidden_states is not None:
             output.hidden_states[part.name] = stack_output.hidden_states
         if part.name == self.last_part:
             output.state = Memory(tuple(stack_output.memory)) if stack_output.memory else stack_input.cache
-        name_prefix = "" if len(self.parts) == 1 else f"{part.name}_"  # each part tells of itself
-        output.auxiliary_losses |= {name_prefix + name: cost for name, cost in stack_output.auxiliary_losses.items()}
-        output.metrics |= {name_prefix + name: measure for name, measure in stack_output.metrics.items()}
+        name_prefix = "" if len(self.parts) == 1 else f"{part.name}_"  # one part needs no prefix
+        output.auxiliary_losses |= {name_prefix + name: loss for name, loss in stack_output.auxiliary_losses.items()}
+        output.metrics |= {name_prefix + name: metric for name, metric in stack_output.metrics.items()}
         output.attention_scores |= _attention_scores_by_part(part.name, stack_output)
 
     def _initial_state(self, state: State | None, stream: Stream) -> State | None:
-        """A network with a memory always has one, unless nothing is to be kept: inputs while it is trained, otherwise
-        keys and values."""
+        """The given state, or a new cache in evaluation of a network with memory, unless nothing is stored in it.
+
+        In training the memory holds hidden states instead (`stack_input.py`)."""
         memory = self.settings.memory
-        blank = memory is not None and memory.start == "zeros"
-        if memory is None or state is not None or self.training or (stream.reuse_length == 0 and not blank):
+        starts_with_zeros = memory is not None and memory.start == "zeros"
+        if memory is None or state is not None or self.training or (stream.reuse_length == 0 and not starts_with_zeros):
             return state
         return self.new_cache()
 
     def new_cache(self, max_length: int | None = None) -> KVCache:
-        """For reading text bit by bit. `limit`: how many positions a network with a memory keeps, if not as many as its
-        settings say."""
+        """An empty cache for incremental decoding. `max_length`: memory length of a network with memory; None: by its
+        settings."""
         memory = self.settings.memory
         return KVCache(None if memory is None else max_length or memory.evaluation or memory.length)
 
@@ -213,25 +216,25 @@ class Network(nn.Module):
         return self.head(POOLER)(hidden)
 
     def own_state_dict(self) -> dict[str, Tensor]:
-        """The tensors that are this network's alone: a generator is saved and counted as a network of its own."""
+        """The state dict without the generator, which is saved and counted as a separate network."""
         return {name: tensor for name, tensor in self.state_dict().items() if not name.startswith(f"{GENERATOR}.")}
 
     def parameter_count(self, heads: bool = True) -> int:
-        """Every number once; without heads, BERT's pooler still counts as part of the body."""
-        counted = {group.name: sum(parameter.numel() for parameter in group.parameters.values())
-                   for group in self.parameter_groups() if group.name != GENERATOR}
+        """Number of parameters, shared ones once. Without heads, BERT's pooler still counts as part of the body."""
+        counts = {group.name: sum(parameter.numel() for parameter in group.parameters.values())
+                  for group in self.parameter_groups() if group.name != GENERATOR}
         if heads:
-            return sum(counted.values())
-        head_parameters = sum(count for name, count in counted.items() if name.startswith("head.") and name
-                              != f"head.{POOLER}")
-        # task embeddings serve the tasks alone, as heads do: releases come without them
+            return sum(counts.values())
+        head_parameters = sum(count for name, count in counts.items()
+                              if name.startswith("head.") and name != f"head.{POOLER}")
+        # task embeddings count as heads: released models come without them
         tasks = self.embedding.module(TASKS)
-        serving = 0 if tasks is None else sum(parameter.numel() for parameter in tasks.parameters())
-        return sum(counted.values()) - head_parameters - serving
+        task_parameters = 0 if tasks is None else sum(parameter.numel() for parameter in tasks.parameters())
+        return sum(counts.values()) - head_parameters - task_parameters
 
 
 def _attention_scores_by_part(part: str, output: StackOutput) -> dict[str, list[Tensor]]:
-    """The scores of every layer by what they are: a part's attention to its own text, and a decoder's to another."""
+    """The scores of every layer: self-attention under the part's name, cross-attention under "cross"."""
     names = {"attention": part, "cross": "cross"}
     return {names[name]: [layer[name] for layer in output.attention_scores] for name in names if output.attention_scores
             and name in output.attention_scores[0]}
@@ -245,6 +248,6 @@ def _drop_shared_parameters(network: nn.Module, state: dict[str, object], prefix
 
 def _restore_shared_parameters(network: nn.Module, state: dict[str, object], prefix: str, *_: object) -> None:
     assert isinstance(network, Network)
-    for name, own in network.shared_parameter_names().items():
-        if prefix + own in state:
-            state[prefix + name] = state[prefix + own]
+    for name, stored_name in network.shared_parameter_names().items():
+        if prefix + stored_name in state:
+            state[prefix + name] = state[prefix + stored_name]

@@ -1,4 +1,4 @@
-"""Where a token stands, added to what it is: learned vectors (BERT) or sinusoids (arXiv:1706.03762, section 3.5)."""
+"""Absolute position embeddings: learned (BERT) or sinusoidal (arXiv:1706.03762, section 3.5)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from stemma.network.module import TensorModule
 
 
 class LearnedPositionEmbedding(TensorModule):
-    """One vector a place; `offset` places at the start of the table are not used (RoBERTa keeps two)."""
+    """One vector per position. The first `offset` rows are unused (RoBERTa has two)."""
 
     def __init__(self, maximum: int, width: int, offset: int, initializer: Initializer):
         super().__init__()
@@ -21,20 +21,21 @@ class LearnedPositionEmbedding(TensorModule):
 
     def forward(self, input_ids: Tensor, position_ids: Tensor | None) -> Tensor:
         if position_ids is None:
-            return self.table.weight[self.offset:self.offset + input_ids.shape[1]]  # (L, width), for every row alike
+            return self.table.weight[self.offset:self.offset + input_ids.shape[1]]  # (L, width), for all rows
         return self.table(position_ids + self.offset)
 
 
 class SinusoidalPositionEmbedding(TensorModule):
-    """Sines and cosines whose wavelengths grow from 2 pi to 10,000 x 2 pi; nothing is learned, nothing is stored."""
+    """Sines and cosines with wavelengths from 2 pi to 10,000 x 2 pi. It has no parameters and no buffers."""
 
     def __init__(self, width: int):
         super().__init__()
         self.width = width
 
     def forward(self, input_ids: Tensor, position_ids: Tensor | None) -> Tensor:
-        places = torch.arange(input_ids.shape[1], device=input_ids.device) if position_ids is None else position_ids
-        return self.encode(places, self.width)
+        if position_ids is None:
+            position_ids = torch.arange(input_ids.shape[1], device=input_ids.device)
+        return self.encode(position_ids, self.width)
 
     @staticmethod
     def encode(positions: Tensor, width: int) -> Tensor:

@@ -1,5 +1,5 @@
-"""The kinds of positions: settings, and what each brings to a network. A kind may add to the embedding, add to the
-scores of attention, or rotate queries and keys; modules are imported when they are built."""
+"""The registered kinds of positions. A kind may add to the embedding, add to the attention scores, or rotate queries
+and keys. Modules are imported when they are built."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from stemma.schema.base import Conflict, ConflictKey, Count, Natural, constraint
 from stemma.schema.network import NetworkSettings
 from stemma.schema.parts import PositionSettings
 
-if TYPE_CHECKING:  # settings are read before torch is imported
+if TYPE_CHECKING:  # recipes are checked without importing torch
     from torch import Tensor, nn
 
     from stemma.network.module import TensorModule
@@ -20,41 +20,41 @@ if TYPE_CHECKING:  # settings are read before torch is imported
 
 
 class PositionScheme:
-    """What positions of a kind bring to a network; a kind overrides what it needs."""
+    """The modules of a kind of positions. A kind overrides the methods that it needs."""
 
     def __init__(self, network: NetworkSettings):
         self.network = network
 
     def build_embedding(self, width: int) -> TensorModule | None:
-        """(ids, positions or None) -> (L, width) or (B, L, width), added to the token embedding."""
+        """(input_ids, position_ids or None) -> (L, width) or (B, L, width), added to the token embedding."""
         return None
 
     def build_score_bias(self, bidirectional: bool) -> TensorModule | None:
-        """One module a stack: (queries, keys, dtype) -> (1, heads, Q, K), added to the scores of all its layers.
-        `both_ways`: keys on either side of a query are seen."""
+        """One module per stack: (num_queries, num_keys, dtype) -> (1, heads, Q, K), added to the scores of all layers.
+        `bidirectional`: queries attend to later keys too."""
         return None
 
     def build_relative_positions(self) -> nn.Module | None:
-        """What each layer's relative scores are made of, once a forward pass (Transformer-XL)."""
+        """Encoding of the relative positions, computed once per forward pass for all layers (Transformer-XL)."""
         return None
 
     def rotation(self, local: bool, position_ids: Tensor, query_positions: Tensor | None) -> RotaryRotation | None:
-        """What rotates the queries and keys of layers that see a window (`local`) or everything."""
+        """Rotation of queries and keys, of layers with a sliding window (`local`) or without."""
         return None
 
 
 def build_position_scheme(network: NetworkSettings) -> PositionScheme:
-    made: PositionScheme = registry.get("position", network.position.kind).build(network)
-    return made
+    scheme: PositionScheme = registry.get("position", network.position.kind).build(network)
+    return scheme
 
 
 class LearnedPositionSettings(PositionSettings):
-    """One vector for each position (BERT)."""
+    """A learned embedding for each position (BERT)."""
 
     kind: Literal["learned"]
-    maximum: Count  # how many positions there are
+    maximum: Count  # number of positions
     offset: Natural = 0  # unused rows before the first position (RoBERTa has two)
-    counts: Literal["places", "tokens"] = "places"  # tokens: padding in front of a text is not counted (RoBERTa)
+    counts: Literal["places", "tokens"] = "places"  # tokens: padding before a text is not counted (RoBERTa)
 
     size_keys: ClassVar[tuple[str, ...]] = ("maximum",)
 
@@ -76,13 +76,13 @@ class LearnedScheme(PositionScheme):
         from stemma.network.initialization import default_initializer
         from stemma.network.position_embedding import LearnedPositionEmbedding
 
-        chosen = self.network.position
-        assert isinstance(chosen, LearnedPositionSettings)
-        return LearnedPositionEmbedding(chosen.maximum, width, chosen.offset, default_initializer(self.network))
+        position = self.network.position
+        assert isinstance(position, LearnedPositionSettings)
+        return LearnedPositionEmbedding(position.maximum, width, position.offset, default_initializer(self.network))
 
 
 class SinusoidalPositionSettings(PositionSettings):
-    """Sines and cosines of each position (arXiv:1706.03762)."""
+    """Sinusoidal positions (arXiv:1706.03762)."""
 
     kind: Literal["sinusoidal"]
     maximum: Count
@@ -104,10 +104,10 @@ class SinusoidalScheme(PositionScheme):
 
 
 class RelativePositionSettings(PositionSettings):
-    """Only how far apart query and key stand (Transformer-XL), so a memory needs no position numbers."""
+    """Distances between query and key (Transformer-XL): a memory needs no absolute positions."""
 
     kind: Literal["relative_xl"]
-    clamp: Count | None = None  # distances beyond this all count as this one
+    clamp: Count | None = None  # maximum distance; larger distances are clamped to it
 
     required_features: ClassVar[frozenset[str]] = frozenset({"relative"})
     relative: ClassVar[bool] = True
@@ -118,19 +118,19 @@ class RelativeScheme(PositionScheme):
     def build_relative_positions(self) -> nn.Module:
         from stemma.network.relative_position import RelativeSinusoidalEncoding
 
-        chosen = self.network.position
-        assert isinstance(chosen, RelativePositionSettings)
-        return RelativeSinusoidalEncoding(self.network.width, chosen.clamp, self.network.dropout)
+        position = self.network.position
+        assert isinstance(position, RelativePositionSettings)
+        return RelativeSinusoidalEncoding(self.network.width, position.clamp, self.network.dropout)
 
 
 class BucketedPositionSettings(PositionSettings):
-    """One number a head for each class of distances, added to the scores: near ones alone, far ones together (T5)."""
+    """A learned bias per head and distance bucket, added to the scores (T5)."""
 
     kind: Literal["bucketed"]
     buckets: Annotated[int, constraint(lambda n: n >= 4 and n % 4 == 0,
-                                       "must be a multiple of 4: half of them lie behind, "
-                                                                   "and half of those hold one distance each")] = 32
-    distance: Count = 128  # from here on all distances share a bucket
+                                       "must be a multiple of 4: half of them are for earlier keys, and half of those "
+                                       "hold one distance each")] = 32
+    distance: Count = 128  # distances from here on share the last bucket
 
     required_features: ClassVar[frozenset[str]] = frozenset({"score_bias"})
 
@@ -146,22 +146,21 @@ class BucketedScheme(PositionScheme):
         from stemma.network.initialization import default_initializer
         from stemma.network.relative_bias import RelativePositionBias
 
-        chosen = self.network.position
-        assert isinstance(chosen, BucketedPositionSettings)
-        return RelativePositionBias(chosen, self.network.heads, bidirectional, default_initializer(self.network))
+        position = self.network.position
+        assert isinstance(position, BucketedPositionSettings)
+        return RelativePositionBias(position, self.network.heads, bidirectional, default_initializer(self.network))
 
 
 RotaryBase = Annotated[float, constraint(lambda x: x > 1, "must be greater than 1")]
 
 
 class RotaryPositionSettings(PositionSettings):
-    """Queries and keys are turned by an angle that grows with their position (arXiv:2104.09864)."""
+    """Rotary positions: queries and keys are rotated by an angle proportional to their position (arXiv:2104.09864)."""
 
     kind: Literal["rotary"]
-    maximum: Count  # how long a text may be
-    base: RotaryBase = 10_000.0  # the slowest angle grows by about 1 / base a position: a larger one tells farther
-    #                              distances
-    local_base: RotaryBase | None = None  # the same in layers that have a window; None = base
+    maximum: Count  # maximum length
+    base: RotaryBase = 10_000.0  # rope_theta; the slowest angle grows by about 1 / base per position
+    local_base: RotaryBase | None = None  # base of layers with a sliding window; None = base
 
     required_features: ClassVar[frozenset[str]] = frozenset({"rotation"})
     size_keys: ClassVar[tuple[str, ...]] = ("maximum",)
@@ -176,13 +175,15 @@ class RotaryScheme(PositionScheme):
     def rotation(self, local: bool, position_ids: Tensor, query_positions: Tensor | None) -> RotaryRotation:
         from stemma.network.rotary import build_rotation
 
-        chosen, network = self.network.position, self.network
-        assert isinstance(chosen, RotaryPositionSettings)
-        return build_rotation(chosen, local, network.attention.head_width or network.width // network.heads,
+        position, network = self.network.position, self.network
+        assert isinstance(position, RotaryPositionSettings)
+        return build_rotation(position, local, network.attention.head_width or network.width // network.heads,
                               position_ids, query_positions)
 
 
 class NoPositionSettings(PositionSettings):
+    """No position information: attention is permutation-equivariant."""
+
     kind: Literal["none"]
 
     addable_per_step: ClassVar[bool] = True  # there is nothing to add
@@ -190,4 +191,4 @@ class NoPositionSettings(PositionSettings):
 
 @register("position", "none", NoPositionSettings)
 class NoPositionScheme(PositionScheme):
-    """What attention and feed-forward layers do is the same in any order."""
+    """Builds nothing."""

@@ -1,8 +1,8 @@
-"""Weights laid out once for many products with few rows: text that is written token by token.
+"""Linear layers with prepacked weights (oneDNN), for incremental decoding on CPU.
 
-A product of eight rows with a matrix is bound by how fast the matrix can be read, and the plain layout is read badly:
-on the processors tried, oneDNN's blocked one takes half the time. It is a second copy of the weights, so it belongs to
-a view of the network, which lives as long as it pays. Where torch has no such product, nothing changes.
+A product of a few rows with a matrix is bound by memory bandwidth. With oneDNN's blocked layout it takes half the time
+on the processors we measured. The layout is a second copy of the weights, so it belongs to a temporary view of the
+network. Without oneDNN nothing changes.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from stemma.network.initialization import Linear
 from stemma.network.network import Network
 from stemma.network.views import eval_view, inference_view
 
-MIN_ROWS = 3  # for one or two rows the plain layout is as fast
+MIN_ROWS = 3  # with one or two rows the plain layout is as fast
 
 
 class PrepackedProduct:
-    """x -> x @ weight.T + bias."""
+    """x -> x @ weight.T + bias, with a prepacked weight."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None, rows: int):
         self.weight, self.bias = weight, bias
@@ -29,12 +29,12 @@ class PrepackedProduct:
     def __call__(self, x: Tensor) -> Tensor:
         if x.shape[:-1].numel() < MIN_ROWS:
             return functional.linear(x, self.weight, self.bias)
-        found: Tensor = torch.ops.mkldnn._linear_pointwise(x, self.prepacked_weight, self.bias, "none", [], "")
-        return found
+        product: Tensor = torch.ops.mkldnn._linear_pointwise(x, self.prepacked_weight, self.bias, "none", [], "")
+        return product
 
 
 class PrepackedLinear(nn.Linear):
-    """A linear layer of a view: its parameters are the network's, its product is a packed one."""
+    """A linear layer of a view: the network's parameters, with a prepacked copy for the product."""
 
     product: PrepackedProduct
 
@@ -43,7 +43,7 @@ class PrepackedLinear(nn.Linear):
 
 
 class PrepackedLMHead(LMHead):
-    """The scores of all tokens, by a packed copy of the embedding matrix."""
+    """A language-modeling head with a prepacked copy of the token embedding."""
 
     product: PrepackedProduct
 
@@ -52,13 +52,13 @@ class PrepackedLMHead(LMHead):
 
 
 def prepacked_view(network: Network, rows: int) -> Network:
-    """The network in eval mode, with packed weights if that pays for so many rows at a time. The weights must not
-    change while it is used."""
+    """The network in eval mode, with prepacked weights if that is faster for this number of rows. The weights must not
+    change while the view is in use."""
     if rows < MIN_ROWS or not _is_supported(network):
         return eval_view(network)
 
     def replace(module: nn.Module) -> nn.Module | None:
-        # by the exact class: what somebody derives from it may compute something else
+        # exact classes only: a subclass may compute something else
         if type(module) in (nn.Linear, Linear):
             assert isinstance(module, nn.Linear)
             return _with_product(module, PrepackedLinear, PrepackedProduct(module.weight, module.bias, rows))
@@ -77,7 +77,7 @@ def _with_product(module: nn.Module, new_class: type[PrepackedLinear] | type[Pre
 
 
 def _is_supported(network: nn.Module) -> bool:
-    """Whether this torch has the product at all: what it compiles networks with, not a promised interface."""
+    """Whether this torch has the operators. They are internal to torch.compile, so they may change."""
     plain = all(weight.device.type == "cpu" and weight.dtype == torch.float32 for weight in network.parameters())
     if not plain or not torch.backends.mkldnn.is_available() or not torch.backends.mkldnn.enabled:
         return False

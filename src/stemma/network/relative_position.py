@@ -1,9 +1,8 @@
-"""Relative positions as Transformer-XL has them (arXiv:1901.02860, section 3.3).
+"""Relative positions of Transformer-XL (arXiv:1901.02860, section 3.3).
 
-A score is split in four: content-content, content-position, and two global biases that do not depend on where the query
-stands. Positions are distances, so a memory of any length needs no new parameters. What is the same for all layers,
-the sinusoids of every distance that can occur, is made once a pass (`RelativePositions`); what each layer learns about
-it is `RelativeAttentionScores`.
+An attention score has four terms: content-content, content-position, and two global biases that do not depend on the
+query. Positions are distances, so a memory of any length needs no new parameters. The sinusoids of all distances are
+computed once per forward pass (`RelativePositions`); `RelativeAttentionScores` holds the parameters of a layer.
 """
 
 from __future__ import annotations
@@ -21,45 +20,44 @@ from stemma.network.initialization import Initializer, Linear
 
 @dataclass(frozen=True)
 class RelativePositions:
-    """Sinusoids of the distances keys - 1, keys - 2, ... down to the farthest key ahead of a query."""
+    """Sinusoids of the distances num_keys - 1, num_keys - 2, ... down to that of the last key after a query."""
 
-    encoding: Tensor  # (1, D, width), or (2, D, width): as read forwards and, with every sign turned, backwards
-    length: int  # of the text being read, whose last place is the last key
+    encoding: Tensor  # (1, D, width), or (2, D, width): of rows in order and, with opposite sign, of reversed rows
+    length: int  # of the text; its last position is the last key
     num_keys: int
-    num_queries: int  # how many ask in reading order: all of the text, or none
-    direction: Tensor | None = None  # (B,) whole numbers: which of the two a row reads
-    query_positions: Tensor | None = None  # (B, P) further queries, at any of the queries' places (XLNet's second
-    #                                        stream)
+    num_queries: int  # queries at the text positions: all, or none
+    direction: Tensor | None = None  # (B,) index of each row's encoding
+    query_positions: Tensor | None = None  # (B, P) positions of the query stream (XLNet)
 
     def shift(self, scores: Tensor) -> Tensor:
-        """(B, heads, Q + P, D) one column a distance -> (B, heads, Q + P, K) one column a key.
+        """Scores by distance (B, heads, Q + P, D) -> scores by key (B, heads, Q + P, K).
 
-        A query one place farther on finds the same key one column to the left: read with a row length of one less,
-        the columns fall into place, and nothing has to be moved.
+        For the next query the same key is one column to the left. A view with rows shorter by one aligns the columns
+        without a copy.
         """
         batch, heads, total, columns = scores.shape
         shape = (batch, heads, self.num_queries, columns - 1)
-        inside = scores[:, :, :self.num_queries].flatten(2)[:, :, self.num_queries - 1:self.num_queries * columns - 1]
-        aligned = inside.view(shape)[..., :self.num_keys] if self.num_queries else scores[:, :, :0, :self.num_keys]
+        flat = scores[:, :, :self.num_queries].flatten(2)[:, :, self.num_queries - 1:self.num_queries * columns - 1]
+        aligned = flat.view(shape)[..., :self.num_keys] if self.num_queries else scores[:, :, :0, :self.num_keys]
         if self.query_positions is None:
             return aligned
-        first = self.length - 1 - self.query_positions  # (B, P) the column of the first key
+        first = self.length - 1 - self.query_positions  # (B, P) column of the first key
         index = first[:, :, None] + torch.arange(self.num_keys, device=scores.device)  # (B, P, K)
         index = index[:, None].expand(-1, heads, -1, -1)
         return torch.cat([aligned, scores[:, :, total - self.query_positions.shape[1]:].gather(3, index)], 2)
 
     def rows(self, rows: Tensor) -> RelativePositions:
-        """Those of some rows of the batch."""
+        """The relative positions of some rows of the batch."""
         return replace(self, direction=None if self.direction is None else self.direction[rows],
                        query_positions=None if self.query_positions is None else self.query_positions[rows])
 
     def query_stream_only(self) -> RelativePositions:
-        """For the further queries alone."""
+        """The relative positions of the query stream only."""
         return replace(self, num_queries=0)
 
 
 class RelativeSinusoidalEncoding(nn.Module):
-    """Halves of sines and cosines, unlike the interleaved ones of the first Transformer; nothing is learned."""
+    """Sinusoids of distances: sines, then cosines, where the original Transformer interleaves them. No parameters."""
 
     def __init__(self, width: int, clamp: int | None, dropout: float):
         super().__init__()
@@ -67,12 +65,11 @@ class RelativeSinusoidalEncoding(nn.Module):
         self.dropout = Dropout(dropout)
 
     def forward(self, num_queries: int, num_keys: int, bidirectional: bool, device: torch.device,
-                reversed_rows: Tensor | None = None,
-                query_positions: Tensor | None = None) -> RelativePositions:
-        """For `queries` at the last of `keys` places; without `ahead` nobody looks at what comes after him."""
-        least = min(1 - num_queries, -1) if bidirectional else -1  # at least one column more than is looked at, for the
-        #                                                            shift
-        distance = torch.arange(num_keys - 1, least - 1, -1.0, device=device)
+                reversed_rows: Tensor | None = None, query_positions: Tensor | None = None) -> RelativePositions:
+        """For queries at the last `num_queries` of `num_keys` positions; if not bidirectional, without later keys."""
+        # at least one more column than there are keys, which `shift` needs
+        min_distance = min(1 - num_queries, -1) if bidirectional else -1
+        distance = torch.arange(num_keys - 1, min_distance - 1, -1.0, device=device)
         if self.clamp is not None:
             distance = distance.clamp(-self.clamp, self.clamp)
         inv_freq = torch.exp(torch.arange(0, self.width, 2, device=device) * (-math.log(10_000.0) / self.width))
@@ -85,7 +82,7 @@ class RelativeSinusoidalEncoding(nn.Module):
 
 
 class RelativeAttentionScores(nn.Module):
-    """One layer's four terms, and XLNet's fifth: do query and key belong to one segment (arXiv:1906.08237, 2.5)?"""
+    """One layer's four terms, and XLNet's fifth: are query and key in the same segment (arXiv:1906.08237, 2.5)?"""
 
     def __init__(self, width: int, heads: int, head_width: int, use_segments: bool, initializer: Initializer,
                  projection_initializer: Initializer):
@@ -95,7 +92,7 @@ class RelativeAttentionScores(nn.Module):
         self.content_bias = nn.Parameter(torch.empty(heads, head_width))  # u
         self.position_bias = nn.Parameter(torch.empty(heads, head_width))  # v
         self.segment_bias = nn.Parameter(torch.empty(heads, head_width)) if use_segments else None
-        self.segments = nn.Parameter(torch.empty(2, heads, head_width)) if use_segments else None  # the same, another
+        self.segments = nn.Parameter(torch.empty(2, heads, head_width)) if use_segments else None  # same, different
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -104,7 +101,7 @@ class RelativeAttentionScores(nn.Module):
 
     def forward(self, query: Tensor, relative_positions: RelativePositions, different_segment: Tensor | None,
                 cache: LayerKVCache | None = None) -> tuple[Tensor, Tensor]:
-        """(B, heads, Q, D) -> the query that meets the keys' content, and what to add to the scaled scores."""
+        """(B, heads, Q, D) -> the query for the content term, and the bias of the scaled scores."""
         scale = 1.0 / math.sqrt(self.head_width)
         keys = self.position_keys(relative_positions, cache)
         if relative_positions.direction is not None:
@@ -117,10 +114,9 @@ class RelativeAttentionScores(nn.Module):
         return query + self.content_bias[:, None], bias
 
     def position_keys(self, relative_positions: RelativePositions, cache: LayerKVCache | None) -> Tensor:
-        """(1 or 2, heads, D, columns): what is looked for at each distance. Once a memory is full its distances are
-        the same in every segment, and to project them would be a third of the work."""
-        cache_key = (relative_positions.num_keys, *relative_positions.encoding.shape)  # the farthest distance, and how
-        #                                                                                many there are
+        """(1 or 2, heads, D, columns): the projected encoding of each distance. Once a memory is full, the distances
+        are the same in every segment, so they are cached: projecting them is a third of the work."""
+        cache_key = (relative_positions.num_keys, *relative_positions.encoding.shape)
         if cache is not None and cache.projected_positions is not None and cache.projected_positions[0] == cache_key:
             return cache.projected_positions[1]
         projected = self.project(relative_positions.encoding.to(self.project.weight.dtype))

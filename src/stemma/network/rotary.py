@@ -1,8 +1,8 @@
-"""Rotary positions: queries and keys are turned by an angle that grows with their position (arXiv:2104.09864).
+"""Rotary position embeddings: queries and keys are rotated by an angle proportional to their position.
 
-Each pair of numbers of a head turns at its own rate, from one radian a position down to 1 / base of it. A product of a
-turned query with a turned key then depends on how far apart they stand and on nothing else; no weights, no table.
-Pairs are the first and the second half of a head, as in transformers.
+Each pair of dimensions has its own frequency, from one radian per position down to 1 / base (arXiv:2104.09864). The
+product of a rotated query and a rotated key depends on their distance only. There are no parameters. A pair is one
+dimension of the first half of a head and one of the second half, as in transformers.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from stemma.network.position_kinds import RotaryPositionSettings
 
 
 class _Rotate(TensorFunction):
-    """By its own backward pass, which turns the gradient back: torch's would keep every product on the way."""
+    """Rotation whose backward pass rotates the gradient back; torch's would store every product."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
@@ -42,22 +42,22 @@ def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class RotaryAngles:
-    """(1 or B, L, 1, D / 2): the cosines and sines of every position's angles, broadcast over heads."""
+    """Cosines and sines of the angles of every position, (1 or B, L, 1, D / 2), broadcast over heads."""
 
     cos: Tensor
     sin: Tensor
 
     def rotate(self, x: Tensor) -> Tensor:
-        """(B, L, heads, D) -> the same, turned."""
+        """(B, L, heads, D) -> rotated, of the same shape."""
         return _Rotate.apply(x, self.cos.to(x.dtype), self.sin.to(x.dtype))
 
     def rows(self, rows: Tensor | None, length: int) -> RotaryAngles:
-        """Those of some rows of the batch, cut to this length."""
-        return RotaryAngles(*(table[:, :length] if rows is None or len(table) == 1 else table[rows, :length]
-                        for table in (self.cos, self.sin)))
+        """The angles of some rows of the batch, truncated to this length."""
+        return RotaryAngles(*(values[:, :length] if rows is None or len(values) == 1 else values[rows, :length]
+                              for values in (self.cos, self.sin)))
 
     def at_positions(self, positions: Tensor) -> RotaryAngles:
-        """Those of some positions of each row: (B, Q)."""
+        """The angles at some positions of each row: (B, Q)."""
         if len(self.cos) == 1:
             return RotaryAngles(self.cos[0][positions], self.sin[0][positions])
         index = positions[:, :, None, None].expand(-1, -1, 1, self.cos.shape[-1])
@@ -69,26 +69,26 @@ class RotaryAngles:
 
 @dataclass(frozen=True)
 class RotaryRotation:
-    """What turns a layer's queries and keys. Keys that a cache has kept were turned when they were read."""
+    """The rotation of a layer's queries and keys. A cache stores rotated keys."""
 
     query: RotaryAngles
     key: RotaryAngles
 
     def rows(self, rows: Tensor) -> RotaryRotation:
-        """Those of some rows of the batch."""
+        """The rotation of some rows of the batch."""
         return RotaryRotation(*(angles.rows(rows, angles.cos.shape[1]) for angles in (self.query, self.key)))
 
 
 def build_rotation(settings: RotaryPositionSettings, local: bool, head_width: int, position_ids: Tensor,
-             query_positions: Tensor | None = None) -> RotaryRotation:
-    """Of a layer that sees its neighbourhood only (`local`) or everything, for text at `positions` (L) or (B, L), and
-    at the positions of a second stream (B, P) behind it."""
+                   query_positions: Tensor | None = None) -> RotaryRotation:
+    """The rotation of layers with a sliding window (`local`) or without, for position ids (L) or (B, L), followed by
+    the positions of a query stream (B, P)."""
     base = settings.local_base if local and settings.local_base is not None else settings.base
     pairs = torch.arange(0, head_width, 2, device=position_ids.device, dtype=torch.float32)
-    inv_freq = 1.0 / base ** (pairs / head_width)  # to the last bit as in transformers: far positions multiply it
+    inv_freq = 1.0 / base ** (pairs / head_width)  # bit for bit as in transformers: large positions amplify errors
 
-    def angles(at: Tensor) -> RotaryAngles:
-        angle = (at if at.dim() == 2 else at[None])[:, :, None, None].float() * inv_freq
+    def angles(positions: Tensor) -> RotaryAngles:
+        angle = (positions if positions.dim() == 2 else positions[None])[:, :, None, None].float() * inv_freq
         return RotaryAngles(angle.cos(), angle.sin())
 
     text = angles(position_ids)

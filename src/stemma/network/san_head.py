@@ -1,9 +1,8 @@
-"""Two texts are compared in several steps, and every step's guess counts (SAN, arXiv:1804.07888; in MT-DNN,
-arXiv:1901.11504, section 3, for pairs).
+"""Stochastic answer network (SAN, arXiv:1804.07888), as used for text pairs in MT-DNN (arXiv:1901.11504, section 3).
 
-A summary of the second text is the first state. At each step the state looks through the first text, guesses from
-what it holds and what it found there, and is renewed by it. The answer is the mean of all steps' chances; while
-learning, some steps are left out of that mean, so that none can be relied on alone.
+The initial state is an attention-pooled summary of the second text. At each step the state attends to the first text,
+predicts from both, and is updated by a GRU. The prediction is the mean of the steps' probabilities. In training some
+steps are dropped from the mean.
 """
 
 from __future__ import annotations
@@ -25,12 +24,12 @@ from stemma.schema.network import NetworkSettings
 @register("head", "SanHead")
 @dataclass(frozen=True)
 class SanHead:
-    """Guess one of a few classes for two texts."""
+    """Classification of a pair of texts by a stochastic answer network."""
 
     classes: int
     steps: int = 5
     dropout: float = 0.1
-    forgets: float = 0.1  # share of the steps whose guess is left out while learning
+    forgets: float = 0.1  # probability that a step is dropped in training
 
     def build(self, settings: NetworkSettings, embedding: InputEmbedding) -> nn.Module:
         return StochasticAnswerHead(settings.width, self, default_initializer(settings, settings.width),
@@ -38,6 +37,8 @@ class SanHead:
 
 
 class StochasticAnswerHead(TensorModule):
+    """SAN's answer module."""
+
     def __init__(self, width: int, spec: SanHead, initializer: Initializer = Initializer(0.02),
                  output_initializer: Initializer = Initializer(0.02)):
         super().__init__()
@@ -49,42 +50,42 @@ class StochasticAnswerHead(TensorModule):
         self.output = Linear(4 * width, spec.classes, True, output_initializer)
 
     def forward(self, hidden: Tensor, text_spans: Tensor) -> Tensor:
-        """(B, L, width), (B, 4) first place and number of places of each text -> (B, classes) log chances."""
-        with torch.autocast(hidden.device.type, enabled=False):  # few numbers, and a mean of chances: exactly
-            return self._mean([functional.log_softmax(guess, -1) for guess in self._step_logits(hidden.float(),
-                                                                                                text_spans)])
+        """(B, L, width), (B, 4) start and length of both texts -> (B, classes) log-probabilities."""
+        with torch.autocast(hidden.device.type, enabled=False):  # full precision: it is small
+            step_logits = self._step_logits(hidden.float(), text_spans)
+            return self._mean([functional.log_softmax(logits, -1) for logits in step_logits])
 
     def _step_logits(self, hidden: Tensor, text_spans: Tensor) -> list[Tensor]:
         """(B, classes) logits of every step."""
-        first, second = (_span_mask(text_spans[:, at:at + 2], hidden.shape[1]) for at in (0, 2))
+        first, second = (_span_mask(text_spans[:, start:start + 2], hidden.shape[1]) for start in (0, 2))
         state = _attention_pool(hidden, self.summary(hidden)[..., 0], second)  # (B, width)
-        made = []
+        step_logits = []
         for step in range(self.steps):
             attended = _attention_pool(hidden, (hidden @ self.query(state)[..., None])[..., 0], first)
             features = torch.cat([state, attended, (state - attended).abs(), state * attended], -1)
-            made.append(self.output(self.dropout(features)))
+            step_logits.append(self.output(self.dropout(features)))
             if step + 1 < self.steps:
                 state = self.renewal(attended, self.dropout(state))
-        return made
+        return step_logits
 
     def _mean(self, step_log_probs: list[Tensor]) -> Tensor:
-        """The log of the mean of the steps' chances: of all, or while learning of some, but of one at least."""
+        """Log of the mean probability over all steps; in training over a random subset with at least one step."""
         log_probs = torch.stack(step_log_probs, 1)  # (B, steps, classes)
-        kept = torch.ones(log_probs.shape[:2], dtype=torch.bool, device=log_probs.device)
+        mask = torch.ones(log_probs.shape[:2], dtype=torch.bool, device=log_probs.device)
         if self.training and self.step_dropout:
-            kept = torch.rand(kept.shape, device=kept.device) >= self.step_dropout
-            kept.scatter_(1, torch.randint(self.steps, (len(kept), 1), device=kept.device), True)
-        total = log_probs.masked_fill(~kept[..., None], -torch.inf).logsumexp(1)
-        return total - kept.sum(1, keepdim=True).log()
+            mask = torch.rand(mask.shape, device=mask.device) >= self.step_dropout
+            mask.scatter_(1, torch.randint(self.steps, (len(mask), 1), device=mask.device), True)
+        log_sum = log_probs.masked_fill(~mask[..., None], -torch.inf).logsumexp(1)
+        return log_sum - mask.sum(1, keepdim=True).log()
 
 
 def _span_mask(span: Tensor, length: int) -> Tensor:
-    """(B, 2) -> (B, L): the places that belong to a text."""
-    places = torch.arange(length, device=span.device)
-    return (places >= span[:, :1]) & (places < span.sum(1, keepdim=True))
+    """(B, 2) start and length -> (B, L) True inside the span."""
+    positions = torch.arange(length, device=span.device)
+    return (positions >= span[:, :1]) & (positions < span.sum(1, keepdim=True))
 
 
 def _attention_pool(hidden: Tensor, scores: Tensor, mask: Tensor) -> Tensor:
-    """(B, L, width), (B, L), (B, L) -> (B, width): a mean of the places inside, weighted by their scores."""
+    """(B, L, width), (B, L) scores, (B, L) mask -> (B, width): attention-weighted mean."""
     weights = scores.masked_fill(~mask, -torch.inf).softmax(-1)
     return (weights[:, None] @ hidden)[:, 0]

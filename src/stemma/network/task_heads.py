@@ -1,7 +1,7 @@
-"""What a fine-tuned network answers with: one vector of a whole input, or two numbers a place for where an answer is.
+"""Fine-tuning heads: sequence classification and extractive question answering.
 
-Families differ in how they make one vector of a text. BERT has its pooler (`heads.py`); others read a place of the text
-and put a layer of their own before the answer, as their authors' code does.
+Model families differ in pooling. BERT has its pooler (`heads.py`); others take the hidden state of one position, or a
+mean, and have a dense layer before the output layer, as in their authors' code.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ PoolingPosition = Literal["first", "last", "mean"]
 @register("head", "SentenceHead")
 @dataclass(frozen=True)
 class SentenceHead:
-    """Guess for a whole input, from one of its places (or the mean of all)."""
+    """Classification of the whole input, from the hidden state of one position or the mean of all."""
 
     classes: int
     place: PoolingPosition = "first"
-    dense: Activation | None = "tanh"  # a layer before the answer, and what follows it; None: no such layer
+    dense: Activation | None = "tanh"  # activation of a dense layer before the output layer; None: no such layer
     dropout: float = 0.1
-    early: bool = False  # dropout also before that layer (RoBERTa, ELECTRA)
+    early: bool = False  # dropout also before the dense layer (RoBERTa, ELECTRA)
     bias: bool = True
-    norm: bool = False  # and a norm behind it (ModernBERT)
+    norm: bool = False  # a norm after the dense layer (ModernBERT)
 
     def build(self, settings: NetworkSettings, embedding: InputEmbedding) -> nn.Module:
         return SequenceClassificationHead(settings, self)
@@ -45,10 +45,10 @@ class SentenceHead:
 @register("head", "SpanHead")
 @dataclass(frozen=True)
 class SpanHead:
-    """Guess where an answer begins and where it ends: two numbers a place."""
+    """Extractive question answering: start and end logits at each position."""
 
-    dropout: float = 0.0  # of the hidden states (DistilBERT)
-    transform: Activation | None = None  # a layer with a norm before the answer (ModernBERT)
+    dropout: float = 0.0  # on the hidden states (DistilBERT)
+    transform: Activation | None = None  # a dense layer with a norm before the output layer (ModernBERT)
 
     def build(self, settings: NetworkSettings, embedding: InputEmbedding) -> nn.Module:
         transform = None if self.transform is None else HeadTransform(settings, self.transform)
@@ -56,18 +56,20 @@ class SpanHead:
 
 
 class SequenceClassificationHead(TensorModule):
+    """Pooling, optional dense layer, output layer."""
+
     def __init__(self, settings: NetworkSettings, spec: SentenceHead):
         super().__init__()
-        width, usual = settings.width, default_initializer(settings, settings.width)
+        width, initializer = settings.width, default_initializer(settings, settings.width)
         self.pooling, self.dropout_before_dense = spec.place, spec.early
         self.transform = HeadTransform(settings, spec.dense) if spec.dense is not None and spec.norm else None
-        self.dense = Linear(width, width, True, usual) if spec.dense is not None and not spec.norm else None
+        self.dense = Linear(width, width, True, initializer) if spec.dense is not None and not spec.norm else None
         self.activation = ACTIVATIONS[spec.dense] if spec.dense is not None else None
         self.dropout = Dropout(spec.dropout)
-        self.output = Linear(width, spec.classes, spec.bias, usual)
+        self.output = Linear(width, spec.classes, spec.bias, initializer)
 
     def forward(self, hidden: Tensor, lengths: Tensor) -> Tensor:
-        """(B, L, width), (B,) places in use -> (B, classes)"""
+        """(B, L, width), (B,) row lengths -> (B, classes)"""
         x = pool(hidden, lengths, self.pooling)
         if self.transform is not None:
             x = self.transform(x)
@@ -77,16 +79,18 @@ class SequenceClassificationHead(TensorModule):
 
 
 def pool(hidden: Tensor, lengths: Tensor, pooling: PoolingPosition) -> Tensor:
-    """(B, L, width), (B,) -> (B, width)"""
+    """(B, L, width), (B,) row lengths -> (B, width)"""
     if pooling == "first":
         return hidden[:, 0]
     if pooling == "last":
         return hidden[torch.arange(len(hidden), device=hidden.device), lengths - 1]
-    used = (torch.arange(hidden.shape[1], device=hidden.device) < lengths[:, None]).to(hidden.dtype)[..., None]
-    return (hidden * used).sum(1) / lengths[:, None].to(hidden.dtype)
+    mask = (torch.arange(hidden.shape[1], device=hidden.device) < lengths[:, None]).to(hidden.dtype)[..., None]
+    return (hidden * mask).sum(1) / lengths[:, None].to(hidden.dtype)
 
 
 class QuestionAnsweringHead(TensorModule):
+    """Start and end logits at each position."""
+
     def __init__(self, settings: NetworkSettings, dropout: float, transform: HeadTransform | None = None):
         super().__init__()
         self.transform = transform

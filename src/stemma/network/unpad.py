@@ -1,8 +1,7 @@
-"""Rows of different length without their filling: what looks at each place by itself is computed for the places in use
-alone, and attention for rows of like length at a time.
+"""Unpadded computation: position-wise layers run on tokens only, attention on groups of rows of similar length.
 
-Filling up to the longest row costs as much as text does, and a batch must not be chosen by length: in many data sets
-answers go with it, and batches of like rows would pull the network to and fro.
+Padding costs as much as text. Sorting batches by length would avoid it, but in many data sets the label correlates
+with length, and sorted batches would give biased gradients.
 """
 
 from __future__ import annotations
@@ -18,13 +17,13 @@ from stemma.network.module import TensorFunction
 from stemma.network.rotary import RotaryRotation
 from stemma.visibility import CompiledMask
 
-MAX_FILL_RATIO = 0.9  # of all places: with more of them in use, laying them out costs more than it saves
-MAX_GROUPS, MIN_GROUP_ROWS = 4, 4  # groups of rows of like length, and the rows that one has at least
-MIN_SCORES_TO_GROUP = 1 << 17  # scores (rows x length x length) so few that one group is quicker than several
+MAX_FILL_RATIO = 0.9  # fraction of positions that are tokens; above it, unpadding costs more than it saves
+MAX_GROUPS, MIN_GROUP_ROWS = 4, 4  # groups of rows of similar length, and rows per group
+MIN_SCORES_TO_GROUP = 1 << 17  # attention scores (rows x length x length); below it, one group is faster
 
 
 class _Unpad(TensorFunction):
-    """Some rows of a matrix, each once. Its own backward pass: torch's would add where there is nothing to add to."""
+    """Selects rows of a matrix. Its backward pass copies, where torch's would add: no row is selected twice."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, rows: Tensor) -> Tensor:
@@ -37,7 +36,7 @@ class _Unpad(TensorFunction):
 
 
 class _Pad(TensorFunction):
-    """The way back: zeros everywhere else."""
+    """The inverse: rows go back to their positions, with zeros elsewhere."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, rows: Tensor, count: int) -> Tensor:
@@ -55,11 +54,11 @@ def _scatter_rows(x: Tensor, rows: Tensor, count: int) -> Tensor:
 
 @dataclass(frozen=True)
 class LengthGroup:
-    """Rows of the batch, cut to the longest of them."""
+    """Rows of the batch of similar length, truncated to the longest of them."""
 
-    rows: Tensor | None  # (R,) their numbers; None: all of them, in order
+    rows: Tensor | None  # (R,) row indices; None: all rows, in order
     length: int
-    token_indices: Tensor  # (n,) those in use, of R x length
+    token_indices: Tensor  # (n,) indices of the tokens in R x length
     num_positions: int  # R x length
 
     def pad(self, x: Tensor) -> Tensor:
@@ -74,20 +73,19 @@ class LengthGroup:
         return x if len(self.token_indices) == self.num_positions else _Unpad.apply(x, self.token_indices)
 
     def mask(self, batch_mask: CompiledMask) -> CompiledMask:
-        """What these rows see of what all rows see."""
+        """The attention mask of these rows, from that of the batch."""
         dense = batch_mask.dense
         if self.rows is not None and batch_mask.token_mask is not None:
             return replace(batch_mask, token_mask=batch_mask.token_mask[self.rows, : self.length])
         if self.rows is None or dense is None:
             return batch_mask
-        if dense.shape[2] == 1 and len(self.token_indices) == self.num_positions:  # it hides filling, and there is none
-            return CompiledMask()
+        if dense.shape[2] == 1 and len(self.token_indices) == self.num_positions:
+            return CompiledMask()  # a padding mask over rows without padding
         dense = dense if dense.shape[0] == 1 else dense[self.rows]
         return CompiledMask(dense=dense[:, :, : self.length, : self.length])
 
-
     def rotation(self, batch_rotation: RotaryRotation | None) -> RotaryRotation | None:
-        """The angles of these rows."""
+        """The rotation of these rows, from that of the batch."""
         if batch_rotation is None:
             return None
         angles = batch_rotation.key.rows(self.rows, self.length)
@@ -95,7 +93,8 @@ class LengthGroup:
 
 
 class UnpaddedBatch:
-    """(B, L) True at the places in use. `apart`: in groups of rows of like length; otherwise in one."""
+    """A batch without padding. `token_mask`: (B, L) True at tokens. `group_by_length`: split the rows into groups of
+    similar length; otherwise all rows are one group."""
 
     def __init__(self, token_mask: Tensor, group_by_length: bool):
         batch, self.length = token_mask.shape
@@ -104,30 +103,31 @@ class UnpaddedBatch:
             self.token_indices = token_mask.flatten().nonzero()[:, 0]
             self.groups = [LengthGroup(None, self.length, self.token_indices, self.num_positions)]
             return
-        # where the last one in use ends
+        # number of columns up to the last token of each row
         ends = (token_mask * torch.arange(1, self.length + 1, device=token_mask.device)).amax(1)
-        self.groups, places = [], []
+        self.groups, indices = [], []
         for rows in ends.argsort(stable=True).tensor_split(min(MAX_GROUPS, batch // MIN_GROUP_ROWS)):
             length = max(1, int(ends[rows].max()))
-            row, place = token_mask[rows, :length].nonzero().unbind(1)
-            self.groups.append(LengthGroup(rows, length, row * length + place, len(rows) * length))
-            places.append(rows[row] * self.length + place)
-        self.token_indices = torch.cat(places)
+            row, position = token_mask[rows, :length].nonzero().unbind(1)
+            self.groups.append(LengthGroup(rows, length, row * length + position, len(rows) * length))
+            indices.append(rows[row] * self.length + position)
+        self.token_indices = torch.cat(indices)
 
     def unpad(self, x: Tensor) -> Tensor:
         """(B, L, width) -> (N, width), in the order of the groups."""
         return _Unpad.apply(x.flatten(0, 1), self.token_indices)
 
     def pad(self, x: Tensor) -> Tensor:
-        """(N, width) -> (B, L, width), zero at filling."""
+        """(N, width) -> (B, L, width), zero at padding."""
         return _Pad.apply(x, self.token_indices, self.num_positions).view(-1, self.length, x.shape[-1])
 
     def padded_groups(self, x: Tensor) -> Iterator[tuple[LengthGroup, Tensor]]:
-        """(group, (R, length, width)) of (N, width)."""
-        for group, part in zip(self.groups, torch.split(x, [len(group.token_indices) for group in self.groups]),
-                               strict=True):
+        """(N, width) -> (group, (R, length, width)) of each group."""
+        parts = torch.split(x, [len(group.token_indices) for group in self.groups])
+        for group, part in zip(self.groups, parts, strict=True):
             yield group, group.pad(part)
 
 
 def should_unpad(token_mask: Tensor) -> bool:
+    """Whether more than 10% of the batch is padding."""
     return int(token_mask.sum()) < MAX_FILL_RATIO * token_mask.numel()

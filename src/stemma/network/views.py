@@ -1,8 +1,8 @@
-"""A second network object over the same parameters, for inference.
+"""Inference views: a second network object over the same parameters.
 
-Inference changes nothing about a network: other threads may be using it, and a training loop may own it. Where it needs
-other modules (packed weights) or another mode (no dropout), it makes a view: every module is copied shallowly, every
-parameter and buffer is the original's. That takes about a millisecond and no memory to speak of.
+Inference must not change a network, which other threads or a training loop may be using. If it needs eval mode or other
+modules (prepacked weights), it makes a view: a shallow copy of every module that shares all parameters and buffers.
+This takes about a millisecond and almost no memory.
 """
 
 from __future__ import annotations
@@ -17,34 +17,34 @@ ModuleReplacement = Callable[[nn.Module], nn.Module | None]
 
 
 def eval_view(network: AnyModule) -> AnyModule:
-    """The network in eval mode: itself, if it is in eval mode throughout."""
+    """The network in eval mode: the network itself if all its modules are in eval mode, otherwise a view."""
     return inference_view(network) if any(module.training for module in network.modules()) else network
 
 
 def inference_view(network: AnyModule, replace: ModuleReplacement = lambda module: None) -> AnyModule:
-    """The network in eval mode, over the same parameters; `replace` is given the copy of each module and may return
-    another module for it. A module that is used in several places stays one module, however it is referred to."""
+    """A view of the network in eval mode. `replace` is called with the copy of each module and may return another
+    module for it. A module that is referenced several times is copied once."""
     copies: dict[int, nn.Module] = {}
 
-    def copied(module: nn.Module) -> nn.Module:
+    def copy_module(module: nn.Module) -> nn.Module:
         if id(module) in copies:
             return copies[id(module)]
-        twin = object.__new__(type(module))
-        copies[id(module)] = twin  # before its attributes are looked at: a child may refer to its parent
-        twin.__dict__.update({name: with_copies(value) for name, value in vars(module).items()}, training=False)
-        if (other := replace(twin)) is not None:
-            copies[id(module)] = other
+        copy = object.__new__(type(module))
+        copies[id(module)] = copy  # before its attributes are copied: a child may refer to its parent
+        copy.__dict__.update({name: with_copies(value) for name, value in vars(module).items()}, training=False)
+        if (replacement := replace(copy)) is not None:
+            copies[id(module)] = replacement
         return copies[id(module)]
 
     def with_copies(value: Any) -> Any:
-        """Children (`_modules`) and plain references alike: heads keep a tuple with the embedding they are tied to."""
+        """Copies children (`_modules`) and plain references to modules, such as a head's tied embedding."""
         if isinstance(value, nn.Module):
-            return copied(value)
-        if type(value) in (list, tuple) and any(isinstance(one, nn.Module) for one in value):
-            return type(value)(with_copies(one) for one in value)
-        if isinstance(value, dict) and any(isinstance(one, nn.Module) for one in value.values()):
-            return type(value)((name, with_copies(one)) for name, one in value.items())
+            return copy_module(value)
+        if type(value) in (list, tuple) and any(isinstance(item, nn.Module) for item in value):
+            return type(value)(with_copies(item) for item in value)
+        if isinstance(value, dict) and any(isinstance(item, nn.Module) for item in value.values()):
+            return type(value)((name, with_copies(item)) for name, item in value.items())
         return value
 
-    found: AnyModule = with_copies(network)  # a copy has the type of what it is copied from
-    return found
+    view: AnyModule = with_copies(network)  # a copy has the class of its original
+    return view

@@ -1,1 +1,1 @@
-"""Attention, one kind a file; a recipe names the kind (`kinds.py`)."""
+"""Attention modules. A recipe names the kind (`kinds.py`)."""

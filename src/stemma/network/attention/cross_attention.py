@@ -1,7 +1,7 @@
-"""A decoder looks at what the encoder made of its text (arXiv:1706.03762, section 3.2.3).
+"""Cross-attention from a decoder to the encoder output (arXiv:1706.03762, section 3.2.3).
 
-Queries come from the decoder, keys and values from the encoder's output. While a text is written these stay the same
-for every token, so they are made once and kept (`CrossAttentionCache`).
+Queries come from the decoder, keys and values from the encoder output. In incremental decoding keys and values are the
+same for every token, so they are computed once (`CrossAttentionCache`).
 """
 
 from __future__ import annotations
@@ -21,34 +21,35 @@ class CrossAttention(TensorModule):
 
     def __init__(self, settings: NetworkSettings):
         super().__init__()
-        chosen, width, self.heads = settings.attention, settings.width, settings.heads
-        self.head_width = chosen.head_width or width // self.heads
-        self.dropout = chosen.dropout
-        self.scale = None if chosen.scale else 1.0
-        inner, usual = self.heads * self.head_width, default_initializer(settings, width)
-        self.query = Linear(width, inner, chosen.bias, query_initializer(settings))
-        self.input = Linear(width, 2 * inner, chosen.bias, usual)  # key and value, in this order
-        self.output = Linear(inner, width, chosen.bias, output_initializer(settings, inner))
+        attention, width, self.heads = settings.attention, settings.width, settings.heads
+        self.head_width = attention.head_width or width // self.heads
+        self.dropout = attention.dropout
+        self.scale = None if attention.scale else 1.0  # None: 1 / sqrt(head width)
+        inner = self.heads * self.head_width
+        self.query = Linear(width, inner, attention.bias, query_initializer(settings))
+        # key and value, in this order
+        self.input = Linear(width, 2 * inner, attention.bias, default_initializer(settings, width))
+        self.output = Linear(inner, width, attention.bias, output_initializer(settings, inner))
 
     def forward(self, x: Tensor, context: LayerContext) -> Tensor:
         query, key, value, mask = self._query_key_value(x, context)
-        mixed = attend(query, key, value, mask, self.dropout if self.training else 0.0, scale=self.scale)
-        return self.output(mixed.transpose(1, 2).flatten(2))
+        attended = attend(query, key, value, mask, self.dropout if self.training else 0.0, scale=self.scale)
+        return self.output(attended.transpose(1, 2).flatten(2))
 
     def forward_with_scores(self, x: Tensor, context: LayerContext) -> tuple[Tensor, Tensor]:
-        """The same, and the scores before their softmax, (B, heads, Q, K)."""
+        """The same, and the scores before softmax, (B, heads, Q, K)."""
         query, key, value, mask = self._query_key_value(x, context)
-        mixed, scores = attend_with_scores(query, key, value, mask, self.dropout if self.training else 0.0, None,
-                                        self.scale)
-        return self.output(mixed.transpose(1, 2).flatten(2)), scores
+        attended, scores = attend_with_scores(query, key, value, mask, self.dropout if self.training else 0.0, None,
+                                              self.scale)
+        return self.output(attended.transpose(1, 2).flatten(2)), scores
 
     def _query_key_value(self, x: Tensor, context: LayerContext) -> tuple[Tensor, Tensor, Tensor, CompiledMask]:
-        across = context.cross_cache
-        assert across is not None, "a decoder needs something to look at"
+        cross_cache = context.cross_cache
+        assert cross_cache is not None, "cross-attention needs an encoder output"
         (query,) = split_heads(self.query(x), 1, self.heads)
-        key, value = across.keys_and_values(context.layer_index, self.keys_and_values)
-        return query, key, value, across.mask
+        key, value = cross_cache.keys_and_values(context.layer_index, self.keys_and_values)
+        return query, key, value, cross_cache.mask
 
     def keys_and_values(self, encoder_output: Tensor) -> tuple[Tensor, ...]:
-        """(B, S, width) the encoder's output -> two of (B, heads, S, D)"""
+        """(B, S, width) encoder output -> keys and values, (B, heads, S, D) each."""
         return split_heads(self.input(encoder_output), 2, self.heads)

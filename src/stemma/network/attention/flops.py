@@ -1,4 +1,4 @@
-"""FLOPs of torch's fused attention on a CPU, which torch's own counter does not know."""
+"""FLOPs of torch's fused attention on CPU, which torch's FLOP counter lacks."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ Shape = tuple[int, ...]
 
 
 def _attention(query: Shape, key: Shape, value: Shape, *_: object, **__: object) -> int:
-    """Scores and their mixture: two products. Shapes are (B, heads, places, width)."""
+    """Two matrix products: the scores, and the weighted sum of the values. Shapes are (B, heads, positions, width)."""
     batch, heads, queries, width = query
-    keys, mixed = key[2], value[3]
-    return 2 * batch * heads * queries * keys * (width + mixed)
+    keys, value_width = key[2], value[3]
+    return 2 * batch * heads * queries * keys * (width + value_width)
 
 
 def _attention_backward(gradient: Shape, query: Shape, key: Shape, value: Shape, *_: object, **__: object) -> int:
-    """Two gradients for each product of the way forth. That the kernel computes the scores once more is its own affair:
-    a recipe does not become dearer by the way it is computed."""
+    """Two gradients for each product of the forward pass. The kernel also recomputes the scores, which is not counted:
+    FLOPs are a property of the recipe, not of the kernel."""
     return 2 * _attention(query, key, value)
 
 

@@ -1,4 +1,4 @@
-"""The kinds of attention: settings with what each supports, and how it is built."""
+"""The registered kinds of attention: settings, supported features, and how each is built."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 from stemma.registry import register
 from stemma.schema.parts import FEATURES, AttentionSettings
 
-if TYPE_CHECKING:  # settings are read before torch is imported
+if TYPE_CHECKING:  # recipes are checked without importing torch
     from torch import nn
 
     from stemma.schema.network import NetworkSettings
 
 
 class FullAttentionSettings(AttentionSettings):
-    """Every position attends to every position that it may see (arXiv:1706.03762)."""
+    """Softmax attention over all positions that the attention mask allows (arXiv:1706.03762)."""
 
-    kind: Literal["build_full_attention"]
+    kind: Literal["full"]
 
     supports: ClassVar[frozenset[str]] = frozenset(FEATURES)
 

@@ -1,6 +1,6 @@
-"""What a network reads of each position, a file for each kind.
+"""The inputs of a network, one file per kind: tokens, segments, vectors, characters, entities, boxes.
 
-An input is built with its settings, the network's, the embedding's width and the size of the vocabulary: a module that
-is called with what a stream has under its name, (B, L, ...), or with the token ids (`from_ids`), and gives
-(B, L, width). A stream need not have it: text that is typed has no vectors beside it.
+An input module is built with its settings, the network's settings, the embedding size and the vocabulary size. It maps
+the stream's values of its name, (B, L, ...), or the token ids (`from_ids`), to (B, L, width). A stream may lack an
+input: plain text has no vectors.
 """

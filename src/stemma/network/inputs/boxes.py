@@ -1,4 +1,4 @@
-"""A vector and a box beside each token: a region of an image (LXMERT, arXiv:1908.07490), a word of a page."""
+"""A vector and a bounding box for each token: a region of an image (LXMERT, arXiv:1908.07490), a word on a page."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from stemma.registry import register
 from stemma.schema.base import Width
 from stemma.schema.parts import InputSettings
 
-if TYPE_CHECKING:  # settings are read before torch is imported
+if TYPE_CHECKING:  # recipes are checked without importing torch
     import numpy as np
     from torch import nn
 
@@ -19,15 +19,15 @@ EDGES = 4  # x1, y1, x2, y2
 
 
 class BoxSettings(InputSettings):
-    """Two float fields of the corpus. A stream has both in one array: the numbers of the vector, then x1, y1, x2, y2
-    as shares of the width and the height. Where all of them are 0, there is nothing."""
+    """Two float fields of the corpus. A stream has both in one array: the vector, then x1, y1, x2, y2 as fractions of
+    the width and the height. All zeros mean that there is no box."""
 
     kind: Literal["boxes"]
-    size: Width  # numbers of the vector
-    field: str | None = None  # the vectors' name in the corpus; None = as the input
-    boxes: str = "boxes"  # the boxes' name
-    area: bool = False  # the box's area is a fifth number
-    norms: bool = True  # normalise the map of the vector and that of the box before they are added
+    size: Width  # dimension of the vector
+    field: str | None = None  # field of the vectors in the corpus; None = the name of the input
+    boxes: str = "boxes"  # field of the boxes
+    area: bool = False  # add the area as a fifth number
+    norms: bool = True  # normalize the projected vector and the projected box before adding them
 
     structural_keys = ("kind", "area", "norms")
 
@@ -39,7 +39,7 @@ class BoxSettings(InputSettings):
         return (self.field or name, self.boxes)
 
     def from_draft(self, name: str, draft: Any) -> np.ndarray:
-        """Zeros where an objective has put another token, as with `vectors`."""
+        """Zeros at replaced tokens, as with `vectors`."""
         import numpy as np
 
         values: np.ndarray = np.concatenate([draft.field(field) for field in self.fields(name)], axis=-1)
@@ -58,7 +58,7 @@ class BoxSettings(InputSettings):
 
 
 @register("input", "boxes", BoxSettings)
-def boxes(chosen: BoxSettings, network: NetworkSettings, width: int, vocabulary: int) -> nn.Module:
+def boxes(settings: BoxSettings, network: NetworkSettings, width: int, vocab_size: int) -> nn.Module:
     from stemma.network.inputs.modules import Boxes
 
-    return Boxes(chosen.size, EDGES, chosen.area, chosen.norms, network, width)
+    return Boxes(settings.size, EDGES, settings.area, settings.norms, network, width)

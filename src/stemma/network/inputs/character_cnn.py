@@ -13,25 +13,25 @@ from stemma.schema.network import NetworkSettings
 
 
 class CharacterCNN(nn.Module):
-    """Embeddings of bytes, filters over neighbours with the highest value of each, highway layers, and a linear map.
-    Its output starts about as large as a token's vector."""
+    """Byte embeddings, convolutions with max-pooling, highway layers, and a linear layer. Its output starts about as
+    large as a token embedding."""
 
     spelling: Tensor
 
-    def __init__(self, chosen: CharacterSettings, network: NetworkSettings, width: int, vocabulary: int):
+    def __init__(self, settings: CharacterSettings, network: NetworkSettings, width: int, vocab_size: int):
         super().__init__()
-        usual, total = default_initializer(network), sum(chosen.filters)
-        # a buffer that is saved: a model knows the spelling without its tokenizer
-        self.register_buffer("spelling", torch.zeros(vocabulary, chosen.longest, dtype=torch.int16))
-        self.table = LookupEmbedding(SYMBOLS, chosen.size, Initializer(1.0, usual.truncated))
-        self.widths = list(chosen.widths)
-        self.filters = nn.ModuleList(_fitted(span * chosen.size, count, usual)
-                                     for span, count in zip(chosen.widths, chosen.filters, strict=True))
-        self.highway = nn.ModuleList(Highway(total, usual) for _ in range(chosen.highway))
-        self.output = Linear(total, width, True, Initializer(usual.std * total**-0.5, usual.truncated))
+        default, num_filters = default_initializer(network), sum(settings.filters)
+        # a saved buffer: the model knows the spelling without its tokenizer
+        self.register_buffer("spelling", torch.zeros(vocab_size, settings.longest, dtype=torch.int16))
+        self.table = LookupEmbedding(SYMBOLS, settings.size, Initializer(1.0, default.truncated))
+        self.widths = list(settings.widths)
+        self.filters = nn.ModuleList(_linear(span * settings.size, count, default)
+                                     for span, count in zip(settings.widths, settings.filters, strict=True))
+        self.highway = nn.ModuleList(Highway(num_filters, default) for _ in range(settings.highway))
+        self.output = Linear(num_filters, width, True, Initializer(default.std * num_filters**-0.5, default.truncated))
 
     def spell(self, spelling: np.ndarray) -> None:
-        """Take up the bytes of each token, (tokens, longest); further rows of the embedding have none."""
+        """Set the bytes of each token, (tokens, longest); further rows of the embedding have none."""
         self.spelling.zero_()
         self.spelling[:len(spelling)] = torch.from_numpy(spelling)
 
@@ -40,31 +40,32 @@ class CharacterCNN(nn.Module):
         return self.spelling[ids].long()
 
     def forward(self, ids: Tensor) -> Tensor:
-        """(B, L) token ids -> (B, L, width). Each token is computed once, however often it occurs."""
-        found, places = torch.unique(ids, return_inverse=True)
-        symbols = self.characters(found)  # (N, longest)
+        """(B, L) token ids -> (B, L, width). Each distinct token is computed once."""
+        distinct_ids, indices = torch.unique(ids, return_inverse=True)
+        symbols = self.characters(distinct_ids)  # (N, longest)
         x = self.table(symbols) * (symbols != NOTHING)[..., None]
-        seen = [functional.relu(filters(x.unfold(1, span, 1).transpose(2, 3).flatten(2))).amax(1)
-                for span, filters in zip(self.widths, self.filters, strict=True)]
-        x = torch.cat(seen, -1)
+        pooled = [functional.relu(filters(x.unfold(1, span, 1).transpose(2, 3).flatten(2))).amax(1)
+                  for span, filters in zip(self.widths, self.filters, strict=True)]
+        x = torch.cat(pooled, -1)
         for layer in self.highway:
             x = layer(x)
-        return functional.embedding(places, self.output(x))
+        return functional.embedding(indices, self.output(x))
 
 
 class Highway(nn.Module):
-    """Passes a share of each number on and replaces the rest (arXiv:1505.00387). It starts by passing most of it on."""
+    """Highway layer (arXiv:1505.00387): a gate between its input and a transformed input. At first it mostly carries
+    the input."""
 
-    def __init__(self, width: int, usual: Initializer):
+    def __init__(self, width: int, default: Initializer):
         super().__init__()
-        self.transform = _fitted(width, width, usual)
-        self.carry = _fitted(width, width, usual, start=1.0)
+        self.transform = _linear(width, width, default)
+        self.carry = _linear(width, width, default, bias_start=1.0)
 
     def forward(self, x: Tensor) -> Tensor:
-        carried = torch.sigmoid(self.carry(x))
-        return carried * x + (1 - carried) * functional.relu(self.transform(x))
+        gate = torch.sigmoid(self.carry(x))
+        return gate * x + (1 - gate) * functional.relu(self.transform(x))
 
 
-def _fitted(inputs: int, outputs: int, usual: Initializer, start: float = 0.0) -> Linear:
-    """A linear map whose output is as large as its input."""
-    return Linear(inputs, outputs, True, Initializer(inputs**-0.5, usual.truncated), bias_start=start)
+def _linear(inputs: int, outputs: int, default: Initializer, bias_start: float = 0.0) -> Linear:
+    """A linear layer whose output has the scale of its input."""
+    return Linear(inputs, outputs, True, Initializer(inputs**-0.5, default.truncated), bias_start=bias_start)

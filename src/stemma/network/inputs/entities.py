@@ -1,5 +1,5 @@
-"""The entity that a token is part of, by a vector that was learned elsewhere (ERNIE of Tsinghua, arXiv:1905.07129;
-E-BERT, arXiv:1911.03681)."""
+"""Pre-trained embeddings of the entities that tokens belong to (ERNIE of Tsinghua, arXiv:1905.07129; E-BERT,
+arXiv:1911.03681)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from stemma.registry import register
 from stemma.schema.base import Count, Width
 from stemma.schema.parts import InputSettings
 
-if TYPE_CHECKING:  # settings are read before torch is imported
+if TYPE_CHECKING:  # recipes are checked without importing torch
     import numpy as np
     from torch import nn
 
@@ -19,15 +19,15 @@ if TYPE_CHECKING:  # settings are read before torch is imported
 
 
 class EntitySettings(InputSettings):
-    """A field of the corpus with one number a token: which entity it is part of, 0 for none."""
+    """A field of the corpus with one entity id per token; 0 means no entity."""
 
     kind: Literal["entities"]
-    count: Count  # rows of the matrix; entities are numbered from 1 on, and row 0 stands for none
-    size: Width  # numbers of a vector
-    field: str | None = None  # its name in the corpus; None = as the input
-    file: str | None = None  # a .npy file, (count, size): the matrix that a new network starts with; None = random
-    trained: bool = False  # the vectors are trained too, and not just the map to the network's width
-    keep_masked: bool = False  # known also where an objective has put another token: its words are guessed from it
+    count: Count  # rows of the matrix; entity ids start at 1, row 0 means no entity
+    size: Width  # dimension of a vector
+    field: str | None = None  # field in the corpus; None = the name of the input
+    file: str | None = None  # a .npy file, (count, size): the initial matrix; None = random
+    trained: bool = False  # train the vectors too, not only the projection to the network's width
+    keep_masked: bool = False  # keep the entity of masked and replaced tokens, so that it helps to predict them
 
     structural_keys = ("kind", "trained")
 
@@ -79,7 +79,7 @@ class EntitySettings(InputSettings):
 
 
 @register("input", "entities", EntitySettings)
-def entities(chosen: EntitySettings, network: NetworkSettings, width: int, vocabulary: int) -> nn.Module:
+def entities(settings: EntitySettings, network: NetworkSettings, width: int, vocab_size: int) -> nn.Module:
     from stemma.network.inputs.modules import Entities
 
-    return Entities(chosen.count, chosen.size, chosen.trained, network, width)
+    return Entities(settings.count, settings.size, settings.trained, network, width)

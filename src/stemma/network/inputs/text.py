@@ -1,5 +1,5 @@
-"""What every text has: token ids, the segment of each token, the task that a row is read for. [network.embedding] and
-the vocabulary say how many of each there are, so that no [network.inputs.NAME] names these kinds."""
+"""Token, segment and task embeddings. Their sizes come from the vocabulary and [network.embedding], so these kinds do
+not occur in [network.inputs.NAME]."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from stemma.registry import register
 from stemma.schema.base import Count
 from stemma.schema.parts import InputSettings
 
-if TYPE_CHECKING:  # settings are read before torch is imported
+if TYPE_CHECKING:  # recipes are checked without importing torch
     from torch import nn
 
     from stemma.schema.network import NetworkSettings
@@ -23,15 +23,15 @@ class TokenSettings(InputSettings):
 
 
 @register("input", "tokens", TokenSettings)
-def tokens(chosen: TokenSettings, network: NetworkSettings, width: int, vocabulary: int) -> nn.Module:
-    """Heads score tokens by the same matrix."""
+def tokens(settings: TokenSettings, network: NetworkSettings, width: int, vocab_size: int) -> nn.Module:
+    """The token embedding, which language-modeling heads share."""
     from stemma.network.adaptive import AdaptiveInput
     from stemma.network.initialization import Initializer, LookupEmbedding, default_initializer
 
     if network.embedding.cutoffs:
-        return AdaptiveInput(vocabulary, width, network)
-    usual, std = default_initializer(network), network.initialization.embedding
-    return LookupEmbedding(vocabulary, width, usual if std is None else Initializer(std, usual.truncated))
+        return AdaptiveInput(vocab_size, width, network)
+    default, std = default_initializer(network), network.initialization.embedding
+    return LookupEmbedding(vocab_size, width, default if std is None else Initializer(std, default.truncated))
 
 
 class SegmentSettings(InputSettings):
@@ -44,11 +44,12 @@ class SegmentSettings(InputSettings):
 
 
 @register("input", "segments", SegmentSettings)
-def segments(chosen: SegmentSettings, network: NetworkSettings, width: int, vocabulary: int) -> nn.Module:
+def segments(settings: SegmentSettings, network: NetworkSettings, width: int, vocab_size: int) -> nn.Module:
+    """The segment embedding (BERT)."""
     from stemma.network.initialization import default_initializer
     from stemma.network.inputs.modules import Segments
 
-    return Segments(chosen.count, width, default_initializer(network))
+    return Segments(settings.count, width, default_initializer(network))
 
 
 class TaskSettings(InputSettings):
@@ -61,9 +62,9 @@ class TaskSettings(InputSettings):
 
 
 @register("input", "tasks", TaskSettings)
-def tasks(chosen: TaskSettings, network: NetworkSettings, width: int, vocabulary: int) -> nn.Module:
-    """What a row is read for (ERNIE 2.0, arXiv:1907.12412)."""
+def tasks(settings: TaskSettings, network: NetworkSettings, width: int, vocab_size: int) -> nn.Module:
+    """The task embedding (ERNIE 2.0, arXiv:1907.12412)."""
     from stemma.network.initialization import default_initializer
     from stemma.network.inputs.modules import Tasks
 
-    return Tasks(chosen.count, width, default_initializer(network))
+    return Tasks(settings.count, width, default_initializer(network))

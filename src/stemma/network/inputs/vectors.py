@@ -1,4 +1,4 @@
-"""A vector beside each token, from a float field of the corpus."""
+"""A vector for each token, from a float field of the corpus."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from stemma.registry import register
 from stemma.schema.base import Width
 from stemma.schema.parts import InputSettings
 
-if TYPE_CHECKING:  # settings are read before torch is imported
+if TYPE_CHECKING:  # recipes are checked without importing torch
     import numpy as np
     from torch import nn
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:  # settings are read before torch is imported
 
 
 class VectorSettings(InputSettings):
-    """A vector beside each token: a float field of the corpus (`stemma corpus annotate --token-field`)."""
+    """A vector for each token: a float field of the corpus (`stemma corpus annotate --token-field`)."""
 
     kind: Literal["vectors"]
-    size: Width  # numbers a token
-    field: str | None = None  # its name in the corpus; None = as the input
+    size: Width  # dimension of the vectors
+    field: str | None = None  # field in the corpus; None = the name of the input
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -31,8 +31,7 @@ class VectorSettings(InputSettings):
         return (self.field or name,)
 
     def from_draft(self, name: str, draft: Any) -> np.ndarray:
-        """Zeros at special tokens, at padding, and where an objective has put another token: they would tell which one
-        stood there."""
+        """Zeros at special tokens, at padding, and at masked or replaced tokens, whose vectors would reveal them."""
         values: np.ndarray = draft.field(self.field or name)
         values[draft.input_ids != draft.original_ids] = 0.0
         return values
@@ -42,8 +41,8 @@ class VectorSettings(InputSettings):
 
 
 @register("input", "vectors", VectorSettings)
-def vectors(chosen: VectorSettings, network: NetworkSettings, width: int, vocabulary: int) -> nn.Module:
-    """A linear map without a constant: where there is no vector, nothing is added."""
+def vectors(settings: VectorSettings, network: NetworkSettings, width: int, vocab_size: int) -> nn.Module:
+    """A linear layer without bias: a zero vector adds nothing."""
     from stemma.network.initialization import Linear, default_initializer
 
-    return Linear(chosen.size, width, False, default_initializer(network, chosen.size))
+    return Linear(settings.size, width, False, default_initializer(network, settings.size))
