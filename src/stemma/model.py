@@ -144,7 +144,7 @@ class Model:
                 f"a body of kind {network.depth.kind}"
             raise UserError(f"{kind} {FEATURES['scores']}; {self.recipe.label} is built with it.")
         streams = self.streams(input_ids, attention_mask, token_type_ids, decoder_input_ids, inputs)
-        scores = self.network(streams, observe=True).attention_scores
+        scores = self.network(streams, keep_attention_scores=True).attention_scores
         return {part: [layer.masked_fill(layer <= torch.finfo(layer.dtype).min / 2, -torch.inf) for layer in layers]
                 for part, layers in scores.items()}
 

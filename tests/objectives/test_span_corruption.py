@@ -48,10 +48,10 @@ def test_source_and_target_together_restore_the_text(corpus, rate, mean, kind):
 
 
 def test_the_decoder_reads_its_start_and_then_what_it_wrote(corpus):
-    decoder = corrupted(corpus).sides["decoder"]
+    decoder = corrupted(corpus).seq2seq_rows["decoder"]
     for read, guessed in zip(rows_of(decoder), labels_of(decoder), strict=True):
         assert read == [corpus.tokenizer.special_id("padding"), *guessed[:-1]]
-    used = np.arange(decoder.ids.shape[1]) < decoder.lengths[:, None]
+    used = np.arange(decoder.input_ids.shape[1]) < decoder.lengths[:, None]
     assert (decoder.labels[~used] == -1).all() and (decoder.labels[used] >= 0).all()
 
 
