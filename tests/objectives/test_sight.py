@@ -139,7 +139,7 @@ def test_unilm_has_four_groups_that_tell_themselves_apart():
     (["objective.masked_lm.ngrams=[0.8, 0.1]"], "must add up to 1"),
     (["objective.left_to_right.scored=second"], "needs segment_pair, sentence_pair or parallel"),
     (["objective.right_to_left.scored=second", "objective.right_to_left.packing=segment_pair"],
-     "B cannot be guessed from it"),
+     "B cannot be predicted from it"),
     (["objective.sequence_to_sequence.packing=stream"], "objective.sequence_to_sequence needs segment_pair"),
     (["objective.left_to_right.single=start A:7 separator"], "segment 7"),
     (["objective.left_to_right.single=start A B"], "must hold A once and no B"),

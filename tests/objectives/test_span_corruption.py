@@ -111,6 +111,6 @@ def test_chinese_text_is_restored(tmp_path):
 
 def test_more_spans_than_sentinels_are_refused_before_training(corpus):
     change = ["corpus.sequence_length=2048", "objective.span_corruption.mean_span=1.0"]
-    with pytest.raises(UserError, match=r"hides up to 3\d\d spans .* has 100 sentinels; set"):
+    with pytest.raises(UserError, match=r"masks up to 3\d\d spans .* has 100 sentinels; set"):
         check_requirements(recipe_loading.recipe("t5", change), corpus)
     check_requirements(recipe_loading.recipe("t5"), corpus)

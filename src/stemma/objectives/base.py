@@ -76,7 +76,7 @@ class TrainableObjective(Protocol):
 class Objective(ABC):
     """One pre-training objective. Stateless: learned parameters belong to the heads of the network."""
 
-    predicts_tokens = False  # a language-modelling loss: comparable with the unigram baseline, and shown as the headline loss
+    predicts_tokens = False  # comparable with the unigram baseline; the headline loss is the mean of these
     predicts_next = False  # each position predicts the next token, not its own
     labels_rows = False  # classifies whole rows, so other objectives must not rearrange its text
     needs_several_sentences = False  # needs documents of more than one sentence
@@ -102,7 +102,7 @@ class Objective(ABC):
         return None
 
     def raw_text_length(self, length: int, special: int) -> int:
-        """Number of text tokens that fill a sequence of `length` after corruption, given `special` special tokens."""
+        """Number of text tokens that fill a sequence of `length` after corruption, besides the special tokens."""
         return length - special
 
     def num_sentinels(self, length: int) -> int:
@@ -114,8 +114,8 @@ class Objective(ABC):
         """Special tokens, annotations and heads that the objective needs."""
 
     def missing_data(self, corpus: Corpus) -> str | None:
-        """Why this corpus cannot serve the objective, as a sentence without its full stop; None if it can. The objective
-        is then switched off with a warning."""
+        """Why this corpus cannot serve the objective, as a sentence without its full stop; None if it can. The
+        objective is then switched off with a warning."""
         if self.needs_several_sentences and not _has_neighboring_sentences(corpus):
             return ("every document of the corpus is a single sentence, so that no sentence follows another; read "
                     "longer documents (--documents blank or file), or split them with `stemma corpus build --sentences "

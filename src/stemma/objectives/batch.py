@@ -133,7 +133,7 @@ def _inputs(draft: Draft | EncoderDraft, inputs: Mapping[str, InputSettings], lo
 
 def _collate_seq2seq(corpus: Corpus, source_rows: PaddedRows, target_rows: PaddedRows,
                      inputs: Mapping[str, InputSettings]) -> Batch:
-    """Streams of the encoder (padding masked) and of the decoder (causal; padding is on the right, so it needs no mask)."""
+    """Streams of the encoder and of the decoder, which is causal: padding is on the right and needs no mask."""
     assert target_rows.labels is not None, "the rows of a decoder have labels"
     index = np.flatnonzero(target_rows.labels >= 0)
     labels = target_rows.labels.reshape(-1)[index].astype(np.int64)

@@ -48,7 +48,7 @@ class DenoiseSettings(Seq2SeqObjectiveSettings):
             what = f"infill {self.infill:g}, mask {self.mask:g} and delete {self.delete:g} leave nothing of the text"
             yield tuple(ConflictKey(name, what) for name in names)
         if not any(getattr(self, name) for name in (*names, "permute", "rotate")):
-            what = "nothing is corrupted, so there is nothing to learn: set one of infill, mask, delete, permute, rotate"
+            what = "nothing is corrupted, so there is nothing to learn: set infill, mask, delete, permute or rotate"
             yield tuple(ConflictKey(name, what) for name in (*names, "permute", "rotate"))
 
 

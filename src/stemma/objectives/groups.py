@@ -71,8 +71,8 @@ class ObjectiveGroup:
 
 
 def group_objectives(recipe: Recipe, objectives: list[Objective]) -> list[ObjectiveGroup]:
-    """Group the objectives, in recipe order. A group has at most one token-prediction objective: a second one would mask
-    the context of the first, so it gets its own group."""
+    """Group the objectives, in recipe order. A group has at most one token-prediction objective: a second one would
+    mask the context of the first, so it gets its own group."""
     corpus = recipe.settings.corpus
     groups: dict[tuple[GroupKey, int], list[Objective]] = {}
     num_predicting: Counter[GroupKey] = Counter()

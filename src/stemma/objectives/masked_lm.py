@@ -52,7 +52,7 @@ class MaskedLMSettings(ObjectiveSettings):
     geometric: OpenFraction = 0.2  # unit span: probability that a span ends after each word (SpanBERT)
     longest: Count = 10  # unit span: maximum number of words
     together: bool = False  # mask, replace or keep all tokens of a unit alike
-    sees: Literal["full", "prefix", "causal", "later"] = "full"  # attention mask; prefix: B attends to A and to the left, later: to the right only
+    sees: Literal["full", "prefix", "causal", "later"] = "full"  # attention mask; prefix: seq2seq, later: right-to-left
     scored: Literal["all", "second"] = "all"  # second: A of a pair is context, only B is masked
     dynamic: bool  # dynamic masking; otherwise `duplicates` statically masked copies take turns
     duplicates: Count = 10

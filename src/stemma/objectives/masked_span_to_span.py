@@ -1,8 +1,8 @@
 """Masked sequence-to-sequence: mask one span of a sentence in the encoder; the decoder predicts this span
 (MASS, arXiv:1905.02450).
 
-The decoder input holds only the earlier tokens of the span, so everything else must come from the encoder. A span of one
-token is like BERT's objective, the whole sentence like GPT's.
+The decoder input holds only the earlier tokens of the span, so everything else must come from the encoder. A span of
+one token is like BERT's objective, the whole sentence like GPT's.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class MaskedSpanToSpan(Seq2SeqObjective):
     settings: MaskedSpanToSpanSettings
 
     def make_targets(self, draft: Draft, rng: RNG) -> None:
-        """The decoder uses the position ids of the encoder, so that it knows the position of the span in the sentence."""
+        """The decoder uses the position ids of the encoder: it knows the position of the span in the sentence."""
         selected = choose_span(draft.is_text, self.settings.share, rng)
         ids = replace_tokens(draft, selected, self.settings.mask, self.settings.random, rng)
         longest, pad_id = int(draft.lengths.max()), draft.template.special_ids["padding"]
@@ -61,7 +61,7 @@ class MaskedSpanToSpan(Seq2SeqObjective):
 
 
 def choose_span(text: np.ndarray, fraction: float, rng: RNG) -> np.ndarray:
-    """(rows, length) bool: one span of `fraction` of the text of each row, at a random position; at least one token."""
+    """(rows, length) bool: one span at a random position, `fraction` of the text of its row, at least one token."""
     count = text.sum(1)
     span_length = np.minimum(np.maximum(np.rint(count * fraction), 1), count).astype(np.int64)
     first = (rng.random((len(text), 1))[:, 0] * (count - span_length + 1)).astype(np.int64)

@@ -66,7 +66,8 @@ def restrict_units(units: np.ndarray, candidates: np.ndarray) -> np.ndarray:
 
 def choose_units(units: NDArray[np.int64], mask_rate: float, rng: RNG,
                  within: np.ndarray | None = None) -> NDArray[np.bool_]:
-    """(rows, length) bool: tokens of units selected at `mask_rate`; `units` holds batch-unique ids, -1 is never selected.
+    """(rows, length) bool: tokens of units selected at `mask_rate`. `units` holds batch-unique ids; -1 is never
+    selected.
 
     `within` gives larger units (spans of words). These are ordered at random and their units in text order, so the last
     span of a row may be cut after a word, and the rate is exact even if a span is longer than it allows.

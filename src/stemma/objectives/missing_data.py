@@ -1,7 +1,7 @@
 """Remove the objectives that a corpus has no data for from a recipe.
 
-In a curriculum of consecutive stages (ERNIE, arXiv:1904.09223), the stage before takes over the budget of a removed one.
-A masked LM that only accompanies a removed objective (they share a task id) is removed with it.
+In a curriculum of consecutive stages (ERNIE, arXiv:1904.09223), the stage before takes over the budget of a removed
+one. A masked LM that only accompanies a removed objective (they share a task id) is removed with it.
 """
 
 from __future__ import annotations

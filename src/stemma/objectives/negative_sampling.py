@@ -9,9 +9,9 @@ from stemma.corpus.draft import Draft
 
 def sample_other_document(draft: Draft, rows: np.ndarray, max_tokens: np.ndarray, uniform: np.ndarray,
                           offset: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(start, length) of whole sentences of about `max_tokens` tokens for each of these rows, from a random document other
-    than that of A (unless there is only one) and a random sentence on. `uniform` and `offset` are uniform samples that
-    choose the document and the sentence."""
+    """(start, length) of whole sentences of about `max_tokens` tokens for each of these rows, from a random document
+    other than that of A (unless there is only one) and a random sentence on. `uniform` and `offset` are uniform samples
+    that choose the document and the sentence."""
     sentences = draft.corpus.sentence_starts
     begins, ends = draft.subset.document_ranges.T
     own_document = np.searchsorted(begins, segment_a_start(draft)[rows], side="right") - 1
