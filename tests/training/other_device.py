@@ -80,7 +80,7 @@ def test_what_is_mixed_is_found(tmp_path):
     """The stand-in can fail: a stream that was left on the CPU is refused, by the line that met it."""
     with pretended():
         network = build_network(recipe_loading.recipe("bert@tiny", SMALL), 60).to(device())
-        with pytest.raises(MixedDevicesError, match=r"mixes 1 tensors there .* at network/embedding.py:_read"):
+        with pytest.raises(MixedDevicesError, match=r"mixes 1 tensors there .* at network/embedding.py:_embed_inputs"):
             network({"encoder": Stream(torch.zeros(2, 6, dtype=torch.long), Bidirectional())})
         sent = torch.ones(3).to(device())
         assert sent.device == device() and (sent + 1).device == device() and float((sent * 2).sum()) == 6
