@@ -8,33 +8,33 @@ import re
 from pathlib import Path
 
 OBJECTIVE = '''
-from stemma.extend import VOCABULARY, Needs, Objective, Settings, TokenHead, choose_tokens, register
+from stemma.extend import LM_HEAD, LMHeadSpec, Objective, Requirements, Settings, choose_tokens, register
 
 class ReverseSettings(Settings):
     rate: float = 0.15
 
 @register("objective", "reverse", ReverseSettings)
 class Reverse(Objective):
-    """Guess tokens that were replaced by the one before them."""
-    guesses_tokens = True
+    """Predict tokens that were replaced by the previous token."""
+    predicts_tokens = True
 
-    def needs(self):
-        return Needs(heads={VOCABULARY: TokenHead(transform=True)})
+    def requirements(self):
+        return Requirements(heads={LM_HEAD: LMHeadSpec(transform=True)})
 
-    def corrupt(self, draft, rng):
-        chosen = choose_tokens(draft, self.settings.rate, rng)
-        draft.score(VOCABULARY, at=chosen, labels=draft.original)
-        ids = draft.ids.copy()
-        ids[:, 1:][chosen[:, 1:]] = draft.original[:, :-1][chosen[:, 1:]]
-        draft.ids = ids
+    def make_targets(self, draft, rng):
+        selected = choose_tokens(draft, self.settings.rate, rng)
+        draft.add_token_targets(LM_HEAD, at=selected, labels=draft.original_ids)
+        ids = draft.input_ids.copy()
+        ids[:, 1:][selected[:, 1:]] = draft.original_ids[:, :-1][selected[:, 1:]]
+        draft.input_ids = ids
 
-    def loss(self, network, hidden, batch):
-        target = batch.scores[VOCABULARY]
-        found = hidden["encoder"].flatten(0, 1)[target.index]
-        return {self.name: network.head(VOCABULARY).loss(found, target.labels, target.total)}
+    def loss(self, network, output, batch):
+        target = batch.token_targets[LM_HEAD]
+        hidden = output["encoder"].flatten(0, 1)[target.index]
+        return {self.name: network.head(LM_HEAD).loss(hidden, target.labels, target.denominator)}
 
     def baseline(self, batch, unigram):
-        return {self.name: float(-unigram[batch.scores[VOCABULARY].labels.numpy()].mean())}
+        return {self.name: float(-unigram[batch.token_targets[LM_HEAD].labels.numpy()].mean())}
 '''
 OPTIMIZER = '''
 from stemma.extend import OptimizerSettings, register
@@ -68,20 +68,20 @@ class SteepSettings(Settings):
     power: float = 2.0
 
 @register("schedule", "steep", SteepSettings)
-def steep(settings, at):
-    return at.rise if at.rise < 1 else at.left ** settings.power
+def steep(settings, point):
+    return point.warmup_fraction if point.warmup_fraction < 1 else point.remaining_fraction ** settings.power
 '''
 PACKING = '''
-from stemma.extend import PackingSettings, Pieces, register
+from stemma.extend import PackingSettings, RowSpans, register
 
 class FirstSettings(PackingSettings):
     one_document = True
 
 @register("packing", "first", FirstSettings)
-def first(documents, packing, rng):
-    rows = [(row, bounds[0], min(bounds[-1] - bounds[0], packing.capacity), 0, False)
+def first(documents, packer, rng):
+    rows = [(row, bounds[0], min(bounds[-1] - bounds[0], packer.capacity), 0, False)
             for row, bounds in enumerate(documents)]
-    return Pieces.of(len(rows), rows)
+    return RowSpans.from_tuples(len(rows), rows)
 '''
 FAMILY = '''
 from dataclasses import replace
@@ -91,17 +91,18 @@ from stemma.extend import register
 @register("family", "own-bert")
 def family():
     from stemma.exchange.bert import BERT
-    return replace(BERT, model_type="own-bert", fixed={**BERT.fixed, "network.embedding.scale": True})
+    required = {**BERT.required_recipe, "network.embedding.scale": True}
+    return replace(BERT, model_type="own-bert", required_recipe=required)
 '''
 FILES = {"my_objective.py": OBJECTIVE, "my_optimizer.py": OPTIMIZER, "my_schedule.py": SCHEDULE,
          "my_packing.py": PACKING, "my_family.py": FAMILY}
 ATTENTION = '''
 import torch
 from torch import nn
-from stemma.extend import AttentionSettings, Linear, draw_of, output_draw, register
+from stemma.extend import AttentionSettings, Linear, default_initializer, output_initializer, register
 
 class LinearAttentionSettings(AttentionSettings):
-    """Cost grows with the length and not its square (arXiv:2006.16236); every position sees every other."""
+    """Cost is linear in the length (arXiv:2006.16236); attention is bidirectional."""
     epsilon: float = 1e-6
 
 @register("attention", "linear", LinearAttentionSettings)
@@ -109,14 +110,14 @@ class LinearAttention(nn.Module):
     def __init__(self, network):
         super().__init__()
         self.heads, self.epsilon = network.heads, network.attention.epsilon
-        self.input = Linear(network.width, 3 * network.width, True, draw_of(network, network.width))
-        self.output = Linear(network.width, network.width, True, output_draw(network, network.width))
+        self.input = Linear(network.width, 3 * network.width, True, default_initializer(network, network.width))
+        self.output = Linear(network.width, network.width, True, output_initializer(network, network.width))
 
     def forward(self, x, context):
         query, key, value = self.input(x).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
         query, key = torch.nn.functional.elu(query) + 1, torch.nn.functional.elu(key) + 1
-        if context.real is not None:
-            key = key * context.real[:, None, :, None]
+        if context.attention_token_mask is not None:
+            key = key * context.attention_token_mask[:, None, :, None]
         mixed = query @ (key.transpose(-1, -2) @ value)
         mixed = mixed / (query @ key.sum(-2)[..., None] + self.epsilon)
         return self.output(mixed.transpose(1, 2).flatten(2))
@@ -125,31 +126,32 @@ NETWORK = '''
 from dataclasses import replace
 import torch
 from torch import nn
-from stemma.extend import (BodySettings, FeedForwardKind, Linear, NormKind, Position, PositionSettings, Stack, draw_of,
-                           output_draw, register)
+from stemma.extend import (BodySettings, FeedForwardKind, Linear, NormKind, PositionScheme, PositionSettings, Stack,
+                           output_initializer, register)
 
 class SlowSettings(PositionSettings):
     base: float = 100.0
 
-class Waves(nn.Module):
+class SinusoidalEmbedding(nn.Module):
     def __init__(self, width, base):
         super().__init__()
         self.width, self.base = width, base
 
-    def forward(self, ids, positions):
-        at = torch.arange(ids.shape[1], device=ids.device) if positions is None else positions
-        return torch.sin(at[..., None] / self.base ** torch.linspace(0, 1, self.width, device=ids.device))
+    def forward(self, input_ids, position_ids):
+        device = input_ids.device
+        positions = torch.arange(input_ids.shape[1], device=device) if position_ids is None else position_ids
+        return torch.sin(positions[..., None] / self.base ** torch.linspace(0, 1, self.width, device=device))
 
 @register("position", "slow", SlowSettings)
-class Slow(Position):
-    def embedding(self, width):
-        return Waves(width, self.network.position.base)
+class Slow(PositionScheme):
+    def build_embedding(self, width):
+        return SinusoidalEmbedding(width, self.network.position.base)
 
 @register("feedforward", "single", FeedForwardKind)
 class Single(nn.Module):
     def __init__(self, network):
         super().__init__()
-        self.output = Linear(network.width, network.width, True, output_draw(network, network.width))
+        self.output = Linear(network.width, network.width, True, output_initializer(network, network.width))
 
     def forward(self, x, context):
         return self.output(torch.relu(x))
@@ -168,9 +170,9 @@ class TwiceSettings(BodySettings):
 
 @register("body", "twice", TwiceSettings)
 class Twice(Stack):
-    def forward(self, x, given):
-        first = super().forward(x, replace(given, wanted=None))
-        return super().forward(first.x, given)
+    def forward(self, x, stack_input):
+        first = super().forward(x, replace(stack_input, output_positions=None))
+        return super().forward(first.last_hidden_state, stack_input)
 '''
 NETWORK_FILES = {"my_attention.py": ATTENTION, "my_network.py": NETWORK}
 NETWORK_RECIPE = """
