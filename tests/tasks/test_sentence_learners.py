@@ -58,9 +58,9 @@ def score_alone(model, row) -> torch.Tensor:
         start = {"BART": "end", "T5": "padding"}[model.recipe.title]
         shifted = torch.tensor([[model.tokenizer.special_token_ids[start], *row.input_ids[:-1]]])
     hidden = model.hidden(torch.from_numpy(row.input_ids)[None], None,
-                          torch.from_numpy(row.segments)[None] if parted else None, shifted)
+                          torch.from_numpy(row.segment_ids)[None] if parted else None, shifted)
     head = model.network.heads["task"]
-    if "pooler" in model.cards["task"].heads:
+    if "pooler" in model.task_configs["task"].heads:
         return head(model.network.pool(hidden))[0]
     return head(hidden, torch.tensor([len(row.input_ids)]))[0]
 
