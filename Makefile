@@ -4,6 +4,7 @@
 # make test-fast   without faults, browser, documentation, quickstart and long training (about three minutes)
 # make test-portable  the numeric tests once more, with AVX2 and fp32 only
 # make golden BASE=HEAD~1  whether a refactoring changed results: this tree against a commit (about four minutes)
+# make dist        wheel and sdist, into dist/;  make test-dist: install both away from here and try them
 # make lint        ruff and mypy;  make bench: side by side with peers
 # make docs        the documentation as a site, into site/
 #
@@ -17,7 +18,7 @@ VENV        ?= .venv
 BIN         := $(VENV)/bin
 WORKERS     ?= 2
 
-.PHONY: setup quickstart test test-fast test-slow test-portable golden lint bench docs clean
+.PHONY: setup quickstart test test-fast test-slow test-portable golden dist test-dist lint bench docs clean
 .DEFAULT_GOAL := test
 
 # Current when it is newer than what it was made from. torch comes first, by its pin: a bare range elsewhere would
@@ -58,6 +59,14 @@ test-portable: setup
 golden: setup
 	@test -n "$(BASE)" || { echo "say which commit to compare with, such as make golden BASE=HEAD~1" >&2; exit 2; }
 	$(BIN)/python tests/golden/compare.py $(BASE) --jobs $(WORKERS) $(GOLDEN)
+
+# Without a network: what builds is in the environment (extra `test`). The wheel is made from the sdist.
+dist: setup
+	rm -rf dist build
+	$(BIN)/python -m build --quiet --no-isolation --outdir dist .
+
+test-dist: dist
+	$(BIN)/python tests/installed/smoke.py dist
 
 lint: setup
 	$(BIN)/ruff check .

@@ -78,8 +78,8 @@ class FirstSettings(PackingSettings):
     one_document = True
 
 @register("packing", "first", FirstSettings)
-def first(documents, packing, rng):
-    rows = [(row, bounds[0], min(bounds[-1] - bounds[0], packing.capacity), 0, False)
+def first(documents, packer, rng):
+    rows = [(row, bounds[0], min(bounds[-1] - bounds[0], packer.capacity), 0, False)
             for row, bounds in enumerate(documents)]
     return RowSpans.from_tuples(len(rows), rows)
 '''
@@ -91,7 +91,8 @@ from stemma.extend import register
 @register("family", "own-bert")
 def family():
     from stemma.exchange.bert import BERT
-    return replace(BERT, model_type="own-bert", fixed={**BERT.fixed, "network.embedding.scale": True})
+    required = {**BERT.required_recipe, "network.embedding.scale": True}
+    return replace(BERT, model_type="own-bert", required_recipe=required)
 '''
 FILES = {"my_objective.py": OBJECTIVE, "my_optimizer.py": OPTIMIZER, "my_schedule.py": SCHEDULE,
          "my_packing.py": PACKING, "my_family.py": FAMILY}

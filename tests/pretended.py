@@ -46,7 +46,7 @@ class Elsewhere(torch.Tensor):
         made = torch.Tensor._make_wrapper_subclass(cls, held.size(), strides=held.stride(),
                                                    storage_offset=held.storage_offset(), dtype=held.dtype,
                                                    device=device())
-        made.lock = held
+        made.held = held
         return made
 
     def __repr__(self, **_: Any) -> str:
@@ -126,8 +126,8 @@ def _compute(function: Any, arguments: Any, named: dict[str, Any]) -> Any:
     if function is aten.copy_.default:
         goes_there = isinstance(arguments[0], Elsewhere)
     owners = {id(one.held): one for one in there}
-    found = function(*tree_map_only(Elsewhere, lambda one: one.lock, arguments),
-                     **tree_map_only(Elsewhere, lambda one: one.lock, named))
+    found = function(*tree_map_only(Elsewhere, lambda one: one.held, arguments),
+                     **tree_map_only(Elsewhere, lambda one: one.held, named))
     if not goes_there:
         return found
     return tree_map_only(torch.Tensor, lambda one: owners.get(id(one)) if id(one) in owners else Elsewhere(one), found)

@@ -62,8 +62,8 @@ def test_every_verb_has_a_function_of_its_name():
 
 def test_a_model_has_a_method_for_what_is_asked_of_it():
     for name in ("fill", "generate", "stream", "embed", "score", "predict", "translate"):
-        assert getattr(stemma.InferenceModel, name).__doc__, name
-    assert issubclass(stemma.InferenceModel, LoadedModel)
+        assert getattr(stemma.Model, name).__doc__, name
+    assert issubclass(stemma.Model, LoadedModel)
 
 
 def test_the_methods_of_a_model_are_what_the_verbs_call(run):
@@ -74,13 +74,13 @@ def test_the_methods_of_a_model_are_what_the_verbs_call(run):
     assert vectors.shape == (2, 24) and (vectors == stemma.embed(run, ["the old clerk", "a letter"],
                                                                  normalize=True)).all()
     assert model.embed("a letter").shape == (1, 24)
-    with pytest.raises(stemma.UserError, match="cannot write on from a prompt"):
+    with pytest.raises(stemma.UserError, match="cannot continue a prompt"):
         model.generate("the old clerk")
     with pytest.raises(stemma.UserError, match="a text has no probability under it"):
         model.score("the old clerk")
     with pytest.raises(stemma.UserError, match="answers no task"):
         model.predict("the old clerk")
-    with pytest.raises(stemma.UserError, match="reads a text and does not write one"):
+    with pytest.raises(stemma.UserError, match="reads a text and does not generate one"):
         model.translate("the old clerk")
 
 
@@ -137,7 +137,7 @@ def test_a_model_and_a_recipe_print_as_one_short_line(run):
 @pytest.mark.parametrize("inner", ["", "model"])
 def test_a_run_loads(run, inner, tokenizer_folder):
     model = stemma.load(run / inner)
-    assert isinstance(model, stemma.InferenceModel)
+    assert isinstance(model, stemma.Model)
     assert model.recipe.label == "bert@tiny"
     assert model.recipe.origin["network.width"] == "command line"
     assert model.recipe.settings.tokenizer.vocab_size == model.network.vocab_size == model.tokenizer.vocab_size

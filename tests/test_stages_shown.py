@@ -130,16 +130,16 @@ def test_a_terminal_has_one_bar(monkeypatch):
 
 SLOW = """
 import sys, time
-from stemma import cli, lineage, progress
-progress.FIRST, progress.LOOK = 0.2, 0.05
+from stemma import cli, progress, recipe_loading
+progress.FIRST_LINE_SECONDS, progress.POLL_SECONDS = 0.2, 0.05
 
-def family():
-    with progress.stage("reading recipes", 4, "files") as work:
-        work.advance()
+def list_recipes():
+    with progress.progress_stage("reading recipes", 4, "files") as stage:
+        stage.advance()
         time.sleep(1)  # one long call
     return []
 
-lineage.family = family
+recipe_loading.list_recipes = list_recipes
 sys.exit(cli.main(["tree", "--json"]))
 """
 

@@ -1,4 +1,4 @@
-"""Stemma: a workbench for pre-trained language models, where a model is a recipe and a recipe is what it changed.
+"""Stemma: a workbench for pre-trained language models. A model is a recipe; a recipe is its changes to a parent.
 
     import stemma
     model = stemma.load("run")                       # a run folder, its model/, or a Hugging Face folder
@@ -14,9 +14,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
-
-# Where each name lives: "module", or "module:another name". Every verb has a function of its name.
+# Module of each public name: "module", or "module:name there". Every command has a function of the same name.
 _HOMES = {
     "Model": "stemma.api:InferenceModel", "Recipe": "stemma.recipe_loading", "UserError": "stemma.errors",
     "Callback": "stemma.training.callbacks",
@@ -34,10 +32,9 @@ _HOMES = {
     "prompt": "stemma.api",
     "compare": "stemma.lab.comparison", "ablate": "stemma.lab.comparison",
     "quickstart": "stemma.lab.quickstart.quickstart",
-    "use_plugin": "stemma.plugins",
+    "use_plugin": "stemma.plugins", "__version__": "stemma.version:VERSION",
 }
-__all__ = ["Callback", "Model", "Recipe", "UserError", "ablate", "annotate", "average", "build",
-           "build_corpus",
+__all__ = ["Callback", "Model", "Recipe", "UserError", "ablate", "annotate", "average", "build", "build_corpus",
            "clean", "cloze", "compare", "diff", "embed", "evaluate", "fill", "finetune", "generate", "inspect", "load",
            "multitask", "overlap", "perplexity", "pipeline", "predict", "pretrain", "prompt", "quickstart",
            "recipe", "resume", "save", "show", "stream", "train_tokenizer", "translate", "tree", "use_plugin"]
@@ -69,9 +66,11 @@ if TYPE_CHECKING:
     from stemma.training.pretrain import pretrain
     from stemma.training.preview import inspect
 
+    __version__: str
+
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*globals(), *_HOMES})
 
 
 def __getattr__(name: str) -> Any:

@@ -1,7 +1,7 @@
-"""The one reader of JSON: whatever is wrong with a file is a sentence that names it and says what to do.
+"""Reads JSON; every problem with a file becomes an error that names the file and says what to do.
 
-`parse` is `json.loads` that only ever raises ValueError; those who read a user's lines call it and tell the line.
-`read_object` and `read_lines` read files of ours.
+`parse` is `json.loads` that raises only ValueError, for lines of a user's file. `read_object` and `read_lines` read
+files that Stemma wrote.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ KINDS = {dict: "an object", list: "a list", str: "a text", bool: "true or false"
 
 
 def parse(text: str | bytes) -> Any:
-    """What a JSON text says; ValueError, also where it is nested more deeply than can be read."""
+    """Parse a JSON text; raises ValueError, also if it is nested too deeply."""
     try:
         return json.loads(text)
     except RecursionError as error:
@@ -26,33 +26,33 @@ def parse(text: str | bytes) -> Any:
 
 
 def parse_object(text: str | bytes) -> dict[str, Any]:
-    found = parse(text)
-    if not isinstance(found, dict):
-        raise ValueError(f"an object is expected, and it holds {KINDS.get(type(found), 'null')}")
-    return found
+    value = parse(text)
+    if not isinstance(value, dict):
+        raise ValueError(f"an object is expected, and it holds {KINDS.get(type(value), 'null')}")
+    return value
 
 
 def read_object(path: Path, advice: str) -> dict[str, Any]:
-    """The object in a file; `advice` says what to do where there is none."""
+    """The JSON object in a file; `advice` says what to do if it cannot be read."""
     with explain_damage(path, advice):
         return parse_object(path.read_bytes())
 
 
 def read_lines(path: Path, advice: str) -> list[dict[str, Any]]:
-    """The objects of a file with one a line. Only LF ends a line: other line ends of Unicode occur inside sentences."""
-    found = []
+    """The objects of a file, one per line. Only LF ends a line: other Unicode line ends occur inside sentences."""
+    objects = []
     with explain_damage(path, advice):
         for number, line in enumerate(path.read_bytes().split(b"\n"), 1):
             try:
-                found += [parse_object(line)] if line else []
+                objects += [parse_object(line)] if line else []
             except ValueError as error:
                 raise ValueError(f"line {number}: {error}") from error
-    return found
+    return objects
 
 
 @contextmanager
 def explain_damage(path: Path, advice: str) -> Iterator[None]:
-    """Around everything that takes a file's content for granted: what is missing or of another kind is its damage."""
+    """Report missing keys and wrong types inside the block as damage of this file."""
     try:
         yield
     except UserError:

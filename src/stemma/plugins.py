@@ -1,8 +1,8 @@
-"""Plug-ins: files of the user's own code, each of which registers parts (`registry.py`).
+"""Plug-ins: Python files of the user that register parts (`registry.py`).
 
-A plug-in is code, so it is loaded only where the user names it: with `--plugin FILE.py`, with `stemma.use_plugin`, or
-in a recipe file that the user names. What a run or a model used is written into its recipe by name and SHA-256; reading
-such a folder loads nothing, but asks for the plug-in and compares it.
+A plug-in is code, so it is loaded only if the user names it: with `--plugin FILE.py`, with `stemma.use_plugin`, or in a
+recipe file that the user names. The recipe of a run or model records its plug-ins by name and SHA-256. Reading such a
+folder loads no code; it requires that the same plug-ins are loaded.
 """
 
 from __future__ import annotations
@@ -19,11 +19,13 @@ from types import ModuleType
 from stemma import registry
 from stemma.errors import UserError
 
-PACKAGE_PREFIX = "package "  # before the version of an installed package, where a file has its SHA-256
+PACKAGE_PREFIX = "package "  # before a package's version; a file has its SHA-256 instead
 
 
 @dataclass(frozen=True)
 class Plugin:
+    """A loaded plug-in file."""
+
     path: Path
     sha256: str
     module: str  # the name under which its parts are registered
@@ -38,7 +40,7 @@ _lock = threading.RLock()
 
 
 def use_plugin(path: str | Path) -> Plugin:
-    """Load a plug-in, so that its parts can be named by recipes. One that changed since is loaded again."""
+    """Load a plug-in, so that recipes can name its parts. Loads it again if the file has changed."""
     file = Path(path)
     try:
         code = file.read_bytes()
@@ -53,20 +55,20 @@ def use_plugin(path: str | Path) -> Plugin:
         if before is not None and before.path != file.resolve():
             raise UserError(f"{file} and {before.path} are two plug-ins of one name, by which a run remembers them; "
                             "rename one of the files.")
-        found = Plugin(file.resolve(), digest, f"stemma_plugin_{file.stem}")
-        kept = registry.unregister(found.module)
+        plugin = Plugin(file.resolve(), digest, f"stemma_plugin_{file.stem}")
+        previous_entries = registry.unregister(plugin.module)
         try:
-            _run(file, code, found)
+            _run(file, code, plugin)
         except BaseException:
-            registry.unregister(found.module)
-            registry.restore(kept)
+            registry.unregister(plugin.module)
+            registry.restore(previous_entries)
             raise
-        _loaded[file.name] = found
-        return found
+        _loaded[file.name] = plugin
+        return plugin
 
 
 def _run(file: Path, code: bytes, plugin: Plugin) -> None:
-    """Execute the file as a module of its own; whatever goes wrong is told with its line."""
+    """Execute the file as a module; errors are reported with their line."""
     module = ModuleType(plugin.module)
     module.__file__ = str(plugin.path)
     sys.modules[plugin.module] = module  # settings look up their types there
@@ -74,12 +76,12 @@ def _run(file: Path, code: bytes, plugin: Plugin) -> None:
         exec(compile(code, str(plugin.path), "exec"), module.__dict__)
     except SyntaxError as error:
         where = file if error.filename == str(plugin.path) else error.filename
-        raise UserError(f"the plug-in {where}, line {error.lineno}: {error.msg}; mend it and run again.") from error
+        raise UserError(f"the plug-in {where}, line {error.lineno}: {error.msg}; correct it and run again.") from error
     except UserError as error:
         raise UserError(f"the plug-in {file}, line {_line(error, plugin)}: {error.message}", error.problems) from error
     except (Exception, SystemExit) as error:
-        raise UserError(f"the plug-in {file}, line {_line(error, plugin)}: {_error_text(error)}; mend it and run again."
-                        ) from error
+        raise UserError(f"the plug-in {file}, line {_line(error, plugin)}: {_error_text(error)}; correct it and run "
+                        "again.") from error
     if not registry.entries_of_module(plugin.module):
         raise UserError(f"the plug-in {file} registers nothing; put @register(SLOT, KIND, SETTINGS) over a class or a "
                         f"function of its own, where SLOT is one of {', '.join(registry.BUILT_IN)}.")
@@ -95,23 +97,23 @@ def _error_text(error: BaseException) -> str:
 
 
 def plugin_error(error: BaseException) -> UserError | None:
-    """An error that a plug-in's code raised, or had raised by what it called, with the line; None: it is no plug-in's.
-    """
+    """A UserError with the line of the plug-in that raised the error, directly or in a function it called; None if no
+    plug-in is involved."""
     for plugin in _loaded.values():
         line = _line(error, plugin)
         if line is not None:
-            return UserError(f"the plug-in {plugin.path}, line {line}: {_error_text(error)}; mend it and run again (--debug "
-                             "shows the traceback).")
+            return UserError(f"the plug-in {plugin.path}, line {line}: {_error_text(error)}; correct it and run again "
+                             "(--debug shows the traceback).")
     return None
 
 
 def command_line_options() -> list[str]:
-    """The plug-ins that are loaded, as the command line of another process names them."""
+    """The loaded plug-ins as command-line options of another process."""
     return [word for plugin in _loaded.values() for word in ("--plugin", str(plugin.path))]
 
 
 def plugins_of(parts: Iterable[registry.RegistryEntry]) -> dict[str, str]:
-    """What a folder notes of the plug-ins that these parts come from: SHA-256 by file name, or a package's version."""
+    """The plug-ins of these parts, as a folder records them: SHA-256 by file name, or a package's version."""
     modules = {part.module for part in parts}
     files = {plugin.name: plugin.sha256 for plugin in _loaded.values() if plugin.module in modules}
     return files | {name: PACKAGE_PREFIX + version for module, (name, version) in registry.plugin_packages.items()
@@ -119,7 +121,7 @@ def plugins_of(parts: Iterable[registry.RegistryEntry]) -> dict[str, str]:
 
 
 def require_plugins(recorded: Mapping[str, str], folder: Path, exact: bool) -> None:
-    """Refuse what a folder or a recipe uses and nobody has named; with `exact`, also another plug-in of that name."""
+    """Raise if a plug-in that a folder or recipe uses is not loaded; with `exact`, also if its content differs."""
     registry.load_entry_points()
     installed = {name for name, _ in registry.plugin_packages.values()}
     for name, mark in recorded.items():
@@ -131,9 +133,9 @@ def require_plugins(recorded: Mapping[str, str], folder: Path, exact: bool) -> N
             raise UserError(f"{folder} uses the plug-in {name}, which is code and is loaded only if you name it; give "
                             f"--plugin {name} (with its path; in Python: stemma.use_plugin).")
         elif exact and _loaded[name].sha256 != mark:
-            found = _loaded[name]
-            raise UserError(f"the plug-in {found.path} is not the one that {folder} was made with (its SHA-256 is "
-                            f"{found.sha256[:12]}..., and was {mark[:12]}...); name the file as it was, or, if what "
-                            f'changed in it does not matter here, write "{found.sha256}" for {name} into '
+            plugin = _loaded[name]
+            raise UserError(f"the plug-in {plugin.path} is not the one that {folder} was made with (its SHA-256 is "
+                            f"{plugin.sha256[:12]}..., and was {mark[:12]}...); name the file as it was, or, if what "
+                            f'changed in it does not matter here, write "{plugin.sha256}" for {name} into '
                             f"{folder / 'recipe.toml' if folder.is_dir() else folder} and delete the checksums.json "
                             "beside it.")

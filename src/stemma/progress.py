@@ -169,7 +169,7 @@ def _console() -> Any:
     from rich.console import Console
 
     # what draws a bar writes to the terminal itself, past the command line's filter of control characters
-    return Console(file=getattr(sys.stderr, "exact", sys.stderr), highlight=False)
+    return Console(file=getattr(sys.stderr, "unescaped", sys.stderr), highlight=False)
 
 
 def _format_count(count: float, total: float | None, unit: str) -> str:

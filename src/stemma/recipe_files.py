@@ -1,7 +1,7 @@
-"""Recipes as files: where they lie, what is read of them, and everything that is wrong with one, by line.
+"""Finds and reads recipe files, and reports their problems by line.
 
-The files of the package come first, then a user's own. A file is read with its ancestors', so that `recipe_loading.py`
-has a list of layers, the oldest first.
+Looks in the package first, then in the user's folder. Reads a file with its ancestors, oldest first, as layers for
+`recipe_loading.py`.
 """
 
 from __future__ import annotations
@@ -23,17 +23,19 @@ from stemma.schema.recipe_checks import explain
 from stemma.schema.size_keys import is_size_key, size_keys
 
 RECIPES = Path(__file__).parent / "recipes"
-USER_FOLDER = "recipes"  # the folder of a user's own, in the working directory
-_user_folder: Path | None = None  # or the one that --recipes names
+USER_FOLDER = "recipes"  # default folder of the user's recipes, in the working directory
+_user_folder: Path | None = None  # the folder from --recipes
 
 
 @dataclass(frozen=True)
 class LoadedRecipeFile:
+    """A parsed recipe file; its sections are validated after inheritance."""
+
     path: Path
     text: str
     top: RecipeFile
     sections: dict[str, Any]
-    problems: list[Problem]  # of the top and the sizes; told together with those of the sections
+    problems: list[Problem]  # of the top-level keys and the sizes; reported together with those of the sections
 
     @property
     def name(self) -> str:
@@ -41,19 +43,20 @@ class LoadedRecipeFile:
 
 
 def recipe_path(name: str) -> Path:
-    """The file of a recipe's name: one of ours, or the user's."""
-    own = {path.stem: path for path in user_recipe_files()}
-    if name in own:
-        check_name_is_free(own[name])
-        return own[name]
-    known = [file.stem for file in RECIPES.glob("*.toml")]
-    if name not in known:
-        raise UserError(f'no recipe "{name}".{did_you_mean(name, [*known, *own])} `stemma tree` lists all of them.')
+    """The file of a recipe name, from the package or from the user's folder."""
+    user_files = {path.stem: path for path in user_recipe_files()}
+    if name in user_files:
+        check_name_is_free(user_files[name])
+        return user_files[name]
+    names = [file.stem for file in RECIPES.glob("*.toml")]
+    if name not in names:
+        raise UserError(f'no recipe "{name}".{did_you_mean(name, [*names, *user_files])} `stemma tree` lists all of '
+                        "them.")
     return RECIPES / f"{name}.toml"
 
 
 def read_file(path: Path, stored: bool | None = None) -> LoadedRecipeFile:
-    """One file; `stored` None only looks at it, and what it needs is neither loaded nor asked for."""
+    """Read one file. With `stored` None its plug-ins are neither loaded nor required."""
     try:
         text = path.read_text(encoding="utf-8")
         content = tomllib.loads(text)
@@ -61,40 +64,40 @@ def read_file(path: Path, stored: bool | None = None) -> LoadedRecipeFile:
         raise UserError(f"cannot read the recipe {path}: {error.strerror or error}.") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise UserError(f"{path} is not valid TOML: {error}.") from error
-    # a table that is none of the top's is a section, perhaps a misspelt one: it is checked with the others
-    about = {key: value for key, value in content.items()
-             if key in RecipeFile.model_fields or not (key in SECTIONS or isinstance(value, dict))}
+    # An unknown table is a section, possibly misspelt: it is validated with the other sections.
+    header = {key: value for key, value in content.items()
+              if key in RecipeFile.model_fields or not (key in SECTIONS or isinstance(value, dict))}
     problems: list[Problem] = []
     try:
-        top = RecipeFile.model_validate(about)
+        top = RecipeFile.model_validate(header)
     except ValidationError as error:
-        problems = list(explain(error, about, RecipeFile))
-        wrong = {found["loc"][0] for found in error.errors()}
-        top = RecipeFile.model_validate({key: value for key, value in about.items() if key not in wrong})
+        problems = list(explain(error, header, RecipeFile))
+        invalid = {details["loc"][0] for details in error.errors()}
+        top = RecipeFile.model_validate({key: value for key, value in header.items() if key not in invalid})
     if stored is not None and top.plugins:
         _load_plugins(path, top, stored)
     problems += [Problem(f"sizes.{size}.{key}", value, f"is not for a size to set.{did_you_mean(key, size_keys())}")
                  for size, overlay in top.sizes.items() for key, value in flatten(overlay).items()
-                 if not is_size_key(key, overlay.get("laptop") is True) and not (key == "laptop" and
-                                                                              isinstance(value, bool))]
-    sections = {key: value for key, value in content.items() if key not in about}
+                 if not is_size_key(key, overlay.get("laptop") is True)
+                 and not (key == "laptop" and isinstance(value, bool))]
+    sections = {key: value for key, value in content.items() if key not in header}
     return LoadedRecipeFile(path, text, top, sections, problems)
 
 
 def _load_plugins(path: Path, top: RecipeFile, stored: bool) -> None:
-    """Load what a recipe names, or ask for it: a folder that a run or a model left, perhaps on another machine, never
-    makes us load code."""
+    """Load the plug-ins that a recipe lists, or require that the user has named them: a run or model folder, which may
+    come from another machine, must never cause code to be loaded."""
     within = [path.parent / file for file in ("run.json", "config.json")]
     if isinstance(top.plugins, list) and not stored and top.origin is None and not any(map(Path.is_file, within)):
         for name in top.plugins:
             plugins.use_plugin(path.parent / name)
         return
-    noted = top.plugins if isinstance(top.plugins, dict) else {Path(name).name: "" for name in top.plugins}
-    plugins.require_plugins(noted, path.parent if any(map(Path.is_file, within)) else path, exact=stored)
+    recorded = top.plugins if isinstance(top.plugins, dict) else {Path(name).name: "" for name in top.plugins}
+    plugins.require_plugins(recorded, path.parent if any(map(Path.is_file, within)) else path, exact=stored)
 
 
 def read_chain(path: Path, stored: bool = False) -> list[LoadedRecipeFile]:
-    """A recipe's file and its ancestors', the oldest first."""
+    """A recipe file and its ancestors, the oldest first."""
     chain: list[LoadedRecipeFile] = []
     while True:
         file = read_file(path, stored)
@@ -112,23 +115,23 @@ def read_chain(path: Path, stored: bool = False) -> list[LoadedRecipeFile]:
                 path = recipe_path(parent)
             except UserError as error:
                 raise UserError(f"{where}: {error.message}") from error
-        if any(path.resolve() == known.path.resolve() for known in chain):
-            line = " -> ".join([known.name for known in chain] + [chain[0].name])
+        if any(path.resolve() == ancestor.path.resolve() for ancestor in chain):
+            line = " -> ".join([ancestor.name for ancestor in chain] + [chain[0].name])
             raise UserError(f"{where}: a recipe cannot be its own ancestor ({line}).")
 
 
 def raise_problems(subject: str, problems: Sequence[Problem], text: str = "") -> NoReturn:
-    def place(problem: Problem) -> str:
+    def location(problem: Problem) -> str:
         line = toml.line_of(text, problem.key)
         return f"line {line}: {problem.location}" if line else problem.location
 
     count = f"{len(problems)} problem{'s' if len(problems) > 1 else ''}"
-    raise UserError(f"{count} in {subject}", [(place(problem), problem.message) for problem in problems])
+    raise UserError(f"{count} in {subject}", [(location(problem), problem.message) for problem in problems])
 
 
 @contextmanager
 def user_recipe_folder(folder: str | Path | None) -> Iterator[None]:
-    """Where the user's own recipes are looked for meanwhile; None: in `recipes/` of the working directory."""
+    """Use this folder for the user's recipes inside the block; None: `recipes/` in the working directory."""
     global _user_folder
     if folder is not None and not Path(folder).is_dir():
         raise UserError(f"there is no folder {folder} of recipes; give --recipes a folder with .toml files.")
@@ -140,7 +143,7 @@ def user_recipe_folder(folder: str | Path | None) -> Iterator[None]:
 
 
 def user_recipe_files() -> list[Path]:
-    """The files of the user's own recipes."""
+    """The user's recipe files."""
     folder = Path(USER_FOLDER) if _user_folder is None else _user_folder
     return [] if not folder.is_dir() or folder.resolve() == RECIPES.resolve() else sorted(folder.glob("*.toml"))
 

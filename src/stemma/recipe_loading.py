@@ -1,7 +1,7 @@
-"""A model is a recipe, and a recipe is what it changed from its parent: load, inherit, validate, explain, diff.
+"""Loads recipes: inheritance from parents, sizes, command-line changes, validation, diff.
 
-Pure data, no torch. Values are kept resolved at every generation, defaults included, beside a flat table that says
-who set each of them. A child, a size and the changes of a command line are the same thing: a layer, merged on top.
+Pure data, no torch. A recipe has all its values resolved, defaults included, and a flat table with the origin of each
+value. A child recipe, a size and command-line changes are all layers, merged on top of the previous values.
 """
 
 from __future__ import annotations
@@ -32,27 +32,31 @@ COMMAND_LINE = "command line"
 
 
 class RecipeInfo(NamedTuple):
+    """One line of `stemma tree`."""
+
     name: str
     parent: str | None
     year: int | None
     title: str
     summary: str
-    file: str | None = None  # of a user's own recipe
+    file: str | None = None  # of a user's recipe
 
     def to_json(self) -> dict[str, Any]:
-        """For JSON; the file only where there is one."""
+        """As JSON; `file` only if there is one."""
         return {key: value for key, value in self._asdict().items() if key != "file" or value is not None}
 
 
 class RecipeChange(NamedTuple):
+    """One key that differs between two recipes."""
+
     key: str
-    before: Any  # None: not there
+    before: Any  # None: absent
     after: Any
 
 
 @dataclass(frozen=True, repr=False)
 class Recipe:
-    """What can be built and run: plain values, who set each, and the same values as checked settings."""
+    """A resolved recipe: plain values, the origin of each, and the same values as validated settings."""
 
     name: str
     size: str | None
@@ -68,8 +72,9 @@ class Recipe:
 
     def __repr__(self) -> str:
         title = f"{self.title} ({self.year})" if self.year else self.title
-        typed = sum(origin == COMMAND_LINE for origin in self.origin.values())
-        parts = [title, f"child of {self.parent}" if self.parent else "", pluralize(typed, "change") if typed else ""]
+        changes = sum(origin == COMMAND_LINE for origin in self.origin.values())
+        parts = [title, f"child of {self.parent}" if self.parent else "",
+                 pluralize(changes, "change") if changes else ""]
         return f"<Recipe {self.label}: {', '.join(filter(None, parts))}>"
 
     @property
@@ -77,7 +82,7 @@ class Recipe:
         return f"{self.name}@{self.size}" if self.size else self.name
 
     def diff(self, other: str | Recipe) -> list[RecipeChange]:
-        """What changes on the way from `other` to this recipe."""
+        """The changes from `other` to this recipe."""
         return diff(other, self)
 
     def with_changes(self, changes: Mapping[str, object], origin: str) -> Recipe:
@@ -101,31 +106,31 @@ class Recipe:
         return replace(self, values=values, settings=settings, origin=_origins(values, origins))
 
     def to_toml(self, more: Sequence[registry.RegistryEntry] = ()) -> str:
-        """The resolved recipe as a file that runs again by itself; it notes the plug-ins of its parts, and of `more`.
-        """
-        about = {"name": self.name, "size": self.size, "parent": self.parent, "title": self.title, "year": self.year,
+        """The resolved recipe as a self-contained file; it records the plug-ins of its parts, and of `more`."""
+        header = {"name": self.name, "size": self.size, "parent": self.parent, "title": self.title, "year": self.year,
                  "paper": self.paper, "summary": self.summary}
         stated = {key: origin for key, origin in self.origin.items() if origin != DEFAULT}
-        used = {"plugins": found} if (found := plugins.plugins_of([*parts_in_settings(self.settings), *more])) else {}
-        body = {key: value for key, value in about.items() if value is not None} | self.values | used
+        used = plugins.plugins_of([*parts_in_settings(self.settings), *more])
+        body = {key: value for key, value in header.items() if value is not None} | self.values
+        body |= {"plugins": used} if used else {}
         body["origin"] = stated
-        return f"# {self.label} as it ran: every value resolved, and below who set it (otherwise a default).\n" \
+        return f"# {self.label}: every value resolved, and below the origin of each (otherwise a default).\n" \
                + toml.dumps(body)
 
 
 def recipe(name: str | Path, changes: Sequence[str] | Mapping[str, object] = (), size: str | None = None, *,
            stored: bool = False) -> Recipe:
-    """Load "bert", "bert@tiny" or the path of a .toml file, with `key=value` changes on top. A file that the user names
-    may name plug-ins, which are loaded; one that is `stored` in a folder may not, and asks for those it was made with.
-    """
+    """Load "bert", "bert@tiny" or the path of a .toml file, with `key=value` changes on top. A file named by the user
+    may list plug-ins, which are loaded. One `stored` in a run or model folder loads none; the user must have named
+    those it was made with."""
     text = str(name)
     if not text.endswith(".toml"):
         text, _, stated = text.partition("@") if ".toml@" not in text else text.rpartition("@")
         size = size or stated or None
     chain = read_chain(Path(text) if text.endswith(".toml") else recipe_path(text), stored)
     file = chain[-1]
-    found = _load_stored(file, size) if file.top.origin is not None else _with_size(_resolve_chain(chain), chain, size)
-    return found.with_overrides(changes)
+    loaded = _load_stored(file, size) if file.top.origin is not None else _with_size(_resolve_chain(chain), chain, size)
+    return loaded.with_overrides(changes)
 
 
 def recipe_names() -> list[str]:
@@ -134,15 +139,15 @@ def recipe_names() -> list[str]:
 
 
 def list_recipes() -> list[RecipeInfo]:
-    """All recipes, oldest first: those of the package, and the user's own. Nothing is loaded that they may name."""
+    """All recipes, oldest first: those of the package and the user's. Does not load their plug-ins."""
     files = [(read_file(path), None) for path in recipe_files.RECIPES.glob("*.toml")]
-    own = [(file, str(path)) for path in user_recipe_files() if (file := read_file(path)).top.origin is None
-           and (file.top.parent is not None or file.sections.keys() & set(SECTIONS))]
-    for _, path in own:
+    user_files = [(file, str(path)) for path in user_recipe_files() if (file := read_file(path)).top.origin is None
+                  and (file.top.parent is not None or file.sections.keys() & set(SECTIONS))]
+    for _, path in user_files:
         check_name_is_free(Path(path))
-    known = [RecipeInfo(file.path.stem, _base_name(file.top.parent), file.top.year, file.top.title or file.path.stem,
-                  file.top.summary or "", path) for file, path in [*files, *own]]
-    return sorted(known, key=lambda info: (info.year or 9999, info.name))
+    infos = [RecipeInfo(file.path.stem, _base_name(file.top.parent), file.top.year, file.top.title or file.path.stem,
+                        file.top.summary or "", path) for file, path in [*files, *user_files]]
+    return sorted(infos, key=lambda info: (info.year or 9999, info.name))
 
 
 def _base_name(parent: str | None) -> str | None:
@@ -150,28 +155,28 @@ def _base_name(parent: str | None) -> str | None:
 
 
 def required_special_tokens(recipe: Recipe) -> set[str]:
-    """The roles of special tokens that a tokenizer must have for this recipe."""
+    """Roles of the special tokens that this recipe's tokenizer must have."""
     return recipe.settings.special_tokens()
 
 
 def diff(a: str | Recipe, b: str | Recipe) -> list[RecipeChange]:
-    """What changes from a to b: tables that went, then what came, then what differs.
+    """The changes from a to b: removed tables, then added keys, then changed values.
 
-    Defaults that came or went with a kind are not told: whoever changed the kind did not choose them.
+    Leaves out defaults that appear or disappear with a kind: nobody chose them.
     """
-    a, b = (one if isinstance(one, Recipe) else recipe(one) for one in (a, b))
+    a, b = (item if isinstance(item, Recipe) else recipe(item) for item in (a, b))
     before, after = flatten(a.values), flatten(b.values)
-    gone = [key for key in before if key not in after and a.origin[key] != DEFAULT]
-    come = [key for key in after if key not in before and b.origin[key] != DEFAULT]
-    differ = [key for key in before if key in after and before[key] != after[key]]
-    removed = dict.fromkeys(_highest_absent(key, b.values) for key in gone)
+    missing = [key for key in before if key not in after and a.origin[key] != DEFAULT]
+    added = [key for key in after if key not in before and b.origin[key] != DEFAULT]
+    changed = [key for key in before if key in after and before[key] != after[key]]
+    removed = dict.fromkeys(_highest_absent(key, b.values) for key in missing)
     return [*(RecipeChange(key, get_by_path(a.values, key), None) for key in removed),
-            *(RecipeChange(key, None, after[key]) for key in come),
-            *(RecipeChange(key, before[key], after[key]) for key in differ)]
+            *(RecipeChange(key, None, after[key]) for key in added),
+            *(RecipeChange(key, before[key], after[key]) for key in changed)]
 
 
 def _highest_absent(key: str, values: Mapping[str, object]) -> str:
-    """The outermost table of a key that these values lack altogether."""
+    """The outermost table of a key that these values do not have."""
     parts = key.split(".")
     return next(path for n in range(1, len(parts) + 1) if get_by_path(values, path := ".".join(parts[:n])) is None)
 
@@ -186,7 +191,7 @@ def _resolve_chain(chain: Sequence[LoadedRecipeFile]) -> Recipe:
     for file in chain:
         before, layer = values, file.sections
         values, origins, problems = merge_layer(before, origins, layer, file.top.remove, file.name)
-        if file.path.parent == recipe_files.RECIPES:  # a recipe of ours says only what is new
+        if file.path.parent == recipe_files.RECIPES:  # our own recipes must not restate values
             problems += find_restated(before, layer)
         settings, found = validate(values, changed=flatten(layer).keys(), fallback=before)
         if settings is None or problems or file.problems:
@@ -202,7 +207,7 @@ def _origins(values: Mapping[str, object], origins: Mapping[str, str]) -> dict[s
 
 
 def _load_stored(file: LoadedRecipeFile, size: str | None) -> Recipe:
-    """The recipe that a run wrote down."""
+    """The resolved recipe of a run."""
     top = file.top
     if size is not None and size != top.size:
         raise UserError(f"{file.path} is resolved at size {top.size}; give changes as key=value, not another size.")
@@ -214,8 +219,8 @@ def _load_stored(file: LoadedRecipeFile, size: str | None) -> Recipe:
 
 
 def _with_finetuning(file: LoadedRecipeFile) -> tuple[dict[str, Any], dict[str, str]]:
-    """The sections of a run's recipe and who set them. A run from before there was a section [finetuning], or its key
-    `style`, has that of the recipe it was made from, if that is one of ours."""
+    """The sections of a run's recipe and their origins. Runs older than the section [finetuning], or than its key
+    `style`, get it from the recipe they were made from, if that is one of ours."""
     sections, origins = file.sections, dict(file.top.origin or {})
     stated = sections.get("finetuning")
     if not (recipe_files.RECIPES / f"{file.name}.toml").is_file() or isinstance(stated, dict) and "style" in stated:
@@ -225,12 +230,12 @@ def _with_finetuning(file: LoadedRecipeFile) -> tuple[dict[str, Any], dict[str, 
     ours = recipe(file.name)
     if file.top.size in ours.sizes:
         ours = recipe(file.name, size=file.top.size)
-    told = {key: origin for key, origin in ours.origin.items() if key.startswith("finetuning.") and origin != DEFAULT}
-    return {**sections, "finetuning": ours.values["finetuning"]}, origins | told
+    more = {key: origin for key, origin in ours.origin.items() if key.startswith("finetuning.") and origin != DEFAULT}
+    return {**sections, "finetuning": ours.values["finetuning"]}, origins | more
 
 
 def _build_recipe(file: LoadedRecipeFile, size: str | None, settings: RecipeSettings, origins: Mapping[str, str],
-            sizes: tuple[str, ...]) -> Recipe:
+                  sizes: tuple[str, ...]) -> Recipe:
     top, values = file.top, settings.model_dump(exclude_none=True)
     return Recipe(file.name, size, top.parent, top.title or file.name, top.year, top.paper, top.summary or "",
                   values, _origins(values, origins), settings, sizes)
@@ -240,7 +245,7 @@ def _build_recipe(file: LoadedRecipeFile, size: str | None, settings: RecipeSett
 
 
 def _sizes(chain: Sequence[LoadedRecipeFile]) -> tuple[str, ...]:
-    """Published sizes of the recipe itself, then the laptop sizes of the whole line."""
+    """Published sizes of the recipe itself, then the laptop sizes of the recipe and its ancestors."""
     laptop = dict.fromkeys(name for file in chain for name, overlay in file.top.sizes.items() if overlay.get("laptop"))
     return (*(name for name in chain[-1].top.sizes if name not in laptop), *laptop)
 
@@ -263,7 +268,7 @@ def _with_size(recipe: Recipe, chain: Sequence[LoadedRecipeFile], size: str | No
 
 
 def _has_owner(settings: RecipeSettings, key: str) -> bool:
-    """Whether the table that a size's key belongs to is still there: an encoder has no decoder to shrink."""
+    """Whether the recipe still has the table of a size's key: an encoder has no decoder to shrink."""
     *tables, last = key.split(".")
     owner: Any = settings
     for table in tables:

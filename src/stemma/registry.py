@@ -1,15 +1,14 @@
-"""What kinds of parts there are: one registry for those that come with the program and those that users bring.
+"""Registry of exchangeable parts, both built-in parts and parts from plug-ins.
 
-A part is registered together with its settings class, which also states all that other modules must know of it (its
-limits, what it supports, which of its keys a size may set):
+A part is registered with its settings class, which also has the properties that other modules need (limits, supported
+features, keys that a size may set):
 
     @register("attention", "full", FullAttentionSettings)
     def full_attention(network: NetworkSettings) -> nn.Module: ...
 
-What is registered is a class, or a function that builds the part, so that torch is imported when a part is built and
-not when a recipe is read. Modules of built-in parts are listed in BUILT_IN and imported when one of their kinds is
-first asked for. Other kinds come from installed packages (the entry-point group `stemma.plugins`) or from files that
-the user names (`plugins.py`).
+A registered part is a class, or a function that builds the part, so that reading a recipe does not import torch.
+BUILT_IN lists the modules of built-in parts; they are imported on first use. Other kinds come from installed packages
+(entry-point group `stemma.plugins`) or from files that the user names (`plugins.py`).
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from stemma.errors import UserError, did_you_mean
 ENTRY_POINTS = "stemma.plugins"
 RegisteredPart = TypeVar("RegisteredPart", bound=Callable[..., Any])
 
-# slot -> what the settings of all its kinds have in common ("": its kinds have no settings)
+# slot -> base class of the settings of its kinds; slots that are not listed have no settings
 SETTINGS_BASES = {
     "position": "stemma.schema.parts:PositionSettings",
     "attention": "stemma.schema.parts:AttentionSettings",
@@ -44,7 +43,7 @@ SETTINGS_BASES = {
     "task": "stemma.schema.task_options:TaskOptions",
 }
 _PACKERS = "stemma.corpus.packers"
-# slot -> kind -> the module that registers it, in the order in which kinds are listed
+# slot -> kind -> module that registers it; kinds are listed in this order
 BUILT_IN: dict[str, dict[str, str]] = {
     "position": dict.fromkeys(("learned", "sinusoidal", "relative_xl", "bucketed", "rotary", "none"),
                               "stemma.network.position_kinds"),
@@ -87,21 +86,23 @@ BUILT_IN: dict[str, dict[str, str]] = {
 
 @dataclass(frozen=True)
 class RegistryEntry:
+    """A registered part."""
+
     slot: str
     kind: str
-    settings: Any  # its settings class; None: the part has no keys of its own
-    build: Any  # the class, or the function that builds the part
-    module: str  # who registered it
+    settings: Any  # settings class; None: the part has no settings
+    build: Any  # class, or function that builds the part
+    module: str  # module that registered it
 
 
 _entries: dict[tuple[str, str], RegistryEntry] = {}
 _lock = threading.RLock()
 _entry_points_loaded = False
-plugin_packages: dict[str, tuple[str, str]] = {}  # module -> name and version of the installed package that brought it
+plugin_packages: dict[str, tuple[str, str]] = {}  # module -> name and version of its installed package
 
 
 def register(slot: str, kind: str, settings: type[object] | None = None) -> Callable[[RegisteredPart], RegisteredPart]:
-    """Make a part known under a kind, which a recipe can then name. The kind must be free in its slot."""
+    """Register a part under a kind, which recipes can then name. The kind must be unused in its slot."""
     if slot not in BUILT_IN:
         raise UserError(f'there is no slot "{slot}" to register "{kind}" in.{did_you_mean(slot, BUILT_IN)} '
                         f"The slots are {', '.join(BUILT_IN)}.")
@@ -120,14 +121,14 @@ def register(slot: str, kind: str, settings: type[object] | None = None) -> Call
 
 
 def settings_base(slot: str) -> type[Any] | None:
-    """What the settings of all kinds of a slot have in common."""
+    """Base class of the settings of all kinds of a slot."""
     module, _, name = SETTINGS_BASES.get(slot, "").partition(":")
     return getattr(importlib.import_module(module), name) if name else None
 
 
 def _with_kind(slot: str, kind: str, settings: type[Any] | None) -> type[Any] | None:
-    """The settings with the key `kind` and those that all kinds of the slot have, whoever left them out. (The values of
-    a task are no table that names its kind.)"""
+    """The settings class with the key `kind` and the keys of the slot's base class, added if they are missing. (Task
+    options have no key `kind`.)"""
     base = settings_base(slot)
     if base is None:
         return settings
@@ -136,15 +137,15 @@ def _with_kind(slot: str, kind: str, settings: type[Any] | None) -> type[Any] | 
     bases = (base,) if settings is None else (settings,) if issubclass(settings, base) else (settings, base)
     if settings is not None and bases == (settings,) and settings.model_fields["kind"].annotation == Literal[kind]:
         return settings
-    named: Any = base if settings is None else settings
+    original: Any = base if settings is None else settings
     keys = {"kind": Literal[kind]} if "kind" in base.model_fields else {}
-    made: type[Any] = type(named)(named.__name__, bases, {"__module__": named.__module__, "__doc__": named.__doc__,
-                                                          "__annotations__": keys})
-    return made
+    namespace = {"__module__": original.__module__, "__doc__": original.__doc__, "__annotations__": keys}
+    with_kind: type[Any] = type(original)(original.__name__, bases, namespace)
+    return with_kind
 
 
 def find(slot: str, kind: str) -> RegistryEntry | None:
-    """What is registered under this kind; None: nothing is."""
+    """The part of this kind; None if there is none."""
     with _lock:
         if (slot, kind) not in _entries and kind in BUILT_IN[slot]:
             importlib.import_module(BUILT_IN[slot][kind])
@@ -154,53 +155,53 @@ def find(slot: str, kind: str) -> RegistryEntry | None:
 
 
 def get(slot: str, kind: str) -> RegistryEntry:
-    """The same where it must be there."""
-    found = find(slot, kind)
-    if found is None:
+    """The part of this kind; raises a UserError if there is none."""
+    entry = find(slot, kind)
+    if entry is None:
         raise UserError(f'there is no {slot} "{kind}".{did_you_mean(kind, kinds(slot))} There are '
                         f"{', '.join(kinds(slot))}.")
-    return found
+    return entry
 
 
 def parse_settings(slot: str, values: Mapping[str, Any]) -> Any:
-    """The checked settings of the kind that the values name."""
-    found = get(slot, values["kind"]).settings
-    assert found is not None
-    return found.model_validate(values)
+    """Validated settings of the kind in `values`."""
+    settings = get(slot, values["kind"]).settings
+    assert settings is not None
+    return settings.model_validate(values)
 
 
 def kinds(slot: str) -> list[str]:
-    """The kinds of a slot: the built-in ones first."""
+    """The kinds of a slot, built-in kinds first."""
     with _lock:
         load_entry_points()
-        return list(dict.fromkeys([*BUILT_IN[slot], *(kind for place, kind in _entries if place == slot)]))
+        return list(dict.fromkeys([*BUILT_IN[slot], *(kind for entry_slot, kind in _entries if entry_slot == slot)]))
 
 
 def entries(slot: str) -> list[RegistryEntry]:
-    """Everything that is registered in a slot."""
+    """All parts of a slot."""
     return [get(slot, kind) for kind in kinds(slot)]
 
 
 def entries_of_module(module: str) -> list[RegistryEntry]:
-    """What one module has registered."""
+    """All parts that one module registered."""
     return [entry for entry in _entries.values() if entry.module == module]
 
 
 def unregister(module: str) -> list[RegistryEntry]:
-    """Take back what one module has registered."""
-    gone = entries_of_module(module)
-    for entry in gone:
+    """Remove the parts of one module; returns them."""
+    removed = entries_of_module(module)
+    for entry in removed:
         del _entries[entry.slot, entry.kind]
-    return gone
+    return removed
 
 
 def restore(entries: list[RegistryEntry]) -> None:
-    """Undo `forget`."""
+    """Undo `unregister`."""
     _entries.update({(entry.slot, entry.kind): entry for entry in entries})
 
 
 def load_entry_points() -> None:
-    """Import what installed packages bring, once, and only when something is asked for that may be theirs."""
+    """Import the plug-ins of installed packages, once, when a kind is not built-in."""
     global _entry_points_loaded
     if _entry_points_loaded:
         return
@@ -213,8 +214,8 @@ def load_entry_points() -> None:
         try:
             point.load()
         except Exception as error:
-            said = error.message if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
-            raise UserError(f"the parts of the package {name} ({point.value}) cannot be loaded: {said.rstrip('.')}; "
+            reason = error.message if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
+            raise UserError(f"the parts of the package {name} ({point.value}) cannot be loaded: {reason.rstrip('.')}; "
                             f"update it, or uninstall it: pip uninstall {name}.") from error
         plugin_packages.update({_entries[key].module: (name, version) for key in set(_entries) - before
-                         if _entries[key].module not in BUILT_IN[key[0]].values()})
+                                if _entries[key].module not in BUILT_IN[key[0]].values()})

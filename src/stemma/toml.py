@@ -1,4 +1,4 @@
-"""Writing the small part of TOML that recipes use, so that a person likes to read it; finding a key's line again."""
+"""Writes the subset of TOML that recipes use, in a readable layout; finds the line of a key."""
 
 from __future__ import annotations
 
@@ -37,22 +37,22 @@ def _value(value: object) -> str:
         return repr(value).replace("e-0", "e-")
     if isinstance(value, list | tuple):
         return f"[{', '.join(map(_value, value))}]"
-    # JSON's escapes are TOML's, but for DEL
+    # JSON and TOML have the same escapes, except for DEL.
     return json.dumps(str(value), ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def line_of(text: str, key: str) -> int | None:
-    """The line that sets a dotted key, or the header of the nearest table around it."""
-    table, around = "", None
+    """Line number of a dotted key, or else of its nearest enclosing table."""
+    table, enclosing = "", None
     for number, line in enumerate(text.splitlines(), start=1):
         if header := re.match(r"\s*\[+([^\]]+)\]", line):
             table = header[1].replace(" ", "").replace('"', "")
             if key == table or key.startswith(f"{table}."):
-                around = number
-        elif found := re.match(r"""\s*([A-Za-z0-9_.\-"' ]+?)\s*=""", line):
-            name = ".".join(filter(None, (table, re.sub(r"""[ "']""", "", found[1]))))
+                enclosing = number
+        elif match := re.match(r"""\s*([A-Za-z0-9_.\-"' ]+?)\s*=""", line):
+            name = ".".join(filter(None, (table, re.sub(r"""[ "']""", "", match[1]))))
             if name == key:
                 return number
             if key.startswith(f"{name}."):
-                around = number
-    return around
+                enclosing = number
+    return enclosing

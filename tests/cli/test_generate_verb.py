@@ -132,4 +132,4 @@ def test_a_model_of_another_kind_is_told_so(tmp_path, capsys, corpus_folder):
     assert run("pretrain", "bert@tiny", "--corpus", corpus_folder, "--out", out, "--steps", 1, *SMALL) == 0
     capsys.readouterr()
     assert run("generate", out, "the old clerk") == 2
-    assert "BERT (bert@tiny) reads a text from both sides and cannot write on" in capsys.readouterr().err
+    assert "BERT (bert@tiny) reads a text from both sides and cannot continue" in capsys.readouterr().err

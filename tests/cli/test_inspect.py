@@ -82,18 +82,18 @@ def test_raw_text_and_more_examples_than_a_batch_has_rows(capsys, text_file):
     assert result["examples"][4:8] == looked(capsys, *given, "--examples", "4", "--step", "1")["examples"]
 
 
-def test_the_picture_for_people_marks_hidden_replaced_and_kept(capsys, pieced):
+def test_the_printed_example_marks_masked_replaced_and_unchanged_tokens(capsys, pieced):
     changes = ["objective.masked_lm.mask=0.4", "objective.masked_lm.random=0.3", "corpus.sequence_length=64"]
     given = ["bert@tiny", "--corpus", str(pieced.path), "--examples", "3", *changes]
     examples = looked(capsys, *given)["examples"]
     assert main(["inspect", *given]) == 0
     printed = " ".join(capsys.readouterr().out.split())
-    counts = {"hidden": 0, "replaced": 0, "kept": 0}
+    counts = {"masked": 0, "replaced": 0, "kept": 0}
     for example in examples:
         for target in example["targets"]:
             token, now = target["token"], example["input"][target["position"]]
             if now == "[MASK]":
-                mark, kind = "{" + token + "}", "hidden"
+                mark, kind = "{" + token + "}", "masked"
             elif now == token:
                 mark, kind = "{" + token + "!}", "kept"
             else:
@@ -135,7 +135,7 @@ def test_a_permuted_example_shows_its_order_its_targets_and_both_grids(capsys, p
         assert context == {0}
 
 
-def test_a_causal_example_shows_what_each_place_guesses(capsys, pieced):
+def test_a_causal_example_shows_the_target_of_each_position(capsys, pieced):
     for name in ("gpt@tiny", "transformer-xl@tiny"):
         for direction in ("forward", "backward"):
             result = looked(capsys, name, "--corpus", str(pieced.path), "corpus.sequence_length=24",
@@ -157,7 +157,7 @@ def test_the_picture_for_people_of_an_order(capsys, pieced):
     assert main(["inspect", *given]) == 0
     printed = capsys.readouterr().out
     flat = " ".join(printed.split())
-    assert "read backwards" in printed and "second stream" in printed and "¦" in printed and "‖" in printed
+    assert "right to left" in printed and "query stream" in printed and "¦" in printed and "‖" in printed
     for example in examples:
         for target, line in zip(example["targets"], example["query_visibility"], strict=True):
             place = target["position"]
@@ -172,7 +172,7 @@ def test_the_picture_for_people_of_a_causal_model(capsys, pieced):
     (example,) = looked(capsys, *given)["examples"]
     assert main(["inspect", *given]) == 0
     printed = capsys.readouterr().out
-    assert "guesses the token after it" in printed
+    assert "predicts the next token" in printed
     assert " ".join([*example["input"], "»", example["targets"][-1]["token"]]) in " ".join(printed.split())
 
 

@@ -105,7 +105,7 @@ def test_bad_input_is_named_with_file_and_line(folder, capsys, tmp_path):
     said = failed(capsys, folder / "run", long)
     assert f"{long}, line 2 is " in said and "transformer@tiny reads at most 39 tokens" in said and "--crop" in said
     assert run("translate", folder / "run", long, "--crop") == 0
-    assert f"note: {long}, line 2 was cut off after 39 tokens" in capsys.readouterr().err
+    assert f"note: {long}, line 2 was truncated to 39 tokens" in capsys.readouterr().err
     said = failed(capsys, folder / "run", folder / "test.en", "--reference", folder / "train.de")
     assert "train.de has " in said and "there are 6 to translate" in said
     (tmp_path / "empty").write_text("")
@@ -127,7 +127,7 @@ def test_swapped_languages_are_refused(folder, capsys):
 def test_other_models_are_told_what_to_do(folder, capsys, corpus_folder, tmp_path):
     small = [change for change in SMALL if "decoder" not in change]
     assert run("pretrain", "bert@tiny", "--corpus", corpus_folder, "--out", tmp_path / "run", "--steps", 1, *small) == 0
-    assert "bert@tiny reads a text and does not write one; train a model that translates" in failed(
+    assert "bert@tiny reads a text and does not generate one; train a model that translates" in failed(
         capsys, tmp_path / "run", "--text", "the old clerk")
 
 

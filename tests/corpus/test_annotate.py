@@ -257,7 +257,7 @@ def test_spans_that_do_not_fit_the_text_are_refused_by_line(tmp_path):
     with pytest.raises(UserError) as error:
         annotate(corpus.path, entities=written(tmp_path, "0\t0\t3\n9\t0\t3\n1\t2\t9999\n", "spans.tsv"))
     assert [where for where, _ in error.value.problems] == ["line 3", "line 2"]
-    with pytest.raises(UserError, match="who speaks"):
+    with pytest.raises(UserError, match="has no speaker"):
         annotate(corpus.path, speakers=written(tmp_path, "0\t0\t3\n", "roles.tsv"))
     with pytest.raises(UserError, match="roles are given by span"):
         annotate(corpus.path, speakers=written(tmp_path, "user\n"))
@@ -312,7 +312,7 @@ def test_one_at_a_time(tmp_path):
         annotate(tmp_path / "nowhere", phrases="mine")
 
 
-@pytest.mark.parametrize("options", [{}, {"phrases": "mine", "min_count": 0}, {"phrases": "mine", "longest": 1},
+@pytest.mark.parametrize("options", [{}, {"phrases": "mine", "min_count": 0}, {"phrases": "mine", "max_words": 1},
                                      {"phrases": "mine", "threshold": 1.5}])
 def test_what_cannot_be_done_is_refused(tmp_path, options):
     with pytest.raises(UserError):

@@ -134,7 +134,7 @@ def test_long_batches_do_not_come_before_short_ones(view):
     assert abs(np.corrcoef(longest, np.arange(len(longest)))[0, 1]) < 0.3
 
 
-@pytest.mark.parametrize("options", [{}, {"copies": 2}, {"rates": [1.0]}])
+@pytest.mark.parametrize("options", [{}, {"num_static_copies": 2}, {"mixture_weights": [1.0]}])
 def test_a_feed_taken_up_again_goes_on_identically(view, options, monkeypatch):
     monkeypatch.setattr(feed_module, "BLOCK_TOKENS", 40_000)
     straight = feed_of(view, places=8000, **options)
@@ -154,7 +154,7 @@ def test_a_feed_taken_up_again_goes_on_identically(view, options, monkeypatch):
 
 
 def test_static_copies_take_turns(view):
-    feed = feed_of(view, copies=2)
+    feed = feed_of(view, num_static_copies=2)
     first, second, third = ([keys(batch) for batch in epoch_of(feed)] for _ in range(3))
     assert first == third != second
     assert feed.cursor.epoch == 3 and set(feed.next_rows(1)[1].tolist()) == {1}
@@ -228,7 +228,7 @@ def test_groups_are_drawn_at_their_rates_and_used_up_before_they_come_again(tmp_
     sizes = {"large": 600, "small": 40, "none": 30}
     corpus = pair_corpus(tmp_path / "p", words, {name: skewed(n, seed=n) for name, n in sizes.items()})
     edges = corpus.document_starts[[0, 600, 640, 670]]
-    feed = feed_of(whole(corpus), rates=[0.75, 0.25, 0.0])
+    feed = feed_of(whole(corpus), mixture_weights=[0.75, 0.25, 0.0])
     drawn: list[list[Counter]] = []
     for _ in range(3):
         starts = [row[0] for batch in epoch_of(feed) for row in keys(batch)]
@@ -247,4 +247,4 @@ def test_groups_are_drawn_at_their_rates_and_used_up_before_they_come_again(tmp_
 def test_rates_must_fit_the_groups(view):
     for rates in ([1.0, 2.0], [-1.0], [0.0], []):
         with pytest.raises(UserError, match=f"{len(rates)} rates for 1 groups of pairs"):
-            feed_of(view, rates=rates)
+            feed_of(view, mixture_weights=rates)

@@ -279,8 +279,8 @@ def test_killing_the_builder_leaves_no_corpus_and_no_worker(tmp_path, bert):
     source = write(tmp_path / "text.txt", random_text(random.Random(5), 300))
     script = write(tmp_path / "script.py", f"""
 import psutil, time
-from stemma.corpus import batches, build
-batches.BATCH_CHARACTERS = 1000
+from stemma.corpus import build, text_batches
+text_batches.BATCH_CHARACTERS = 1000
 def stop(done):
     print(*[child.pid for child in psutil.Process().children()], flush=True)
     time.sleep(60)

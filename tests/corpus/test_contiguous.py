@@ -162,7 +162,7 @@ def test_what_follows_a_row_of_a_stream(tiny, which):
     pieces = draft_of(view, "stream", 4, rows=6, single="A").spans
     backward = directions(6, which)
     draft = Draft(view, pieces, packing.template, backward)
-    begins, ends = set(tiny.documents[:-1].tolist()), set(tiny.documents[1:].tolist())
+    begins, ends = set(tiny.document_starts[:-1].tolist()), set(tiny.document_starts[1:].tolist())
     known = set()
     for row in range(6):
         last = int(draft.lengths[row]) - 1
@@ -195,7 +195,7 @@ def test_a_backward_row_is_the_mirror_of_the_forward_one(corpus, kind):
     assert (both.lengths == forward.lengths).all()
     for row in range(10):
         length = int(forward.lengths[row])
-        for name in ("ids", "source", "segments"):
+        for name in ("input_ids", "corpus_offsets", "segment_ids"):
             before, after = getattr(forward, name)[row].tolist(), getattr(both, name)[row].tolist()
             assert after[:length] == (before[:length][::-1] if backward[row] else before[:length])
             assert after[length:] == before[length:]
@@ -279,7 +279,7 @@ def test_taking_up_at_any_position_is_as_if_never_left(corpus, make):
     view, backward = whole(corpus), np.array([False, False, True, True])
     straight = make(view, 24, 4, backward)
     seen = []
-    for _ in range(3 * straight.batches + 2):
+    for _ in range(3 * straight.num_batches + 2):
         seen.append((straight.cursor, straight.continues_previous, rows_of(straight.next_rows(4)[0])))
     assert straight.cursor.epoch == 3
     for at in range(0, len(seen) - 1, 5):

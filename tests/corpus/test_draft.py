@@ -170,7 +170,7 @@ def test_two_texts_that_stand_apart_have_rows_of_their_own(lines):
                            (1, bounds[2], 2, 0, False), (1, bounds[0], 3, 1, False)])
     draft = Draft(view, pieces, layout)
     end = lines.tokenizer.special_id("end")
-    tokens = lines.values_between("tokens", 0, lines.tokens).tolist()
+    tokens = lines.values_between("tokens", 0, lines.num_tokens).tolist()
     for made, spans in ((draft, [(bounds[0], bounds[1]), (bounds[2], bounds[2] + 2)]),
                         (draft.segment_b_draft(), [(bounds[1], bounds[2]), (bounds[0], bounds[0] + 3)])):
         for row, (start, stop) in enumerate(spans):

@@ -95,7 +95,7 @@ def test_all_that_is_wrong_is_told_at_once(corpus, tmp_path):
     assert len(error.value.problems) == 12
     for words in (f"has the shape (3, 1), and the corpus has {corpus.num_tokens} tokens", "row 5 is not finite",
                   "row 0 is not finite (or beyond float32)", "must hold numbers, not <U1", "is not a .npy file",
-                  "there is no such file", "is the name of another array", "small letters", "0 numbers a token",
+                  "there is no such file", "is the name of another array", "lower-case letters", "0 numbers a token",
                   "is given twice"):
         assert words in told, words
     assert "fields" not in Corpus.open(corpus.path).manifest

@@ -42,7 +42,7 @@ def small(family=BERT, changes: tuple[str, ...] = ()) -> stemma.Model:
 
 def fits(model: stemma.Model, family=BERT, **values) -> bool:
     known = {**flatten(model.recipe.values), **values}
-    sees = "permuted" if "permuted" in family.sees else "full" if "full" in family.sees else "causal"
+    sees = "permuted" if "permuted" in family.visibility else "full" if "full" in family.visibility else "causal"
     return family.matches(known, {sees}, model.network.head_specs, model.network.own_state_dict().keys())
 
 
@@ -108,8 +108,8 @@ def test_the_table_names_every_tensor_once(family, bare):
     assert sorted(ours) == sorted(network.own_state_dict())
     assert len(set(theirs)) == len(theirs)
     assert not family.prefix or any(name.startswith(family.prefix) for name in theirs) is not bare
-    outside = [part for name, table in family.heads.items() if name in network.heads.keys() - family.body_heads
-               for key in table for one in key.expand(network.own_state_dict()) for part in one.hf_key]
+    outside = [part for name, table in family.head_keys.items() if name in network.heads.keys() - family.body_heads
+               for key in table for one in key.expand(network.own_state_dict()) for part in one.hf_names]
     assert set(outside) <= set(theirs)  # a head stands outside the body, whatever the body is called
 
 
@@ -125,9 +125,9 @@ def test_there_and_back_is_the_same(family):
 def test_a_tensor_that_the_table_does_not_name_is_another_family(family):
     model = small(family)
     assert fits(model, family)
-    assert not fits(model, replace(family, body=family.body_keys[:-1]))  # we have one more
+    assert not fits(model, replace(family, body_keys=family.body_keys[:-1]))  # we have one more
     more = TensorKey.of("encoder.blocks.{i}.gate", "gate.{i}")
-    assert not fits(model, replace(family, body=(*family.body_keys, more)))  # one less
+    assert not fits(model, replace(family, body_keys=(*family.body_keys, more)))  # one less
 
 
 @pytest.mark.parametrize(("family", "key"), [(family, key) for family in families().values()
@@ -147,8 +147,8 @@ def test_a_network_that_reads_otherwise_is_another_family(family, sees):
     facts = (model.network.head_specs, model.network.own_state_dict().keys())
     values = flatten(model.recipe.values)
     assert not family.matches(values, sees, *facts)
-    assert not family.matches(values, {"causal"} if "full" in family.sees else {"full"}, *facts)
-    assert family.matches(values, set(), *facts) is ("full" in family.sees)
+    assert not family.matches(values, {"causal"} if "full" in family.visibility else {"full"}, *facts)
+    assert family.matches(values, set(), *facts) is ("full" in family.visibility)
 
 
 def test_a_bert_may_have_learned_other_ways_to_read_besides():
@@ -164,7 +164,7 @@ def test_a_bert_may_have_learned_other_ways_to_read_besides():
 @FAMILY
 def test_an_activation_without_a_name_there_is_another_family(family):
     model = small(family)
-    without = tuple(replace(one, names={"tanh": "tanh"}) if one.value_map else one for one in family.settings)
+    without = tuple(replace(one, value_map={"tanh": "tanh"}) if one.value_map else one for one in family.settings)
     assert fits(model, replace(family, settings=without)) is (without == family.settings)
 
 
@@ -237,14 +237,14 @@ def test_copies_are_those_of_tensors_that_are_there():
 
 @FAMILY
 def test_the_declarations_agree_with_each_other(family):
-    assert family.heads.keys() == family.head_specs.keys()
-    assert family.body_heads <= family.heads.keys()
-    assert set().union(*family.architectures) == set(family.heads)
-    named = {name for table in (family.body_keys, *family.heads.values()) for key in table for name in key.hf_names}
-    assert set(family.copies.values()) <= named and not named & family.copies.keys()
+    assert family.head_keys.keys() == family.head_specs.keys()
+    assert family.body_heads <= family.head_keys.keys()
+    assert set().union(*family.architectures) == set(family.head_keys)
+    named = {name for table in (family.body_keys, *family.head_keys.values()) for key in table for name in key.hf_names}
+    assert set(family.tied_head_tensors.values()) <= named and not named & family.tied_head_tensors.keys()
     stated = {setting.hf_key for setting in family.settings}
-    assert {*family.aliases.values(), *family.repeats.values()} <= stated
-    assert not stated & {*family.aliases, *family.repeats, *family.holds}
+    assert {*family.aliases.values(), *family.duplicate_settings.values()} <= stated
+    assert not stated & {*family.aliases, *family.duplicate_settings, *family.required_config}
     values = flatten(own(family).values)
     assert all(values.get(key) == value for key, value in family.required_recipe.items())
     assert all(values.get(key) in (None, value(values)) for key, value in family.derived_values.items())

@@ -195,7 +195,7 @@ def test_text_that_came_through_a_pipe(here, monkeypatch, capsys, text_file):
     os.mkfifo("pipe")
     writer = threading.Thread(target=Path("pipe").write_bytes, args=(text_file.read_bytes(),))
     writer.start()
-    monkeypatch.setattr("stemma.training.pretrain.corpus_from_text", interrupt)
+    monkeypatch.setattr("stemma.training.pretrain.build_or_load_corpus", interrupt)
     assert main(["pretrain", "bert@tiny", *SMALL, "--corpus", "pipe", "--out", "piped"]) == 130
     writer.join()
     assert main(["resume", "piped"]) == 130
@@ -292,7 +292,7 @@ def test_a_kill_between_the_listing_and_the_file_leaves_a_file_that_is_known(tmp
             path.write_bytes(content.encode() if isinstance(content, str) else content)
             done.append(path)
 
-        patch.setattr("stemma.checksummed_files.write_atomically", killed)
+        patch.setattr("stemma.checksummed_files.atomic_write", killed)
         with pytest.raises(KeyboardInterrupt):
             write_file(tmp_path / "run.json", "new")
     verify_file(tmp_path / "run.json", "")

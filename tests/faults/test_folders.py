@@ -35,18 +35,18 @@ CLASSIFY = ["--model", "model", "--train", "classify-train.jsonl", "--dev", "cla
 TASKS = '[tasks.first]\nkind = "classify"\ntrain = "classify-train.jsonl"\ndev = "classify-dev.jsonl"\n'
 # A verb, and the first slow things that it does.
 SLOW: list[tuple[list[str], str]] = [
-    (COMPARE, "stemma.lab.run_experiment.share_text"), (COMPARE, "stemma.lab.variant_costs.corpus_from_text"),
-    (COMPARE, "stemma.lab.variant_costs.step_cost"), (ABLATE, "stemma.lab.run_experiment.share_text"),
-    (CLAIM, "stemma.lab.run_experiment.share_text"), (CLAIM[:3] + CLAIM[5:], "stemma.lab.claims.own_text"),
-    ([*PRETRAIN, "text.txt"], "stemma.training.pretrain.corpus_from_text"),
+    (COMPARE, "stemma.lab.run_experiment.split_text"), (COMPARE, "stemma.lab.variant_costs.build_or_load_corpus"),
+    (COMPARE, "stemma.lab.variant_costs.step_cost"), (ABLATE, "stemma.lab.run_experiment.split_text"),
+    (CLAIM, "stemma.lab.run_experiment.split_text"), (CLAIM[:3] + CLAIM[5:], "stemma.lab.claims.builtin_data"),
+    ([*PRETRAIN, "text.txt"], "stemma.training.pretrain.build_or_load_corpus"),
     ([*PRETRAIN, "corpus"], "stemma.training.pretrain.open_run"),
     ([*PRETRAIN, "corpus"], "stemma.training.pretrain.Corpus.open"),
-    (["finetune", "classify", *CLASSIFY], "stemma.tasks.runs.finetune.load"),
+    (["finetune", "classify", *CLASSIFY], "stemma.tasks.runs.finetune.open_model"),
     (["finetune", "classify", *CLASSIFY], "stemma.tasks.runs.finetune_run.load"),
     (["finetune", "classify", *CLASSIFY, "--restarts", "2"], "stemma.tasks.runs.sweep.run_one"),
     (["finetune", "seq2seq", "--model", "writer", "--train", "pairs.tsv", "--dev", "pairs.tsv", "--out", "out"],
      "stemma.tasks.runs.seq2seq.build_corpus"),
-    (["multitask", "tasks.toml", "--model", "model", "--out", "out"], "stemma.tasks.runs.multitask.load"),
+    (["multitask", "tasks.toml", "--model", "model", "--out", "out"], "stemma.tasks.runs.multitask.open_model"),
     (["multitask", "tasks.toml", "--model", "model", "--out", "out"], "stemma.tasks.runs.finetune_run.load"),
     (["pipeline", "plan.toml", "--out", "out"], "stemma.tasks.pipeline.pipeline._check_contamination"),
     (["pipeline", "plan.toml", "--out", "out"], "stemma.tasks.pipeline.stage_runner.pretrain"),
@@ -128,7 +128,7 @@ def test_a_comparison_that_is_refused_leaves_nothing(here, capsys):
 
 @pytest.mark.parametrize("words", [COMPARE, ABLATE, CLAIM], ids=["compare", "ablate", "claims run"])
 def test_a_lab_begins_anew_if_it_is_to(here, monkeypatch, capsys, words):
-    monkeypatch.setattr("stemma.lab.run_experiment.share_text", interrupt)
+    monkeypatch.setattr("stemma.lab.run_experiment.split_text", interrupt)
     Path("out/text").mkdir(parents=True)  # of a lab that was stopped before it had a lab.json
     assert main(words) == 2 and "add --overwrite" in capsys.readouterr().err
     assert main([*words, "--overwrite"]) == 130

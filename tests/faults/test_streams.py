@@ -66,8 +66,8 @@ def test_without_a_place_for_errors_the_code_says_it(tmp_path, command, code):
 
 def inside(lines: str, streams: str, folder: Path) -> subprocess.CompletedProcess[str]:
     """What a verb would do that was started with such streams."""
-    script = "from stemma.cli import output, streams\nimport logging, os\n" \
-             f"with streams.prepared_streams():\n    {lines}"
+    script = "from stemma.cli import output, stdio\nimport logging, os\n" \
+             f"with stdio.safe_streams():\n    {lines}"
     return subprocess.run(["bash", "-c", f'exec "$0" -c "$1" {streams}', sys.executable, script], capture_output=True,
                           text=True, cwd=folder, check=False)
 

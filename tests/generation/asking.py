@@ -48,7 +48,7 @@ def all_models(folder: Path) -> dict[str, stemma.Model]:
     torch.manual_seed(0)
     network = Network(chosen.settings.network, found["bert"].network.vocab_size, heads).eval()
     perturb(network, 1)
-    found["judge"] = stemma.InferenceModel(chosen, found["bert"].tokenizer, network, task_configs={"task": card})
+    found["judge"] = stemma.Model(chosen, found["bert"].tokenizer, network, task_configs={"task": card})
     return {**found, "transformer": source_model("transformer")}
 
 

@@ -85,9 +85,9 @@ def test_rows_without_a_token_are_never_offered(tokenizer_folder):
     assert len(prediction["candidates"]) == tokenizer.vocab_size
 
 
-@pytest.mark.parametrize(("recipe", "learned"), [("xlnet", "guessed hidden positions from the others"),
+@pytest.mark.parametrize(("recipe", "learned"), [("xlnet", "predicted tokens in permuted order"),
                                                  ("gpt2", "read text in one direction"),
-                                                 ("prefix-lm", "wrote on from a text")])
+                                                 ("prefix-lm", "continued texts")])
 def test_a_model_without_masks_says_what_it_can_do(recipe, learned, tokenizer_folder):
     """Another tokenizer would not help."""
     model = stemma.build(f"{recipe}@tiny", 320, ["network.width=16", "network.heads=2"])

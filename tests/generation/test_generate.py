@@ -114,8 +114,8 @@ def test_a_memory_writes_without_end_and_places_begin_anew(caplog):
         (found,) = generate(model, random_prompts(4), seed=0, tokens=70)
         assert len(found.tokens) == 70
         assert bool(caplog.messages) == ends_alike
-    assert caplog.messages == ["the text outgrew the 24 tokens that gpt2@tiny reads at once; from there on it was "
-                               "written from its last part alone."]
+    assert caplog.messages == ["the text exceeded the context length of gpt2@tiny (24 tokens); later tokens were "
+                               "generated from its last part alone."]
 
 
 def test_where_places_begin_anew_the_last_half_is_read_again():
@@ -178,7 +178,7 @@ def test_packed_weights_go_when_the_text_is_written(monkeypatch):
         views.append(weakref.ref(made))
         return made
 
-    monkeypatch.setattr("stemma.generation.generate.packed_view", noted)
+    monkeypatch.setattr("stemma.generation.generate.prepacked_view", noted)
     model = model_of("gpt2")
     assert len(generate(model, random_prompts(5, 5, 5, 5, 5, 5), greedy=True, tokens=18, batch=3)) == 6
     gc.collect()

@@ -132,7 +132,7 @@ def test_a_stream_that_is_left_leaves_the_network_as_it_was(tokenizers):
     next(pieces)
     pieces.close()
     assert not any("forward" in vars(module) for module in model.network.modules())
-    with pytest.raises(UserError, match="only one text can be shown"):
+    with pytest.raises(UserError, match="only one text can be streamed"):
         stream(model, "The old", beams=2)
 
 

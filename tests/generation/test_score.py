@@ -70,7 +70,7 @@ def test_log_probabilities_in_blocks_are_those_of_the_whole_softmax(monkeypatch)
     hidden, labels = torch.randn(11, 24), torch.randint(model.network.vocab_size, (11,))
     logits = model.lm_head()(hidden)
     labels[::3] = logits.argmax(-1)[::3]
-    monkeypatch.setattr("stemma.evaluation.likelihood.BLOCK_NUMBERS", 4 * model.network.vocab_size)
+    monkeypatch.setattr("stemma.evaluation.likelihood.BLOCK_LOGITS", 4 * model.network.vocab_size)
     values, likeliest = log_probabilities(model.lm_head(), hidden, labels, model.network.vocab_size)
     torch.testing.assert_close(values, logits.log_softmax(-1).gather(1, labels[:, None])[:, 0])
     assert likeliest.tolist() == (logits.argmax(-1) == labels).tolist()

@@ -87,7 +87,7 @@ def test_lines_that_are_too_long(model, caplog):
         translate(model, lines[1])
     other = source_model("transformer", 2)
     found = translate(other, lines, crop=True)
-    assert caplog.messages == ["2 lines (line 2, line 3) were cut off after 39 tokens."]
+    assert caplog.messages == ["2 lines (line 2, line 3) were truncated to 39 tokens."]
     first, last = (translate(other, " ".join(lines[1].split()[part]))[0] for part in (slice(39), slice(-39, None)))
     assert found[1].tokens == first.tokens and abs(found[1].log_probability - last.log_probability) > 1e-3
     assert found[1].log_probability == pytest.approx(first.log_probability, abs=1e-4)
@@ -139,8 +139,8 @@ def test_options_that_cannot_be_followed(model):
 
 
 def test_who_does_not_write_from_a_source(tokenizer_folder):
-    for name, said in (("bert", "bert@tiny reads a text and does not write one"),
-                       ("gpt2", r"gpt2@tiny writes on from a prompt \(`stemma generate`\), not from a source")):
+    for name, said in (("bert", "bert@tiny reads a text and does not generate one"),
+                       ("gpt2", r"gpt2@tiny continues a prompt \(`stemma generate`\) and does not translate")):
         with pytest.raises(UserError, match=said + ".*stemma pretrain transformer@mini"):
             translate(stemma.build(f"{name}@tiny", 60, ["network.width=16"]), "ba")
 

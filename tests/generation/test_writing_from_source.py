@@ -169,14 +169,14 @@ def test_a_cloze_from_the_left_is_no_causal_language_model():
     from stemma.evaluation.lm_scorer import LMScorer
 
     for kind in ("unilm", "unilm, from the left", "transformer"):
-        with pytest.raises(UserError, match="writes a text from a source and does not read from one end"):
+        with pytest.raises(UserError, match="generates a text from a source and does not read from one end"):
             LMScorer(source_model(kind))
 
 
 def test_a_decoder_fills_no_mask():
     from stemma.generation.fill import fill
 
-    with pytest.raises(UserError, match="bart@tiny does not guess at a mask's place.*stemma generate"):
+    with pytest.raises(UserError, match="bart@tiny does not predict tokens at masks.*stemma generate"):
         fill(source_model("bart"), "ba [MASK] da")
     assert fill(source_model("unilm"), "ba [MASK] da")[0]["candidates"]
 

@@ -13,6 +13,7 @@ import json
 import os
 import random
 import sys
+import tempfile
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -152,6 +153,17 @@ def run(commands: Sequence[Sequence[str]]) -> str | None:
     return None
 
 
+def recipe_names() -> list[str]:
+    """As the command line lists them: the module that knows them has other names in other versions."""
+    from stemma.cli import main
+
+    with tempfile.TemporaryDirectory() as folder:
+        listing = Path(folder) / "tree.json"
+        with _into(1, listing):
+            main(["tree", "--json"])
+        return [recipe["name"] for recipe in json.loads(listing.read_text(encoding="utf-8"))["recipes"]]
+
+
 def _message(said: str) -> str:
     """What is said of an error, without the traceback before it."""
     before, word, after = said.rpartition("error: ")
@@ -197,7 +209,6 @@ def answer(request: dict[str, Any], starts: Starts) -> dict[str, Any]:
 def serve(role: str, source: Path, read: Callable[[], str], write: Callable[[str], object]) -> None:
     """A line in, a line out; the first answer names the recipes."""
     import stemma
-    from stemma.recipe_loading import recipe_names
 
     if source not in Path(stemma.__file__).resolve().parents:
         raise RuntimeError(f"stemma comes from {stemma.__file__}, not from {source}")

@@ -19,8 +19,8 @@ WEIGHTS, LOG = "model.safetensors", "log.jsonl"
 VALUES = ("result.json", "results.json", "scores.json", "measures.json", "config.json", "tasks.json", "tokenizer.json",
           "predictions.jsonl")
 ANSWERS = re.compile(r"((dev|test|ensemble)\b.*|\d+-stdout)\.jsonl")
-# what a clock says; a lab's curve has seconds in it, and its losses are in the log
-TIMES = re.compile(r"(.*_)?(seconds|per_second|span|curve|command)")
+# what a clock says, and what made a lab (version, date); a lab's curve has seconds in it, its losses are in the log
+TIMES = re.compile(r"(.*_)?(seconds|per_second|span|curve|command)|made")
 ORDER = ("gradient_norm",)  # a sum over parameters: its last digits follow their order, and no weight need follow it
 MISSING = object()
 SHOWN = 3  # differences of a kind that are told one by one

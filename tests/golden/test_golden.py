@@ -36,6 +36,8 @@ def leave(folder: Path, made: dict[str, torch.Tensor], lines=LINES, **result) ->
     (folder / "run" / "model").mkdir(parents=True)
     save_file(made, folder / "run" / "model" / "model.safetensors")
     (folder / "run" / "log.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    results = {"version": 2, "made": {"stemma": "0.2.0"}}
+    (folder / "run" / "results.json").write_text(json.dumps(result.pop("results", results)))
     (folder / "run" / "result.json").write_text(json.dumps({"run": str(folder), "seconds": len(str(folder)), **result}))
     return folder
 
@@ -48,7 +50,7 @@ def compared(tmp_path: Path, made: dict[str, torch.Tensor], lines=LINES, **resul
 
 def test_the_same_again_is_equal_but_for_times_and_places(tmp_path):
     later = [{**line, "seconds": 9.0, "tokens_per_second": 7.0} for line in LINES]
-    assert compared(tmp_path, weights(), later).equal
+    assert compared(tmp_path, weights(), later, results={"version": 2, "made": {"stemma": "0.3.0"}}).equal
 
 
 def test_one_changed_weight_is_found_and_measured(tmp_path):

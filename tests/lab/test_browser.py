@@ -126,7 +126,7 @@ def test_the_table_is_sorted_by_any_column(visit: Open):
 def test_numbers_are_sorted_by_value_and_not_by_their_letters(visit: Open):
     page = visit("ablate", "#which-change")
     table = page.locator("#which-change table.sortable")
-    table.get_by_role("button", name="worth").click()
+    table.get_by_role("button", name="contribution").click()
     assert table.evaluate(FIRST_COLUMN) == ["corpus.packing", "objective.next_sentence", "objective.masked_lm.dynamic",
                                             "tokenizer"]
 

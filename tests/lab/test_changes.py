@@ -211,7 +211,7 @@ def test_every_word_that_is_not_there_is_told_at_once():
     told = dict(caught.value.problems)
     assert told["network.sharin"] == 'is no change between the two. Did you mean "network.sharing"?'
     assert told["training.batch_size"] == "is in no group: both have 16"
-    assert "cannot be told from the rest of objective.sentence_order" in told["objective.sentence_order.swapped"]
+    assert "cannot be separated from the rest of objective.sentence_order" in told["objective.sentence_order.swapped"]
     assert "two changes or more" in told["network.sharing"]
 
 
@@ -253,7 +253,7 @@ def test_what_is_possible_one_way_only_stays_alone_and_the_other_way_is_told_why
     assert why["roberta@tiny - objective.next_sentence"].startswith("objective.next_sentence: needs segment_pair or")
     assert why["bert@tiny + corpus.packing"].startswith("corpus.packing = full_sentences: objective.next_sentence ")
     assert why["roberta@tiny - network.embedding.segments"] == \
-        "it would be roberta@tiny again: no row of pre-training holds a pair; no row has so many segments"
+        "it would be roberta@tiny again: no row of pre-training has a text pair; no row has that many segments"
     assert len(why) == 3
 
 
@@ -273,17 +273,17 @@ def test_hidden_by_the_size_the_lab_the_machine_and_for_want_of_effect():
         "training.batch_size": "both have 16 at size tiny",
         "training.learning_rate": "both have 0.002 at size tiny",
         "training.warmup_steps": "both have 200 at size tiny",
-        "training.steps": "the lab's budget says how long",
-        "corpus.first_phase": "rows of the first phase are no shorter than the window here",
-        "network.position.offset": "it only says which rows of the table are never read",
-        "network.position.counts": "they differ only where filling stands in front of a text",
-        "finetuning": "no task is fine-tuned here, and pre-training does not read it"}
+        "training.steps": "the lab's budget decides",
+        "corpus.first_phase": "rows of the first phase are not shorter than the others here",
+        "network.position.offset": "it only decides which rows of the position embedding are unused",
+        "network.position.counts": "they differ only with padding on the left",
+        "finetuning": "no task is fine-tuned here, and pre-training does not use it"}
     _, large = ablation_variants("bert", "roberta", "base")
     hidden = {one["key"] for one in large["hidden"]}
     assert hidden == {"training.steps", "network.position.offset", "network.position.counts", "finetuning"}
     assert {"training.batch_size", "corpus.first_phase"} <= {one["name"] for one in large["groups"]}
     _, bert = ablation_variants("transformer", "bert", "tiny")
-    assert {"key": "training.keep_checkpoints", "why": "says nothing about the model"} in bert["hidden"]
+    assert {"key": "training.keep_checkpoints", "why": "has no effect on the model"} in bert["hidden"]
     assert "network.layers" not in {one["key"] for one in bert["hidden"]}  # a size is what was asked for
 
 
@@ -292,7 +292,7 @@ def test_how_a_recipe_is_fine_tuned_is_a_change_where_there_is_a_task():
     assert not [one for one in without if one.change and one.change.startswith("finetuning")]
     variants, details = ablation_variants("bert", "roberta", "tiny", tasks=True)
     hidden = {one["key"]: one["why"] for one in details["hidden"]}
-    assert hidden["finetuning.epochs"] == "the lab's --epochs says how long" and "finetuning" not in hidden
+    assert hidden["finetuning.epochs"] == "the lab's --epochs decides" and "finetuning" not in hidden
     bert, roberta = (recipe(f"{name}@tiny").values for name in ("bert", "roberta"))
     plus, minus = (one.recipe.values for one in variants if one.change == "finetuning")
     for made, base, other in ((plus, bert, roberta), (minus, roberta, bert)):
@@ -306,13 +306,13 @@ def test_one_corpus_for_all_hides_the_tokenizer_and_what_is_shared_hides_changes
                                                                       "network.layers=1"],
                                  own_corpus=False)
     hidden = {one["key"]: one["why"] for one in details["hidden"]}
-    assert hidden["tokenizer"] == "the corpus brings its tokenizer"
+    assert hidden["tokenizer"] == "the corpus has its own tokenizer"
     assert hidden["objective.masked_lm.dynamic"] == "both have true, as you set it"
     assert not {"tokenizer", "objective.masked_lm.dynamic"} & {one["name"] for one in details["groups"]}
     assert all(one.recipe.settings.network.layers == 1 for one in variants)
     with pytest.raises(UserError) as caught:
         ablation_variants("bert", "roberta", "tiny", merge=[["tokenizer", "corpus.packing"]], own_corpus=False)
-    assert dict(caught.value.problems) == {"tokenizer": "is in no group: the corpus brings its tokenizer"}
+    assert dict(caught.value.problems) == {"tokenizer": "is in no group: the corpus has its own tokenizer"}
 
 
 @pytest.mark.parametrize(("typed", "key", "idle"), [
@@ -353,6 +353,6 @@ def test_the_parent_is_the_one_that_the_child_names_at_the_childs_size(tmp_path)
 def test_recipes_without_a_difference_or_a_parent_are_refused():
     with pytest.raises(UserError, match="do not differ in anything that can be measured here") as caught:
         ablation_variants(None, "bert-wwm-ext", "tiny")
-    assert dict(caught.value.problems)["training.steps"] == "the lab's budget says how long"
+    assert dict(caught.value.problems)["training.steps"] == "the lab's budget decides"
     with pytest.raises(UserError, match="--against"):
         ablation_variants(None, "transformer", "tiny")

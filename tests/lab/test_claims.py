@@ -18,6 +18,7 @@ from stemma.lab import builtin_data as own
 from stemma.lab import claims as module
 from stemma.lab.claims import CLAIMS, all_claims, claim_experiment, claim_verdict, find_claim, read_claim
 from stemma.lab.experiment import DownstreamTask, Experiment
+from stemma.lab.report.lab_phrases import CLAIM_VERDICTS
 from stemma.text.tables import read_table
 
 FILES = sorted(CLAIMS.glob("*.toml"))
@@ -103,7 +104,7 @@ def test_what_is_wrong_with_a_claim_is_told_at_once(tmp_path):
     (('recipe = "bert"', 'recipe = "bert"\nsize = "mini"'), "no such key"),
     (('measure  = "pseudo_bits_per_byte"', 'measure  = "task"'), "needs tasks"),
     (('seeds    = 2', 'seeds    = 2\nlanguage = "zh"\ntasks = ["order"]'), "are English"),
-    (('title    =', 'name = "x"\ntitle    ='), "called as its file"),
+    (('title    =', 'name = "x"\ntitle    ='), "has the name of its file"),
 ])
 def test_a_bad_claim_is_refused(tmp_path, change, said):
     assert change[0] in SMALL
@@ -137,7 +138,8 @@ EQUAL = ABOUT | {"better": None, "worse": None, "equal": ["old", "new"], "margin
 def test_better_is_judged_by_the_whole_interval(low, high, higher, verdict):
     found = claim_verdict(BETTER, results(low, high, higher=higher))
     assert found["verdict"] == verdict and found["interval"] == [low, high]
-    assert verdict in found["text"] and "new minus old" in found["text"] and "3 seeds" in found["text"]
+    assert found["text"].endswith(f": {CLAIM_VERDICTS[verdict]}.")
+    assert "new minus old" in found["text"] and "3 seeds" in found["text"]
     # the lab has it the other way round
     turned = claim_verdict(BETTER, results(low, high, higher=higher, a="new", b="old"))
     assert turned["interval"] == [-high, -low]
@@ -229,7 +231,7 @@ def test_labels_are_true(made):
 
 
 def test_packages_are_known_by_half_and_every_page_has_one_side(library):
-    pages = own.harvest.collect_pages(library)
+    pages = own.python_docs.collect_pages(library)
     train, held_out, packages = own.split_pages(pages, seed=0)
     assert {page.name for page in train} | {page.name for page in held_out} == {page.name for page in pages}
     assert not {page.name for page in train} & {page.name for page in held_out}

@@ -109,9 +109,9 @@ def test_a_comparison_says_what_differs_and_what_does_not(tmp_path: Path):
     assert list(read.panels) == ["", "results", "curves", "recipes", "cost", "reproduce"]
     head = read.panels[""]
     assert ("By pseudo-likelihood (bits per byte, lower is better), roberta@tiny has the best mean, 2.310: it "
-            "is significantly better than bert@tiny and compares inconclusively with albert@tiny. Of electra@tiny "
-            "there is no such score. Each model was trained on 1,000,000 tokens of the same text, at size tiny, with 3 "
-            "seeds.") in head
+            "is significantly better than bert@tiny and compares inconclusively with albert@tiny. electra@tiny has no "
+            "such score. Each model was trained on 1,000,000 tokens of the same text, at size tiny, with 3 seeds."
+            ) in head
     assert "2 of 3" in head and "11 of 12" in head
 
     assert read.row("roberta@tiny") == ["roberta@tiny", "\u2605 2.310 \u00b1 0.010", "? 0.740 \u00b1 0.010", "3"]
@@ -132,7 +132,7 @@ def test_what_stands_behind_the_verdict_is_there(tmp_path: Path):
     _, read = page_of(results, tmp_path)
     cost, again, recipes = (read.panels[name] for name in ("cost", "reproduce", "recipes"))
     assert "Held equal: 1,000,000 tokens for each cell. The largest deviation is +0.60% (electra@tiny, seed 0)" in cost
-    assert "All of it took 55 min; 50 min had been foretold (+10%)." in cost and "tokens (held equal)" in cost
+    assert "The experiment took 55 min; 50 min were estimated (+10%)." in cost and "tokens (held equal)" in cost
     assert [row[3] for row in read.cells if row and row[0] == "roberta@tiny" and len(row) == 7] == ["4.1e13"]
     for expected in (results["command"], *results["commands"].values(), "x86_64, 2 cores, Linux", "torch 2.13.0"):
         assert expected in again
@@ -145,8 +145,8 @@ def test_what_stands_behind_the_verdict_is_there(tmp_path: Path):
 def test_one_seed_claims_nothing(tmp_path: Path):
     _, read = page_of(one_seed_results(), tmp_path)
     everything = " ".join(read.panels.values())
-    assert "one seed cannot show whether that is chance" in everything
-    assert read.row("bert@tiny \u2192 roberta@tiny")[2] == "one seed: no interval, nothing is claimed"
+    assert "with one seed this may be chance" in everything
+    assert read.row("bert@tiny \u2192 roberta@tiny")[2] == "one seed: no interval, so no verdict"
     assert "better:" not in everything and "significantly" not in everything
     assert read.row("roberta@tiny")[1] == "\u2605 2.300"                      # and no spread
 
@@ -156,21 +156,23 @@ def test_an_ablation_names_the_change(tmp_path: Path):
     assert list(read.panels)[2] == "which-change"
     head = read.panels[""]
     assert f"goes from 2.450 to 2.310 bits per byte (better: {MINUS}0.190 to {MINUS}0.090)" in head
-    assert ("Helps by itself: corpus.packing. Hurts by itself: tokenizer. Inconclusive: objective.masked_lm.dynamic "
+    assert ("Improved alone: corpus.packing. Hurt alone: tokenizer. Inconclusive: objective.masked_lm.dynamic "
             "and objective.next_sentence.") in head
     assert read.row("tokenizer, in the child")[1:] == ["+0.070", "worse: 0.030 to 0.110"]
     assert read.row("objective.next_sentence", f"{MINUS}0.030")[2:] == \
         ["not possible", f"inconclusive: {MINUS}0.070 to 0.010 (about 7 seeds would decide)"]
     panel = read.panels["which-change"]
-    assert f"{MINUS}0.067 is left over" in panel
+    assert f"{MINUS}0.067 remains" in panel
     assert "bert@tiny + objective.next_sentence: packing segment_pair needs it" in panel
     assert "training.batch_size: both have 16 at size tiny" in panel
-    assert 'id="plot-waterfall"' in text and "what they do to each" in panel
+    assert 'id="plot-waterfall"' in text and "interaction" in texts(re.search(
+        r'<figure id="plot-waterfall">(<svg.*?</svg>)', text, re.S)[1])
 
 
 def test_a_claim_and_a_law_have_their_words(tmp_path: Path):
     _, read = page_of(claim_results(), tmp_path)
-    assert "Do new masks every time help? What the paper found was not seen at this size." in read.panels[""]
+    assert "Do new masks every time help? The paper's finding was not reproduced at this size." in read.panels[""]
+    assert "not reproduced at this size" in read.panels[""] and "not seen" not in read.panels[""]
     assert "(arXiv:1907.11692): New masks are as good as static ones" in read.panels["results"]
     _, read = page_of(scaling_results(), tmp_path)
     assert read.row("bert", "0.090") == ["bert", "0.090", "0.070 to 0.110", "9", "\u2013"]
@@ -247,8 +249,8 @@ def test_the_largest_deviation_is_of_the_unit_that_was_held_equal():
      f"better: {MINUS}0.400 to {MINUS}0.200; b drops capitals"),
     (difference("m", "a", "b", 0.3, 0.1, "better"), "better: 0.200 to 0.400"),
     (difference("m", "a", "b", -0.0002, 0.0001, "worse"), f"worse: {MINUS}0.0003 to {MINUS}0.0001"),
-    (difference("m", "a", "b", 0.3, None, "one seed"), "one seed: no interval, nothing is claimed"),
-    (difference("m", "a", "b", 0.0, 0.0, "same bytes"), "no difference: the same bytes"),
+    (difference("m", "a", "b", 0.3, None, "one seed"), "one seed: no interval, so no verdict"),
+    (difference("m", "a", "b", 0.0, 0.0, "same bytes"), "no difference: identical weights"),
 ])
 def test_verdicts(given, said):
     assert words.format_verdict(given) == said

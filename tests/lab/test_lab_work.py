@@ -182,7 +182,7 @@ def test_random_weights_are_a_variant_that_is_only_fine_tuned(tmp_path, text, la
     assert trained["cost"]["tokens"] > 0 and random["cost"] == {}
     assert found["cells"][0]["hash"] != found["cells"][1]["hash"]
     page = (tmp_path / "lab/report.md").read_text()
-    assert "Each model but untrained (random weights) was trained on 6,000 tokens" in page
+    assert "Each model except untrained (random weights) was trained on 6,000 tokens" in page
 
 
 def test_models_that_write_are_compared_by_what_they_write(tmp_path, text):

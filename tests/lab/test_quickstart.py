@@ -46,7 +46,7 @@ SHORT = {"minutes": 0.02, "seeds": 2, "labels": 40, "tests": 60}
 def told(shared, python_pages) -> dict:
     def make(folder: Path) -> None:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(story.harvest, "collect_pages", lambda: python_pages)
+            patch.setattr(story.python_docs, "collect_pages", lambda: python_pages)
             quickstart(folder, **SHORT)
 
     return json.loads((shared("quickstart", make) / "result.json").read_text())
@@ -213,7 +213,7 @@ def test_the_commands_by_hand_mean_the_same(told):
                   "neighbours; --minutes 104.25 would be enough"),
 ])
 def test_a_slow_machine_is_given_more_time_and_says_so(monkeypatch, tokens_per_second, asked, minutes, said):
-    for name, value in {"MINUTES": 4.0, "ENOUGH": 2_500_000, "MOST": 2.0}.items():
+    for name, value in {"MINUTES": 4.0, "ENOUGH_TOKENS": 2_500_000, "MAX_EXTENSION": 2.0}.items():
         monkeypatch.setattr(throughput, name, value)
     found = throughput.Speed.from_rate(tokens_per_second, asked)
     assert found.minutes == minutes and found.said.endswith(said)
@@ -236,7 +236,7 @@ def test_what_is_changed_from_bert_is_listed_with_reasons(told, capsys):
     changes = recipe_loading.diff("bert", chosen)
     assert [change["key"] for change in told["diff"]] == [change.key for change in changes]
     assert {"network.layers", "tokenizer.vocab_size"} < {change.key for change in changes}
-    assert not [change["key"] for change in told["diff"] if not change["why"]], "say why in explained.py"
+    assert not [change["key"] for change in told["diff"] if not change["why"]], "give a reason in recipe_changes.py"
     page = Path(told["report"]).read_text().replace("<wbr>", "").replace("&#x27;", "'")
     _show(told)
     printed = " ".join(capsys.readouterr().out.split())
@@ -296,7 +296,7 @@ def test_a_folder_of_the_users_is_left_alone(tmp_path):
 def test_a_bad_wish_leaves_nothing_behind(tmp_path, monkeypatch):
     with pytest.raises(UserError, match="--minutes must be a number greater than 0"):
         quickstart(tmp_path / "q", minutes=0)
-    monkeypatch.setattr(story.harvest, "collect_pages", _refuse)
+    monkeypatch.setattr(story.python_docs, "collect_pages", _refuse)
     with pytest.raises(UserError, match="no source"):
         quickstart(tmp_path / "q")
     assert not (tmp_path / "q").exists()
@@ -310,8 +310,9 @@ def _refuse() -> list:
 def test_interrupted_it_goes_on_where_it_was(tmp_path, monkeypatch, python_pages):
     """Three times: when the speed of the machine is known, before measuring, and at last to the end."""
     asked = {**SHORT, "minutes": None}
-    monkeypatch.setattr(story.harvest, "collect_pages", lambda: python_pages[::8])
-    for name, value in {"MINUTES": 0.01, "FIRST": 0.05, "LOOK": 0.05, "rate": lambda tokens, seconds: 100.0}.items():
+    monkeypatch.setattr(story.python_docs, "collect_pages", lambda: python_pages[::8])
+    for name, value in {"MINUTES": 0.01, "WARMUP_SECONDS": 0.05, "TIMED_SECONDS": 0.05,
+                        "tokens_per_second": lambda tokens, seconds: 100.0}.items():
         monkeypatch.setattr(throughput, name, value)
     with pytest.raises(Interrupted, match="stemma quickstart --out .* goes on"):
         quickstart(tmp_path / "q", **asked, say=lambda text: _interrupt() if "100 tokens a second" in text else None)

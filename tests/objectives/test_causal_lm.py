@@ -201,7 +201,7 @@ def test_only_the_second_part_is_guessed_where_the_first_is_given(tmp_path, toke
 @pytest.mark.parametrize(("changes", "said"), [
     (["objective.causal_lm.scored=second"], "needs segment_pair, sentence_pair or parallel in corpus.packing"),
     (["corpus.packing=sentence_pair", "objective.causal_lm.scored=second", "objective.causal_lm.direction=backward"],
-     "cannot be guessed from A"),
+     "cannot be predicted from A"),
 ])
 def test_what_second_cannot_be_combined_with(changes, said):
     with pytest.raises(UserError) as refused:

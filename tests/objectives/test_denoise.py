@@ -110,13 +110,13 @@ def test_masking_and_deleting_keep_the_exact_rate_and_the_order(corpus, rate):
     deleted = corrupted(corpus, rows=1500, delete=rate)
     tokens = np.array([len(text) - 2 for text in originals(masked)])
     spread = 4 * 0.5 * len(tokens) ** 0.5
-    hidden = [source.count(mask) for source in rows_of(masked.sides["encoder"])]
+    hidden = [source.count(mask) for source in rows_of(masked.seq2seq_rows["encoder"])]
     missing = [len(text) - len(source)
-               for source, text in zip(rows_of(deleted.sides["encoder"]), originals(deleted), strict=True)]
+               for source, text in zip(rows_of(deleted.seq2seq_rows["encoder"]), originals(deleted), strict=True)]
     assert abs(sum(hidden) - rate * tokens.sum()) < spread and abs(sum(missing) - rate * tokens.sum()) < spread
-    for source, text in zip(rows_of(masked.sides["encoder"]), originals(masked), strict=True):
+    for source, text in zip(rows_of(masked.seq2seq_rows["encoder"]), originals(masked), strict=True):
         assert all(now in (mask, was) for now, was in zip(source, text, strict=True))
-    for source, text in zip(rows_of(deleted.sides["encoder"]), originals(deleted), strict=True):
+    for source, text in zip(rows_of(deleted.seq2seq_rows["encoder"]), originals(deleted), strict=True):
         assert bart.is_part(source, text)
 
 
@@ -200,7 +200,7 @@ def test_chinese_sentences_are_shuffled_and_infilled(tmp_path):
 
 
 @pytest.mark.parametrize(("changes", "said"), [
-    (["objective.denoise.infill=0.0", "objective.denoise.permute=0.0"], "nothing is spoilt"),
+    (["objective.denoise.infill=0.0", "objective.denoise.permute=0.0"], "nothing is corrupted"),
     (["objective.denoise.mask=0.5", "objective.denoise.delete=0.3"], "leave nothing of the text"),
     (["objective.denoise.mean_span=0.5"], "must be 1 or more"),
     (["objective.denoise.infill=1.0"], "less than 1"),

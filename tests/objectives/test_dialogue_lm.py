@@ -146,7 +146,7 @@ def test_rows_that_are_not_asked_have_no_part_in_the_loss(view):
     class Told:
         """A network that pools each row to its number."""
 
-        def pooled(self, hidden):
+        def pool(self, hidden):
             return hidden
 
         def head(self, name):

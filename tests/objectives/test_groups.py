@@ -37,8 +37,8 @@ def test_two_objectives_that_hide_tokens_take_turns():
 
 def test_data_are_static_only_where_the_objective_is():
     first, second = groups(*SECOND, "objective.masked_lm.duplicates=4")
-    assert (first.copies, second.copies) == (4, None)
-    assert groups("objective.masked_lm.dynamic=true")[0].copies is None
+    assert (first.num_static_copies, second.num_static_copies) == (4, None)
+    assert groups("objective.masked_lm.dynamic=true")[0].num_static_copies is None
 
 
 def test_heads_are_those_the_objectives_name():

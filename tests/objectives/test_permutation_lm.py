@@ -332,8 +332,8 @@ def test_what_it_declares():
 
 
 @pytest.mark.parametrize("context", [1, 0, -3])
-def test_nothing_left_to_guess_from_is_refused_in_one_sentence(context):
+def test_targets_without_context_are_refused_in_one_sentence(context):
     with pytest.raises(UserError) as error:
         recipe_loading.recipe("xlnet@tiny", [f"objective.permutation_lm.context={context}"])
     (where, message), = error.value.problems
-    assert f"context = {context}" in where and "2 or more" in message and "guess" in message
+    assert f"context = {context}" in where and "2 or more" in message and "none is left as context" in message

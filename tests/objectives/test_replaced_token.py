@@ -54,8 +54,9 @@ def scored(network, objectives, batch):
     for objective in objectives:
         found = LossOutput.from_losses(objective.loss(network, hidden, batch))
         made = made.merge(found)
-        hidden = hidden if found.generator_samples is None else replace(hidden, sampled=found.generator_samples)
-    return made.losses, SimpleNamespace(sampled=hidden.generator_samples, shares=made.ratio_metrics)
+        hidden = hidden if found.generator_samples is None else replace(hidden,
+                                                                              generator_samples=found.generator_samples)
+    return made.losses, SimpleNamespace(generator_samples=hidden.generator_samples, ratio_metrics=made.ratio_metrics)
 
 
 def passes_of(network, objectives, micro=None):
@@ -84,7 +85,7 @@ def test_both_losses_and_all_measures_are_the_paper_s(batches, changes, seed):
     double = {name: tensor.double().numpy() for name, tensor in network.state_dict().items()}
     small = {name.removeprefix("generator."): value for name, value in double.items() if name.startswith("generator.")}
     expected = electra.losses(rows, double, network.settings, small, network.generator.settings)
-    shares = {name: float(some / of) for name, (some, of) in hidden.shares.items()}
+    shares = {name: float(some / of) for name, (some, of) in hidden.ratio_metrics.items()}
     assert {name: float(loss) for name, loss in found.items()} | shares == pytest.approx(expected, rel=1e-4)
     assert 0 < expected["replaced"] < 0.3 and 0 < expected["precision"] < 1 and 0 < expected["recall"] < 1
 
@@ -94,7 +95,7 @@ def test_what_is_judged_is_the_text_with_samples_in_it(batches, monkeypatch):
     draft, batch, objectives = batches
     network = network_of(draft)
     read = []
-    monkeypatch.setattr(network, "_run", lambda part, stream, *rest: read.append(stream) or type(network)._run(
+    monkeypatch.setattr(network, "_run_part", lambda part, stream, *rest: read.append(stream) or type(network)._run_part(
         network, part, stream, *rest))
     with torch.no_grad():
         _, hidden = scored(network, objectives, batch)
@@ -120,21 +121,21 @@ def test_slices_add_up(batches, micro, judged):
     def trained(rows):
         network = network_of(draft)
         scorer, given = network.generator.heads["vocabulary"], iter(samples.split(1))
-        guess = scorer.guess
-        scorer.guess = lambda hidden, *rest: guess(hidden, *rest)._replace(
+        loss_and_sample = scorer.loss_and_sample
+        scorer.loss_and_sample = lambda hidden, *rest: loss_and_sample(hidden, *rest)._replace(
             sampled=torch.cat([next(given) for _ in range(len(hidden))]) if len(hidden) else samples[:0])
-        prepared = SimpleNamespace(batch=batch, objectives=objectives, feed="x")
-        outcome = passes_of(network, objectives, rows).train(prepared)
+        prepared = SimpleNamespace(batch=batch, objectives=objectives, sampler_key="x")
+        outcome = passes_of(network, objectives, rows).forward_backward(prepared)
         return outcome, {name: parameter.grad for name, parameter in network.named_parameters()}
 
     one, gradients = trained(batch.num_rows)
     other, again = trained(micro)
     assert one.losses == pytest.approx(other.losses, rel=1e-5)
-    assert one.measures == pytest.approx(other.measures, rel=1e-6)
-    assert one.measures.keys() == {"generator_accuracy", "replaced", "precision", "recall"}
+    assert one.metrics == pytest.approx(other.metrics, rel=1e-6)
+    assert one.metrics.keys() == {"generator_accuracy", "replaced", "precision", "recall"}
     replaced = int((samples != batch.token_targets["vocabulary"].labels).sum())
     asked = batch.num_tokens if judged == "all" else len(samples)
-    assert one.measures["replaced"] == pytest.approx(replaced / asked)
+    assert one.metrics["replaced"] == pytest.approx(replaced / asked)
     for name, gradient in gradients.items():
         torch.testing.assert_close(again[name], gradient, rtol=1e-4, atol=1e-5)
 
@@ -150,12 +151,12 @@ def test_only_hidden_places_are_judged_where_that_is_asked_for(batches):
         found, hidden = scored(network, group.objectives, batch)
         stream = batch.streams["encoder"]
         ids = stream.input_ids.flatten().index_copy(0, target.index, hidden.generator_samples).view_as(stream.input_ids)
-        states = network({"encoder": replace(stream, ids=ids, wanted=None)})["encoder"].flatten(0, 1)
+        states = network({"encoder": replace(stream, input_ids=ids, output_positions=None)})["encoder"].flatten(0, 1)
         scores = network.heads["replaced_token"](states)[target.index]
     wrong = (hidden.generator_samples != target.labels).float()
     expected = torch.nn.functional.binary_cross_entropy_with_logits(scores, wrong)
     assert float(found["replaced_token"]) == pytest.approx(float(expected), rel=1e-5)
-    some, of = hidden.shares["replaced"]
+    some, of = hidden.ratio_metrics["replaced"]
     assert int(of) == len(target.index) and int(some) == int(wrong.sum())
 
 
@@ -169,14 +170,14 @@ def test_a_token_that_the_generator_guessed_is_an_original(batches, judged):
     wrong = torch.arange(len(target.index)) % 2 == 1
     samples = torch.where(wrong, (target.labels + 1) % draft.corpus.tokenizer.vocab_size, target.labels)
     scorer = network.generator.heads["vocabulary"]
-    guess = scorer.guess
-    scorer.guess = lambda *given: guess(*given)._replace(sampled=samples)
+    loss_and_sample = scorer.loss_and_sample
+    scorer.loss_and_sample = lambda *given: loss_and_sample(*given)._replace(sampled=samples)
     asked = []
     network.heads["replaced_token"].register_forward_hook(lambda _, __, scores: asked.append(scores))
     with torch.no_grad():
         found, hidden = scored(network, group.objectives, batch)
-    assert int(hidden.shares["replaced"][0]) == int(wrong.sum()) > 4
-    (scores,), real = asked, batch.streams["encoder"].real().flatten()
+    assert int(hidden.ratio_metrics["replaced"][0]) == int(wrong.sum()) > 4
+    (scores,), real = asked, batch.streams["encoder"].attention_token_mask().flatten()
     labels = torch.zeros(len(real))
     labels[target.index] = wrong.float()
     labels = labels[target.index] if judged == "hidden" else labels[real]

@@ -69,19 +69,19 @@ def test_what_is_not_seen_has_no_influence_and_few_places_are_enough(corpus, see
             return network({"encoder": changed})["encoder"].flatten(0, 1)
 
     before = outputs(stream)
-    everything = outputs(replace(stream, wanted=None))
+    everything = outputs(replace(stream, output_positions=None))
     assert torch.allclose(before[scored], everything[scored], atol=1e-5)
     assert torch.isfinite(everything).all()
     row, place = divmod(int(scored[len(scored) // 2]), width)
     visible = stream.attention_mask.grid(width, row)[place]
     ids = stream.input_ids.clone()
     ids[row, ~visible] = (ids[row, ~visible] + 7) % corpus.tokenizer.vocab_size
-    assert torch.allclose(outputs(replace(stream, ids=ids, wanted=None))[row * width + place],
+    assert torch.allclose(outputs(replace(stream, input_ids=ids, output_positions=None))[row * width + place],
                           everything[row * width + place], atol=1e-5)
     other = stream.input_ids.clone()
     shown = int(torch.nonzero(visible)[0 if sees != "later" else -1])
     other[row, shown] = (other[row, shown] + 7) % corpus.tokenizer.vocab_size
-    assert not torch.allclose(outputs(replace(stream, ids=other, wanted=None))[row * width + place],
+    assert not torch.allclose(outputs(replace(stream, input_ids=other, output_positions=None))[row * width + place],
                               everything[row * width + place], atol=1e-5)
 
 
@@ -139,7 +139,7 @@ def test_unilm_has_four_groups_that_tell_themselves_apart():
     (["objective.masked_lm.ngrams=[0.8, 0.1]"], "must add up to 1"),
     (["objective.left_to_right.scored=second"], "needs segment_pair, sentence_pair or parallel"),
     (["objective.right_to_left.scored=second", "objective.right_to_left.packing=segment_pair"],
-     "B cannot be guessed from it"),
+     "B cannot be predicted from it"),
     (["objective.sequence_to_sequence.packing=stream"], "objective.sequence_to_sequence needs segment_pair"),
     (["objective.left_to_right.single=start A:7 separator"], "segment 7"),
     (["objective.left_to_right.single=start A B"], "must hold A once and no B"),

@@ -55,7 +55,7 @@ def test_the_loss_is_the_papers_formula(corpus, packing, places):
     draft, objectives, batch = prepared(recipe, corpus, packing)
     with torch.no_grad():
         found = objectives[1].loss(network, network(batch.streams), batch)["span_boundary"]
-        every_place = replace(batch.streams["encoder"], wanted=None)  # also those that a run would leave out
+        every_place = replace(batch.streams["encoder"], output_positions=None)  # also those that a run would leave out
         outputs = network({"encoder": every_place})["encoder"]
     width = draft.template.length
     rows, places_hidden = np.divmod(draft.token_targets[VOCABULARY].index, width)

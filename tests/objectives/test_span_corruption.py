@@ -48,10 +48,10 @@ def test_source_and_target_together_restore_the_text(corpus, rate, mean, kind):
 
 
 def test_the_decoder_reads_its_start_and_then_what_it_wrote(corpus):
-    decoder = corrupted(corpus).sides["decoder"]
+    decoder = corrupted(corpus).seq2seq_rows["decoder"]
     for read, guessed in zip(rows_of(decoder), labels_of(decoder), strict=True):
         assert read == [corpus.tokenizer.special_id("padding"), *guessed[:-1]]
-    used = np.arange(decoder.ids.shape[1]) < decoder.lengths[:, None]
+    used = np.arange(decoder.input_ids.shape[1]) < decoder.lengths[:, None]
     assert (decoder.labels[~used] == -1).all() and (decoder.labels[used] >= 0).all()
 
 
@@ -111,6 +111,6 @@ def test_chinese_text_is_restored(tmp_path):
 
 def test_more_spans_than_sentinels_are_refused_before_training(corpus):
     change = ["corpus.sequence_length=2048", "objective.span_corruption.mean_span=1.0"]
-    with pytest.raises(UserError, match=r"hides up to 3\d\d spans .* has 100 sentinels; set"):
+    with pytest.raises(UserError, match=r"masks up to 3\d\d spans .* has 100 sentinels; set"):
         check_requirements(recipe_loading.recipe("t5", change), corpus)
     check_requirements(recipe_loading.recipe("t5"), corpus)

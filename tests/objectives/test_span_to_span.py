@@ -28,7 +28,7 @@ def test_one_stretch_is_hidden_and_written_and_nothing_else_changes(corpus, shar
     encoder, decoder = draft.seq2seq_rows["encoder"], draft.seq2seq_rows["decoder"]
     for row, (source, text) in enumerate(zip(rows_of(encoder), originals(draft), strict=True)):
         size = max(1, round((len(text) - 2) * share))
-        places = decoder.positions[row, :decoder.lengths[row]].tolist()
+        places = decoder.position_ids[row, :decoder.lengths[row]].tolist()
         assert places == list(range(places[0], places[0] + size))
         assert places[0] >= 1 and places[-1] < len(text) - 1  # never a special token
         assert [place for place, token in enumerate(source) if token == mask] == places
@@ -44,8 +44,8 @@ def test_one_stretch_is_hidden_and_written_and_nothing_else_changes(corpus, shar
 def test_hidden_tokens_are_masked_replaced_or_kept_in_their_shares(corpus):
     draft = corrupted(corpus, rows=1500)
     decoder = draft.seq2seq_rows["decoder"]
-    used = np.arange(decoder.ids.shape[1]) < decoder.lengths[:, None]
-    now = np.take_along_axis(draft.seq2seq_rows["encoder"].ids, decoder.positions, axis=1)[used]
+    used = np.arange(decoder.input_ids.shape[1]) < decoder.lengths[:, None]
+    now = np.take_along_axis(draft.seq2seq_rows["encoder"].input_ids, decoder.position_ids, axis=1)[used]
     was = decoder.labels[used]
     masked = (now == corpus.tokenizer.special_id("mask")).mean()
     assert abs(masked - 0.8) < 4 * (0.16 / len(now)) ** 0.5
@@ -68,7 +68,7 @@ def test_a_batch_numbers_the_decoders_places_as_the_encoders(corpus):
     draft = corrupted(corpus)
     batch = collate(draft)
     decoder = draft.seq2seq_rows["decoder"]
-    assert batch.streams["decoder"].position_ids.tolist() == decoder.positions.tolist()
+    assert batch.streams["decoder"].position_ids.tolist() == decoder.position_ids.tolist()
     assert batch.num_tokens == int(draft.seq2seq_rows["encoder"].lengths.sum() + decoder.lengths.sum())
     assert batch.token_targets["vocabulary"].labels.tolist() == [label for row in labels_of(decoder) for label in row]
 
@@ -76,5 +76,5 @@ def test_a_batch_numbers_the_decoders_places_as_the_encoders(corpus):
 def test_chinese_text_is_hidden_in_one_stretch(tmp_path):
     draft = corrupted(chinese(tmp_path), rows=8, mask=1.0, random=0.0)
     for row, text in enumerate(originals(draft)):
-        positions = draft.seq2seq_rows["decoder"].positions[row, :draft.seq2seq_rows["decoder"].lengths[row]]
+        positions = draft.seq2seq_rows["decoder"].position_ids[row, :draft.seq2seq_rows["decoder"].lengths[row]]
         assert labels_of(draft.seq2seq_rows["decoder"])[row] == [text[place] for place in positions]

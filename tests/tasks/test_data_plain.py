@@ -152,7 +152,7 @@ def test_labels_that_training_has_not_seen():
 def test_unlabelled_files_say_so(write, caplog):
     for content in ("text\na\n", "text\tlabel\na\t\n"):
         assert read_examples("classify", write(content))[0].label is None
-    assert len(caplog.messages) == 2 and all("nothing about label" in text for text in caplog.messages)
+    assert len(caplog.messages) == 2 and all("has no label" in text for text in caplog.messages)
 
 
 def test_overlap():

@@ -85,7 +85,7 @@ def test_cjrc_as_released(write, caplog):
     assert [(example.id, len(example.answers), example.impossible) for example in found] == \
            [("q1", 2, False), ("q3", 0, True), ("q4", 1, False), ("q5", 1, False)]
     first, second = caplog.messages
-    assert "1 question with YES or NO" in first and "left out 2 answers" in second
+    assert "1 question with the answer YES or NO" in first and "left out 2 answers" in second
 
 
 def test_json_lines(write):
@@ -109,7 +109,7 @@ def test_json_lines(write):
     ({"data": [{"paragraphs": [{"context": "c"}]}]}, "'qas'"),
     ({"version": "1"}, "'data'"), ({"data": []}, "has no questions"), ("  \n", "is empty"),
     (squad(ask(1), context=" "), "no context"), (squad({**ask(1), "question": ""}), "no question"),
-    (squad(ask(1), ask(1)), "has been before")])
+    (squad(ask(1), ask(1)), "another question has this id")])
 def test_files_that_are_none(write, content, message):
     with pytest.raises(UserError, match=message):
         read_examples("squad", write(content))

@@ -94,7 +94,7 @@ def rows_of(kind: str, **changes) -> list[dict]:
 BAD = {
     "one label": ("classify", rows_of("classify", label="good"), None, "has one label only"),
     "an unseen label": ("classify", None, rows_of("classify", label="godo"), 'did you mean "good"'),
-    "no label in dev": ("classify", None, [{"text": "the clerk"}], "nothing says what is right here"),
+    "no label in dev": ("classify", None, [{"text": "the clerk"}], "has no label"),
     "an empty text": ("classify", rows_of("classify", text=" "), None, 'nothing in column "text"'),
     "no number": ("regress", rows_of("regress", score="many"), None, '"many" is no number'),
     "one number": ("regress", rows_of("regress", score=2), None, "the same number on every row"),

@@ -111,14 +111,14 @@ def test_the_way_to_compare_is_told_from_the_answers():
     assert detect_answer_matching([["red"], ["blue"]]) == "squad" and detect_answer_matching([["red"], []]) == "squad2"
     assert detect_answer_matching([["北京大学 MBA"], []]) == "cmrc" and detect_answer_matching([[], []]) == "squad2"
     assert compute_scores("qa", ("f1",), [["北京的大学"]], ["北京大学"])["f1"] == pytest.approx(400 / 9)
-    assert compute_scores("qa", ("f1",), [["张某", "李四"]], ["张某"], style="cjrc")["f1"] == 50
+    assert compute_scores("qa", ("f1",), [["张某", "李四"]], ["张某"], matching="cjrc")["f1"] == 50
 
 
 def test_what_cannot_be_scored():
     with pytest.raises(UserError, match='2 of 4 questions have no answer, which SQuAD 1.1 does not know; .*"squad2"'):
-        compute_scores("qa", ("f1",), GOLD, SAID, style="squad")
+        compute_scores("qa", ("f1",), GOLD, SAID, matching="squad")
     with pytest.raises(UserError, match='no way "cmrc2018" to compare answers; .*Did you mean "cmrc"'):
-        compute_scores("qa", ("f1",), GOLD, SAID, style="cmrc2018")
+        compute_scores("qa", ("f1",), GOLD, SAID, matching="cmrc2018")
     with pytest.raises(UserError, match="there are 4 questions and 1 no-answer scores"):
         compute_scores("qa", ("f1",), GOLD, SAID, no_answer=[0.1])
     with pytest.raises(UserError, match="a no-answer threshold needs the no-answer scores"):

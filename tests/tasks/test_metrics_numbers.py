@@ -35,7 +35,7 @@ def test_one_number_for_all_correlates_with_nothing():
 def test_what_is_no_number():
     with pytest.raises(UserError, match="2 of the 3 predictions are infinite or not a number"):
         compute_scores("regress", ("pearson",), [1, 2, 3], [float("nan"), 1, float("inf")])
-    with pytest.raises(UserError, match="the right numbers must be numbers: .*high"):
+    with pytest.raises(UserError, match="the gold numbers must be numbers: .*high"):
         compute_scores("regress", ("pearson",), [1, "high"], [1, 2])
 
 

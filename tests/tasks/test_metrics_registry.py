@@ -45,8 +45,8 @@ def test_a_missing_library_is_named_before_anything_is_scored(monkeypatch, kind,
 
 def test_no_library_before_it_is_used():
     code = ("import sys, stemma.tasks.metrics as metrics\n"
-            "metrics.score('choice', ('accuracy',), [1, 0], [1, 1])\n"
-            "metrics.score('qa', ('f1',), [['red']], ['red'])\n"
+            "metrics.compute_scores('choice', ('accuracy',), [1, 0], [1, 1])\n"
+            "metrics.compute_scores('qa', ('f1',), [['red']], ['red'])\n"
             "sys.exit(str([name for name in ('torch', 'sklearn', 'scipy', 'seqeval', 'nltk') if name in sys.modules]))")
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert done.stderr.strip() == "[]"

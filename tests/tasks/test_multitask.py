@@ -188,7 +188,7 @@ def test_the_head_is_told_where_the_texts_stand(pair):
     before = learner.outputs(model.network, hidden, batch)
     changed = hidden[ENCODER].clone()
     changed[0, [0, a + n, b + m]] = 7.0  # nobody looks at the special tokens
-    after = learner.outputs(model.network, replace(hidden, outputs={ENCODER: changed}), batch)
+    after = learner.outputs(model.network, replace(hidden, last_hidden_states={ENCODER: changed}), batch)
     assert isinstance(hidden, NetworkOutput)
     assert_close(before[0], after[0])
 
@@ -198,7 +198,7 @@ def test_a_text_of_nothing_still_has_an_answer(pair):
     learner, model, _ = pair
     items = learner.encode([TextExample("x", ("\u200b", "the printer reads"), "yes"),
                            TextExample("y", ("the printer reads", "\x07"), "no")])
-    assert [item.sequences[0].parts[number][1] for number, item in enumerate(items)] == [0, 0]
+    assert [item.sequences[0].text_spans[number][1] for number, item in enumerate(items)] == [0, 0]
     batch = learner.collate(model, items)
     answers = learner.outputs(model.network, model.network(batch.streams), batch)
     assert all(torch.isfinite(torch.from_numpy(scores)).all() for scores in answers)

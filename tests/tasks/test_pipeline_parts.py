@@ -77,7 +77,7 @@ def test_a_kill_while_room_is_made_leaves_no_run_under_a_number_that_is_not_its_
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr("stemma.training.run_graph.store_object", killed)  # after the old one has left
+        patch.setattr("stemma.training.run_graph.write_object", killed)  # after the old one has left
         RunArchive(tmp_path, "").reconcile(two, [])
     assert RunArchive(tmp_path, "").reconcile(two, []) == {"stages/a": "changed"} and content(tmp_path,
                                                                                               "stages/a") is None

@@ -143,7 +143,7 @@ def run_squad_starts(length: int, room: int, stride: int) -> list[int]:
 
 def test_windows_begin_where_berts_do(model):
     def starts(length: int, room: int, **values: int) -> list[int]:
-        return [begin for begin, _ in split_windows(length, room, learner_of(model, **values).step(room))]
+        return [begin for begin, _ in split_windows(length, room, learner_of(model, **values).window_stride(room))]
 
     assert starts(700, 369, stride=128) == run_squad_starts(700, 369, 128) == [0, 128, 256, 384]
     assert starts(700, 369, overlap=128) == starts(700, 369) == [0, 241, 482]  # a card from before there was a stride
@@ -169,7 +169,7 @@ def test_long_documents_are_read_in_windows_and_answers_cut_from_the_original(mo
     holding = [item for item in items if item.target != (0, 0)]
     assert holding
     for item in holding:
-        begin, end = (item.decode_info.offsets[place - item.decode_info.first] for place in item.target)
+        begin, end = (item.decode_info.offsets[place - item.decode_info.text_start] for place in item.target)
         assert context[begin[0]:end[1]] == answer or answer in context[begin[0]:end[1]]
     (said,) = predict_examples(model, learner, [example])
     for one in said["candidates"]:
@@ -186,7 +186,7 @@ def test_scores_decide_between_windows_and_nothing(model):
     answers = [np.zeros((len(item.sequences[0].input_ids), 2), np.float32) for item in items]
     chosen = items[2]
     place = int(np.flatnonzero(chosen.decode_info.is_max_context)[0])
-    answers[2][chosen.decode_info.first + place, 0] = answers[2][chosen.decode_info.first + place + 1, 1] = 5.0
+    answers[2][chosen.decode_info.text_start + place, 0] = answers[2][chosen.decode_info.text_start + place + 1, 1] = 5.0
     for number, silent in enumerate([9.0, 3.0, 7.0]):
         answers[number][0] = silent / 2
     for number in range(3, len(items)):
@@ -211,7 +211,7 @@ def test_blanks_that_tokens_hold_are_no_part_of_an_answer(tmp_path):
     (item,) = learner.encode([example])
     scores = np.zeros((len(item.sequences[0].input_ids), 2), np.float32)
     place = int(np.searchsorted(item.decode_info.offsets[:, 1], 4, side="right"))  # the first token of "clerk"
-    scores[item.decode_info.first + place, 0] = 5
+    scores[item.decode_info.text_start + place, 0] = 5
     said = learner.postprocess([item], [scores], [example])[0]
     assert all(one["text"] == one["text"].strip() == example.context[one["start"]:one["end"]]
                for one in said["candidates"])

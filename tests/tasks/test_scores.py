@@ -57,7 +57,7 @@ def test_what_cannot_be_scored():
 
 
 def test_a_missing_library_names_its_extra(monkeypatch):
-    for name, score in (("sacrebleu.metrics", translation_scores), ("rouge_score.rouge_scorer", summary_scores)):
+    for name, score in (("sacrebleu", translation_scores), ("rouge_score.rouge_scorer", summary_scores)):
         monkeypatch.setitem(sys.modules, name, None)
         with pytest.raises(UserError, match=r'pip install "stemma-lm\[metrics\]"'):
             score(TEXTS, [REFERENCE])

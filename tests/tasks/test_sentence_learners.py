@@ -37,14 +37,14 @@ def body(request, tmp_path_factory):
 def taught(body, kind: str, labels: tuple[str, ...] = (), **values) -> tuple[stemma.Model, TaskObjective]:
     """The body with a head of random weights, and the learner."""
     single, pair = input_templates(body.recipe.settings.corpus, body.tokenizer)
-    values |= {"stack": "decoder"} if body.decodes else {}
+    values |= {"stack": "decoder"} if body.is_encoder_decoder else {}
     card = TaskConfig("task", kind, labels, default_task_heads(body, kind, len(labels) or 1, "task"), single, pair, 40,
                       (),
                 parse_task_options(kind, values))
     torch.manual_seed(3)
     network = Network(body.recipe.settings.network, body.network.vocab_size, task_head_specs({"task": card})).eval()
     network.load_state_dict(body.network.state_dict(), strict=False)
-    model = replace(body, network=network, cards={"task": card})
+    model = replace(body, network=network, task_configs={"task": card})
     return model, build_task_objective(card, InputEncoder(model.require_tokenizer(), card.single, card.pair,
                                                           card.longest))
 
@@ -58,9 +58,9 @@ def score_alone(model, row) -> torch.Tensor:
         start = {"BART": "end", "T5": "padding"}[model.recipe.title]
         shifted = torch.tensor([[model.tokenizer.special_token_ids[start], *row.input_ids[:-1]]])
     hidden = model.hidden(torch.from_numpy(row.input_ids)[None], None,
-                          torch.from_numpy(row.segments)[None] if parted else None, shifted)
+                          torch.from_numpy(row.segment_ids)[None] if parted else None, shifted)
     head = model.network.heads["task"]
-    if "pooler" in model.cards["task"].heads:
+    if "pooler" in model.task_configs["task"].heads:
         return head(model.network.pool(hidden))[0]
     return head(hidden, torch.tensor([len(row.input_ids)]))[0]
 

@@ -79,7 +79,7 @@ class Seen(Visibility):
 def test_an_encoder_writes_by_the_mask_behind_its_text(tmp_path, name, cached):
     """As UniLM: source, what was written, a mask; in one window or several."""
     pretrained = load(save_model(tmp_path / "start", name, "network.layers=2", *ENCODERS[name]))
-    model = stemma.InferenceModel(seq2seq_recipe(pretrained), pretrained.tokenizer, pretrained.network)
+    model = stemma.Model(seq2seq_recipe(pretrained), pretrained.tokenizer, pretrained.network)
     perturb(model.network, 1)  # so that attention matters
     tokenizer = model.require_tokenizer()
     start, separator, mask = (tokenizer.special_id(role) for role in ("start", "separator", "mask"))

@@ -32,8 +32,8 @@ class Reader:
 
     name, weight = "task", 1.0
 
-    def batch(self, model, items):
-        return Batch({}, {}, {}, 1, len(items), lengths=torch.tensor([one.seed for one in items]))
+    def collate(self, model, items):
+        return Batch({}, {}, {}, 1, len(items), lengths=torch.tensor([one.example_index for one in items]))
 
 
 HERE = SimpleNamespace(device=torch.device("cpu"))

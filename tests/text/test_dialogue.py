@@ -61,7 +61,7 @@ def test_yml_may_name_its_speakers(tmp_path):
     ([["a", "b"], {"role": "", "text": "I am."}], "line 2 has no role at turn 2"),
     ({"text": "hello"}, "line 2 has no turns, only text"), ({"turns": "hello"}, "line 2 has no list of turns"),
     ([], "line 2 has no turns"), ([["a", ["b"]]], "holds a list and no text at turn 1"),
-    ([{"role": "a", "content": None}], "has no text at turn 1"), ([["a", "  "]], "says nothing at turn 1"),
+    ([{"role": "a", "content": None}], "has no text at turn 1"), ([["a", "  "]], "has an empty text at turn 1"),
     ([[str(number), "x"] for number in range(300)], "300 speakers"), ("hello", "has no list of turns"),
 ])
 def test_what_is_no_dialogue_is_refused_by_file_and_line(tmp_path, line, said):

@@ -15,8 +15,8 @@ from pydoc_data.topics import topics
 import numpy as np
 import pytest
 
+import stemma.text.train_tokenizer as train_module
 from stemma.errors import CorruptFileError, UserError
-from stemma.text import train_tokenizer
 from stemma.text.special_tokens import SPECIAL_TOKENS
 from stemma.text.tokenizer import Tokenizer
 from stemma.text.train_tokenizer import train_tokenizer
@@ -94,7 +94,7 @@ def test_what_each_kind_does_with_text(trained):
 
 PROGRAM = """
 import sys, hashlib
-from stemma.text.train import train_tokenizer
+from stemma.text.train_tokenizer import train_tokenizer
 texts = ["".join(chr(97 + (i * j * 7 + j * j) % 26) + " " * (j % 5 == 0) for j in range(60)) for i in range(80)]
 texts = texts + [text.upper() for text in texts[:9]] + ["é ж 中 😀 ∑"]
 for kind in sys.argv[1:]:
@@ -156,7 +156,7 @@ def test_unknown_kind():
 @pytest.mark.parametrize("kind", KINDS)
 def test_auto_tokenizer_agrees(trained, tmp_path, kind, layout):
     transformers = pytest.importorskip("transformers")
-    tokenizer = trained[kind].template(*layout) if layout else trained[kind]
+    tokenizer = trained[kind].with_template(*layout) if layout else trained[kind]
     trained[kind].save(tmp_path, *(layout or ()), max_length=77)
     reference = transformers.AutoTokenizer.from_pretrained(tmp_path)
     assert reference.model_max_length == 77 and len(reference) == tokenizer.vocab_size
@@ -185,10 +185,10 @@ def test_auto_tokenizer_agrees_beside_a_bert_config(trained, tmp_path):
 @pytest.mark.parametrize("kind", KINDS)
 def test_saved_loaded_and_pickled_it_is_the_same(trained, tmp_path, kind):
     trained[kind].save(tmp_path, "start A separator", "start A separator B separator")
-    first = trained[kind].template("start A separator", "start A separator B separator")
+    first = trained[kind].with_template("start A separator", "start A separator B separator")
     again = pickle.loads(pickle.dumps(first))
     for other in (Tokenizer.load(tmp_path), Tokenizer.load(tmp_path / "tokenizer.json"), again):
-        for name in ("kind", "lowercase", "vocab_size", "roles", "sentinels", "fingerprint"):
+        for name in ("kind", "lowercase", "vocab_size", "special_token_ids", "sentinels", "fingerprint"):
             assert getattr(other, name) == getattr(trained[kind], name)
         assert np.array_equal(other.special_ids, trained[kind].special_ids)
         assert [other.encode(text, "b").ids for text in ODD] == [first.encode(text, "b").ids for text in ODD]
@@ -198,7 +198,7 @@ def test_saved_loaded_and_pickled_it_is_the_same(trained, tmp_path, kind):
 
 def test_places_in_the_text_leave_the_space_out(trained):
     text = "The river, Anna"
-    offsets = trained["byte_bpe"].template("start A separator", "A B").encode(text).offsets
+    offsets = trained["byte_bpe"].with_template("start A separator", "A B").encode(text).offsets
     assert [text[a:b] for a, b in offsets] == ["", "The", "river", ",", *[text[a:b] for a, b in offsets[4:-1]], ""]
 
 
@@ -272,7 +272,7 @@ def test_unigram_has_a_piece_for_every_frequent_word():
 
 
 def test_unigram_of_very_many_words_learns_from_the_frequent_ones(monkeypatch):
-    monkeypatch.setattr(train_tokenizer, "MAX_DISTINCT_WORDS", 20)
+    monkeypatch.setattr(train_module, "MAX_DISTINCT_WORDS", 20)
     few, again = (train_tokenizer(iter([*STORY, "Once: ж."]), "unigram", 200, lowercase=False, roles=set())
                   for _ in range(2))
     assert few.backend.to_str() == again.backend.to_str()
@@ -357,8 +357,8 @@ def test_a_changed_byte_is_noticed(trained, tmp_path):
 
 def test_no_such_id(trained):
     with pytest.raises(UserError, match="no token has the id 99999"):
-        trained["word"].token(99999)
-    assert trained["word"].id("zebra") is None
+        trained["word"].id_to_token(99999)
+    assert trained["word"].token_to_id("zebra") is None
 
 
 def test_where_the_start_token_comes_last_filling_comes_first(trained, tmp_path):

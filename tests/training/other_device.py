@@ -23,12 +23,12 @@ SMALL = ["network.layers=2", "network.width=32", "network.heads=2", "network.fee
          "corpus.sequence_length=32", "training.precision=fp32", "training.threads=1"]
 # What a step brings back to the CPU: each makes the program wait for the device, so that each needs a reason.
 RETURNS = {
-    "training/forward_backward.py:train": "the losses of a step, all at once",
+    "training/forward_backward.py:forward_backward": "the losses of a step, all at once",
     "training/gradient_descent.py:_clip": "the gradients' norm, which says whether the step is sound",
-    "training/validation.py:look": "the losses on held-out text",
-    "network/unpad.py:worth_it": "how much of the batch is padding",
-    "network/stack.py:_narrowed": "the most positions that a row wants",
-    "network/recurrent.py:running": "whether any position goes on",
+    "training/validation.py:evaluate": "the losses on held-out text",
+    "network/unpad.py:should_unpad": "how much of the batch is padding",
+    "network/stack.py:_run_last_at_outputs": "the most positions that a row wants",
+    "network/recurrent.py:any_running": "whether any position goes on",
 }
 ONE_STEP = 1e-9  # seconds: a loop that goes on so long takes one step
 
@@ -60,7 +60,7 @@ def test_a_step_of_every_recipe(name, tmp_path, text_file):
     with pretended() as returned:
         training = open_run(tmp_path / "run", False)
         with training.trainer as loop:
-            before = {key: tensor.lock.clone() for key, tensor in loop.network.state_dict().items()}
+            before = {key: tensor.held.clone() for key, tensor in loop.network.state_dict().items()}
             steps = 8 if any(task.starts for task in chosen.settings.objective.values()) else 3  # tasks take turns
             for _ in range(steps):
                 loop.run_for(ONE_STEP)
@@ -68,7 +68,7 @@ def test_a_step_of_every_recipe(name, tmp_path, text_file):
             with torch.no_grad():  # a wrapper's views are refused in inference mode, so that the mode is left out
                 look = type(loop.validation).evaluate.__wrapped__  # type: ignore[attr-defined]
                 found = look(loop.validation, loop.state, loop.loader.sequence_length_at(loop._progress()))
-    changed = [key for key, tensor in loop.network.state_dict().items() if not torch.equal(tensor.lock, before[key])]
+    changed = [key for key, tensor in loop.network.state_dict().items() if not torch.equal(tensor.held, before[key])]
     assert len(changed) > len(before) / 2
     # the last of ernie-2's tasks have no held-out examples in so small a text
     assert found["validation_loss"] > 0 if found["validation_losses"] else name == "ernie-2"
@@ -80,7 +80,7 @@ def test_what_is_mixed_is_found(tmp_path):
     """The stand-in can fail: a stream that was left on the CPU is refused, by the line that met it."""
     with pretended():
         network = build_network(recipe_loading.recipe("bert@tiny", SMALL), 60).to(device())
-        with pytest.raises(MixedDevicesError, match=r"mixes 1 tensors there .* at network/embedding.py:_read"):
+        with pytest.raises(MixedDevicesError, match=r"mixes 1 tensors there .* at network/embedding.py:_embed_inputs"):
             network({"encoder": Stream(torch.zeros(2, 6, dtype=torch.long), Bidirectional())})
         sent = torch.ones(3).to(device())
         assert sent.device == device() and (sent + 1).device == device() and float((sent * 2).sum()) == 6

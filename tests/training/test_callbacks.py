@@ -30,7 +30,7 @@ class Ceiling(Callback):
         self.settings = settings
 
     def on_step(self, loop, report):
-        return loop.course.step >= self.settings.steps
+        return loop.state.step >= self.settings.steps
 '''
 
 

@@ -161,7 +161,7 @@ def test_the_same_step_can_be_saved_again(tmp_path):
     saved(tmp_path, 3, note="first")
     saved(tmp_path, 3, note="second")
     assert names(tmp_path) == ["step-3"]
-    assert load_checkpoint(tmp_path / "checkpoints" / "step-3", *make()).values == {"note": "second"}
+    assert load_checkpoint(tmp_path / "checkpoints" / "step-3", *make()).state == {"note": "second"}
 
 
 def test_leftovers_of_a_kill_are_removed_and_never_loaded(tmp_path):

@@ -169,7 +169,7 @@ def test_a_loss_that_is_no_number_stops_before_it_reaches_the_weights(tmp_path, 
             return found._replace(total=found.total * math.nan)
         return found
 
-    monkeypatch.setattr(loop.forward_backward, "losses", broken)
+    monkeypatch.setattr(loop.forward_backward, "compute_losses", broken)
     with pytest.raises(UserError, match=r"not a number at step 5; .* state of step 4 saved .*learning_rate"):
         loop.train()
     fresh = make_loop(tmp_path, corpus, steps=10)
@@ -204,7 +204,7 @@ def test_a_signal_ends_the_step_saves_and_says_how_to_go_on(tmp_path, corpus, mo
             os.kill(os.getpid(), signal.SIGTERM)
         return real(objectives, batch, state)
 
-    monkeypatch.setattr(loop.forward_backward, "losses", interrupted)
+    monkeypatch.setattr(loop.forward_backward, "compute_losses", interrupted)
     with pytest.raises(Interrupted, match=f"stopped at step 3 and saved; `stemma resume {tmp_path}`"):
         loop.train()
     assert (tmp_path / "checkpoints/step-3").is_dir()

@@ -158,7 +158,8 @@ def test_query_key_and_value_are_orthogonalised_apart():
     for part in moved.chunk(3):
         values = torch.linalg.svdvals(part)
         assert values.min() > 0.3 and values.max() < 1.3
-    assert attention.joined == SelfAttention.fused_matrices == {"input": 3} and CrossAttention.fused_matrices == {"input": 2}
+    assert attention.fused_matrices == SelfAttention.fused_matrices == {"input": 3}
+    assert CrossAttention.fused_matrices == {"input": 2}
 
 
 def test_groups_rates_and_shares():

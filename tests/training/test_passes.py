@@ -22,7 +22,7 @@ class Noting(nn.Module):
 
     def __init__(self):
         super().__init__()
-        self.embedding, self.reader = SimpleNamespace(tokens=None), self.read
+        self.embedding, self.input_network = SimpleNamespace(tokens=None), self.read
         self.parameter = nn.Parameter(torch.ones(()))
         self.states: list[Memory | None] = []
 
@@ -51,7 +51,7 @@ def passes_of(*objectives: tuple[str, float, float], rows: int | None = None) ->
 def prepared(*objectives: tuple[str, float, float], continues: bool = False, feed: str = "0:6"):
     batch = Batch({"encoder": Stream(torch.zeros(ROWS, LENGTH, dtype=torch.int64), Causal())}, num_rows=ROWS,
                   continues_previous=continues)
-    return SimpleNamespace(batch=batch, objectives=[Sloped(*one) for one in objectives], feed=feed)
+    return SimpleNamespace(batch=batch, objectives=[Sloped(*one) for one in objectives], sampler_key=feed)
 
 
 @pytest.mark.parametrize("rows", [None, 1, 3])

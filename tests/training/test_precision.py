@@ -116,8 +116,8 @@ def test_threads(monkeypatch):
 def test_large_blocks_are_not_paged_in_at_every_step():
     program = """
 import resource, sys, torch
-from stemma.training.precision import keep_memory
-assert sys.argv[1] == "give" or keep_memory()
+from stemma.training.hardware import retain_freed_memory
+assert sys.argv[1] == "give" or retain_freed_memory()
 faults = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 for _ in range(4):
     torch.ones(10 << 20)  # 40 MiB: above glibc's largest threshold for reuse

@@ -79,14 +79,14 @@ def test_a_corpus_is_told_from_text(tmp_path, corpus_folder, monkeypatch):
 ])
 def test_budgets(steps, tokens, minutes, chosen):
     assert Budget.from_options(steps, tokens, minutes, 77) == chosen
-    used = chosen.used(step=5, tokens=9, seconds=30.0)
+    used = chosen.progress(step=5, tokens=9, seconds=30.0)
     assert used == (5 / 77 if chosen.amount == 77 else 1.0)
     assert chosen.describe() == {"steps": f"{chosen.amount:g} steps", "tokens": "9 tokens",
                                  "minutes": "0.5 minutes"}[chosen.unit]
 
 
 def test_a_run_folder_is_made_without_torch():
-    code = ("import sys, stemma.training.pretrain, stemma.training.run, stemma.training.source, stemma.training.budget;"
+    code = ("import sys, stemma.training.pretrain, stemma.training.run_folder, stemma.training.corpus_cache, stemma.training.budget;"
             "print('torch' in sys.modules)")
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.strip() == "False"

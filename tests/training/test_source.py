@@ -171,9 +171,10 @@ def test_standard_input(cache, text_file, monkeypatch):
 
 def test_two_processes_at_once_share_the_work(cache, text_file):
     """Both get the corpus, and only one makes it."""
-    code = ("import logging, sys; from stemma.lineage import recipe; from stemma.training.run import Reading;"
-            "from stemma.training.source import corpus_from_text; logging.basicConfig(level='INFO');"
-            "print(corpus_from_text([sys.argv[1]], recipe('bert@tiny'), Reading()).fingerprint)")
+    code = ("import logging, sys; from stemma.recipe_loading import recipe;"
+            "from stemma.training.run_folder import TextReadingOptions;"
+            "from stemma.training.corpus_cache import build_or_load_corpus; logging.basicConfig(level='INFO');"
+            "print(build_or_load_corpus([sys.argv[1]], recipe('bert@tiny'), TextReadingOptions()).fingerprint)")
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     command = [sys.executable, "-c", code, text_file]
     with process(*command, **pipes) as one, process(*command, **pipes) as other:

@@ -70,12 +70,12 @@ def test_rows_that_were_prepared_for_a_stage_that_is_over_are_put_back(make, cha
     then is what a run would get that was resumed just there."""
     used = [0.05 * step for step in range(20)]
     straight = make(*changes)
-    taken = [told(straight.next_rows(step, 32, used[step])) for step in range(20)]
+    taken = [told(straight.get_batch(step, 32, used[step])) for step in range(20)]
     assert {name for entry in taken for name in entry[0]} == {"masked_lm", "words"}
     for stop in range(1, 20):
         again = make(*changes)
         again.restore(taken[stop - 1][2])
-        found = [told(again.next_rows(step, 32, used[step])) for step in range(stop, min(stop + 3, 20))]
+        found = [told(again.get_batch(step, 32, used[step])) for step in range(stop, min(stop + 3, 20))]
         assert found == taken[stop:stop + 3]
 
 
@@ -88,7 +88,7 @@ def test_every_row_of_a_feed_comes_once_whatever_the_stages(make):
         prepared = supply.get_batch(step, 32, step / 40)
         if prepared.objectives[0].name == "masked_lm":
             seen.append(prepared.cursors["0:32"])
-    expected = [alone.take(step, 32, 0.0).cursors["0:32"] for step in range(len(seen))]
+    expected = [alone.get_batch(step, 32, 0.0).cursors["0:32"] for step in range(len(seen))]
     assert 20 < len(seen) < 40 and seen == expected
 
 

@@ -20,6 +20,7 @@ from stemma.exchange.load import load
 from stemma.network.attention.self_attention import SelfAttention
 from stemma.network.block import Block
 from stemma.network.cache import Memory
+from stemma.network.dropout import Dropout
 from stemma.objectives import build_network, build_objectives
 from stemma.recipe_loading import recipe
 from stemma.tasks.runs.build_objective import build_task_objective
@@ -64,14 +65,14 @@ def several_tasks(folder):
         multitask(plan, model, run, steps=1)
     model = load(run)
     for module in model.network.modules():
-        if hasattr(module, "rate"):
-            module.rate = 0.0
+        if isinstance(module, Dropout):
+            module.p = 0.0
         if isinstance(module, SelfAttention):
             module.dropout = 0.0
     learners = {name: build_task_objective(card, input_encoder_for(card, model.tokenizer), 0) for name,
-                card in model.cards.items()}
+                card in model.task_configs.items()}
     lessons = [task_dataset(learners[name], {part: read_split(run, part, card) for part in SPLITS}, 8)
-               for name, card in model.cards.items()]
+               for name, card in model.task_configs.items()]
     supply = FinetuneLoader(model, lessons, 3, 48)
     steps = [supply.get_batch(step, 48, 0.5) for step in range(STEPS)]
     assert len({step.objectives[0].name for step in steps}) == 2
@@ -105,13 +106,13 @@ def trained(step, steps, rank=0, processes=1, slices=2):
     memory = {}
     for number, prepared in enumerate(steps):
         tasks = tuple(objective.name for objective in prepared.objectives)
-        batch = replace(prepared.batch, tasks=tasks)
+        batch = replace(prepared.batch, objectives=tasks)
         own = batch.slices(-(-batch.num_rows // processes))[rank]
         state = memory.get(prepared.sampler_key) if batch.continues_previous else None
         kept = []
-        for at, piece in enumerate(own.slices(-(-own.rows // slices))):
+        for at, piece in enumerate(own.slices(-(-own.num_rows // slices))):
             torch.manual_seed(100 * number + 10 * rank + at)  # a generator draws: the same in any number of processes
-            rows = slice(at * (-(-own.rows // slices)), None)
+            rows = slice(at * (-(-own.num_rows // slices)), None)
             found = step(piece, None if state is None else state.rows(slice(rows.start, rows.start + piece.num_rows)))
             (found.total * processes).backward()  # gradients are averaged, and these are shares of a sum
             kept += [found.state] if isinstance(found.state, Memory) else []

@@ -97,7 +97,7 @@ def test_rows_of_mostly_padding_are_told_with_the_key_that_fills_them(make, tmp_
 def test_going_on_from_a_saved_position_gives_the_batches_that_would_have_come(make, changes, stop):
     straight = taken(make(*changes), stop + 4)
     again = make(*changes)
-    again.restore(straight[stop - 1].positions)
+    again.restore(straight[stop - 1].cursors)
     for expected, found in zip(straight[stop:], taken(again, 4, start=stop), strict=True):
         assert same(expected.batch, found.batch)
         assert expected.cursors == found.cursors
@@ -107,8 +107,8 @@ def test_going_on_from_a_saved_position_gives_the_batches_that_would_have_come(m
 def test_a_batch_prepared_ahead_is_the_one_asked_for(make):
     ahead, fresh = make(), make()
     for step in range(4):
-        prepared = ahead.take(step, 32)
-        draft, _ = fresh.draft(step, 32)
+        prepared = ahead.get_batch(step, 32)
+        draft, _ = fresh.build_draft(step, 32)
         assert prepared.batch.streams["encoder"].input_ids.tolist() == draft.input_ids[:,
             :int(draft.lengths.max())].tolist()
 
@@ -120,8 +120,8 @@ def test_the_length_may_change_between_steps(make):
     long = supply.get_batch(2, 32)
     assert long.batch.streams["encoder"].input_ids.shape[1] > 16
     again = make()
-    again.restore(long.positions)
-    assert same(again.next_rows(3, 32).batch, supply.get_batch(3, 32).batch)
+    again.restore(long.cursors)
+    assert same(again.get_batch(3, 32).batch, supply.get_batch(3, 32).batch)
 
 
 def test_two_phases(make):
@@ -139,13 +139,13 @@ def test_each_phase_has_its_own_batch(make, packing):
     assert [supply.get_batch(step, supply.sequence_length_at(used), used).batch.num_rows
             for step, used in enumerate((0.0, 0.4, 0.5, 0.9))] == [20, 20, 8, 8]
     alone = make(*tasks, "corpus.first_phase.sequence_length=128", "corpus.first_phase.batch_size=20")
-    assert alone.take(0, alone.sequence_length_at(0.0), 0.0).batch.num_rows == 8  # one phase only
+    assert alone.get_batch(0, alone.sequence_length_at(0.0), 0.0).batch.num_rows == 8  # one phase only
 
 
 def rows_by_source(supply: PretrainLoader, epochs: int) -> list[dict[int, tuple[list[int], list[int], int]]]:
     """For each epoch (all of one length): where A begins -> (input, original, label) of that row."""
     found: list[dict[int, tuple[list[int], list[int], int]]] = [{} for _ in range(epochs)]
-    step, rows = 0, supply.samplers.sampler(0, 32).all_rows(10**9).num_rows
+    step, rows = 0, supply.samplers.sampler(0, 32).first_rows(10**9).num_rows
     while step * supply.batch_rows_at(32) < epochs * rows:
         draft, _ = supply.build_draft(step, 32)
         for row in range(draft.rows):
@@ -242,7 +242,7 @@ def test_an_error_while_preparing_ahead_reaches_the_one_who_asks(make, monkeypat
     supply = make()
     supply.get_batch(0, 32)
     supply._prefetched[1].result()
-    monkeypatch.setattr(supply, "_choose", lambda moment: 1 / 0)
+    monkeypatch.setattr(supply, "_choose_group", lambda key: 1 / 0)
     supply.get_batch(1, 32)  # prepared before
     with pytest.raises(ZeroDivisionError):
         supply.get_batch(2, 32)
@@ -256,7 +256,7 @@ MEMORIES = ["transformer-xl@tiny", "xlnet@tiny"]
 def test_rows_that_go_on_are_taken_up_where_they_were_left(make, name, stop):
     straight = taken(make(name=name), stop + 4)
     again = make(name=name)
-    again.restore(straight[stop - 1].positions)
+    again.restore(straight[stop - 1].cursors)
     for expected, found in zip(straight[stop:], taken(again, 4, start=stop), strict=True):
         assert same(expected.batch, found.batch)
         assert expected.cursors == found.cursors and expected.sampler_key == found.sampler_key == "0:32"
@@ -278,7 +278,7 @@ def test_the_next_batch_of_a_row_goes_on_in_the_text(make):
     drafts = [supply.build_draft(step, 32)[0] for step in range(4)]
     for one, other in zip(drafts[:-1], drafts[1:], strict=True):
         assert other.continues_previous
-        assert one.next_tokens()[:, -1].tolist() == other.original[:, 0].tolist()
+        assert one.next_tokens()[:, -1].tolist() == other.original_ids[:, 0].tolist()
 
 
 def test_a_backward_model_reads_on_towards_the_beginning(make):
@@ -291,7 +291,7 @@ def test_a_backward_model_reads_on_towards_the_beginning(make):
 
 
 def test_half_of_a_permuted_batch_is_read_backwards_and_keeps_half_a_window(make):
-    batch = make(name="xlnet@tiny").next_rows(0, 32).batch
+    batch = make(name="xlnet@tiny").get_batch(0, 32).batch
     stream = batch.streams["encoder"]
     assert stream.reversed_rows.tolist() == [False] * 4 + [True] * 4 and stream.reuse_length == 16
     assert stream.query_positions.shape == (8, 32 // 6) and batch.token_targets["vocabulary"].row_stride == 32 // 6
@@ -316,7 +316,7 @@ def test_much_held_out_text_is_not_read_to_its_end(make, monkeypatch):
     monkeypatch.setattr(feeds_module, "VALIDATION_TOKENS", 640)
     for name in MEMORIES:
         batches = make("corpus.validation=0.5", name=name).validation_batches(32)
-        assert 640 <= sum(batch.num_tokens for _, batch in batches) < 640 + 32 * batches[0][1].rows
+        assert 640 <= sum(batch.num_tokens for _, batch in batches) < 640 + 32 * batches[0][1].num_rows
 
 
 def test_a_unigram_model_of_running_text_knows_how_often_documents_end(make):
@@ -353,7 +353,7 @@ TWO_SIDED = [("transformer@tiny", ()), ("mass@tiny", ()), ("bart@tiny", ()), ("t
 def test_every_family_goes_on_from_a_saved_position(make, pairs, name, changes, stop):
     straight = taken(make(*changes, of=pairs, name=name), stop + 4)
     again = make(*changes, of=pairs, name=name)
-    again.restore(straight[stop - 1].positions)
+    again.restore(straight[stop - 1].cursors)
     for expected, found in zip(straight[stop:], taken(again, 4, start=stop), strict=True):
         assert same(expected.batch, found.batch)
         assert expected.cursors == found.cursors and expected.sampler_key == found.sampler_key
@@ -378,7 +378,7 @@ def test_a_pair_that_does_not_fit_one_window_is_left_out_where_it_must(make, pai
     widths = [max(prepared.batch.streams["encoder"].input_ids.shape[1] for prepared in taken(supply, 60, 16))
               for supply in (apart, together)]
     assert widths[0] <= 16 and widths[1] <= 16
-    left_out = [supply.samplers.sampler(0, 16).left_out for supply in (apart, together)]
+    left_out = [supply.samplers.sampler(0, 16).num_dropped for supply in (apart, together)]
     assert left_out[1] > left_out[0]
 
 
@@ -449,5 +449,5 @@ def test_the_four_tasks_of_unilm_take_a_third_a_third_and_two_sixths(make, corpu
     for step in range(40):
         prepared = supply.get_batch(step, 32)
         seen = segments.setdefault(prepared.objectives[-1].name, set())
-        seen |= set(prepared.batch.streams["encoder"].segments.unique().tolist()) - {0}
+        seen |= set(prepared.batch.streams["encoder"].segment_ids.unique().tolist()) - {0}
     assert segments == {"masked_lm": {1}, "sequence_to_sequence": {4, 5}, "left_to_right": {2}, "right_to_left": {3}}

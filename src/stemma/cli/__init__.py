@@ -79,19 +79,16 @@ app = typer.Typer(name="stemma", cls=CommandGroup, rich_markup_mode=None, add_co
 
 def _version(asked: bool) -> None:
     if asked:
-        from importlib.metadata import PackageNotFoundError, version
+        from stemma.version import described
 
-        try:
-            print(f"stemma {version('stemma-lm')}")
-        except PackageNotFoundError:
-            print("stemma, not installed (run from its source folder)")
+        print(described())
         raise typer.Exit
 
 
 @app.callback()
 def _root(context: typer.Context,
           version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True,
-                                                help="Print the version.")] = False,
+                                                help="Print the version, and what it runs on.")] = False,
           install_completion: InstallOption = None, show_completion: ShowOption = None) -> None:
     """From raw text to a pre-trained language model, by a recipe that says what it changed from its parent.
 

@@ -138,7 +138,7 @@ def console(stderr: bool = False) -> Console:
             return [Shown(one) for one in renderables]
 
     stream = sys.stderr if stderr else sys.stdout
-    made = Console(file=getattr(stream, "exact", stream), highlight=False)
+    made = Console(file=getattr(stream, "unescaped", stream), highlight=False)
     made.push_render_hook(Filter())
     if not made.is_terminal:
         made.width = 240

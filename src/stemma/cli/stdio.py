@@ -116,7 +116,7 @@ def check_output() -> None:
 
 def text_output() -> TextIO:
     """Where texts that a model wrote go: exactly as they are into a file or a pipe, visible on a terminal."""
-    return sys.stdout if sys.stdout.isatty() else getattr(sys.stdout, "exact", sys.stdout)
+    return sys.stdout if sys.stdout.isatty() else getattr(sys.stdout, "unescaped", sys.stdout)
 
 
 def discard_output() -> None:

@@ -1,10 +1,10 @@
-"""Batches of rows of similar length, counted by the places they fill: long rows are few and short rows many.
+"""Batches of rows of similar length with a bounded number of tokens: few long rows or many short ones.
 
-Rows that stand side by side are filled up to the longest, so rows of any length side by side would mostly be filling
-(Attention Is All You Need, arXiv:1706.03762, section 5.1, batches pairs by their approximate length). Each block is
-sorted by length, roughly, so that no two epochs make the same batches; cut; and its batches are shuffled.
+Rows are padded to the longest of their batch, so batches of arbitrary rows would be mostly padding (Attention Is All
+You Need, arXiv:1706.03762, section 5.1, batches pairs by approximate length). Each block is sorted by length plus
+noise, so that every epoch has other batches; then it is cut into batches, and these are shuffled.
 
-Pairs from several sources may be drawn at rates of one's own choosing, such as T5's (arXiv:1910.10683, section 3.5.2).
+Several sets of pairs can be sampled with mixture weights, such as T5's (arXiv:1910.10683, section 3.5.2).
 """
 
 from __future__ import annotations
@@ -21,40 +21,40 @@ from stemma.corpus.subset import CorpusSubset
 from stemma.errors import UserError
 from stemma.schema.corpus import packing_settings
 
-LENGTH_JITTER = 0.02  # share of its length by which a row may seem longer than it is
+LENGTH_JITTER = 0.02  # maximum noise in the sort key, as a fraction of the row's length
 
 
 def mixture_weights(counts: Sequence[int], temperature: float = 1.0, max_examples: int | None = None,
-                  multipliers: Sequence[float] | None = None) -> list[float]:
-    """How often each group is drawn: in proportion to its size, of which no more than `limit` counts; the higher the
-    temperature, the more alike. `weights` multiply that."""
+                    multipliers: Sequence[float] | None = None) -> list[float]:
+    """Sampling probability of each set: proportional to min(size, `max_examples`) ** (1 / `temperature`), times its
+    multiplier. A higher temperature makes the probabilities more equal."""
     sizes = np.minimum(np.asarray(counts, float), np.inf if max_examples is None else max_examples)
     scaled = np.where(sizes > 0, sizes ** (1 / temperature), 0) * np.asarray(1.0 if multipliers is None
                                                                              else multipliers)
-    shares: list[float] = (scaled / scaled.sum()).tolist()
-    return shares
+    weights: list[float] = (scaled / scaled.sum()).tolist()
+    return weights
 
 
 class BucketSampler(RowSampler):
-    """Endless batches of at most `places` places a side: rows x the longest row. (A single row longer than that is
-    still a batch.) A position is (epoch, block, batch).
+    """Endless batches of at most `max_batch_tokens` tokens per side, padding included: rows x the longest row. (A
+    single longer row is still a batch.) The cursor is (epoch, block, batch).
 
-    With `rates`, one for each of the corpus's groups, an epoch still has as many pairs as the view, but each group has
-    its share of them: it goes through its pairs in a random order, and when it has used them up, through them anew,
-    from wherever the epoch before left it."""
+    With `mixture_weights`, one for each set of pairs of the corpus, an epoch still has as many pairs as the subset, but
+    sampled by these weights. Each set is shuffled and used up before it is shuffled again, across epochs."""
 
-    def __init__(self, view: CorpusSubset, packing: Packer, seed: int, max_batch_tokens: int, copies: int | None = None,
+    def __init__(self, subset: CorpusSubset, packer: Packer, seed: int, max_batch_tokens: int,
+                 num_static_copies: int | None = None,
                  mixture_weights: Sequence[float] | None = None):
-        paired = packing_settings(packing.kind).reads == "pairs"
-        sizes = _pair_lengths(view, packing) if paired else np.ones(len(view.document_ranges), np.int64)
-        fits = sizes <= packing.template.length
-        super().__init__(CorpusSubset(view.corpus, view.document_ranges[fits]), packing, seed, copies)
+        paired = packing_settings(packer.kind).reads == "pairs"
+        sizes = _pair_lengths(subset, packer) if paired else np.ones(len(subset.document_ranges), np.int64)
+        fits = sizes <= packer.template.length
+        super().__init__(CorpusSubset(subset.corpus, subset.document_ranges[fits]), packer, seed, num_static_copies)
         self.num_dropped = int((~fits).sum())  # pairs that are too long for the window
-        # its first token
-        self.first_dropped = int(view.document_ranges[np.argmin(fits), 0]) if self.num_dropped else None
-        self.max_row_length = int(sizes[fits].max(initial=0))  # places of the longest pair that is not
+        # First token of the first dropped pair.
+        self.first_dropped = int(subset.document_ranges[np.argmin(fits), 0]) if self.num_dropped else None
+        self.max_row_length = int(sizes[fits].max(initial=0))  # length of the longest pair that fits
         self.max_batch_tokens = max_batch_tokens
-        self._edges = np.zeros(1, np.int64)  # of the batches in the block that was packed last
+        self._edges = np.zeros(1, np.int64)  # first row of each batch in the current block, and the end
         self._groups = None if mixture_weights is None else self._documents_by_set(mixture_weights)
 
     @classmethod
@@ -64,17 +64,18 @@ class BucketSampler(RowSampler):
 
     @classmethod
     def validation_rows(cls, request: SamplerRequest, tokens: int, max_batch_tokens: int) -> Iterator[ValidationRows]:
-        feed = cls(request.subset, request.packer, request.seed, min(request.rows * request.length, max_batch_tokens))
-        for number, alike in enumerate(feed.first_batches(tokens)):
-            yield ValidationRows(number, alike, False)
+        max_tokens = min(request.rows * request.length, max_batch_tokens)
+        sampler = cls(request.subset, request.packer, request.seed, max_tokens)
+        for index, batch in enumerate(sampler.first_batches(tokens)):
+            yield ValidationRows(index, batch, False)
 
     def next_rows(self, rows: int = 0) -> tuple[RowSpans, np.ndarray]:
-        """The next batch, whatever its number of rows, and the epoch (or masked copy) that each row belongs to."""
+        """The next batch, of any number of rows, and the epoch (or static copy) of each row."""
         if not len(self.subset.document_ranges):
             raise self._empty_error()
         at = self.cursor
-        pieces, last = self._shuffled_block(at.epoch, at.block)
-        batch = _slice_rows(pieces, *self._edges[at.row:at.row + 2])
+        spans, last = self._shuffled_block(at.epoch, at.block)
+        batch = _slice_rows(spans, *self._edges[at.row:at.row + 2])
         if at.row + 2 < len(self._edges):
             self.cursor = Cursor(at.epoch, at.block, at.row + 1)
         else:
@@ -82,17 +83,17 @@ class BucketSampler(RowSampler):
         return batch, np.full(batch.num_rows, self._copy_index(at.epoch))
 
     def first_batches(self, max_tokens: int) -> list[RowSpans]:
-        """The batches of epoch 0 from its beginning on, until they fill so many places; at least one. For validation:
-        being shuffled, the first of them are as long and as short as all."""
+        """The first batches of epoch 0, up to `max_tokens` with padding, at least one. For validation: batches are
+        shuffled, so the first ones have representative lengths."""
         if not len(self.subset.document_ranges):
             return []
-        pieces, _ = self._shuffled_block(0, 0)
-        sizes = np.maximum.reduceat(self._row_lengths(pieces), self._edges[:-1]) * np.diff(self._edges)
+        spans, _ = self._shuffled_block(0, 0)
+        sizes = np.maximum.reduceat(self._row_lengths(spans), self._edges[:-1]) * np.diff(self._edges)
         count = max(1, int(np.searchsorted(np.cumsum(sizes), max_tokens, side="right")))
-        return [_slice_rows(pieces, *self._edges[number:number + 2]) for number in range(min(count, len(sizes)))]
+        return [_slice_rows(spans, *self._edges[index:index + 2]) for index in range(min(count, len(sizes)))]
 
     def batches_in_epoch(self) -> int:
-        """How many batches epoch 0 has; the others have about as many."""
+        """Number of batches in epoch 0; other epochs differ slightly."""
         count, block, last = 0, 0, not len(self.subset.document_ranges)
         while not last:
             _, last = self._shuffled_block(0, block)
@@ -102,19 +103,19 @@ class BucketSampler(RowSampler):
     def _empty_error(self) -> UserError:
         if not self.num_dropped:
             return corpus_too_small()
-        return UserError(f"none of the {self.num_dropped:,} pairs fits a sequence_length of {self.packer.template.length}; "
-                         "set corpus.sequence_length higher.")
+        return UserError(f"none of the {self.num_dropped:,} pairs fits a sequence_length of "
+                         f"{self.packer.template.length}; set corpus.sequence_length higher.")
 
     def _row_lengths(self, spans: RowSpans) -> np.ndarray:
         return self.packer.row_lengths(spans.part_lengths(0), spans.part_lengths(1))
 
     def _arrange(self, spans: RowSpans, rng: np.random.Generator) -> RowSpans:
         sizes = self._row_lengths(spans)
-        seeming = (sizes * (1 + LENGTH_JITTER * rng.random(spans.num_rows))
-                   + rng.random(spans.num_rows)).astype(np.int64)
-        # Among rows that are equally long, those whose other side is alike stand together.
-        other = spans.part_lengths(0) - spans.part_lengths(1) + rng.random(spans.num_rows)
-        order = np.lexsort((other, seeming))
+        noisy_length = (sizes * (1 + LENGTH_JITTER * rng.random(spans.num_rows))
+                        + rng.random(spans.num_rows)).astype(np.int64)
+        # Rows of equal length are sorted by the length difference of their sides, to save padding on both.
+        difference = spans.part_lengths(0) - spans.part_lengths(1) + rng.random(spans.num_rows)
+        order = np.lexsort((difference, noisy_length))
         edges = self._batch_edges(sizes[order])
         shuffled = rng.permutation(len(edges) - 1)
         counts = np.diff(edges)[shuffled]
@@ -123,28 +124,29 @@ class BucketSampler(RowSampler):
         return spans.select(order[np.repeat(edges[shuffled], counts) + within])
 
     def _batch_edges(self, row_lengths: np.ndarray) -> np.ndarray:
-        """The edges of batches of rows in this order, each as large as `places` allows."""
+        """First row of each batch, and the end; each batch is as large as `max_batch_tokens` allows."""
         edges = [0]
         while (start := edges[-1]) < len(row_lengths):
-            longest = np.maximum.accumulate(row_lengths[start:start + max(1,
-                self.max_batch_tokens // int(row_lengths[start]))])
-            filled = longest * np.arange(1, len(longest) + 1)
-            edges.append(start + max(1, int(np.searchsorted(filled, self.max_batch_tokens, side="right"))))
+            max_rows = max(1, self.max_batch_tokens // int(row_lengths[start]))
+            longest = np.maximum.accumulate(row_lengths[start:start + max_rows])
+            padded_tokens = longest * np.arange(1, len(longest) + 1)
+            edges.append(start + max(1, int(np.searchsorted(padded_tokens, self.max_batch_tokens, side="right"))))
         return np.array(edges)
 
     def _documents_by_set(self, mixture_weights: Sequence[float]) -> list[tuple[np.ndarray, int]]:
-        """Of each group, the numbers of its documents in this view, and how many of them an epoch takes."""
+        """For each set of pairs, the indices of its documents in this subset, and the number of them per epoch."""
         groups = self.subset.corpus.manifest.get("groups", [])
         if len(mixture_weights) != len(groups) or min(mixture_weights, default=0) < 0 or not any(mixture_weights):
-            raise UserError(f"{len(mixture_weights)} rates for {len(groups)} groups of pairs; give each group a rate of 0 or "
-                            "more, and not 0 to all.")
-        number = np.searchsorted(self.subset.corpus.document_starts, self.subset.document_ranges[:, 0])
-        owner = np.searchsorted([group["first"] for group in groups], number, side="right") - 1
+            raise UserError(f"{len(mixture_weights)} rates for {len(groups)} groups of pairs; give each group a rate of "
+                            "0 or more, and not 0 to all.")
+        document = np.searchsorted(self.subset.corpus.document_starts, self.subset.document_ranges[:, 0])
+        owner = np.searchsorted([group["first"] for group in groups], document, side="right") - 1
         members = [np.flatnonzero(owner == group) for group in range(len(groups))]
-        shares = np.array([rate if len(found) else 0.0 for rate, found in zip(mixture_weights, members, strict=True)])
-        if not shares.sum():
+        weights = np.array([weight if len(documents) else 0.0
+                            for weight, documents in zip(mixture_weights, members, strict=True)])
+        if not weights.sum():
             raise self._empty_error()
-        ends = np.rint(np.cumsum(shares) / shares.sum() * len(number)).astype(int)  # so that they add up
+        ends = np.rint(np.cumsum(weights) / weights.sum() * len(document)).astype(int)  # rounded sums add up exactly
         return list(zip(members, np.diff(ends, prepend=0).tolist(), strict=True))
 
     def _order(self, copy_index: int) -> np.ndarray:
@@ -155,15 +157,15 @@ class BucketSampler(RowSampler):
         return np.random.default_rng([self.seed, copy_index, 1]).permutation(np.concatenate(parts))
 
     def _sample_documents(self, set_index: int, members: np.ndarray, start: int, stop: int) -> np.ndarray:
-        """Documents `start` to `stop` of an endless series: all of the group in a random order, then all anew."""
+        """Documents `start` to `stop` of an endless series: the whole set in random order, then reshuffled."""
         size = len(members)
         rounds = range(start // size, -(-stop // size))
-        series = [np.random.default_rng([self.seed, set_index, turn, 6]).permutation(members) for turn in rounds]
+        series = [np.random.default_rng([self.seed, set_index, index, 6]).permutation(members) for index in rounds]
         return np.concatenate(series)[start - rounds[0] * size:][:stop - start]
 
 
 def _pair_lengths(subset: CorpusSubset, packer: Packer) -> np.ndarray:
-    """(D,) the places that each document needs as a pair; more than there are, where it is none."""
+    """(D,) row length of each document as a pair; the largest integer if it is not a pair."""
     sentences = np.asarray(subset.corpus.sentence_starts)
     first, last = np.searchsorted(sentences, subset.document_ranges).T
     middle = sentences[np.minimum(first + 1, last)]
@@ -173,7 +175,7 @@ def _pair_lengths(subset: CorpusSubset, packer: Packer) -> np.ndarray:
 
 
 def _slice_rows(spans: RowSpans, start: int, stop: int) -> RowSpans:
-    """Neighbouring rows: what `select` gives, at the cost of a batch and not of a block."""
-    here = slice(*np.searchsorted(spans.row, [start, stop]))
-    return RowSpans(int(stop - start), spans.row[here] - start, spans.start[here], spans.length[here],
-                  spans.part[here], spans.separator_before[here], spans.continues_after)
+    """Consecutive rows: equal to `select`, but costs a batch instead of a block."""
+    inside = slice(*np.searchsorted(spans.row, [start, stop]))
+    return RowSpans(int(stop - start), spans.row[inside] - start, spans.start[inside], spans.length[inside],
+                    spans.part[inside], spans.separator_before[inside], spans.continues_after)

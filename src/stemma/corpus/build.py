@@ -1,7 +1,7 @@
-"""Text to corpus, once, on every core: the parent reads and writes in order, the workers tokenise.
+"""Build a corpus from text on all cores: the parent reads and writes in order, worker processes tokenise.
 
-What is under way at any moment is a few batches of text, so memory does not grow with the corpus; and since batches are
-cut by the parent and written in the order they were read, the files are the same for any number of workers.
+At most two batches of text per worker are in memory. The parent cuts the batches and writes them in reading order, so
+the files are identical for any number of workers.
 """
 
 from __future__ import annotations
@@ -58,16 +58,17 @@ def build_corpus(
     held_out: Collection[str] = (), dialogue: Sequence[str | Path] = (), relevance: Sequence[str | Path] = (),
     split: HeldOutSplit | None = None,
 ) -> dict[str, Any]:
-    """Tokenise text into a corpus folder; `progress` hears how many bytes of text are done. Returns the counts.
+    """Tokenise text into a corpus folder and return its counts; calls `progress` with the bytes of text done so far.
 
-    With `pairs` (and no paths) the text is parallel: every pair is a document of two sentences, source and target,
-    which are never split further; `documents`, `sentences` and `field` are for running text. Groups of pairs with a
-    name in `held_out` are what every run on this corpus validates on.
+    With `pairs` (and no paths) the text is parallel: each pair is a document of two sentences, source and target, which
+    are never split further; `documents`, `sentences` and `field` apply to plain text. Pair sets named in `held_out` are
+    the validation set of every run on this corpus.
 
-    Beside running text, or without any, a corpus may hold files of `dialogue` (documents whose sentences are the turns,
-    with the side array `roles`) and of `relevance` (query and title, with the side array of that name).
+    With or without plain text, a corpus may contain `dialogue` files (a document is a dialogue, a sentence is a turn,
+    speakers are in the annotation `roles`) and `relevance` files (query and title, labels in the annotation
+    `relevance`).
 
-    With `split`, what it holds out comes last, and is what every run on this corpus validates on."""
+    With `split`, the held-out documents come last and are the validation set of every run on this corpus."""
     out = Path(out)
     check_output_path(out, overwrite)
     if sentences not in SENTENCES:
@@ -76,56 +77,57 @@ def build_corpus(
     if workers is not None and workers < 1:
         raise UserError(f"--workers is {workers}; it must be at least 1.")
     tokenizer = tokenizer if isinstance(tokenizer, Tokenizer) else Tokenizer.load(tokenizer)
-    assert not pairs or not (paths or dialogue or relevance), "a corpus is of pairs, or of running text and others"
-    reading: dict[str, Any] = {"encoding": encoding, "errors": errors}
-    running: Iterator[Passage] = iter(())
-    parted: list[Iterator[MultiPartDocument]] = []
+    assert not pairs or not (paths or dialogue or relevance), "a corpus has either pairs, or other kinds of text"
+    read_options: dict[str, Any] = {"encoding": encoding, "errors": errors}
+    passages: Iterator[Passage] = iter(())
+    multipart: list[Iterator[MultiPartDocument]] = []
     if pairs:
-        parted.append(map(MultiPartDocument.from_pair, read_pairs(pairs, **reading, empty=empty)))
+        multipart.append(map(MultiPartDocument.from_pair, read_pairs(pairs, **read_options, empty=empty)))
     elif paths or not (dialogue or relevance):
-        running = read_passages(paths, **reading, documents=documents, field=field)
-    judged = open_relevance(relevance, **reading) if relevance else None
+        passages = read_passages(paths, **read_options, documents=documents, field=field)
+    relevance_data = open_relevance(relevance, **read_options) if relevance else None
     if dialogue:
-        parted.append(map(MultiPartDocument.from_dialogue, read_dialogues(dialogue, **reading)))
-    if judged:
-        parted.append(map(MultiPartDocument.from_relevance, judged.rows()))
+        multipart.append(map(MultiPartDocument.from_dialogue, read_dialogues(dialogue, **read_options)))
+    if relevance_data:
+        multipart.append(map(MultiPartDocument.from_relevance, relevance_data.rows()))
     if split is None:
-        batches = _batches(running, chain.from_iterable(parted), tokenizer)
+        batches = _batches(passages, chain.from_iterable(multipart), tokenizer)
     else:
-        assert not dialogue and not relevance, "only pairs or running text are split beforehand"
-        batches = _split_batches(paths, pairs, split, tokenizer, {**reading, "documents": documents, "field": field},
-                                 {**reading, "empty": empty})
-    sides = [name for name, files in ((ROLES, dialogue), (RELEVANCE, relevance)) if files]
+        assert not dialogue and not relevance, "only pairs or plain text can be split before tokenising"
+        batches = _split_batches(paths, pairs, split, tokenizer,
+                                 {**read_options, "documents": documents, "field": field},
+                                 {**read_options, "empty": empty})
+    annotations = [name for name, files in ((ROLES, dialogue), (RELEVANCE, relevance)) if files]
     if user_dictionary:
-        load_user_dictionary(user_dictionary)  # a bad one shall fail here, not in a worker
-    work = TokenizeOptions(tokenizer.backend.to_str(), sentences, str(user_dictionary) if user_dictionary else None,
-                tuple(sides))
+        load_user_dictionary(user_dictionary)  # a bad dictionary fails here, not in a worker
+    options = TokenizeOptions(tokenizer.backend.to_str(), sentences, str(user_dictionary) if user_dictionary else None,
+                              tuple(annotations))
     groups: list[dict[str, Any]] = []
-    left_out = chinese = 0
+    num_dropped = chinese = 0
     held_out_from: int | None = None
     kinds: Counter[str | None] = Counter()
     with atomic_folder(out, overwrite) as folder:
-        with ShardWriter(folder, tokenizer.vocab_size, shard_tokens, sides) as writer:
+        with ShardWriter(folder, tokenizer.vocab_size, shard_tokens, annotations) as writer:
             size = None if dialogue or relevance else text_size([*paths, *_files(pairs)])
-            with closing(_tokenized_blocks(batches, work, workers or _num_cores())) as blocks, \
-                    progress_stage("tokenising", size, "bytes") as reported:
+            with closing(_tokenized_blocks(batches, options, workers or _num_cores())) as blocks, \
+                    progress_stage("tokenising", size, "bytes") as stage:
                 for block in blocks:
                     if block.held_out and held_out_from is None:
                         held_out_from = writer.tokens
                     writer.append(block)
-                    left_out += block.num_dropped
+                    num_dropped += block.num_dropped
                     chinese += block.num_chinese_tokens
                     kinds[block.annotation] += block.num_documents if block.annotation else 0
                     _count_pair_set(groups, block)
-                    reported.set_count(writer.text_bytes)
+                    stage.set_count(writer.text_bytes)
                     if progress:
                         progress(writer.text_bytes)
             if not writer.tokens:
                 raise UserError("the text has no token that this tokenizer knows how to make; is it white space?")
-            counted = writer.finish()
-        if left_out:
+            array_info = writer.finish()
+        if num_dropped:
             logger.warning(
-                f"{left_out:,} pairs are left out: one of their sides has no token that this tokenizer can make.")
+                f"{num_dropped:,} pairs are left out: one of their sides has no token that this tokenizer can make.")
         if segmenter_name() == "none" and chinese > MIN_CHINESE_SHARE * writer.tokens:
             logger.warning(missing_segmenter_notice())
         tokenizer.save(folder / "tokenizer")
@@ -142,10 +144,10 @@ def build_corpus(
             "sources": [str(path) for path in (*paths, *chain.from_iterable((p.path, p.target) for p in pairs),
                                                *dialogue, *relevance) if path is not None],
             "pairs": bool(pairs), "dialogues": kinds[ROLES], "judged": kinds[RELEVANCE],
-            "labels": judged.labels if judged else [], "chinese": chinese / writer.tokens,
+            "labels": relevance_data.labels if relevance_data else [], "chinese": chinese / writer.tokens,
             "groups": [{**group, "held_out": True} if group["name"] in held_out else group for group in groups],
-            "unknown": unknown_count, "text_bytes": writer.text_bytes, **counted,
-            **({} if held_out_from is None else {"held_out_from": held_out_from}),  # the first token of them
+            "unknown": unknown_count, "text_bytes": writer.text_bytes, **array_info,
+            **({} if held_out_from is None else {"held_out_from": held_out_from}),  # first held-out token
         }
         (folder / MANIFEST).write_text(json.dumps(manifest, indent=1))
     return {"corpus": str(out), "documents": writer.documents, "sentences": writer.sentences, "tokens": writer.tokens,
@@ -159,7 +161,7 @@ def _files(pairs: Sequence[PairSource]) -> list[str | Path]:
 
 
 def text_size(paths: Sequence[str | Path]) -> int | None:
-    """Bytes of text to come, where file sizes tell: not in packed files, and JSON and Parquet hold more than text."""
+    """Total bytes of text, or None if file sizes do not give it: compressed files, and JSON, Parquet and the like."""
     files = list_files(paths) if paths else []
     suffixes = {file.suffix.lower() for file in files} - set(PLAIN)
     if not all(map(Path.is_file, files)) or any(suffix in COMPRESSED or registry.find("reader", suffix)
@@ -172,31 +174,33 @@ def _num_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _batches(running: Iterable[Passage], parted: Iterable[MultiPartDocument],
+def _batches(passages: Iterable[Passage], multipart: Iterable[MultiPartDocument],
              tokenizer: Tokenizer) -> Iterator[TextBatch]:
-    """What is to be tokenised, as the tokenizer wants it: the stored text is the one that its tokens point into."""
+    """Batches of pre-normalized text. The corpus stores this text, since token offsets refer to it."""
     if tokenizer.simplify:
-        running = (replace(passage, text=tokenizer.pre_normalize(passage.text)) for passage in running)
-        parted = (replace(document, texts=list(map(tokenizer.pre_normalize, document.texts))) for document in parted)
-    return chain(plain_text_batches(running), multipart_batches(parted))
+        passages = (replace(passage, text=tokenizer.pre_normalize(passage.text)) for passage in passages)
+        multipart = (replace(document, texts=list(map(tokenizer.pre_normalize, document.texts)))
+                     for document in multipart)
+    return chain(plain_text_batches(passages), multipart_batches(multipart))
 
 
 def _split_batches(paths: Sequence[str | Path], pairs: Sequence[PairSource], split: HeldOutSplit, tokenizer: Tokenizer,
-                   running: dict[str, Any], paired: dict[str, Any]) -> Iterator[TextBatch]:
-    """What is to be trained on, and then what is held out. Text is read twice, and heard of once."""
+                   passage_options: dict[str, Any], pair_options: dict[str, Any]) -> Iterator[TextBatch]:
+    """Training documents, then held-out documents. The text is read twice; its warnings appear once."""
     for held_out in (False, True):
-        heard: Callable[[Iterator[Any]], Iterator[Any]] = quietly if held_out else iter
+        iterate: Callable[[Iterator[Any]], Iterator[Any]] = quietly if held_out else iter
         passages: Iterator[Passage] = iter(())
-        parted: Iterator[MultiPartDocument] = iter(())
+        multipart: Iterator[MultiPartDocument] = iter(())
         if pairs:
-            parted = map(MultiPartDocument.from_pair, split.pairs(heard(read_pairs(pairs, **paired)), held_out))
+            pair_rows = split.pairs(iterate(read_pairs(pairs, **pair_options)), held_out)
+            multipart = map(MultiPartDocument.from_pair, pair_rows)
         else:
-            passages = split.passages(heard(read_passages(paths, **running)), held_out)
-        yield from (replace(batch, held_out=held_out) for batch in _batches(passages, parted, tokenizer))
+            passages = split.passages(iterate(read_passages(paths, **passage_options)), held_out)
+        yield from (replace(batch, held_out=held_out) for batch in _batches(passages, multipart, tokenizer))
 
 
 def _count_pair_set(groups: list[dict[str, Any]], block: TokenizedBlock) -> None:
-    """Which documents are from where: blocks of one group follow each other."""
+    """Count the documents of each pair set; blocks of one set are consecutive."""
     if block.pair_set is None:
         return
     name, prefix = block.pair_set
@@ -208,7 +212,7 @@ def _count_pair_set(groups: list[dict[str, Any]], block: TokenizedBlock) -> None
 
 def _tokenized_blocks(batches: Iterator[TextBatch], options: TokenizeOptions,
                       workers: int) -> Generator[TokenizedBlock]:
-    """The batches tokenised, in order."""
+    """The tokenised batches, in order."""
     first = list(islice(batches, 2))
     batches = chain(first, batches)
     if workers == 1 or len(first) < 2:  # starting a process takes longer than a single batch

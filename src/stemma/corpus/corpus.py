@@ -1,15 +1,15 @@
-"""A corpus is text tokenised once: flat little-endian arrays on disk, mapped into memory, so opening costs no memory.
+"""A tokenised corpus: flat little-endian arrays on disk, memory-mapped, so opening one costs no memory.
 
-    manifest.json               version, tokenizer, options, counts, and the type of each per-token array
-    tokenizer/                  a copy of the tokenizer that made the tokens
-    counts.bin                  int64: how often each token of the vocabulary occurs
+    manifest.json               version, tokenizer, options, counts, and the dtype of each per-token array
+    tokenizer/                  a copy of the tokenizer
+    counts.bin                  int64: frequency of each token of the vocabulary
     documents.bin sentences.bin int64: first token of each, and the end
-    texts.bin                   int64 pairs: where each document's text begins and ends, in UTF-8 bytes
+    texts.bin                   int64 pairs: start and end of each document's text, in UTF-8 bytes
     shard-00000/                tokens, word_starts, starts, lengths, capitals (one value per token), text (UTF-8)
-    field.NAME.bin              float32: numbers beside each document, or in each shard beside each token (`fields.py`)
+    field.NAME.bin              float32: a vector per document, or in each shard a vector per token (`fields.py`)
     checksums.json              SHA-256 of all of these
 
-Tokens and text are counted through, over all shards; a document never crosses from one shard into the next.
+Token and byte offsets are global, over all shards. A document never crosses a shard boundary.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ FORMAT = "stemma-corpus"
 VERSION = 1
 MANIFEST = "manifest.json"
 TEXT = "text"
-# The arrays every corpus has, and the type a reader gets (on disk they are as narrow as they can be).
+# The arrays of every corpus, and the dtype that readers get (on disk the dtype is as narrow as possible).
 CORE_ARRAYS: dict[str, type] = {"tokens": np.int32, "word_starts": np.bool_, "starts": np.int64, "lengths": np.int32}
 ADVICE = "build it again with `stemma corpus build`."
 
 
 class Corpus:
-    """Tokens with their boundaries, read in place; every index is a global token index."""
+    """Memory-mapped tokens with document and sentence boundaries; every index is a global token index."""
 
     def __init__(self, path: Path, manifest: dict[str, Any], sums: dict[str, str]):
         self.path = path
@@ -55,11 +55,11 @@ class Corpus:
         self._text = [self._map(f"{shard['folder']}/{TEXT}.bin", "|u1", shard["text_bytes"])
                       for shard in manifest["shards"]]
 
-        self.fields = {name: self._field(name, about) for name, about in manifest.get("fields", {}).items()}
+        self.fields = {name: self._field(name, record) for name, record in manifest.get("fields", {}).items()}
 
     @classmethod
     def open(cls, path: str | Path, verify: bool = True) -> Corpus:
-        """The corpus in this folder; unless `verify` is off, only after every byte of it was checked."""
+        """Open the corpus in this folder. With `verify`, check the checksum of every file first."""
         path = Path(path)
         if not _is_corpus(path):
             raise UserError(_describe_folder(path))
@@ -77,7 +77,7 @@ class Corpus:
         with explain_damage(path / MANIFEST, ADVICE):
             return cls(path, manifest, sums)
 
-    def __reduce__(self) -> tuple[object, ...]:  # another process maps the same files instead of receiving a copy
+    def __reduce__(self) -> tuple[object, ...]:  # another process maps the same files; no copy is sent
         return (Corpus.open, (self.path, False))
 
     @cached_property
@@ -86,13 +86,13 @@ class Corpus:
 
     @cached_property
     def fingerprint(self) -> str:
-        """Names the content: equal for equal text, tokens and boundaries, whatever was added or wherever it lies."""
+        """Hash of text, tokens and boundaries; independent of annotations, fields and the corpus's path."""
         arrays = [f"{shard['folder']}/{name}.bin" for shard in self.manifest["shards"] for name in (*CORE_ARRAYS, TEXT)]
         content = [self._checksums[name] for name in ("documents.bin", "sentences.bin", "texts.bin", *arrays)]
         return hashlib.sha256("\n".join([self.manifest["tokenizer"]["fingerprint"], *content]).encode()).hexdigest()
 
     def annotation_digest(self, name: str) -> str | None:
-        """Names the content of one array or field that was added; None where there is none."""
+        """Hash of one annotation array or field; None if the corpus does not have it."""
         shards = self.manifest["shards"]
         if name in self.fields:
             files = field_files(name, self.fields[name].per, shards)
@@ -104,7 +104,7 @@ class Corpus:
         return hashlib.sha256("\n".join(sums).encode()).hexdigest()
 
     def annotations(self) -> list[str]:
-        """Names of the per-token arrays that not every corpus has."""
+        """Names of the optional per-token arrays."""
         return [name for name in self._shards if name not in CORE_ARRAYS]
 
     def field(self, name: str) -> FloatField:
@@ -114,15 +114,15 @@ class Corpus:
                             f"`stemma corpus annotate {self.path} --token-field {name}=FILE.npy` adds one.")
         return self.fields[name]
 
-    def _field(self, name: str, about: dict[str, Any]) -> FloatField:
-        per, size, shards = about["per"], about["size"], self.manifest["shards"]
+    def _field(self, name: str, record: dict[str, Any]) -> FloatField:
+        per, size, shards = record["per"], record["size"], self.manifest["shards"]
         counts = [shard["tokens"] for shard in shards] if per == "token" else [self.manifest["documents"]]
-        arrays = [self._map(file, about["type"], count * size).reshape(-1, size)
+        arrays = [self._map(file, record["type"], count * size).reshape(-1, size)
                   for file, count in zip(field_files(name, per, shards), counts, strict=True)]
         return FloatField(name, per, size, arrays, self._bounds if per == "token" else np.asarray(self.document_starts))
 
     def values_at(self, name: str, index: np.ndarray) -> np.ndarray:
-        """The values at these global token indices, in the same shape."""
+        """Values at these global token indices, in the shape of `index`."""
         arrays = self._arrays(name)
         index = np.asarray(index, np.int64)
         if index.size and (index.min() < 0 or index.max() >= self.num_tokens):
@@ -131,13 +131,13 @@ class Corpus:
             return self._widen(name, arrays[0][index])
         shard = np.searchsorted(self._bounds, index, side="right") - 1
         values = np.empty(index.shape, arrays[0].dtype)
-        for number in np.unique(shard):
-            here = shard == number
-            values[here] = arrays[number][index[here] - self._bounds[number]]
+        for shard_index in np.unique(shard):
+            in_shard = shard == shard_index
+            values[in_shard] = arrays[shard_index][index[in_shard] - self._bounds[shard_index]]
         return self._widen(name, values)
 
     def values_between(self, name: str, start: int, stop: int) -> np.ndarray:
-        """The values of a stretch of tokens."""
+        """Values of the tokens from `start` to `stop`."""
         arrays = self._arrays(name)
         if not 0 <= start <= stop <= self.num_tokens:
             raise IndexError(f"tokens {start}..{stop} outside 0..{self.num_tokens}")
@@ -148,7 +148,7 @@ class Corpus:
         return self._widen(name, np.concatenate(parts) if len(parts) > 1 else parts[0])
 
     def document_text(self, document: int) -> str:
-        """A document's own text; `starts` and `lengths` count its characters."""
+        """Text of one document; `starts` and `lengths` count its characters."""
         start, stop = self._texts[document]
         shard = int(np.searchsorted(self._text_bounds, start, side="right")) - 1
         low = self._text_bounds[shard]
@@ -160,8 +160,8 @@ class Corpus:
         return self._shards[name]
 
     def _widen(self, name: str, values: np.ndarray) -> np.ndarray:
-        return np.asarray(values).astype(CORE_ARRAYS.get(name, values.dtype))  # always a copy, so the file cannot be
-        #                                                                        written
+        # Always a copy, so that callers cannot write to the memory-mapped file.
+        return np.asarray(values).astype(CORE_ARRAYS.get(name, values.dtype))
 
     def _map(self, name: str, kind: str, count: int) -> np.ndarray:
         file = self.path / name
@@ -170,7 +170,7 @@ class Corpus:
         if size != expected or name not in self._checksums:
             state = "is missing" if size is None else f"has {size:,} bytes instead of {expected:,}"
             raise CorruptFileError(f"{file} {state if size != expected else 'has no checksum'}; {ADVICE}")
-        # A memory map of nothing is refused by the system.
+        # The operating system refuses to map an empty file.
         return np.memmap(file, np.dtype(kind), mode="r") if count else np.zeros(0, np.dtype(kind))
 
 
@@ -180,7 +180,7 @@ def _bounds(manifest: dict[str, Any], count: str) -> np.ndarray:
 
 def _is_corpus(path: Path) -> bool:
     if any(path.glob("shard-*")):
-        return True  # perhaps a damaged one
+        return True  # possibly damaged
     try:
         return bool(parse((path / MANIFEST).read_bytes())["format"] == FORMAT)
     except (OSError, ValueError, KeyError, TypeError):
@@ -193,9 +193,9 @@ def _describe_folder(path: Path) -> str:
         return f"there is no corpus {path}; `stemma corpus build TEXT --tokenizer TOKENIZER --out {path}` makes one."
     if path.is_file():
         return f"{path} is a file, not a corpus folder; if it is text, {build} makes a corpus of it."
-    signs = {"recipe.toml": "a run", "model.safetensors": "a model", "tokenizer.json": "a tokenizer",
-             "vocab.txt": "a tokenizer"}
-    for name, what in signs.items():
+    folder_kinds = {"recipe.toml": "a run", "model.safetensors": "a model", "tokenizer.json": "a tokenizer",
+                    "vocab.txt": "a tokenizer"}
+    for name, kind in folder_kinds.items():
         if (path / name).exists():
-            return f"{path} is {what}, not a corpus; `stemma corpus build` makes a corpus of text."
+            return f"{path} is {kind}, not a corpus; `stemma corpus build` makes a corpus of text."
     return f"{path} is a folder, but not a corpus; if it holds text, {build} makes a corpus of it."

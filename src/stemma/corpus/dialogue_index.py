@@ -1,4 +1,4 @@
-"""The turns of some dialogues, sorted by speaker: so that another's word can be put into a speaker's mouth at once."""
+"""Dialogue turns indexed by speaker, to sample a replacement from another dialogue."""
 
 from __future__ import annotations
 
@@ -11,12 +11,14 @@ from stemma.corpus.text_batches import ROLES
 
 
 class DialogueIndex:
+    """Turns of a subset's dialogues, sorted by speaker and dialogue."""
+
     def __init__(self, subset: CorpusSubset):
         self.subset = subset
 
     @cached_property
     def _sorted_turns(self) -> tuple[np.ndarray, np.ndarray]:
-        """Of every turn, by speaker and dialogue: the key of both, and where it begins."""
+        """(keys, starts): the (speaker, dialogue) key of each turn in ascending order, and its first token."""
         sentences = np.asarray(self.subset.corpus.sentence_starts)
         first, last = np.searchsorted(sentences, self.subset.document_ranges).T
         counts = last - first
@@ -30,13 +32,13 @@ class DialogueIndex:
         return speaker * (len(self.subset.document_ranges) + 1) + dialogue
 
     def sample_other_dialogue(self, start: np.ndarray, uniform: np.ndarray) -> np.ndarray:
-        """For each turn that begins at `start`, where another begins that the same speaker says in another dialogue,
-        chosen by a number in [0, 1); -1: there is none."""
+        """For each turn that starts at `start`, the start of a turn of the same speaker in another dialogue, selected
+        by `uniform` in [0, 1); -1 if there is none."""
         keys, begins = self._sorted_turns
-        own = np.searchsorted(self.subset.document_ranges[:, 0], start, side="right") - 1
+        dialogue = np.searchsorted(self.subset.document_ranges[:, 0], start, side="right") - 1
         low, high = (np.searchsorted(keys, self._key(start, edge)) for edge in (0, len(self.subset.document_ranges)))
-        mine, behind = (np.searchsorted(keys, self._key(start, own), side=side) for side in ("left", "right"))
-        others = (high - low) - (behind - mine)  # what a speaker says in one dialogue stands together: step over it
-        place = low + (uniform * others).astype(np.int64)
-        place += np.where(place >= mine, behind - mine, 0)
-        return np.where(others > 0, begins[np.minimum(place, len(begins) - 1)], -1)
+        first, stop = (np.searchsorted(keys, self._key(start, dialogue), side=side) for side in ("left", "right"))
+        others = (high - low) - (stop - first)  # the speaker's turns in this dialogue are contiguous: skip them
+        index = low + (uniform * others).astype(np.int64)
+        index += np.where(index >= first, stop - first, 0)
+        return np.where(others > 0, begins[np.minimum(index, len(begins) - 1)], -1)

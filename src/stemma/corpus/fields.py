@@ -1,7 +1,7 @@
-"""Float fields of a corpus: any number of numbers beside each token or each document, such as vectors, scores or boxes.
+"""Float fields of a corpus: a vector per token or per document, such as embeddings, scores or bounding boxes.
 
-A field lies beside the token arrays as little-endian float32: `field.NAME.bin` in each shard, a row for each token; or
-once for the corpus, a row for each document. The manifest says how many numbers a row has.
+A field is stored as little-endian float32: `field.NAME.bin` in each shard with a row per token, or once per corpus with
+a row per document. The manifest has the size of a row.
 """
 
 from __future__ import annotations
@@ -19,58 +19,59 @@ from stemma.errors import UserError
 
 Per = Literal["token", "document"]
 DTYPE = "<f4"
-MAX_SIZE = 65_536  # numbers a row: more is a mistake in the axes
-BLOCK_NUMBERS = 1 << 22  # numbers checked and written at a time, so that memory stays bounded
+MAX_SIZE = 65_536  # values per row: more is a mistake in the axes
+BLOCK_NUMBERS = 1 << 22  # values checked and written at a time, so that memory stays bounded
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
 
 
 @dataclass(frozen=True)
 class FloatField:
-    """What a corpus knows of each token or document, read in place."""
+    """Memory-mapped vectors of each token or document of a corpus."""
 
     name: str
     per: Per
-    size: int  # numbers a row
-    arrays: Sequence[np.ndarray]  # (tokens of the shard, size) each; of documents one array
-    bounds: np.ndarray  # first row of each array, and the end: tokens, or of documents their first tokens
+    size: int  # values per row
+    arrays: Sequence[np.ndarray]  # per token: (tokens of the shard, size) each; per document: one array
+    bounds: np.ndarray  # per token: first row of each array, and the end; per document: the documents' first tokens
 
     def at(self, index: np.ndarray) -> np.ndarray:
-        """(..., size) float32 at these global token indices; of a document's field, those of the token's document."""
+        """(..., size) float32 at these global token indices; a document field gives the values of the token's document.
+        """
         index = np.asarray(index, np.int64)
         if self.per == "document":
             return np.asarray(self.arrays[0][np.searchsorted(self.bounds, index, side="right") - 1], np.float32)
         shard = np.searchsorted(self.bounds, index, side="right") - 1
         values = np.empty((*index.shape, self.size), np.float32)
-        for number in np.unique(shard):
-            here = shard == number
-            values[here] = self.arrays[number][index[here] - self.bounds[number]]
+        for shard_index in np.unique(shard):
+            in_shard = shard == shard_index
+            values[in_shard] = self.arrays[shard_index][index[in_shard] - self.bounds[shard_index]]
         return values
 
 
 def field_files(name: str, per: Per, shards: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Where the numbers of a field lie, from the corpus's folder."""
+    """Paths of a field's files, relative to the corpus folder."""
     file = f"field.{name}.bin"
     return [file] if per == "document" else [f"{shard['folder']}/{file}" for shard in shards]
 
 
 @dataclass(frozen=True)
 class NewField:
-    """Numbers that are to become a field."""
+    """An array to store as a field."""
 
     name: str
     per: Per
     values: np.ndarray  # (rows, size)
-    file: Path | None  # where they are from; None: they were given as an array
+    file: Path | None  # the source file; None: the caller gave an array
 
     def blocks(self) -> Iterator[tuple[int, np.ndarray]]:
-        """Row numbers, and the rows from there on as float32."""
+        """(index of the first row, rows as float32) of each block."""
         step = max(1, BLOCK_NUMBERS // self.values.shape[1])
         for first in range(0, len(self.values), step):
-            with np.errstate(over="ignore"):  # what is too large becomes infinite, and is refused
+            with np.errstate(over="ignore"):  # values that are too large become infinite; `read_fields` refuses them
                 yield first, np.asarray(self.values[first:first + step]).astype(DTYPE)
 
     def first_non_finite_row(self) -> int | None:
-        """The first row with something that is no finite number."""
+        """Index of the first row that has a non-finite value."""
         return next((first + int(bad[0]) for first, block in self.blocks()
                      if len(bad := np.flatnonzero(~np.isfinite(block).all(1)))), None)
 
@@ -83,7 +84,7 @@ class NewField:
                     file.write(np.ascontiguousarray(block).data)
 
     def record(self) -> dict[str, Any]:
-        """What the manifest says of it."""
+        """The manifest's entry of this field."""
         source = {} if self.file is None else {"file": self.file.name, "sha256": sha256(self.file)}
         return {"per": self.per, "size": self.values.shape[1], "type": DTYPE, **source}
 
@@ -92,35 +93,37 @@ ArraySource = str | Path | np.ndarray
 
 
 def read_fields(tokens: Mapping[str, ArraySource], documents: Mapping[str, ArraySource], counts: Mapping[str, int],
-                 taken: Sequence[str]) -> list[NewField]:
-    """Arrays and .npy files, checked: as many rows as there are tokens or documents, and finite numbers. `taken`: names
-    that the corpus uses already for something else."""
+                taken: Sequence[str]) -> list[NewField]:
+    """Read and check arrays and .npy files: one row per token or document, finite values. `taken`: names that the
+    corpus already uses for other arrays."""
     problems: list[tuple[str, str]] = []
-    made: list[NewField] = []
-    asked: list[tuple[Per, str, ArraySource]] = [("token", *item) for item in tokens.items()]
-    asked += [("document", *item) for item in documents.items()]
-    for per, name, source in asked:
-        told = _name_problem(name, taken) or ("is given twice" if tokens.keys() & documents.keys() & {name} else None)
-        found = told or _read(per, name, source, counts[per])
-        if isinstance(found, NewField) and (row := found.first_non_finite_row()) is not None:
-            found = f"row {row} is not finite (or beyond float32)"
-        if isinstance(found, NewField):
-            made.append(found)
+    fields: list[NewField] = []
+    sources: list[tuple[Per, str, ArraySource]] = [("token", *item) for item in tokens.items()]
+    sources += [("document", *item) for item in documents.items()]
+    for per, name, source in sources:
+        problem = _name_problem(name, taken)
+        if problem is None and name in tokens and name in documents:
+            problem = "is given twice"
+        result = problem or _read(per, name, source, counts[per])
+        if isinstance(result, NewField) and (row := result.first_non_finite_row()) is not None:
+            result = f"row {row} is not finite (or beyond float32)"
+        if isinstance(result, NewField):
+            fields.append(result)
         else:
-            problems.append((f"{name} = {source}" if isinstance(source, str | Path) else name, found))
+            problems.append((f"{name} = {source}" if isinstance(source, str | Path) else name, result))
     if problems:
         raise UserError("these cannot be fields of the corpus:", problems)
-    return made
+    return fields
 
 
 def _name_problem(name: str, taken: Sequence[str]) -> str | None:
     if not _NAME.fullmatch(name):
-        return "a field is named by small letters, digits and _, from a letter on"
+        return "a field name has lower-case letters, digits and _, and begins with a letter"
     return "is the name of another array of the corpus; choose another" if name in taken else None
 
 
 def _read(per: Per, name: str, source: ArraySource, rows: int) -> NewField | str:
-    """The numbers as a table, or what is wrong with them."""
+    """The values as a two-dimensional array, or a description of the problem."""
     file = None if isinstance(source, np.ndarray) else Path(source)
     values = source
     if file is not None:

@@ -1,4 +1,4 @@
-"""What is in a corpus, in numbers that mean something: how long its parts are, how much of the vocabulary it uses."""
+"""Statistics of a corpus: counts, length histograms, vocabulary coverage and the unigram baseline."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from stemma.corpus.corpus import Corpus
 from stemma.errors import pluralize
 
 BAR_WIDTH = 30
-CHUNK_BOUNDARIES = 1 << 20  # boundaries looked at in one go, so that memory stays bounded
+CHUNK_BOUNDARIES = 1 << 20  # boundaries read at a time, so that memory stays bounded
 
 
 def corpus_info(path: str | Path) -> dict[str, Any]:
-    """Counts, vocabulary coverage and length histograms of a corpus, which is verified on the way."""
+    """Counts, vocabulary coverage and length histograms of a corpus. Verifies its checksums."""
     corpus = Corpus.open(path)
     manifest = corpus.manifest
     counts = np.sort(np.asarray(corpus.token_counts))[::-1]
@@ -40,7 +40,7 @@ def corpus_info(path: str | Path) -> dict[str, Any]:
 
 
 def length_histogram(bounds: np.ndarray) -> list[dict[str, int]]:
-    """How many stretches are 1, 2-3, 4-7, ... tokens long: lengths spread too widely for bins of one width."""
+    """Counts of the lengths 1, 2-3, 4-7, ... in tokens: the range is too wide for bins of equal width."""
     bins = np.zeros(64, np.int64)
     for at in range(0, len(bounds) - 1, CHUNK_BOUNDARIES):
         lengths = np.diff(bounds[at : at + CHUNK_BOUNDARIES + 1])
@@ -50,7 +50,7 @@ def length_histogram(bounds: np.ndarray) -> list[dict[str, int]]:
 
 
 def describe_corpus(info: dict[str, Any]) -> str:
-    """The same for people."""
+    """`corpus_info` as text."""
     tokenizer, coverage = info["tokenizer"], info["coverage"]
     rows = {
         "documents": f"{info['documents']:,}",
@@ -89,14 +89,15 @@ def describe_corpus(info: dict[str, Any]) -> str:
 
 def _annotation_source(annotation: dict[str, object]) -> str:
     if annotation["source"] == "mined":
-        return f"mined: {annotation['score']} of at least {annotation['threshold']:g}, {annotation['min_count']:,} times or more"
+        return (f"mined: {annotation['score']} of at least {annotation['threshold']:g}, "
+                f"{annotation['min_count']:,} times or more")
     return f"by the {annotation['source']} in {annotation['file']}"
 
 
 def _bars(bins: list[dict[str, int]]) -> list[str]:
-    most = max(b["count"] for b in bins)
+    highest = max(b["count"] for b in bins)
     labels = [f"{b['from']:,}" if b["from"] == b["to"] else f"{b['from']:,}-{b['to']:,}" for b in bins]
     width = max(map(len, labels))
-    bars = ["█" * round(BAR_WIDTH * b["count"] / most) or "▏" * (b["count"] > 0) for b in bins]
+    bars = ["█" * round(BAR_WIDTH * b["count"] / highest) or "▏" * (b["count"] > 0) for b in bins]
     rows = zip(labels, bars, bins, strict=True)
     return [f"  {label:>{width}}  {bar:<{BAR_WIDTH}} {b['count']:,}" for label, bar, b in rows]

@@ -1,7 +1,7 @@
-"""Finding the entries of a lexicon in running text: longest first, at the edges of atoms, all places at once.
+"""Finds lexicon entries in text: longest match first, at atom boundaries, vectorised over the text.
 
-For each length that an entry has, every atom is asked whether another one ends just so many characters on, and the
-keys of those runs are looked up. What two entries claim goes to the longer one, then to the one further left.
+For each entry length, the character spans of that length that begin and end at atom boundaries are hashed and looked
+up. If two matches overlap, the longer one wins, then the leftmost.
 """
 
 from __future__ import annotations
@@ -14,28 +14,30 @@ from stemma.corpus.text_chunks import TextChunk, hash_characters, normalize_char
 
 
 class LexiconMatcher:
+    """Hash tables of a lexicon's entries, by length."""
+
     def __init__(self, entries: Sequence[str], lowercase: bool):
         self.tables: dict[int, tuple[np.ndarray, np.ndarray, np.ndarray]] = {}
         by_length: dict[int, dict[int, tuple[int, np.ndarray]]] = {}
-        for number, entry in enumerate(entries):
+        for index, entry in enumerate(entries):
             characters = normalize_characters(entry, lowercase)
-            by_length.setdefault(len(characters), {}).setdefault(hash_characters(characters), (number, characters))
+            by_length.setdefault(len(characters), {}).setdefault(hash_characters(characters), (index, characters))
         for length in sorted(by_length, reverse=True):
-            found = sorted(by_length[length].items())
-            self.tables[length] = (np.array([key for key, _ in found], np.uint64),
-                                   np.array([number for _, (number, _) in found]),
-                                   np.stack([characters for _, (_, characters) in found]))
+            rows = sorted(by_length[length].items())
+            self.tables[length] = (np.array([key for key, _ in rows], np.uint64),
+                                   np.array([index for _, (index, _) in rows]),
+                                   np.stack([characters for _, (_, characters) in rows]))
 
     def find(self, chunk: TextChunk) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """(M,) each, in the order of the text: the first token of a unit, the token behind it, which entry it is."""
+        """(M,) each, in text order: first token of a match, its end (exclusive), and the index of its entry."""
         size = len(chunk.characters)
-        written = chunk.atom_ends > chunk.atom_starts  # an atom may be a line end and nothing else
-        ends = np.full(size + 1, -1)  # the token behind an atom that ends at this character
-        ends[chunk.atom_ends[written]] = chunk.atom_first_tokens[1:][written]
-        begin, first = chunk.atom_starts[written], chunk.atom_first_tokens[:-1][written]
+        nonempty = chunk.atom_ends > chunk.atom_starts  # an atom may be only a line end
+        ends = np.full(size + 1, -1)  # for each character: the token after an atom that ends there
+        ends[chunk.atom_ends[nonempty]] = chunk.atom_first_tokens[1:][nonempty]
+        begin, first = chunk.atom_starts[nonempty], chunk.atom_first_tokens[:-1][nonempty]
         taken = np.zeros(chunk.num_tokens, bool)
-        units: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
-        for length, (keys, numbers, spellings) in self.tables.items():
+        matches: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
+        for length, (keys, indices, spellings) in self.tables.items():
             at = np.flatnonzero(begin + length <= size)
             at = at[ends[begin[at] + length] > first[at]]
             if not len(at):
@@ -44,38 +46,38 @@ class LexiconMatcher:
             entry = np.minimum(np.searchsorted(keys, key), len(keys) - 1)
             hit = keys[entry] == key
             at, entry = at[hit], entry[hit]
-            same = chunk.characters[begin[at][:, None] + np.arange(length)] == spellings[entry]  # keys may collide
+            same = chunk.characters[begin[at][:, None] + np.arange(length)] == spellings[entry]  # hashes may collide
             at, entry = at[same.all(1)], entry[same.all(1)]
             stop = ends[begin[at] + length]
-            claimed = np.concatenate([[0], np.cumsum(taken)])
-            free = claimed[stop] == claimed[first[at]]
+            num_taken = np.concatenate([[0], np.cumsum(taken)])
+            free = num_taken[stop] == num_taken[first[at]]
             at, entry, stop = at[free], entry[free], stop[free]
-            chosen = select_disjoint(first[at], stop)
-            units.append((first[at][chosen], stop[chosen], numbers[entry[chosen]]))
-            taken |= covered_tokens(units[-1][0], units[-1][1], chunk.num_tokens)
-        if not units:
+            disjoint = select_disjoint(first[at], stop)
+            matches.append((first[at][disjoint], stop[disjoint], indices[entry[disjoint]]))
+            taken |= covered_tokens(matches[-1][0], matches[-1][1], chunk.num_tokens)
+        if not matches:
             return (np.zeros(0, np.int64),) * 3
-        starts, stops, found = (np.concatenate(column) for column in zip(*units, strict=True))
+        starts, stops, entries = (np.concatenate(column) for column in zip(*matches, strict=True))
         order = np.argsort(starts)
-        return starts[order], stops[order], found[order]
+        return starts[order], stops[order], entries[order]
 
 
 def select_disjoint(start: np.ndarray, stop: np.ndarray) -> np.ndarray:
-    """(M,) bool: of ascending stretches those that one takes who goes from left to right and leaves out what overlaps;
-    a round of the loop settles one of each cluster."""
-    chosen = np.zeros(len(start), bool)
-    left = np.arange(len(start))
-    while len(left):
-        reached = np.concatenate([[-1], np.maximum.accumulate(stop[left])[:-1]])
-        free = start[left] >= reached
-        chosen[left[free]] = True
-        settled = np.maximum.accumulate(np.where(free, stop[left], -1))
-        left = left[~free & (start[left] >= settled)]
-    return chosen
+    """(M,) bool: greedy left-to-right selection of non-overlapping spans; `start` is ascending. Each iteration selects
+    one span of every cluster."""
+    selected = np.zeros(len(start), bool)
+    remaining = np.arange(len(start))
+    while len(remaining):
+        reached = np.concatenate([[-1], np.maximum.accumulate(stop[remaining])[:-1]])
+        free = start[remaining] >= reached
+        selected[remaining[free]] = True
+        settled = np.maximum.accumulate(np.where(free, stop[remaining], -1))
+        remaining = remaining[~free & (start[remaining] >= settled)]
+    return selected
 
 
 def covered_tokens(start: np.ndarray, stop: np.ndarray, count: int) -> np.ndarray:
-    """(count,) bool: tokens that stretches, none of which overlaps another, cover."""
+    """(count,) bool: tokens covered by these disjoint spans."""
     edges = np.zeros(count + 1, np.int64)
     edges[start] += 1
     np.subtract.at(edges, stop, 1)

@@ -1,8 +1,8 @@
-"""How much of an evaluation file a model may have read in training: the share of its 8-grams that the corpus holds.
+"""Train-test overlap: the fraction of an evaluation file's 8-grams that also occur in the training corpus.
 
-GPT-2's study (Radford et al. 2019, section 4): a Bloom filter of the training text's 8-grams, lower-case alphanumeric
-words with a single space, sized for one false positive in 10^8. The rate is not only promised but measured: n-grams of
-random words, which no text holds, are looked up as well.
+Method of GPT-2 (Radford et al. 2019, section 4): a Bloom filter of the training text's 8-grams, lower-case alphanumeric
+words with a single space, sized for one false positive in 10^8. The false-positive rate is also measured, with n-grams
+of random words that no text contains.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from stemma.text.ngrams import ngram_batches, ngram_hashes
 from stemma.text.readers import Passage, list_files, read_passages
 
 LOOKUPS = 10_000_000
-EXCERPT_CHARACTERS = 100  # characters of a document that are shown
+EXCERPT_CHARACTERS = 100  # length of the excerpt shown of a document
 NumberedDocuments = Iterator[tuple[int, str]]
 
 
@@ -34,7 +34,7 @@ def overlap(
     threshold: float = 0.5, show: int = 10, exclude: str | Path | None = None, overwrite: bool = False,
     lookups: int = LOOKUPS, progress: Callable[[int], None] | None = None,
 ) -> dict[str, Any]:  # fmt: skip
-    """Look up every run of n words of `file` in the corpus (a corpus folder, or raw text)."""
+    """Look up every n-gram of `file` in the corpus (a corpus folder, or raw text)."""
     if n < 1:
         raise UserError(f"--n is {n}; an n-gram has at least 1 word.")
     if not 0 < threshold <= 1:
@@ -44,23 +44,24 @@ def overlap(
         if not Path(file).is_file():
             raise UserError(f"--exclude reads {file} twice, so it must be a file, not a stream or a folder.")
     settings: dict[str, Any] = {"field": field, "encoding": encoding, "errors": errors}
-    evaluation = read_passages([file], documents=documents, **settings)  # a misspelt name is told before the work
-    bloom, inside = _build_filter(_training_text(corpus, settings, progress), n, false_positives, corpus)
-    heads: list[str] = []
-    shares = _look_up(_numbered(evaluation, heads), n, bloom, heads, file)
-    over = np.flatnonzero(shares["share"] >= threshold)
-    order = np.lexsort((-shares["hits"], -shares["share"]))[:show]
-    worst = [{"document": int(at) + 1, "share": float(shares["share"][at]), "n_grams": int(shares["grams"][at]),
-              "text": heads[at]} for at in order if shares["hits"][at]]
+    evaluation = read_passages([file], documents=documents, **settings)  # a misspelt name fails before the long work
+    bloom, num_inserted = _build_filter(_training_text(corpus, settings, progress), n, false_positives, corpus)
+    excerpts: list[str] = []
+    counts = _look_up(_numbered(evaluation, excerpts), n, bloom, excerpts, file)
+    over = np.flatnonzero(counts["share"] >= threshold)
+    order = np.lexsort((-counts["hits"], -counts["share"]))[:show]
+    worst = [{"document": int(at) + 1, "share": float(counts["share"][at]), "n_grams": int(counts["grams"][at]),
+              "text": excerpts[at]} for at in order if counts["hits"][at]]
     if exclude is not None:
-        again = quietly(read_passages([file], documents=documents, **settings))
-        _write_without_documents(again, set((over + 1).tolist()), Path(exclude), documents)
-    total, hits = int(shares["grams"].sum()), int(shares["hits"].sum())
+        passages = quietly(read_passages([file], documents=documents, **settings))
+        _write_without_documents(passages, set((over + 1).tolist()), Path(exclude), documents)
+    total, hits = int(counts["grams"].sum()), int(counts["hits"].sum())
     return {
         "corpus": [str(path) for path in corpus], "file": str(file), "n": n, "share": hits / total, "n_grams": total,
-        "overlapping_n_grams": hits, "documents": len(heads), "too_short": int((shares["grams"] == 0).sum()),
+        "overlapping_n_grams": hits, "documents": len(excerpts), "too_short": int((counts["grams"] == 0).sum()),
         "limit": threshold, "overlapping_documents": (over + 1).tolist(), "worst": worst,
-        "filter": {"n_grams": inside, "bytes": len(bloom.bits), "probes": bloom.probes, "fill": bloom.fill_ratio},
+        "filter": {"n_grams": num_inserted, "bytes": len(bloom.bits), "probes": bloom.probes,
+                   "fill": bloom.fill_ratio},
         "false_positives": {"wanted": false_positives, "implied": bloom.implied_rate,
                             **measure_false_positives(bloom, n, lookups)},
         "exclude": str(exclude) if exclude is not None else None,
@@ -68,24 +69,24 @@ def overlap(
 
 
 def measure_false_positives(bloom: BloomFilter, n: int, lookups: int, seed: int = 0) -> dict[str, Any]:
-    """Look up runs of random words, none of which was put in: how many are found all the same, and how high the rate
-    can be, at 95%, given that (with no hit 3 / lookups: the rule of three)."""
+    """Measure the false-positive rate with n-grams of random words that are not in the filter. `at_most` is the upper
+    95% confidence limit (3 / lookups if there is no hit: the rule of three)."""
     rng = np.random.default_rng(seed)
     hits = 0
     for at in range(0, lookups, 1 << 18):
         count = min(1 << 18, lookups - at)
         hits += int(bloom.contains(ngram_hashes(rng.integers(0, 2**64, count + n - 1, dtype=np.uint64), n)).sum())
-    more = hits + 1  # Byar's approximation of the Poisson distribution's upper limit
+    more = hits + 1  # Byar's approximation of the Poisson distribution's upper confidence limit
     upper = more * (1 - 1 / (9 * more) + 1.645 / (3 * math.sqrt(more))) ** 3
     return {"lookups": lookups, "hits": hits, "measured": hits / lookups, "at_most": upper / lookups}
 
 
 def _training_text(corpus: Sequence[str | Path], settings: dict[str, Any],
                    progress: Callable[[int], None] | None) -> Callable[[], NumberedDocuments]:
-    """The corpus as numbered texts, as often as it is asked for."""
-    def watched(texts: NumberedDocuments, done: list[int]) -> NumberedDocuments:
-        for number, text in texts:
-            yield number, text
+    """A function that iterates over the corpus's documents; it can be called several times."""
+    def with_progress(texts: NumberedDocuments, done: list[int]) -> NumberedDocuments:
+        for index, text in texts:
+            yield index, text
             if progress:
                 done[0] += len(text)
                 progress(done[0])
@@ -93,26 +94,28 @@ def _training_text(corpus: Sequence[str | Path], settings: dict[str, Any],
     done = [0]
     if len(corpus) == 1 and (Path(corpus[0]) / MANIFEST).is_file():
         built = Corpus.open(corpus[0])
-        return lambda: watched(((at, built.document_text(at)) for at in range(len(built.document_starts) - 1)), done)
+        count = len(built.document_starts) - 1
+        return lambda: with_progress(((index, built.document_text(index)) for index in range(count)), done)
     streams = [path for path in list_files(corpus) if not path.is_file()]
     if streams:
         raise UserError(f"the corpus is read twice (to size the filter and to fill it), and {streams[0]} can be read "
                         "only once; put it in a file first.")
-    return lambda: watched(_numbered(read_passages(corpus, **settings)), done)
+    return lambda: with_progress(_numbered(read_passages(corpus, **settings)), done)
 
 
-def _numbered(passages: Iterable[Passage], heads: list[str] | None = None) -> NumberedDocuments:
-    number = -1
+def _numbered(passages: Iterable[Passage], excerpts: list[str] | None = None) -> NumberedDocuments:
+    """(document index, text) of each passage; appends the beginning of each document to `excerpts`."""
+    document = -1
     for passage in passages:
-        number += passage.starts_document
-        if heads is not None and passage.starts_document:
-            heads.append(" ".join(passage.text[: 2 * EXCERPT_CHARACTERS].split())[:EXCERPT_CHARACTERS])
-        yield number, passage.text
+        document += passage.starts_document
+        if excerpts is not None and passage.starts_document:
+            excerpts.append(" ".join(passage.text[: 2 * EXCERPT_CHARACTERS].split())[:EXCERPT_CHARACTERS])
+        yield document, passage.text
 
 
 def _build_filter(texts: Callable[[], NumberedDocuments], n: int, false_positive_rate: float,
                   corpus: Sequence[str | Path]) -> tuple[BloomFilter, int]:
-    BloomFilter(1, false_positive_rate)  # a rate out of reach is told before the corpus is read
+    BloomFilter(1, false_positive_rate)  # an impossible rate fails before the corpus is read
     count = sum(len(hashes) for hashes, _ in ngram_batches(texts(), n))
     if not count:
         raise UserError(f"no document of {', '.join(map(str, corpus))} has {n} words in a row; choose a smaller --n.")
@@ -122,20 +125,20 @@ def _build_filter(texts: Callable[[], NumberedDocuments], n: int, false_positive
     return bloom, count
 
 
-def _look_up(texts: NumberedDocuments, n: int, bloom: BloomFilter, heads: list[str], file: str | Path) -> dict[str,
-    np.ndarray]:
-    """For each document its n-grams, those of them that are in the filter, and their share."""
+def _look_up(texts: NumberedDocuments, n: int, bloom: BloomFilter, excerpts: list[str],
+             file: str | Path) -> dict[str, np.ndarray]:
+    """For each document the number of n-grams, of hits in the filter, and the fraction of hits."""
     parts = [(np.zeros(0, np.int64),) * 3]
     for hashes, owners in ngram_batches(texts, n):
-        who, place = np.unique(owners, return_inverse=True)
-        found = np.bincount(place, weights=bloom.contains(hashes), minlength=len(who))
-        parts.append((who, np.bincount(place, minlength=len(who)), found.astype(np.int64)))
-    who, counts, found = (np.concatenate(column) for column in zip(*parts, strict=True))
-    grams = np.bincount(who, weights=counts, minlength=len(heads)).astype(np.int64)
-    hits = np.bincount(who, weights=found, minlength=len(heads)).astype(np.int64)
+        documents, inverse = np.unique(owners, return_inverse=True)
+        matches = np.bincount(inverse, weights=bloom.contains(hashes), minlength=len(documents))
+        parts.append((documents, np.bincount(inverse, minlength=len(documents)), matches.astype(np.int64)))
+    documents, counts, matches = (np.concatenate(column) for column in zip(*parts, strict=True))
+    grams = np.bincount(documents, weights=counts, minlength=len(excerpts)).astype(np.int64)
+    hits = np.bincount(documents, weights=matches, minlength=len(excerpts)).astype(np.int64)
     if not grams.any():
-        raise UserError(f"{file} has no {n} words in a row in any of its {len(heads):,} documents, so there is nothing "
-                        "to look up; choose a smaller --n, or say with --documents what a document is.")
+        raise UserError(f"{file} has no {n} words in a row in any of its {len(excerpts):,} documents, so there is "
+                        "nothing to look up; choose a smaller --n, or say with --documents what a document is.")
     return {"grams": grams, "hits": hits, "share": hits / np.maximum(1, grams)}
 
 
@@ -143,6 +146,6 @@ def _write_without_documents(passages: Iterable[Passage], dropped: set[int], out
     make_folder(out.parent)
     with atomic_file(out) as file:
         writer = DocumentWriter(file, out.suffix.lower(), documents)
-        for number, text in enumerate(whole_documents(passages, limit=math.inf), start=1):
-            if number not in dropped:
+        for index, text in enumerate(whole_documents(passages, limit=math.inf), start=1):
+            if index not in dropped:
                 writer.write(text)

@@ -1,13 +1,13 @@
-"""Packers: how documents are cut into rows. Each takes some documents and gives back Pieces.
+"""Packings: functions that cut documents into rows.
 
-The four input formats that RoBERTa compares (arXiv:1907.11692, section 4.2) are all here: segment_pair, sentence_pair,
-full_sentences, doc_sentences; and stream, which ignores sentences. One Python step makes one row, never one token.
-For batches of similar length there are sentence and parallel: a sentence, or a pair of source and target, is a row.
-dialogue makes a row of two or three turns, as ERNIE 1.0 does (arXiv:1904.09223, section 3.3).
-Packings whose rows go on from batch to batch are cut by their feed: see `contiguous.py`.
+The four input formats that RoBERTa compares (arXiv:1907.11692, section 4.2) are segment_pair, sentence_pair,
+full_sentences and doc_sentences; stream ignores sentences. A Python iteration makes a row, never a single token.
+sentence and parallel are for batches of similar length: a row is a sentence, or a pair of source and target.
+dialogue makes rows of two or three turns, as ERNIE 1.0 does (arXiv:1904.09223, section 3.3).
 
-A packing is registered with what other modules must know of it, and is a function of documents (arrays of sentence
-bounds), the `Packing` and random numbers; one whose rows go on is the class of its feed.
+A packing is registered with its properties (`PackingSettings`). It is a function of documents (arrays of sentence
+bounds), the `Packer` and a random generator. A packing whose rows continue from batch to batch is registered as a
+sampler class instead: see `contiguous_sampler.py`.
 """
 
 from __future__ import annotations
@@ -29,10 +29,12 @@ SpanTuple = tuple[int, int, int, int, bool]
 
 @dataclass(frozen=True)
 class Packer:
+    """Cuts documents into rows: a packing with its template and options."""
+
     kind: str
     template: RowTemplate
     short_probability: float = 0.0
-    joint_window: bool = False  # of parallel text: source and target share one window, where a network has no decoder
+    joint_window: bool = False  # source and target of parallel text share one row, for networks without a decoder
 
     @property
     def is_pair(self) -> bool:
@@ -41,21 +43,20 @@ class Packer:
 
     @property
     def capacity(self) -> int:
-        """Tokens of text that fit a window: of A and B together, or where each has its own (by the template `single`),
-        of either."""
+        """Number of text tokens that fit a row: of A and B together, or of each if A and B are separate rows."""
         return self.template.capacity(self.is_pair)
 
     def row_lengths(self, lengths_a: np.ndarray, lengths_b: np.ndarray) -> np.ndarray:
-        """The places that each row needs, special tokens included, by the tokens in A and in B; where each has a
-        window of its own, those of the longer."""
+        """Row lengths including special tokens, from the lengths of A and B; if they are separate rows, the longer
+        one counts."""
         text = lengths_a + lengths_b if self.joint_window else np.maximum(lengths_a, lengths_b)
-        needed: np.ndarray = text + self.template.length - self.capacity
-        return needed
+        lengths: np.ndarray = text + self.template.length - self.capacity
+        return lengths
 
     def pack(self, documents: list[np.ndarray], rng: np.random.Generator) -> RowSpans:
         """`documents` are arrays of sentence bounds: (S+1,) token offsets each."""
-        made: RowSpans = registry.get("packing", self.kind).build(documents, self, rng)
-        return made
+        spans: RowSpans = registry.get("packing", self.kind).build(documents, self, rng)
+        return spans
 
 
 class SegmentPairPacking(PackingSettings):
@@ -66,8 +67,8 @@ class SegmentPairPacking(PackingSettings):
 
 @register("packing", "segment_pair", SegmentPairPacking)
 def segment_pair(documents: list[np.ndarray], packer: Packer, rng: np.random.Generator) -> RowSpans:
-    """A and B are neighbouring stretches of whole sentences that together fill the window (arXiv:1810.04805, A.2);
-    now and then a shorter row, so that short inputs are no surprise later."""
+    """A and B are consecutive runs of whole sentences that together fill the window (arXiv:1810.04805, A.2). With
+    `short_probability` a row is shorter, to match short inputs at fine-tuning."""
     made: list[SpanTuple] = []
     row = 0
     for bounds in documents:
@@ -96,7 +97,7 @@ class SentencePairPacking(PackingSettings):
 
 @register("packing", "sentence_pair", SentencePairPacking)
 def sentence_pair(documents: list[np.ndarray], packer: Packer, rng: np.random.Generator) -> RowSpans:
-    """Two neighbouring sentences, and no more."""
+    """Two consecutive sentences."""
     made: list[SpanTuple] = []
     row = 0
     for bounds in documents:
@@ -123,7 +124,7 @@ def full_sentences(documents: list[np.ndarray], packer: Packer, rng: np.random.G
         start, end, gap = int(bounds[0]), int(bounds[-1]), used > 0 and packer.template.has_separator
         while start < end:
             stop = _last_sentence_bound(bounds, start, packer.capacity - used - gap)
-            if stop is None and used:  # not even one fits behind what is there
+            if stop is None and used:  # no further sentence fits
                 row, used, gap = row + 1, 0, False
                 continue
             stop = stop or start + packer.capacity  # a sentence longer than the window is cut
@@ -134,7 +135,7 @@ def full_sentences(documents: list[np.ndarray], packer: Packer, rng: np.random.G
 
 
 def _last_sentence_bound(bounds: np.ndarray, start: int, space: int) -> int | None:
-    """The last sentence bound within `space` tokens of `start`, if there is one."""
+    """The last sentence bound within `space` tokens after `start`; None if there is none."""
     stop = int(bounds[np.searchsorted(bounds, start + max(space, 0), side="right") - 1])
     return stop if stop > start else None
 
@@ -163,7 +164,7 @@ class StreamPacking(PackingSettings):
 
 @register("packing", "stream", StreamPacking)
 def stream(documents: list[np.ndarray], packer: Packer, rng: np.random.Generator) -> RowSpans:
-    """The running text, cut wherever the window ends, with a separator where a new document begins."""
+    """Concatenated documents with separators, cut wherever the window ends."""
     made: list[SpanTuple] = []
     row, used = 0, 0
     for bounds in documents:
@@ -184,12 +185,12 @@ class SentencePacking(PackingSettings):
 
 @register("packing", "sentence", SentencePacking)
 def sentence(documents: list[np.ndarray], packer: Packer, rng: np.random.Generator) -> RowSpans:
-    """Every sentence by itself; one longer than the window is cut."""
+    """One sentence per row; a sentence longer than the window is cut."""
     start, length = _sentences(documents)
-    cuts = -(-length // packer.capacity)  # rows that each sentence makes
-    number = np.arange(cuts.sum()) - np.repeat(np.cumsum(cuts) - cuts, cuts)
-    start = np.repeat(start, cuts) + number * packer.capacity
-    length = np.minimum(np.repeat(length, cuts) - number * packer.capacity, packer.capacity)
+    cuts = -(-length // packer.capacity)  # number of rows of each sentence
+    index = np.arange(cuts.sum()) - np.repeat(np.cumsum(cuts) - cuts, cuts)
+    start = np.repeat(start, cuts) + index * packer.capacity
+    length = np.minimum(np.repeat(length, cuts) - index * packer.capacity, packer.capacity)
     return _one_span_per_part(np.arange(len(start)), np.zeros(len(start)), start, length)
 
 
@@ -201,8 +202,8 @@ class ParallelPacking(PackingSettings):
 
 @register("packing", "parallel", ParallelPacking)
 def parallel(documents: list[np.ndarray], packer: Packer, rng: np.random.Generator) -> RowSpans:
-    """Source and target; a pair of which a side is longer than its window is left out, since a translation that was
-    cut teaches to stop too early."""
+    """Source and target. A pair with a side longer than its window is dropped: a truncated translation teaches the
+    model to stop too early."""
     start, length = _sentences([bounds for bounds in documents if len(bounds) == 3])
     fits = np.repeat(packer.row_lengths(length[::2], length[1::2]) <= packer.template.length, 2)
     start, length = start[fits], length[fits]
@@ -215,8 +216,7 @@ class DialoguePacking(PackingSettings):
 
 @register("packing", "dialogue", DialoguePacking)
 def dialogue(documents: list[np.ndarray], packer: Packer, rng: np.random.Generator) -> RowSpans:
-    """Two or three neighbouring turns with a separator between them; a turn is alone only if its dialogue has no other.
-    """
+    """Two or three consecutive turns with separators; a single turn only if its dialogue has no other."""
     made: list[SpanTuple] = []
     row = 0
     for bounds in documents:
@@ -233,17 +233,17 @@ def dialogue(documents: list[np.ndarray], packer: Packer, rng: np.random.Generat
 
 
 def fit_turns(spans: RowSpans, template: RowTemplate) -> None:
-    """Cut the ends of a row's longest turns, to one length, until the row fits its window."""
-    place = np.arange(len(spans.row)) - np.searchsorted(spans.row, spans.row)
+    """Truncate a row's longest turns to one common length so that the row fits."""
+    turn = np.arange(len(spans.row)) - np.searchsorted(spans.row, spans.row)
     lengths = np.zeros((spans.num_rows, MAX_TURNS), np.int64)
-    lengths[spans.row, place] = spans.length
+    lengths[spans.row, turn] = spans.length
     room = template.capacity(pair=False) - np.bincount(spans.row[spans.separator_before & template.has_separator],
                                                        minlength=spans.num_rows)
     if (room < MAX_TURNS).any():
         raise UserError(f"a sequence_length of {template.length} leaves no room for {MAX_TURNS} turns of a dialogue; "
                         "set corpus.sequence_length higher.")
-    # If the k shortest stay whole, the others can have (room - theirs) / (n - k) each; the most that some k allows is
-    # the length that all fit with.
+    # If the k shortest turns stay whole, the others can have (room - their sum) / (n - k) tokens each; the maximum over
+    # k is the common length.
     whole = np.cumsum(np.sort(lengths, axis=1), axis=1)
     before = np.concatenate([np.zeros((spans.num_rows, 1), np.int64), whole[:, :-1]], axis=1)
     longest = ((room[:, None] - before) // np.arange(MAX_TURNS, 0, -1)).max(axis=1)
@@ -252,17 +252,17 @@ def fit_turns(spans: RowSpans, template: RowTemplate) -> None:
 
 
 def _sentences(documents: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """Start and length of every sentence of these documents, in order."""
+    """Start and length of every sentence of the documents, in order."""
     if not documents:
         return np.zeros(0, np.int64), np.zeros(0, np.int64)
     bounds = np.concatenate(documents)
     inside = np.ones(len(bounds), bool)
-    inside[np.cumsum([len(document) for document in documents]) - 1] = False  # a document's end begins no sentence
+    inside[np.cumsum([len(document) for document in documents]) - 1] = False  # a document's end is no sentence start
     first = np.flatnonzero(inside)
     return bounds[first], bounds[first + 1] - bounds[first]
 
 
 def _one_span_per_part(row: np.ndarray, part: np.ndarray, start: np.ndarray, length: np.ndarray) -> RowSpans:
-    """Rows of which each part is one piece."""
+    """Rows with one span per part."""
     rows = int(row[-1]) + 1 if len(row) else 0
     return RowSpans(rows, row, start, length, part.astype(np.int8), np.zeros(len(row), bool))

@@ -1,4 +1,4 @@
-"""The feed of a packing: rows in random order, batches of rows of similar length, or the packing's own."""
+"""Selects the sampler of a packing: shuffled rows, batches of rows of similar length, or the packing's own sampler."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from stemma.schema.corpus import packing_settings
 
 
 def sampler_class(kind: str) -> type[RowSamplerProtocol]:
-    """A packing whose rows go on from batch to batch is registered as the class of its feed; the others as a function
-    that cuts documents into rows."""
-    facts = packing_settings(kind)
-    if facts.contiguous:
-        own: type[RowSamplerProtocol] = registry.get("packing", kind).build
-        return own
-    return BucketSampler if facts.bucketed else RowSampler
+    """A packing whose rows continue from batch to batch is registered as a sampler class; the others are registered as
+    functions that cut documents into rows."""
+    settings = packing_settings(kind)
+    if settings.contiguous:
+        sampler: type[RowSamplerProtocol] = registry.get("packing", kind).build
+        return sampler
+    return BucketSampler if settings.bucketed else RowSampler

@@ -1,9 +1,9 @@
-"""Helper processes that answer one question at a time, through pipes.
+"""A process pool: worker processes that map a function over items, through pipes.
 
-Python's own process pool imports the user's script again in every worker, which fails in a script without a main
-guard, and in some versions it hangs for ever when a worker dies. Here a worker is a bare interpreter that imports one
-function of ours; one thread of the parent talks to each, so a death is an end of file, and is said at once. A worker
-whose parent is gone reads an end of file too, and ends.
+Python's process pool imports the user's script again in every worker, which fails in a script without a main guard, and
+some versions hang forever when a worker dies. Here a worker is a bare interpreter that imports one function of this
+module. Each worker has a thread in the parent, so the death of a worker is an end of file, reported at once. A worker
+whose parent has died also reads an end of file, and exits.
 """
 
 from __future__ import annotations
@@ -22,42 +22,42 @@ SERVE = "from stemma.corpus.process_pool import worker_main; worker_main()"
 
 
 class WorkerDiedError(Exception):
-    """A worker ended without an answer (killed, or out of memory)."""
+    """A worker exited without a result (killed, or out of memory)."""
 
 
 def parallel_map(make: Callable[[Any], Callable[[Any], Any]], setting: object, items: Iterable[object],
-                workers: int) -> Generator[Any]:
-    """`make(setting)` in each worker gives a function; its answers for the items come back in order. At most two items
-    a worker are under way. `make` must be importable: a class or function of a module."""
-    started: list[subprocess.Popen[bytes]] = []
-    own = threading.local()
+                 workers: int) -> Generator[Any]:
+    """Apply the function `make(setting)`, created in each worker, to the items; results come in order. At most two
+    items per worker are in flight. `make` must be importable: a class or function of a module."""
+    processes: list[subprocess.Popen[bytes]] = []
+    local = threading.local()
 
-    def ask(item: object) -> Any:
-        if not hasattr(own, "process"):
-            own.process = _start()
-            started.append(own.process)
-            _send(own.process.stdin, (make, setting))
+    def call(item: object) -> Any:
+        if not hasattr(local, "process"):
+            local.process = _start()
+            processes.append(local.process)
+            _send(local.process.stdin, (make, setting))
         try:
-            _send(own.process.stdin, item)
-            kind, answer = pickle.load(own.process.stdout)
+            _send(local.process.stdin, item)
+            kind, result = pickle.load(local.process.stdout)
         except (EOFError, OSError, pickle.UnpicklingError) as error:
             raise WorkerDiedError from error
         if kind == "error":
-            raise answer
-        return answer
+            raise result
+        return result
 
     pool = ThreadPoolExecutor(workers)
     try:
-        waiting: deque[Future[Any]] = deque()
+        pending: deque[Future[Any]] = deque()
         for item in items:
-            waiting.append(pool.submit(ask, item))
-            if len(waiting) > 2 * workers:
-                yield waiting.popleft().result()
-        while waiting:
-            yield waiting.popleft().result()
+            pending.append(pool.submit(call, item))
+            if len(pending) > 2 * workers:
+                yield pending.popleft().result()
+        while pending:
+            yield pending.popleft().result()
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
-        for process in started:
+        for process in processes:
             process.kill()
             process.wait()
         pool.shutdown()
@@ -77,26 +77,26 @@ def _send(pipe: IO[bytes] | None, message: object) -> None:
 
 
 def worker_main() -> None:
-    """The worker's side: read, answer, until the pipe ends. What the function prints goes to stderr."""
-    questions, answers = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
+    """Main loop of a worker: read an item, send its result, until the pipe closes. Printed output goes to stderr."""
+    requests, results = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     try:
-        make, setting = pickle.load(questions)
-        function, broken = None, None
+        make, setting = pickle.load(requests)
+        function, setup_error = None, None
         try:
             function = make(setting)
         except Exception as error:
-            broken = error
+            setup_error = error
         while True:
-            item = pickle.load(questions)
+            item = pickle.load(requests)
             try:
-                if broken is not None:
-                    raise broken
+                if setup_error is not None:
+                    raise setup_error
                 assert function is not None
-                _send(answers, ("answer", function(item)))
+                _send(results, ("result", function(item)))
             except BrokenPipeError:
                 return
             except Exception as error:
-                _send(answers, ("error", error))
+                _send(results, ("error", error))
     except (EOFError, BrokenPipeError):
         return

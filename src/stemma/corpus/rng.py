@@ -1,7 +1,7 @@
-"""Randomness that comes in as an argument: uniform numbers, one row of them for each row of a batch.
+"""Random number generators for batches: one row of uniform samples for each row of the batch.
 
-A plain numpy generator serves where every step draws anew. Where masks are static, each row brings its own seed, so
-that it gets the same numbers in whatever batch it comes.
+Dynamic masking uses a plain numpy generator. With static masking each row has its own seed, so its samples do not
+depend on the batch it is in.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 
 class RNG(Protocol):
     def random(self, size: tuple[int, ...]) -> np.ndarray:
-        """Uniform in [0, 1); the shape's first number is the count of rows."""
+        """Uniform samples in [0, 1); `size[0]` is the number of rows."""
 
 
 class PerRowRNG:

@@ -1,7 +1,7 @@
-"""Rows of training text before any token is read: which stretches of the corpus stand in which row, in which order.
+"""Rows of training text as spans of corpus offsets, before any token is read.
 
-A packer writes pieces, a sentence objective rearranges them (another second half, a swap, a shuffle), and only then
-does the draft lay them out with special tokens. So a rearrangement moves a few integers, never text.
+A packer creates the spans, a sentence objective rearranges them (random B, swap, shuffle), and then the draft packs
+them with special tokens. So rearranging moves integers, not text.
 """
 
 from __future__ import annotations
@@ -15,25 +15,23 @@ from stemma.corpus.rng import RNG
 
 @dataclass
 class RowSpans:
-    """Flat arrays, one entry a piece, sorted by row; within a row and part the order is the reading order."""
+    """Flat arrays, one entry per span, sorted by row; within a row and part in reading order."""
 
     num_rows: int
     row: np.ndarray  # (P,) int64
     start: np.ndarray  # (P,) int64, token offset in the corpus
     length: np.ndarray  # (P,) int64
-    part: np.ndarray  # (P,) int8: 0 is A of the template, 1 is B, 2 is the past that stands before both
-    separator_before: np.ndarray  # (P,) bool: a separator stands before this piece (a new document begins inside the
-    #                               row)
-    continues_after: bool = False  # rows are cut out of running text: behind a row's end its document goes on
+    part: np.ndarray  # (P,) int8: 0 is A of the template, 1 is B, 2 is the past before both
+    separator_before: np.ndarray  # (P,) bool: a separator precedes this span (a new document starts inside the row)
+    continues_after: bool = False  # rows are cut from running text: a document continues after the row's end
 
     @classmethod
     def from_tuples(cls, num_rows: int, spans: list[tuple[int, int, int, int, bool]],
                     continues_after: bool = False) -> RowSpans:
-        """From (row, start, length, part, gap) tuples."""
+        """From (row, start, length, part, separator_before) tuples."""
         table = np.array(spans, dtype=np.int64).reshape(-1, 5)
         return cls(num_rows, table[:, 0], table[:, 1], table[:, 2], table[:, 3].astype(np.int8),
-                   table[:, 4].astype(bool),
-                   continues_after)
+                   table[:, 4].astype(bool), continues_after)
 
     @classmethod
     def concatenate(cls, blocks: list[RowSpans]) -> RowSpans:
@@ -51,16 +49,15 @@ class RowSpans:
         within = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
         index = first[rows][owner] + within
         return RowSpans(len(rows), owner, self.start[index], self.length[index], self.part[index],
-                        self.separator_before[index],
-                      self.continues_after)
+                        self.separator_before[index], self.continues_after)
 
     def part_lengths(self, part: int) -> np.ndarray:
-        """(rows,) tokens in one part of each row."""
-        chosen = self.part == part
-        return np.bincount(self.row[chosen], weights=self.length[chosen], minlength=self.num_rows).astype(np.int64)
+        """(rows,) number of tokens in one part of each row."""
+        in_part = self.part == part
+        return np.bincount(self.row[in_part], weights=self.length[in_part], minlength=self.num_rows).astype(np.int64)
 
     def replace_part(self, part: int, rows: np.ndarray, start: np.ndarray, length: np.ndarray) -> None:
-        """Put one new piece in the place of a part of the given rows."""
+        """Replace a part of the given rows by one new span."""
         keep = ~((self.part == part) & np.isin(self.row, rows))
         row = np.concatenate([self.row[keep], rows])
         order = np.lexsort((np.concatenate([self.part[keep], np.full(len(rows), part)]), row))
@@ -71,7 +68,7 @@ class RowSpans:
         self.separator_before = np.concatenate([self.separator_before[keep], np.zeros(len(rows), dtype=bool)])[order]
 
     def swap_parts(self, rows: np.ndarray) -> None:
-        """Let A and B of the given rows change places."""
+        """Swap A and B of the given rows."""
         swapped = np.isin(self.row, rows) & (self.part < 2)
         part = np.where(swapped, 1 - self.part, self.part).astype(np.int8)
         order = np.lexsort((part, self.row))
@@ -79,18 +76,17 @@ class RowSpans:
             values[order] for values in (self.row, self.start, self.length, part, self.separator_before))
 
     def truncate_pairs(self, capacity: int, rng: RNG) -> None:
-        """Cut A and B (one piece each) to fit, always from the longer one, a random share at the front and the rest
-        at the back, so that both beginnings and ends of sentences go missing (arXiv:1810.04805, A.2)."""
-        share = rng.random((self.num_rows, 2))  # drawn even if nothing is cut: what a row draws must not hang on the
-        #                                         others
+        """Truncate A and B (one span each) to fit, always the longer one, a random fraction of the cut at the front and
+        the rest at the back (arXiv:1810.04805, A.2)."""
+        fraction = rng.random((self.num_rows, 2))  # sampled even if nothing is cut, so that rows are independent
         for_a, for_b = self.part_lengths(0), self.part_lengths(1)
         excess = np.maximum(for_a + for_b - capacity, 0)
         difference = np.abs(for_a - for_b)
-        common = np.maximum(excess - difference, 0)  # cut from both alike, once they are level
+        common = np.maximum(excess - difference, 0)  # cut from both equally, once they have equal length
         larger = np.minimum(excess, difference)
         cut_a = np.where(for_a > for_b, larger, 0) + common // 2
         cut_b = np.where(for_a > for_b, 0, larger) + (common + 1) // 2
         cut = np.where(self.part == 0, cut_a[self.row], cut_b[self.row])
-        front = (share[self.row, self.part] * (cut + 1)).astype(np.int64)
+        front = (fraction[self.row, self.part] * (cut + 1)).astype(np.int64)
         self.start = self.start + front
         self.length = self.length - cut

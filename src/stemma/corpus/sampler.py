@@ -1,8 +1,8 @@
-"""An endless stream of rows in a reproducible order that can be left and taken up again at any row.
+"""An endless stream of rows in a reproducible order that can be resumed at any row.
 
-Documents are shuffled anew each epoch; some millions of tokens at a time are packed and their rows shuffled, so memory
-stays bounded whatever the corpus. A position in the stream is three numbers (epoch, block, row): restoring it packs
-one block again and skips. Batches simply go on over the end of a block or an epoch.
+Documents are reshuffled each epoch. Blocks of about `BLOCK_TOKENS` tokens are packed and their rows shuffled, so memory
+stays bounded for any corpus. The cursor is (epoch, block, row): restoring it packs one block and skips rows. Batches
+continue across the end of a block or an epoch.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ BLOCK_TOKENS = 2_000_000
 
 @dataclass(frozen=True)
 class Cursor:
+    """Position of the next row in the stream."""
+
     epoch: int = 0
     block: int = 0
     row: int = 0
@@ -30,52 +32,53 @@ class Cursor:
 
 @dataclass(frozen=True)
 class SamplerRequest:
-    """What a feed is made from."""
+    """Arguments from which a sampler is created."""
 
     subset: CorpusSubset
     packer: Packer
     seed: int
-    rows: int  # of a step
-    length: int  # of a row
-    num_static_copies: int | None = None  # of static data
-    mixture_weights: Sequence[float] | None = None  # how often each group of pairs is drawn; None: as often as there
-    #                                                 are of them
-    reversed_rows: Callable[[int], np.ndarray | None] = lambda rows: None  # of so many rows, those read from their end
+    rows: int  # rows per step
+    length: int  # sequence length
+    num_static_copies: int | None = None  # number of masked copies with static masking; None: dynamic masking
+    mixture_weights: Sequence[float] | None = None  # for each set of pairs; None: in proportion to its size
+    reversed_rows: Callable[[int], np.ndarray | None] = lambda rows: None  # number of rows -> which are right-to-left
 
 
 class ValidationRows(NamedTuple):
-    seed: int  # by which their randomness is drawn
+    """One validation batch."""
+
+    seed: int  # of its random masking
     spans: RowSpans
-    continues_previous: bool  # they go on from the rows before
+    continues_previous: bool  # the rows continue those of the previous batch
 
 
 class RowSamplerProtocol(Protocol):
-    """What every feed can do, whatever its packing: `corpus/packing_samplers.py` finds the one of a packing."""
+    """Interface of all samplers; `corpus/packing_samplers.py` selects the one for a packing."""
 
     packer: Packer
     subset: CorpusSubset
     cursor: Cursor
     num_dropped: int  # documents that are too long for the window
-    first_dropped: int | None  # the first token of the first of them
-    max_row_length: int  # places of the longest row, where rows are counted beforehand
+    first_dropped: int | None  # first token of the first of them
+    max_row_length: int  # length of the longest row, if rows are measured beforehand; otherwise 0
 
     @classmethod
     def from_request(cls, request: SamplerRequest) -> Self: ...
 
     @classmethod
     def validation_rows(cls, request: SamplerRequest, tokens: int, max_batch_tokens: int) -> Iterator[ValidationRows]:
-        """About so many tokens of rows for validation, in batches of at most `at_once`; the same each time."""
+        """Validation rows of about `tokens` tokens, in batches of at most `max_batch_tokens`; the same every time."""
 
     @property
     def continues_previous(self) -> bool:
-        """Whether the rows taken next go on from those taken last."""
+        """Whether the next rows continue the last ones."""
 
     def next_rows(self, rows: int) -> tuple[RowSpans, np.ndarray]:
-        """The next rows, and the epoch (or masked copy) that each belongs to. A feed that makes its own batches has
-        its own mind of how many."""
+        """The next rows, and the epoch (or static copy) of each. A sampler that makes its own batches may return
+        another number of rows."""
 
     def batches_in_epoch(self) -> int:
-        """How many batches the first epoch has."""
+        """Number of batches in the first epoch."""
 
 
 def corpus_too_small() -> UserError:
@@ -84,10 +87,10 @@ def corpus_too_small() -> UserError:
 
 
 class RowSampler:
-    """Rows of one packing, from one view. `copies` makes the data static: epoch e packs as epoch e mod copies did."""
+    """Shuffled rows of one packing. With `num_static_copies` epoch e repeats epoch e mod `num_static_copies`."""
 
-    continues_previous = False  # rows stand alone: none goes on from one taken before
-    num_dropped, max_row_length = 0, 0  # whatever is too long is cut
+    continues_previous = False  # rows are independent
+    num_dropped, max_row_length = 0, 0  # text that is too long is cut, not dropped
     first_dropped: int | None = None
 
     def __init__(self, subset: CorpusSubset, packer: Packer, seed: int, num_static_copies: int | None = None,
@@ -107,25 +110,25 @@ class RowSampler:
     @classmethod
     def validation_rows(cls, request: SamplerRequest, tokens: int, max_batch_tokens: int) -> Iterator[ValidationRows]:
         size = max(1, min(request.rows, max_batch_tokens // request.length))
-        pieces = cls.from_request(request).first_rows(max(1, tokens // request.length))
-        for start in range(0, pieces.num_rows, size):
-            yield ValidationRows(start, pieces.select(np.arange(start, min(start + size, pieces.num_rows))), False)
+        spans = cls.from_request(request).first_rows(max(1, tokens // request.length))
+        for start in range(0, spans.num_rows, size):
+            yield ValidationRows(start, spans.select(np.arange(start, min(start + size, spans.num_rows))), False)
 
     def next_rows(self, rows: int) -> tuple[RowSpans, np.ndarray]:
-        """The next rows, and the epoch (or masked copy) that each belongs to."""
+        """The next rows, and the epoch (or static copy) of each."""
         parts: list[RowSpans] = []
         epochs: list[np.ndarray] = []
         empty_blocks = 0
         while rows:
             at = self.cursor
-            pieces, last = self._shuffled_block(at.epoch, at.block)
-            count = min(rows, pieces.num_rows - at.row)
+            spans, last = self._shuffled_block(at.epoch, at.block)
+            count = min(rows, spans.num_rows - at.row)
             if count:
-                parts.append(pieces.select(np.arange(at.row, at.row + count)))
+                parts.append(spans.select(np.arange(at.row, at.row + count)))
                 epochs.append(np.full(count, self._copy_index(at.epoch)))
                 rows -= count
                 empty_blocks = 0
-            if at.row + count < pieces.num_rows:
+            if at.row + count < spans.num_rows:
                 self.cursor = Cursor(at.epoch, at.block, at.row + count)
             else:
                 self.cursor = Cursor(at.epoch + 1) if last else Cursor(at.epoch, at.block + 1)
@@ -135,47 +138,47 @@ class RowSampler:
         return RowSpans.concatenate(parts), np.concatenate(epochs)
 
     def first_rows(self, max_rows: int) -> RowSpans:
-        """Up to `most` rows from the beginning of epoch 0, for validation."""
-        pieces, _ = self._shuffled_block(0, 0)
-        return pieces.select(np.arange(min(max_rows, pieces.num_rows)))
+        """Up to `max_rows` rows from the beginning of epoch 0, for validation."""
+        spans, _ = self._shuffled_block(0, 0)
+        return spans.select(np.arange(min(max_rows, spans.num_rows)))
 
     def batches_in_epoch(self) -> int:
-        """How many batches epoch 0 has; the others have about as many."""
+        """Number of batches in epoch 0; other epochs differ slightly."""
         count, block, last = 0, 0, False
         while not last:
-            pieces, last = self._shuffled_block(0, block)
-            count, block = count + pieces.num_rows, block + 1
+            spans, last = self._shuffled_block(0, block)
+            count, block = count + spans.num_rows, block + 1
         return -(-count // self.rows)
 
     def _copy_index(self, epoch: int) -> int:
         return epoch if self.num_static_copies is None else epoch % self.num_static_copies
 
     def _shuffled_block(self, epoch: int, block: int) -> tuple[RowSpans, bool]:
-        """The shuffled rows of one block, and whether it is the epoch's last."""
+        """The shuffled rows of one block, and whether it is the last of the epoch."""
         if self._current_block is None or self._current_block[:2] != (epoch, block):
-            draw = self._copy_index(epoch)
-            order = self._order(draw)
+            copy_index = self._copy_index(epoch)
+            order = self._order(copy_index)
             start, stop = self.subset.document_ranges[order].T
             sizes = stop - start
-            owner = (np.cumsum(sizes) - sizes) // BLOCK_TOKENS  # which block each document falls into
-            numbers = np.unique(owner)
-            chosen = order[owner == numbers[block]] if len(numbers) else order
-            rng = np.random.default_rng([self.seed, draw, 2, block])
-            rows = self._arrange(self.packer.pack(self._sentence_bounds(chosen), rng), rng)
-            self._current_block = (epoch, block, rows, block + 1 >= len(numbers))
+            owner = (np.cumsum(sizes) - sizes) // BLOCK_TOKENS  # the block of each document
+            block_ids = np.unique(owner)
+            documents = order[owner == block_ids[block]] if len(block_ids) else order
+            rng = np.random.default_rng([self.seed, copy_index, 2, block])
+            rows = self._arrange(self.packer.pack(self._sentence_bounds(documents), rng), rng)
+            self._current_block = (epoch, block, rows, block + 1 >= len(block_ids))
         return self._current_block[2], self._current_block[3]
 
     def _order(self, copy_index: int) -> np.ndarray:
-        """The documents of an epoch, by their number in the view."""
+        """Document indices of an epoch, in order."""
         return np.random.default_rng([self.seed, copy_index, 1]).permutation(len(self.subset.document_ranges))
 
     def _arrange(self, spans: RowSpans, rng: np.random.Generator) -> RowSpans:
-        """The rows of a block in the order in which they are taken."""
+        """Put the rows of a block in the order of the stream."""
         return spans.select(rng.permutation(spans.num_rows))
 
     def _sentence_bounds(self, documents: np.ndarray) -> list[np.ndarray]:
-        """The sentence bounds of each document, as View.bounds gives them, but found all at once: a document begins
-        with a sentence and ends where the next one begins."""
+        """Sentence bounds of each document, equal to `CorpusSubset.sentence_bounds` but vectorised: a document starts
+        with a sentence and ends where the next sentence starts."""
         sentences = np.asarray(self.subset.corpus.sentence_starts)
         edges = np.searchsorted(sentences, self.subset.document_ranges[documents])
         return [sentences[first:last + 1] for first, last in edges.tolist()]

@@ -1,6 +1,6 @@
-"""Writing a corpus block by block: nothing but counts is held in memory, and what was written is never touched again.
+"""Writes a corpus block by block: append-only, with only counts in memory.
 
-The arrays and files are described in `shards.py`.
+`corpus.py` describes the arrays and files.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ from stemma.corpus.corpus import TEXT
 
 @dataclass(frozen=True, slots=True)
 class TokenizedBlock:
-    """Tokenised passages, in order; a passage continues the document of the one before it unless it begins one."""
+    """Tokenised passages, in order. A passage continues the document of the previous passage unless it starts one."""
 
-    arrays: dict[str, np.ndarray]  # one value per token: tokens, word_starts, starts, lengths, capitals, side arrays
+    arrays: dict[str, np.ndarray]  # one value per token: tokens, word_starts, starts, lengths, capitals, annotations
     sentences: np.ndarray  # first token of each sentence, counted from the block's first token
     bounds: np.ndarray  # first token of each passage, and the end
     starts_document: np.ndarray  # bool per passage: it begins a document
     text: bytes  # of all passages, UTF-8
     text_bounds: np.ndarray  # first byte of each passage, and the end
-    annotation: str | None = None  # of dialogues, and of queries with titles: the side array that says what they are
-    pair_set: tuple[str, str] | None = None  # of pairs: the name and prefix of where they are from
-    num_dropped: int = 0  # pairs that are not here, since a side of theirs has no token
-    num_chinese_tokens: int = 0  # tokens that stand in Chinese text
+    annotation: str | None = None  # annotation array of dialogues, or of queries with titles
+    pair_set: tuple[str, str] | None = None  # for pairs: name and prefix of their set
+    num_dropped: int = 0  # pairs dropped because one side has no token
+    num_chinese_tokens: int = 0  # tokens in Chinese text
     held_out: bool = False
 
     @property
     def num_documents(self) -> int:
-        """How many documents with tokens begin here; for blocks that no document crosses."""
+        """Number of documents with tokens, for blocks of whole documents."""
         edges = np.append(self.bounds[:-1][self.starts_document], self.bounds[-1])
         return int((np.diff(edges) > 0).sum())
 
@@ -43,7 +43,7 @@ def token_type(vocab_size: int) -> str:
 
 
 class ShardWriter:
-    """Appends blocks of tokenised text to a folder, in order, holding nothing but the counts in memory."""
+    """Appends blocks of tokenised text to a corpus folder, in order."""
 
     def __init__(self, folder: Path, vocab_size: int, shard_tokens: int, annotations: Sequence[str] = ()):
         self.folder = folder
@@ -53,7 +53,7 @@ class ShardWriter:
         self.counts = np.zeros(vocab_size, np.int64)
         self.tokens = self.text_bytes = self.documents = self.sentences = 0
         self.shards: list[dict[str, Any]] = []
-        self._open = np.zeros((0, 2), np.int64)  # first token and text byte of the document that may still grow
+        self._open = np.zeros((0, 2), np.int64)  # first token and text byte of the unfinished document
         self._indexes = {name: (folder / f"{name}.bin").open("wb") for name in ("documents", "sentences", "texts")}
         self._files: dict[str, Any] = {}
 
@@ -79,7 +79,7 @@ class ShardWriter:
                     first_byte + len(block.text))
 
     def finish(self) -> dict[str, Any]:
-        """Close the last document and shard; what the manifest says about the arrays."""
+        """Close the last document and shard; returns the manifest's entries about the arrays."""
         self._close_documents(np.array([[self.tokens, self.text_bytes]], np.int64))
         self._write_index("documents", np.array([self.tokens]))
         self._write_index("sentences", np.array([self.tokens]))
@@ -90,7 +90,7 @@ class ShardWriter:
 
     def _close_documents(self, begins: np.ndarray) -> None:
         bounds = np.concatenate([self._open, begins])
-        full = bounds[1:, 0] > bounds[:-1, 0]  # a document without a single token is none
+        full = bounds[1:, 0] > bounds[:-1, 0]  # documents without tokens are dropped
         self._write_index("documents", bounds[:-1, 0][full])
         self._write_index("texts", np.stack([bounds[:-1, 1], bounds[1:, 1]], axis=1)[full])
         self.documents += int(full.sum())
@@ -103,9 +103,9 @@ class ShardWriter:
         return (int(begins[at, 0]), int(begins[at, 1])) if at < len(begins) else None
 
     def _write(self, block: TokenizedBlock, first_token: int, first_byte: int, token: int, byte: int) -> None:
-        """What of the block is not written yet, up to this token and this byte of the text."""
+        """Write the rest of the block up to this token and this byte of the text."""
         if (token, byte) == (self.tokens, self.text_bytes):
-            return  # no shard without content
+            return  # no empty shards
         if not self._files:
             folder = self.folder / f"shard-{len(self.shards):05d}"
             folder.mkdir()

@@ -1,7 +1,7 @@
-"""A view: some documents of a corpus, such as those to train on and those held out.
+"""A subset of a corpus's documents, such as the training or the validation split.
 
-A corpus may hold several kinds of documents, told by its side arrays at their first token: running text, dialogues
-(`roles`), and queries with titles (`relevance`). A packing reads those that it can lay out.
+A corpus may have several kinds of documents: plain text, dialogues (annotation `roles`), and queries with titles
+(annotation `relevance`). The annotation of its first token decides a document's kind. A packing uses one kind.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from stemma.corpus.text_batches import RELEVANCE, ROLES
 from stemma.schema.corpus import packing_settings
 from stemma.text.holdout import MAX_DOCUMENT_SHARE
 
-PLAIN = "running"  # text that is neither
+PLAIN = "running"  # plain text: neither of the other two
 DOCUMENT_KINDS = (PLAIN, ROLES, RELEVANCE)
 
 
 @dataclass(frozen=True)
 class CorpusSubset:
-    """Some documents of a corpus: (D, 2) token offsets where each begins and ends."""
+    """Documents of a corpus as (D, 2) token offsets, start and end of each."""
 
     corpus: Corpus
     document_ranges: np.ndarray
@@ -36,14 +36,14 @@ class CorpusSubset:
         return int((self.document_ranges[:, 1] - self.document_ranges[:, 0]).sum())
 
     def sentence_bounds(self, document: int) -> np.ndarray:
-        """The sentence bounds of one document, its own edges included."""
+        """Sentence bounds of one document, including its start and end."""
         start, stop = self.document_ranges[document]
         sentences = self.corpus.sentence_starts
         inner = sentences[np.searchsorted(sentences, start, side="right"):np.searchsorted(sentences, stop)]
         return np.concatenate([[start], inner, [stop]])
 
     def document_text(self, document: int) -> str:
-        """The text of one document; a view may hold only a part of it."""
+        """Text of one document; a subset may contain only a part of it."""
         start, stop = self.document_ranges[document]
         whole = int(np.searchsorted(self.corpus.document_starts, start, side="right")) - 1
         first, last = self.corpus.document_starts[whole:whole + 2]
@@ -52,33 +52,33 @@ class CorpusSubset:
         return self.corpus.document_text(whole)[begins:ends]
 
     def document_kinds(self) -> np.ndarray:
-        """(D,) of each document, its kind's number in KINDS."""
-        numbers = np.zeros(len(self.document_ranges), np.int8)
-        for number, side in enumerate(DOCUMENT_KINDS):
-            if side in self.corpus.annotations():
-                numbers[self.corpus.values_at(side, self.document_ranges[:, 0]) > 0] = number
-        return numbers
+        """(D,) index of each document's kind in DOCUMENT_KINDS."""
+        kinds = np.zeros(len(self.document_ranges), np.int8)
+        for index, annotation in enumerate(DOCUMENT_KINDS):
+            if annotation in self.corpus.annotations():
+                kinds[self.corpus.values_at(annotation, self.document_ranges[:, 0]) > 0] = index
+        return kinds
 
     def documents_for(self, packing: str) -> CorpusSubset:
-        """The documents that a packing can lay out: dialogues, queries with titles, or running text. In a corpus of
-        pairs (source and target) there are no kinds: pairs also serve as text."""
+        """The documents that a packing uses: dialogues, queries with titles, or plain text. A corpus of pairs (source
+        and target) has no kinds: its pairs also serve as plain text."""
         reads = packing_settings(packing).reads
-        side = {"dialogues": ROLES, "pairs": RELEVANCE}.get(reads, PLAIN)
-        known = set(self.corpus.annotations()) & {ROLES, RELEVANCE}
-        if side not in known and (reads == "pairs" or side == PLAIN and not known):
+        kind = {"dialogues": ROLES, "pairs": RELEVANCE}.get(reads, PLAIN)
+        present = set(self.corpus.annotations()) & {ROLES, RELEVANCE}
+        if kind not in present and (reads == "pairs" or kind == PLAIN and not present):
             return self
-        return CorpusSubset(self.corpus, self.document_ranges[self.document_kinds() == DOCUMENT_KINDS.index(side)])
+        return CorpusSubset(self.corpus, self.document_ranges[self.document_kinds() == DOCUMENT_KINDS.index(kind)])
 
 
 def train_validation_split(corpus: Corpus, fraction: float, seed: int = 0) -> tuple[CorpusSubset, CorpusSubset]:
-    """(training, validation): what the corpus itself holds out. Otherwise whole documents, of each kind as many as make
-    the share; where there are only long ones, the last sentences of the longest; where those are single sentences, the
-    shortest one."""
+    """(training, validation). Uses the corpus's own held-out documents, if it has any. Otherwise holds out `fraction`
+    of the tokens of each kind, as whole documents; if all documents are too long, the last sentences of the longest;
+    if that is a single sentence, the shortest document."""
     bounds = CorpusSubset.all_documents(corpus).document_ranges
     groups = [group for group in corpus.manifest.get("groups", []) if group.get("held_out")]
     if groups:
-        numbers = [np.arange(group["first"], group["first"] + group["documents"]) for group in groups]
-        return _hold_out(corpus, bounds, np.concatenate(numbers))
+        indices = [np.arange(group["first"], group["first"] + group["documents"]) for group in groups]
+        return _hold_out(corpus, bounds, np.concatenate(indices))
     bounds = bounds[bounds[:, 1] > bounds[:, 0]]
     if (first := corpus.manifest.get("held_out_from")) is not None:
         return CorpusSubset(corpus, bounds[bounds[:, 0] < first]), CorpusSubset(corpus, bounds[bounds[:, 0] >= first])
@@ -86,8 +86,8 @@ def train_validation_split(corpus: Corpus, fraction: float, seed: int = 0) -> tu
         return CorpusSubset(corpus, bounds), CorpusSubset(corpus, bounds[:0])
     kinds = CorpusSubset(corpus, bounds).document_kinds()
     parts = [_split(corpus, bounds[kinds == kind], fraction, seed) for kind in np.unique(kinds)]
-    training, validation = (np.concatenate([view.document_ranges for view in views]) for views in zip(*parts,
-                                                                                                      strict=True))
+    training, validation = (np.concatenate([subset.document_ranges for subset in subsets])
+                            for subsets in zip(*parts, strict=True))
     return _sorted_subset(corpus, training), _sorted_subset(corpus, validation)
 
 
@@ -97,23 +97,23 @@ def _sorted_subset(corpus: Corpus, documents: np.ndarray) -> CorpusSubset:
 
 def _split(corpus: Corpus, bounds: np.ndarray, fraction: float, seed: int) -> tuple[CorpusSubset, CorpusSubset]:
     sizes = bounds[:, 1] - bounds[:, 0]
-    wanted = max(1, round(fraction * sizes.sum()))
+    num_tokens = max(1, round(fraction * sizes.sum()))
     order = np.random.default_rng([seed, 7]).permutation(len(bounds))
-    order = order[sizes[order] <= max(wanted, sizes.sum() // MAX_DOCUMENT_SHARE)]
-    chosen = order[:np.searchsorted(np.cumsum(sizes[order]), wanted) + 1]
-    if 2 * sizes[chosen].sum() >= wanted and len(chosen) < len(bounds):
-        return _hold_out(corpus, bounds, chosen)
-    return _split_last(corpus, bounds, wanted)
+    order = order[sizes[order] <= max(num_tokens, sizes.sum() // MAX_DOCUMENT_SHARE)]
+    selected = order[:np.searchsorted(np.cumsum(sizes[order]), num_tokens) + 1]
+    if 2 * sizes[selected].sum() >= num_tokens and len(selected) < len(bounds):
+        return _hold_out(corpus, bounds, selected)
+    return _split_last(corpus, bounds, num_tokens)
 
 
 def _hold_out(corpus: Corpus, bounds: np.ndarray, held_out: np.ndarray) -> tuple[CorpusSubset, CorpusSubset]:
-    held = np.zeros(len(bounds), dtype=bool)
-    held[held_out] = True
-    return CorpusSubset(corpus, bounds[~held]), CorpusSubset(corpus, bounds[held])
+    mask = np.zeros(len(bounds), dtype=bool)
+    mask[held_out] = True
+    return CorpusSubset(corpus, bounds[~mask]), CorpusSubset(corpus, bounds[mask])
 
 
 def _split_last(corpus: Corpus, bounds: np.ndarray, num_tokens: int) -> tuple[CorpusSubset, CorpusSubset]:
-    """Hold out the end of the longest document, from a sentence's start."""
+    """Hold out the end of the longest document, from the start of a sentence on."""
     sizes = bounds[:, 1] - bounds[:, 0]
     longest = int(np.argmax(sizes))
     start, stop = bounds[longest]

@@ -1,7 +1,7 @@
-"""What a worker is handed at a time: a stretch of running text, or some documents that come in parts of their own.
+"""Batches of text for the tokenisation workers: plain text, or documents with given parts.
 
-Parted documents are pairs of source and target, dialogues turn by turn, and a query with a title. Their parts are never
-split further, and none is cut between two batches.
+Multi-part documents are pairs of source and target, dialogues (a part is a turn), and queries with titles. Their parts
+are never split, and a document is always in one batch.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from stemma.text.readers import Passage
 from stemma.text.relevance import RelevanceExample
 
 BATCH_CHARACTERS = 1_000_000
-MAX_DOCUMENT_CHARACTERS = (1 << 32) - 1  # characters that `starts` can count
-ROLES, RELEVANCE = "roles", "relevance"  # side arrays: 0 where there is none, else 1 + the speaker, 1 + the label
+MAX_DOCUMENT_CHARACTERS = (1 << 32) - 1  # the array `starts` has 32 bits
+ROLES, RELEVANCE = "roles", "relevance"  # annotations: 0 for none, else 1 + speaker index, 1 + label index
 PairSet = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True)
 class MultiPartDocument:
-    """A document in parts: each is one sentence, and has one value in the side array that is named, if one is."""
+    """A document with given parts. Each part is one sentence, and has one value if the document has an annotation."""
 
     texts: list[str]
     values: list[int] = field(default_factory=list)
     annotation: str | None = None
-    pair_set: PairSet | None = None  # of pairs: the name and prefix of where they are from
+    pair_set: PairSet | None = None  # for pairs: name and prefix of their set
 
     @classmethod
     def from_pair(cls, pair: TextPair) -> MultiPartDocument:
@@ -46,13 +46,13 @@ class MultiPartDocument:
 
 @dataclass(frozen=True, slots=True)
 class TextBatch:
-    """Passages: text, whether it begins a document, how many characters of the document came before."""
+    """Passages: text, whether it starts a document, and the number of preceding characters of its document."""
 
     passages: list[tuple[str, bool, int]]
-    values: list[int] = field(default_factory=list)  # of parted documents, as in `MultiPartDocument`, a value a passage
+    values: list[int] = field(default_factory=list)  # a value per passage, for documents with an annotation
     annotation: str | None = None
     pair_set: PairSet | None = None
-    held_out: bool = False  # by a split that was made before the tokenizer was trained
+    held_out: bool = False  # held out by a split that precedes the tokenizer's training
 
     @property
     def is_multipart(self) -> bool:
@@ -60,7 +60,7 @@ class TextBatch:
 
     @property
     def is_paired(self) -> bool:
-        """Every document is two passages, of which neither may be missing."""
+        """Whether every document must have exactly two passages."""
         return self.annotation == RELEVANCE or self.pair_set is not None
 
 
@@ -83,18 +83,19 @@ def plain_text_batches(passages: Iterable[Passage]) -> Iterator[TextBatch]:
 
 
 def multipart_batches(documents: Iterable[MultiPartDocument]) -> Iterator[TextBatch]:
-    """A batch has documents of one kind and group. A line end, which is not tokenised, stands between two parts."""
-    for (side, group), alike in groupby(documents, key=lambda document: (document.annotation, document.pair_set)):
-        batch, size = TextBatch([], [], side, group), 0
-        for document in alike:
+    """Batches of documents of one kind and one pair set. The stored text has a line end, which is not tokenised,
+    between two parts."""
+    for (annotation, pair_set), members in groupby(documents, key=lambda doc: (doc.annotation, doc.pair_set)):
+        batch, size = TextBatch([], [], annotation, pair_set), 0
+        for document in members:
             before = 0
-            for number, text in enumerate(document.texts):
-                batch.passages.append((text, number == 0, before))
+            for index, text in enumerate(document.texts):
+                batch.passages.append((text, index == 0, before))
                 before += len(text) + 1
             batch.values.extend(document.values)
             size += before
             if size >= BATCH_CHARACTERS:
                 yield batch
-                batch, size = TextBatch([], [], side, group), 0
+                batch, size = TextBatch([], [], annotation, pair_set), 0
         if batch.passages:
             yield batch

@@ -1,7 +1,4 @@
-"""A batch of text to a block of arrays: tokens, where words and sentences start, and where tokens stand in the text.
-
-This is a worker's share of the work; what it must know is small and can be sent to another process.
-"""
+"""Worker side of a corpus build: turns a batch of text into arrays of tokens, word and sentence starts, and offsets."""
 
 from __future__ import annotations
 
@@ -22,12 +19,12 @@ from stemma.text.sentences import sentence_starts
 
 @dataclass(frozen=True, slots=True)
 class TokenizeOptions:
-    """What a worker must know; small and picklable."""
+    """Options sent to each worker process; small and picklable."""
 
-    tokenizer_json: str  # as JSON
+    tokenizer_json: str
     sentences: str
     user_dictionary: str | None
-    annotations: tuple[str, ...] = ()  # the side arrays that some documents of the corpus have values in
+    annotations: tuple[str, ...] = ()  # annotation arrays that some documents of the corpus have
 
 
 class TokenizeWorker:
@@ -46,7 +43,7 @@ class TokenizeWorker:
         if batch.is_paired and not counts.all():
             return self._drop_incomplete_pairs(batch, counts)
         begins = np.array([begins for _, begins, _ in passages], bool)
-        ended = np.append(begins[1:], True)  # the next passage is of another document
+        ended = np.append(begins[1:], True)  # the next passage belongs to another document
         raw = [text.encode() + (b"\n" if batch.is_multipart and not last else b"")
                for text, last in zip(texts, ended, strict=True)]
         characters = _bounds(texts)
@@ -57,37 +54,35 @@ class TokenizeWorker:
         arrays = {"tokens": encoded.ids, "word_starts": words.astype(np.uint8),
                   "starts": (encoded.starts + in_document).astype(np.uint32), "lengths": lengths.astype(np.uint16)}
         arrays["capitals"] = starts_with_capital("".join(texts), encoded.starts, encoded.ends)
-        for side in self.annotations:
-            values = batch.values if side == batch.annotation else np.zeros(len(passages))
-            arrays[side] = np.repeat(np.asarray(values, np.uint8), counts)
+        for name in self.annotations:
+            values = batch.values if name == batch.annotation else np.zeros(len(passages))
+            arrays[name] = np.repeat(np.asarray(values, np.uint8), counts)
         sentences = np.unique(encoded.bounds[:-1][counts > 0]) if batch.is_multipart else self._sentences(
             texts, characters, encoded)
         return TokenizedBlock(arrays=arrays, sentences=sentences, bounds=encoded.bounds, starts_document=begins,
-                              text=b"".join(raw),
-                     text_bounds=_bounds(raw), annotation=batch.annotation, pair_set=batch.pair_set,
-                              num_chinese_tokens=chinese,
-                     held_out=batch.held_out)
+                              text=b"".join(raw), text_bounds=_bounds(raw), annotation=batch.annotation,
+                              pair_set=batch.pair_set, num_chinese_tokens=chinese, held_out=batch.held_out)
 
     def _drop_incomplete_pairs(self, batch: TextBatch, tokens: np.ndarray) -> TokenizedBlock:
-        """The pairs of which both sides have tokens: the others would no longer be two sentences."""
-        whole = np.repeat(tokens.reshape(-1, 2).all(axis=1), 2)
-        kept = replace(batch, passages=list(compress(batch.passages, whole)),
-                       values=list(compress(batch.values, whole)))
-        return replace(self(kept), num_dropped=int((~whole).sum()) // 2)
+        """Tokenise only the pairs with tokens on both sides: every document must have two sentences."""
+        complete = np.repeat(tokens.reshape(-1, 2).all(axis=1), 2)
+        remaining = replace(batch, passages=list(compress(batch.passages, complete)),
+                            values=list(compress(batch.values, complete)))
+        return replace(self(remaining), num_dropped=int((~complete).sum()) // 2)
 
     def _sentences(self, texts: list[str], characters: np.ndarray, encoded: TokenizedTexts) -> np.ndarray:
-        """First token of each sentence; passages begin sentences too."""
+        """First token of each sentence; each passage also begins a sentence."""
         starts = np.concatenate([sentence_starts(text, self.lines) + offset
                                  for text, offset in zip(texts, characters[:-1], strict=True)])
-        # The first token that reaches beyond the place: it may begin with the space before the sentence.
+        # The first token that ends after the sentence start: it may begin with the space before the sentence.
         tokens = np.searchsorted(encoded.ends, starts, side="right")
         tokens = np.unique(np.concatenate([tokens, encoded.bounds[:-1]]))
         return tokens[tokens < len(encoded.ids)]
 
 
 def _word_starts(texts: list[str], characters: np.ndarray, encoded: TokenizedTexts) -> tuple[np.ndarray, int]:
-    """Where words start: as the tokenizer splits them, except that in a Chinese run the segmenter decides; and how many
-    tokens stand in such runs."""
+    """(word starts, number of tokens in Chinese runs). The tokenizer splits words, except in Chinese runs, where the
+    word segmenter does."""
     cjk = np.zeros(characters[-1], bool)
     segmented = np.zeros(characters[-1], bool)
     for text, offset in zip(texts, characters[:-1], strict=True):
@@ -98,7 +93,7 @@ def _word_starts(texts: list[str], characters: np.ndarray, encoded: TokenizedTex
                 cjk[offset + run.start() : offset + run.end()] = True
     if not cjk.any():
         return encoded.word_starts, 0
-    first = np.minimum(encoded.starts, len(cjk) - 1)  # a token of no width may stand behind the last character
+    first = np.minimum(encoded.starts, len(cjk) - 1)  # an empty token may start after the last character
     new_character = np.diff(first, prepend=-1) > 0  # of several tokens that share a character, the first
     after_run = new_character & ~cjk[first] & cjk[first - 1]
     words = np.where(cjk[first], segmented[first] & new_character, encoded.word_starts | after_run)

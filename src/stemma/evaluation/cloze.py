@@ -1,9 +1,9 @@
-"""Does a language model know the missing word? Two tests of it that need no training.
+"""Cloze tests of a language model, zero-shot.
 
-LAMBADA (arXiv:1606.06031): the last word of a passage, which people guess only if they have read all of it. It counts
-as known if every token of it is the likeliest at its place. The Children's Book Test (arXiv:1511.02301): a word left
-out of a sentence, ten candidates, twenty sentences before it; a candidate is scored with the rest of its sentence, as
-the paper on GPT-2 does.
+LAMBADA (arXiv:1606.06031): predict the last word of a passage, which needs the whole passage. It is correct if every
+token of it is the most probable one. The Children's Book Test (arXiv:1511.02301): choose the missing word of a sentence
+among ten candidates, after twenty sentences of context. A candidate is scored with the rest of its sentence, as in the
+GPT-2 paper.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ logger = logging.getLogger(__name__)
 FORMATS = ("lambada", "cbt")
 BLANK = "XXXXX"
 NUMBERED_LINE = re.compile(r"(\d+)\s+(.*)", re.DOTALL)
-CHUNK = 512  # questions scored at a time
+CHUNK = 512  # items scored at a time
 
 
 @dataclass(frozen=True)
 class ClozeItem:
-    """What may follow a context; `answer` is the place of the right one."""
+    """A context and its possible continuations."""
 
     context: str
     continuations: tuple[str, ...]
@@ -46,49 +46,50 @@ class ClozeItem:
 
 def cloze(model: Model, path: str | Path, kind: str = "auto", length: int | None = None, limit: int | None = None,
           on_progress: Callable[[int], None] = lambda questions: None) -> dict[str, Any]:
-    """Accuracy with its 95% interval; for last words also their perplexity, for candidates what guessing would give."""
-    reader = LMScorer(model, length)
-    kind, questions = read_cloze_items(path, kind)
-    questions = questions[:limit]
+    """Accuracy with its 95% interval; for last words also their perplexity, for candidates the chance level."""
+    scorer = LMScorer(model, length)
+    kind, items = read_cloze_items(path, kind)
+    items = items[:limit]
     tokenizer = model.require_tokenizer()
-    unknown = tokenizer.special_token_ids.get("unknown")
-    right, nats, cut, chance, strange = 0, 0.0, 0, 0.0, 0
-    began = time.perf_counter()
-    for start in range(0, len(questions), CHUNK):
-        chunk = questions[start:start + CHUNK]
-        contexts = [question.context for question in chunk for _ in question.continuations]
-        scores = iter(score_continuations(reader, contexts, [text for one in chunk for text in one.continuations]))
-        for question in chunk:
-            mine = [next(scores) for _ in question.continuations]
-            if kind == "lambada":  # a word that cannot be spelt cannot be said
-                spelt = unknown not in tokenizer.encode(question.continuations[0], special=False).ids
-                strange += not spelt
-                right += mine[0].is_greedy and spelt
+    unknown_id = tokenizer.special_token_ids.get("unknown")
+    correct, nats, truncated, chance, unknown = 0, 0.0, 0, 0.0, 0
+    start_time = time.perf_counter()
+    for start in range(0, len(items), CHUNK):
+        chunk = items[start:start + CHUNK]
+        contexts = [item.context for item in chunk for _ in item.continuations]
+        continuations = [text for item in chunk for text in item.continuations]
+        all_scores = iter(score_continuations(scorer, contexts, continuations))
+        for item in chunk:
+            scores = [next(all_scores) for _ in item.continuations]
+            if kind == "lambada":  # an unknown token stands for many words, so it never counts as correct
+                is_known = unknown_id not in tokenizer.encode(item.continuations[0], special=False).ids
+                unknown += not is_known
+                correct += scores[0].is_greedy and is_known
             else:
-                chances = [one.log_probability for one in mine]
-                right += chances.index(max(chances)) == question.gold_index
-            nats -= mine[question.gold_index].log_probability
-            cut += any(one.num_truncated for one in mine)
-            chance += 1 / len(mine)
+                values = [score.log_probability for score in scores]
+                correct += values.index(max(values)) == item.gold_index
+            nats -= scores[item.gold_index].log_probability
+            truncated += any(score.num_truncated for score in scores)
+            chance += 1 / len(scores)
         on_progress(len(chunk))
-    seconds = time.perf_counter() - began
-    count = len(questions)
-    if strange:
+    seconds = time.perf_counter() - start_time
+    count = len(items)
+    if unknown:
         logger.warning(
-            f"{strange:,} of {count:,} last words hold a token that this vocabulary does not know; they count as "
+            f"{unknown:,} of {count:,} last words contain a token that this vocabulary does not know; they count as "
             "wrong.")
-    if cut:
+    if truncated:
         logger.warning(
-            f"{cut:,} of {count:,} contexts are longer than the {reader.length} tokens that are read at a time; "
-            "only their ends were read.")
-    result: dict[str, Any] = {"format": kind, "accuracy": right / count, "interval": wilson_interval(right, count),
-                              "right": right, "questions": count}
+            f"{truncated:,} of {count:,} contexts are longer than the {scorer.length} tokens of the window; only their "
+            "ends were scored.")
+    result: dict[str, Any] = {"format": kind, "accuracy": correct / count, "interval": wilson_interval(correct, count),
+                              "right": correct, "questions": count}
     result |= {"perplexity": exp_mean(nats, count)} if kind == "lambada" else {"chance": chance / count}
-    return {**result, "unknown": strange, "cut": cut, "seconds": seconds}
+    return {**result, "unknown": unknown, "cut": truncated, "seconds": seconds}
 
 
 def read_cloze_items(path: str | Path, kind: str = "auto") -> tuple[str, list[ClozeItem]]:
-    """The questions of a file and its format: as asked, or as it looks like."""
+    """The items of a file and its format, which `auto` detects."""
     if kind not in ("auto", *FORMATS):
         raise UserError(f'--format is "{kind}"; choose auto, {" or ".join(FORMATS)}.{did_you_mean(kind, FORMATS)}')
     files = list_files([path])
@@ -100,20 +101,20 @@ def read_cloze_items(path: str | Path, kind: str = "auto") -> tuple[str, list[Cl
     if text.lstrip().startswith("{"):
         table = json_table(name, text)
         kind = ("cbt" if "candidates" in table.columns else "lambada") if kind == "auto" else kind
-        found = _cbt_json_items(table) if kind == "cbt" else _lambada_json_items(table)
+        parsed = _cbt_json_items(table) if kind == "cbt" else _lambada_json_items(table)
     else:
         kind = ("cbt" if BLANK in text and re.match(r"\s*1\s", text) else "lambada") if kind == "auto" else kind
-        found = _cbt_items(text) if kind == "cbt" else _lambada_items(text)
-    questions, problems = [], []
-    for one in found:
-        questions.append(one) if isinstance(one, ClozeItem) else problems.append(one)
+        parsed = _cbt_items(text) if kind == "cbt" else _lambada_items(text)
+    items, problems = [], []
+    for item in parsed:
+        items.append(item) if isinstance(item, ClozeItem) else problems.append(item)
     if problems:
         shown = [(f"line {line}", what) for line, what in problems[:MAX_COLUMNS_SHOWN]]
         raise UserError(f"{name} has {len(problems):,} that cannot be asked, as {kind}", shown)
-    if not questions:
+    if not items:
         raise UserError(f"{name} has no question in it; the last line of each should hold {BLANK}, the answer and the "
                         "candidates.")
-    return kind, questions
+    return kind, items
 
 
 Problem = tuple[int, str]
@@ -132,33 +133,33 @@ def _lambada_json_items(table: Table) -> Iterator[ClozeItem | Problem]:
 
 
 def _last_word_item(passage: str, line: int) -> ClozeItem | Problem:
-    """The white space before the word belongs to it: that is how models know the beginning of a word."""
+    """The last word and the space before it, since most vocabularies mark the beginning of a word by that space."""
     passage = passage.rstrip()
     words = passage.split()
     if len(words) < 2:
-        return line, "is one word, with nothing before it to guess it from"
+        return line, "is one word, with nothing before it to predict it from"
     context = passage[:-len(words[-1])].rstrip()
     return ClozeItem(context, (passage[len(context):],), 0, line)
 
 
 def _cbt_items(text: str) -> Iterator[ClozeItem | Problem]:
-    """Numbered sentences; the one with the blank ends a question: sentence, answer, (nothing,) candidates."""
+    """Numbered sentences. The one with the blank ends an item: sentence, answer, candidates, in columns."""
     before: list[str] = []
     for number, line in enumerate(text.split("\n"), 1):
         if not line.strip():
             before = []
             continue
-        found = NUMBERED_LINE.fullmatch(line.strip())
-        if found is None:
+        match = NUMBERED_LINE.fullmatch(line.strip())
+        if match is None:
             yield number, "does not begin with a number"
             continue
-        if found[1] == "1":
+        if match[1] == "1":
             before = []
-        cells = [cell.strip() for cell in found[2].split("\t") if cell.strip()]
+        cells = [cell.strip() for cell in match[2].split("\t") if cell.strip()]
         if len(cells) == 1 and BLANK not in cells[0]:
             before.append(cells[0])
         elif len(cells) != 3:
-            yield number, f"should hold a sentence with {BLANK}, the answer and the candidates, parted by tabs"
+            yield number, f"should hold a sentence with {BLANK}, the answer and the candidates, separated by tabs"
         else:
             yield _cbt_item(" ".join(before), cells[0], cells[1], cells[2].split("|"), number)
             before = []
@@ -186,5 +187,4 @@ def _cbt_item(before: str, sentence: str, answer: str, candidates: Sequence[str]
     start, rest = text.split(BLANK)
     context = start.rstrip()
     return ClozeItem(context, tuple(start[len(context):] + word + rest for word in candidates),
-                     candidates.index(answer),
-                    line)
+                     candidates.index(answer), line)

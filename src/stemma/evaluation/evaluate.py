@@ -1,6 +1,6 @@
-"""How good a fine-tuned model is on a file: its metrics and how sure they are, what it mistakes, its worst errors.
+"""Evaluation of a fine-tuned model on a file: metrics with intervals, breakdowns, and the most confident errors.
 
-The worst errors are those that it was surest of: a wrong label there is often a wrong label of the data.
+An error with high confidence is often an error in the data.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ MAX_WORST_ERRORS = 20
 
 @dataclass(frozen=True)
 class EvalFile:
-    """A file to be judged by, and how it is read: as `form` (a kind of task or a data set), or else as in training."""
+    """A file with gold answers. `file_format` is a kind of task or a data set; None: the same as in training."""
 
     path: str | Path
     file_format: str | None = None
@@ -43,73 +43,77 @@ class EvalFile:
     errors: str = "strict"
 
     def read(self, task_config: TaskConfig) -> list[Example]:
-        reading = FileReader(self.encoding, self.errors)
-        form = self.file_format or task_config.values.dataset or self._kind(task_config.kind, reading)
-        if task_kind_of(form) != task_config.kind and task_kind_of(form) not in head_task(task_config.kind).compatible_kinds:
-            raise UserError(f"this model answers {task_config.kind}, and {form} is {task_kind_of(form)}; choose another --format.")
-        return read_examples(form, self.path, columns=self.columns, encoding=self.encoding, errors=self.errors)
+        reader = FileReader(self.encoding, self.errors)
+        file_format = self.file_format or task_config.values.dataset or self._kind(task_config.kind, reader)
+        file_kind = task_kind_of(file_format)
+        if file_kind != task_config.kind and file_kind not in head_task(task_config.kind).compatible_kinds:
+            raise UserError(f"this model answers {task_config.kind}, and {file_format} is {file_kind}; choose another "
+                            "--format.")
+        return read_examples(file_format, self.path, columns=self.columns, encoding=self.encoding, errors=self.errors)
 
-    def _kind(self, kind: str, reading: FileReader) -> str:
-        """A foreign model does not say whether it judges pairs; the file does."""
-        other = head_task(kind).pair_kind
-        if other is None or self.columns or Path(self.path) == STDIN:
+    def _kind(self, kind: str, reader: FileReader) -> str:
+        """The kind of task. The config of a Hugging Face model does not say whether its inputs are pairs; the columns
+        of the file do."""
+        pair_kind = head_task(kind).pair_kind
+        if pair_kind is None or self.columns or Path(self.path) == STDIN:
             return kind
-        line = reading.first_line(self.path)
+        line = reader.first_line(self.path)
         try:
             names = set(parse(line)) if line.startswith("{") else set(re.split("[\t,]", line))
         except ValueError:
-            return kind  # whoever reads the file says what is wrong with it
-        return other[0] if {name.strip(' "').casefold() for name in names} & other[1] else kind
+            return kind  # reading the examples reports what is wrong with the file
+        return pair_kind[0] if {name.strip(' "').casefold() for name in names} & pair_kind[1] else kind
 
 
 def evaluate(model: Model, task_config: TaskConfig, data: EvalFile,
              metrics: Sequence[str] = ()) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """What `--json` prints, and each example with its prediction."""
-    read, kind = data.read(task_config), head_task(task_config.kind)
-    examples = kind.map_label_ids(task_config, [example for example in read if example.has_gold])
+    """The result that `--json` prints, and each example with its prediction."""
+    all_examples, kind = data.read(task_config), head_task(task_config.kind)
+    examples = kind.map_label_ids(task_config, [example for example in all_examples if example.has_gold])
     if not examples:
-        raise UserError(f"{data.path} does not say what is right, so nothing can be compared; `stemma predict` says "
-                        "what the model makes of it.")
-    if len(examples) < len(read):
+        raise UserError(f"{data.path} has no gold answers, so there is nothing to compare with; `stemma predict` "
+                        "prints the model's predictions.")
+    if len(examples) < len(all_examples):
         logger.warning(
-            f"{len(read) - len(examples):,} of {len(read):,} examples do not say what is right; they are left out.")
+            f"{len(all_examples) - len(examples):,} of {len(all_examples):,} examples have no gold answer; they are "
+            "left out.")
     task_config = with_metrics(task_config, examples, metrics)
     if task_config.labels:
         check_labels(task_config.labels, examples, str(data.path))
     kind.check(examples, str(data.path))
-    began = time.perf_counter()
-    said = predict_examples(model, task_config, examples)
-    seconds = time.perf_counter() - began
-    gold, found, extras = gold_and_predicted(task_config, examples, said)
+    start_time = time.perf_counter()
+    predictions = predict_examples(model, task_config, examples)
+    seconds = time.perf_counter() - start_time
+    gold, predicted, metric_options = gold_and_predicted(task_config, examples, predictions)
     result = {"task": task_config.name, "kind": task_config.kind, "data": str(data.path), "examples": len(examples),
-              "metrics": {"test": compute_metrics(task_config, examples, said)},
-              "intervals": {name: bootstrap_interval(task_config.kind, name, gold, found,
-                                                     **extras) for name in task_config.metrics},
-              **kind.breakdowns(task_config, gold, said, extras), "worst": most_confident_errors(task_config, examples,
-                  said), "seconds": seconds,
+              "metrics": {"test": compute_metrics(task_config, examples, predictions)},
+              "intervals": {name: bootstrap_interval(task_config.kind, name, gold, predicted, **metric_options)
+                            for name in task_config.metrics},
+              **kind.breakdowns(task_config, gold, predictions, metric_options),
+              "worst": most_confident_errors(task_config, examples, predictions), "seconds": seconds,
               "examples_per_second": len(examples) / seconds}
-    return result, [{"where": example.where, **example.preview(), "right": answer, "prediction": one}
-                    for example, answer, one in zip(examples, gold, said, strict=True)]
+    return result, [{"where": example.where, **example.preview(), "right": answer, "prediction": prediction}
+                    for example, answer, prediction in zip(examples, gold, predictions, strict=True)]
 
 
 def with_metrics(task_config: TaskConfig, examples: Sequence[Example], metrics: Sequence[str]) -> TaskConfig:
-    """The card with what is to be measured: what was asked for, what it was trained by, or what is usual."""
+    """The task config with these metrics, or those of training, or the kind's defaults."""
     kind = head_task(task_config.kind)
-    values = kind.complete_options(task_config.values, examples)
-    chosen = tuple(metrics) or kind.suitable_metrics(task_config.metrics or kind.default_metrics, values)
-    check_metrics(task_config.kind, chosen)
-    return replace(task_config, metrics=chosen, values=values)
+    options = kind.complete_options(task_config.values, examples)
+    names = tuple(metrics) or kind.suitable_metrics(task_config.metrics or kind.default_metrics, options)
+    check_metrics(task_config.kind, names)
+    return replace(task_config, metrics=names, values=options)
 
 
 def most_confident_errors(task_config: TaskConfig, examples: Sequence[Example],
                           predicted: Sequence[Mapping[str, object]]) -> list[dict[str, Any]]:
-    """The errors that the model was surest of; of numbers, those that are farthest off."""
+    """The errors with the highest confidence; of regression, the largest errors."""
     kind = head_task(task_config.kind)
     gold = [kind.gold(example) for example in examples]
-    doubts = kind.error_confidences(task_config, gold, examples, predicted)
-    order = sorted((number for number, doubt in enumerate(doubts) if doubt is not None),
-                   key=lambda number: -(doubts[number] or 0.0))
-    return [{"where": examples[number].where, **examples[number].preview(), "right": gold[number],
-             "said": predicted[number][kind.prediction_key], "sure": doubts[number]}
-            for number in order[:MAX_WORST_ERRORS]]
+    confidences = kind.error_confidences(task_config, gold, examples, predicted)
+    order = sorted((index for index, confidence in enumerate(confidences) if confidence is not None),
+                   key=lambda index: -(confidences[index] or 0.0))
+    return [{"where": examples[index].where, **examples[index].preview(), "right": gold[index],
+             "said": predicted[index][kind.prediction_key], "sure": confidences[index]}
+            for index in order[:MAX_WORST_ERRORS]]
 

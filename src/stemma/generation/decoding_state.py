@@ -1,15 +1,15 @@
-"""Rows of text that grow by a token at a time, and what the model expects to come next in each of them.
+"""The state of decoding: a batch of rows that grow by one token per step, and the logits of the next token.
 
-With a cache every token is read once; without one the whole text is read again for each new token. Both give the same
-answer, because who sees whom never depends on how the text was cut into calls:
+With a KV cache every token is computed once; without it the whole text is computed again at each step. The logits are
+the same, because the attention mask does not depend on how the text is split into forward passes:
 
-- A causal network's places see what stands before them. Rows of unequal length are filled up on the left. Where a row
-  has outgrown the places that the network knows, its last half is read again as if the text began there.
-- A network with a memory sees at most as many places back as its memory keeps, so it can write without end.
-- Where a network asks at a place behind the text, that place is read and never kept. XLNet's asks through a second
-  stream: a prompt's places see each other, segment by segment; a written token sees what stands before it, whether or
-  not more has been written since. UniLM's is a mask.
-- An encoder reads its text once; rows of unequal length are filled up on the right, and the decoder does not see that.
+- Causal networks: rows of unequal length are left-padded. If a row exceeds the context length, its last half is
+  computed again as if the text began there.
+- Networks with a memory attend at most as far back as the memory is long, so the length is unbounded.
+- Networks that predict at an extra position after the text (a query) never cache that position. XLNet's query is in
+  the second stream: prompt positions attend to each other, segment by segment, and a generated token attends to all
+  before it. UniLM's query is a mask token.
+- Encoders run once. Rows of unequal length are right-padded, and the decoder does not attend to the padding.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from stemma.visibility import Bidirectional, Causal, PaddingRule, Permutation, P
 
 
 class DecodingState(ABC):
-    """What the loop and the beam search ask of rows that are written."""
+    """A batch of growing rows, as the sampling loop and beam search use it."""
 
-    input_ids: Tensor  # (R, T) the rows so far
-    context_truncated = False  # whether a row has outgrown the network
+    input_ids: Tensor  # (R, T) tokens so far
+    context_truncated = False  # whether a row has exceeded the context length
 
     def __init__(self, model: Model, spec: DecodingSpec, use_cache: bool):
         self.network, self.lm_head, self.device = model.network, model.lm_head(), model.device
@@ -40,14 +40,14 @@ class DecodingState(ABC):
 
     @abstractmethod
     def next_logits(self) -> Tensor:
-        """(R, vocabulary): scores of the next token."""
+        """(R, vocabulary): logits of the next token."""
 
     def append(self, tokens: Tensor) -> None:
-        """One more token in every row."""
+        """Add one token (R,) to every row."""
         self.input_ids = torch.cat([self.input_ids, tokens[:, None]], 1)
 
     def select_rows(self, rows: Sequence[int] | Tensor) -> None:
-        """Go on with these rows, in this order and as often as they are named."""
+        """Keep these rows, in this order; a row may occur several times."""
         index = torch.as_tensor(rows, device=self.device)
         if torch.equal(index, torch.arange(len(self.input_ids), device=self.device)):
             return
@@ -58,18 +58,18 @@ class DecodingState(ABC):
 
     @abstractmethod
     def _select_extra(self, index: Tensor) -> None:
-        """The same for what is kept beside the tokens."""
+        """Select the same rows in the other tensors of the state."""
 
 
 def start_decoding(model: Model, prompts: Sequence[Sequence[int]], use_cache: bool = True) -> DecodingState:
-    """Prompts, laid out as the model's scheme says."""
-    scheme = decoding_spec(model)
-    assert scheme is not None
-    return (EncoderDecoderState if scheme.mode == "decoder" else DecoderOnlyState)(model, scheme, prompts, use_cache)
+    """The state that decodes after these prompts, which are already formatted."""
+    spec = decoding_spec(model)
+    assert spec is not None
+    return (EncoderDecoderState if spec.mode == "decoder" else DecoderOnlyState)(model, spec, prompts, use_cache)
 
 
 class DecoderOnlyState(DecodingState):
-    """One stack reads prompt and writing as one row."""
+    """One stack; prompt and output are one sequence."""
 
     def __init__(self, model: Model, spec: DecodingSpec, prompts: Sequence[Sequence[int]], use_cache: bool):
         super().__init__(model, spec, use_cache)
@@ -80,21 +80,21 @@ class DecoderOnlyState(DecodingState):
         self.has_sliding_window = any(settings.network.attention.windows)
         self.memory_segment = settings.corpus.sequence_length if settings.network.memory or self.permuted else None
         longest = max(map(len, prompts))
-        assert self.memory_segment is None or longest == min(map(len, prompts)), "a memory cannot skip filling"
-        # filled up with the row's own first token: nobody sees it, and as a token of the text it is nothing new
+        assert self.memory_segment is None or longest == min(map(len, prompts)), "a memory cannot skip padding"
+        # Pad with the row's own first token: it is masked in attention, and the repetition penalty gets no new token.
         self.input_ids = torch.tensor([[row[0]] * (longest - len(row)) + list(row) for row in prompts],
                                       device=self.device)
         segments = [spec.prompt_segments(len(row)) for row in prompts]
         self.segment_ids = None if segments[0] is None else torch.tensor(
             [[0] * (longest - len(row or ())) + (row or []) for row in segments], device=self.device)
-        self.row_starts = [longest - len(row) for row in prompts]  # each row's first column
-        self.prompt_length = longest  # columns of the prompts; behind them stands what was written
+        self.row_starts = [longest - len(row) for row in prompts]  # column of each row's first token
+        self.prompt_length = longest  # columns of the prompts, padding included; generated tokens follow
         self._reset()
 
     def next_logits(self) -> Tensor:
         width = self.input_ids.shape[1]
         if self.max_length is not None and width - min(self.row_starts) > self.max_length:
-            assert not self.spec.is_seq2seq, "it would forget what it writes from"
+            assert not self.spec.is_seq2seq, "truncation would drop the source"
             self.row_starts = [width - self.max_length // 2 if width - start > self.max_length else start
                                for start in self.row_starts]
             self.context_truncated = True
@@ -102,8 +102,7 @@ class DecoderOnlyState(DecodingState):
         elif not self.use_cache:
             self._reset()
         if self.memory_segment is not None and self.use_cache:
-            while self.input_ids.shape[1] - self.num_read > self.memory_segment:  # a long prompt, a bounded piece at a
-            #                                                                       time
+            while self.input_ids.shape[1] - self.num_read > self.memory_segment:  # a long prompt, by segments
                 self._hidden(self.num_read + self.memory_segment, with_query=False)
         return self.lm_head(self._hidden(width, self.uses_query))
 
@@ -113,67 +112,66 @@ class DecoderOnlyState(DecodingState):
             self.segment_ids = self.segment_ids[index]
 
     def _reset(self) -> None:
-        """Begin to read anew, at the first row's first column."""
+        """Empty the cache and start again at the first column in use."""
         self.cache = self.network.new_cache()
         self.first_column = self.num_read = min(self.row_starts)
 
     def _hidden(self, stop: int, with_query: bool) -> Tensor:
-        """(R, width) of the last place, or of one behind it that asks; reads on up to the column `stop`."""
+        """(R, width): the hidden state of the last position, or of the query after it, computed up to column `stop`."""
         ids = self.input_ids[:, self.num_read:stop]
         rows, new = ids.shape
         past = self.num_read - self.first_column
-        positions, query, output_positions = None, None, None
+        position_ids, query_positions, output_positions = None, None, None
         visibility = self._visibility(stop, with_query)
-        if with_query:  # in a second stream any token will do: it is never looked at
-            query_token = ids[:, -1:] if self.spec.mask_token_id is None else torch.full_like(ids[:, -1:],
-                                                                                              self.spec.mask_token_id)
-            ids = torch.cat([ids, query_token], 1)
+        if with_query:  # in the second stream the query's own token is never attended to, so any token is fine
+            last, mask = ids[:, -1:], self.spec.mask_token_id
+            ids = torch.cat([ids, last if mask is None else torch.full_like(last, mask)], 1)
         if max(self.row_starts) > self.first_column:
             start = torch.tensor(self.row_starts, device=self.device)[:, None]
             columns = torch.arange(self.first_column, self.num_read + ids.shape[1], device=self.device)
             visibility = visibility & PaddingRule(columns >= start, past)
-            positions = (columns[past:] - start).clamp(min=0)
+            position_ids = (columns[past:] - start).clamp(min=0)
         if with_query and self.permuted:
-            query = torch.full((rows, 1), new, device=self.device)
+            query_positions = torch.full((rows, 1), new, device=self.device)
         elif not self.use_cache:
             output_positions = torch.arange(1, rows + 1, device=self.device) * ids.shape[1] - 1
-        backward = torch.ones(rows, dtype=torch.bool, device=self.device) if self.right_to_left else None
-        stream = Stream(ids, visibility, positions, self._segments(ids.shape[1]), output_positions=output_positions,
-                        query_positions=query,
-                        reversed_rows=backward, reuse_length=new if with_query else None)
+        reversed_rows = torch.ones(rows, dtype=torch.bool, device=self.device) if self.right_to_left else None
+        stream = Stream(ids, visibility, position_ids, self._segments(ids.shape[1]), output_positions=output_positions,
+                        query_positions=query_positions, reversed_rows=reversed_rows,
+                        reuse_length=new if with_query else None)
         hidden = self.network({"encoder": stream}, self._state())
         self.num_read = stop
-        return hidden["encoder" if query is None else QUERY][:, -1]
+        return hidden["encoder" if query_positions is None else QUERY][:, -1]
 
     def _state(self) -> KVCache | None:
-        """Without a cache there is still a memory, which begins empty each time."""
+        """The cache to use. Without a KV cache a memory still exists; it starts empty at each step."""
         return self.cache if self.use_cache or self.memory_segment is not None else None
 
     def _segments(self, length: int) -> Tensor | None:
-        """Those of the next so many columns."""
+        """The segment ids of the next `length` columns."""
         if self.segment_ids is None:
             return None
-        written = self.segment_ids.new_full((len(self.segment_ids), length), self.spec.output_segment)
-        return torch.cat([self.segment_ids[:, self.num_read:], written], 1)[:, :length]
+        output = self.segment_ids.new_full((len(self.segment_ids), length), self.spec.output_segment)
+        return torch.cat([self.segment_ids[:, self.num_read:], output], 1)[:, :length]
 
     def _visibility(self, stop: int, with_query: bool) -> Visibility:
         new = stop - self.num_read
-        sees: Visibility = Causal()
+        visibility: Visibility = Causal()
         if self.permuted:
             order = [self._permutation_rank(column) for column in range(self.num_read, stop)]
             order += [order[-1] + 1] if with_query else []
-            sees = Permutation(torch.tensor([order], device=self.device).expand(len(self.input_ids), -1))
+            visibility = Permutation(torch.tensor([order], device=self.device).expand(len(self.input_ids), -1))
         elif self.spec.is_seq2seq and self.spec.bidirectional_prompt and (self.num_read < self.prompt_length
                                                                           or self.has_sliding_window):
-            # a window lies on both sides of a position in such a network, behind the prompt too
-            sees = Prefix(torch.full((len(self.input_ids),), max(0, self.prompt_length - self.num_read),
-                                     device=self.device))
-        if self.cache.max_length is not None and (new > 1 or with_query):  # a single place sees all that is kept
-            sees = sees & SlidingWindow(self.cache.max_length, new)
-        return sees
+            # such a network has a two-sided sliding window, for output positions too
+            visibility = Prefix(torch.full((len(self.input_ids),), max(0, self.prompt_length - self.num_read),
+                                           device=self.device))
+        if self.cache.max_length is not None and (new > 1 or with_query):  # a single position attends to all of it
+            visibility = visibility & SlidingWindow(self.cache.max_length, new)
+        return visibility
 
     def _permutation_rank(self, column: int) -> int:
-        """When a column was written: a segment of the prompt at a time, then token by token."""
+        """The rank of a column in the factorization order: prompt segments first, then each generated token."""
         assert self.memory_segment is not None
         column -= self.first_column
         segments = -(-self.prompt_length // self.memory_segment)
@@ -181,22 +179,22 @@ class DecoderOnlyState(DecodingState):
 
 
 class EncoderDecoderState(DecodingState):
-    """An encoder reads the prompts, and the rows are a decoder's."""
+    """An encoder runs on the prompts; the rows are the decoder's."""
 
     def __init__(self, model: Model, spec: DecodingSpec, prompts: Sequence[Sequence[int]], use_cache: bool):
         super().__init__(model, spec, use_cache)
         longest = max(map(len, prompts))
         self.encoder_ids = torch.tensor([list(row) + [row[-1]] * (longest - len(row)) for row in prompts],
-                                   device=self.device)
+                                        device=self.device)
         lengths = torch.tensor([len(row) for row in prompts], device=self.device)
         self.encoder_mask = torch.arange(longest, device=self.device) < lengths[:, None]
         self.input_ids = torch.tensor([spec.decoder_prefix] * len(prompts), device=self.device)
-        self.num_read = 0  # columns that the cache has taken up
+        self.num_read = 0  # decoder columns in the cache
 
     def next_logits(self) -> Tensor:
-        read = self.num_read if self.use_cache else 0
-        streams = {"decoder": Stream(self.input_ids[:, read:], Causal())}
-        if not read:
+        start = self.num_read if self.use_cache else 0
+        streams = {"decoder": Stream(self.input_ids[:, start:], Causal())}
+        if not start:
             streams["encoder"] = Stream(self.encoder_ids, Bidirectional() if bool(self.encoder_mask.all())
                                         else PaddingRule(self.encoder_mask))
         hidden = self.network(streams, self.cache if self.use_cache else None)["decoder"]
@@ -204,5 +202,5 @@ class EncoderDecoderState(DecodingState):
         return self.lm_head(hidden[:, -1])
 
     def _select_extra(self, index: Tensor) -> None:
-        if not self.use_cache:  # otherwise the cache keeps what became of it
+        if not self.use_cache:  # otherwise the cache holds the encoder output
             self.encoder_ids, self.encoder_mask = self.encoder_ids[index], self.encoder_mask[index]

@@ -1,4 +1,4 @@
-"""Write on from prompts: what `stemma generate` and `stemma.generate` do.
+"""Text generation: what `stemma generate` and `stemma.generate` do.
 
     for completion in stemma.generate(model, ["Once upon a time", "The"], tokens=40, top_p=0.9, seed=1):
         print(completion.text)
@@ -29,36 +29,36 @@ from stemma.network.prepacked_linear import prepacked_view
 
 logger = logging.getLogger(__name__)
 
-MIN_STEPS_TO_PREPACK = 16  # steps after which packing the weights has paid for itself
+MIN_STEPS_TO_PREPACK = 16  # prepacking the weights is faster from this many steps on
 
 Prompt = str | Sequence[int]
 
 
 @dataclass(frozen=True)
 class Completion:
-    text: str  # what follows the prompt (of a model that reads backwards, what stands before it), or is made of it
-    tokens: tuple[int, ...]  # in the order of writing; also the token that ended the text, and those of a stop string
-    log_probability: float  # of these tokens, as the model itself has it: no temperature, no cut-off, no penalty
-    finish_reason: FinishReason  # by the token that ends a text, by a stop string, or because there were enough tokens
-    prompt_index: int  # which prompt it belongs to, from 0
+    text: str  # after the prompt, before it (right-to-left models), or made from it (sequence to sequence)
+    tokens: tuple[int, ...]  # in the order of generation, with the end token and those of a stop string
+    log_probability: float  # of these tokens, without temperature, top-k, top-p or penalty
+    finish_reason: FinishReason
+    prompt_index: int  # from 0
 
 
-def generate(model: Model, prompts: str | Sequence[Prompt],
-             **options: Any) -> list[Completion]:
-    """The completions of each prompt, in order. `options` are the fields of `stemma.generation.options.Options`."""
+def generate(model: Model, prompts: str | Sequence[Prompt], **options: Any) -> list[Completion]:
+    """The completions of each prompt, in order. `options` are the fields of
+    `stemma.generation.options.GenerationOptions`."""
     job = GenerationJob(model, [prompts] if isinstance(prompts, str) else prompts, GenerationOptions(**options))
     completions = [completion for batch in job.batches() for completion in job.complete(batch)]
-    return sorted(completions, key=lambda completion: completion.prompt_index)  # stable: those of a prompt keep their
-    #                                                                             order
+    # A stable sort: completions of one prompt keep their order.
+    return sorted(completions, key=lambda completion: completion.prompt_index)
 
 
 def stream(model: Model, prompt: Prompt, **options: Any) -> Iterator[str]:
-    """The completion of one prompt piece by piece, as soon as it can be read."""
-    chosen = GenerationOptions(**options)
-    if chosen.beams > 1 or chosen.completions > 1:
-        raise UserError("only one text can be shown while it is written, and beams or several completions are known at "
-                        "the end; use generate for these.")
-    return _stream_text(GenerationJob(model, [prompt], chosen))
+    """The completion of one prompt, as an iterator over pieces of text."""
+    settings = GenerationOptions(**options)
+    if settings.beams > 1 or settings.completions > 1:
+        raise UserError("only one text can be streamed, and beams or several completions are known at the end; use "
+                        "generate for these.")
+    return _stream_text(GenerationJob(model, [prompt], settings))
 
 
 def _stream_text(job: GenerationJob) -> Iterator[str]:
@@ -72,15 +72,15 @@ def _stream_text(job: GenerationJob) -> Iterator[str]:
 @dataclass(frozen=True)
 class BatchRow:
     prompt_index: int
-    completion_index: int  # of all completions of this very prompt, wherever it stands
+    completion_index: int  # counts all completions of equal prompts, so that each samples with other numbers
 
 
 class GenerationJob:
-    """Some prompts, a model and how to write: what is the same for all batches."""
+    """A model, its prompts and the options: what all batches share."""
 
     def __init__(self, model: Model, prompts: Sequence[Prompt], options: GenerationOptions,
                  max_new_tokens: Sequence[int] | None = None):
-        """`limits`: at most so many tokens for each prompt, where that is not the same for all."""
+        """`max_new_tokens`: a limit for each prompt, if it is not the same for all."""
         self.model, self.options = model, options
         self.spec = require_generative(model)
         self.prompts = encode_prompts(model, self.spec, prompts, options)
@@ -97,22 +97,22 @@ class GenerationJob:
         return new_completion(self.model, self.spec, self.prompts[prompt], self.options)
 
     def batches(self) -> Iterator[list[BatchRow]]:
-        """Prompts of similar length together, the longest first; of the same length, where the network needs that."""
+        """Batches of prompts of similar length, longest first; of equal length if the network needs it."""
         beams = self.options.beams > 1
-        seen: Counter[tuple[int, ...]] = Counter()
+        counts: Counter[tuple[int, ...]] = Counter()
         rows = []
         for prompt, ids in enumerate(self.prompts):
             for _ in range(1 if beams else self.options.completions):
-                rows.append(BatchRow(prompt, seen[tuple(ids)]))
-                seen[tuple(ids)] += 1
+                rows.append(BatchRow(prompt, counts[tuple(ids)]))
+                counts[tuple(ids)] += 1
         rows.sort(key=lambda row: -len(self.prompts[row.prompt_index]))
-        equal = needs_equal_lengths(self.model)
+        equal_lengths = needs_equal_lengths(self.model)
         batch: list[BatchRow] = []
         for row in rows:
             longest = len(self.prompts[(batch or [row])[0].prompt_index])
-            together = self.options.batch if self.options.places is None else self.options.places // longest
-            if batch and (len(batch) >= max(1, together // self.options.beams)
-                          or equal and len(self.prompts[row.prompt_index]) != longest):
+            max_rows = self.options.batch if self.options.places is None else self.options.places // longest
+            if batch and (len(batch) >= max(1, max_rows // self.options.beams)
+                          or equal_lengths and len(self.prompts[row.prompt_index]) != longest):
                 yield batch
                 batch = []
             batch.append(row)
@@ -121,45 +121,45 @@ class GenerationJob:
     def complete(self, batch: list[BatchRow]) -> list[Completion]:
         if self.options.beams > 1:
             return self.beam_search_batch(batch)
-        writings = [self.new_completion(row.prompt_index) for row in batch]
-        for _ in self.sample_batch(batch, writings):
+        completions = [self.new_completion(row.prompt_index) for row in batch]
+        for _ in self.sample_batch(batch, completions):
             pass
-        return [_finish_completion(writing, row.prompt_index) for row, writing in zip(batch, writings, strict=True)]
+        return [_finish_completion(partial, row.prompt_index) for row, partial in zip(batch, completions, strict=True)]
 
     @torch.inference_mode()
     def sample_batch(self, batch: list[BatchRow],
                      completions: list[PartialCompletion]) -> Iterator[list[tuple[PartialCompletion, str]]]:
-        """Each step's new text, row by row."""
+        """The new text of each row, step by step."""
         ids, limits = self._prompts_and_limits(batch)
-        uniform = None if self.options.greedy else uniform_numbers(self.options, ids,
-                                                                   [row.completion_index for row in batch],
-                                                                   self.seed).to(self.model.device)
-        reader = start_decoding(self.model_for_rows(len(batch)), ids, self.options.cache)
-        yield from decode_step_by_step(reader, completions, limits, self.options, uniform, self.spec.eos_token_ids,
+        uniform = None
+        if not self.options.greedy:
+            indices = [row.completion_index for row in batch]
+            uniform = uniform_numbers(self.options, ids, indices, self.seed).to(self.model.device)
+        state = start_decoding(self.model_for_rows(len(batch)), ids, self.options.cache)
+        yield from decode_step_by_step(state, completions, limits, self.options, uniform, self.spec.eos_token_ids,
                                        self.vocab_size)
-        self.warn_truncated(reader)
+        self.warn_truncated(state)
 
     @torch.inference_mode()
     def beam_search_batch(self, batch: list[BatchRow]) -> list[Completion]:
         ids, limits = self._prompts_and_limits(batch)
-        reader = start_decoding(self.model_for_rows(len(batch) * self.options.beams), ids, self.options.cache)
-        found = beam_search(reader, [partial(self.new_completion, row.prompt_index) for row in batch], limits,
-                            self.options,
-                            self.spec.eos_token_ids, self.vocab_size)
-        self.warn_truncated(reader)
-        return [_finish_completion(writing, row.prompt_index) for row,
-                best in zip(batch, found, strict=True) for writing in best]
+        state = start_decoding(self.model_for_rows(len(batch) * self.options.beams), ids, self.options.cache)
+        results = beam_search(state, [partial(self.new_completion, row.prompt_index) for row in batch], limits,
+                              self.options, self.spec.eos_token_ids, self.vocab_size)
+        self.warn_truncated(state)
+        return [_finish_completion(completion, row.prompt_index)
+                for row, best in zip(batch, results, strict=True) for completion in best]
 
     def _prompts_and_limits(self, batch: list[BatchRow]) -> tuple[list[list[int]], list[int]]:
-        return [self.prompts[row.prompt_index] for row in batch], [self.max_new_tokens[row.prompt_index]
-                                                                   for row in batch]
+        indices = [row.prompt_index for row in batch]
+        return [self.prompts[index] for index in indices], [self.max_new_tokens[index] for index in indices]
 
     def model_for_rows(self, rows: int) -> Model:
-        """The model over a view of its network that suits so many rows: the network itself is left as it is, since
-        other threads may be using it. Batches of equally many rows share the view, which ends with the job."""
+        """The model over a view of its network with weights prepacked for this many rows. The network itself does not
+        change, since other threads may use it. Batches of the same size share the view."""
         rows = rows if self.options.tokens >= MIN_STEPS_TO_PREPACK else 1
         if self._view is None or self._view[0] != rows:
-            self._view = None  # never two copies of the weights at a time
+            self._view = None  # free the old copy of the weights before the next one is made
             self._view = rows, replace(self.model, network=prepacked_view(self.model.network, rows))
         return self._view[1]
 
@@ -167,8 +167,8 @@ class GenerationJob:
         if state.context_truncated and not self.warned_truncated:
             self.warned_truncated = True
             logger.warning(
-                f"the text outgrew the {state.max_length:,} tokens that {self.model.recipe.label} reads at once; "
-                "from there on it was written from its last part alone.")
+                f"the text exceeded the context length of {self.model.recipe.label} ({state.max_length:,} tokens); "
+                "later tokens were generated from its last part alone.")
 
 
 def new_seed() -> int:
@@ -176,14 +176,13 @@ def new_seed() -> int:
 
 
 def require_generative(model: Model) -> DecodingSpec:
-    """How the model writes; one that never learned to is refused."""
-    scheme = decoding_spec(model)
-    if scheme is None:
-        raise UserError(f"{model.recipe.title} ({model.recipe.label}) reads a text from both sides and cannot write on "
-                        "from a prompt; guess masked words with `stemma fill`, or load a model that writes, such as "
-                        "gpt2.")
+    """The model's decoding spec; refuses a model that cannot generate."""
+    spec = decoding_spec(model)
+    if spec is None:
+        raise UserError(f"{model.recipe.title} ({model.recipe.label}) reads a text from both sides and cannot continue "
+                        "a prompt; predict masked words with `stemma fill`, or load a generative model, such as gpt2.")
     model.lm_head()
-    return scheme
+    return spec
 
 
 def _finish_completion(partial: PartialCompletion, prompt: int) -> Completion:

@@ -1,7 +1,7 @@
-"""How to write: every choice in one place, checked all at once before a model is asked anything.
+"""Generation options, validated all at once before a model runs.
 
-Without a word from the user the next token is drawn from the nucleus, the likeliest tokens that hold 95% of the
-probability (arXiv:1904.09751): taking the likeliest one each time soon runs in circles, and the long tail derails.
+The default is nucleus sampling with top_p 0.95 (arXiv:1904.09751): greedy decoding soon repeats itself, and the long
+tail of the distribution derails a text.
 """
 
 from __future__ import annotations
@@ -12,28 +12,28 @@ from dataclasses import dataclass
 
 from stemma.errors import UserError
 
-NUCLEUS = 0.95  # the paper's value, where neither top_k nor top_p is given
-LENGTH_PENALTY = 0.6  # of the Transformer (arXiv:1706.03762) and GNMT before it
+NUCLEUS = 0.95  # the paper's value, used if neither top_k nor top_p is set
+LENGTH_PENALTY = 0.6  # as in the Transformer (arXiv:1706.03762) and in GNMT
 
 
 @dataclass(frozen=True)
 class GenerationOptions:
-    tokens: int = 64  # at most so many new ones
-    min_tokens: int = 0  # and at least so many, if the text would otherwise end
-    greedy: bool = False  # the likeliest token each time, instead of drawing one
-    temperature: float | None = None  # below 1 sharpens the distribution, above flattens it
-    top_k: int | None = None  # draw among so many
-    top_p: float | None = None  # draw among the likeliest that together are so probable
-    repetition_penalty: float = 1.0  # scores of tokens that the text has already are lowered by this factor
-    beams: int = 1  # keep so many texts and give back the best
-    length_penalty: float | None = None  # 0 compares beams by probability alone; more favours longer ones
-    stop: tuple[str, ...] = ()  # end where one of these appears; it is cut off
-    completions: int = 1  # of each prompt
-    seed: int | None = None  # None: another text each time
-    batch: int = 8  # rows that are written at the same time
-    places: int | None = None  # instead: as many as have so many tokens to read, each as long as the longest
-    cache: bool = True  # keep keys and values instead of reading the text again for every token
-    crop: bool = False  # read what fits of a prompt that is too long: its end, of a source to write from its beginning
+    tokens: int = 64  # maximum number of new tokens
+    min_tokens: int = 0  # minimum number of new tokens: no end token before
+    greedy: bool = False  # take the most probable token instead of sampling
+    temperature: float | None = None  # softmax temperature; below 1 is sharper, above 1 is flatter
+    top_k: int | None = None  # sample among the k most probable tokens
+    top_p: float | None = None  # sample among the most probable tokens that reach this probability together
+    repetition_penalty: float = 1.0  # logits of tokens that are already in the text are lowered by this factor
+    beams: int = 1  # beam size
+    length_penalty: float | None = None  # exponent: 0 ranks beams by probability alone; more favours longer ones
+    stop: tuple[str, ...] = ()  # stop strings; the text ends before the first one
+    completions: int = 1  # completions per prompt
+    seed: int | None = None  # None: a new random seed for each call
+    batch: int = 8  # rows per batch
+    places: int | None = None  # maximum tokens per batch (rows x the longest prompt); replaces `batch`
+    cache: bool = True  # use a KV cache; without it the whole text is computed again for every token
+    crop: bool = False  # truncate prompts that are too long: keep the end, or of a source text the beginning
 
     def __post_init__(self) -> None:
         if isinstance(self.stop, str):
@@ -46,7 +46,7 @@ class GenerationOptions:
 
     @property
     def do_sample(self) -> bool:
-        """Whether chance has a part in it."""
+        """Whether tokens are sampled: neither greedy nor beam search."""
         return not self.greedy and self.beams == 1
 
     @property
@@ -77,11 +77,11 @@ class GenerationOptions:
             yield "min_tokens", f"is {self.min_tokens}, more than tokens ({self.tokens})"
 
     def _out_of_range(self) -> Iterator[tuple[str, str]]:
-        for name, least in (("tokens", 1), ("min_tokens", 0), ("top_k", 1), ("beams", 1), ("completions", 1),
+        for name, minimum in (("tokens", 1), ("min_tokens", 0), ("top_k", 1), ("beams", 1), ("completions", 1),
                             ("batch", 1), ("places", 1), ("seed", 0)):
             value = getattr(self, name)
-            if value is not None and value < least:
-                yield name, f"must be {least} or more, not {value}"
+            if value is not None and value < minimum:
+                yield name, f"must be {minimum} or more, not {value}"
         if self.temperature is not None and not 0 < self.temperature < math.inf:
             hint = "; for the likeliest token each time use greedy" if self.temperature == 0 else ""
             yield "temperature", f"must be a number above 0, not {self.temperature:g}{hint}"
@@ -97,19 +97,19 @@ class GenerationOptions:
 
 @dataclass(frozen=True)
 class TranslationOptions:
-    """How to translate, checked all at once before a model is asked anything."""
+    """Options of `translate`, validated all at once before a model runs."""
 
     beams: int = 4
-    length_penalty: float | None = None  # 0.6; of beams only
-    greedy: bool = False  # the likeliest token each time, instead of beams
-    max_length_ratio: float = 1.0  # a translation is at most so many times as long as its source, in tokens,
-    max_extra: int = 50  # and so many tokens
+    length_penalty: float | None = None  # exponent for ranking beams; 0.6 if not set
+    greedy: bool = False  # take the most probable token instead of beam search
+    max_length_ratio: float = 1.0  # maximum length in tokens = max_length_ratio x source length + max_extra
+    max_extra: int = 50
     n_best: int = 1
-    prefix: str = ""  # put before every line: T5's name of the task
-    batch: int = 8192  # places that are written at the same time: lines x beams x the longest source
+    prefix: str = ""  # put before every line, such as T5's task name
+    batch: int = 8192  # tokens per batch: lines x beams x the longest source
     cache: bool = True
-    crop: bool = False  # of a source that is too long read the beginning, instead of refusing it
-    force: bool = False  # translate also what looks like the target language
+    crop: bool = False  # truncate a source that is too long instead of refusing it
+    force: bool = False  # also translate lines that look like the target language
 
     def __post_init__(self) -> None:
         problems = list(self._problems())
@@ -117,9 +117,9 @@ class TranslationOptions:
             raise UserError("this cannot be followed" if len(problems) == 1 else "these cannot be followed", problems)
 
     def _problems(self) -> Iterator[tuple[str, str]]:
-        for name, least in (("beams", 1), ("n_best", 1), ("batch", 1), ("max_extra", 0), ("max_length_ratio", 0)):
-            if getattr(self, name) < least:
-                yield f"--{name.replace('_', '-')}", f"must be {least} or more, not {getattr(self, name):g}"
+        for name, minimum in (("beams", 1), ("n_best", 1), ("batch", 1), ("max_extra", 0), ("max_length_ratio", 0)):
+            if getattr(self, name) < minimum:
+                yield f"--{name.replace('_', '-')}", f"must be {minimum} or more, not {getattr(self, name):g}"
         if self.max_extra == 0 == self.max_length_ratio:
             yield "--max-extra", "0 and --max-length-ratio 0 leave no room for a translation; raise either"
         if self.n_best > (1 if self.greedy else self.beams):
@@ -129,10 +129,10 @@ class TranslationOptions:
             yield "--length-penalty", "compares beams, and there is only one; leave it out, or ask for more beams"
 
     def generation_options(self, max_new_tokens: Sequence[int]) -> GenerationOptions:
-        alone = self.greedy or self.beams == 1
-        return GenerationOptions(tokens=max(max_new_tokens), greedy=alone, beams=1 if alone else self.beams,
-                                 places=self.batch,
-                       length_penalty=self.length_penalty, completions=self.n_best, cache=self.cache)
+        greedy = self.greedy or self.beams == 1
+        return GenerationOptions(tokens=max(max_new_tokens), greedy=greedy, beams=1 if greedy else self.beams,
+                                 places=self.batch, length_penalty=self.length_penalty, completions=self.n_best,
+                                 cache=self.cache)
 
     def max_new_tokens(self, source_length: int) -> int:
         return max(1, int(self.max_length_ratio * source_length) + self.max_extra)

@@ -1,5 +1,5 @@
-"""A look inside, token by token: how well each token was foreseen, what was expected instead, how long it was thought
-about (the Universal Transformer decides that for each place by itself)."""
+"""A report per token: its probability, the most probable token, and metrics of the network, such as the ponder steps of
+the Universal Transformer."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from stemma.model import Model
 
 
 def token_report(model: Model, text: str) -> list[dict[str, Any]]:
-    """One entry a token: the token, its probability given those before it, the likeliest one, and the steps taken."""
+    """One entry per token: the token, its probability given those before it, the most probable token, and metrics."""
     tokenizer = model.require_tokenizer()
     corpus = model.recipe.settings.corpus
     encoding = tokenizer.with_template(corpus.single, corpus.pair).encode(text)
@@ -23,14 +23,14 @@ def token_report(model: Model, text: str) -> list[dict[str, Any]]:
     stream = model.encoder_stream(ids, token_type_ids=torch.tensor([encoding.type_ids]))
     with torch.inference_mode():
         hidden = model.network({"encoder": stream})
-        found: list[dict[str, Any]] = [{"token": token} for token in tokenizer.ids_to_tokens(encoding.ids)]
+        entries: list[dict[str, Any]] = [{"token": token} for token in tokenizer.ids_to_tokens(encoding.ids)]
         if decoding_mode(model.recipe) == "next" and "vocabulary" in model.network.heads:
-            chances = model.lm_head()(hidden["encoder"])[0].float().softmax(-1)
-            best = chances[:, : tokenizer.vocab_size].argmax(-1).tolist()
-            for place, after in enumerate(found[1:]):
-                after["probability"] = float(chances[place, ids[0, place + 1]])
-                after["expected"] = tokenizer.id_to_token(best[place])
-        for name, measure in hidden.metrics.items():
-            for entry, value in zip(found, measure[0].tolist(), strict=True):
+            probabilities = model.lm_head()(hidden["encoder"])[0].float().softmax(-1)
+            best = probabilities[:, : tokenizer.vocab_size].argmax(-1).tolist()
+            for position, entry in enumerate(entries[1:]):  # position predicts the token after it
+                entry["probability"] = float(probabilities[position, ids[0, position + 1]])
+                entry["expected"] = tokenizer.id_to_token(best[position])
+        for name, values in hidden.metrics.items():
+            for entry, value in zip(entries, values[0].tolist(), strict=True):
                 entry[name] = value
-    return found
+    return entries

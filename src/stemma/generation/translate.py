@@ -1,10 +1,10 @@
-"""Translate: what `stemma translate` and `stemma.translate` do, for any model that writes a text from a source.
+"""Translation: what `stemma translate` and `stemma.translate` do, for any sequence-to-sequence model.
 
     for translation in stemma.translate("run", ["A man rides a horse.", "Two dogs play."], beams=5):
         print(translation.text)
 
-As in the Transformer paper (arXiv:1706.03762, section 6.1) by beam search with a length penalty, where a translation
-has at most so many tokens more than its source. Lines of similar length go together, and come back in their order.
+As in the Transformer paper (arXiv:1706.03762, section 6.1): beam search with a length penalty and a maximum length that
+depends on the source. Lines are batched by length and returned in their order.
 """
 
 from __future__ import annotations
@@ -26,85 +26,84 @@ from stemma.progress import progress_stage
 
 logger = logging.getLogger(__name__)
 
-SHOWN = 8  # of many lines with the same trouble, so many are listed
+SHOWN = 8  # lines that a message lists at most
 Watch = Callable[[int], None]
 
 
 @dataclass(frozen=True)
 class Hypothesis:
     text: str = ""
-    tokens: tuple[int, ...] = ()  # also the one that ended it
+    tokens: tuple[int, ...] = ()  # with the end token
     log_probability: float = 0.0
 
 
 @dataclass(frozen=True)
 class TranslationResult(Hypothesis):
     source: str = ""
-    alternatives: tuple[Hypothesis, ...] = ()  # the next best, as many as were asked for
+    alternatives: tuple[Hypothesis, ...] = ()  # the next best, with n_best > 1
 
 
 def translate(model: Model | str | Path, lines: str | Sequence[str], *, directions: DirectionDetector | None = None,
               line_names: Sequence[str] | None = None,
               on_progress: Watch = lambda lines: None, **choices: object) -> list[TranslationResult]:
     """A translation for each line, in order; that of an empty line is empty. `choices` are the fields of
-    `TranslationOptions`, `where` says what to call each line, and `watch` hears of lines that are done."""
+    `TranslationOptions`, `line_names` are for messages, and `on_progress` gets the number of lines that are done."""
     options = TranslationOptions(**choices)  # type: ignore[arg-type]
     if not isinstance(model, Model):
         folder = resolve_model_folder(model)
         model, directions = load(folder, choose_device()), directions or read_directions(folder)
     lines = [lines] if isinstance(lines, str) else list(lines)
     names = line_names or [f"line {number}" for number in range(1, len(lines) + 1)]
-    scheme = require_seq2seq(model)
-    sources = _encode_lines(model, scheme, lines, names, options, directions)
-    found: list[TranslationResult] = [TranslationResult(source=line) for line in lines]
+    spec = require_seq2seq(model)
+    sources = _encode_lines(model, spec, lines, names, options, directions)
+    results: list[TranslationResult] = [TranslationResult(source=line) for line in lines]
     on_progress(len(lines) - len(sources))
     if not sources:
-        return found
-    rows, numbers = list(sources.values()), list(sources)
+        return results
+    rows, line_indices = list(sources.values()), list(sources)
     limits = [options.max_new_tokens(len(row)) for row in rows]
     job = GenerationJob(model, rows, options.generation_options(limits), limits)
     with progress_stage("translating", len(rows), "lines") as work:
         for batch in job.batches():
             best: dict[int, list[Hypothesis]] = {}
             for completion in job.complete(batch):
-                best.setdefault(numbers[completion.prompt_index], []).append(_to_hypothesis(completion))
-            for number, (first, *others) in best.items():
-                found[number] = TranslationResult(first.text, first.tokens, first.log_probability, lines[number],
-                                            tuple(others))
+                best.setdefault(line_indices[completion.prompt_index], []).append(_to_hypothesis(completion))
+            for index, (first, *others) in best.items():
+                results[index] = TranslationResult(first.text, first.tokens, first.log_probability, lines[index],
+                                                   tuple(others))
             on_progress(len(batch))
             work.advance(len(batch))
-    return found
+    return results
 
 
 def require_seq2seq(model: Model) -> DecodingSpec:
-    """How the model writes from a source; one that does not is refused."""
-    scheme = decoding_spec(model)
-    if scheme is None or not scheme.is_seq2seq:
-        can = "reads a text and does not write one" if scheme is None else \
-            "writes on from a prompt (`stemma generate`), not from a source"
+    """The model's decoding spec; refuses a model that is not sequence to sequence."""
+    spec = decoding_spec(model)
+    if spec is None or not spec.is_seq2seq:
+        can = "reads a text and does not generate one" if spec is None else \
+            "continues a prompt (`stemma generate`) and does not translate a source"
         raise UserError(f"{model.recipe.label} {can}; train a model that translates with `stemma pretrain "
                         "transformer@mini --corpus SOURCE --target TARGET --out RUN`.")
     model.lm_head()
-    return scheme
+    return spec
 
 
 def _encode_lines(model: Model, spec: DecodingSpec, lines: Sequence[str], names: Sequence[str],
-                  options: TranslationOptions,
-          directions: DirectionDetector | None) -> dict[int, list[int]]:
-    """The tokens of each line that has any, by its number."""
+                  options: TranslationOptions, directions: DirectionDetector | None) -> dict[int, list[int]]:
+    """The token ids of each line that is not empty, by line index."""
     tokenizer = model.require_tokenizer()
     texts = [line.strip() for line in lines]
-    bare = [one.ids for one in tokenizer.encode_batch(texts, special=False)]
+    bare = [encoding.ids for encoding in tokenizer.encode_batch(texts, special=False)]
     if empty := [name for name, row in zip(names, bare, strict=True) if not row]:
         logger.warning(f"{_join_names(empty)} {'is' if len(empty) == 1 else 'are'} empty, and so "
                        f"{'is its translation' if len(empty) == 1 else 'are their translations'}.")
     if directions is not None and not options.force:
         _refuse_swapped(directions, bare, names)
-    given = [one.ids for one in tokenizer.encode_batch([options.prefix + text for text in texts], special=False)] \
-        if options.prefix else bare
-    rows = {number: row for number, row in enumerate(given) if bare[number]}
+    prefixed = [encoding.ids for encoding in tokenizer.encode_batch([options.prefix + text for text in texts],
+                                                                    special=False)] if options.prefix else bare
+    rows = {index: row for index, row in enumerate(prefixed) if bare[index]}
     unknown = tokenizer.special_token_ids.get("unknown")
-    if lacking := [names[number] for number, row in rows.items() if unknown in row]:
+    if lacking := [names[index] for index, row in rows.items() if unknown in row]:
         logger.warning(f"the vocabulary lacks some characters of {_join_names(lacking)}; the model reads "
                        f"{tokenizer.id_to_token(unknown or 0)} there.")
     return _truncate_or_refuse(model, spec, rows, names, options)
@@ -119,22 +118,22 @@ def _refuse_swapped(directions: DirectionDetector, rows: Sequence[Sequence[int]]
 
 
 def _truncate_or_refuse(model: Model, spec: DecodingSpec, rows: dict[int, list[int]], names: Sequence[str],
-             options: TranslationOptions) -> dict[int, list[int]]:
-    """Rows that the model has room for: longer ones are refused, or cut."""
-    most = spec.max_prompt_tokens
-    long = [] if most is None else [number for number, row in rows.items() if len(row) > most]
+                        options: TranslationOptions) -> dict[int, list[int]]:
+    """Truncate rows that are too long with `crop`; otherwise refuse them."""
+    limit = spec.max_prompt_tokens
+    long = [] if limit is None else [index for index, row in rows.items() if len(row) > limit]
     if not long:
         return rows
     if not options.crop:
-        problems = [(names[number], f"{len(rows[number]):,} tokens") for number in long[:SHOWN]]
+        problems = [(names[index], f"{len(rows[index]):,} tokens") for index in long[:SHOWN]]
         problems += [("", f"and {len(long) - SHOWN:,} more")] if len(long) > SHOWN else []
-        advice = f"{model.recipe.label} reads at most {most:,} tokens; shorten or split it, or cut it off with --crop"
+        advice = f"{model.recipe.label} reads at most {limit:,} tokens; shorten or split it, or cut it off with --crop"
         if len(long) == 1:
             raise UserError(f"{names[long[0]]} is {len(rows[long[0]]):,} tokens long and {advice}.")
         raise UserError(f"{len(long):,} sources are too long: {advice}", problems)
-    logger.warning(f"{_join_names([names[number] for number in long])} {'was' if len(long) == 1 else 'were'} cut off after "
-                   f"{most:,} tokens.")
-    return {number: row[:most] for number, row in rows.items()}
+    logger.warning(f"{_join_names([names[index] for index in long])} {'was' if len(long) == 1 else 'were'} truncated "
+                   f"to {limit:,} tokens.")
+    return {index: row[:limit] for index, row in rows.items()}
 
 
 def _join_names(names: Sequence[str]) -> str:
@@ -144,5 +143,5 @@ def _join_names(names: Sequence[str]) -> str:
 
 
 def _to_hypothesis(completion: Completion) -> Hypothesis:
-    """A translation is a text of its own, so it does not begin with the space that parts it from its source."""
+    """A translation is a new text: strip the space that a continuation would begin with."""
     return Hypothesis(completion.text.strip(), completion.tokens, completion.log_probability)

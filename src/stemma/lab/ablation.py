@@ -1,8 +1,8 @@
-"""Which change was it? Parent, child, the parent with each change, and the child without it.
+"""The variants of an ablation: parent, child, the parent with each change, and the child without each change.
 
-Two recipes differ by more than can be measured in one place: a size sets some keys for both, the lab sets others, and
-some say nothing about what is learned here. Those changes are hidden: they make no variant, and are listed with the
-reason. So are variants that cannot be, or would only repeat the recipe that they are made from.
+Not every difference between two recipes can be measured: the size overrides some keys, the lab's budget others, and
+some have no effect on this training. Such changes are excluded: they get no variant and are listed with the reason.
+Variants that are invalid, or identical to the recipe they are made from, are listed in the same way.
 """
 
 from __future__ import annotations
@@ -32,75 +32,76 @@ from stemma.schema.recipe import RecipeSettings
 
 
 class NoEffectRule(NamedTuple):
-    """What a key comes to in a recipe: where that is the same on both sides, the key itself need not be."""
+    """When a key has no effect: if its effective value is equal in both recipes, a different key does not matter."""
 
     keys: str  # a pattern
-    effective_value: Callable[[RecipeSettings, Any], Any]  # of the whole recipe and, for a task's keys, of the task
+    effective_value: Callable[[RecipeSettings, Any], Any]  # of the whole recipe and, for an objective's keys, of it
     reason: str
 
 
 NO_EFFECT_RULES = (
-    NoEffectRule("corpus.first_phase*", lambda all, _: all.corpus.first_phase if all.corpus.first_phase is not None and
-           all.corpus.first_phase.sequence_length < all.corpus.sequence_length else None,
-           "rows of the first phase are no shorter than the window here"),
-    NoEffectRule("corpus.short_probability", lambda all,
-                 _: any(packing_settings(kind).shortens for kind in all.packings().values())
-           and all.corpus.short_probability, "only rows of the packing segment_pair are ever shortened"),
+    NoEffectRule("corpus.first_phase*",
+                 lambda all, _: all.corpus.first_phase if all.corpus.first_phase is not None and
+                 all.corpus.first_phase.sequence_length < all.corpus.sequence_length else None,
+                 "rows of the first phase are not shorter than the others here"),
+    NoEffectRule("corpus.short_probability",
+                 lambda all, _: any(packing_settings(kind).shortens for kind in all.packings().values())
+                 and all.corpus.short_probability, "only the packing segment_pair shortens rows"),
     NoEffectRule("corpus.pair", lambda all, _: all.templates().get("corpus.pair"),
-                 "no row of pre-training holds a pair"),
+                 "no row of pre-training has a text pair"),
     NoEffectRule("corpus.decoder_start", lambda all, _: all.network.decoder and all.corpus.decoder_start,
-           "there is no decoder"),
+                 "there is no decoder"),
     NoEffectRule("network.position.maximum", lambda all, _: all.corpus.sequence_length,
-           "no row of pre-training is longer than the window"),
-    NoEffectRule("network.position.offset", lambda all, _: None, "it only says which rows of the table are never read"),
-    NoEffectRule("network.position.counts", lambda all, _: None,
-                 "they differ only where filling stands in front of a text"),
-    NoEffectRule("network.position.clamp", lambda all, _: _max_distance(all), "nothing is ever so far apart"),
+                 "no row of pre-training is longer than the sequence length"),
+    NoEffectRule("network.position.offset", lambda all, _: None,
+                 "it only decides which rows of the position embedding are unused"),
+    NoEffectRule("network.position.counts", lambda all, _: None, "they differ only with padding on the left"),
+    NoEffectRule("network.position.clamp", lambda all, _: _max_distance(all), "no two positions are that far apart"),
     NoEffectRule("network.embedding.segments", lambda all, _: min(all.network.embedding.segments, _num_segments(all)),
-           "no row has so many segments"),
-    NoEffectRule("network.embedding.tasks", lambda all,
-                 _: any(task.task_id is not None for task in all.objective.values())
-           and all.network.embedding.tasks, "no task has a vector of its own"),
-    NoEffectRule("network.embedding.query", lambda all,
-                 _: any(task.needs_query_stream for task in all.objective.values()),
-           "no task guesses through a second stream"),
-    NoEffectRule("network.embedding.shrink", lambda all, _: all.network.embedding.cutoffs
-                 and all.network.embedding.shrink,
-           "the table of tokens is in one piece"),
-    NoEffectRule("network.attention.head_width", lambda all, _: all.network.attention.head_width
-           or all.network.width // all.network.heads, "heads are as wide without it"),
-    NoEffectRule("objective.*.ngrams", lambda _, task: "ngram" in task.unit and task.ngrams, "no n-grams are hidden"),
+                 "no row has that many segments"),
+    NoEffectRule("network.embedding.tasks",
+                 lambda all, _: any(task.task_id is not None for task in all.objective.values())
+                 and all.network.embedding.tasks, "no objective has a task embedding"),
+    NoEffectRule("network.embedding.query",
+                 lambda all, _: any(task.needs_query_stream for task in all.objective.values()),
+                 "no objective uses a query stream"),
+    NoEffectRule("network.embedding.shrink",
+                 lambda all, _: all.network.embedding.cutoffs and all.network.embedding.shrink,
+                 "the embedding is not adaptive"),
+    NoEffectRule("network.attention.head_width",
+                 lambda all, _: all.network.attention.head_width or all.network.width // all.network.heads,
+                 "heads have the same width without it"),
+    NoEffectRule("objective.*.ngrams", lambda _, task: "ngram" in task.unit and task.ngrams, "no n-grams are masked"),
     NoEffectRule("objective.*.geometric", lambda _, task: task.unit == "span" and task.geometric,
-                 "no spans are hidden"),
-    NoEffectRule("objective.*.longest", lambda _, task: task.unit == "span" and task.longest, "no spans are hidden"),
+                 "no spans are masked"),
+    NoEffectRule("objective.*.longest", lambda _, task: task.unit == "span" and task.longest, "no spans are masked"),
     NoEffectRule("objective.*.together", lambda _, task: task.unit != "token" and task.together,
                  "every unit is one token"),
     NoEffectRule("objective.*.duplicates", lambda _, task: not task.dynamic and task.duplicates,
-           "masks are drawn anew each time"),
+                 "masking is dynamic"),
 )
 
 
 def ablation_variants(parent_name: str | None, child_name: str, size: str | None, shared: Sequence[str] = (),
-             merge: Sequence[Sequence[str]] = (), split: Sequence[str] = (),
-             own_corpus: bool = True, tasks: bool = False) -> tuple[tuple[Variant, ...], dict[str, Any]]:
-    """The variants, and what was left out: `groups` (name, keys), `hidden` (key, why), `impossible` (variant, why).
+                      merge: Sequence[Sequence[str]] = (), split: Sequence[str] = (), own_corpus: bool = True,
+                      tasks: bool = False) -> tuple[tuple[Variant, ...], dict[str, Any]]:
+    """The variants, and details: `groups` (name, keys), excluded changes `hidden` (key, why), `impossible` (variant,
+    why).
 
-    Without a parent's name it is the one that the child names; without a size of its own it has the child's, if that
-    is one of its sizes. `shared` are `key=value` changes of both. Where each
-    recipe reads its own corpus (`own_corpus`), the tokenizer is a change like others; where models are fine-tuned
-    (`tasks`), so is how that is done.
+    The parent is the child's own by default. Without a size the parent has the child's, if it has that size. `shared`
+    are `key=value` changes of both. If each recipe has its own corpus (`own_corpus`), the tokenizer is one of the
+    changes; if models are fine-tuned (`tasks`), so are the fine-tuning settings.
     """
     child = recipe(child_name, shared, size)
     parent_name = parent_name or _parent_of(child, child_name)
     parent = recipe(parent_name, shared, size or _size_for(parent_name, child))
-    out_of_sight = excluded_changes(parent, child, recipe(_without_size(parent_name)),
-                                    recipe(_without_size(child_name)),
-                          [word.partition("=")[0].strip() for word in shared], own_corpus, tasks)
-    reasons = dict(out_of_sight)
+    excluded = excluded_changes(parent, child, recipe(_without_size(parent_name)), recipe(_without_size(child_name)),
+                                [change.partition("=")[0].strip() for change in shared], own_corpus, tasks)
+    reasons = dict(excluded)
     groups = regroup(atomic_changes(parent, child, list(reasons)), merge, split, reasons)
     if not groups:
         raise UserError(f"{parent.label} and {child.label} do not differ in anything that can be measured here; choose "
-                        "another size, or another recipe for --against", out_of_sight)
+                        "another size, or another recipe for --against", excluded)
     variants = [Variant(parent.label, check_trainable(parent), "parent"),
                 Variant(child.label, check_trainable(child), "child")]
     impossible: list[dict[str, str]] = []
@@ -108,78 +109,81 @@ def ablation_variants(parent_name: str | None, child_name: str, size: str | None
         for base, sign, role, make in ((parent, "+", "plus", apply_changes), (child, "-", "minus", revert_changes)):
             name = f"{base.label} {sign} {group.name}"
             try:
-                made = make(base, group)
+                variant = make(base, group)
             except UserError as error:
                 impossible.append({"variant": name, "why": _reason(error)})
                 continue
-            idle = [no_effect_reason(change, base, made) for change in group.changes]
-            if all(idle):
-                impossible.append({"variant": name, "why": f"it would be {base.label} again: "
-                                                           f"{'; '.join(dict.fromkeys(filter(None, idle)))}"})
+            no_effect = [no_effect_reason(change, base, variant) for change in group.changes]
+            if all(no_effect):
+                why = "; ".join(dict.fromkeys(filter(None, no_effect)))
+                impossible.append({"variant": name, "why": f"it would be {base.label} again: {why}"})
             else:
-                variants.append(Variant(name, made, role, group.name))
-    told = diff(parent, child)
+                variants.append(Variant(name, variant, role, group.name))
+    differences = diff(parent, child)
     return tuple(variants), {
-        "groups": [{"name": group.name, "keys": list(_keys(group, told))} for group in groups],
-        "hidden": [{"key": key, "why": why} for key, why in out_of_sight], "impossible": impossible}
+        "groups": [{"name": group.name, "keys": list(_keys(group, differences))} for group in groups],
+        "hidden": [{"key": key, "why": why} for key, why in excluded], "impossible": impossible}
 
 
 def excluded_changes(parent: Recipe, child: Recipe, published_parent: Recipe, published_child: Recipe,
-           shared: Sequence[str] = (), own_corpus: bool = True, tasks: bool = False) -> list[tuple[str, str]]:
-    """(key, why) of every change between the recipes, as published or at this size, that cannot be seen here."""
-    here = recipe_changes(parent.values, child.values)
-    keys = {change.key for change in here}
-    elsewhere = [change for change in recipe_changes(published_parent.values, published_child.values)
-                 if change.key not in keys and change.key not in SIZE_KEYS]
-    found: dict[str, str] = {}
-    for change in [*elsewhere, *here]:
+                     shared: Sequence[str] = (), own_corpus: bool = True,
+                     tasks: bool = False) -> list[tuple[str, str]]:
+    """(key, reason) of every change between the recipes, as published or at this size, that cannot be measured here."""
+    at_size = recipe_changes(parent.values, child.values)
+    keys = {change.key for change in at_size}
+    as_published = [change for change in recipe_changes(published_parent.values, published_child.values)
+                    if change.key not in keys and change.key not in SIZE_KEYS]
+    reasons: dict[str, str] = {}
+    for change in [*as_published, *at_size]:
         key = change.key
         if key == "training.steps":
-            found[key] = "the lab's budget says how long"
+            reasons[key] = "the lab's budget decides"
         elif key.startswith(f"{FINETUNING}.") and not tasks:
-            found[FINETUNING] = "no task is fine-tuned here, and pre-training does not read it"
+            reasons[FINETUNING] = "no task is fine-tuned here, and pre-training does not use it"
         elif key == f"{FINETUNING}.epochs":
-            found[key] = "the lab's --epochs says how long"
+            reasons[key] = "the lab's --epochs decides"
         elif key in NON_MODEL_KEYS:
-            found[key] = "says nothing about the model"
+            reasons[key] = "has no effect on the model"
         elif key.startswith("tokenizer") and not own_corpus:
-            found["tokenizer"] = "the corpus brings its tokenizer"
+            reasons["tokenizer"] = "the corpus has its own tokenizer"
         elif key not in keys:
             value = get_by_path(child.values, key)
             have = "neither has it" if value is None else "both have it" if isinstance(value, Mapping) \
                 else f"both have {format_value(value)}"
-            found[key] = have + (", as you set it" if key in shared else f" at size {child.size}" if child.size else "")
+            reasons[key] = have + (", as you set it" if key in shared
+                                   else f" at size {child.size}" if child.size else "")
         elif why := no_effect_reason(change, parent, child):
-            found[key] = why
-    return list(found.items())
+            reasons[key] = why
+    return list(reasons.items())
 
 
 def no_effect_reason(change: RecipeChange, a: Recipe, b: Recipe) -> str | None:
-    """Why the change alone makes no difference to what is learned; None: it does, for all that can be said before."""
-    for effect in NO_EFFECT_RULES:
-        if fnmatchcase(change.key, effect.keys):
+    """Why the change alone has no effect on training; None if it may have one."""
+    for rule in NO_EFFECT_RULES:
+        if fnmatchcase(change.key, rule.keys):
             name = change.key.split(".")[1]
-            made = [effect.effective_value(one.settings, one.settings.objective.get(name)) for one in (a, b)]
-            return effect.reason if made[0] == made[1] else None
+            before, after = (rule.effective_value(recipe.settings, recipe.settings.objective.get(name))
+                             for recipe in (a, b))
+            return rule.reason if before == after else None
     return None
 
 
 def _num_segments(settings: RecipeSettings) -> int:
-    """How many segments rows are made of."""
+    """The number of segments in the recipe's templates."""
     return 1 + max(slot.segment for template in settings.templates().values() for slot in parse_template(template))
 
 
 def _max_distance(settings: RecipeSettings) -> int | None:
-    """From which distance on all distances are one, if there are such."""
+    """The clamp on relative distances, if it is below the largest distance that occurs."""
     clamp, memory = getattr(settings.network.position, "clamp", None), settings.network.memory
     farthest = settings.corpus.sequence_length + (max(memory.length, memory.evaluation or 0) if memory else 0)
     return clamp if clamp is not None and clamp < farthest else None
 
 
-def _keys(group: ChangeGroup, diff_keys: Sequence[RecipeChange]) -> Iterator[str]:
-    """The group's changes as `stemma diff` tells them; a table that holds nothing but defaults by its name."""
+def _keys(group: ChangeGroup, differences: Sequence[RecipeChange]) -> Iterator[str]:
+    """The group's changes as `stemma diff` prints them; a table with only defaults is listed by its name."""
     for change in group.changes:
-        yield from map(_format_change, [one for one in diff_keys if f"{one.key}.".startswith(f"{change.key}.")]
+        yield from map(_format_change, [one for one in differences if f"{one.key}.".startswith(f"{change.key}.")]
                        or [change])
 
 
@@ -192,9 +196,9 @@ def _format_change(change: RecipeChange) -> str:
 
 
 def _reason(error: UserError) -> str:
-    told = [f"{where}: {what}" if where else what for where, what in error.problems] or [error.message]
-    more = [f"and {len(told) - 2} more"] if len(told) > 2 else []
-    return "; ".join([*told[:2], *more])
+    problems = [f"{where}: {what}" if where else what for where, what in error.problems] or [error.message]
+    more = [f"and {len(problems) - 2} more"] if len(problems) > 2 else []
+    return "; ".join([*problems[:2], *more])
 
 
 def _without_size(name: str) -> str:
@@ -202,12 +206,12 @@ def _without_size(name: str) -> str:
 
 
 def _size_for(parent: str, child: Recipe) -> str | None:
-    """The child's size, where the parent's name leaves it open and there is one."""
+    """The child's size, if the parent's name states none and the parent has that size."""
     return child.size if parent == _without_size(parent) and child.size in recipe(parent).sizes else None
 
 
 def _parent_of(child: Recipe, name: str) -> str:
     if child.parent is None:
         raise UserError(f"{child.label} has no parent to be compared with; name one with --against.")
-    beside = Path(_without_size(name)).parent  # a parent in a file of its own stands where the child's file says
-    return str(beside / child.parent) if child.parent.endswith(".toml") else child.parent
+    folder = Path(_without_size(name)).parent  # a parent in a file is relative to the child's file
+    return str(folder / child.parent) if child.parent.endswith(".toml") else child.parent

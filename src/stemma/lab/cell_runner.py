@@ -1,4 +1,4 @@
-"""What is done in a cell: pre-train, ask about held-out text, fine-tune. Each part is kept once it is complete."""
+"""What a cell runs: pre-training, scoring of held-out text, fine-tuning. Each result is stored once it is complete."""
 
 from __future__ import annotations
 
@@ -36,22 +36,22 @@ from stemma.training.run_folder import MODEL, RunConfig, create_run, read_run
 from stemma.training.run_graph import run_or_resume
 from stemma.training.trainer import TrainingDivergedError
 
-NUM_VALIDATIONS = 8  # at held-out text while a model learns: enough for a curve, few enough to cost little
+NUM_VALIDATIONS = 8  # validations during training: enough for a curve, few enough to be cheap
 CHECKPOINTS = "checkpoints"
 
 
 class CellRunner:
-    """Everything that the cells of one experiment share."""
+    """Runs the cells of one experiment."""
 
     def __init__(self, experiment: Experiment, shared: TextSplit, costs: VariantCosts, show: bool,
                  training: Training | None = None):
         self.experiment, self.shared, self.costs, self.show = experiment, shared, costs, show
-        self.training = training  # of a run that stands on disk; None: the loop, left alone
-        self.told = set[str]()  # cells are much alike: what was said of one is not said again
+        self.training = training  # how to train an existing run folder; None: the plain training loop
+        self.logged = set[str]()  # messages so far: cells are similar, so each message is logged once
 
     def run(self, cell: Cell, started_at: float | None = None) -> None:
-        """From wherever the cell stands to its end; a training that breaks down is noted, with the reason. It is worked
-        on since `began`, or since now."""
+        """Run or resume the cell to its end; a diverged training is stored as failed, with the reason. The time counts
+        from `started_at`, by default from now."""
         remove_leftovers(cell.folder)
         started_at = time.time() if started_at is None else started_at
         if cell.variant.pretrained:
@@ -60,37 +60,37 @@ class CellRunner:
             except TrainingDivergedError as error:
                 cell.node.fail(error.message)
                 return
-            # somebody who was interrupted has trained it before
-            before = max(0.0, trained["elapsed_seconds"] - (time.time() - started_at))
-            self.score(cell, started_at, before)
+            # training time before an interruption
+            earlier_seconds = max(0.0, trained["elapsed_seconds"] - (time.time() - started_at))
+            self.score(cell, started_at, earlier_seconds)
         for task in self.experiment.tasks:
             self.finetune(cell, task)
 
     def train(self, cell: Cell) -> dict[str, Any]:
-        def go_on(run: Path) -> dict[str, Any]:
-            with each_once(self.told):
+        def continue_run(run: Path) -> dict[str, Any]:
+            with each_once(self.logged):
                 return resume(run, show_progress=self.show, body=self.training)
 
-        def begin(run: Path) -> dict[str, Any]:
+        def start_run(run: Path) -> dict[str, Any]:
             create_run(run, *self.run_config(cell), overwrite=True)
-            return go_on(run)
+            return continue_run(run)
 
-        return run_or_resume(cell.run, begin, go_on)
+        return run_or_resume(cell.run, start_run, continue_run)
 
     def run_config(self, cell: Cell) -> tuple[Recipe, RunConfig]:
-        """The pre-training of a cell, as it stands on disk before it begins."""
+        """Recipe and run.json of a cell's pre-training."""
         unit, amount = run_budget(self.experiment.allowance, self.costs.step_cost(cell.variant).flops)
-        wanted = self.with_lab_logging(cell.variant.recipe)
+        recipe = self.with_lab_logging(cell.variant.recipe)
         shared = self.shared
         plan = RunConfig(shared.corpus, list(shared.text), Budget(unit, amount), cell.seed,
                          reading=shared.reading_options)
         if shared.corpus:
             corpus = self.costs.corpus(cell.variant)
-            wanted, plan = adopt_tokenizer(wanted, corpus), replace(plan, fingerprint=corpus.fingerprint)
-        return wanted, plan
+            recipe, plan = adopt_tokenizer(recipe, corpus), replace(plan, fingerprint=corpus.fingerprint)
+        return recipe, plan
 
     def with_lab_logging(self, recipe: Recipe) -> Recipe:
-        """The recipe with looks at held-out text now and then; of the checkpoints only the newest is of use."""
+        """The recipe with NUM_VALIDATIONS validations and only the newest checkpoint."""
         steps = self.costs.steps(recipe)
         changes: dict[str, Any] = {"training.keep_checkpoints": 1}
         if steps is not None:
@@ -98,53 +98,53 @@ class CellRunner:
         return recipe.with_changes(changes, "lab")
 
     def score(self, cell: Cell, started_at: float, earlier_seconds: float) -> None:
-        """Ask the model about the text that none of them has read; it was worked on since this moment, and for so many
-        seconds before."""
+        """Score the model on the held-out text. `started_at` and `earlier_seconds` (before an interruption) are the
+        cell's working time so far."""
         if cell.scores() is not None:
             return
         scores = held_out_scores(load(cell.run, choose_device()), self.shared.eval_chunks)
         cost = self.costs.step_cost(cell.variant)
-        found = {"scores": scores_to_json(scores), "digest": sha256(cell.run / MODEL / SAFETENSORS),
-                 "flops_a_step": cost.flops, "span": [started_at, time.time()], "before": earlier_seconds}
-        shutil.rmtree(cell.run / CHECKPOINTS, ignore_errors=True)  # the model is there: nobody goes on from them
-        cell.node.finish(found)
+        result = {"scores": scores_to_json(scores), "digest": sha256(cell.run / MODEL / SAFETENSORS),
+                  "flops_a_step": cost.flops, "span": [started_at, time.time()], "before": earlier_seconds}
+        shutil.rmtree(cell.run / CHECKPOINTS, ignore_errors=True)  # the model is complete: no one resumes from them
+        cell.node.finish(result)
 
     def finetune(self, cell: Cell, task: DownstreamTask) -> None:
-        """Fine-tune the model and keep what it answered; the fine-tuned weights are not kept."""
+        """Fine-tune the model and store its scores; the fine-tuned weights are deleted."""
         node = cell.task(task)
         if node.result() is not None:
             return
-        began, run, drawn = time.time(), node.folder / "run", node.folder / "start"
+        started_at, run, random_model = time.time(), node.folder / "run", node.folder / "start"
         seed = cell.seed if task.seed is None else task.seed
 
-        def begin(run: Path) -> dict[str, Any]:
-            start = cell.run if cell.variant.pretrained else self.random_start(cell.variant, seed, drawn)
-            own = finetuning_overrides(cell) if cell.variant.pretrained else []
-            return finetune_on(task, start, run, epochs=task.epochs, seed=seed, changes=[*own, *task.changes],
+        def start_run(run: Path) -> dict[str, Any]:
+            start = cell.run if cell.variant.pretrained else self.random_start(cell.variant, seed, random_model)
+            overrides = finetuning_overrides(cell) if cell.variant.pretrained else []
+            return finetune_on(task, start, run, epochs=task.epochs, seed=seed, changes=[*overrides, *task.changes],
                                show=self.show)
 
-        with each_once(self.told):
-            result = run_or_resume(run, begin, partial(resume_task, show=self.show))
-        found = {"task": task.name, "scores": scores_to_json(task_scores(run, result)),
-                 "span": [began, time.time()]} | ({"also": result["metrics"]["test"]} if task.also else {})
-        for folder in (run, drawn):  # first: whoever is killed in between learns again and leaves nothing
+        with each_once(self.logged):
+            result = run_or_resume(run, start_run, partial(resume_task, show=self.show))
+        stored = {"task": task.name, "scores": scores_to_json(task_scores(run, result)),
+                  "span": [started_at, time.time()]} | ({"also": result["metrics"]["test"]} if task.also else {})
+        for folder in (run, random_model):  # before the result is stored, so that a kill in between leaves no weights
             shutil.rmtree(folder, ignore_errors=True)
-        node.finish(found)
+        node.finish(stored)
 
-    def random_start(self, variant: Variant, seed: int, place: Path) -> Path:
-        """The network of a variant as nobody has trained it, with the tokenizer of its corpus, as a folder."""
-        fitted = self.costs.resolved_recipe(variant)
+    def random_start(self, variant: Variant, seed: int, folder: Path) -> Path:
+        """Save the variant's network with random weights and its corpus's tokenizer; returns the folder."""
+        recipe = self.costs.resolved_recipe(variant)
         torch.manual_seed(seed)
         tokenizer = self.costs.corpus(variant).tokenizer
-        network = build_network(fitted, tokenizer=tokenizer)
-        save(Model(fitted, tokenizer, network.eval()), place, overwrite=True)
-        return place
+        network = build_network(recipe, tokenizer=tokenizer)
+        save(Model(recipe, tokenizer, network.eval()), folder, overwrite=True)
+        return folder
 
 
 def finetuning_overrides(cell: Cell) -> list[str]:
-    """What is to be typed where the model was pre-trained for another variant, which is fine-tuned otherwise."""
-    mine, found = flatten({FINETUNING: cell.finetuning}), read_run(cell.run)[0].values[FINETUNING]
-    if found == cell.finetuning:
+    """The `key=value` changes that give a model, pre-trained for another variant, this variant's fine-tuning."""
+    values, stored = flatten({FINETUNING: cell.finetuning}), read_run(cell.run)[0].values[FINETUNING]
+    if stored == cell.finetuning:
         return []
-    gone = [key for key in flatten({FINETUNING: found}) if key not in mine and key.count(".") == 1]
-    return [*(f"remove={key}" for key in gone), *(f"{key}={format_value(value)}" for key, value in mine.items())]
+    removed = [key for key in flatten({FINETUNING: stored}) if key not in values and key.count(".") == 1]
+    return [*(f"remove={key}" for key in removed), *(f"{key}={format_value(value)}" for key, value in values.items())]

@@ -1,9 +1,8 @@
-"""A cell: one variant with one seed, known by all that goes into its training; whoever asks for the same gets the same.
+"""A cell: one variant with one seed, identified by the digest of everything that goes into its training.
 
-The number of a cell is taken from the resolved recipe, the text, the budget and the seed. So a recipe or a seed more
-reuses what is there, and two variants that come to the same recipe share their cells. Each task that the model is
-fine-tuned on has a number of its own below it. How a recipe is fine-tuned goes into that one: it changes nothing about
-the pre-training, which variants that differ in nothing else share.
+The digest covers the resolved recipe, the text, the budget and the seed. So another recipe or seed reuses the finished
+cells, and variants with equal recipes share cells. Each task that the model is fine-tuned on has its own digest, which
+also covers the fine-tuning settings: variants that differ only in those share the pre-training.
 """
 
 from __future__ import annotations
@@ -28,9 +27,9 @@ from stemma.training.run_graph import RunNode
 
 CELLS, RUN, TASKS = "cells", "run", "tasks"
 FINETUNING = "finetuning"  # the section of a recipe
-FORMAT = 1  # a new number leaves old cells aside
-LATER = {"seed": None, "also": None, "changes": ()}  # keys of a task that its number leaves out if so
-# What a recipe says of the machine and of looking on, and nothing of the model.
+FORMAT = 1  # part of every digest: with a new format, old cells are not reused
+LATER = {"seed": None, "also": None, "changes": ()}  # keys that a task's digest omits at these defaults
+# Keys about the machine and about logging, which do not affect the model.
 NON_MODEL_KEYS = {f"training.{key}" for key in TrainingSettings.bookkeeping_keys}
 
 
@@ -50,12 +49,12 @@ class Cell:
 
     @property
     def finetuning(self) -> dict[str, Any]:
-        found: dict[str, Any] = self.variant.recipe.values[FINETUNING]
-        return found
+        values: dict[str, Any] = self.variant.recipe.values[FINETUNING]
+        return values
 
     @property
     def retry_advice(self) -> str:
-        """What to do where something of it is damaged."""
+        """Advice for errors about damaged files of the cell."""
         return f"delete {self.folder}, and `stemma resume {self.folder.parent.parent}` makes this cell again."
 
     @property
@@ -68,67 +67,67 @@ class Cell:
                        self.retry_advice)
 
     def result(self) -> dict[str, Any] | None:
-        """What its pre-training reported; None: not yet."""
+        """result.json of the pre-training; None if it is not finished."""
         return read_result(self.run, self.retry_advice)
 
     def scores(self) -> dict[str, Any] | None:
-        """What was measured of the model itself; None: not yet."""
+        """Scores of the pre-trained model; None if there are none yet."""
         return self.node.result()
 
     def failure(self) -> str | None:
-        """Why its training cannot come to an end, however often it is tried."""
+        """Why its training failed for good; None if it did not."""
         return self.node.failure_reason()
 
     def task_scores(self, task: DownstreamTask) -> dict[str, Any] | None:
         return self.task(task).result()
 
     def is_done(self, experiment: Experiment) -> bool:
-        measured = not self.variant.pretrained or self.scores() is not None
-        return self.failure() is not None or measured and all(
+        is_scored = not self.variant.pretrained or self.scores() is not None
+        return self.failure() is not None or is_scored and all(
             self.task_scores(task) is not None for task in experiment.tasks)
 
 
 def experiment_cells(experiment: Experiment, shared: TextSplit, folder: Path) -> list[Cell]:
-    """Seed by seed, so that a lab which is stopped early has compared all variants on the same seeds."""
-    numbers = {one.name: [recipe_digest(one), shared.digest, asdict(experiment.allowance)]
-               for one in experiment.variants}
-    return [Cell(one, seed, folder / CELLS / short_digest(FORMAT, *numbers[one.name], seed,
-                                                    *([] if one.pretrained else [one.role])))
-            for seed in experiment.seeds for one in experiment.variants]
+    """All cells, seed by seed, so that a lab which is stopped early has all variants of the first seeds."""
+    inputs = {variant.name: [recipe_digest(variant), shared.digest, asdict(experiment.allowance)]
+              for variant in experiment.variants}
+    return [Cell(variant, seed, folder / CELLS / short_digest(FORMAT, *inputs[variant.name], seed,
+                                                              *([] if variant.pretrained else [variant.role])))
+            for seed in experiment.seeds for variant in experiment.variants]
 
 
 def distinct_cells(cells: Sequence[Cell], tasks: Sequence[DownstreamTask]) -> list[Cell]:
-    """One of those that share all work: the pre-training, and where there are tasks the fine-tuning too."""
+    """One cell of those that share all work: the pre-training and, if there are tasks, the fine-tuning."""
     return list({(cell.digest, short_digest(finetuning_values(cell.variant)) if tasks else ""): cell
                  for cell in cells}.values())
 
 
 def recipe_digest(variant: Variant) -> str:
-    """Of what the recipe says about the pre-trained model: not its name, nor who set what."""
-    unsaid = NON_MODEL_KEYS | set(variant.recipe.settings.later_defaults())
-    said = {key: value for key, value in flatten(variant.recipe.values).items()
-            if key not in unsaid and not key.startswith(f"{FINETUNING}.")}
-    kind = said["tokenizer.kind"]
+    """Digest of the values that affect the pre-trained model, without the recipe's name and the values' origins."""
+    omitted = NON_MODEL_KEYS | set(variant.recipe.settings.later_defaults())
+    values = {key: value for key, value in flatten(variant.recipe.values).items()
+              if key not in omitted and not key.startswith(f"{FINETUNING}.")}
+    kind = values["tokenizer.kind"]
     code = plugins.plugins_of(parts_in_settings(variant.recipe.settings))
-    return short_digest(said | ({"tokenizer.learnt": TRAINER_VERSION[kind]} if kind in TRAINER_VERSION else {})
-                  | ({"plugins": code} if code else {}))
+    return short_digest(values | ({"tokenizer.learnt": TRAINER_VERSION[kind]} if kind in TRAINER_VERSION else {})
+                        | ({"plugins": code} if code else {}))
 
 
 def finetuning_values(variant: Variant) -> dict[str, Any]:
-    """What a number says of how a recipe is fine-tuned."""
-    unsaid = set(variant.recipe.settings.finetuning.later_defaults())
-    return {key: value for key, value in variant.recipe.values[FINETUNING].items() if key not in unsaid}
+    """The fine-tuning settings as a task's digest has them."""
+    omitted = set(variant.recipe.settings.finetuning.later_defaults())
+    return {key: value for key, value in variant.recipe.values[FINETUNING].items() if key not in omitted}
 
 
 def task_digest(task: DownstreamTask) -> str:
     files = {"train": task.train, "dev": task.dev} | ({"also": task.also} if task.also else {})
-    said = {key: value for key, value in asdict(task).items() if key not in LATER or value != LATER[key]}
-    return short_digest(said | {name: sha256(Path(file)) for name, file in files.items()}
-                  | ({"plugins": code} if (code := plugin_code(task)) else {}))
+    values = {key: value for key, value in asdict(task).items() if key not in LATER or value != LATER[key]}
+    return short_digest(values | {name: sha256(Path(file)) for name, file in files.items()}
+                        | ({"plugins": code} if (code := plugin_code(task)) else {}))
 
 
 def short_digest(*parts: object) -> str:
-    """Short: it names folders."""
+    """The first 16 characters of a digest: a folder name."""
     return run_graph.digest(*parts)[:16]
 
 
@@ -142,7 +141,7 @@ def scores_from_json(stored: dict[str, Any]) -> dict[str, Score]:
 
 
 def run_budget(budget: ComputeBudget, flops_per_step: float) -> tuple[str, float]:
-    """As a run takes it: FLOPs become steps, counted beforehand."""
+    """The budget of a run: FLOPs are converted to steps."""
     if budget.unit == "flops":
         return "steps", max(1, round(budget.amount / flops_per_step))
     return budget.unit, budget.amount

@@ -1,21 +1,20 @@
-"""The changes between two recipes, as the smallest ones that make sense: each can be made to the one, or taken back
-in the other, and so be measured by itself.
+"""The changes between two recipes, grouped into the smallest ones that can be added or removed alone.
 
-The rule, from two resolved recipes:
+The rules, for two resolved recipes:
 
-1. Every value that differs is a change. A table that came or went as a whole is one change, and so is a table whose
-   `kind` is another one with other keys.
-2. Changes that mean nothing without each other are one: the keys of a table whose `kind` changed, the keys of a line of
-   FAMILIES below or of a task's own groups (`one_decision`), a part of the network with the tasks that cannot do
-   without it (PARTS), and tasks that
-   - replace each other: sentence tasks of the same rows, or all tasks that guess tokens where none of them stayed;
-   - came or went together and share rows that no other task reads;
-   - are stages of one curriculum: `starts` and `stops` go with the tasks whose time begins or ends there.
-3. The tokenizer is one thing, and so is how a recipe is fine-tuned.
-4. What can neither be made to the parent alone nor taken back in the child alone joins the fewest others with which it
-   can, up to two. What is possible one way only stays alone.
+1. Every value that differs is a change. A table that is added or removed as a whole is one change, and so is a table
+   whose `kind` changes with other keys.
+2. Changes that depend on each other are one: the keys of a table whose `kind` changes, the keys of one line of
+   KEY_GROUPS below or of an objective's own groups (`key_groups`), a part of the network with the objectives that need
+   it (PART_USERS), and objectives that
+   - replace each other: sentence objectives on the same rows, or all token-prediction objectives if none remains;
+   - are added or removed together and share rows that no other objective uses;
+   - are stages of one curriculum: `starts` and `stops` belong to the objectives that begin or end there.
+3. The tokenizer is one change, and so are the fine-tuning settings.
+4. A change that can neither be added to the parent alone nor removed from the child alone is merged with the fewest
+   others that make it valid, at most two. A change that is valid in one direction stays alone.
 
-Whoever disagrees says so (`regroup`).
+The user can regroup them (`regroup`).
 """
 
 from __future__ import annotations
@@ -33,73 +32,73 @@ from stemma.schema.objective import ObjectiveSettings
 from stemma.schema.overrides import get_by_path
 
 SIZE_KEYS = ("network.width", "network.layers", "network.heads", "network.feedforward", "network.attention.head_width",
-        "network.decoder.layers")
-# Keys that are one decision. The first one that changed gives the group its name.
+             "network.decoder.layers")
+# Keys that are one decision. The group is named by the first of them that changed.
 KEY_GROUPS: tuple[tuple[str, ...], ...] = (
     SIZE_KEYS,
     ("training.optimizer", "training.optimizer.kind", "training.learning_rate"),  # each optimizer has its own scale
-    ("corpus.packing", "corpus.short_probability"),  # only segment pairs are ever made shorter
-    ("corpus.sequence_length", "network.position.maximum"),  # a longer window needs more places
+    ("corpus.packing", "corpus.short_probability"),  # only segment pairs are shortened
+    ("corpus.sequence_length", "network.position.maximum"),  # longer rows need more positions
     ("network.embedding.segments", "network.attention.segments", "corpus.single", "corpus.pair", "corpus.boundary",
-     "objective.*.single", "objective.*.pair"),  # what stands around a text, and which part of it a token belongs to
+     "objective.*.single", "objective.*.pair"),  # templates: special tokens and segments
     ("network.embedding.tasks", "objective.*.task_id"),
-    ("objective.*.turns",),  # shares of one whole
+    ("objective.*.turns",),  # relative frequencies of the objectives
 )
 PART_USERS = {"network.decoder": "needs_decoder", "network.generator": "needs_generator",
-         "network.embedding.query": "needs_query_stream"}
+              "network.embedding.query": "needs_query_stream"}
 WHOLE_SECTIONS = ("tokenizer", "finetuning")  # sections of a recipe that are one decision
 STAGE_KEYS = (".starts", ".stops", ".start_step")
-MAX_PARTNERS = 2  # more would be a change that nobody calls one
+MAX_PARTNERS = 2  # a merge of more changes is no longer one change
 
 
 @dataclass(frozen=True)
 class ChangeGroup:
-    """Changes that are made, or taken back, together."""
+    """Changes that are added or removed together."""
 
-    name: str  # unique among the groups of a pair of recipes: a key, or a table
+    name: str  # unique among the groups of two recipes: a key or a table
     changes: tuple[RecipeChange, ...]
 
-    def matches(self, word: str) -> bool:
-        """Whether a word of the user's means it, or something in it."""
-        return word == self.name or any(_within(change.key, word) or _within(word, change.key)
-                                        for change in self.changes)
+    def matches(self, key: str) -> bool:
+        """Whether a key, table or group name from the command line refers to this group."""
+        return key == self.name or any(_within(change.key, key) or _within(key, change.key)
+                                       for change in self.changes)
 
 
 def atomic_changes(parent: Recipe, child: Recipe, excluded: Sequence[str] = ()) -> list[ChangeGroup]:
-    """By the rule above, in the order of the recipes' sections; `without` are keys of changes to leave alone."""
+    """Groups by the rules above, in the order of the recipe's sections, without the `excluded` keys."""
     changes = [change for change in recipe_changes(parent.values, child.values)
                if not any(_within(change.key, key) for key in excluded)]
     return _merge_infeasible(_build_groups(changes, _coupled_changes(changes, parent, child)), parent, child)
 
 
 def recipe_changes(before: Mapping[str, Any], after: Mapping[str, Any], prefix: str = "") -> list[RecipeChange]:
-    """What to set, key by key or table by table, so that the one becomes exactly the other. Unlike `lineage.diff`,
-    which leaves out the defaults that come with a kind."""
-    found: list[RecipeChange] = []
+    """All changes that turn `before` into exactly `after`, by key or by table. Unlike `recipe_loading.diff`, they
+    include the defaults that come with a kind."""
+    changes: list[RecipeChange] = []
     for name in dict.fromkeys([*before, *after]):
         old, new = before.get(name), after.get(name)
         if old == new:
             continue
         if isinstance(old, Mapping) and isinstance(new, Mapping) and (
                 old.get("kind") == new.get("kind") or old.keys() == new.keys()):
-            found += recipe_changes(old, new, f"{prefix}{name}.")
+            changes += recipe_changes(old, new, f"{prefix}{name}.")
         else:
-            found.append(RecipeChange(prefix + name, old, new))
-    return found
+            changes.append(RecipeChange(prefix + name, old, new))
+    return changes
 
 
 def apply_changes(parent: Recipe, group: ChangeGroup) -> Recipe:
-    """The parent with the group's changes; UserError says why that cannot be."""
+    """The parent with the group's changes; raises UserError if that is invalid."""
     return check_trainable(_with_values(parent, {change.key: change.after for change in group.changes}))
 
 
 def revert_changes(child: Recipe, group: ChangeGroup) -> Recipe:
-    """The child without the group's changes; UserError says why that cannot be."""
+    """The child without the group's changes; raises UserError if that is invalid."""
     return check_trainable(_with_values(child, {change.key: change.before for change in group.changes}))
 
 
 def check_trainable(recipe: Recipe) -> Recipe:
-    """The recipe, if it passes what a run checks before its first step, as far as that needs no text."""
+    """Return the recipe if it passes the checks before a run's first step that need no text."""
     from stemma.objectives import build_objectives, head_specs
 
     tasks = recipe.settings.objective.values()
@@ -113,37 +112,37 @@ def check_trainable(recipe: Recipe) -> Recipe:
 
 def regroup(groups: Sequence[ChangeGroup], merge: Sequence[Sequence[str]], split: Sequence[str],
             excluded: Mapping[str, str] | None = None) -> list[ChangeGroup]:
-    """The user's own grouping: first these changes `apart` from their groups, then those groups `together`. A word is
-    the name of a group, a key, or a table that holds keys; `hidden` says why some changes are in no group."""
+    """The user's grouping: first `split` changes from their groups, then `merge` groups. Each entry is the name of a
+    group, a key, or a table; `excluded` maps keys that are in no group to the reason."""
     result, problems = list(groups), []
     excluded = excluded or {}
 
-    def owners(word: str) -> list[ChangeGroup]:
-        found = [group for group in result if group.matches(word)]
-        if not found:
-            why = [reason for key, reason in excluded.items() if _within(key, word) or _within(word, key)]
+    def matching_groups(name: str) -> list[ChangeGroup]:
+        matches = [group for group in result if group.matches(name)]
+        if not matches:
+            why = [reason for key, reason in excluded.items() if _within(key, name) or _within(name, key)]
             known = [*(group.name for group in groups), *(change.key for group in groups for change in group.changes)]
-            problems.append((word, f"is in no group: {why[0]}" if why else
-                             f"is no change between the two.{did_you_mean(word, known)}"))
-        return found
+            problems.append((name, f"is in no group: {why[0]}" if why else
+                             f"is no change between the two.{did_you_mean(name, known)}"))
+        return matches
 
-    for word in split:
-        for group in owners(word):
-            taken = [change for change in group.changes if _within(change.key, word)]
-            if len(taken) == len(group.changes) or word == group.name and not taken:
+    for name in split:
+        for group in matching_groups(name):
+            matches = [change for change in group.changes if _within(change.key, name)]
+            if len(matches) == len(group.changes) or name == group.name and not matches:
                 parts = [[change] for change in group.changes]
-            elif taken:
-                parts = [taken, [change for change in group.changes if change not in taken]]
+            elif matches:
+                parts = [matches, [change for change in group.changes if change not in matches]]
             else:
-                problems.append((word, f"cannot be told from the rest of {group.name}, which came, went or changed "
-                                       "its kind as a whole"))
+                problems.append((name, f"cannot be separated from the rest of {group.name}, which was added, removed "
+                                       "or changed its kind as a whole"))
                 continue
             if len(group.changes) > 1:
                 _replace_groups(result, [group], [_group(part) for part in parts])
-    for words in merge:
-        members = list({group.name: group for word in words for group in owners(word)}.values())
-        if len(words) < 2:
-            problems.append((", ".join(words), "stands alone: give --group two changes or more, with commas between"))
+    for names in merge:
+        members = list({group.name: group for name in names for group in matching_groups(name)}.values())
+        if len(names) < 2:
+            problems.append((", ".join(names), "is only one: give --group two changes or more, separated by commas"))
         elif len(members) > 1:
             _replace_groups(result, members, [_merge_groups(members)])
     if problems:
@@ -155,52 +154,53 @@ def regroup(groups: Sequence[ChangeGroup], merge: Sequence[Sequence[str]], split
 
 
 def _with_values(base: Recipe, pairs: Mapping[str, object]) -> Recipe:
-    """With these values; None takes away. They count as typed: the run can be had again with `key=value` pairs."""
-    wanted = dict(pairs)
-    for key in [key for key in pairs if key.endswith(".kind")]:  # laid alone, a kind would drop its table's other keys
+    """The recipe with these values; None removes a key. They have the origin of the command line, so `key=value` pairs
+    repeat the run."""
+    values = dict(pairs)
+    for key in [key for key in pairs if key.endswith(".kind")]:  # a kind alone would drop the table's other keys
         table = key.removesuffix(".kind")
-        inside = {name: wanted.pop(name) for name in pairs if _within(name, table)}
-        wanted[table] = {**get_by_path(base.values, table),
+        inside = {name: values.pop(name) for name in pairs if _within(name, table)}
+        values[table] = {**get_by_path(base.values, table),
                          **{name.rpartition(".")[2]: inside[name] for name in inside}}
-    replaced = [key for key, value in wanted.items()
+    replaced = [key for key, value in values.items()
                 if (value is None or isinstance(value, Mapping)) and get_by_path(base.values, key) is not None]
-    stated = {key: value for key, value in wanted.items() if value is not None}
-    return base.with_changes({"remove": replaced, **stated}, COMMAND_LINE)
+    new = {key: value for key, value in values.items() if value is not None}
+    return base.with_changes({"remove": replaced, **new}, COMMAND_LINE)
 
 
 def _feasible_directions(group: ChangeGroup, parent: Recipe, child: Recipe) -> int:
-    """In how many of the two ways the changes can be made."""
-    def possible(make: Callable[[Recipe, ChangeGroup], Recipe], base: Recipe) -> bool:
+    """In how many directions (added to the parent, removed from the child) the changes are valid."""
+    def is_valid(make: Callable[[Recipe, ChangeGroup], Recipe], base: Recipe) -> bool:
         try:
             make(base, group)
         except UserError:
             return False
         return True
 
-    return possible(apply_changes, parent) + possible(revert_changes, child)
+    return is_valid(apply_changes, parent) + is_valid(revert_changes, child)
 
 
 def _merge_infeasible(groups: list[ChangeGroup], parent: Recipe, child: Recipe) -> list[ChangeGroup]:
-    """Part 4 of the rule. Of equally many partners those are chosen that leave both ways open, then the first."""
+    """Rule 4. Of equally many partners, those valid in both directions are preferred, then the first."""
     result = list(groups)
     for group in [group for group in groups if not _feasible_directions(group, parent, child)]:
         others = [other for other in result if other is not group]
         for count in range(1, MAX_PARTNERS + 1):
-            if group not in result:  # it has been somebody's partner
+            if group not in result:  # it has been merged already
                 break
-            sets = [(group, *some) for some in combinations(others, count)]
-            ways = [_feasible_directions(_merge_groups(some), parent, child) for some in sets]
-            if any(ways):
-                best = sets[ways.index(max(ways))]
+            candidates = [(group, *partners) for partners in combinations(others, count)]
+            directions = [_feasible_directions(_merge_groups(candidate), parent, child) for candidate in candidates]
+            if any(directions):
+                best = candidates[directions.index(max(directions))]
                 _replace_groups(result, best, [_merge_groups(best)])
     return result
 
 
-# --- what belongs together -------------------------------------------------------------------------------------------
+# --- coupled changes -------------------------------------------------------------------------------------------------
 
 
 def _coupled_changes(changes: Sequence[RecipeChange], parent: Recipe, child: Recipe) -> Iterator[list[RecipeChange]]:
-    """Parts 2 and 3 of the rule: lists of changes that are one; they may overlap."""
+    """Rules 2 and 3: lists of changes that are one change; they may overlap."""
     def matching(*patterns: str) -> list[RecipeChange]:
         return [change for change in changes if any(fnmatchcase(change.key, pattern) for pattern in patterns)]
 
@@ -213,42 +213,42 @@ def _coupled_changes(changes: Sequence[RecipeChange], parent: Recipe, child: Rec
         yield matching(*family)
     for group in dict.fromkeys([*parent.settings.key_groups(), *child.settings.key_groups()]):
         yield matching(*group)
-    for part, needs_it in PART_USERS.items():
-        yield matching(part, *(f"objective.{name}" for one in (parent, child)
-                               for name, task in one.settings.objective.items() if getattr(task, needs_it)))
+    for part, needs_part in PART_USERS.items():
+        yield matching(part, *(f"objective.{name}" for recipe in (parent, child)
+                               for name, task in recipe.settings.objective.items() if getattr(task, needs_part)))
     for names in _coupled_objectives(parent, child, {change.key for change in changes}):
         yield matching(*(f"objective.{name}{end}" for name in names for end in ("", *STAGE_KEYS)))
 
 
 def _coupled_objectives(parent: Recipe, child: Recipe, keys: set[str]) -> Iterator[list[str]]:
-    """Names of tasks whose coming, going, starting and stopping is one change."""
+    """Names of objectives that are added, removed, started and stopped together, as one change."""
     before, after = parent.settings.objective, child.settings.objective
-    gone, come = [name for name in before if name not in after], [name for name in after if name not in before]
-    stayed = [name for name in after if name in before]
-    everything = {**before, **after}
+    removed, added = [name for name in before if name not in after], [name for name in after if name not in before]
+    common = [name for name in after if name in before]
+    objectives = {**before, **after}
 
     def rows(name: str) -> tuple[Any, ...]:
-        """What tasks share whose rows are the same."""
-        task = everything[name]
+        """Objectives with equal values here share their rows."""
+        task = objectives[name]
         return task.packing, task.attention_mask_kind, task.single, task.pair, task.task_id
 
-    def guessing(tasks: Mapping[str, ObjectiveSettings]) -> set[str]:
+    def predicting(tasks: Mapping[str, ObjectiveSettings]) -> set[str]:
         return {name for name, task in tasks.items() if registry.get("objective", task.kind).build.predicts_tokens}
 
-    for old in gone:
-        yield [old, *(new for new in come if everything[old].rearranges_text and everything[new].rearranges_text
+    for old in removed:
+        yield [old, *(new for new in added if objectives[old].rearranges_text and objectives[new].rearranges_text
                       and rows(new) == rows(old))]
-    if guessing(before) and guessing(before) <= set(gone) and guessing(after) <= set(come):
-        yield [*guessing(before), *guessing(after)]
-    taken = {rows(name) for name in stayed}
-    for names in (gone, come) if stayed else ():
+    if predicting(before) and predicting(before) <= set(removed) and predicting(after) <= set(added):
+        yield [*predicting(before), *predicting(after)]
+    common_rows = {rows(name) for name in common}
+    for names in (removed, added) if common else ():
         for name in names:
-            if rows(name) not in taken:
+            if rows(name) not in common_rows:
                 yield [other for other in names if rows(other) == rows(name)]
-    for name in stayed:
+    for name in common:
         if {f"objective.{name}{end}" for end in STAGE_KEYS} & keys:
-            yield [name, *(other for other in (*gone, *come)
-                           if rows(other) == rows(name) and _is_staged(everything[other]))]
+            yield [name, *(other for other in (*removed, *added)
+                           if rows(other) == rows(name) and _is_staged(objectives[other]))]
 
 
 def _is_staged(task: ObjectiveSettings) -> bool:
@@ -259,22 +259,23 @@ def _is_staged(task: ObjectiveSettings) -> bool:
 
 
 def _build_groups(changes: Sequence[RecipeChange], coupled: Iterator[list[RecipeChange]]) -> list[ChangeGroup]:
-    """Every change in one group; lists that overlap are one."""
-    of = {change.key: [change.key] for change in changes}
+    """Each change in exactly one group; overlapping lists are merged."""
+    group_keys = {change.key: [change.key] for change in changes}
     for members in coupled:
-        keys = {key: None for change in members for key in of[change.key]}
+        keys = {key: None for change in members for key in group_keys[change.key]}
         for key in keys:
-            of[key] = list(keys)
-    parts = dict.fromkeys(tuple(sorted(keys)) for keys in of.values())
+            group_keys[key] = list(keys)
+    parts = dict.fromkeys(tuple(sorted(keys)) for keys in group_keys.values())
     return [_group([change for change in changes if change.key in part]) for part in parts]
 
 
 def _group(changes: Sequence[RecipeChange]) -> ChangeGroup:
-    """Named by its only change, or by a task that came or went, a table of another kind, or the lead of a family."""
+    """A group, named by its only change, an objective that is added or removed, a table whose kind changed, or the
+    first key of its KEY_GROUPS line."""
     keys = [change.key for change in changes]
     tasks = [change for change in changes if change.key.startswith("objective.") and change.key.count(".") == 1]
     tables = [key.removesuffix(".kind") for key in keys if key.endswith(".kind")]
-    leads = [key for family in KEY_GROUPS for pattern in family for key in keys if fnmatchcase(key, pattern)]
+    ordered = [key for family in KEY_GROUPS for pattern in family for key in keys if fnmatchcase(key, pattern)]
     if len(keys) == 1:
         name = keys[0]
     elif tasks:
@@ -284,19 +285,19 @@ def _group(changes: Sequence[RecipeChange]) -> ChangeGroup:
     elif tables:
         name = tables[0]
     else:
-        name = [*leads, *keys][0]
+        name = [*ordered, *keys][0]
     return ChangeGroup(name, tuple(changes))
 
 
 def _merge_groups(groups: Sequence[ChangeGroup]) -> ChangeGroup:
-    """Named by both, or by one and how many more; tasks first, for they are what the others are there for."""
+    """One group, named by both or by the first and a count; objectives come first, because the others serve them."""
     names = sorted((group.name for group in groups), key=lambda name: not name.startswith("objective."))
     name = " & ".join(names) if len(names) == 2 else f"{names[0]} & {len(names) - 1} more"
     return ChangeGroup(name, tuple(change for group in groups for change in group.changes))
 
 
 def _replace_groups(groups: list[ChangeGroup], old: Sequence[ChangeGroup], new: Sequence[ChangeGroup]) -> None:
-    """In the place of the first of the old ones."""
+    """Replace the old groups, at the index of the first of them."""
     first = min(groups.index(group) for group in old)
     groups[first:first + 1] = new
     groups[:] = [group for group in groups if group not in old]

@@ -1,8 +1,8 @@
-"""What papers found, as experiments that anyone can run: a claim is a file with a question, some recipes and an answer.
+"""Claims: published findings as experiments. A claim is a TOML file with a question, recipes and an expected result.
 
-A claim says which of its variants the paper found better, or that two of them do as well. The lab trains all of them
-alike, and `judge` compares its interval with what the paper said: seen, the opposite, not seen at this size
-(the interval is narrow and holds 0), or inconclusive. A user's own claim is a TOML file of the same kind.
+It states which of two variants the paper found better, or that they are equal within a margin. The lab trains all
+variants with the same text, seeds and budget. `claim_verdict` compares the 95% interval with the paper: reproduced,
+contradicted, not reproduced at this size (the interval contains 0 and is narrow), or inconclusive.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Any, Literal
 from stemma.errors import UserError, did_you_mean
 from stemma.lab.builtin_data import TASKS, builtin_data
 from stemma.lab.experiment import ComputeBudget, DownstreamTask, Experiment, Variant
+from stemma.lab.report.lab_phrases import CLAIM_VERDICTS
 from stemma.lab.results_data import ClaimEntry, Results
 from stemma.recipe_loading import Recipe, recipe
 from stemma.schema.base import Count, Positive, Settings
@@ -26,10 +27,11 @@ from stemma.training.run_folder import TextReadingOptions, resolve_corpus_argume
 logger = logging.getLogger(__name__)
 
 CLAIMS = Path(__file__).parent.parent / "claims"
-REPRODUCED, INCONCLUSIVE_AT_SIZE, CONTRADICTED, INCONCLUSIVE = "seen", "not seen at this size", "opposite", "inconclusive"
-TASK = "task"  # the measure of a claim about fine-tuning: what the first task is judged by
+# Values of results.json; CLAIM_VERDICTS has the words that are printed.
+REPRODUCED, NOT_REPRODUCED, CONTRADICTED, INCONCLUSIVE = "seen", "not seen at this size", "opposite", "inconclusive"
+TASK = "task"  # the metric of a claim about fine-tuning: that of its first task
 LANGUAGES = {"en": "English", "zh": "Chinese"}
-# What a budget of minutes needs to leave the plateau where a model only counts words; a claim may change it back.
+# With a budget of minutes, a model needs these to get past the unigram plateau; a claim may override them.
 SMALL_BUDGET_CHANGES = (
     "tokenizer.vocab_size=4000", "corpus.sequence_length=64", "corpus.short_probability=0", "network.heads=8",
     "network.norm.place=pre", "network.embedding.norm=false", "network.embedding.scale=true",
@@ -45,34 +47,34 @@ class ClaimVariant(Settings):
 
 
 class Claim(Settings):
-    """A claim as it stands in its file; `name` is the file's."""
+    """A claim as in its file; `name` is that of the file."""
 
     name: str
     title: str  # the question
     paper: str
-    found: str  # what the paper found
-    note: str | None = None  # how this experiment differs from the paper's, where that matters to the answer
-    language: Literal["en", "zh"] = "en"  # of the text that it is about
+    found: str  # the paper's finding
+    note: str | None = None  # how this experiment differs from the paper's, if that matters
+    language: Literal["en", "zh"] = "en"  # of the text
     size: str = "tiny"
-    tokens: Count = 2_000_000  # of every variant with every seed
+    tokens: Count = 2_000_000  # of each cell
     seeds: Count = 3
-    quick: bool = False  # all variants learn by QUICK
-    changes: list[str] = []  # of all variants, after that
+    quick: bool = False  # apply SMALL_BUDGET_CHANGES to all variants
+    changes: list[str] = []  # of all variants, after those
     variants: list[dict[str, Any]]
     measure: Literal["pseudo_bits_per_byte", "bits_per_byte", "task"]
-    tasks: list[str] = []  # of the built-in ones; the first one decides where the measure is "task"
-    better: str | None = None  # of two variants, as the paper has it,
-    worse: str | None = None
-    equal: list[str] | None = None  # or two that do as well
-    margin: Positive | None = None  # what still counts as equal, in the measure's unit
+    tasks: list[str] = []  # built-in tasks; the first one decides if the metric is "task"
+    better: str | None = None  # which variant the paper found better,
+    worse: str | None = None  # and than which;
+    equal: list[str] | None = None  # or two variants that it found equal
+    margin: Positive | None = None  # the largest difference that counts as equal, in the metric's unit
 
     @property
     def variant_entries(self) -> list[ClaimVariant]:
-        return [ClaimVariant.model_validate(one) for one in self.variants]
+        return [ClaimVariant.model_validate(table) for table in self.variants]
 
     @property
     def compared_pair(self) -> tuple[str, str]:
-        """The two that are judged; of two that are not equal, the worse one first."""
+        """The two compared variants; the one that the paper found worse comes first."""
         first, second = self.equal or [self.worse or "", self.better or ""]
         return first, second
 
@@ -86,18 +88,18 @@ class Claim(Settings):
         return len(self.variants) * self.seeds * self.tokens
 
     def recipes(self, size: str | None = None) -> dict[str, Recipe]:
-        """Every variant resolved, at the claim's size or another."""
-        return {one.name: self.resolve(one, size) for one in self.variant_entries}
+        """The resolved recipe of every variant, at the claim's size or another."""
+        return {variant.name: self.resolve(variant, size) for variant in self.variant_entries}
 
-    def resolve(self, one: ClaimVariant, size: str | None = None) -> Recipe:
-        return recipe(one.recipe, [*self.shared_changes(), *one.changes], size or self.size)
+    def resolve(self, variant: ClaimVariant, size: str | None = None) -> Recipe:
+        return recipe(variant.recipe, [*self.shared_changes(), *variant.changes], size or self.size)
 
     def shared_changes(self) -> list[str]:
         return [*(SMALL_BUDGET_CHANGES if self.quick else ()), *self.changes]
 
 
 def all_claims() -> list[Claim]:
-    """Those that come with the package, by name."""
+    """The claims of the package, sorted by name."""
     return [read_claim(path) for path in sorted(CLAIMS.glob("*.toml"))]
 
 
@@ -107,22 +109,22 @@ def find_claim(name_or_path: str) -> Claim:
         return read_claim(Path(name_or_path))
     known = [path.stem for path in CLAIMS.glob("*.toml")]
     if name_or_path not in known:
-        raise UserError(f'no claim "{name_or_path}".{did_you_mean(name_or_path, known)} `stemma claims` lists all of them; a claim of '
-                        "your own is named by the path of its .toml file.")
+        raise UserError(f'no claim "{name_or_path}".{did_you_mean(name_or_path, known)} `stemma claims` lists all of '
+                        "them; a claim of your own is named by the path of its .toml file.")
     return read_claim(CLAIMS / f"{name_or_path}.toml")
 
 
 def read_claim(path: Path) -> Claim:
-    """The claim in a file, or all that is wrong with it."""
+    """Read and check a claim; raises UserError with all problems at once."""
     content = read_toml(path)
     problems: Problems = []
     if "name" in content:
-        problems.append(("name", "a claim is called as its file; leave it out"))
+        problems.append(("name", "a claim has the name of its file; leave it out"))
     claim = validate_table(Claim, content | {"name": path.stem}, "", problems)
     tables = content.get("variants")
-    members = [validate_table(ClaimVariant, table, f"variants.{table.get('name', number)}.", problems)
-               for number, table in enumerate(tables if isinstance(tables, list) else [], 1) if isinstance(table, dict)]
-    if claim is not None and all(members):
+    variants = [validate_table(ClaimVariant, table, f"variants.{table.get('name', index)}.", problems)
+                for index, table in enumerate(tables if isinstance(tables, list) else [], 1) if isinstance(table, dict)]
+    if claim is not None and all(variants):
         problems += _conflicts(claim)
     if claim is None or problems:
         raise_problems(path, problems)
@@ -130,122 +132,131 @@ def read_claim(path: Path) -> Claim:
 
 
 def _conflicts(claim: Claim) -> Problems:
-    """What no key shows by itself."""
-    found: Problems = []
-    names = [one.name for one in claim.variant_entries]
+    """Problems that involve several keys."""
+    problems: Problems = []
+    names = [variant.name for variant in claim.variant_entries]
     if len(set(names)) < max(2, len(names)):
-        found.append(("variants", "a claim compares two or more, each with a name of its own; here: "
-                                  f"{', '.join(names) or 'none'}"))
-    given = [key for key in ("better", "worse", "equal", "margin") if getattr(claim, key) is not None]
-    if given not in (["better", "worse"], ["equal", "margin"]):
-        found.append(("better, worse", "say what is expected by these two, or by equal (two names) and margin; here: "
-                                       f"{', '.join(given) or 'none of them'}"))
+        problems.append(("variants", "a claim compares two or more, each with a name of its own; here: "
+                                     f"{', '.join(names) or 'none'}"))
+    expected = [key for key in ("better", "worse", "equal", "margin") if getattr(claim, key) is not None]
+    if expected not in (["better", "worse"], ["equal", "margin"]):
+        problems.append(("better, worse", "say what is expected by these two, or by equal (two names) and margin; "
+                                          f"here: {', '.join(expected) or 'none of them'}"))
     elif claim.equal is not None and len(claim.equal) != 2:
-        found.append(("equal", "names the two variants that do as well"))
+        problems.append(("equal", "must name the two variants that are equal"))
     elif len(set(claim.compared_pair)) < 2 or not set(claim.compared_pair) <= set(names):
-        found.append(("equal" if claim.equal else "better, worse",
-                      f"must name two different ones of {', '.join(names)}"))
-    found += [(f"tasks = {task}", f"is none of {', '.join(TASKS)}.{did_you_mean(task, TASKS)}")
-              for task in claim.tasks if task not in TASKS]
+        problems.append(("equal" if claim.equal else "better, worse",
+                         f"must name two different ones of {', '.join(names)}"))
+    problems += [(f"tasks = {task}", f"is none of {', '.join(TASKS)}.{did_you_mean(task, TASKS)}")
+                 for task in claim.tasks if task not in TASKS]
     if claim.tasks and claim.language != "en":
-        found.append(("tasks", f"are English, and the claim is about {LANGUAGES[claim.language]} text; leave them out"))
+        problems.append(("tasks", f"are English, and the claim is about {LANGUAGES[claim.language]} text; leave them "
+                                  "out"))
     if claim.measure == TASK and not claim.tasks:
-        found.append(("measure = task", f"needs tasks, one or more of {', '.join(TASKS)}"))
-    return found + _recipe_problems(claim)
+        problems.append(("measure = task", f"needs tasks, one or more of {', '.join(TASKS)}"))
+    return problems + _recipe_problems(claim)
 
 
 def _recipe_problems(claim: Claim) -> Problems:
-    """Recipes that do not resolve, and variants between which there is nothing to compare."""
-    found: Problems = []
+    """Recipes that do not resolve, and variants with equal recipes."""
+    problems: Problems = []
     resolved: dict[str, Recipe] = {}
-    for one in claim.variant_entries:
+    for variant in claim.variant_entries:
         try:
-            resolved[one.name] = claim.resolve(one)
+            resolved[variant.name] = claim.resolve(variant)
         except UserError as error:
-            told = [f"{where}: {what}" if where else what for where, what in error.problems] or [error.message]
-            found += [(f"variants.{one.name}", what) for what in told]
+            reasons = [f"{where}: {what}" if where else what for where, what in error.problems] or [error.message]
+            problems += [(f"variants.{variant.name}", reason) for reason in reasons]
     names = list(resolved)
-    found += [("variants", f"{a} and {b} come to the same recipe at size {claim.size}") for place, a in enumerate(names)
-              for b in names[place + 1:] if resolved[a].values == resolved[b].values]
-    return found
+    problems += [("variants", f"{a} and {b} come to the same recipe at size {claim.size}")
+                 for index, a in enumerate(names) for b in names[index + 1:]
+                 if resolved[a].values == resolved[b].values]
+    return problems
 
 
 def claim_experiment(claim: Claim, *, corpus: Sequence[str] = (), reading: TextReadingOptions | None = None,
-                  tasks: Sequence[DownstreamTask] = (), tokens: int | None = None, seeds: int | None = None,
-                  size: str | None = None, command: str = "") -> Experiment:
-    """The claim as the lab takes it, on the text that every Python brings (kept in the cache) or on one's own.
+                     tasks: Sequence[DownstreamTask] = (), tokens: int | None = None, seeds: int | None = None,
+                     size: str | None = None, command: str = "") -> Experiment:
+    """The experiment of a claim, on the built-in text (stored in the cache) or on `corpus`.
 
-    Given tasks take the place of the built-in ones, and decide.
+    `tasks` replace the built-in ones, and then the first of them decides.
     """
     if claim.language != "en" and not corpus:
         raise UserError(f"the claim {claim.name} is about {LANGUAGES[claim.language]} text, and none comes with this "
                         "package; give some with --corpus.")
-    variants = tuple(Variant(name, found) for name, found in claim.recipes(size).items())
+    variants = tuple(Variant(name, resolved) for name, resolved in claim.recipes(size).items())
     folder, text = resolve_corpus_argument(corpus) if corpus else (None, [])
     measure = None if tasks or claim.measure == TASK else claim.measure  # None: the first task's
     if not corpus or claim.tasks and not tasks:
-        logger.info("text and tasks are the documentation inside this Python" if not corpus else
-                    "the tasks are about the documentation inside this Python")
+        logger.info("text and tasks are from the documentation inside this Python" if not corpus else
+                    "the tasks are from the documentation inside this Python")
         create_cache_folder(cache_folder())
-        own = builtin_data(cache_folder() / f"own-text-{platform.python_version()}")
-        text = text if corpus else [own["text"]]
-        built_in = [own["tasks"][name] for name in claim.tasks]
-        tasks = tasks or [DownstreamTask(one["task"], one["train"], one["dev"]) for one in built_in]
+        data = builtin_data(cache_folder() / f"own-text-{platform.python_version()}")
+        text = text if corpus else [data["text"]]
+        built_in = [data["tasks"][name] for name in claim.tasks]
+        tasks = tasks or [DownstreamTask(task["task"], task["train"], task["dev"]) for task in built_in]
     return Experiment(
         "claim", claim.title, variants, ComputeBudget("tokens", tokens or claim.tokens),
         tuple(range(seeds or claim.seeds)), folder, tuple(text), reading or TextReadingOptions(), tuple(tasks),
-        measure, command,
-        {"claim": claim.model_dump()})
+        measure, command, {"claim": claim.model_dump()})
 
 
 def claim_verdict(claim: Mapping[str, Any], results: Results) -> ClaimEntry:
-    """The verdict over a claim (as `Experiment.details` keeps it) from the results of its experiment.
+    """The verdict over a claim (as in `Experiment.details`) from the results of its experiment.
 
-    The interval is that of the judged variant minus the other, in the unit of the measure that decides.
+    The interval is that of the second variant of the pair minus the first, in the unit of the deciding metric.
     """
     measure: Mapping[str, Any] = next(iter(results["measures"]), {"key": "", "title": "measure"})
     first, second = claim["equal"] or (claim["worse"], claim["better"])
     both = {first, second}
 
-    def told(verdict: str, interval: list[float] | None, text: str) -> ClaimEntry:
+    def entry(verdict: str, interval: list[float] | None, text: str) -> ClaimEntry:
         return {"name": claim["name"], "title": claim["title"], "paper": claim["paper"], "found": claim["found"],
                 "note": claim.get("note"), "verdict": verdict, "interval": interval, "text": text}
 
-    found = next((one for one in results["differences"]
-                  if one["measure"] == measure["key"] and {one["a"], one["b"]} == both), None)
-    if found is None:
+    difference = next((one for one in results["differences"]
+                       if one["measure"] == measure["key"] and {one["a"], one["b"]} == both), None)
+    if difference is None:
         failed = sorted({cell["variant"] for cell in results["cells"] if cell["state"] == "failed"} & both)
         why = f"training of {' and '.join(failed)} failed" if failed else f"there is no {measure['title']} of both"
-        return told(INCONCLUSIVE, None, f"{second} and {first} could not be compared: {why}.")
-    sign = 1 if found["b"] == second else -1
-    low, high = (0.0, 0.0) if found["verdict"] == "same bytes" else (found["low"], found["high"])
+        return entry(INCONCLUSIVE, None, f"{second} and {first} could not be compared: {why}.")
+    sign = 1 if difference["b"] == second else -1
+    identical = difference["verdict"] == "same bytes"
+    low, high = (0.0, 0.0) if identical else (difference["low"], difference["high"])
     interval = None if low is None or high is None else sorted((sign * low, sign * high))
     verdict = _verdict(interval, measure["higher"], claim["margin"] if claim["equal"] else None,
                        measure.get("margin") or 0.0)
-    return told(verdict, interval, _format_verdict(claim, verdict, measure, (first, second), sign * found["mean"],
-                                                   interval,
-                                             found["seeds"]))
+    text = _format_verdict(claim, verdict, measure, (first, second), sign * difference["mean"], interval,
+                           difference["seeds"])
+    return entry(verdict, interval, text)
 
 
 def _verdict(interval: Sequence[float] | None, higher_is_better: bool, equal: float | None, margin: float) -> str:
-    """`equal`: the paper says that the difference is at most this; `margin`: one that would not matter."""
+    """`equal`: the paper says that the difference is at most this; `margin`: a difference that does not matter."""
     if interval is None:
         return INCONCLUSIVE
     low, high = interval
-    if equal is not None:  # all that the difference may be is small; or none of it is
-        return REPRODUCED if -equal <= low and high <= equal else CONTRADICTED if low > equal or high < -equal else INCONCLUSIVE
-    gained, lost = (low > 0, high < 0) if higher_is_better else (high < 0, low > 0)
-    return REPRODUCED if gained else CONTRADICTED if lost else INCONCLUSIVE_AT_SIZE if -margin <= low and high <= margin else INCONCLUSIVE
+    if equal is not None:
+        if -equal <= low and high <= equal:
+            return REPRODUCED
+        return CONTRADICTED if low > equal or high < -equal else INCONCLUSIVE
+    improved, hurt = (low > 0, high < 0) if higher_is_better else (high < 0, low > 0)
+    if improved:
+        return REPRODUCED
+    if hurt:
+        return CONTRADICTED
+    return NOT_REPRODUCED if -margin <= low and high <= margin else INCONCLUSIVE
 
 
 def _format_verdict(claim: Mapping[str, object], verdict: str, metric: Mapping[str, object], pair: tuple[str, str],
-              mean: float, interval: Sequence[float] | None, seeds: int) -> str:
+                    mean: float, interval: Sequence[float] | None, seeds: int) -> str:
     first, second = pair
     unit = f" {metric['unit']}" if metric["unit"] else ""
-    said = f"{metric['title']}, {second} minus {first}: {mean:+.4g}{unit}"
+    measured = f"{metric['title']}, {second} minus {first}: {mean:+.4g}{unit}"
     direction = f"{'higher' if metric['higher'] else 'lower'} is better"
     if interval is None:
-        return f"{said} ({direction}), from one seed, which gives no interval: {verdict}. Run it with more --seeds."
-    known = f"95% interval {interval[0]:+.4g} to {interval[1]:+.4g}, {seeds} seeds, {direction}"
+        return f"{measured} ({direction}), from one seed, which gives no interval: {CLAIM_VERDICTS[verdict]}. " \
+               "Run it with more --seeds."
+    conditions = f"95% interval {interval[0]:+.4g} to {interval[1]:+.4g}, {seeds} seeds, {direction}"
     expected = f"equal within {claim['margin']:g}" if claim["equal"] else f"{second} better"
-    return f"{said} ({known}). The paper says {expected}: {verdict}."
+    return f"{measured} ({conditions}). The paper says {expected}: {CLAIM_VERDICTS[verdict]}."

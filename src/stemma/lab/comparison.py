@@ -1,4 +1,4 @@
-"""`compare` and `ablate`: from what is asked to an experiment, its variants, budget and tasks, and to its results."""
+"""`compare` and `ablate`: build the experiment from the options of the command, run it, return its results."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ logger = logging.getLogger(__name__)
 @accepts_device
 def compare(recipes: Sequence[str], corpus: str | Sequence[str], out: str | Path, *, sizes: Sequence[str] = (),
             changes: Sequence[str] = (), command: str = "", processes: int = 1, dry_run: bool = False,
-            overwrite: bool = False, device: str | None = None, show: bool = False, **asked: Any) -> dict[str, Any]:
-    """Train recipes on the same text, seeds and budget, and say which differences are more than noise: what `stemma
-    compare --json` prints. `asked` are the other options of the verb: tokens, flops or minutes, seeds, task, train,
-    dev, epochs, measure, margin, reading.
+            overwrite: bool = False, device: str | None = None, show: bool = False, **options: Any) -> dict[str, Any]:
+    """Train recipes on the same text, seeds and budget, and report which differences are significant. Returns what
+    `stemma compare --json` prints. `options` are the other options of the command: tokens, flops or minutes, seeds,
+    task, train, dev, epochs, measure, margin, reading.
 
         stemma.compare(["bert@tiny", "roberta@tiny"], "notes.txt", "lab", tokens=1_000_000)["differences"]
     """
     variants = compared_variants(recipes, changes, sizes)
-    experiment = Experiment("compare", f"{', '.join(recipes)}: which learns more?", variants,
-                            **_experiment_options(corpus, **asked), details={"sizes": list(sizes)} if sizes else {},
+    experiment = Experiment("compare", f"Comparison of {', '.join(recipes)}", variants,
+                            **_experiment_options(corpus, **options), details={"sizes": list(sizes)} if sizes else {},
                             command=command)
     return _run(experiment, Path(out), processes, dry_run, overwrite, show)
 
@@ -42,28 +42,29 @@ def compare(recipes: Sequence[str], corpus: str | Sequence[str], out: str | Path
 def ablate(child: str, corpus: str | Sequence[str], out: str | Path, *, against: str | None = None,
            group: Sequence[Sequence[str]] = (), apart: Sequence[str] = (), changes: Sequence[str] = (),
            command: str = "", processes: int = 1, dry_run: bool = False, overwrite: bool = False,
-           device: str | None = None, show: bool = False,
-           **asked: Any) -> dict[str, Any]:
-    """Which change was it? A recipe's changes, each added to its parent and each taken from the recipe: what `stemma
-    ablate --json` prints. `asked` as for `compare`.
+           device: str | None = None, show: bool = False, **options: Any) -> dict[str, Any]:
+    """Measure each change of a recipe, added to its parent and removed from the recipe. Returns what `stemma ablate
+    --json` prints. `options` are those of `compare`.
 
         stemma.ablate("roberta@tiny", "notes.txt", "lab", tokens=1_000_000)["differences"]
     """
     name, _, size = child.partition("@") if not child.endswith(".toml") else (child, "", "")
     paths = [corpus] if isinstance(corpus, str) else list(corpus)
     variants, details = ablation_variants(against, name, size or None, changes, group, apart,
-                                 own_corpus=resolve_corpus_argument(paths)[0] is None, tasks=bool(asked.get("task")))
-    title = f"{variants[1].name} against {variants[0].name}: which change was it?"
-    experiment = Experiment("ablate", title, variants, **_experiment_options(corpus, **asked), details=details,
+                                          own_corpus=resolve_corpus_argument(paths)[0] is None,
+                                          tasks=bool(options.get("task")))
+    title = f"{variants[1].name} against {variants[0].name}: which change made the difference?"
+    experiment = Experiment("ablate", title, variants, **_experiment_options(corpus, **options), details=details,
                             command=command)
     return _run(experiment, Path(out), processes, dry_run, overwrite, show)
 
 
 def _experiment_options(corpus: str | Sequence[str], *, tokens: int | None = None, flops: float | None = None,
-            minutes: float | None = None, seeds: int = 3, task: Sequence[str] = (), train: Sequence[str] = (),
-            dev: Sequence[str] = (), epochs: float = 3.0, measure: str | None = None, margin: float | None = None,
-            reading: TextReadingOptions = TextReadingOptions()) -> dict[str, Any]:
-    """What compare and ablate have in common, as an experiment takes it."""
+                        minutes: float | None = None, seeds: int = 3, task: Sequence[str] = (),
+                        train: Sequence[str] = (), dev: Sequence[str] = (), epochs: float = 3.0,
+                        measure: str | None = None, margin: float | None = None,
+                        reading: TextReadingOptions = TextReadingOptions()) -> dict[str, Any]:
+    """The fields of an experiment that compare and ablate have in common."""
     if margin is not None and not 0 < margin < math.inf:
         raise UserError(f"--margin must be a number greater than 0, not {margin:g}.")
     folder, text = resolve_corpus_argument([corpus] if isinstance(corpus, str) else list(corpus))
@@ -78,7 +79,7 @@ def _run(experiment: Experiment, out: Path, processes: int, dry_run: bool, overw
          show: bool) -> dict[str, Any]:
     check_metric(experiment)
     if len(experiment.seeds) == 1:
-        logger.warning("one seed shows no spread: differences are told, and no interval is claimed.")
+        logger.warning("one seed gives no interval: differences are reported without a verdict.")
     if processes > 1 and experiment.allowance.unit == "minutes":
         raise UserError("--processes and --minutes exclude each other: whoever shares the machine shares its time; "
                         "leave --processes out, or give --tokens or --flops.")
@@ -86,40 +87,40 @@ def _run(experiment: Experiment, out: Path, processes: int, dry_run: bool, overw
 
 
 def compared_variants(names: Sequence[str], changes: Sequence[str], sizes: Sequence[str]) -> tuple[Variant, ...]:
-    """Every recipe, at every size if there are several, each with the same changes."""
+    """All recipes, at each of the sizes, with the same changes."""
     if sizes and (sized := [name for name in names if "@" in name]):
         raise UserError(f"{sized[0]} says its size, and --sizes says others; leave one of them out.")
-    named = [f"{name}@{size}" for name in names for size in sizes] if sizes else list(names)
-    found = [recipe(name, changes) for name in named]
-    if twice := sorted({name for name in named if named.count(name) > 1}):
-        raise UserError(f"{twice[0]} is given twice; give each recipe once.")
-    if len(found) < 2:
+    labels = [f"{name}@{size}" for name in names for size in sizes] if sizes else list(names)
+    resolved = [recipe(label, changes) for label in labels]
+    if duplicates := sorted({label for label in labels if labels.count(label) > 1}):
+        raise UserError(f"{duplicates[0]} is given twice; give each recipe once.")
+    if len(resolved) < 2:
         raise UserError("a comparison takes at least two recipes; `stemma tree` lists all of them.")
-    return tuple(Variant(name, one) for name, one in zip(named, found, strict=True))
+    return tuple(Variant(label, one) for label, one in zip(labels, resolved, strict=True))
 
 
 def parse_budget(tokens: int | None, flops: float | None, minutes: float | None) -> ComputeBudget:
-    given = [(unit, amount) for unit, amount in (("tokens", tokens), ("flops", flops), ("minutes", minutes))
-             if amount is not None]
-    if len(given) != 1:
-        told = f"{' and '.join('--' + unit for unit, _ in given)} exclude each other" if given else \
+    budgets = [(unit, amount) for unit, amount in (("tokens", tokens), ("flops", flops), ("minutes", minutes))
+               if amount is not None]
+    if len(budgets) != 1:
+        problem = f"{' and '.join('--' + unit for unit, _ in budgets)} exclude each other" if budgets else \
             "a fair comparison needs a budget that is the same for all"
-        raise UserError(f"{told}; give one of --tokens, --flops and --minutes.")
-    unit, amount = given[0]
+        raise UserError(f"{problem}; give one of --tokens, --flops and --minutes.")
+    unit, amount = budgets[0]
     if not 0 < amount < math.inf:
         raise UserError(f"--{unit} must be a number greater than 0, not {amount:g}.")
     return ComputeBudget(unit, amount)
 
 
-def parse_tasks(names: Sequence[str], train: Sequence[str], dev: Sequence[str], epochs: float) -> tuple[DownstreamTask,
-                                                                                                        ...]:
+def parse_tasks(names: Sequence[str], train: Sequence[str], dev: Sequence[str],
+                epochs: float) -> tuple[DownstreamTask, ...]:
     if not len(names) == len(train) == len(dev):
         raise UserError(f"{len(names)} --task, {len(train)} --train and {len(dev)} --dev are given; every task has one "
                         "of each, in the same order.")
     for name in names:
-        resolve_task_kind(name)  # refuses what is no task
+        resolve_task_kind(name)  # raises for an unknown task
     for file in (*train, *dev):
         if not Path(file).is_file():
             raise UserError(f"there is no file {file}; give the task's examples.")
-    return tuple(DownstreamTask(name, str(Path(a).absolute()), str(Path(b).absolute()), epochs)
-                 for name, a, b in zip(names, train, dev, strict=True))
+    return tuple(DownstreamTask(name, str(Path(train_file).absolute()), str(Path(dev_file).absolute()), epochs)
+                 for name, train_file, dev_file in zip(names, train, dev, strict=True))

@@ -1,4 +1,4 @@
-"""The tasks of an experiment: every model is fine-tuned on them, those of text to text too, each in its own way."""
+"""The downstream tasks of an experiment: fine-tuning of every model on them, and the scores."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from stemma.checksummed_files import read_verified_lines as stored_lines
 from stemma.lab.experiment import DownstreamTask, Score
 from stemma.tasks.datasets import task_kind_of
 from stemma.tasks.kinds import head_task
-from stemma.tasks.kinds.seq2seq import KIND as WRITTEN
+from stemma.tasks.kinds.seq2seq import KIND as SEQ2SEQ
 from stemma.tasks.metrics import Metric, metrics_for
 from stemma.tasks.runs import seq2seq
 from stemma.tasks.runs.finetune import TaskArguments, finetune
@@ -19,13 +19,12 @@ from stemma.tasks.runs.finetune_spec import FinetuneSpec, HeadFinetuneSpec, Seq2
 from stemma.tasks.runs.seq2seq_data import data_from_cli
 from stemma.training.run_folder import read_run
 
-PER_EXAMPLE_METRICS = ("accuracy", "exact_match")  # metrics that are the share of examples answered right, example by
-#                                                    example
+PER_EXAMPLE_METRICS = ("accuracy", "exact_match")  # metrics that are the fraction of correct examples
 
 
 def resolve_task_kind(name: str) -> str:
-    """The kind of a task by its own name or its data set's; refuses what is no task."""
-    return WRITTEN if name == WRITTEN else task_kind_of(name)
+    """The kind of a task, from its name or a data set's; raises UserError for anything else."""
+    return SEQ2SEQ if name == SEQ2SEQ else task_kind_of(name)
 
 
 def task_metrics(task: DownstreamTask) -> dict[str, Metric]:
@@ -33,49 +32,49 @@ def task_metrics(task: DownstreamTask) -> dict[str, Metric]:
 
 
 def plugin_code(task: DownstreamTask) -> dict[str, str]:
-    """The plug-in that the kind of a task comes from: what was learnt with another is another result."""
+    """The plug-in of a task kind, for the digest: other code gives another result."""
     return plugins.plugins_of([registry.get("task", resolve_task_kind(task.name))])
 
 
 def finetune_on(task: DownstreamTask, start: Path, run: Path, **options: Any) -> dict[str, Any]:
-    """`options` are those that all fine-tunes share."""
+    """Fine-tune a model on a task; `options` are common to all fine-tunes."""
     columns, files = dict(task.columns), {"train": task.train, "dev": task.dev}
     if task.also:
         files["test"] = task.also
-    if resolve_task_kind(task.name) == WRITTEN:
-        named = {"columns": f"{columns.get('source', 'source')},{columns.get('target', 'target')}"} if columns else {}
-        return seq2seq.finetune_seq2seq(start, data_from_cli({name: [file] for name, file in files.items()}, **named),
-                                        run,
-                                **options)
+    if resolve_task_kind(task.name) == SEQ2SEQ:
+        names = {"columns": f"{columns.get('source', 'source')},{columns.get('target', 'target')}"} if columns else {}
+        data = data_from_cli({split: [file] for split, file in files.items()}, **names)
+        return seq2seq.finetune_seq2seq(start, data, run, **options)
     return finetune(TaskArguments(task.name, files, columns or None), start, run, **options)
 
 
 def num_steps(run: Path, epochs: float) -> float:
-    """How many steps a fine-tune takes that has been begun in this folder."""
+    """The number of steps of the fine-tune in this folder."""
     plan = read_run(run)[1]
-    if FinetuneSpec.from_run_config(plan).kind == WRITTEN:
+    if FinetuneSpec.from_run_config(plan).kind == SEQ2SEQ:
         return epochs * Seq2SeqFinetuneSpec.from_run_config(plan).steps_in_epoch
     examples = sum(1 for _ in (run / "train.jsonl").open(encoding="utf-8"))
     return epochs * -(-examples // HeadFinetuneSpec.from_run_config(plan).batch_size)
 
 
 def task_scores(run: Path, result: dict[str, Any]) -> dict[str, Score]:
-    """The metrics of a fine-tune on its dev set; of those that count right answers, example by example."""
+    """The dev metrics of a fine-tune; for metrics that count correct answers also the terms of each example."""
     plan = read_run(run)[1]
     metrics = result["metrics"]["dev"]
     lines = stored_lines(run / "dev.jsonl", f"delete {run}: the task is learnt again.")
-    if FinetuneSpec.from_run_config(plan).kind == WRITTEN:
-        hits = tuple((100.0 * (line["text"].strip() in [one.strip() for one in line["references"]]), 1.0)
-                     for line in lines)
-        return {name: Score(float(metrics[name]), hits if name == "exact_match" else ())
-                for name in metrics_for(WRITTEN) if name in metrics}
-    card = next(iter(HeadFinetuneSpec.from_run_config(plan).parse_task_configs().values()))
-    kind, found = head_task(card.kind), {}
-    for name in card.metrics:
-        parts: tuple[tuple[float, float], ...] = ()
+    if FinetuneSpec.from_run_config(plan).kind == SEQ2SEQ:
+        correct = tuple((100.0 * (line["text"].strip() in [one.strip() for one in line["references"]]), 1.0)
+                        for line in lines)
+        return {name: Score(float(metrics[name]), correct if name == "exact_match" else ())
+                for name in metrics_for(SEQ2SEQ) if name in metrics}
+    config = next(iter(HeadFinetuneSpec.from_run_config(plan).parse_task_configs().values()))
+    kind, scores = head_task(config.kind), {}
+    for name in config.metrics:
+        terms: tuple[tuple[float, float], ...] = ()
         if name in PER_EXAMPLE_METRICS and kind.per_example:
-            gold = [kind.gold(example) for example in read_split(run, "dev", card)]
-            said = [line["prediction"][kind.prediction_key] for line in lines]
-            parts = tuple((metrics_for(card.kind)[name].scale * (a == b), 1.0) for a, b in zip(gold, said, strict=True))
-        found[name] = Score(float(metrics[name]), parts)
-    return found
+            gold = [kind.gold(example) for example in read_split(run, "dev", config)]
+            predicted = [line["prediction"][kind.prediction_key] for line in lines]
+            scale = metrics_for(config.kind)[name].scale
+            terms = tuple((scale * (a == b), 1.0) for a, b in zip(gold, predicted, strict=True))
+        scores[name] = Score(float(metrics[name]), terms)
+    return scores

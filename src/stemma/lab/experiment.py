@@ -1,7 +1,7 @@
-"""What is asked of the lab: some recipes, the same text, the same seeds, the same budget, the same questions after it.
+"""An experiment: variants of recipes with the same text, seeds, budget and downstream tasks.
 
-An experiment is plain data. It stands in `lab.json` before anything is trained, so that whoever opens the folder, now
-or later, here or on another machine, can work on it.
+An experiment is plain data. It is written to `lab.json` before anything is trained, so any process that opens the
+folder, now or later, here or on another machine, can work on it.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ RANDOM = "random"  # the role of a variant that is not pre-trained
 
 @dataclass(frozen=True)
 class Variant:
-    """One recipe of an experiment, resolved, under a name of its own."""
+    """A resolved recipe of an experiment, under a name."""
 
-    name: str  # "bert@tiny", or of an ablation "bert@tiny + tokenizer", "roberta@tiny - tokenizer"
+    name: str  # "bert@tiny", or in an ablation "bert@tiny + tokenizer", "roberta@tiny - tokenizer"
     recipe: Recipe
-    # recipe, or of an ablation: parent, child, plus (parent with a change), minus (child without); or random: every
-    # fine-tune begins with random weights, drawn by its own seed
+    # recipe; in an ablation parent, child, plus (parent with a change) or minus (child without it); or random: every
+    # fine-tune starts from random weights, initialized with its seed
     role: str = "recipe"
-    change: str | None = None  # the group of changes that plus and minus are about
-    run: str | None = None  # where its pre-training lies, in an experiment of one seed; None: in its cell
+    change: str | None = None  # the group of changes that plus adds and minus removes
+    run: str | None = None  # folder of its pre-training, if the experiment has one seed; None: in its cell
 
     @property
     def pretrained(self) -> bool:
@@ -43,7 +43,7 @@ class Variant:
 
 @dataclass(frozen=True)
 class DownstreamTask:
-    """A task on which every model is fine-tuned, as `stemma finetune` takes it."""
+    """A task on which every model is fine-tuned, with the arguments of `stemma finetune`."""
 
     name: str  # classify, pair, ... or a data set's name
     train: str
@@ -51,13 +51,13 @@ class DownstreamTask:
     epochs: float = 3.0
     columns: Mapping[str, str] = field(default_factory=dict)
     seed: int | None = None  # of the fine-tuning; None: the cell's
-    also: str | None = None  # examples that are scored at the end, besides those that the measures are taken from
-    changes: tuple[str, ...] = ()  # typed for every model; what they leave open, its recipe says
+    also: str | None = None  # a second file to score at the end; the metrics are those of `dev`
+    changes: tuple[str, ...] = ()  # `key=value` changes for every model; its recipe has the other values
 
 
 @dataclass(frozen=True)
 class ComputeBudget:
-    """What every cell may use: one of three measures; the other two are reported beside it."""
+    """The budget of every cell, in one of three units; the report also shows the other two."""
 
     unit: str  # tokens, flops or minutes
     amount: float
@@ -68,20 +68,21 @@ class ComputeBudget:
 
 @dataclass(frozen=True)
 class MetricInfo:
-    """What a number is."""
+    """A metric: how it is called, and what it measures."""
 
     key: str  # pseudo_bits_per_byte, bits_per_byte, validation_loss, or TASK.METRIC
     title: str
     unit: str
-    higher: bool  # is better
-    about: str  # in one sentence
-    per_token: bool = False  # means nothing across tokenizers
-    margin: float | None = None  # a difference that would not matter; None: nobody has said what that is
+    higher: bool  # whether higher is better
+    about: str  # description in one sentence
+    per_token: bool = False  # not comparable across tokenizers
+    margin: float | None = None  # a difference that does not matter; None: not known
 
 
 @dataclass(frozen=True)
 class Score:
-    """A cell's number. Where it is a ratio of sums over documents or examples, its parts are kept: (above, below)."""
+    """The value of a metric in a cell. If it is a ratio of sums over documents or examples, `parts` has the
+    (numerator, denominator) of each."""
 
     value: float
     parts: tuple[tuple[float, float], ...] = ()
@@ -94,27 +95,27 @@ class Experiment:
     variants: tuple[Variant, ...]
     allowance: ComputeBudget
     seeds: tuple[int, ...]
-    corpus: str | None  # a corpus folder that all share
-    text: tuple[str, ...]  # or raw text, which each reads through its own tokenizer
+    corpus: str | None  # a corpus folder for all variants
+    text: tuple[str, ...]  # or raw text, which each variant tokenizes itself
     reading: TextReadingOptions = field(default_factory=TextReadingOptions)
     tasks: tuple[DownstreamTask, ...] = ()
-    measure: str | None = None  # the one that decides; None: the first task's metric, or else what suits the recipes
-    command: str = ""  # to do it again
+    measure: str | None = None  # the deciding metric; None: the first task's, or else one that most recipes have
+    command: str = ""  # the command line that repeats it
     details: Mapping[str, Any] = field(default_factory=dict)  # of an ablation or a claim
-    margin: float | None = None  # of the deciding measure: smaller differences do not matter; None: its own
-    device: str = field(default_factory=lambda: requested_device() or AUTO)  # on which its cells are trained
+    margin: float | None = None  # of the deciding metric: smaller differences do not matter; None: its default
+    device: str = field(default_factory=lambda: requested_device() or AUTO)
     version: int = VERSION
 
     def write(self, folder: Path) -> None:
-        """Into an existing folder; the recipes lie beside it, each of which can be run by itself."""
+        """Write lab.json, and the recipes as TOML files that can be run separately, into an existing folder."""
         make_folder(folder / RECIPES)
-        listed = []
-        for number, one in enumerate(self.variants):
-            place = f"{RECIPES}/{number:03d}.toml"
-            write_file(folder / place, one.recipe.to_toml())
-            listed.append({"name": one.name, "role": one.role, "change": one.change, "recipe": place, "run": one.run})
-        plain = asdict(replace(self, variants=())) | {"variants": listed}
-        write_object(folder / FILE, plain)
+        variants = []
+        for index, variant in enumerate(self.variants):
+            path = f"{RECIPES}/{index:03d}.toml"
+            write_file(folder / path, variant.recipe.to_toml())
+            variants.append({"name": variant.name, "role": variant.role, "change": variant.change, "recipe": path,
+                             "run": variant.run})
+        write_object(folder / FILE, asdict(replace(self, variants=())) | {"variants": variants})
 
     @classmethod
     def read(cls, folder: Path) -> Experiment:
@@ -128,15 +129,14 @@ class Experiment:
             raise UserError(f"{folder} was made by another version of the lab ({version}, this one is {VERSION}), and "
                             "its numbers cannot be mixed with new ones; choose another --out.")
         with explain_damage(file, advice):
-            for one in stored["variants"]:
-                verify_file(folder / one["recipe"],
-                            f"delete {file} and give the command that made the lab again; to try "
-                                               "another recipe, give it to `stemma compare`.")
-            variants = tuple(Variant(one["name"], recipe(folder / one["recipe"], stored=True), one["role"],
-                                     one["change"], one.get("run")) for one in stored["variants"])
+            for entry in stored["variants"]:
+                verify_file(folder / entry["recipe"], f"delete {file} and give the command that made the lab again; to "
+                            "try another recipe, give it to `stemma compare`.")
+            variants = tuple(Variant(entry["name"], recipe(folder / entry["recipe"], stored=True), entry["role"],
+                                     entry["change"], entry.get("run")) for entry in stored["variants"])
             return cls(**{"device": AUTO} | stored | {
                 "variants": variants, "allowance": ComputeBudget(**stored["allowance"]),
                 "seeds": tuple(stored["seeds"]),
                 "text": tuple(stored["text"]), "reading": TextReadingOptions(**stored["reading"]),
-                "tasks": tuple(DownstreamTask(**one | {"changes": tuple(one.get("changes", ()))})
-                               for one in stored["tasks"])})
+                "tasks": tuple(DownstreamTask(**task | {"changes": tuple(task.get("changes", ()))})
+                               for task in stored["tasks"])})

@@ -1,8 +1,8 @@
-"""What a training step costs, counted while it runs: the multiplications and additions of its matrix products.
+"""FLOPs of a training step, counted while it runs: the multiplications and additions of its matrix products.
 
-torch counts them operator by operator, forward and backward. It knows the fused attention of graphics cards; that of a
-CPU, and what else it does not know, is stated by the parts of a network (`flop_counts`). Additions of biases, norms and
-the optimizer are not matrix products: they are left out, as in most papers.
+torch's FlopCounterMode counts operators, forward and backward. It knows fused attention on GPUs; the parts of a network
+state the counts of other operators, such as fused attention on a CPU (`flop_counts`). Biases, norms and the optimizer
+are not matrix products and are not counted, as in most papers.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from stemma.recipe_loading import Recipe
 from stemma.training.forward_backward import ForwardBackward
 from stemma.training.pretrain_loader import PretrainLoader
 
-STEPS_PER_KIND = 4  # steps that are counted of every sort
-SAMPLED_STEPS = 1000  # steps, spread over the budget, show how often each sort comes: tasks take turns, join and leave
+STEPS_PER_KIND = 4  # counted steps of each kind: kinds differ in objectives and sequence length
+SAMPLED_STEPS = 1000  # steps, spread over the budget, that show how frequent each kind is
 
 
 @dataclass(frozen=True)
@@ -33,36 +33,37 @@ class StepCost:
 
 
 def step_cost(recipe: Recipe, corpus: Corpus) -> StepCost:
-    """The mean over a run: its own batches through its own network, which is thrown away. A few steps of every sort
-    are counted; how often each sort comes is known beforehand."""
+    """The mean cost over a run, with its own batches and a temporary network. STEPS_PER_KIND steps of each kind are
+    counted and weighted by how frequent the kind is."""
     torch.manual_seed(0)
     network, device = build_network(recipe), choose_device()
     objectives = build_objectives(recipe)
-    supply = PretrainLoader(recipe, corpus, objectives, seed=0)
+    loader = PretrainLoader(recipe, corpus, objectives, seed=0)
     passes = ForwardBackward(network.to(device).train(), objectives, recipe.settings.training, device, torch.float32)
-    sorts: dict[Any, list[int]] = {}
+    steps_by_kind: dict[Any, list[int]] = {}
     for step in range(SAMPLED_STEPS):
-        used = step / SAMPLED_STEPS
-        sorts.setdefault(supply.step_signature(step, supply.sequence_length_at(used), used), []).append(step)
-    flops, tokens, unknown = 0.0, 0.0, extra_flop_counters(recipe)
+        progress = step / SAMPLED_STEPS
+        signature = loader.step_signature(step, loader.sequence_length_at(progress), progress)
+        steps_by_kind.setdefault(signature, []).append(step)
+    flops, tokens, extra_counters = 0.0, 0.0, extra_flop_counters(recipe)
     try:
-        for steps in sorts.values():
+        for steps in steps_by_kind.values():
             for step in steps[:STEPS_PER_KIND]:
-                used = step / SAMPLED_STEPS
-                prepared = supply.get_batch(step, supply.sequence_length_at(used), used)
-                with FlopCounterMode(display=False, custom_mapping=unknown) as counter:
+                progress = step / SAMPLED_STEPS
+                prepared = loader.get_batch(step, loader.sequence_length_at(progress), progress)
+                with FlopCounterMode(display=False, custom_mapping=extra_counters) as counter:
                     outcome = passes.forward_backward(prepared)
                 passes.store_memory(prepared.sampler_key, outcome.memory)
                 network.zero_grad(set_to_none=True)
-                share = len(steps) / SAMPLED_STEPS / len(steps[:STEPS_PER_KIND])
-                flops += share * counter.get_total_flops()
-                tokens += share * prepared.batch.num_tokens
+                weight = len(steps) / SAMPLED_STEPS / len(steps[:STEPS_PER_KIND])
+                flops += weight * counter.get_total_flops()
+                tokens += weight * prepared.batch.num_tokens
     finally:
-        supply.close()
+        loader.close()
     return StepCost(flops, tokens, network.parameter_count())
 
 
 def extra_flop_counters(recipe: Recipe) -> dict[Any, Callable[..., int]]:
-    """How to count the operators of this network's parts that torch's counter does not know."""
+    """FLOP counts of operators that torch's counter does not know."""
     return {operator: count for _, part in recipe.settings.network.subtables()
             for operator, count in part.flop_counts().items()}

@@ -8,13 +8,13 @@ import platform
 import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, replace
-from importlib.metadata import version
 from itertools import combinations
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from stemma import version
 from stemma.atomic_files import atomic_write
 from stemma.checksummed_files import read_verified_lines
 from stemma.errors import UserError, pluralize
@@ -348,6 +348,6 @@ def _scaling(experiment: Experiment, metrics: Sequence[MetricInfo],
 
 
 def _environment() -> dict[str, str]:
-    return {"stemma": version("stemma-lm"), "python": platform.python_version(), "torch": torch.__version__,
+    return {"stemma": version.VERSION, "python": platform.python_version(), "torch": torch.__version__,
             "machine": f"{platform.machine()}, {pluralize(os.cpu_count() or 1, 'core')}, {platform.system()}",
             "date": time.strftime("%Y-%m-%d")}

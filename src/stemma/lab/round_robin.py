@@ -1,7 +1,7 @@
-"""Equal time on an unequal machine: the variants of one seed take turns, a few seconds each, until all have had theirs.
+"""Equal training time on a shared machine: the variants of one seed train in turns of a few seconds each.
 
-Whatever else the machine does meanwhile then hurts all alike. Each stands in memory beside the others; each is an
-ordinary run with its own checkpoints, so that a lab that was killed goes on with the time that each has left.
+Other load on the machine then slows all variants equally. All of them are in memory at once. Each is an ordinary run
+with its own checkpoints, so a lab that was killed resumes with the time that each variant has left.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ from stemma.training.pretrain import OpenRun, open_run
 from stemma.training.run_folder import CONFIG, create_run
 from stemma.training.trainer import TrainingDivergedError
 
-MIN_SLICES = 40  # that each variant has, at least
-MAX_SLICE_SECONDS = 10.0  # seconds of a turn
+MIN_SLICES = 40  # turns of each variant
+MAX_SLICE_SECONDS = 10.0
 
 
 def train_round_robin(runner: CellRunner, cells: Sequence[Cell]) -> None:
-    """Pre-train all of these, side by side."""
+    """Pre-train these cells in turns."""
     seconds = min(MAX_SLICE_SECONDS, 60 * runner.experiment.allowance.amount / MIN_SLICES)
-    with each_once(runner.told), ExitStack() as held:
+    with each_once(runner.logged), ExitStack() as stack:
         open_runs: list[tuple[Cell, OpenRun]] = []
         for cell in cells:
             if cell.failure() is not None or cell.result() is not None:
                 continue
             if not (cell.run / CONFIG).is_file():
                 create_run(cell.run, *runner.run_config(cell), overwrite=False)
-            held.enter_context(lock_folder(cell.run, f"another process is training {cell.run}; wait for it."))
+            stack.enter_context(lock_folder(cell.run, f"another process is training {cell.run}; wait for it."))
             remove_leftovers(cell.run)
             training = open_run(cell.run, False)
-            held.enter_context(training.trainer)
+            stack.enter_context(training.trainer)
             open_runs.append((cell, training))
         while open_runs:
             for cell, training in list(open_runs):

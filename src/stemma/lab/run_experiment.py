@@ -160,11 +160,12 @@ def _run_sequentially(lab: Lab, show: bool, total: int) -> None:
                     if cell.is_done(lab.experiment):  # by somebody else, meanwhile
                         continue
                     left = len(lab.pending_cells())
-                    done = before - left  # by all who work here
-                    pace = f", about {format_duration((time.perf_counter() - began) / done * left)} left" if done else ""
-                    named = f"cell {total - left + 1} of {total}: {cell.variant.name}, seed {cell.seed}"
-                    logger.info(f"{named}{pace}")
-                    with progress_stage(named, bar="none"):
+                    done = before - left  # by all processes
+                    seconds_left = (time.perf_counter() - began) / done * left if done else 0.0
+                    pace = f", about {format_duration(seconds_left)} left" if done else ""
+                    label = f"cell {total - left + 1} of {total}: {cell.variant.name}, seed {cell.seed}"
+                    logger.info(f"{label}{pace}")
+                    with progress_stage(label, bar="none"):
                         work.run(cell)
                     worked = True
             except FolderLockedError:

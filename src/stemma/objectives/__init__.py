@@ -1,15 +1,16 @@
-"""Pre-training objectives: one file each, registered with its settings. What is common to them is imported when it is
-first asked for, since a recipe that is only read needs neither text nor torch."""
+"""Pre-training objectives: one file per objective, registered with its settings.
+
+The shared names below are imported lazily: loading a recipe needs neither torch nor a corpus.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 __all__ = ["Batch", "ObjectiveGroup", "GroupKey", "Requirements", "Objective", "Target", "build_network",
-           "build_objectives", "check_requirements",
-           "collate", "group_objectives", "head_specs", "drop_unsupported"]
+           "build_objectives", "check_requirements", "collate", "drop_unsupported", "group_objectives", "head_specs"]
 
-_HOMES = {"Batch": "batch", "Target": "batch", "collate": "batch", "Requirements": "base", "Objective": "base",
+_MODULES = {"Batch": "batch", "Target": "batch", "collate": "batch", "Requirements": "base", "Objective": "base",
           "ObjectiveGroup": "groups", "GroupKey": "groups", "group_objectives": "groups", "build_network": "build",
           "build_objectives": "build", "head_specs": "build", "check_requirements": "requirements",
           "drop_unsupported": "requirements"}
@@ -23,8 +24,8 @@ if TYPE_CHECKING:
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
+    if name not in _MODULES:
         raise AttributeError(f"module 'stemma.objectives' has no attribute {name!r}")
     import importlib
 
-    return getattr(importlib.import_module(f"stemma.objectives.{_HOMES[name]}"), name)
+    return getattr(importlib.import_module(f"stemma.objectives.{_MODULES[name]}"), name)

@@ -1,4 +1,4 @@
-"""What an objective is: it hides something in a draft, says what a network must offer, and scores the guess."""
+"""The objective interface: make targets from a draft, declare requirements, compute losses and baselines."""
 
 from __future__ import annotations
 
@@ -22,35 +22,34 @@ if TYPE_CHECKING:
     from stemma.network.network import Network
     from stemma.objectives.batch import Batch
 
-LM_HEAD = "vocabulary"  # the head that guesses tokens
-# How a corpus comes by each side array that it may lack.
+LM_HEAD = "vocabulary"  # name of the language-model head
+# The command that adds each corpus annotation.
 HOW_TO_ANNOTATE = {"phrases": "`stemma corpus annotate CORPUS --phrases mine`",
-          "entities": "`stemma corpus annotate CORPUS --entities FILE`",
-          "roles": "`stemma corpus build --dialogue FILE`", "relevance": "`stemma corpus build --relevance FILE`",
-          "capitals": "`stemma corpus build`"}
+                   "entities": "`stemma corpus annotate CORPUS --entities FILE`",
+                   "roles": "`stemma corpus build --dialogue FILE`",
+                   "relevance": "`stemma corpus build --relevance FILE`", "capitals": "`stemma corpus build`"}
 
 
 @dataclass(frozen=True)
 class Requirements:
-    """What an objective asks of the tokenizer, the corpus and the network; checked before anything is trained."""
+    """What an objective needs from the tokenizer, the corpus and the network; checked before training."""
 
     special_tokens: frozenset[str] = frozenset()
-    annotations: frozenset[str] = frozenset()  # side arrays of the corpus
+    annotations: frozenset[str] = frozenset()  # per-token arrays of the corpus
     heads: dict[str, HeadSpec] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class LossOutput:
-    """What an objective found in a batch: its losses by name, and what others may want to know besides."""
+    """Losses of one objective on a batch by name, with metrics for the log and the samples of a generator."""
 
     losses: dict[str, Tensor]
-    ratio_metrics: dict[str, tuple[Tensor, Tensor]] = field(default_factory=dict)  # so many of so many, for the log
-    generator_samples: Tensor | None = None  # (N,) what a generator wrote at the scored positions, for a task that
-    #                                          judges it
+    ratio_metrics: dict[str, tuple[Tensor, Tensor]] = field(default_factory=dict)  # numerator and denominator
+    generator_samples: Tensor | None = None  # (N,) tokens sampled by the generator at the scored positions (ELECTRA)
 
     @staticmethod
     def from_losses(losses: LossOutput | dict[str, Tensor]) -> LossOutput:
-        """An objective that has losses only gives back these."""
+        """Wrap a plain dictionary of losses: objectives without metrics or samples return one."""
         return losses if isinstance(losses, LossOutput) else LossOutput(losses)
 
     def merge(self, other: LossOutput) -> LossOutput:
@@ -58,29 +57,29 @@ class LossOutput:
 
 
 class TrainableObjective(Protocol):
-    """What the training loop asks of whatever is learnt: an objective of pre-training, or a task of fine-tuning."""
+    """Interface that the trainer needs: pre-training objectives and fine-tuning tasks implement it."""
 
     name: str
     weight: float
     predicts_tokens: bool
 
     def loss(self, network: Network, output: NetworkOutput, batch: Batch) -> dict[str, Tensor] | LossOutput:
-        """The losses by name, each already divided by its target's total."""
+        """Losses by name, each already divided by the denominator of its target."""
 
     def baseline(self, batch: Batch, unigram: np.ndarray) -> dict[str, float]:
-        """What one who knows only how often each answer occurs would lose."""
+        """Loss of predicting the label frequencies."""
 
     def mean_baseline(self, batches: Sequence[Batch], unigram: np.ndarray) -> float:
-        """The same over several batches."""
+        """The baseline over several batches."""
 
 
 class Objective(ABC):
-    """One pre-training task. Stateless: what it learns stands in the network's heads."""
+    """One pre-training objective. Stateless: learned parameters belong to the heads of the network."""
 
-    predicts_tokens = False  # its loss is comparable with a unigram model's, and is what people watch
-    predicts_next = False  # a place guesses the token after it, not the one that stands there
-    labels_rows = False  # asks about a whole row, so its texts must stand as it laid them out
-    needs_several_sentences = False  # asks how sentences follow one another, so that some document must have several
+    predicts_tokens = False  # comparable with the unigram baseline; the headline loss is the mean of these
+    predicts_next = False  # each position predicts the next token, not its own
+    labels_rows = False  # classifies whole rows, so other objectives must not rearrange its text
+    needs_several_sentences = False  # needs documents of more than one sentence
 
     def __init__(self, name: str, settings: Any):
         self.name = name
@@ -89,67 +88,66 @@ class Objective(ABC):
 
     @property
     def attention_mask_kind(self) -> AttentionMaskKind:
-        """Objectives of one packing and one visibility share a forward pass."""
-        sees: AttentionMaskKind = self.settings.attention_mask_kind
-        return sees
+        """Objectives with the same packing and attention mask share a forward pass."""
+        kind: AttentionMaskKind = self.settings.attention_mask_kind
+        return kind
 
     def reversed_rows(self, rows: int) -> np.ndarray:
-        """(rows,) which rows of a batch are to be read from their text's end."""
+        """(rows,) True for rows whose text is reversed."""
         return np.zeros(rows, dtype=bool)
 
     @property
     def num_static_copies(self) -> int | None:
-        """How many fixed copies of the data this objective wants to be drawn; None: new ones every time."""
+        """Number of statically masked copies of the data; None: dynamic masking."""
         return None
 
     def raw_text_length(self, length: int, special: int) -> int:
-        """How many tokens of text fill a window of this length, once corrupted, beside so many special tokens."""
+        """Number of text tokens that fill a sequence of `length` after corruption, besides the special tokens."""
         return length - special
 
     def num_sentinels(self, length: int) -> int:
-        """How many different sentinels a row of a window of this length may need."""
+        """Largest number of sentinels that a sequence of this length needs."""
         return 0
 
     @abstractmethod
     def requirements(self) -> Requirements:
-        """What must be there before the objective can work."""
+        """Special tokens, annotations and heads that the objective needs."""
 
     def missing_data(self, corpus: Corpus) -> str | None:
-        """What the task needs of the text and this corpus does not hold: a sentence without its full stop, for a notice
-        that the task is switched off; None: it lacks nothing."""
+        """Why this corpus cannot serve the objective, as a sentence without its full stop; None if it can. The
+        objective is then switched off with a warning."""
         if self.needs_several_sentences and not _has_neighboring_sentences(corpus):
             return ("every document of the corpus is a single sentence, so that no sentence follows another; read "
                     "longer documents (--documents blank or file), or split them with `stemma corpus build --sentences "
                     "split`")
         missing = sorted(self.requirements().annotations - set(corpus.annotations()))
-        told = (f'the corpus has no "{name}"; {HOW_TO_ANNOTATE.get(name, "`stemma corpus annotate`")} makes them'
-                for name in missing)
-        return "; ".join(told) or None
+        reasons = (f'the corpus has no "{name}"; {HOW_TO_ANNOTATE.get(name, "`stemma corpus annotate`")} makes them'
+                   for name in missing)
+        return "; ".join(reasons) or None
 
     def corpus_settings(self, corpus: Corpus) -> dict[str, Any]:
-        """Keys of its own that this corpus decides: they are written into the run's recipe, and hold ever after."""
+        """Settings that depend on the corpus; they are written to the recipe of the run and stay fixed."""
         return {}
 
     @abstractmethod
     def make_targets(self, draft: Draft, rng: RNG) -> None:
-        """Edit the draft: rearrange its pieces or hide its tokens, and note what is to be guessed."""
+        """Edit the draft: rearrange its spans or mask its tokens, and add the targets."""
 
     @abstractmethod
     def loss(self, network: Network, output: NetworkOutput, batch: Batch) -> dict[str, Tensor] | LossOutput:
-        """The losses by name, each already divided by its target's total."""
+        """Losses by name, each already divided by the denominator of its target."""
 
     @abstractmethod
     def baseline(self, batch: Batch, unigram: np.ndarray) -> dict[str, float]:
-        """What one who knows only how often each answer occurs (log-probabilities `unigram`) would lose here."""
+        """Loss of predicting the label frequencies; `unigram` holds the log-probabilities of the tokens."""
 
     def mean_baseline(self, batches: Sequence[Batch], unigram: np.ndarray) -> float:
-        """The same over several batches, all of which have something to guess."""
+        """The baseline over several batches, each of which has targets."""
         return float(np.mean([self.baseline(batch, unigram)[self.name] for batch in batches]))
 
 
 def _has_neighboring_sentences(corpus: Corpus) -> bool:
     """Whether some document of running text has more than one sentence."""
-
     from stemma.corpus.subset import CorpusSubset
 
     first, last = np.searchsorted(corpus.sentence_starts,

@@ -1,4 +1,4 @@
-"""A finished batch: streams by part, and what is scored by which head. Unscored places never reach a head."""
+"""A finished batch: one stream per network part, and the targets of each head. Heads run on scored positions only."""
 
 from __future__ import annotations
 
@@ -11,34 +11,35 @@ from torch import Tensor
 
 from stemma.corpus.corpus import Corpus
 from stemma.corpus.draft import Draft
-from stemma.corpus.seq2seq_rows import DECODER, ENCODER, PaddedRows, EncoderDraft
+from stemma.corpus.seq2seq_rows import DECODER, ENCODER, EncoderDraft, PaddedRows
 from stemma.network.inputs_outputs import Stream
 from stemma.objectives.base import LM_HEAD
 from stemma.schema.objective import AttentionMaskKind
 from stemma.schema.parts import InputSettings
 from stemma.visibility import Bidirectional, Causal, PaddingRule, Permutation, Prefix, ReverseCausal, Visibility
 
-SPARSE_OUTPUT_MASKS: tuple[AttentionMaskKind, ...] = ("full", "prefix", "later")  # here many places are read by nobody
+SPARSE_OUTPUT_MASKS: tuple[AttentionMaskKind, ...] = ("full", "prefix", "later")  # only some outputs are needed
 
 
 @dataclass(frozen=True)
 class Target:
-    """`index`: flat places (or rows); `labels`: the answers; `total`: what a sum of losses is divided by, which is the
-    whole step's count even where the step is computed in slices, so that slicing never changes a gradient."""
+    """Scored positions of one head: `index` holds flat positions (or rows), `labels` the gold labels.
+
+    The summed loss is divided by `denominator`, the count of the whole step. Slices of a step keep it, so that slicing
+    does not change the gradient.
+    """
 
     index: Tensor
     labels: Tensor
     denominator: float
-    row_stride: int = 1  # how many places of each row `index` counts: all, those of the second stream, or the row
-    #                      itself
+    row_stride: int = 1  # positions per row in `index`: the row length, the number of query positions, or 1 for rows
 
     def to(self, device: torch.device | str) -> Target:
         return Target(self.index.to(device, non_blocking=True), self.labels.to(device, non_blocking=True),
-                      self.denominator,
-                      self.row_stride)
+                      self.denominator, self.row_stride)
 
     def rows(self, start: int, stop: int) -> Target:
-        """What is scored in some rows only."""
+        """The targets of a range of rows."""
         edges = torch.tensor([start * self.row_stride, stop * self.row_stride], device=self.index.device)
         first, last = torch.searchsorted(self.index, edges).tolist()
         return Target(self.index[first:last] - start * self.row_stride, self.labels[first:last], self.denominator,
@@ -48,16 +49,16 @@ class Target:
 @dataclass(frozen=True)
 class Batch:
     streams: dict[str, Stream]
-    token_targets: dict[str, Target] = field(default_factory=dict)  # by head: places
+    token_targets: dict[str, Target] = field(default_factory=dict)  # by head: positions
     row_targets: dict[str, Target] = field(default_factory=dict)  # by head: rows
-    num_tokens: int = 0  # real tokens of the whole step, padding not counted; as with targets, a slice keeps the number
+    num_tokens: int = 0  # tokens of the whole step without padding; a slice keeps this number
     num_rows: int = 0
-    continues_previous: bool = False  # every row goes on where the same row of its feed's batch before ended
-    lengths: Tensor | None = None  # (rows,) places in use, where a head must know (fine-tuning)
-    rows_per_example: int = 1  # so many neighbouring rows are one example, and are never computed apart
-    objectives: tuple[str, ...] = ()  # the objectives to be scored
-    row_fraction: float = 1.0  # of the step's rows that a slice has
-    held_out: bool = False  # judged, not learned from: without label smoothing and auxiliary losses
+    continues_previous: bool = False  # each row continues the same row of the previous batch of its sampler
+    lengths: Tensor | None = None  # (rows,) row lengths without padding, for heads that need them (fine-tuning)
+    rows_per_example: int = 1  # adjacent rows that form one example and stay in one slice
+    objectives: tuple[str, ...] = ()  # names of the objectives to compute
+    row_fraction: float = 1.0  # fraction of the rows of the step that this slice has
+    held_out: bool = False  # validation data: no label smoothing, no auxiliary losses
 
     def to(self, device: torch.device | str) -> Batch:
         return replace(self, streams={name: stream.to(device) for name, stream in self.streams.items()},
@@ -66,7 +67,7 @@ class Batch:
                        lengths=None if self.lengths is None else self.lengths.to(device, non_blocking=True))
 
     def slices(self, rows: int) -> list[Batch]:
-        """The same step in pieces of at most `rows` examples."""
+        """Split the batch into slices of at most `rows` rows (gradient accumulation)."""
         rows = max(self.rows_per_example, rows - rows % self.rows_per_example)
         if rows >= self.num_rows:
             return [self]
@@ -81,64 +82,68 @@ class Batch:
 
 
 def collate(draft: Draft, attention_mask_kind: AttentionMaskKind = "full", task_id: int | None = None,
-           inputs: Mapping[str, InputSettings] | None = None) -> Batch:
-    """From numpy to torch; rows are cut to the longest one, and where nothing is padded no mask is made. `task` is the
-    number of the task vector that all rows carry, `inputs` are what the network reads besides tokens."""
+            inputs: Mapping[str, InputSettings] | None = None) -> Batch:
+    """Turn a draft into tensors. Rows are cut to the longest one; a padding mask is made only if there is padding.
+
+    `task_id` is the task embedding of all rows, `inputs` are the network's inputs besides token ids.
+    """
     if draft.seq2seq_rows:
         return _collate_seq2seq(draft.corpus, draft.seq2seq_rows[ENCODER], draft.seq2seq_rows[DECODER], inputs or {})
     longest = int(draft.lengths.max())
     query = _query_positions(draft)
-    scores = {}
+    token_targets = {}
     for head, scored in draft.token_targets.items():
-        row, place = np.divmod(scored.index, draft.template.length)
+        row, position = np.divmod(scored.index, draft.template.length)
         width = longest if query is None or not scored.query_stream else query.shape[1]
-        index = row * width + (_rank_in_row(row) if scored.query_stream else place)
-        scores[head] = Target(torch.from_numpy(index), torch.from_numpy(scored.labels), max(1.0, float(len(index))),
-                              width)
-    labels = {head: _row_target(values) for head, values in draft.row_labels.items()}
-    read = [target.index for target in scores.values()]
+        index = row * width + (_rank_in_row(row) if scored.query_stream else position)
+        token_targets[head] = Target(torch.from_numpy(index), torch.from_numpy(scored.labels),
+                                     max(1.0, float(len(index))), width)
+    row_targets = {head: _row_target(values) for head, values in draft.row_labels.items()}
+    outputs = [target.index for target in token_targets.values()]
     if draft.extra_outputs is not None:
-        read.append(torch.from_numpy(np.flatnonzero(draft.extra_outputs[:, :longest])))
-    if labels:
-        read.append(torch.arange(draft.rows) * longest)  # heads that judge a whole row read its first place
-    backward = draft.reversed_rows is not None and draft.reversed_rows.any()
+        outputs.append(torch.from_numpy(np.flatnonzero(draft.extra_outputs[:, :longest])))
+    if row_targets:
+        outputs.append(torch.arange(draft.rows) * longest)  # classification heads use the first position of a row
+    reverses = draft.reversed_rows is not None and draft.reversed_rows.any()
     stream = Stream(input_ids=torch.from_numpy(draft.input_ids[:, :longest].astype("int64")),
                     attention_mask=_attention_mask(draft, attention_mask_kind),
                     segment_ids=torch.from_numpy(draft.segment_ids[:, :longest].copy()),
                     task_ids=None if task_id is None else torch.full((draft.rows,), task_id),
-                    output_positions=torch.unique(torch.cat(read)) if read
-                    and attention_mask_kind in SPARSE_OUTPUT_MASKS else None,
+                    output_positions=torch.unique(torch.cat(outputs))
+                    if outputs and attention_mask_kind in SPARSE_OUTPUT_MASKS else None,
                     query_positions=None if query is None else torch.from_numpy(query),
-                    reversed_rows=torch.from_numpy(draft.reversed_rows) if backward else None,
+                    reversed_rows=torch.from_numpy(draft.reversed_rows) if reverses else None,
                     reuse_length=draft.template.reuse_length or None,
                     skip_padding=True, inputs=_inputs(draft, inputs or {}, longest))
-    return Batch({ENCODER: stream}, scores, labels, int(draft.lengths.sum()), draft.rows, draft.continues_previous)
+    return Batch({ENCODER: stream}, token_targets, row_targets, int(draft.lengths.sum()), draft.rows,
+                 draft.continues_previous)
 
 
 def _row_target(values: np.ndarray) -> Target:
-    """Rows that have an answer; -1 stands where there is none."""
+    """Targets of the rows that have a label; -1 means none."""
     rows = np.flatnonzero(values >= 0)
     return Target(torch.from_numpy(rows), torch.from_numpy(values[rows]), max(1.0, float(len(rows))))
 
 
-def _inputs(shown: Draft | EncoderDraft, inputs: Mapping[str, InputSettings], longest: int) -> dict[str, Tensor]:
-    """What a stream holds besides the text's own; what is made from token ids is made by the network."""
-    return {name: torch.from_numpy(np.ascontiguousarray(one.from_draft(name, shown)[:, :longest]))
-            for name, one in inputs.items() if not one.from_ids}
+def _inputs(draft: Draft | EncoderDraft, inputs: Mapping[str, InputSettings], longest: int) -> dict[str, Tensor]:
+    """Tensors of the inputs that come from the corpus; the network computes those that follow from token ids."""
+    return {name: torch.from_numpy(np.ascontiguousarray(settings.from_draft(name, draft)[:, :longest]))
+            for name, settings in inputs.items() if not settings.from_ids}
 
 
 def _collate_seq2seq(corpus: Corpus, source_rows: PaddedRows, target_rows: PaddedRows,
                      inputs: Mapping[str, InputSettings]) -> Batch:
-    """What an encoder reads, and what a decoder writes: it sees what it wrote before, and filling comes last there."""
-    assert target_rows.labels is not None, "a decoder's text is there to be guessed"
+    """Streams of the encoder and of the decoder, which is causal: padding is on the right and needs no mask."""
+    assert target_rows.labels is not None, "the rows of a decoder have labels"
     index = np.flatnonzero(target_rows.labels >= 0)
     labels = target_rows.labels.reshape(-1)[index].astype(np.int64)
     positions = None if target_rows.position_ids is None else torch.from_numpy(target_rows.position_ids)
-    asked = {name: one for name, one in inputs.items() if not one.from_ids}
-    beside = _inputs(EncoderDraft.from_rows(corpus, source_rows), asked, source_rows.input_ids.shape[1]) if asked else {}
+    corpus_inputs = {name: settings for name, settings in inputs.items() if not settings.from_ids}
+    encoder_inputs = _inputs(EncoderDraft.from_rows(corpus, source_rows), corpus_inputs,
+                             source_rows.input_ids.shape[1]) if corpus_inputs else {}
     streams = {ENCODER: Stream(torch.from_numpy(source_rows.input_ids.astype(np.int64)),
                                _padding_mask(torch.from_numpy(source_rows.lengths)),
-                               skip_padding=True, inputs=beside),
+                               skip_padding=True, inputs=encoder_inputs),
                DECODER: Stream(torch.from_numpy(target_rows.input_ids.astype(np.int64)), Causal(), positions,
                                causal_token_mask=_token_mask(torch.from_numpy(target_rows.lengths)))}
     target = Target(torch.from_numpy(index), torch.from_numpy(labels), max(1.0, float(len(index))),
@@ -148,50 +153,50 @@ def _collate_seq2seq(corpus: Corpus, source_rows: PaddedRows, target_rows: Padde
 
 
 def _attention_mask(draft: Draft, kind: AttentionMaskKind) -> Visibility:
-    """The rule of a group. Filling needs its own rule only where it could be seen: it comes last in every order."""
+    """The attention mask of a group. Only the bidirectional one must mask padding: in all others padding comes last."""
     lengths = torch.from_numpy(draft.lengths)
     longest = int(lengths.max())
     if kind == "causal":
         return Causal()
     if kind == "prefix":
-        assert draft.prefix_lengths is not None, "no objective has said where the prefix ends"
+        assert draft.prefix_lengths is not None, "no objective has set the prefix lengths"
         return Prefix(torch.from_numpy(draft.prefix_lengths))
     if kind == "later":
         return ReverseCausal(lengths)
     if kind == "permuted":
-        assert draft.factorization_order is not None, "no objective has drawn an order"
+        assert draft.factorization_order is not None, "no objective has sampled a factorization order"
         return Permutation(torch.from_numpy(draft.factorization_order[:, :longest].copy()))
     return _padding_mask(lengths)
 
 
 def _padding_mask(lengths: Tensor) -> Visibility:
-    """Everybody sees everybody but filling."""
+    """Bidirectional attention over all positions but padding."""
     tokens = _token_mask(lengths)
     return Bidirectional() if tokens is None else PaddingRule(tokens)
 
 
 def _token_mask(lengths: Tensor) -> Tensor | None:
-    """(B, L) False at padding; None: there is none."""
+    """(B, L) False at padding; None if there is no padding."""
     longest = int(lengths.max())
     return None if bool((lengths == longest).all()) else torch.arange(longest)[None, :] < lengths[:, None]
 
 
 def _query_positions(draft: Draft) -> np.ndarray | None:
-    """(rows, P) the places that are guessed through the second stream, in ascending order. Rows that have fewer repeat
-    the one that comes last in the order: it sees something, and nobody reads what it guesses."""
-    found = [scored.index for scored in draft.token_targets.values() if scored.query_stream]
-    if not found:
+    """(rows, P) positions predicted through the query stream, in ascending order. Rows with fewer of them repeat the
+    last one in the factorization order: it has context, and its output is not used."""
+    indexes = [scored.index for scored in draft.token_targets.values() if scored.query_stream]
+    if not indexes:
         return None
-    assert len(found) == 1 and draft.factorization_order is not None, "the second stream serves one objective, which draws an order"
-    row, place = np.divmod(found[0], draft.template.length)
+    assert len(indexes) == 1 and draft.factorization_order is not None, "one objective uses the query stream"
+    row, position = np.divmod(indexes[0], draft.template.length)
     rank = _rank_in_row(row)
     used = np.arange(draft.template.length) < draft.lengths[:, None]
     last = np.argmax(np.where(used, draft.factorization_order, -1), axis=1)
     query = np.repeat(last[:, None], int(rank.max(initial=0)) + 1, axis=1)
-    query[row, rank] = place
+    query[row, rank] = position
     return query
 
 
 def _rank_in_row(row: np.ndarray) -> np.ndarray:
-    """Of ascending rows: the how manieth of its row each entry is."""
+    """Rank of each entry within its row (`row` is sorted)."""
     return np.arange(len(row)) - np.searchsorted(row, row)

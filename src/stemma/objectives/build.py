@@ -1,4 +1,4 @@
-"""From a recipe to its objectives, and to a network with the heads that these need."""
+"""Build the objectives of a recipe, and a network with the heads that they need."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def build_objectives(recipe: Recipe) -> list[Objective]:
 
 
 def head_specs(objectives: list[Objective]) -> dict[str, HeadSpec]:
-    """Every head that the objectives ask for; two may share one if they mean the same."""
+    """All heads that the objectives require; objectives may share a head if they specify it alike."""
     heads: dict[str, HeadSpec] = {}
     for objective in objectives:
         for name, spec in objective.requirements().heads.items():
@@ -32,8 +32,8 @@ def head_specs(objectives: list[Objective]) -> dict[str, HeadSpec]:
 
 
 def build_network(recipe: Recipe, vocab_size: int | None = None, tokenizer: Tokenizer | None = None) -> Network:
-    """The recipe's network with random weights and the heads that its objectives need; where there is a generator, what
-    does not judge it belongs to it. `tokenizer`: of the text that it is to be trained on, where it is."""
+    """The randomly initialized network of a recipe, with the heads of its objectives. With a generator, the objectives
+    that do not need one (masked LM) have their heads there. `tokenizer`, if given, initializes the inputs."""
     from stemma.network.memory_check import check_memory
     from stemma.network.network import Network
 
@@ -43,9 +43,9 @@ def build_network(recipe: Recipe, vocab_size: int | None = None, tokenizer: Toke
     if settings.generator is None:
         network = Network(settings, size, head_specs(objectives))
     else:
-        judging, writing = ([one for one in objectives if one.settings.needs_generator is judges]
-                            for judges in (True, False))
-        network = Network(settings, size, head_specs(judging), generator_head_specs=head_specs(writing))
+        discriminator, generator = ([objective for objective in objectives
+                                     if objective.settings.needs_generator is needed] for needed in (True, False))
+        network = Network(settings, size, head_specs(discriminator), generator_head_specs=head_specs(generator))
     if tokenizer is not None:
         network.start_inputs(tokenizer)
     return network

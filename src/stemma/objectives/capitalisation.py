@@ -1,5 +1,7 @@
-"""Capitalisation: was the word written with a capital? Names are; a vocabulary without capitals can still learn what
-they tell. (ERNIE 2.0, arXiv:1907.12412, section 4.2.1)"""
+"""Capitalization prediction: is the word capitalized? (ERNIE 2.0, arXiv:1907.12412, section 4.2.1)
+
+Capitals mark names, so an uncased model learns something about them.
+"""
 
 from __future__ import annotations
 
@@ -20,11 +22,11 @@ if TYPE_CHECKING:
     from stemma.corpus.rng import RNG
 
 FIELD = "capitals"
-SCAN_TOKENS = 1 << 22  # tokens that are looked through
+SCAN_TOKENS = 1 << 22  # tokens scanned at once
 
 
 class CapitalisationSettings(ObjectiveSettings):
-    """ERNIE 2.0: was the word written with a capital?"""
+    """ERNIE 2.0: is the word capitalized?"""
 
     kind: Literal["capitalisation"]
 
@@ -47,7 +49,7 @@ class Capitalisation(TokenClassification):
         if missing:
             return missing
         if not corpus.tokenizer.lowercase:
-            return "the tokenizer keeps capitals, so that every token tells the answer itself"
+            return "the tokenizer keeps capitals, so that every token gives the answer away"
         if not any(corpus.values_between(FIELD, start, min(start + SCAN_TOKENS, corpus.num_tokens)).any()
                    for start in range(0, corpus.num_tokens, SCAN_TOKENS)):
             return "the text has no capital letter"

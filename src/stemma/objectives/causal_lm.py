@@ -1,6 +1,6 @@
-"""Causal language modelling: at every place guess the next token from those before it (GPT, 2018).
+"""Causal language modelling: each position predicts the next token from the tokens before it (GPT, 2018).
 
-Read backwards, the next token is the one before: the same task on the mirrored text.
+`direction = "backward"` does the same on the reversed text.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ LM_HEAD_NAME = LM_HEAD
 
 
 class NextTokenObjective(Objective):
-    """What tasks share in which a place guesses the token after it."""
+    """Base of objectives in which each position predicts the next token."""
 
     predicts_tokens = True
     predicts_next = True
@@ -41,10 +41,10 @@ class NextTokenObjective(Objective):
 
     def loss(self, network: Network, output: NetworkOutput, batch: Batch) -> dict[str, Tensor]:
         target = batch.token_targets[LM_HEAD_NAME]
-        places = output["encoder"].flatten(0, 1)
-        if len(target.index) < len(places):  # where every place is scored, as usual, there is nothing to gather
-            places = places[target.index]
-        return {self.name: network.head(LM_HEAD_NAME).loss(places, target.labels, target.denominator)}
+        hidden = output["encoder"].flatten(0, 1)
+        if len(target.index) < len(hidden):  # usually every position is scored, and there is nothing to gather
+            hidden = hidden[target.index]
+        return {self.name: network.head(LM_HEAD_NAME).loss(hidden, target.labels, target.denominator)}
 
     def baseline(self, batch: Batch, unigram: np.ndarray) -> dict[str, float]:
         return {self.name: float(-unigram[batch.token_targets[LM_HEAD_NAME].labels.cpu().numpy()].mean())}
@@ -52,11 +52,11 @@ class NextTokenObjective(Objective):
 
 class CausalLMSettings(ObjectiveSettings):
     kind: Literal["causal_lm"]
-    direction: Literal["forward", "backward"] = "forward"  # backward reads every text from its end
-    scored: Literal["all", "second"] = "all"  # second: A of a pair is given, and only B is guessed
-    transform: bool = False  # a layer and a norm before the scores, and a bias, as masked models have (Ettin)
+    direction: Literal["forward", "backward"] = "forward"  # backward: reversed text
+    scored: Literal["all", "second"] = "all"  # second: A of a pair is context, only B is predicted
+    transform: bool = False  # LM head of masked models: dense layer, norm and bias (Ettin)
 
-    special_tokens = frozenset({"end"})  # parts documents; a vocabulary without one (openai-gpt's) still serves
+    special_tokens = frozenset({"end"})  # separates documents; optional (openai-gpt's vocabulary has none)
     sees: ClassVar[AttentionMaskKind] = "causal"
 
     @property
@@ -74,7 +74,7 @@ class CausalLMSettings(ObjectiveSettings):
     def conflicts(self) -> Iterator[Conflict]:
         yield from super().conflicts()
         if self.scored == "second" and self.direction == "backward":
-            yield (ConflictKey("scored", "with direction=backward B is read first, so it cannot be guessed from A"),
+            yield (ConflictKey("scored", "with direction=backward B is read first, so it cannot be predicted from A"),
                    ConflictKey("direction", "with scored=second A must be read first"))
 
 
@@ -92,9 +92,9 @@ class CausalLM(NextTokenObjective):
         return np.full(rows, self.settings.direction == "backward")
 
     def make_targets(self, draft: Draft, rng: RNG) -> None:
-        """Nothing is hidden: nobody sees what comes later."""
-        following = draft.next_tokens()
-        at = following >= 0
+        """No token is masked: the attention mask is causal."""
+        labels = draft.next_tokens()
+        at = labels >= 0
         if self.settings.scored == "second":
             at &= np.arange(at.shape[1]) + 1 >= draft.segment_b_start()[:, None]
-        draft.add_token_targets(LM_HEAD_NAME, at=at, labels=following)
+        draft.add_token_targets(LM_HEAD_NAME, at=at, labels=labels)

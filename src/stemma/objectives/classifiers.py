@@ -1,7 +1,7 @@
-"""What tasks have in common that ask for one of a few answers: about a whole row, or about each of its tokens.
+"""Base classes of objectives that classify rows or tokens.
 
-The head is named after the task's kind, so that a model keeps it whatever the recipe calls the task. The baseline is
-the class prior of the labels that were drawn, not of those that a recipe wants: text decides what can be asked.
+The head is named after the kind of the objective, so that a model keeps it whatever the recipe calls the objective. The
+baseline is the class prior of the sampled labels: the text decides which labels are possible.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class RowClassification(Objective):
-    """One answer a row, read off the pooled first place; a row whose label is -1 is not asked."""
+    """Row classification from the pooled first position; a row with label -1 has no loss."""
 
     classes: int
     labels_rows = True
@@ -47,7 +47,7 @@ class RowClassification(Objective):
 
 
 class TokenClassification(Objective):
-    """Yes or no, at places of the text."""
+    """Binary classification of tokens."""
 
     def requirements(self) -> Requirements:
         from stemma.network.heads import ClassHead
@@ -55,14 +55,14 @@ class TokenClassification(Objective):
         return Requirements(heads={self.settings.kind: ClassHead(2)})
 
     def add_targets(self, draft: Draft, labels: np.ndarray) -> None:
-        """At every token of the text that stands there as it was: of a hidden one little can be said."""
+        """Score every text token that is not masked or replaced."""
         draft.add_token_targets(self.name, draft.is_text & (draft.input_ids == draft.original_ids), labels,
                                 are_token_ids=False)
 
     def loss(self, network: Network, output: NetworkOutput, batch: Batch) -> dict[str, Tensor]:
         target = batch.token_targets[self.name]
-        places = output["encoder"].flatten(0, 1)[target.index]  # (N, width)
-        return {self.name: network.head(self.settings.kind).loss(places, target.labels, target.denominator)}
+        hidden = output["encoder"].flatten(0, 1)[target.index]  # (N, width)
+        return {self.name: network.head(self.settings.kind).loss(hidden, target.labels, target.denominator)}
 
     def baseline(self, batch: Batch, unigram: np.ndarray) -> dict[str, float]:
         return {self.name: entropy(batch.token_targets[self.name].labels.cpu().numpy())}
@@ -72,7 +72,7 @@ class TokenClassification(Objective):
 
 
 def entropy(labels: np.ndarray) -> float:
-    """What one loses who knows how often each answer occurs among these, and nothing else."""
+    """Entropy of the label distribution: the loss of predicting the class prior."""
     counts = np.bincount(labels)
-    shares = counts[counts > 0] / max(1, len(labels))
-    return float(-(shares * np.log(shares)).sum())
+    priors = counts[counts > 0] / max(1, len(labels))
+    return float(-(priors * np.log(priors)).sum())

@@ -1,4 +1,4 @@
-"""Words with which a sentence says how it follows from the one before: our own selection, English and Chinese."""
+"""Discourse connectives, English and Chinese: our own selection."""
 
 from __future__ import annotations
 

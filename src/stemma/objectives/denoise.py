@@ -1,9 +1,8 @@
-"""Denoising: spoil a text, and write the original (BART, arXiv:1910.13461).
+"""Denoising: corrupt a text, and let the decoder reconstruct the original (BART, arXiv:1910.13461).
 
-The decoder writes the whole text, so the noise may do what it likes, even to the length: shuffle the sentences, replace
-stretches by a single mask, mask or drop tokens, begin in the middle. The noises apply in this order. None of them
-touches a special token of the template, and of the three that hide tokens each takes others, so that every share is
-exact.
+The decoder generates the whole text, so the noise may also change its length. The noise functions apply in this order:
+sentence permutation, text infilling, token masking and deletion, document rotation. Special tokens of the template stay
+unchanged. Infilling, masking and deletion select disjoint tokens, so that every fraction is exact.
 """
 
 from __future__ import annotations
@@ -26,15 +25,15 @@ if TYPE_CHECKING:
 
 
 class DenoiseSettings(Seq2SeqObjectiveSettings):
-    """BART: spoil a text in one or several ways, in this order, and write the original."""
+    """BART: corrupt a text by one or several noise functions, in this order, and reconstruct the original."""
 
     kind: Literal["denoise"]
-    permute: Probability = 1.0  # how often the sentences of a row are shuffled
-    infill: BelowOne = 0.3  # share of the tokens that stand in spans, each replaced by one mask token
-    mean_span: MeanSpan = 3.0  # their lengths are Poisson's; a span of none is a mask put in between
-    mask: BelowOne = 0.0  # share of the tokens replaced by a mask token each
-    delete: BelowOne = 0.0  # share of the tokens that are left out
-    rotate: Probability = 0.0  # how often a row begins at any of its tokens
+    permute: Probability = 1.0  # probability that the sentences of a row are shuffled
+    infill: BelowOne = 0.3  # fraction of tokens in spans, each span replaced by one mask token
+    mean_span: MeanSpan = 3.0  # mean of the Poisson span lengths; a span of length 0 inserts a mask token
+    mask: BelowOne = 0.0  # fraction of tokens replaced by a mask token each
+    delete: BelowOne = 0.0  # fraction of tokens deleted
+    rotate: Probability = 0.0  # probability that a row is rotated to start at a random token
 
     special_tokens = frozenset({"mask"})
 
@@ -49,7 +48,7 @@ class DenoiseSettings(Seq2SeqObjectiveSettings):
             what = f"infill {self.infill:g}, mask {self.mask:g} and delete {self.delete:g} leave nothing of the text"
             yield tuple(ConflictKey(name, what) for name in names)
         if not any(getattr(self, name) for name in (*names, "permute", "rotate")):
-            what = "nothing is spoilt, so there is nothing to learn: set one of infill, mask, delete, permute, rotate"
+            what = "nothing is corrupted, so there is nothing to learn: set infill, mask, delete, permute or rotate"
             yield tuple(ConflictKey(name, what) for name in (*names, "permute", "rotate"))
 
 
@@ -58,73 +57,73 @@ class Denoise(Seq2SeqObjective):
     settings: DenoiseSettings
 
     def make_targets(self, draft: Draft, rng: RNG) -> None:
-        settings, filling = self.settings, draft.template.special_ids["padding"]
+        settings, pad_id = self.settings, draft.template.special_ids["padding"]
         order = shuffle_sentences(draft, settings.permute, rng)
-        ids, text, origin = (np.take_along_axis(values, order, axis=1)
-                             for values in (draft.input_ids, draft.is_text, draft.corpus_offsets))
-        number = np.cumsum(text, axis=1) - 1  # of each token among its row's text
+        ids, text, offsets = (np.take_along_axis(values, order, axis=1)
+                              for values in (draft.input_ids, draft.is_text, draft.corpus_offsets))
+        text_index = np.cumsum(text, axis=1) - 1  # of each token among the text of its row
         count = text.sum(1)
         span, inserted = sample_infill_spans(count, settings.infill, settings.mean_span, text.shape[1], rng)
-        span = np.where(text, np.take_along_axis(span, np.maximum(number, 0), axis=1), -1)
-        masked, dropped = _mask_and_delete(text & (span < 0), count, settings.mask, settings.delete, rng)
+        span = np.where(text, np.take_along_axis(span, np.maximum(text_index, 0), axis=1), -1)
+        masked, deleted = _mask_and_delete(text & (span < 0), count, settings.mask, settings.delete, rng)
         first = span >= 0
-        first[:, 1:] &= np.maximum.accumulate(span, axis=1)[:, :-1] < span[:, 1:]  # the one token that becomes the mask
+        first[:, 1:] &= np.maximum.accumulate(span, axis=1)[:, :-1] < span[:, 1:]  # this token becomes the mask
         ids = np.where(first | masked, draft.corpus.tokenizer.special_id("mask"), ids)
-        origin = np.where(first, -1, origin)  # a span's mask stands for no token in particular
+        offsets = np.where(first, -1, offsets)  # the mask of a span has no corpus offset
         used = np.arange(text.shape[1]) < draft.lengths[:, None]
-        keep = used & (first | (span < 0)) & ~dropped
-        source = _insert_masks(draft, ids, origin, keep, text, inserted, filling)
+        keep = used & (first | (span < 0)) & ~deleted
+        source = _insert_masks(draft, ids, offsets, keep, text, inserted, pad_id)
         set_seq2seq_rows(draft, rotate_rows(source, _template_lengths(draft), settings.rotate, rng), rows_as_is(draft))
 
 
 def shuffle_sentences(draft: Draft, probability: float, rng: RNG) -> np.ndarray:
-    """(rows, length) where each place takes its token from, so that in some rows the sentences come in any order. A
-    sentence never crosses a special token, such as one that parts documents."""
+    """(rows, length) source index of every position: with `probability`, the sentences of a row are in random order.
+    Sentences do not cross special tokens such as document separators."""
     text = draft.is_text
     rows, length = text.shape
-    coin, keys = rng.random((rows, 1)), rng.random((rows, length))
+    uniform, keys = rng.random((rows, 1)), rng.random((rows, length))
     sentence = np.searchsorted(draft.corpus.sentence_starts, draft.corpus_offsets, side="right")
     begins = np.ones(text.shape, dtype=bool)
     begins[:, 1:] = (sentence[:, 1:] != sentence[:, :-1]) | ~text[:, 1:] | ~text[:, :-1]
     first = np.maximum.accumulate(np.where(begins, np.arange(length), 0), axis=1)
     stretch = np.cumsum(~text | np.concatenate([~text[:, :1], ~text[:, :-1]], axis=1), axis=1)
-    key = stretch + np.where(coin < probability, np.take_along_axis(keys, first, axis=1), 0.0)
+    key = stretch + np.where(uniform < probability, np.take_along_axis(keys, first, axis=1), 0.0)
     return np.argsort(key, axis=1, kind="stable")
 
 
 def sample_infill_spans(lengths: np.ndarray, fraction: float, mean_length: float, width: int,
                         rng: RNG) -> tuple[np.ndarray, np.ndarray]:
-    """Spans that hide a share of each row's text: (rows, width) the span of each token of the text, -1 for none, and
-    (rows, width + 1) how many spans of no token stand before it. Lengths are Poisson's, but the last one drawn is cut
-    to the share; all ways of strewing the spans over what is left are equally likely."""
+    """Sample infilling spans: (rows, width) span index of each text token, -1 for none, and (rows, width + 1) number of
+    empty spans before it. Lengths are Poisson distributed; the last span is cut so that the fraction is exact. All
+    arrangements of spans and remaining tokens are equally likely."""
     rows = len(lengths)
-    hidden = stochastic_round(lengths * fraction, rng)
-    sizes, spans = _sample_span_lengths(hidden, mean_length, int(2 * width * fraction / mean_length) + 20, rng)
-    # What remains of the text and the spans are elements side by side; which of them are spans is drawn.
-    place = np.arange(width)
-    elements = lengths - hidden + spans
-    keys = np.where(place < elements[:, None], rng.random((rows, width)), 2.0)
+    num_masked = stochastic_round(lengths * fraction, rng)
+    sizes, spans = _sample_span_lengths(num_masked, mean_length, int(2 * width * fraction / mean_length) + 20, rng)
+    # A row is a sequence of elements, each a remaining token or a span; sample which of them are spans.
+    position = np.arange(width)
+    elements = lengths - num_masked + spans
+    keys = np.where(position < elements[:, None], rng.random((rows, width)), 2.0)
     rank = np.argsort(np.argsort(keys, axis=1), axis=1)
     is_span = rank < spans[:, None]
-    drawn = np.take_along_axis(sizes, np.minimum(rank, sizes.shape[1] - 1), axis=1)
-    size = np.where(is_span, drawn, place < elements[:, None])
-    start = np.cumsum(size, axis=1) - size  # in tokens of the text
+    span_size = np.take_along_axis(sizes, np.minimum(rank, sizes.shape[1] - 1), axis=1)
+    size = np.where(is_span, span_size, position < elements[:, None])
+    start = np.cumsum(size, axis=1) - size  # in text tokens
     inserted = np.zeros((rows, width + 1), dtype=np.int64)
     row, element = np.nonzero(is_span & (size == 0))
     np.add.at(inserted, (row, start[row, element]), 1)
     span = np.full((rows, width), -1)
-    owner = np.repeat(np.where(is_span, place, -1).reshape(-1), size.reshape(-1))
-    span[place < lengths[:, None]] = owner
+    owner = np.repeat(np.where(is_span, position, -1).reshape(-1), size.reshape(-1))
+    span[position < lengths[:, None]] = owner
     return span, inserted
 
 
-def _sample_span_lengths(num_masked: np.ndarray, mean: float, max_spans: int, rng: RNG) -> tuple[np.ndarray,
-                                                                                                 np.ndarray]:
-    """(rows, draws) lengths of spans that add up to `hidden`, and (rows,) how many there are. There are no more of them
-    than tokens they hide, so that noise never makes a text longer."""
-    table = np.cumsum(_poisson_probabilities(mean))
-    sizes = np.searchsorted(table, rng.random((len(num_masked), max_spans)), side="right")
-    sizes[:, -1] = np.maximum(num_masked, 1)  # never reached, and if so it makes up what is missing
+def _sample_span_lengths(num_masked: np.ndarray, mean: float, max_spans: int,
+                         rng: RNG) -> tuple[np.ndarray, np.ndarray]:
+    """(rows, max_spans) span lengths that add up to `num_masked`, and (rows,) the number of spans. There are at most as
+    many spans as masked tokens, so that noise never lengthens a text."""
+    cumulative = np.cumsum(_poisson_probabilities(mean))
+    sizes = np.searchsorted(cumulative, rng.random((len(num_masked), max_spans)), side="right")
+    sizes[:, -1] = np.maximum(num_masked, 1)  # reached almost never; then it supplies the missing tokens
     before = np.cumsum(sizes, axis=1) - sizes
     taken = before < num_masked[:, None]
     sizes = np.where(taken, np.minimum(sizes, num_masked[:, None] - before), 0)
@@ -136,16 +135,16 @@ def _sample_span_lengths(num_masked: np.ndarray, mean: float, max_spans: int, rn
 
 
 def _poisson_probabilities(mean: float) -> np.ndarray:
-    """Probabilities of 0, 1, 2..., as far as they count."""
-    most = int(mean + 12 * mean**0.5 + 12)
-    steps = np.concatenate([[-mean], np.log(mean) - np.log(np.arange(1, most))])
-    chances: np.ndarray = np.exp(np.cumsum(steps))
-    return chances
+    """Poisson probabilities of 0, 1, 2..., up to where they vanish."""
+    count = int(mean + 12 * mean**0.5 + 12)
+    steps = np.concatenate([[-mean], np.log(mean) - np.log(np.arange(1, count))])
+    probabilities: np.ndarray = np.exp(np.cumsum(steps))
+    return probabilities
 
 
 def _mask_and_delete(free: np.ndarray, count: np.ndarray, mask: float, delete: float,
-             rng: RNG) -> tuple[np.ndarray, np.ndarray]:
-    """(rows, length) which tokens are masked and which are left out: shares of the whole text, of those still free."""
+                     rng: RNG) -> tuple[np.ndarray, np.ndarray]:
+    """(rows, length) bool: masked tokens and deleted tokens, as fractions of the whole text, chosen among `free`."""
     keys = np.where(free, rng.random(free.shape), 2.0)
     rank = np.where(free, np.argsort(np.argsort(keys, axis=1), axis=1), free.shape[1])
     masks = stochastic_round(count * mask, rng)
@@ -153,29 +152,31 @@ def _mask_and_delete(free: np.ndarray, count: np.ndarray, mask: float, delete: f
     return rank < masks[:, None], (rank >= masks[:, None]) & (rank < np.minimum(masks + drops, free.sum(1))[:, None])
 
 
-def _insert_masks(draft: Draft, ids: np.ndarray, origin: np.ndarray, kept_tokens: np.ndarray, text: np.ndarray,
-                inserted: np.ndarray, pad_id: int) -> PaddedRows:
-    """What is kept of each row, and the masks that stand before some tokens of the text or behind its last."""
+def _insert_masks(draft: Draft, ids: np.ndarray, offsets: np.ndarray, kept_tokens: np.ndarray, text: np.ndarray,
+                  inserted: np.ndarray, pad_id: int) -> PaddedRows:
+    """The kept tokens of each row, with `inserted` mask tokens before text tokens or after the last one."""
     rows, length = ids.shape
     before = np.zeros((rows, length + 1), dtype=np.int64)
-    number = np.cumsum(text, axis=1)
-    before[:, :length][text] = np.take_along_axis(inserted, np.maximum(number - 1, 0), axis=1)[text]
-    last = length - np.argmax(text[:, ::-1], axis=1)  # the place behind the text
-    everyone = np.arange(rows)
-    before[everyone, last] += np.where(text.any(1), inserted[everyone, number[:, -1]], 0)
-    ids, origin, kept_tokens = (np.concatenate([values, np.zeros((rows, 1), values.dtype)], axis=1)
-                         for values in (ids, origin, kept_tokens))
-    most = int(before.max(initial=0))  # as many columns of possible masks before every place: hardly ever more than two
-    def widened(values: np.ndarray, inside: int) -> np.ndarray:
-        masks = np.full((rows, length + 1, most), inside, dtype=values.dtype)
+    text_count = np.cumsum(text, axis=1)
+    before[:, :length][text] = np.take_along_axis(inserted, np.maximum(text_count - 1, 0), axis=1)[text]
+    end = length - np.argmax(text[:, ::-1], axis=1)  # the position after the text
+    row = np.arange(rows)
+    before[row, end] += np.where(text.any(1), inserted[row, text_count[:, -1]], 0)
+    ids, offsets, kept_tokens = (np.concatenate([values, np.zeros((rows, 1), values.dtype)], axis=1)
+                                 for values in (ids, offsets, kept_tokens))
+    most = int(before.max(initial=0))  # columns for masks before every position: rarely more than two
+
+    def with_mask_columns(values: np.ndarray, mask_value: int) -> np.ndarray:
+        masks = np.full((rows, length + 1, most), mask_value, dtype=values.dtype)
         return np.concatenate([masks, values[:, :, None]], axis=2).reshape(rows, -1)
 
     kept = np.concatenate([np.arange(most) < before[:, :, None], kept_tokens[:, :, None]], axis=2).reshape(rows, -1)
-    return PaddedRows.select(widened(ids, draft.corpus.tokenizer.special_id("mask")), kept, pad_id, widened(origin, -1))
+    return PaddedRows.select(with_mask_columns(ids, draft.corpus.tokenizer.special_id("mask")), kept, pad_id,
+                             with_mask_columns(offsets, -1))
 
 
 def _template_lengths(draft: Draft) -> tuple[np.ndarray, np.ndarray]:
-    """(rows,) special tokens of the template before the text of each row, and behind it."""
+    """(rows,) numbers of special tokens of the template before and after the text of each row."""
     text, length = draft.is_text, draft.is_text.shape[1]
     first = np.argmax(text, axis=1)
     last = length - np.argmax(text[:, ::-1], axis=1)
@@ -183,15 +184,15 @@ def _template_lengths(draft: Draft) -> tuple[np.ndarray, np.ndarray]:
 
 
 def rotate_rows(rows: PaddedRows, edges: tuple[np.ndarray, np.ndarray], probability: float, rng: RNG) -> PaddedRows:
-    """Some rows begin with any of their tokens, and what stood before it comes last; the edges stay."""
-    coin, where = rng.random((len(rows.input_ids), 2)).T
-    before, behind = (edge[:, None] for edge in edges)
-    inside = np.maximum(rows.lengths[:, None] - before - behind, 0)
-    shift = np.where(coin < probability, where, 0.0)[:, None] * inside
-    place = np.arange(rows.input_ids.shape[1])
-    turned = before + (place - before + shift.astype(np.int64)) % np.maximum(inside, 1)
-    moved = (place >= before) & (place < before + inside)
-    chosen = np.where(moved, turned, place)
-    return PaddedRows(np.take_along_axis(rows.input_ids, chosen, axis=1), rows.lengths,
-                corpus_offsets=None if rows.corpus_offsets is None
-                else np.take_along_axis(rows.corpus_offsets, chosen, axis=1))
+    """With `probability`, rotate a row to start at a random token; the special tokens at its edges stay."""
+    uniform, fraction = rng.random((len(rows.input_ids), 2)).T
+    before, after = (edge[:, None] for edge in edges)
+    inside = np.maximum(rows.lengths[:, None] - before - after, 0)
+    shift = np.where(uniform < probability, fraction, 0.0)[:, None] * inside
+    position = np.arange(rows.input_ids.shape[1])
+    rotated = before + (position - before + shift.astype(np.int64)) % np.maximum(inside, 1)
+    is_text = (position >= before) & (position < before + inside)
+    source = np.where(is_text, rotated, position)
+    offsets = rows.corpus_offsets
+    return PaddedRows(np.take_along_axis(rows.input_ids, source, axis=1), rows.lengths,
+                      corpus_offsets=None if offsets is None else np.take_along_axis(offsets, source, axis=1))

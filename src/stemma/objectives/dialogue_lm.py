@@ -1,7 +1,7 @@
-"""Dialogue language model: is this what was said, or was a turn taken from another conversation? (ERNIE 1.0,
-arXiv:1904.09223, section 3.3)
+"""Dialogue language model: detect dialogues in which a turn is replaced by one from another dialogue (ERNIE 1.0,
+arXiv:1904.09223, section 3.3).
 
-The hidden words are guessed by a `masked_lm` of the same packing, which shares the pass; segments say who speaks.
+A `masked_lm` with the same packing shares the forward pass and predicts the masked words. Segment ids are speakers.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 
 
 class DialogueLMSettings(ObjectiveSettings):
-    """ERNIE 1.0: segments say who speaks; was one of the turns exchanged for another dialogue's?"""
+    """ERNIE 1.0: was one of the turns replaced by one from another dialogue? Segment ids are speakers."""
 
     kind: Literal["dialogue_lm"]
-    fake: Probability = 0.5
+    fake: Probability = 0.5  # probability that a turn is replaced
 
     rearranges_text = True
     sees: ClassVar[AttentionMaskKind] = "full"
@@ -47,39 +47,40 @@ class DialogueLM(RowClassification):
 
     def __init__(self, name: str, settings: DialogueLMSettings):
         super().__init__(name, settings)
-        self._indexes: list[DialogueIndex] = []  # of the views met so far: training and validation, sorted once each
+        self._indexes: list[DialogueIndex] = []  # of training and validation text, built once each
 
     def requirements(self) -> Requirements:
         return Requirements(heads=super().requirements().heads, annotations=frozenset({ROLES}))
 
     def missing_data(self, corpus: Corpus) -> str | None:
-        if ROLES in corpus.annotations() and len(CorpusSubset.all_documents(corpus).documents_for("dialogue").document_ranges) < 2:
+        dialogues = CorpusSubset.all_documents(corpus).documents_for("dialogue")
+        if ROLES in corpus.annotations() and len(dialogues.document_ranges) < 2:
             return "the corpus has fewer than two dialogues, so no turn can be exchanged for another's"
         return super().missing_data(corpus)
 
     def make_targets(self, draft: Draft, rng: RNG) -> None:
-        """Label 1: a turn after the first is another dialogue's, said by the same speaker, so that who speaks when does
-        not tell; 0: it is as it was. A turn that stands alone is not asked about."""
-        pieces, sentences = draft.spans, np.asarray(draft.corpus.sentence_starts)
-        coin, which, where = rng.random((draft.rows, 3)).T
-        first = np.searchsorted(pieces.row, np.arange(draft.rows))
-        turns = np.bincount(pieces.row, minlength=draft.rows)
-        rows = np.flatnonzero((coin < self.settings.fake) & (turns > 1))
-        chosen = first[rows] + 1 + (which[rows] * (turns[rows] - 1)).astype(np.int64)
-        found = self._dialogue_index(draft.subset).sample_other_dialogue(pieces.start[chosen], where[rows])
-        rows, chosen, found = (values[found >= 0] for values in (rows, chosen, found))
-        pieces.start = pieces.start.copy()
-        pieces.start[chosen] = found
-        # Rows are cut anew from whole turns: how much was cut of the others must not tell how long a true turn was.
-        pieces.length = sentences[np.searchsorted(sentences, pieces.start, side="right")] - pieces.start
-        fit_turns(pieces, draft.template)
+        """Label 1: a turn after the first is replaced by one of another dialogue and the same speaker, so that the
+        order of speakers gives nothing away. Label 0: unchanged. A dialogue of one turn gets no label."""
+        spans, sentences = draft.spans, np.asarray(draft.corpus.sentence_starts)
+        uniform, turn_fraction, other_fraction = rng.random((draft.rows, 3)).T
+        first = np.searchsorted(spans.row, np.arange(draft.rows))
+        turns = np.bincount(spans.row, minlength=draft.rows)
+        rows = np.flatnonzero((uniform < self.settings.fake) & (turns > 1))
+        replaced = first[rows] + 1 + (turn_fraction[rows] * (turns[rows] - 1)).astype(np.int64)
+        starts = self._dialogue_index(draft.subset).sample_other_dialogue(spans.start[replaced], other_fraction[rows])
+        rows, replaced, starts = (values[starts >= 0] for values in (rows, replaced, starts))
+        spans.start = spans.start.copy()
+        spans.start[replaced] = starts
+        # Truncate again from whole turns: the cut of the other turns must not reveal the length of the original.
+        spans.length = sentences[np.searchsorted(sentences, spans.start, side="right")] - spans.start
+        fit_turns(spans, draft.template)
         labels = np.where(turns > 1, 0, -1)
         labels[rows] = 1
         draft.add_row_labels(self.name, labels)
 
     def _dialogue_index(self, subset: CorpusSubset) -> DialogueIndex:
-        found = next((turns for turns in self._indexes if turns.subset is subset), None)
-        if found is None:
-            found = DialogueIndex(subset)
-            self._indexes.append(found)
-        return found
+        index = next((index for index in self._indexes if index.subset is subset), None)
+        if index is None:
+            index = DialogueIndex(subset)
+            self._indexes.append(index)
+        return index

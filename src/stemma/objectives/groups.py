@@ -1,4 +1,4 @@
-"""Which objectives share a forward pass."""
+"""Groups of objectives that share a forward pass."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ class GroupKey:
     attention_mask_kind: AttentionMaskKind
     single_template: str
     pair_template: str
-    task_id: int | None  # the number of the task vector that their rows carry
+    task_id: int | None  # task embedding of their rows
 
 
 @dataclass(frozen=True)
 class ObjectiveGroup:
-    """Objectives that share packing, visibility, templates and task vector, and therefore one forward pass."""
+    """Objectives with the same packing, attention mask, templates and task id: they share one forward pass."""
 
     key: GroupKey
     objectives: tuple[Objective, ...]
@@ -40,7 +40,7 @@ class ObjectiveGroup:
 
     @property
     def packing_settings(self) -> type[PackingSettings]:
-        """What its packing says of itself."""
+        """The settings class of its packing."""
         return packing_settings(self.key.packing)
 
     @property
@@ -49,38 +49,37 @@ class ObjectiveGroup:
 
     @property
     def is_seq2seq(self) -> bool:
-        """Whether its texts are read and written apart."""
+        """Whether the group has an encoder input and a decoder target."""
         return any(objective.settings.needs_decoder for objective in self.objectives)
 
     def raw_text_length(self, length: int) -> int:
-        """The places that a row of text needs to fill a window of this length once it is corrupted."""
+        """Row length before corruption that fills a sequence of `length` after it, special tokens included."""
         special = sum(slot.name not in ("A", "B") for slot in parse_template(self.key.single_template))
         return special + max(objective.raw_text_length(length, special) for objective in self.objectives)
 
     @property
     def num_static_copies(self) -> int | None:
-        """Static data only where every objective that cares is static."""
-        wanted = [objective.num_static_copies for objective in self.objectives if objective.num_static_copies
-                  is not None]
-        return max(wanted) if wanted else None
+        """Number of statically masked copies; None if no objective uses static masking."""
+        copies = [objective.num_static_copies for objective in self.objectives
+                  if objective.num_static_copies is not None]
+        return max(copies) if copies else None
 
     def reversed_rows(self, rows: int) -> np.ndarray | None:
-        """(rows,) which rows of a batch are read from their text's end; None: no row is."""
-        chosen = np.any([objective.reversed_rows(rows) for objective in self.objectives], axis=0)
-        return chosen if chosen.any() else None
+        """(rows,) True for rows whose text is reversed; None if there are none."""
+        reverses = np.any([objective.reversed_rows(rows) for objective in self.objectives], axis=0)
+        return reverses if reverses.any() else None
 
 
 def group_objectives(recipe: Recipe, objectives: list[Objective]) -> list[ObjectiveGroup]:
-    """In recipe order; the first objective of a kind opens its group. Of those that guess tokens a group has one: a
-    second one would hide what the first one left to guess from, so it opens a group of its own."""
+    """Group the objectives, in recipe order. A group has at most one token-prediction objective: a second one would
+    mask the context of the first, so it gets its own group."""
     corpus = recipe.settings.corpus
     groups: dict[tuple[GroupKey, int], list[Objective]] = {}
-    guessing: Counter[GroupKey] = Counter()
+    num_predicting: Counter[GroupKey] = Counter()
     for objective in objectives:
         settings = objective.settings
-        kind = GroupKey(settings.packing or corpus.packing, objective.attention_mask_kind,
-                        settings.single or corpus.single,
-                    settings.pair or corpus.pair, settings.task_id)
-        groups.setdefault((kind, guessing[kind] if objective.predicts_tokens else 0), []).append(objective)
-        guessing[kind] += objective.predicts_tokens
-    return [ObjectiveGroup(kind, tuple(members)) for (kind, _), members in groups.items()]
+        key = GroupKey(settings.packing or corpus.packing, objective.attention_mask_kind,
+                       settings.single or corpus.single, settings.pair or corpus.pair, settings.task_id)
+        groups.setdefault((key, num_predicting[key] if objective.predicts_tokens else 0), []).append(objective)
+        num_predicting[key] += objective.predicts_tokens
+    return [ObjectiveGroup(key, tuple(members)) for (key, _), members in groups.items()]

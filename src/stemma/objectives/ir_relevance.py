@@ -1,5 +1,5 @@
-"""Information retrieval relevance: how well does a title answer a query, by what people did when a search engine showed
-it? (ERNIE 2.0, arXiv:1907.12412, section 4.2.3: clicked often, shown, or neither)"""
+"""Information-retrieval relevance: classify query-title pairs by user behaviour in a search engine (ERNIE 2.0,
+arXiv:1907.12412, section 4.2.3: clicked, shown, or neither)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class IRRelevanceSettings(ObjectiveSettings):
-    """ERNIE 2.0: how well does a title answer a query: clicked, shown, or neither?"""
+    """ERNIE 2.0: relevance of a title for a query: clicked, shown, or neither."""
 
     kind: Literal["ir_relevance"]
     classes: Annotated[int, base.constraint(lambda n: n >= 2, "must be 2 or more")] = 3
@@ -48,14 +48,14 @@ class IRRelevance(RowClassification):
 
     def missing_data(self, corpus: Corpus) -> str | None:
         if RELEVANCE in corpus.annotations():
-            found = int(corpus.values_at(RELEVANCE, corpus.document_starts[:-1]).max(initial=0))
-            if found > self.classes:
-                raise UserError(f"the relevance labels of {corpus.path} go up to {found - 1}, and "
+            classes = int(corpus.values_at(RELEVANCE, corpus.document_starts[:-1]).max(initial=0))
+            if classes > self.classes:
+                raise UserError(f"the relevance labels of {corpus.path} go up to {classes - 1}, and "
                                 f"objective.{self.name} has {self.classes} classes; set "
-                                f"objective.{self.name}.classes={found}.")
+                                f"objective.{self.name}.classes={classes}.")
         return super().missing_data(corpus)
 
     def make_targets(self, draft: Draft, rng: RNG) -> None:
-        pieces = draft.spans
-        first = np.searchsorted(pieces.row, np.arange(draft.rows))
-        draft.add_row_labels(self.name, draft.corpus.values_at(RELEVANCE, pieces.start[first]).astype(np.int64) - 1)
+        spans = draft.spans
+        first = np.searchsorted(spans.row, np.arange(draft.rows))
+        draft.add_row_labels(self.name, draft.corpus.values_at(RELEVANCE, spans.start[first]).astype(np.int64) - 1)

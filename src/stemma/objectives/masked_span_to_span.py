@@ -1,8 +1,8 @@
-"""Masked span to span: hide one stretch of a sentence from the encoder and let the decoder write just that stretch
+"""Masked sequence-to-sequence: mask one span of a sentence in the encoder; the decoder predicts this span
 (MASS, arXiv:1905.02450).
 
-The decoder is given nothing but the stretch's own earlier tokens, so what it needs it must find in the encoder. A
-stretch of one token is BERT's task; the whole sentence is GPT's, with nothing left to read.
+The decoder input holds only the earlier tokens of the span, so everything else must come from the encoder. A span of
+one token is like BERT's objective, the whole sentence like GPT's.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 
 
 class MaskedSpanToSpanSettings(Seq2SeqObjectiveSettings):
-    """MASS: hide one span, and write it."""
+    """MASS: mask one span in the encoder, predict it in the decoder."""
 
     kind: Literal["masked_span_to_span"]
-    share: Fraction = 0.5  # of the text: a single token makes it BERT's task, all of it GPT's
-    mask: Probability = 0.8  # of the hidden: replaced by the mask token
-    random: Probability = 0.1  # of the hidden: replaced by another token; the rest stays as it was
+    share: Fraction = 0.5  # fraction of the text in the span
+    mask: Probability = 0.8  # of the span: replaced by the mask token
+    random: Probability = 0.1  # of the span: replaced by a random token; the rest stays unchanged
 
     special_tokens = frozenset({"mask"})
     one_decision = (("mask", "random"),)
@@ -47,24 +47,24 @@ class MaskedSpanToSpan(Seq2SeqObjective):
     settings: MaskedSpanToSpanSettings
 
     def make_targets(self, draft: Draft, rng: RNG) -> None:
-        """The decoder's places are numbered as the encoder's, so that it knows where in the sentence it writes."""
-        hidden = choose_span(draft.is_text, self.settings.share, rng)
-        ids = replace_tokens(draft, hidden, self.settings.mask, self.settings.random, rng)
-        longest, filling = int(draft.lengths.max()), draft.template.special_ids["padding"]
-        places = np.broadcast_to(np.arange(hidden.shape[1]), hidden.shape)
-        written = PaddedRows.select(draft.original_ids, hidden,
-                                    filling).shift_right(draft.corpus.tokenizer.special_id("mask"), filling)
-        # Filling stands at place 0: any that exists.
-        spans = PaddedRows(written.input_ids, written.lengths, written.labels, compact_rows(places, hidden, 0))
-        read = PaddedRows(ids[:, :longest], draft.lengths, corpus_offsets=draft.corpus_offsets[:, :longest])
-        draft.seq2seq_rows = {ENCODER: read, DECODER: spans}
+        """The decoder uses the position ids of the encoder: it knows the position of the span in the sentence."""
+        selected = choose_span(draft.is_text, self.settings.share, rng)
+        ids = replace_tokens(draft, selected, self.settings.mask, self.settings.random, rng)
+        longest, pad_id = int(draft.lengths.max()), draft.template.special_ids["padding"]
+        positions = np.broadcast_to(np.arange(selected.shape[1]), selected.shape)
+        mask_id = draft.corpus.tokenizer.special_id("mask")
+        target = PaddedRows.select(draft.original_ids, selected, pad_id).shift_right(mask_id, pad_id)
+        # Padding gets position 0: any valid position will do.
+        spans = PaddedRows(target.input_ids, target.lengths, target.labels, compact_rows(positions, selected, 0))
+        source = PaddedRows(ids[:, :longest], draft.lengths, corpus_offsets=draft.corpus_offsets[:, :longest])
+        draft.seq2seq_rows = {ENCODER: source, DECODER: spans}
 
 
 def choose_span(text: np.ndarray, fraction: float, rng: RNG) -> np.ndarray:
-    """(rows, length) bool: one stretch of a share of each row's text, at any place of it; at least a token."""
+    """(rows, length) bool: one span at a random position, `fraction` of the text of its row, at least one token."""
     count = text.sum(1)
-    wanted = np.minimum(np.maximum(np.rint(count * fraction), 1), count).astype(np.int64)
-    first = (rng.random((len(text), 1))[:, 0] * (count - wanted + 1)).astype(np.int64)
-    number = np.cumsum(text, axis=1) - 1  # of each token among its row's text
-    chosen: np.ndarray = text & (number >= first[:, None]) & (number < (first + wanted)[:, None])
-    return chosen
+    span_length = np.minimum(np.maximum(np.rint(count * fraction), 1), count).astype(np.int64)
+    first = (rng.random((len(text), 1))[:, 0] * (count - span_length + 1)).astype(np.int64)
+    index = np.cumsum(text, axis=1) - 1  # of each token among the text of its row
+    selected: np.ndarray = text & (index >= first[:, None]) & (index < (first + span_length)[:, None])
+    return selected

@@ -1,7 +1,7 @@
-"""Choosing what to hide, and hiding it: whole units, at an exact overall rate, all rows at once.
+"""Select masking units and replace their tokens, vectorized over the rows.
 
-Each row hides a share of its text. Units are taken in random order until the share is reached; the unit that would
-step over it is taken with just the probability that keeps the expected number of hidden tokens exact.
+Units of a row are selected in random order until the masking rate is reached. The unit that would exceed it is selected
+with the probability that makes the expected number of masked tokens exact.
 """
 
 from __future__ import annotations
@@ -16,33 +16,33 @@ from stemma.corpus.rng import RNG
 
 
 def choose_tokens(draft: Draft, mask_rate: float, rng: RNG, candidates: np.ndarray | None = None) -> np.ndarray:
-    """(rows, length) bool: every row hides its share of single tokens, at least one; of the text, or `among` others."""
+    """(rows, length) bool: single tokens at the masking rate, at least one per row, among the text or `candidates`."""
     text = draft.is_text if candidates is None else candidates
-    wanted = _target_counts(text.sum(1), mask_rate, rng)
-    keys = np.where(text, rng.random(text.shape), 2.0)  # special tokens come last, and are never reached
+    num_selected = _target_counts(text.sum(1), mask_rate, rng)
+    keys = np.where(text, rng.random(text.shape), 2.0)  # special tokens sort last and are never selected
     order = np.argsort(keys, axis=1)
-    chosen = np.zeros(text.shape, dtype=bool)
-    np.put_along_axis(chosen, order, np.arange(text.shape[1]) < wanted[:, None], axis=1)
-    return chosen
+    selected = np.zeros(text.shape, dtype=bool)
+    np.put_along_axis(selected, order, np.arange(text.shape[1]) < num_selected[:, None], axis=1)
+    return selected
 
 
 def token_units(text: np.ndarray) -> np.ndarray:
-    """(rows, length): every token of the text is a unit of its own; -1 where there is none."""
+    """(rows, length) unit ids with one unit per text token; -1 elsewhere."""
     return np.where(text, np.arange(text.size).reshape(text.shape), -1)
 
 
 def merge_adjacent_units(units: np.ndarray, probabilities: Sequence[float], rng: RNG) -> np.ndarray:
-    """(rows, length): from the beginning of the text on, 1, 2, 3... neighbouring units made one, how many is drawn by
-    the `shares`; numbered over the whole batch, -1 where there is no text. Nothing reaches over what is no text."""
+    """(rows, length) ids of units merged from 1, 2, 3... adjacent units, a number sampled by `probabilities`. Ids are
+    unique over the batch; -1 where there is no text. Merged units do not cross special tokens."""
     rows, length = units.shape
     text = units >= 0
     edges = np.cumsum(probabilities)[:-1]
     sizes = 1 + np.searchsorted(edges, rng.random((rows, length)), side="right")
-    first = np.cumsum(sizes, axis=1) - sizes  # the unit that each new one begins with
+    first = np.cumsum(sizes, axis=1) - sizes  # index of the first unit of each merged unit
     opens = np.zeros((rows, length), dtype=bool)
-    row, number = np.nonzero(first < length)
-    opens[row, first[row, number]] = True
-    begins = np.ones((rows, length), dtype=bool)  # a unit begins, or a place without text stands for one
+    row, index = np.nonzero(first < length)
+    opens[row, first[row, index]] = True
+    begins = np.ones((rows, length), dtype=bool)  # a unit begins; a position without text counts as a unit
     begins[:, 1:] = (units[:, 1:] != units[:, :-1]) | ~text[:, 1:]
     begins &= np.take_along_axis(opens, np.cumsum(begins, axis=1) - 1, axis=1)
     begins[:, 1:] |= ~text[:, :-1]
@@ -51,24 +51,27 @@ def merge_adjacent_units(units: np.ndarray, probabilities: Sequence[float], rng:
 
 
 def truncated_geometric(p: float, max_words: int) -> list[float]:
-    """The shares of 1, 2, 3... words in a span that ends after each word with this chance, of spans that are not longer
-    (SpanBERT, arXiv:1907.10529, section 3.1: 0.2 and 10 make 3.8 words in the mean)."""
-    chances = p * (1 - p) ** np.arange(max_words)
-    shares: list[float] = (chances / chances.sum()).tolist()
-    return shares
+    """Probabilities of span lengths 1, 2, 3...: geometric with parameter `p`, truncated at `max_words` (SpanBERT,
+    arXiv:1907.10529, section 3.1: 0.2 and 10 give a mean of 3.8 words)."""
+    weights = p * (1 - p) ** np.arange(max_words)
+    probabilities: list[float] = (weights / weights.sum()).tolist()
+    return probabilities
 
 
 def restrict_units(units: np.ndarray, candidates: np.ndarray) -> np.ndarray:
-    """The same units `among` these places only; a place there that belongs to none is one of its own."""
-    own = units.max(initial=-1) + 1 + np.arange(units.size).reshape(units.shape)
-    return np.where(candidates, np.where(units >= 0, units, own), -1)
+    """Unit ids at the candidate positions only; a candidate outside all units becomes a unit by itself."""
+    new_ids = units.max(initial=-1) + 1 + np.arange(units.size).reshape(units.shape)
+    return np.where(candidates, np.where(units >= 0, units, new_ids), -1)
 
 
 def choose_units(units: NDArray[np.int64], mask_rate: float, rng: RNG,
                  within: np.ndarray | None = None) -> NDArray[np.bool_]:
-    """`units` (rows, length): equal numbers (unique over the batch) are one unit; -1 is never chosen. Where they lie
-    `within` larger ones, these are taken in random order and their units as the text runs: so the last span of a row
-    may lack its end, a word of it never does, and the share is exact even where a span is longer than that."""
+    """(rows, length) bool: tokens of units selected at `mask_rate`. `units` holds batch-unique ids; -1 is never
+    selected.
+
+    `within` gives larger units (spans of words). These are ordered at random and their units in text order, so the last
+    span of a row may be cut after a word, and the rate is exact even if a span is longer than it allows.
+    """
     text = units >= 0
     rows, length = units.shape
     uniform = rng.random((rows, length + 1))
@@ -79,65 +82,64 @@ def choose_units(units: NDArray[np.int64], mask_rate: float, rng: RNG,
     size = np.bincount(flat, minlength=count)
     row = np.zeros(count, dtype=np.int64)
     key = np.zeros(count)
-    places = np.nonzero(text)
-    row[flat] = places[0]
+    row[flat] = np.nonzero(text)[0]
     key[flat] = broadcast_per_unit(uniform[:, :length], units if within is None else within)[text]
-    order = np.lexsort((key, row))  # stable: units of one larger unit keep their order
+    order = np.lexsort((key, row))  # stable: units of one span keep their order
     order = order[size[order] > 0]
     ended = np.cumsum(size[order])
     first = np.searchsorted(row[order], np.arange(rows))
     before_row = np.concatenate([[0], ended])[first]
-    ended = ended - before_row[row[order]]  # tokens hidden in this row once this unit is taken too
+    ended = ended - before_row[row[order]]  # tokens selected in this row up to and including this unit
     begun = ended - size[order]
-    wanted = np.maximum(text.sum(1) * mask_rate, np.minimum(1, text.sum(1)))[row[order]]
-    over = (wanted - begun) / size[order]  # the share of this unit that still fits
-    taken = (over >= 1) | ((over > 0) & (uniform[:, length][row[order]] < over))
-    picked = np.zeros(count + 1, dtype=bool)  # the last entry answers for -1
-    picked[order] = taken
-    none = ~np.isin(np.arange(rows), row[order][taken]) & text.any(1)
-    picked[order[first[none]]] = True  # a row with text always has something to guess
-    return picked[units]
+    target = np.maximum(text.sum(1) * mask_rate, np.minimum(1, text.sum(1)))[row[order]]
+    fraction = (target - begun) / size[order]  # of this unit that still fits
+    fits = (fraction >= 1) | ((fraction > 0) & (uniform[:, length][row[order]] < fraction))
+    selected = np.zeros(count + 1, dtype=bool)  # index -1 is the last entry: not selected
+    selected[order] = fits
+    empty = ~np.isin(np.arange(rows), row[order][fits]) & text.any(1)
+    selected[order[first[empty]]] = True  # a row with text has at least one target
+    return selected[units]
 
 
 def broadcast_per_unit(values: np.ndarray, units: np.ndarray) -> np.ndarray:
-    """(rows, length) the numbers, but all places of a unit have one of theirs: that of its last place."""
-    shared = np.zeros(int(units.max(initial=-1)) + 2)  # the last entry answers for -1
+    """(rows, length) `values`, with one value for all positions of a unit: that of its last position."""
+    shared = np.zeros(int(units.max(initial=-1)) + 2)  # index -1 is the last entry
     text = units >= 0
     shared[units[text]] = values[text]
     return np.where(text, shared[units], values)
 
 
 def replace_tokens(draft: Draft, selected: np.ndarray, mask_probability: float, random_probability: float, rng: RNG,
-             units: np.ndarray | None = None) -> np.ndarray:
-    """(rows, length) the draft's ids in which of the chosen the share `mask` became the mask token, the share `random`
-    any other token, and the rest stayed: so the network never knows which words it may trust. What happens to a token
-    happens to all of its unit, where `units` are given."""
+                   units: np.ndarray | None = None) -> np.ndarray:
+    """(rows, length) input ids after corruption of the selected tokens: a fraction `mask_probability` becomes the mask
+    token, `random_probability` a random token, the rest stays unchanged. With `units`, all tokens of a unit are
+    treated alike."""
     tokenizer = draft.corpus.tokenizer
-    ordinary = tokenizer.regular_ids
-    action, which = rng.random((draft.rows, 2, draft.input_ids.shape[1])).transpose(1, 0, 2)
+    regular_ids = tokenizer.regular_ids
+    action, token = rng.random((draft.rows, 2, draft.input_ids.shape[1])).transpose(1, 0, 2)
     if units is not None:
         action = broadcast_per_unit(action, units)
     masked = selected & (action < mask_probability)
-    other = selected & ~masked & (action < mask_probability + random_probability)
+    random = selected & ~masked & (action < mask_probability + random_probability)
     ids = np.where(masked, tokenizer.special_id("mask"), draft.input_ids)
-    return np.where(other, ordinary[(which * len(ordinary)).astype(np.int64)], ids).astype(np.int32)
+    return np.where(random, regular_ids[(token * len(regular_ids)).astype(np.int64)], ids).astype(np.int32)
 
 
 def stochastic_round(exact: NDArray[np.float64], rng: RNG) -> NDArray[np.int64]:
-    """(rows,) whole numbers: up or down at random, so that the mean is exact."""
+    """(rows,) integers: rounded up or down at random, so that the mean is exact."""
     floor = np.floor(exact).astype(np.int64)
     return floor + (rng.random((len(exact), 1))[:, 0] < exact - floor)
 
 
 def _target_counts(counts: np.ndarray, mask_rate: float, rng: RNG) -> np.ndarray:
-    """counts x rate, exact in the mean; at least one where there is text."""
+    """counts x mask_rate, exact in the mean; at least 1 in rows with text."""
     return stochastic_round(counts * mask_rate, rng).clip(1, counts)
 
 
 def segment_b_mask(draft: Draft) -> np.ndarray:
-    """(rows, length) bool: B, and the token that ends it, so that a network which writes by filling in masks learns to
-    stop (arXiv:1905.03197, section 2.4)."""
-    place, begins = np.arange(draft.is_text.shape[1]), draft.segment_b_start()[:, None]
-    stops = begins + draft.spans.part_lengths(1)[:, None]
-    chosen: np.ndarray = (place >= begins) & (place <= stops) & (place < draft.lengths[:, None])
-    return chosen
+    """(rows, length) bool: segment B and the separator after it, so that a model that generates by filling in masks
+    learns to stop (arXiv:1905.03197, section 2.4)."""
+    position, start = np.arange(draft.is_text.shape[1]), draft.segment_b_start()[:, None]
+    end = start + draft.spans.part_lengths(1)[:, None]
+    in_b: np.ndarray = (position >= start) & (position <= end) & (position < draft.lengths[:, None])
+    return in_b

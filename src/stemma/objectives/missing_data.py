@@ -1,8 +1,7 @@
-"""A recipe without the tasks that a corpus has nothing for: they are taken out by name, and nobody's time is lost.
+"""Remove the objectives that a corpus has no data for from a recipe.
 
-Pure data. In a curriculum whose stages follow one another (ERNIE, arXiv:1904.09223) the stage before takes over the
-time of one that is gone. A masked language model that only goes along with another task (they share a task vector)
-goes with it.
+In a curriculum of consecutive stages (ERNIE, arXiv:1904.09223), the stage before takes over the budget of a removed
+one. A masked LM that only accompanies a removed objective (they share a task id) is removed with it.
 """
 
 from __future__ import annotations
@@ -13,48 +12,50 @@ from typing import Any
 from stemma.recipe_loading import Recipe
 from stemma.schema.objective import ObjectiveSettings
 
-ORIGIN = "corpus"  # who made these changes, as a run's recipe tells it
+ORIGIN = "corpus"  # origin of these changes in the recipe of the run
 
 
 def drop_objectives(recipe: Recipe, missing: Mapping[str, str]) -> tuple[Recipe, list[str]]:
-    """The recipe without the tasks that lack something (by name, with what it is), and what to tell of each."""
-    tasks = recipe.settings.objective
-    gone = {name: [name, *_paired_masked_lms(tasks, name, missing)] for name in missing}
-    removed = dict.fromkeys(each for names in gone.values() for each in names)
-    left = {name: task for name, task in tasks.items() if name not in removed}
+    """The recipe without the objectives in `missing` (name to reason), and a warning for each."""
+    objectives = recipe.settings.objective
+    companions = {name: list(_paired_masked_lms(objectives, name, missing)) for name in missing}
+    removed = dict.fromkeys(removed_name for name in missing for removed_name in (name, *companions[name]))
+    remaining = {name: settings for name, settings in objectives.items() if name not in removed}
     changes: dict[str, Any] = {}
-    told = {}
-    for name in (name for name in tasks if name in missing):
-        companions = "".join(f", and objective.{each} with it" for each in gone[name][1:])
-        told[name] = f"objective.{name} is switched off{companions}: {missing[name]}."
-    ordered = sorted(missing, key=lambda name: tasks[name].starts)
-    inherited = {name: _take_over_stage(left, tasks[name], ("stops", "starts"), changes) for name in ordered}
-    for name in reversed([name for name in ordered if not inherited[name]]):  # the first stages have nobody before them
-        inherited[name] = _take_over_stage(left, tasks[name], ("starts", "stops"), changes)
+    warnings = {}
+    for name in (name for name in objectives if name in missing):
+        with_it = "".join(f", and objective.{companion} with it" for companion in companions[name])
+        warnings[name] = f"objective.{name} is switched off{with_it}: {missing[name]}."
+    ordered = sorted(missing, key=lambda name: objectives[name].starts)
+    inherited = {name: _take_over_stage(remaining, objectives[name], ("stops", "starts"), changes) for name in ordered}
+    for name in reversed([name for name in ordered if not inherited[name]]):  # first stages: the stage after takes over
+        inherited[name] = _take_over_stage(remaining, objectives[name], ("starts", "stops"), changes)
     for name, heirs in inherited.items():
-        told[name] += "".join(f" objective.{heir} takes over its stage of the budget." for heir in heirs)
+        warnings[name] += "".join(f" objective.{heir} takes over its stage of the budget." for heir in heirs)
     changes["remove"] = [f"objective.{name}" for name in removed]
-    return recipe.with_changes(changes, ORIGIN), list(told.values())
+    return recipe.with_changes(changes, ORIGIN), list(warnings.values())
 
 
 def _paired_masked_lms(objectives: Mapping[str, ObjectiveSettings], removed: str,
                        missing: Mapping[str, str]) -> Iterator[str]:
-    """Masked language models of the task vector of a task that is none, if nobody else of that vector is left."""
-    vector = objectives[removed].task_id
-    mates = {name: task for name, task in objectives.items() if vector is not None and task.task_id == vector}
-    others = {name for name, task in mates.items() if not task.masks_tokens}
+    """Masked-LM objectives that share the task id of a removed objective and have no other objective left there."""
+    task_id = objectives[removed].task_id
+    same_task = {name: settings for name, settings in objectives.items()
+                 if task_id is not None and settings.task_id == task_id}
+    others = {name for name, settings in same_task.items() if not settings.masks_tokens}
     if removed in others and others <= set(missing):
-        yield from (name for name in mates if name not in others and name not in missing)
+        yield from (name for name in same_task if name not in others and name not in missing)
 
 
 def _take_over_stage(remaining: Mapping[str, ObjectiveSettings], removed: ObjectiveSettings, edges: tuple[str, str],
-             changes: dict[str, object]) -> list[str]:
-    """Let tasks alike take over a stage: those whose one edge ("stops") meets the other edge ("starts") of the one that
-    is gone. Notes it in `changes`, and returns who they are."""
+                     changes: dict[str, object]) -> list[str]:
+    """Extend objectives of the same kind, packing and task id over the stage of a removed one: those whose near edge
+    ("stops") meets its far edge ("starts"). Adds the new edges to `changes`; returns the names of these objectives."""
     near, far = edges
-    alike = [name for name, task in remaining.items()
-             if (task.kind, task.packing, task.task_id) == (removed.kind, removed.packing, removed.task_id)]
-    heirs = [name for name in alike
+    similar = [name for name, settings in remaining.items()
+               if (settings.kind, settings.packing, settings.task_id)
+               == (removed.kind, removed.packing, removed.task_id)]
+    heirs = [name for name in similar
              if changes.get(f"objective.{name}.{near}", getattr(remaining[name], near)) == getattr(removed, far)]
     changes |= {f"objective.{name}.{near}": getattr(removed, near) for name in heirs}
     return heirs

@@ -1,4 +1,4 @@
-"""Next-sentence prediction: does B really follow A, or does it come from another document? (BERT, arXiv:1810.04805)"""
+"""Next-sentence prediction: does B follow A, or is it from another document? (BERT, arXiv:1810.04805)"""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 class NextSentenceSettings(ObjectiveSettings):
     kind: Literal["next_sentence"]
-    random: Probability = 0.5  # how often B comes from another document
+    random: Probability = 0.5  # probability that B is from another document
 
     rearranges_text = True
     sees: ClassVar[AttentionMaskKind] = "full"
@@ -37,17 +37,17 @@ class NextSentence(RowClassification):
     needs_several_sentences = True
 
     def make_targets(self, draft: Draft, rng: RNG) -> None:
-        """Label 0: B follows; 1: B is from elsewhere, as long as the one whose place it takes, so that a row's length
-        does not tell; where A stood alone, long enough to fill what A leaves (as published)."""
-        pieces, capacity = draft.spans, draft.template.capacity(pair=True)
-        coin, where, offset = rng.random((draft.rows, 3)).T
-        for_a, for_b = pieces.part_lengths(0), pieces.part_lengths(1)
-        alone = for_b == 0  # nothing follows A in its document
-        elsewhere = np.flatnonzero((coin < self.settings.random) | alone)
-        room = np.where(alone, np.maximum(1, capacity - for_a), for_b)[elsewhere]
-        start, length = sample_other_document(draft, elsewhere, room, where[elsewhere], offset[elsewhere])
-        pieces.replace_part(1, elsewhere, start, length)
-        pieces.truncate_pairs(capacity, rng)
+        """Label 0: B follows A; 1: B is from another document and as long as the original B, so that the row length
+        gives nothing away. If nothing follows A, B fills the rest of the row (as in the released code)."""
+        spans, capacity = draft.spans, draft.template.capacity(pair=True)
+        uniform, document, offset = rng.random((draft.rows, 3)).T
+        length_a, length_b = spans.part_lengths(0), spans.part_lengths(1)
+        without_b = length_b == 0  # nothing follows A in its document
+        negative = np.flatnonzero((uniform < self.settings.random) | without_b)
+        max_tokens = np.where(without_b, np.maximum(1, capacity - length_a), length_b)[negative]
+        start, length = sample_other_document(draft, negative, max_tokens, document[negative], offset[negative])
+        spans.replace_part(1, negative, start, length)
+        spans.truncate_pairs(capacity, rng)
         labels = np.zeros(draft.rows, dtype=np.int64)
-        labels[elsewhere] = 1
+        labels[negative] = 1
         draft.add_row_labels(self.name, labels)

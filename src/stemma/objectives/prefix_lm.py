@@ -1,4 +1,4 @@
-"""Prefix language modelling: a prefix sees itself from both sides, and what follows is guessed token by token
+"""Prefix language modelling: bidirectional attention over a prefix, next-token prediction after it
 (arXiv:1910.10683, section 3.2.2)."""
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class PrefixLMSettings(ObjectiveSettings):
-    """The next token after a prefix that sees itself in full; the prefix ends where B begins, or at random."""
+    """Next-token prediction after a bidirectional prefix, which ends at the start of B or at a random position."""
 
     kind: Literal["prefix_lm"]
 
@@ -43,9 +43,9 @@ class PrefixLM(NextTokenObjective):
     settings: PrefixLMSettings
 
     def make_targets(self, draft: Draft, rng: RNG) -> None:
-        """The prefix ends where B begins; of a single text at any place, so that something is left on either side."""
-        anywhere = 1 + (rng.random((draft.rows, 1))[:, 0] * (draft.lengths - 1)).astype(np.int64)
-        draft.prefix_lengths = np.where(draft.spans.part_lengths(1) > 0, draft.segment_b_start(), anywhere)
-        following = draft.next_tokens()
-        at = (following >= 0) & (np.arange(following.shape[1]) + 1 >= draft.prefix_lengths[:, None])
-        draft.add_token_targets(LM_HEAD_NAME, at=at, labels=following)
+        """The prefix ends at the start of B; in a single text at a random position that leaves both sides non-empty."""
+        random = 1 + (rng.random((draft.rows, 1))[:, 0] * (draft.lengths - 1)).astype(np.int64)
+        draft.prefix_lengths = np.where(draft.spans.part_lengths(1) > 0, draft.segment_b_start(), random)
+        labels = draft.next_tokens()
+        at = (labels >= 0) & (np.arange(labels.shape[1]) + 1 >= draft.prefix_lengths[:, None])
+        draft.add_token_targets(LM_HEAD_NAME, at=at, labels=labels)

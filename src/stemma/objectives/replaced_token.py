@@ -1,10 +1,9 @@
-"""Replaced-token detection: of every token, say whether it is the original or what a small generator wrote there
-(ELECTRA, arXiv:2003.10555).
+"""Replaced-token detection: classify every token as original or as replaced by a small generator (ELECTRA,
+arXiv:2003.10555).
 
-A masked LM learns from the 15% of the places that it hides. Here those places are filled in by a generator, itself a
-masked LM, with tokens drawn from its guesses; the network that is kept reads the result and judges all places, so that
-each of them teaches it something. A token that the generator happens to get right counts as original. The draw passes
-no gradient on: generator and discriminator meet in their shared embedding only.
+A masked LM has a loss at the masked 15% of the positions only. Here a generator, itself a masked LM, fills them with
+sampled tokens, and the discriminator classifies all positions. A sampled token that equals the original counts as
+original. Sampling passes no gradient: generator and discriminator share only the embedding.
 """
 
 from __future__ import annotations
@@ -31,10 +30,10 @@ HEAD_NAME = "replaced_token"
 
 
 class ReplacedTokenSettings(ObjectiveSettings):
-    """ELECTRA: of every token, say whether it is the original or what a small generator put there."""
+    """ELECTRA: classify every token as original or as replaced by a small generator."""
 
     kind: Literal["replaced_token"]
-    judged: Literal["all", "hidden"] = "all"  # hidden: only where the generator wrote, the paper's "ELECTRA 15%"
+    judged: Literal["all", "hidden"] = "all"  # hidden: only masked positions, the paper's "ELECTRA 15%"
 
     sees: ClassVar[AttentionMaskKind] = "full"
     needs_generator = True
@@ -51,43 +50,44 @@ class ReplacedToken(Objective):
         return Requirements(heads={HEAD_NAME: DiscriminatorHeadSpec()})
 
     def make_targets(self, draft: Draft, rng: RNG) -> None:
-        """Nothing: what is hidden is the masked LM's choice, and what stands there instead the generator's."""
+        """No targets of its own: the masked LM selects the positions and the generator samples the tokens."""
 
     def loss(self, network: Network, output: NetworkOutput, batch: Batch) -> LossOutput:
-        """Every real place is judged, special tokens too, as in the released code; or those alone that were hidden, as
-        the paper does to see what judging all of them is worth (its section 3.4)."""
+        """Binary loss at all positions but padding, special tokens included as in the released code; or at masked
+        positions only (the ablation of section 3.4)."""
         import torch
         from torch.nn import functional
 
-        stream, hid = batch.streams["encoder"], batch.token_targets[LM_HEAD]
-        assert output.generator_samples is not None, "the masked LM comes first, and its generator writes"
+        stream, masked = batch.streams["encoder"], batch.token_targets[LM_HEAD]
+        assert output.generator_samples is not None, "the masked LM comes first and samples the tokens"
         assert stream.input_ids is not None
-        ids = stream.input_ids.flatten().index_copy(0, hid.index, output.generator_samples).view_as(stream.input_ids)
+        ids = stream.input_ids.flatten().index_copy(0, masked.index, output.generator_samples)
+        ids = ids.view_as(stream.input_ids)
         labels = torch.zeros_like(ids, dtype=torch.bool).flatten()
-        labels[hid.index] = output.generator_samples != hid.labels
+        labels[masked.index] = output.generator_samples != masked.labels
         filled = replace(stream.with_input_ids(ids), output_positions=None)
-        judged = network({"encoder": filled})["encoder"].flatten(0, 1)  # (B x L, width)
-        real, total = stream.attention_token_mask(), float(batch.num_tokens)
+        hidden = network({"encoder": filled})["encoder"].flatten(0, 1)  # (B x L, width)
+        token_mask, denominator = stream.attention_token_mask(), float(batch.num_tokens)
         if self.settings.judged == "hidden":
-            judged, labels, total = judged[hid.index], labels[hid.index], hid.denominator
-        elif real is not None:
-            judged, labels = judged[real.flatten()], labels[real.flatten()]
-        scores = network.heads[HEAD_NAME](judged).float()
-        lost = functional.binary_cross_entropy_with_logits(scores, labels.float(), reduction="sum")
-        return LossOutput({self.name: lost / max(1.0, total)}, _detection_counts(scores > 0, labels))
+            hidden, labels, denominator = hidden[masked.index], labels[masked.index], masked.denominator
+        elif token_mask is not None:
+            hidden, labels = hidden[token_mask.flatten()], labels[token_mask.flatten()]
+        logits = network.heads[HEAD_NAME](hidden).float()
+        loss = functional.binary_cross_entropy_with_logits(logits, labels.float(), reduction="sum")
+        return LossOutput({self.name: loss / max(1.0, denominator)}, _detection_counts(logits > 0, labels))
 
     def baseline(self, batch: Batch, unigram: np.ndarray) -> dict[str, float]:
-        """One who knows only how many tokens are replaced, by a generator that knows only how often each occurs. With a
-        better generator fewer of them are, and knowing their number is worth more: see `replaced` in the log."""
-        hid = batch.token_targets[LM_HEAD]
-        by_chance = float(np.exp(unigram[hid.labels.cpu().numpy()]).mean()) if len(hid.labels) else 0.0
-        judged = len(hid.labels) if self.settings.judged == "hidden" else batch.num_tokens
-        share = min(max((1 - by_chance) * len(hid.labels) / max(judged, 1), 1e-6), 1 - 1e-6)
-        return {self.name: float(-(share * np.log(share) + (1 - share) * np.log1p(-share)))}
+        """Entropy of the fraction of replaced tokens under a unigram generator. A better generator replaces fewer
+        tokens, and the true baseline is lower: see `replaced` in the log."""
+        masked = batch.token_targets[LM_HEAD]
+        accuracy = float(np.exp(unigram[masked.labels.cpu().numpy()]).mean()) if len(masked.labels) else 0.0
+        num_scored = len(masked.labels) if self.settings.judged == "hidden" else batch.num_tokens
+        replaced = min(max((1 - accuracy) * len(masked.labels) / max(num_scored, 1), 1e-6), 1 - 1e-6)
+        return {self.name: float(-(replaced * np.log(replaced) + (1 - replaced) * np.log1p(-replaced)))}
 
 
-def _detection_counts(logits: Tensor, labels: Tensor) -> dict[str, tuple[Tensor, Tensor]]:
-    """How many tokens were replaced; of those called so, how many were; of those that were, how many were found."""
-    caught, replaced = (logits & labels).sum(), labels.sum()
-    return {"replaced": (replaced, replaced.new_tensor(len(labels))), "precision": (caught, logits.sum()),
-            "recall": (caught, replaced)}
+def _detection_counts(predicted: Tensor, labels: Tensor) -> dict[str, tuple[Tensor, Tensor]]:
+    """Numerators and denominators of the fraction of replaced tokens, and of precision and recall of detection."""
+    true_positives, replaced = (predicted & labels).sum(), labels.sum()
+    return {"replaced": (replaced, replaced.new_tensor(len(labels))), "precision": (true_positives, predicted.sum()),
+            "recall": (true_positives, replaced)}

@@ -1,4 +1,4 @@
-"""What a recipe's objectives ask of a corpus: refused where it cannot be given, or the objective is switched off."""
+"""Check the objectives of a recipe against a corpus: refuse the recipe, or switch objectives off."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
 
 def drop_unsupported(recipe: Recipe, corpus: Corpus) -> tuple[Recipe, list[str]]:
-    """The recipe without the tasks that this corpus has nothing for, and a notice for each of them; and with whatever
-    the corpus decides for the others."""
+    """The recipe without the objectives that this corpus has no data for, with the settings that depend on the corpus;
+    and a warning for each removed objective."""
     lacking = {objective.name: why for objective in build_objectives(recipe)
                if (why := _missing_data(recipe, objective, corpus)) is not None}
-    settled = {f"objective.{objective.name}.{key}": value for objective in build_objectives(recipe)
+    changes = {f"objective.{objective.name}.{key}": value for objective in build_objectives(recipe)
                if objective.name not in lacking for key, value in objective.corpus_settings(corpus).items()}
-    if settled:
-        recipe = recipe.with_changes(settled, ORIGIN)
+    if changes:
+        recipe = recipe.with_changes(changes, ORIGIN)
     if not lacking:
         return recipe, []
     if len(lacking) == len(recipe.settings.objective):
@@ -36,16 +36,18 @@ def drop_unsupported(recipe: Recipe, corpus: Corpus) -> tuple[Recipe, list[str]]
 
 
 def _missing_data(recipe: Recipe, objective: Objective, corpus: Corpus) -> str | None:
-    """What the task itself misses, or its packing does: whatever is done to dialogues needs some."""
+    """What the objective or its packing misses in the corpus; None if nothing."""
     packing = recipe.settings.packings()[objective.name]
     if not len(CorpusSubset.all_documents(corpus).documents_for(packing).document_ranges):
-        side = {"dialogues": "roles", "pairs": "relevance"}.get(packing_settings(packing).reads)
-        return f'the corpus has no "{side}"; {HOW_TO_ANNOTATE[side]} makes them' if side else "the corpus has no running text"
+        annotation = {"dialogues": "roles", "pairs": "relevance"}.get(packing_settings(packing).reads)
+        if annotation is None:
+            return "the corpus has no running text"
+        return f'the corpus has no "{annotation}"; {HOW_TO_ANNOTATE[annotation]} makes them'
     return objective.missing_data(corpus)
 
 
 def check_requirements(recipe: Recipe, corpus: Corpus) -> None:
-    """Refuse, all reasons at once, a recipe whose objectives ask for what this corpus cannot give."""
+    """Refuse a recipe whose objectives need what this corpus lacks, with all reasons at once."""
     objectives = build_objectives(recipe)
     if not objectives:
         raise UserError(f'the recipe "{recipe.label}" has no objective, so there is nothing to train; choose one of '
@@ -66,14 +68,14 @@ def check_requirements(recipe: Recipe, corpus: Corpus) -> None:
                      for role in sorted(needs.special_tokens - corpus.tokenizer.special_token_ids.keys())]
         problems += [(f"objective.{objective.name}", f'needs "{name}" boundaries: run `stemma corpus annotate` first')
                      for name in sorted(needs.annotations - set(corpus.annotations()))]
-    unread = [(f"network.inputs.{name}", lacking) for name, chosen in recipe.settings.network.inputs.items()
-              if (lacking := chosen.missing_data(name, corpus)) is not None]
-    if unread:
-        raise UserError(f"the corpus {corpus.path} has nothing for some inputs of {recipe.label}", unread)
+    missing_inputs = [(f"network.inputs.{name}", why) for name, settings in recipe.settings.network.inputs.items()
+                      if (why := settings.missing_data(name, corpus)) is not None]
+    if missing_inputs:
+        raise UserError(f"the corpus {corpus.path} has nothing for some inputs of {recipe.label}", missing_inputs)
     for key, template in recipe.settings.templates().items():
-        written = {slot.name for slot in parse_template(template)} - {"A", "B"}
+        roles = {slot.name for slot in parse_template(template)} - {"A", "B"}
         problems += [(key, f'writes the special token "{role}", which the tokenizer lacks')
-                     for role in sorted(written - corpus.tokenizer.special_token_ids.keys())]
+                     for role in sorted(roles - corpus.tokenizer.special_token_ids.keys())]
     start = recipe.settings.corpus.decoder_start
     if recipe.settings.network.decoder is not None and start not in corpus.tokenizer.special_token_ids:
         problems.append(("corpus.decoder_start", f'is the special token "{start}", which the tokenizer lacks'))
@@ -83,21 +85,21 @@ def check_requirements(recipe: Recipe, corpus: Corpus) -> None:
 
 
 def _check_pairs(recipe: Recipe, corpus: Corpus) -> None:
-    """Parallel text is needed where pairs are packed; elsewhere its sentences serve as plain text."""
-    wanting = [name for name, packing in recipe.settings.packings().items() if packing_settings(packing).reads
-               == "pairs"]
-    if wanting and not corpus.manifest.get("pairs") and "relevance" not in corpus.annotations():
-        raise UserError(f"the corpus {corpus.path} holds plain text, and objective.{wanting[0]} of {recipe.label} "
+    """Refuse plain text for packings of pairs."""
+    paired = [name for name, packing in recipe.settings.packings().items()
+              if packing_settings(packing).reads == "pairs"]
+    if paired and not corpus.manifest.get("pairs") and "relevance" not in corpus.annotations():
+        raise UserError(f"the corpus {corpus.path} holds plain text, and objective.{paired[0]} of {recipe.label} "
                         "needs pairs of source and target; build one with `stemma corpus build SOURCE --target "
                         "TARGET`, or from a table with `--pairs`.")
 
 
 def _check_sentinels(recipe: Recipe, corpus: Corpus, objectives: list[Objective]) -> None:
-    """Every span of a row has a sentinel of its own, and a vocabulary has only so many."""
-    length, known = recipe.settings.corpus.sequence_length, len(corpus.tokenizer.sentinels)
+    """Every span of a row needs its own sentinel, and a vocabulary has a fixed number of them."""
+    length, available = recipe.settings.corpus.sequence_length, len(corpus.tokenizer.sentinels)
     for objective in objectives:
-        if known and objective.num_sentinels(length) > known:
-            raise UserError(f"objective.{objective.name} hides up to {objective.num_sentinels(length)} spans in a "
-                            f"corpus.sequence_length of {length}, and the tokenizer of {corpus.path} has {known} "
+        if available and objective.num_sentinels(length) > available:
+            raise UserError(f"objective.{objective.name} masks up to {objective.num_sentinels(length)} spans in a "
+                            f"corpus.sequence_length of {length}, and the tokenizer of {corpus.path} has {available} "
                             f"sentinels; set a shorter corpus.sequence_length or a longer "
                             f"objective.{objective.name}.mean_span.")

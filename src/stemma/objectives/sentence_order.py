@@ -1,5 +1,8 @@
-"""Sentence order: do A and B stand as they were written (ALBERT, arXiv:1909.11942)? Topics alone do not
-tell, as they do in next-sentence prediction. StructBERT (arXiv:1908.04577) adds a third answer: B is from elsewhere."""
+"""Sentence-order prediction: are A and B in their original order or swapped (ALBERT, arXiv:1909.11942)?
+
+Unlike in next-sentence prediction, the topic gives nothing away. StructBERT (arXiv:1908.04577) adds a third class: B is
+from another document.
+"""
 
 from __future__ import annotations
 
@@ -23,11 +26,11 @@ IN_ORDER, SWAPPED, OTHER_DOCUMENT = 0, 1, 2
 
 
 class SentenceOrderSettings(ObjectiveSettings):
-    """ALBERT: do A and B stand in their order? StructBERT adds a third answer: B is from another document."""
+    """ALBERT: are A and B in order or swapped? StructBERT adds a third class: B is from another document."""
 
     kind: Literal["sentence_order"]
-    swapped: Probability = 0.5
-    other: Probability = 0.0  # 0 = two classes
+    swapped: Probability = 0.5  # probability that A and B are swapped
+    other: Probability = 0.0  # probability that B is from another document; 0: two classes
 
     rearranges_text = True
     sees: ClassVar[AttentionMaskKind] = "full"
@@ -53,23 +56,22 @@ class SentenceOrder(RowClassification):
         self.classes = 3 if settings.other else 2
 
     def make_targets(self, draft: Draft, rng: RNG) -> None:
-        """Where A stood alone there is nothing to swap: B comes from elsewhere if that is an answer, and otherwise the
-        row is not asked."""
-        pieces, settings, capacity = draft.spans, self.settings, draft.template.capacity(pair=True)
-        coin, where, offset = rng.random((draft.rows, 3)).T
-        for_a, for_b = pieces.part_lengths(0), pieces.part_lengths(1)
-        alone = for_b == 0
-        labels = np.where(coin < settings.other, OTHER_DOCUMENT, np.where(coin < settings.other + settings.swapped,
-                                                                          SWAPPED,
-                                                                 IN_ORDER))
-        labels[alone] = OTHER_DOCUMENT if settings.other else -1
-        if len(draft.subset.document_ranges) < 2:  # there is no elsewhere
-            labels[alone] = -1
+        """If nothing follows A, there is nothing to swap: B is from another document if that is a class, and otherwise
+        the row has no label."""
+        spans, settings, capacity = draft.spans, self.settings, draft.template.capacity(pair=True)
+        uniform, document, offset = rng.random((draft.rows, 3)).T
+        length_a, length_b = spans.part_lengths(0), spans.part_lengths(1)
+        without_b = length_b == 0
+        swapped = uniform < settings.other + settings.swapped
+        labels = np.where(uniform < settings.other, OTHER_DOCUMENT, np.where(swapped, SWAPPED, IN_ORDER))
+        labels[without_b] = OTHER_DOCUMENT if settings.other else -1
+        if len(draft.subset.document_ranges) < 2:  # there is no other document
+            labels[without_b] = -1
             labels[labels == OTHER_DOCUMENT] = IN_ORDER
-        elsewhere = np.flatnonzero(labels == OTHER_DOCUMENT)
-        room = np.where(alone, np.maximum(1, capacity - for_a), for_b)[elsewhere]
-        start, length = sample_other_document(draft, elsewhere, room, where[elsewhere], offset[elsewhere])
-        pieces.replace_part(1, elsewhere, start, length)
-        pieces.swap_parts(np.flatnonzero(labels == SWAPPED))
-        pieces.truncate_pairs(capacity, rng)
+        other = np.flatnonzero(labels == OTHER_DOCUMENT)
+        max_tokens = np.where(without_b, np.maximum(1, capacity - length_a), length_b)[other]
+        start, length = sample_other_document(draft, other, max_tokens, document[other], offset[other])
+        spans.replace_part(1, other, start, length)
+        spans.swap_parts(np.flatnonzero(labels == SWAPPED))
+        spans.truncate_pairs(capacity, rng)
         draft.add_row_labels(self.name, labels)

@@ -1,8 +1,8 @@
-"""Sentence reordering: a paragraph was cut into some parts and these were shuffled; which shuffle was it?
-(ERNIE 2.0, arXiv:1907.12412, section 4.2.2)
+"""Sentence reordering: split a paragraph into parts, shuffle them, and predict the permutation (ERNIE 2.0,
+arXiv:1907.12412, section 4.2.2).
 
-Every permutation of 1, 2, ... m parts is an answer, K = 1! + 2! + ... + m! of them. As in the paper, parts that happen
-to stay in order look alike however many they are.
+The classes are all permutations of 1, 2, ... m parts, K = 1! + 2! + ... + m!. As in the paper, identity permutations of
+different numbers of parts are different classes with equal inputs.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 
 
 class SentenceReorderingSettings(ObjectiveSettings):
-    """ERNIE 2.0: cut a paragraph into 1 to `parts` parts, shuffle them, and say which shuffle it was."""
+    """ERNIE 2.0: split a paragraph into 1 to `parts` parts, shuffle them, and predict the permutation."""
 
     kind: Literal["sentence_reordering"]
-    parts: Annotated[int, base.constraint(lambda n: 2 <= n <= 6, "must lie between 2 and 6: there are 1! + 2! + ... "
-                                                            "classes")] = 3
+    parts: Annotated[int, base.constraint(
+        lambda n: 2 <= n <= 6, "must lie between 2 and 6: there are 1! + 2! + ... classes")] = 3
 
     rearranges_text = True
     sees: ClassVar[AttentionMaskKind] = "full"
@@ -50,48 +50,46 @@ class SentenceReordering(RowClassification):
         self.classes = len(self.orders)
 
     def make_targets(self, draft: Draft, rng: RNG) -> None:
-        """Each number of parts that a row's sentences allow is as likely as any other, so is each set of cuts, and so
-        is each order of the parts."""
-        most, sentences = self.settings.parts, np.asarray(draft.corpus.sentence_starts)
-        drawn = rng.random((draft.rows, most + 1))
+        """The number of parts (as far as the sentences of a row allow), the cuts and the permutation are uniform."""
+        max_parts, sentences = self.settings.parts, np.asarray(draft.corpus.sentence_starts)
+        uniform = rng.random((draft.rows, max_parts + 1))
         start, stop = draft.spans.start, draft.spans.start + draft.spans.length
-        assert np.array_equal(draft.spans.row, np.arange(draft.rows)), "a row must be one stretch of one document"
-        first = np.searchsorted(sentences, start, side="right")  # the row's first place to cut at
-        places = np.searchsorted(sentences, stop) - first
-        parts = 1 + (drawn[:, 0] * np.minimum(most, places + 1)).astype(np.int64)
-        cuts = sample_cuts(places, parts - 1, drawn[:, 1:most])
+        assert np.array_equal(draft.spans.row, np.arange(draft.rows)), "a row must be one span of one document"
+        first = np.searchsorted(sentences, start, side="right")  # first sentence boundary of the row
+        boundaries = np.searchsorted(sentences, stop) - first
+        parts = 1 + (uniform[:, 0] * np.minimum(max_parts, boundaries + 1)).astype(np.int64)
+        cuts = sample_cuts(boundaries, parts - 1, uniform[:, 1:max_parts])
         inner = sentences[np.minimum(first[:, None] + cuts, len(sentences) - 1)]
-        edges = np.where(cuts < places[:, None], inner, stop[:, None])  # where there is no cut, nothing is left over
+        edges = np.where(cuts < boundaries[:, None], inner, stop[:, None])  # no cut: the part is empty
         edges = np.concatenate([start[:, None], edges, stop[:, None]], axis=1)
 
-        sizes = np.cumprod(np.arange(1, most + 1))  # orders of so many parts
+        sizes = np.cumprod(np.arange(1, max_parts + 1))  # permutations of 1, 2, ... parts
         before = (np.cumsum(sizes) - sizes)[parts - 1]
-        labels = before + (drawn[:, most] * sizes[parts - 1]).astype(np.int64)
-        order = self.orders[labels]  # (rows, most): which part stands where; -1 behind the last
-        row, place = np.nonzero(order >= 0)
-        part = order[row, place]
+        labels = before + (uniform[:, max_parts] * sizes[parts - 1]).astype(np.int64)
+        order = self.orders[labels]  # (rows, max_parts): part at each position; -1 after the last
+        row, position = np.nonzero(order >= 0)
+        part = order[row, position]
         begins = edges[row, part]
         draft.spans = RowSpans(draft.rows, row, begins, edges[row, part + 1] - begins, np.zeros(len(row), np.int8),
-                              np.zeros(len(row), bool))
+                               np.zeros(len(row), bool))
         draft.add_row_labels(self.name, labels)
 
 
 def all_permutations(max_parts: int) -> np.ndarray:
-    """(K, most): the permutations of one part, of two, ... of `most`, each row filled up with -1."""
-    rows = [[*order, *[-1] * (max_parts - parts)] for parts in range(1,
-                                                                     max_parts + 1)
+    """(K, max_parts): the permutations of one part, of two, ... of `max_parts`, padded with -1."""
+    rows = [[*order, *[-1] * (max_parts - parts)] for parts in range(1, max_parts + 1)
             for order in permutations(range(parts))]
     return np.array(rows, dtype=np.int64)
 
 
 def sample_cuts(counts: np.ndarray, num_cuts: np.ndarray, uniform: np.ndarray) -> np.ndarray:
-    """(rows, n) ascending: `wanted` different numbers below `counts`, every set as likely as any other; behind them the
-    count itself. `drawn` (rows, n) are uniform numbers. This is Floyd's way: the k-th number is drawn among one more
-    than the one before, and where it is taken already the new one is."""
-    chosen = np.repeat(counts[:, None], uniform.shape[1], axis=1)
-    for number in range(uniform.shape[1]):
-        among = counts - num_cuts + number
-        pick = (uniform[:, number] * (among + 1)).astype(np.int64)
-        taken = (chosen[:, :number] == pick[:, None]).any(1)
-        chosen[:, number] = np.where(number < num_cuts, np.where(taken, among, pick), counts)
-    return np.sort(chosen, axis=1)
+    """(rows, n) ascending: `num_cuts` distinct integers below `counts`, all sets equally likely, padded with the count.
+    `uniform` (rows, n) are uniform samples. Floyd's algorithm: the k-th integer is sampled from a range that grows by
+    one; if it is already chosen, the new upper end is taken instead."""
+    cuts = np.repeat(counts[:, None], uniform.shape[1], axis=1)
+    for index in range(uniform.shape[1]):
+        highest = counts - num_cuts + index
+        sample = (uniform[:, index] * (highest + 1)).astype(np.int64)
+        repeated = (cuts[:, :index] == sample[:, None]).any(1)
+        cuts[:, index] = np.where(index < num_cuts, np.where(repeated, highest, sample), counts)
+    return np.sort(cuts, axis=1)

@@ -1,5 +1,5 @@
-"""What all encoder-decoder tasks share: a source is read, a target is written token by token, and every token of the
-target is guessed from the source and the tokens before it."""
+"""Base of encoder-decoder objectives: the decoder predicts each target token from the source and the target tokens
+before it."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 
 
 class Seq2SeqObjectiveSettings(ObjectiveSettings):
-    """The encoder reads a source, and the decoder writes a target token by token."""
+    """The encoder reads the source, the decoder predicts the target token by token."""
 
-    smoothing: BelowOne = 0.0  # share of certainty that is spread over all tokens alike
+    smoothing: BelowOne = 0.0  # label smoothing
 
-    sees: ClassVar[AttentionMaskKind] = "full"  # of the encoder
+    sees: ClassVar[AttentionMaskKind] = "full"  # attention mask of the encoder
     needs_decoder = True
 
     @property
@@ -38,7 +38,7 @@ class Seq2SeqObjectiveSettings(ObjectiveSettings):
 
     @property
     def pair_finetuning_keys(self) -> dict[str, Any] | None:
-        """Whatever it was pre-trained to write, a decoder learns pairs by translation."""
+        """Pairs are learned by `translation`, whatever the pre-training objective."""
         return {"kind": "translation"}
 
     @property
@@ -57,24 +57,24 @@ class Seq2SeqObjective(Objective):
                             heads={HEAD: LMHeadSpec(transform=False, bias=False)})
 
     def loss(self, network: Network, output: NetworkOutput, batch: Batch) -> dict[str, Tensor]:
-        """Smoothed while learning; held-out text is judged without, so that its loss means what it always means."""
+        """Cross-entropy with label smoothing in training; validation has none, so that its loss is comparable."""
         target = batch.token_targets[HEAD]
-        places = output[DECODER].flatten(0, 1).index_select(0, target.index)  # (N, width): filling goes no further
+        hidden = output[DECODER].flatten(0, 1).index_select(0, target.index)  # (N, width): without padding
         smoothing = 0.0 if batch.held_out else self.settings.smoothing
-        return {self.name: network.head(HEAD).loss(places, target.labels, target.denominator, smoothing)}
+        return {self.name: network.head(HEAD).loss(hidden, target.labels, target.denominator, smoothing)}
 
     def baseline(self, batch: Batch, unigram: np.ndarray) -> dict[str, float]:
         return {self.name: float(-unigram[batch.token_targets[HEAD].labels.cpu().numpy()].mean())}
 
 
 def set_seq2seq_rows(draft: Draft, source: PaddedRows, target: PaddedRows) -> None:
-    """Hand in what is read and what is to be written."""
+    """Set the encoder rows, and the decoder rows shifted right after the start token."""
     roles = draft.template.special_ids
     draft.seq2seq_rows = {ENCODER: source, DECODER: target.shift_right(roles[DECODER_START], roles["padding"])}
 
 
 def rows_as_is(draft: Draft) -> PaddedRows:
-    """A draft's rows as they are."""
+    """The rows of a draft, unchanged."""
     longest = int(draft.lengths.max())
     return PaddedRows(draft.input_ids[:, :longest].astype(np.int32), draft.lengths,
                       corpus_offsets=draft.corpus_offsets[:, :longest])

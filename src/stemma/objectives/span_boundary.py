@@ -1,7 +1,7 @@
-"""The span boundary objective: guess what masked language modelling hid, not from where it stood but from the two
-places around it (SpanBERT, arXiv:1907.10529). So the edges of a span learn to stand for all of it.
+"""The span-boundary objective: predict each masked token from the two positions around its span (SpanBERT,
+arXiv:1907.10529), so that the boundaries learn to represent the span.
 
-A span is a run of hidden tokens, as `masked_lm` left it: runs that meet are one.
+A span is a run of tokens masked by `masked_lm`; adjacent runs are one span.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ HEAD_NAME = "span_boundary"
 
 
 class SpanBoundarySettings(ObjectiveSettings):
-    """SpanBERT: guess each token of a hidden span from the two places around the span and its number within it."""
+    """SpanBERT: predict each token of a masked span from the two positions around it and its offset in it."""
 
     kind: Literal["span_boundary"]
-    places: Count = 15  # how many numbers there are (as released); a longer span's rest shares the last
+    places: Count = 15  # number of relative position embeddings (as released); later positions share the last
 
     sees: ClassVar[AttentionMaskKind] = "full"
     needs_masked_tokens = True
@@ -67,31 +67,30 @@ class SpanBoundary(Objective):
         return Requirements(heads={HEAD_NAME: SpanBoundaryHeadSpec(self.settings.places)})
 
     def make_targets(self, draft: Draft, rng: RNG) -> None:
-        """Nothing more is hidden; the places around each span must be computed to the end, though nothing is guessed
-        there."""
-        hidden = np.zeros(draft.input_ids.shape, dtype=bool)
-        hidden.reshape(-1)[draft.token_targets[LM_HEAD].index] = True
-        around = np.zeros(hidden.shape, dtype=bool)
-        around[:, :-1] |= hidden[:, 1:] & ~hidden[:, :-1]
-        around[:, 1:] |= hidden[:, :-1] & ~hidden[:, 1:]
-        draft.extra_outputs = around
-        draft.add_token_targets(HEAD_NAME, at=hidden, labels=draft.original_ids)
+        """No token is masked here. The positions around each span need outputs, although they have no labels."""
+        masked = np.zeros(draft.input_ids.shape, dtype=bool)
+        masked.reshape(-1)[draft.token_targets[LM_HEAD].index] = True
+        boundary = np.zeros(masked.shape, dtype=bool)
+        boundary[:, :-1] |= masked[:, 1:] & ~masked[:, :-1]
+        boundary[:, 1:] |= masked[:, :-1] & ~masked[:, 1:]
+        draft.extra_outputs = boundary
+        draft.add_token_targets(HEAD_NAME, at=masked, labels=draft.original_ids)
 
     def loss(self, network: Network, output: NetworkOutput, batch: Batch) -> dict[str, Tensor]:
         from stemma.network.span_boundary_head import SpanBoundaryHead
 
         target, head = batch.token_targets[HEAD_NAME], network.heads[HEAD_NAME]
         assert isinstance(head, SpanBoundaryHead)
-        places = output["encoder"].flatten(0, 1)
-        left, right, number = span_edges(target)
-        return {self.name: head.loss(places[left], places[right], number, target.labels, target.denominator)}
+        hidden = output["encoder"].flatten(0, 1)
+        left, right, offset = span_edges(target)
+        return {self.name: head.loss(hidden[left], hidden[right], offset, target.labels, target.denominator)}
 
     def baseline(self, batch: Batch, unigram: np.ndarray) -> dict[str, float]:
         return {self.name: float(-unigram[batch.token_targets[HEAD_NAME].labels.cpu().numpy()].mean())}
 
 
 def span_edges(target: Target) -> tuple[Tensor, Tensor, Tensor]:
-    """(N,) each: the flat place before the span of every scored one, the place behind it, and its number within it."""
+    """(N,) each, for every scored position: flat positions before and after its span, and its offset in the span."""
     import torch
 
     index, row = target.index, target.index // target.row_stride

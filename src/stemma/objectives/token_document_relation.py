@@ -1,5 +1,5 @@
-"""Token-document relation: does this token occur elsewhere in the same document? What does is common, or what the
-document is about. (ERNIE 2.0, arXiv:1907.12412, section 4.2.1)"""
+"""Token-document relation: does this token occur elsewhere in the same document? (ERNIE 2.0, arXiv:1907.12412,
+section 4.2.1) Such tokens are common, or keywords of the document."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class TokenDocumentRelationSettings(ObjectiveSettings):
     """ERNIE 2.0: does this token occur elsewhere in the same document?"""
 
     kind: Literal["token_document_relation"]
-    reach: Count = 8192  # tokens of the document, around the row, that are looked through
+    reach: Count = 8192  # tokens of the document around the row to search
 
     sees: ClassVar[AttentionMaskKind] = "full"
 
@@ -36,15 +36,15 @@ class TokenDocumentRelation(TokenClassification):
     settings: TokenDocumentRelationSettings
 
     def make_targets(self, draft: Draft, rng: RNG) -> None:
-        """Rows are of one document each. One step of Python a row; the table of tokens is cleared, never made anew."""
+        """Each row is from one document. The loop over rows reuses one lookup array of vocabulary size."""
         corpus, documents = draft.corpus, draft.subset.document_ranges
-        pieces = draft.spans
+        spans = draft.spans
         first = np.full(draft.rows, corpus.num_tokens)
         last = np.zeros(draft.rows, np.int64)
-        np.minimum.at(first, pieces.row, pieces.start)
-        np.maximum.at(last, pieces.row, pieces.start + pieces.length)
+        np.minimum.at(first, spans.row, spans.start)
+        np.maximum.at(last, spans.row, spans.start + spans.length)
         begins, ends = documents[np.searchsorted(documents[:, 0], first, side="right") - 1].T
-        # as far before the row as behind it, but what one side cannot use the other may
+        # Search equally far before and after the row; at the edge of a document the other side gets the rest.
         reach, size = self.settings.reach, last - first
         low = np.maximum(begins, np.minimum(first - reach // 2, ends - size - reach))
         high = np.minimum(ends, low + reach + size)

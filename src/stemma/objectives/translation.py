@@ -1,4 +1,4 @@
-"""Translation: read a sentence, write the other one (the Transformer's own task, arXiv:1706.03762)."""
+"""Translation: predict the target sentence from the source (the Transformer, arXiv:1706.03762)."""
 
 from __future__ import annotations
 
@@ -31,5 +31,5 @@ class TranslationObjective(Seq2SeqObjective):
     settings: TranslationSettings
 
     def make_targets(self, draft: Draft, rng: RNG) -> None:
-        """Nothing is hidden: the decoder sees what it has written, never what comes."""
+        """No token is masked: the attention mask of the decoder is causal."""
         set_seq2seq_rows(draft, rows_as_is(draft), rows_as_is(draft.segment_b_draft()))

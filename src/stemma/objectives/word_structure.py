@@ -1,7 +1,7 @@
-"""Word structure: some runs of three neighbouring tokens are shuffled; put them back. (StructBERT, arXiv:1908.04577)
+"""Word structure: shuffle some trigrams and recover their order (StructBERT, arXiv:1908.04577).
 
-It shares its pass with the masked tokens, and leaves those alone. What is guessed is the token that belongs to each
-place of a run, by the same head that guesses masked ones.
+It shares the forward pass with `masked_lm` and does not touch masked tokens. The LM head predicts the original token at
+each position of a shuffled run.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ if TYPE_CHECKING:
 
 
 class WordStructureSettings(ObjectiveSettings):
-    """StructBERT: shuffle some runs of tokens that are not hidden, and put them back."""
+    """StructBERT: shuffle some runs of tokens that are not masked, and recover their order."""
 
     kind: Literal["word_structure"]
-    rate: OpenFraction = 0.05  # share of the tokens that stand in shuffled runs
+    rate: OpenFraction = 0.05  # fraction of tokens in shuffled runs
     length: Annotated[int, base.constraint(lambda n: n >= 2, "must be 2 or more: one token alone has no order")] = 3
 
     sees: ClassVar[AttentionMaskKind] = "full"
@@ -47,35 +47,35 @@ class WordStructure(Objective):
         return Requirements(heads={LM_HEAD: LMHeadSpec(transform=True)})
 
     def make_targets(self, draft: Draft, rng: RNG) -> None:
-        """Runs lie on a grid that begins anywhere: so they never overlap, and each is as likely as any other."""
+        """Runs are on a grid with a random offset, so they never overlap and all are equally likely."""
         size, free = self.settings.length, _unmasked_text(draft)
         rows, length = free.shape
         runs = -(-(length + size - 1) // size)
-        wanted = stochastic_round(draft.is_text.sum(1) * self.settings.rate / size, rng)
-        begin = (rng.random((rows, 1)) * size).astype(np.int64)  # how much of the first run lies before the row
+        num_shuffled = stochastic_round(draft.is_text.sum(1) * self.settings.rate / size, rng)
+        offset = (rng.random((rows, 1)) * size).astype(np.int64)  # tokens of the first run before the row
         keys = rng.random((rows, runs))
         shuffle = rng.random((rows, runs, size)).argsort(axis=2)
 
-        place = np.arange(runs * size) - begin  # (rows, runs x size): the grid's places in the row
-        inside = (place >= 0) & (place < length)
-        place = np.clip(place, 0, length - 1)
-        whole = (np.take_along_axis(free, place, axis=1) & inside).reshape(rows, runs, size).all(axis=2)
+        position = np.arange(runs * size) - offset  # (rows, runs x size): positions of the grid in the row
+        inside = (position >= 0) & (position < length)
+        position = np.clip(position, 0, length - 1)
+        whole = (np.take_along_axis(free, position, axis=1) & inside).reshape(rows, runs, size).all(axis=2)
         rank = np.where(whole, keys, 2.0).argsort(axis=1).argsort(axis=1)
-        taken = whole & (rank < wanted[:, None])
+        selected = whole & (rank < num_shuffled[:, None])
 
-        moved = np.take_along_axis(place.reshape(rows, runs, size), shuffle, axis=2)[taken]
-        kept = place.reshape(rows, runs, size)[taken]  # (taken runs, size)
-        row = np.repeat(np.nonzero(taken)[0], size)
-        ids, chosen = draft.input_ids.copy(), np.zeros(free.shape, dtype=bool)
-        ids[row, kept.reshape(-1)] = draft.input_ids[row, moved.reshape(-1)]
-        chosen[row, kept.reshape(-1)] = True
-        draft.add_token_targets(self.name, at=chosen, labels=draft.original_ids)
+        source = np.take_along_axis(position.reshape(rows, runs, size), shuffle, axis=2)[selected].reshape(-1)
+        target = position.reshape(rows, runs, size)[selected].reshape(-1)
+        row = np.repeat(np.nonzero(selected)[0], size)
+        ids, scored = draft.input_ids.copy(), np.zeros(free.shape, dtype=bool)
+        ids[row, target] = draft.input_ids[row, source]
+        scored[row, target] = True
+        draft.add_token_targets(self.name, at=scored, labels=draft.original_ids)
         draft.input_ids = ids
 
     def loss(self, network: Network, output: NetworkOutput, batch: Batch) -> dict[str, Tensor]:
         target = batch.token_targets[self.name]
-        places = output["encoder"].flatten(0, 1)[target.index]  # (N, width)
-        return {self.name: network.head(LM_HEAD).loss(places, target.labels, target.denominator)}
+        hidden = output["encoder"].flatten(0, 1)[target.index]  # (N, width)
+        return {self.name: network.head(LM_HEAD).loss(hidden, target.labels, target.denominator)}
 
     def baseline(self, batch: Batch, unigram: np.ndarray) -> dict[str, float]:
         target = batch.token_targets[self.name]
@@ -83,7 +83,7 @@ class WordStructure(Objective):
 
 
 def _unmasked_text(draft: Draft) -> np.ndarray:
-    """(rows, length) bool: text that no task before this one hid, replaced, or asks to be guessed."""
+    """(rows, length) bool: text tokens that no earlier objective masked, replaced or scored."""
     free: np.ndarray = draft.is_text & (draft.input_ids == draft.original_ids)
     for scored in draft.token_targets.values():
         if scored.are_token_ids:

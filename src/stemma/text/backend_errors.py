@@ -1,7 +1,7 @@
-"""Regular expressions of other people's tokenizers: one that gives up is a sentence, not a backtrace.
+"""Turns panics of the Rust tokenizer backend into error messages.
 
-The Rust side panics where its expression engine reaches a limit, and prints a backtrace on its own. Python only sees a
-`PanicException`, which is no `Exception`.
+The backend panics when the regular-expression engine reaches a limit, and prints a backtrace. Python gets a
+`PanicException`, which is not a subclass of `Exception`. Only expressions of third-party tokenizers do this.
 """
 
 from __future__ import annotations
@@ -17,40 +17,40 @@ from tokenizers import Tokenizer as Backend
 
 from stemma.errors import UserError
 
-# Of our own pipelines: none of these tries anything twice, so that they reach no limit.
+# Expressions of our own pipelines: none of them backtracks, so they reach no limit.
 KNOWN_REGEXES = {r'" {2,}"', r'"[\\s\\S]"', r'"\\s+"', r'"▁?\\p{P}+"'}
 
 
 def has_foreign_regex(backend: Backend) -> bool:
     """Whether a step of this pipeline has an expression that is not ours."""
-    found = re.findall(r'"Regex":\s*("(?:[^"\\]|\\.)*")', backend.to_str())
-    return any(pattern not in KNOWN_REGEXES for pattern in found)
+    patterns = re.findall(r'"Regex":\s*("(?:[^"\\]|\\.)*")', backend.to_str())
+    return any(pattern not in KNOWN_REGEXES for pattern in patterns)
 
 
 class _SilencedStderr:
-    """stderr leads nowhere while anybody needs it to. It belongs to the whole process, so that threads share one
-    redirection: the first one begins it and the last one ends it. What others print meanwhile is lost, which is why
-    only pipelines with foreign expressions ask for it."""
+    """Redirects stderr to the null device. The file descriptor belongs to the whole process, so threads share one
+    redirection: the first starts it and the last ends it. Other output to stderr is lost meanwhile, so only pipelines
+    with foreign expressions use it."""
 
     def __init__(self) -> None:
-        self._lock, self._users, self._kept = threading.Lock(), 0, -1
+        self._lock, self._users, self._original = threading.Lock(), 0, -1
 
     def __enter__(self) -> None:
         with self._lock:
             if not self._users:
                 if sys.stderr is not None:
                     sys.stderr.flush()
-                self._kept, silent = os.dup(2), os.open(os.devnull, os.O_WRONLY)
-                os.dup2(silent, 2)
-                os.close(silent)
+                self._original, null_device = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+                os.dup2(null_device, 2)
+                os.close(null_device)
             self._users += 1
 
     def __exit__(self, *raised: object) -> None:
         with self._lock:
             self._users -= 1
             if not self._users:
-                os.dup2(self._kept, 2)
-                os.close(self._kept)
+                os.dup2(self._original, 2)
+                os.close(self._original)
 
 
 _silence = _SilencedStderr()
@@ -58,7 +58,7 @@ _silence = _SilencedStderr()
 
 @contextmanager
 def catch_panics(foreign: bool) -> Iterator[None]:
-    """Run a pipeline; `foreign`: its messages are kept off stderr while it runs, since it prints before it raises."""
+    """Turn a panic into a UserError; with `foreign`, also silence stderr, since a panic prints before it raises."""
     try:
         with _silence if foreign else nullcontext():
             yield
@@ -66,4 +66,4 @@ def catch_panics(foreign: bool) -> Iterator[None]:
         if type(error).__name__ != "PanicException":
             raise
         raise UserError(f"the tokenizer cannot read this text ({str(error)[:160]}): a regular expression in its "
-                        "tokenizer.json gives up; mend the expression, or use another tokenizer.") from None
+                        "tokenizer.json gives up; correct the expression, or use another tokenizer.") from None

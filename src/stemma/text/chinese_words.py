@@ -1,6 +1,6 @@
-"""Where Chinese words start, as jieba sees them: whole-word masking needs it, since Chinese writes no spaces.
+"""Chinese word segmentation with jieba, for whole-word masking: Chinese has no spaces.
 
-jieba is optional (extra `zh`) and loaded on first use; without it every Chinese character counts as a word.
+jieba is optional (extra `zh`) and loaded on first use; without it every Chinese character is a word.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ from stemma.errors import UserError
 
 CJK_RUN = re.compile("[\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]+")
 _CHINESE = CJK_RUN.pattern.removesuffix("+")
-WORD = re.compile(rf"{_CHINESE}|(?:(?!{_CHINESE})\S)+")  # of raw text; Chinese characters are words by themselves
+WORD = re.compile(rf"{_CHINESE}|(?:(?!{_CHINESE})\S)+")  # of raw text; each Chinese character is a word
 
-MIN_CHINESE_SHARE = 0.1  # share of Chinese among the tokens from which on it matters who finds its words
+MIN_CHINESE_SHARE = 0.1  # fraction of Chinese tokens from which a missing segmenter is reported
 
 
 def segmenter_name() -> str:
-    """Who finds the word boundaries: recorded with every corpus, since another segmenter gives other masks."""
+    """Name of the word segmenter. Every corpus records it, since another segmenter gives other masks."""
     return "jieba" if importlib.util.find_spec("jieba") else "none"
 
 
 def missing_segmenter_notice() -> str:
-    """What is to be told of Chinese text whose words nobody looked for."""
-    return ('without jieba every Chinese character counts as a word, so whole words cannot be hidden; to have them: '
+    """Warning for Chinese text that was not segmented."""
+    return ('without jieba every Chinese character counts as a word, so whole words cannot be masked; to segment them: '
             'pip install "stemma-lm[zh]", then build the corpus again.')
 
 
 def cjk_word_starts(text: str) -> np.ndarray | None:
-    """For each character, whether a word starts there within a run of CJK characters; None if there are none."""
+    """(characters,) bool: word starts within runs of CJK characters; None if the text has no such run."""
     runs = list(CJK_RUN.finditer(text))
     if not runs:
         return None
@@ -52,7 +52,7 @@ def cjk_word_starts(text: str) -> np.ndarray | None:
 
 
 def load_user_dictionary(path: str | Path) -> None:
-    """Add a user's words (jieba's format: a word a line, then optionally its frequency and tag) for this process."""
+    """Add a user dictionary for this process (jieba's format: a word per line, optionally with frequency and tag)."""
     jieba = _jieba()
     if jieba is None:
         raise UserError(f'the word list {path} needs jieba: pip install "stemma-lm[zh]".')

@@ -1,6 +1,5 @@
-"""Words that belong together are found beside each other more often than chance would have it: normalised pointwise
-mutual information (Bouma 2009), ln(p(xy) / p(x)p(y)) / -ln p(xy), which is 1 where neither occurs without the other, 0
-where they meet by chance, and does not prefer rare pairs as the plain one does.
+"""Normalised pointwise mutual information (NPMI, Bouma 2009): ln(p(xy) / p(x)p(y)) / -ln p(xy). It is 1 if x and y only
+occur together, 0 if they are independent, and unlike plain PMI it does not favour rare pairs.
 """
 
 from __future__ import annotations
@@ -8,22 +7,22 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-MAX_KEYS = 4_000_000  # distinct keys that a table holds; beyond it the rarest are forgotten
+MAX_KEYS = 4_000_000  # distinct keys of a table; beyond it the rarest are dropped
 NO_KEYS = np.zeros(0, np.uint64)
 
 
 def npmi(joint: np.ndarray, left: np.ndarray, right: np.ndarray, total: int) -> np.ndarray:
-    """How much two things belong together, by the counts of both, of each, and of all words."""
+    """NPMI from the joint count, the two single counts and the total number of words."""
     joint, left, right = (np.maximum(counts, 1e-9) for counts in (joint, left, right))
-    certain: NDArray[np.float64] = np.maximum(-np.log(joint / total), 1e-9)  # of a text that is one phrase
-    found: NDArray[np.float64] = np.log(joint) + np.log(total) - np.log(left) - np.log(right)
-    return found.clip(-certain, certain) / certain
+    maximum: NDArray[np.float64] = np.maximum(-np.log(joint / total), 1e-9)  # 0 if the whole text is one phrase
+    pmi: NDArray[np.float64] = np.log(joint) + np.log(total) - np.log(left) - np.log(right)
+    return pmi.clip(-maximum, maximum) / maximum
 
 
 class CountTable:
-    """Counts by 64-bit key, with some columns of whatever was said of a key when it was first met. It stays sorted, so
-    that whole blocks are counted and looked up at once, and small: when it overflows, keys met too rarely are
-    forgotten, as in word2phrase; the threshold for that only rises."""
+    """Counts by 64-bit key, with extra columns from the first occurrence of each key. The keys are sorted, so blocks are
+    counted and looked up with vector operations. When the table overflows, the rarest keys are dropped, as in
+    word2phrase; the threshold for that only rises."""
 
     def __init__(self, columns: int = 0, max_keys: int = MAX_KEYS):
         self.keys, self.counts = NO_KEYS, np.zeros(0, np.int64)
@@ -34,26 +33,26 @@ class CountTable:
         return len(self.keys)
 
     def add(self, keys: np.ndarray, columns: np.ndarray | None = None) -> None:
-        found, first, counts = np.unique(keys, return_index=True, return_counts=True)
-        at = np.searchsorted(self.keys, found)
-        known = np.zeros(len(found), bool)
+        unique, first, counts = np.unique(keys, return_index=True, return_counts=True)
+        at = np.searchsorted(self.keys, unique)
+        exists = np.zeros(len(unique), bool)
         inside = at < len(self.keys)
-        known[inside] = self.keys[at[inside]] == found[inside]
-        self.counts[at[known]] += counts[known]
-        said = np.zeros((len(found), 0), np.uint64) if columns is None else columns[first]
-        self.keys = np.insert(self.keys, at[~known], found[~known])
-        self.counts = np.insert(self.counts, at[~known], counts[~known])
-        self.columns = np.insert(self.columns, at[~known], said[~known], axis=0)
+        exists[inside] = self.keys[at[inside]] == unique[inside]
+        self.counts[at[exists]] += counts[exists]
+        new_columns = np.zeros((len(unique), 0), np.uint64) if columns is None else columns[first]
+        self.keys = np.insert(self.keys, at[~exists], unique[~exists])
+        self.counts = np.insert(self.counts, at[~exists], counts[~exists])
+        self.columns = np.insert(self.columns, at[~exists], new_columns[~exists], axis=0)
         while len(self) > self.max_keys:
             self._floor += 1
             self.keep(self.counts >= self._floor)
 
     def keep(self, keys: np.ndarray) -> None:
-        """Forget the other keys."""
+        """Drop the keys for which the mask `keys` is False."""
         self.keys, self.counts, self.columns = self.keys[keys], self.counts[keys], self.columns[keys]
 
     def counts_for(self, keys: np.ndarray) -> np.ndarray:
-        """How often each of these was met; 0 for one that is not here."""
+        """Count of each key; 0 for a key that is not in the table."""
         if not len(self):
             return np.zeros(len(keys), np.int64)
         at = np.minimum(np.searchsorted(self.keys, keys), len(self) - 1)

@@ -1,10 +1,10 @@
-"""Conversations as they are written down: JSON lines, a dialogue a line, or yml as chatterbot-corpus lays it out.
+"""Reads dialogues: JSON lines with a dialogue per line, or YAML in the layout of chatterbot-corpus.
 
     {"turns": [{"role": "user", "text": "Are you there?"}, {"role": "assistant", "text": "I am."}]}
     [["user", "Are you there?"], ["assistant", "I am."]]
 
-Who speaks matters more than what he is called: within a dialogue the first speaker is number 0, the next new one 1. In
-yml, where turns are bare text, two speakers take turns.
+Speakers are numbered within a dialogue by order of appearance, from 0. In YAML, where turns have no speaker, two
+speakers alternate.
 """
 
 from __future__ import annotations
@@ -25,27 +25,27 @@ SUFFIXES = tuple(kind + packed for kind in (*JSON_LINES, *YAML) for packed in ("
 TURN_KEYS = ("turns", "messages", "conversations", "conversation", "dialogue", "dialog", "utterances")
 SPEAKER_KEYS = ("role", "speaker", "from")
 TEXT_KEYS = ("text", "content", "value", "utterance")
-MAX_SPEAKERS = 254  # that a byte can number, beside those who are none
+MAX_SPEAKERS = 254  # 1 + speaker must fit a byte; 0 is no speaker
 LIKE_JSON = 'a dialogue is a line like {"turns": [{"role": "user", "text": "..."}, {"role": "helper", "text": "..."}]}'
 LIKE_YAML = 'a dialogue is a list of turns under "conversations:", the first after "- - ", the others after "  - "'
-Record = tuple[int, Any]  # the line it begins at, and what stands there
+Record = tuple[int, Any]  # first line, content
 
 
 @dataclass(frozen=True, slots=True)
 class Dialogue:
-    """What was said, in order, and who said it, by number."""
+    """Texts of the turns, in order, and the index of each turn's speaker."""
 
     texts: list[str]
     speakers: list[int]
 
 
 class DialogueError(Exception):
-    """What is wrong with a record."""
+    """A record that is not a dialogue; the message says why."""
 
 
 def read_dialogues(paths: Sequence[str | Path], *, encoding: str = "utf-8",
                    errors: str = "strict") -> Iterator[Dialogue]:
-    """Every dialogue of every file, in order. Settings are checked now, the files as they are reached."""
+    """All dialogues of all files, in order. Options are checked immediately, files when they are read."""
     encoding, files = check_encoding(encoding, errors), list_files(paths, SUFFIXES)
     return (dialogue for file in files for dialogue in _read(file, encoding, errors))
 
@@ -53,7 +53,7 @@ def read_dialogues(paths: Sequence[str | Path], *, encoding: str = "utf-8",
 def _read(file: Path, encoding: str, errors: str) -> Iterator[Dialogue]:
     inner = Path(file.stem) if file.suffix.lower() in COMPRESSED else file
     read, advice = (_yaml, LIKE_YAML) if inner.suffix.lower() in YAML else (_json, LIKE_JSON)
-    name, faults, made = display_name(file), LineErrors(), 0
+    name, faults, count = display_name(file), LineErrors(), 0
     for line, record in read(file, encoding, errors):
         where = f"{name}, line {line}"
         try:
@@ -61,11 +61,11 @@ def _read(file: Path, encoding: str, errors: str) -> Iterator[Dialogue]:
         except DialogueError as fault:
             faults.add(where, str(fault))
             continue
-        if not faults.lines:  # once something is wrong, the rest is read only to count what else is
-            made += 1
+        if not faults.lines:  # after an error, the rest is read only to count further errors
+            count += 1
             yield dialogue
     faults.raise_if_any(f"records of {name} are no dialogues", advice)
-    if not made:
+    if not count:
         raise UserError(f"there is no dialogue in {name}; {advice}.")
 
 
@@ -79,22 +79,22 @@ def _json(file: Path, encoding: str, errors: str) -> Iterator[Record]:
 
 
 def _yaml(file: Path, encoding: str, errors: str) -> Iterator[Record]:
-    """Nodes, not values: every word stays as it was written ("no" is no truth value), and knows its line."""
+    """Reads nodes, not values: words stay as written ("no" is not a boolean) and have line numbers."""
     import yaml
 
     name = display_name(file)
     try:
         root = yaml.compose("".join(read_text(file, encoding, errors)), Loader=yaml.SafeLoader)
-        found = {key.value: value for key, value in root.value} if isinstance(root, yaml.MappingNode) else {}
-        listed = found.get("conversations")
-        if not isinstance(listed, yaml.SequenceNode):
+        sections = {key.value: value for key, value in root.value} if isinstance(root, yaml.MappingNode) else {}
+        dialogues = sections.get("conversations")
+        if not isinstance(dialogues, yaml.SequenceNode):
             raise UserError(f'{name} has no list "conversations" at its top; {LIKE_YAML}.')
-        records = [(node.start_mark.line + 1, _with_alternating_speakers(_plain(node))) for node in listed.value]
+        records = [(node.start_mark.line + 1, _with_alternating_speakers(_plain(node))) for node in dialogues.value]
     except (yaml.YAMLError, RecursionError) as error:
         mark = getattr(error, "problem_mark", None)
         where = f"{name}, line {mark.line + 1}" if mark else name
-        reason = getattr(error, "problem", None) or "it goes round in a circle"
-        raise UserError(f"{where} is not YAML ({reason}); text that begins with a sign of its own stands in "
+        reason = getattr(error, "problem", None) or "it refers to itself"
+        raise UserError(f"{where} is not YAML ({reason}); put text that begins with a YAML sign (such as - or :) in "
                         "quotes.") from error
     yield from records
 
@@ -108,9 +108,9 @@ def _plain(node: Any) -> Any:
 
 
 def _with_alternating_speakers(record: object) -> Any:
-    """Bare turns with the speakers that the layout leaves unsaid."""
+    """Add two alternating speakers to turns that are only text."""
     if isinstance(record, list) and all(isinstance(turn, str) for turn in record):
-        return [[str(number % 2), text] for number, text in enumerate(record)]
+        return [[str(index % 2), text] for index, text in enumerate(record)]
     return record
 
 
@@ -137,10 +137,10 @@ def _parse_dialogue(record: object, where: str, errors: str) -> Dialogue:
 
 
 def _parse_turn(turn: object, name: str) -> tuple[str, str]:
-    """Who speaks, and what he says."""
+    """(speaker, text) of one turn."""
     if isinstance(turn, dict):
-        role, text = (next((turn[key] for key in keys if turn.get(key) is not None), None) for keys in (SPEAKER_KEYS,
-                                                                                                        TEXT_KEYS))
+        role, text = (next((turn[key] for key in keys if turn.get(key) is not None), None)
+                      for keys in (SPEAKER_KEYS, TEXT_KEYS))
     elif isinstance(turn, list) and len(turn) == 2:
         role, text = turn
     else:
@@ -149,7 +149,7 @@ def _parse_turn(turn: object, name: str) -> tuple[str, str]:
         raise DialogueError(f"has no role at {name}")
     if not isinstance(text, str):
         raise DialogueError(f"has no text at {name}" if text is None else
-                              f"holds a {type(text).__name__} and no text at {name}")
+                            f"holds a {type(text).__name__} and no text at {name}")
     if not text.strip():
-        raise DialogueError(f"says nothing at {name}")
+        raise DialogueError(f"has an empty text at {name}")
     return str(role).strip(), text

@@ -1,7 +1,7 @@
-"""Which encoding a text probably has, for the advice of an error: one in which it decodes *and* looks like text.
+"""Guesses the encoding of a text, for error messages: one in which it decodes *and* looks like text.
 
-Decoding alone says little. Most Latin-1 bytes also decode as GB 18030, into rare Chinese characters, so each
-candidate names the characters that text of its language consists of.
+Decoding alone is not enough: most Latin-1 bytes also decode as GB 18030, into rare Chinese characters. So each candidate
+has a set of usual characters.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ import re
 from functools import cache
 
 SAMPLE = 4096
-FEW = 12  # so few characters are taken for Chinese, though they could be Korean as well
-DAMAGED = 0.02  # the share of bad characters that a damaged text may have
+FEW = 12  # up to this many characters are taken for Chinese, though they could be Korean
+DAMAGED = 0.02  # maximum fraction of bad characters in a damaged text
 _FULL_WIDTH = "\u3000-\u303f\uff01-\uff5e"
 _CYRILLIC = "\u0451\u0430-\u044f"  # lower case; the wrong one of two encodings turns most letters into capitals
 _LATIN_MARKS = "«»°§©®¿¡·½²³ºª€£–—‘’“”„…"
@@ -21,7 +21,7 @@ _LATIN_LETTER = "[À-ÖØ-öø-ÿŒœŠšŽžŸ]"
 
 @cache
 def _candidates() -> tuple[tuple[str, re.Pattern[str], float], ...]:
-    """(encoding, its usual characters, the share of non-ASCII characters that must be usual), the strictest first."""
+    """(encoding, usual characters, minimum fraction of usual among non-ASCII characters), the strictest first."""
     chinese = "".join(bytes((row, cell)).decode("gb2312", "ignore") for row in range(0xB0, 0xD8)
                       for cell in range(0xA1, 0xFF))  # the 3,755 most frequent characters
     traditional = "".join(bytes((row, cell)).decode("big5", "ignore") for row in range(0xA4, 0xC7)
@@ -37,7 +37,7 @@ def _candidates() -> tuple[tuple[str, re.Pattern[str], float], ...]:
 
 
 def likely_encoding(data: bytes, start: int, tried: str) -> str | None:
-    """A guess from the bytes after the first one that does not fit; None where nothing looks like text."""
+    """The likely encoding, from the bytes after the first one that cannot be decoded; None if none fits."""
     if tried != "utf-8" and _decodes(data[:SAMPLE], "utf-8"):
         return "utf-8"
     if western := _western(data[max(0, start - FEW):start + SAMPLE], tried):
@@ -54,19 +54,19 @@ def likely_encoding(data: bytes, start: int, tried: str) -> str | None:
 
 
 def _western(sample: bytes, tried: str) -> str | None:
-    """Latin-1 or its larger sister, if most of the letters with marks stand beside plain letters."""
+    """Latin-1 or Windows-1252, if most accented letters are next to plain letters."""
     encoding = "cp1252" if re.search(rb"[\x80-\x9f]", sample) else "latin-1"
     text = sample.decode(encoding, "replace")
     foreign = re.findall(r"[^\x00-\x7f]", text)
     marks = [character for character in foreign if character in _LATIN_MARKS]
     beside = re.findall(f"(?<=[A-Za-z]){_LATIN_LETTER}|{_LATIN_LETTER}(?=[A-Za-z])", text)
-    alone = re.fullmatch(_LATIN_LETTER, text)  # at the end of a file the decoder hands over nothing else
+    alone = re.fullmatch(_LATIN_LETTER, text)  # at the end of a file there may be nothing else
     fits = alone or len(marks) + 1.5 * len(beside) >= len(foreign)
     return encoding if fits and codecs.lookup(encoding).name != tried else None
 
 
 def _decodes(sample: bytes, encoding: str) -> bool:
-    """A character that the end of the sample cuts in two is no fault."""
+    """Whether the sample decodes; its last character may be cut."""
     try:
         codecs.getincrementaldecoder(encoding)().decode(sample)
     except UnicodeDecodeError:

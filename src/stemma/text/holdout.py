@@ -1,8 +1,8 @@
-"""What is held out of raw text, decided by characters before a tokenizer is trained: a vocabulary that has seen the
-held-out text would make it look easier than new text is.
+"""Validation split of raw text, before a tokenizer is trained: a vocabulary learned from the validation text would make
+it look easier than new text.
 
-Whole documents in random order; where there are only long ones, the last sentences of the longest. Text is read as
-often as needed and never held in memory.
+Holds out whole documents in random order; if all documents are long, the last sentences of the longest. Sizes are in
+characters. The text is streamed, as often as needed, and never kept in memory.
 """
 
 from __future__ import annotations
@@ -16,14 +16,16 @@ from stemma.text.parallel import TextPair
 from stemma.text.readers import Passage
 from stemma.text.sentences import sentence_starts
 
-MAX_DOCUMENT_SHARE = 10  # a document of more than a tenth of the text (and of the share) is not held out as a whole
+MAX_DOCUMENT_SHARE = 10  # a document larger than 1/10 of the text (and than the target) is not held out as a whole
 SEED = 20_261_117
 
 
 @dataclass(frozen=True)
 class HeldOutSplit:
-    documents: frozenset[int]  # numbers of those that are held out
-    cut: tuple[int, int] | None = None  # a document, and how many characters of it are trained on at least
+    """Indices of the held-out documents, or the point at which one long document is split."""
+
+    documents: frozenset[int]
+    cut: tuple[int, int] | None = None  # (document index, minimum number of its characters in the training split)
 
     @classmethod
     def of_passages(cls, passages: Iterable[Passage], share: float) -> HeldOutSplit:
@@ -32,11 +34,12 @@ class HeldOutSplit:
             if passage.starts_document:
                 sizes.append(0)
             sizes[-1] += len(passage.text)
-        held = hold_out(sizes, wanted := max(1, round(share * sum(sizes))), SEED)
-        if held or not sizes:
-            return cls(frozenset(held))
+        target_size = max(1, round(share * sum(sizes)))
+        held_out = hold_out(sizes, target_size, SEED)
+        if held_out or not sizes:
+            return cls(frozenset(held_out))
         longest = int(np.argmax(sizes))
-        return cls(frozenset(), (longest, max(sizes[longest] - wanted, sizes[longest] // 2)))
+        return cls(frozenset(), (longest, max(sizes[longest] - target_size, sizes[longest] // 2)))
 
     @classmethod
     def of_pairs(cls, pairs: Iterable[TextPair], share: float) -> HeldOutSplit:
@@ -44,44 +47,44 @@ class HeldOutSplit:
         return cls(frozenset(hold_out(sizes, max(1, round(share * sum(sizes))), SEED)))
 
     def passages(self, passages: Iterable[Passage], held_out: bool) -> Iterator[Passage]:
-        """Those that are held out, or those to train on."""
-        number, before, over = -1, 0, False  # over: what follows of the document that is cut is held out
+        """The held-out passages, or the training passages."""
+        index, before, after_cut = -1, 0, False
         for passage in passages:
             if passage.starts_document:
-                number, before, over = number + 1, 0, False
-            if self.cut is None or number != self.cut[0]:
-                if (number in self.documents) is held_out:
+                index, before, after_cut = index + 1, 0, False
+            if self.cut is None or index != self.cut[0]:
+                if (index in self.documents) is held_out:
                     yield passage
                 continue
-            middle = 0 if over else _sentence_from(passage.text, self.cut[1] - before)
-            train, rest = passage.text[:middle], passage.text[middle:]
+            middle = 0 if after_cut else _sentence_from(passage.text, self.cut[1] - before)
+            train, validation = passage.text[:middle], passage.text[middle:]
             if train and not held_out:
                 yield replace(passage, text=train)
-            if rest and held_out:
-                yield replace(passage, text=rest, starts_document=not over)
-            before, over = before + len(passage.text), over or bool(rest)
+            if validation and held_out:
+                yield replace(passage, text=validation, starts_document=not after_cut)
+            before, after_cut = before + len(passage.text), after_cut or bool(validation)
 
     def pairs(self, pairs: Iterable[TextPair], held_out: bool) -> Iterator[TextPair]:
-        return (pair for number, pair in enumerate(pairs) if (number in self.documents) is held_out)
+        return (pair for index, pair in enumerate(pairs) if (index in self.documents) is held_out)
 
 
 def hold_out(sizes: Sequence[int], target_size: int, seed: int) -> set[int]:
-    """Whole documents in random order until there is enough, none of them a large part of the text; none at all where
-    that cannot be done."""
-    most = max(target_size, sum(sizes) // MAX_DOCUMENT_SHARE)
-    held: set[int] = set()
-    so_far = 0
-    for number in np.random.default_rng(seed).permutation(len(sizes)).tolist():
-        if so_far >= target_size:
+    """Indices of whole documents in random order up to the target size, none of them a large part of the text; the
+    empty set if that is not possible."""
+    limit = max(target_size, sum(sizes) // MAX_DOCUMENT_SHARE)
+    held_out: set[int] = set()
+    total = 0
+    for index in np.random.default_rng(seed).permutation(len(sizes)).tolist():
+        if total >= target_size:
             break
-        if 0 < sizes[number] <= most - so_far:
-            held.add(number)
-            so_far += sizes[number]
-    return held if so_far >= target_size / 2 and len(held) < len(sizes) else set()
+        if 0 < sizes[index] <= limit - total:
+            held_out.add(index)
+            total += sizes[index]
+    return held_out if total >= target_size / 2 and len(held_out) < len(sizes) else set()
 
 
 def _sentence_from(text: str, least: int) -> int:
-    """Where the first sentence begins that does not begin before so many characters; behind the text if none does."""
+    """Offset of the first sentence that starts at or after `least` characters; the text's length if there is none."""
     if least >= len(text):
         return len(text)
     starts = sentence_starts(text)

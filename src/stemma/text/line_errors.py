@@ -1,4 +1,4 @@
-"""What is wrong with a file, counted to its end: how many lines, and which are the first of them."""
+"""Collects the errors of a file: the number of bad lines, and the first of them for the message."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from stemma.text.tables import MAX_COLUMNS_SHOWN
 
 @dataclass
 class LineErrors:
+    """Count of bad lines, and (location, problem) of the first ones."""
+
     lines: int = 0
     first: list[tuple[str, str]] = field(default_factory=list)
 
@@ -27,17 +29,17 @@ class LineErrors:
         return [*self.first, ("", f"and {more:,} more")] if more else self.first
 
     def raise_if_any(self, what: str, advice: str) -> None:
-        """Raise if anything is wrong: what the lines are not, and what to do."""
+        """Raise a UserError if there is any bad line: `what` describes the lines, `advice` says what to do."""
         if self.lines == 1:
-            where, fault = self.first[0]
-            raise UserError(f"{where} {fault}; {advice}.")
+            where, problem = self.first[0]
+            raise UserError(f"{where} {problem}; {advice}.")
         if self.lines:
             raise UserError(f"{self.lines:,} {what}; {advice}", self.as_problems)
 
 
-def json_objects(lines: Iterator[tuple[int, str]], name: str, faults: LineErrors) -> Iterator[tuple[int,
-                                                                                                    dict[str, Any]]]:
-    """The numbered lines of a file that are JSON objects; what the others are is noted."""
+def json_objects(lines: Iterator[tuple[int, str]], name: str,
+                 faults: LineErrors) -> Iterator[tuple[int, dict[str, Any]]]:
+    """(line number, object) of each line that is a JSON object; other lines are added to `faults`."""
     for number, line in lines:
         try:
             row = parse(line)

@@ -1,7 +1,7 @@
-"""Vocabularies that others made, as one `tokenizers` pipeline: today's tokenizer.json and the three older layouts.
+"""Loads tokenizers as `tokenizers` pipelines: tokenizer.json and three older file layouts.
 
-The older layouts hold pieces only; how text was cleaned and split is known from the family they come from: BERT's
-WordPiece, GPT-2's bytes, GPT's words, and SentencePiece, which carries its own cleaning table.
+The older layouts have only a vocabulary; the family determines normalization and pre-tokenization: BERT's WordPiece,
+GPT-2's byte-level BPE, GPT's BPE, and SentencePiece, whose file has its own normalization table.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from stemma.errors import CorruptFileError, UserError
 from stemma.json_files import parse, read_object
 from stemma.text.special_tokens import ANGLES, HF_TOKEN_KEYS, SENTINELS, find_special_tokens, register_special_tokens
 
-# Vocabulary file and the merges that belong to it; names may carry a prefix ("gpt2_encoder.json").
+# Vocabulary file and its merges file; names may have a prefix ("gpt2_encoder.json").
 MERGES = {"vocab.json": "merges.txt", "encoder.json": "vocab.bpe"}
 CONFIGURATION, ADDED = ("special_tokens_map.json", "tokenizer_config.json"), "added_tokens.json"
 WORD_END = "</w>"
@@ -27,7 +27,7 @@ Loaded = tuple[tokenizers.Tokenizer, dict[str, Any]]
 
 
 def load_backend(path: Path) -> Loaded:
-    """The pipeline, and the configuration found beside it."""
+    """The pipeline, and the configuration from the files next to it."""
     if not path.exists():
         raise UserError(f"no tokenizer at {path}: there is no such file or folder.")
     file = _find_vocabulary(path) if path.is_dir() else path
@@ -37,7 +37,7 @@ def load_backend(path: Path) -> Loaded:
         backend = _read(file, config)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise UserError(f"{file} is no readable tokenizer ({_first_line(error)}); fetch or train it again.") from error
-    backend.no_truncation()  # some published files cut or pad on their own; that is for the packer to do
+    backend.no_truncation()  # some published files truncate or pad; here the packer does that
     backend.no_padding()
     return backend, config
 
@@ -54,29 +54,29 @@ def _find_vocabulary(folder: Path) -> Path:
 
 
 def _verify(file: Path) -> None:
-    """Compare all that is read with the checksums written beside it, if there are any."""
+    """Compare the files with their checksums, if there are any."""
     if not file.with_name(CHECKSUMS).is_file():
         return
-    known = read_checksums(file.parent, "train or copy the tokenizer again.")
+    checksums = read_checksums(file.parent, "train or copy the tokenizer again.")
     for name in (file.name, *MERGES.values(), *CONFIGURATION, ADDED):
         part = file.with_name(name)
-        if name in known and not part.is_file():
+        if name in checksums and not part.is_file():
             raise CorruptFileError(f"{part} is missing; copy or train the tokenizer again.")
-        if name in known and sha256(part) not in known[name]:
+        if name in checksums and sha256(part) not in checksums[name]:
             raise CorruptFileError(f"{part} is damaged (its checksum is not the one written); copy or train it again.")
 
 
 def _config(folder: Path) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    config: dict[str, Any] = {}
     for name in CONFIGURATION:
         if (folder / name).is_file():
-            found |= read_object(folder / name, "copy or train the tokenizer again.")
+            config |= read_object(folder / name, "copy or train the tokenizer again.")
     for key in HF_TOKEN_KEYS.values():
-        token = found.get(key)
+        token = config.get(key)
         if not isinstance(token.get("content") if isinstance(token, dict) else token, str | None):
             raise UserError(f"{folder} names a token that is no text ({key} in {' or '.join(CONFIGURATION)}); copy or "
                             "train the tokenizer again.")
-    return found
+    return config
 
 
 def _first_line(error: Exception) -> str:
@@ -95,7 +95,7 @@ def _read(file: Path, config: Mapping[str, object]) -> tokenizers.Tokenizer:
         content = parse(file.read_text(encoding="utf-8"))
         if isinstance(content, dict) and isinstance(content.get("model"), dict):
             return _tokenizer_json(file)
-        if not (isinstance(content, dict) and all(isinstance(number, int) for number in content.values())):
+        if not (isinstance(content, dict) and all(isinstance(token_id, int) for token_id in content.values())):
             raise ValueError("neither a tokenizer.json nor a vocabulary")
         backend = _read_bpe(file, content, config)
     else:
@@ -109,16 +109,16 @@ def _read(file: Path, config: Mapping[str, object]) -> tokenizers.Tokenizer:
 def _tokenizer_json(file: Path) -> tokenizers.Tokenizer:
     try:
         return tokenizers.Tokenizer.from_file(str(file))
-    except Exception as error:  # the Rust side raises nothing more precise
+    except Exception as error:  # the Rust backend raises nothing more precise
         raise ValueError(_first_line(error)) from error
 
 
 def _read_wordpiece(file: Path, config: Mapping[str, Any]) -> tokenizers.Tokenizer:
     pieces = file.read_text(encoding="utf-8").removesuffix("\n").split("\n")
-    vocabulary = {piece: number for number, piece in enumerate(pieces)}
+    vocabulary = {piece: index for index, piece in enumerate(pieces)}
     if "[UNK]" not in vocabulary:
         raise ValueError("a BERT vocabulary has a piece a line, [UNK] among them")
-    # ASCII only: lower-cased vocabularies do hold capitals of rarer scripts. [PAD] and its like do not count.
+    # ASCII only: lower-cased vocabularies do have capitals of rarer scripts. The pattern excludes [PAD] and the like.
     capitals = any(re.match(r"(?:##)?[A-Z]", piece) for piece in vocabulary)
     backend = tokenizers.Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]", max_input_chars_per_word=100))
     backend.normalizer = normalizers.BertNormalizer(
@@ -160,26 +160,26 @@ def _add_tokens(backend: tokenizers.Tokenizer, file: Path) -> None:
 
 
 def _add_sentinels(backend: tokenizers.Tokenizer, config: Mapping[str, Any]) -> None:
-    """T5's stand behind the pieces, the last of them first, and SentencePiece's file knows nothing of them; every text
-    ends with a token."""
-    known = str(config.get("tokenizer_class")).startswith("T5Tokenizer")
-    number, vocabulary = config.get("extra_ids", SENTINELS if known else 0), backend.get_vocab()
-    if not number or ANGLES["sentinel"].format(0) in vocabulary:
+    """Add T5's sentinels after the other tokens, in reverse order (the SentencePiece file does not have them), and an
+    end token after every text."""
+    is_t5 = str(config.get("tokenizer_class")).startswith("T5Tokenizer")
+    count, vocabulary = config.get("extra_ids", SENTINELS if is_t5 else 0), backend.get_vocab()
+    if not count or ANGLES["sentinel"].format(0) in vocabulary:
         return
     backend.add_special_tokens([AddedToken(ANGLES["sentinel"].format(sentinel), normalized=False, special=True)
-                                for sentinel in reversed(range(number))])
+                                for sentinel in reversed(range(count))])
     end = ANGLES["end"]
     backend.post_processor = processors.TemplateProcessing(single=f"$A {end}", pair=f"$A {end} $B {end}",
                                                            special_tokens=[(end, vocabulary[end])])
 
 
 def _add_post_processor(backend: tokenizers.Tokenizer, config: Mapping[str, Any]) -> None:
-    """The special tokens that BERT and RoBERTa put around their texts; other families add none on their own."""
+    """Add the special tokens of BERT and RoBERTa around texts; other families add none."""
     vocabulary = backend.get_vocab()
     roles, _ = find_special_tokens(vocabulary, config)
     if not {"start", "separator", "mask"} <= roles.keys():
         return
-    spelling = {number: token for token, number in vocabulary.items()}
+    spelling = {token_id: token for token, token_id in vocabulary.items()}
     separator, start = ((spelling[roles[name]], roles[name]) for name in ("separator", "start"))
     if isinstance(backend.model, models.WordPiece):
         backend.post_processor = processors.BertProcessing(separator, start)

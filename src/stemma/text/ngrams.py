@@ -1,7 +1,7 @@
-"""Words and runs of n words as 64-bit numbers, so that texts are compared by arithmetic instead of by strings.
+"""64-bit hashes of words and word n-grams, to compare texts without comparing strings.
 
-A word is a run of lower-case letters and digits, as in GPT-2's overlap study (Radford et al. 2019, section 4); Chinese
-and Japanese write no spaces, so each of their characters is a word.
+A word is a run of lower-case letters and digits, as in GPT-2's overlap study (Radford et al. 2019, section 4). Chinese
+and Japanese have no spaces, so each of their characters is a word.
 """
 
 from __future__ import annotations
@@ -17,68 +17,68 @@ from numpy.typing import NDArray
 from stemma.text.sentences import WIDE
 
 WORD = re.compile(rf"[{WIDE}]|[^\W_{WIDE}]+")
-BASE = np.uint64(0x9E3779B97F4A7C15)  # odd, so that no bit of an earlier word is lost when it is multiplied
-BATCH = 1 << 16  # words hashed in one go: enough to hide numpy's overhead, few enough for the cache
-VOCABULARY = 1 << 20  # words whose hashes are remembered
+BASE = np.uint64(0x9E3779B97F4A7C15)  # odd, so that multiplication loses no bits
+BATCH = 1 << 16  # words hashed at a time: enough to amortize numpy's overhead, few enough for the CPU cache
+VOCABULARY = 1 << 20  # words whose hashes are cached
 
 
 class _Hashes(dict[str, int]):
-    """Each word's number, computed once. Python's own hash differs from run to run, and results must not."""
+    """Cache of word hashes. Python's own hash changes from run to run."""
 
     def __missing__(self, word: str) -> int:
         if len(self) >= VOCABULARY:
             self.clear()
-        number = self[word] = int.from_bytes(blake2b(word.encode(), digest_size=8).digest(), "little")
-        return number
+        value = self[word] = int.from_bytes(blake2b(word.encode(), digest_size=8).digest(), "little")
+        return value
 
 
 _hashes = _Hashes()
 
 
 def normalized_words(text: str) -> list[str]:
-    """The text's words: lower case, without punctuation; full-width letters and digits count as plain ones."""
+    """The words of a text in lower case, without punctuation; full-width letters and digits become plain ones."""
     if not text.isascii():
         text = unicodedata.normalize("NFKC", text)
     return WORD.findall(text.lower())
 
 
-def word_hashes(found: list[str]) -> NDArray[np.uint64]:
-    """(W,) uint64: a number for each word, the same on every machine."""
-    return np.fromiter(map(_hashes.__getitem__, found), np.uint64, len(found))
+def word_hashes(words: list[str]) -> NDArray[np.uint64]:
+    """(W,) uint64 hash of each word, the same on every machine."""
+    return np.fromiter(map(_hashes.__getitem__, words), np.uint64, len(words))
 
 
 def ngram_hashes(hashes: NDArray[np.uint64], n: int) -> NDArray[np.uint64]:
-    """(W,) word hashes -> (W - n + 1,) uint64: a number for each run of n words; none if there are fewer."""
+    """(W,) word hashes -> (W - n + 1,) uint64 hashes of the n-grams; empty if there are fewer than n words."""
     count = max(0, len(hashes) - n + 1)
     total = hashes[:count].copy()
-    for place in range(1, n if count else 1):  # n steps over whole arrays: a polynomial in BASE, modulo 2^64
+    for offset in range(1, n if count else 1):  # a polynomial in BASE, modulo 2^64
         total *= BASE
-        total += hashes[place : place + count]
+        total += hashes[offset : offset + count]
     return mix_bits(total)
 
 
 def mix_bits(numbers: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Spread every bit over all 64 (the last steps of splitmix64): sums and products alone leave the low bits weak."""
+    """Mix all 64 bits (the final steps of splitmix64): after sums and products alone the low bits are weak."""
     numbers = (numbers ^ (numbers >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     numbers = (numbers ^ (numbers >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return numbers ^ (numbers >> np.uint64(31))
 
 
 def ngram_batches(texts: Iterable[tuple[int, str]], n: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """(hashes, document of each) of every run of n words within a document; a document may come in several texts."""
+    """(hashes, document of each) of all n-grams within a document; consecutive texts may belong to one document."""
     parts: list[np.ndarray] = []
     owners: list[int] = []
-    waiting = 0
-    tail = (np.zeros(0, np.uint64), np.zeros(0, np.int64))  # a run may begin in one batch and end in the next
+    num_words = 0
+    tail = (np.zeros(0, np.uint64), np.zeros(0, np.int64))  # an n-gram may begin in one batch and end in the next
     for owner, text in texts:
         hashes = word_hashes(normalized_words(text))
         parts.append(hashes)
         owners.append(owner)
-        waiting += len(hashes)
-        if waiting >= BATCH:
-            tail, found = _within(tail, parts, owners, n)
-            yield found
-            parts, owners, waiting = [], [], 0
+        num_words += len(hashes)
+        if num_words >= BATCH:
+            tail, batch = _within(tail, parts, owners, n)
+            yield batch
+            parts, owners, num_words = [], [], 0
     if parts:
         yield _within(tail, parts, owners, n)[1]
 
@@ -89,5 +89,5 @@ def _within(
     hashes = np.concatenate([tail[0], *parts])
     owner = np.concatenate([tail[1], np.repeat(np.array(owners, np.int64), [len(part) for part in parts])])
     count = max(0, len(hashes) - n + 1)
-    inside = owner[:count] == owner[len(owner) - count :]  # first and last word are of one document
+    inside = owner[:count] == owner[len(owner) - count :]  # first and last word belong to one document
     return (hashes[count:], owner[count:]), (ngram_hashes(hashes, n)[inside], owner[:count][inside])

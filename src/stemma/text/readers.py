@@ -1,7 +1,7 @@
-"""Any pile of text files as one stream of passages: documents cut into pieces that always fit in memory.
+"""Reads text files as one stream of passages: documents in parts of bounded size.
 
-Plain text, JSON lines and Parquet, packed or not, from files, folders, globs or stdin. A passage carries its document's
-text unchanged; only pieces that are nothing but white space are left out.
+Plain text, JSON lines and Parquet, compressed or not, from files, folders, globs or stdin. Passages contain their
+document's text unchanged; only parts that are all white space are left out.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from stemma.text.text_io import COMPRESSED, STDIN, check_encoding, display_name,
 logger = logging.getLogger(__name__)
 
 PASSAGE_LIMIT = 200_000
-JSON_LINE_LIMIT = 1 << 28  # a longer "line" is no line: one JSON text cannot be read in pieces
+JSON_LINE_LIMIT = 1 << 28  # JSON cannot be read in parts, so a line must fit in memory
 PLAIN = (".txt", ".text", ".md")
 JSON_LINES = (".jsonl", ".ndjson")
 WHITE_SPACE = re.compile(r"\s")
-# Between documents: what separates them in plain text. With "file" nothing does.
+# Separators of documents in plain text. With "file" there is none.
 SEPARATORS = {"blank": re.compile(r"\n(?:[^\S\n]*\n)+"), "line": re.compile(r"\n"), "file": re.compile(r"(?!)")}
 
 
 @dataclass(frozen=True, slots=True)
 class Passage:
-    """A piece of one document, at most about PASSAGE_LIMIT characters long."""
+    """A part of one document, of at most about PASSAGE_LIMIT characters."""
 
     text: str
     starts_document: bool
@@ -44,58 +44,59 @@ class Passage:
 
 @dataclass(frozen=True)
 class ReaderOptions:
-    """How a file is to be read; a reader takes what concerns its format."""
+    """Options of reading a file; a reader uses those that concern its format."""
 
     documents: str = "blank"  # what separates documents in plain text: blank (lines), line or file
-    field: str = "text"  # of a record that holds the text
+    field: str = "text"  # the field of a record that has the text
     encoding: str = "utf-8"
-    errors: str = "strict"  # or replace: what to do with bytes that are no text
+    errors: str = "strict"  # or replace: how to treat bytes that cannot be decoded
 
 
 def known_suffixes() -> tuple[str, ...]:
-    """Of files that some registered reader reads, compressed or not."""
+    """Suffixes of files that a registered reader can read, compressed or not."""
     return tuple(entry.kind + packed for entry in registry.entries("reader")
                  for packed in (("", *COMPRESSED) if entry.settings.compressible else ("",)))
 
 
 def plugin_readers(paths: Iterable[str | Path]) -> list[registry.RegistryEntry]:
-    """The readers of plug-ins that these paths need."""
-    own = {entry.kind: entry for entry in registry.entries("reader") if entry.kind not in registry.BUILT_IN["reader"]}
-    if not own:
+    """The readers from plug-ins that these paths need."""
+    readers = {entry.kind: entry for entry in registry.entries("reader")
+               if entry.kind not in registry.BUILT_IN["reader"]}
+    if not readers:
         return []
-    found = {_kind(file) for path in paths for file in _expand(str(path), known_suffixes())}
-    return [entry for kind, entry in own.items() if kind in found]
+    kinds = {_kind(file) for path in paths for file in _expand(str(path), known_suffixes())}
+    return [entry for kind, entry in readers.items() if kind in kinds]
 
 
 def _kind(file: Path) -> str:
-    """The suffix that says how a file is read."""
+    """The suffix that determines the reader of a file."""
     return file.with_suffix("").suffix.lower() if file.suffix.lower() in COMPRESSED else file.suffix.lower()
 
 
 def list_files(paths: Iterable[str | Path], suffixes: tuple[str, ...] | None = None) -> list[Path]:
-    """Files, folders (every known suffix below them) and globs as one list in a fixed order; each file once."""
+    """Files, folders (all files below with a known suffix) and globs as one list in a fixed order; each file once."""
     suffixes = known_suffixes() if suffixes is None else suffixes
-    found: dict[Path, None] = {}
+    files: dict[Path, None] = {}
     problems = []
-    for given in paths:
-        matches = _expand(str(given), suffixes)
-        found.update(dict.fromkeys(matches))
+    for path in paths:
+        matches = _expand(str(path), suffixes)
+        files.update(dict.fromkeys(matches))
         if not matches:
-            problems.append((str(given), _no_files_message(Path(given), suffixes)))
+            problems.append((str(path), _no_files_message(Path(path), suffixes)))
     if len(problems) == 1:
         raise UserError(f"cannot read {problems[0][0]}: {problems[0][1]}.".replace("?.", "?"))
     if problems:
         raise UserError("some of the text is not there", problems)
-    if not found:
+    if not files:
         raise UserError("no text to read: name a file, a folder, a glob, or - for stdin.")
-    return list(found)
+    return list(files)
 
 
 def read_passages(
     paths: Sequence[str | Path], *, documents: str = "blank", field: str = "text", encoding: str = "utf-8",
     errors: str = "strict",
 ) -> Iterator[Passage]:  # fmt: skip
-    """Every passage of every file, in order. Settings are checked now, the files as they are reached."""
+    """All passages of all files, in order. Options are checked immediately, files when they are read."""
     if documents not in SEPARATORS:
         hint = did_you_mean(documents, SEPARATORS)
         raise UserError(f'--documents is "{documents}"; choose {", ".join(SEPARATORS)}.{hint}')
@@ -105,33 +106,33 @@ def read_passages(
 
 
 def _read_all(files: list[Path], options: ReaderOptions) -> Iterator[Passage]:
-    something = False
+    has_text = False
     for file in files:
         reader = registry.find("reader", _kind(file)) or registry.get("reader", PLAIN[0])
         empty = True
         for passage in reader.build(file, options):
             empty = False
             yield passage
-        something = something or not empty
+        has_text = has_text or not empty
         if empty and len(files) > 1:
             logger.warning(f"{display_name(file)} has no text and is skipped.")
-    if not something:
+    if not has_text:
         where = display_name(files[0]) if len(files) == 1 else f"any of the {len(files)} files"
         raise UserError(f"there is no text in {where}, only white space or nothing at all.")
 
 
-def _expand(given: str, suffixes: tuple[str, ...]) -> list[Path]:
-    if given == "-":
+def _expand(name: str, suffixes: tuple[str, ...]) -> list[Path]:
+    if name == "-":
         return [STDIN]
-    path = Path(given)
+    path = Path(name)
     if path.is_dir():
         inside = (f for f in path.rglob("*") if f.name.lower().endswith(suffixes) and f.is_file())
         return sorted(f for f in inside if not any(part.startswith(".") for part in f.relative_to(path).parts))
     if path.exists():  # also a pipe or a device, which is read like a file
         return [path]
-    if not glob.has_magic(given):
+    if not glob.has_magic(name):
         return []
-    matches = (Path(match) for match in sorted(glob.glob(given, recursive=True)))  # noqa: PTH207, absolute ones too
+    matches = (Path(match) for match in sorted(glob.glob(name, recursive=True)))  # noqa: PTH207, absolute ones too
     return [file for match in matches for file in (_expand(str(match), suffixes) if match.is_dir() else [match])]
 
 
@@ -141,8 +142,8 @@ def _no_files_message(path: Path, suffixes: tuple[str, ...]) -> str:
         return f"the folder has no text files ({', '.join(unpacked)}, packed or not)"
     if glob.has_magic(str(path)):
         return "no file matches"
-    beside = [file.name for file in path.parent.iterdir()] if path.parent.is_dir() else []
-    best = closest_match(path.name, beside)
+    siblings = [file.name for file in path.parent.iterdir()] if path.parent.is_dir() else []
+    best = closest_match(path.name, siblings)
     return "no such file or folder" + (f'; did you mean "{path.with_name(best)}"?' if best else "")
 
 
@@ -151,31 +152,31 @@ def _no_files_message(path: Path, suffixes: tuple[str, ...]) -> str:
 @register("reader", ".md", ReaderKind)
 def _plain(file: Path, options: ReaderOptions) -> Iterator[Passage]:
     source, separator = display_name(file), SEPARATORS[options.documents]
-    waiting = ""  # the document that is not over yet
+    unfinished = ""  # the rest of the current document
     begins = True
-    told = False
+    reported = False
     for block in chain(read_text(file, options.encoding, options.errors), [None]):
-        *finished, waiting = separator.split(waiting + block) if block is not None else (waiting, "")
-        # White space at the end may be the first half of a separator: it waits, and only the text before it is cut.
-        body = waiting.rstrip()
-        space = waiting[len(body) :]
+        *finished, unfinished = separator.split(unfinished + block) if block is not None else (unfinished, "")
+        # White space at the end may be the first half of a separator, so only the text before it is cut now.
+        body = unfinished.rstrip()
+        space = unfinished[len(body) :]
         *early, rest = _split_long_text(body)
         for pieces, over in [*((_split_long_text(document), True) for document in finished), (early, False)]:
             for piece in pieces:
                 if piece and not piece.isspace():
                     yield Passage(piece, begins, source)
                     begins = False
-            if not told and len(pieces) > over and any("\n" not in piece for piece in pieces[: len(pieces) - over]):
-                told = True
+            if not reported and len(pieces) > over and any("\n" not in piece for piece in pieces[: len(pieces) - over]):
+                reported = True
                 logger.info(f"{source}: a line of more than {PASSAGE_LIMIT:,} characters is read in pieces.")
             begins = begins or over
         if len(space) > PASSAGE_LIMIT:
             space = "\n" if "\n" in space else " "
-        waiting = rest + space
+        unfinished = rest + space
 
 
 def _split_long_text(text: str) -> list[str]:
-    """Pieces of at most PASSAGE_LIMIT characters: cut after a line end, else after white space, else at the limit."""
+    """Parts of at most PASSAGE_LIMIT characters: cut after a line end, else after white space, else at the limit."""
     pieces = []
     start = 0
     while (limit := start + PASSAGE_LIMIT) < len(text):
@@ -189,7 +190,7 @@ def _split_long_text(text: str) -> list[str]:
 
 
 def read_lines(file: Path, encoding: str, errors: str) -> Iterator[tuple[int, str]]:
-    """Numbered lines, each held whole."""
+    """(number, text) of each line, from 1."""
     parts: list[str] = []
     number, length = 0, 0
     for block in read_text(file, encoding, errors):
@@ -271,7 +272,7 @@ def _parquet(file: Path, options: ReaderOptions) -> Iterator[Passage]:
 
 
 def whole_document(text: str, where: str, source: str, errors: str = "strict") -> Iterator[Passage]:
-    """One string that is a whole document, as passages; `where` is for errors, as in "notes.xml, entry 3"."""
+    """Passages of one document; `where` is its location for error messages, such as "notes.xml, entry 3"."""
     begins = True
     for piece in _split_long_text(clean_text(text, where, errors)):
         if piece and not piece.isspace():
@@ -280,7 +281,7 @@ def whole_document(text: str, where: str, source: str, errors: str = "strict") -
 
 
 def clean_text(text: str, where: str, errors: str) -> str:
-    """A string from JSON or a table, with the same promises as plain text: LF, no NUL, nothing unwritable."""
+    """A string from JSON or a table, normalized like plain text: LF line ends, no NUL, no lone surrogates."""
     if "\0" in text:
         if errors == "strict":
             raise UserError(f"{where} has a NUL character; --errors replace drops such characters.")
@@ -289,7 +290,7 @@ def clean_text(text: str, where: str, errors: str) -> str:
         text = text.replace("\r\n", "\n").replace("\r", "\n")
     try:
         text.encode()
-    except UnicodeEncodeError as error:  # JSON can spell half a character, which no tokenizer can read
+    except UnicodeEncodeError as error:  # JSON can contain lone surrogates, which no tokenizer accepts
         if errors == "strict":
             raise UserError(f"{where} has half a character (a lone surrogate); --errors replace skips it.") from error
         text = text.encode("utf-8", "replace").decode()

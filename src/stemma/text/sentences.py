@@ -1,7 +1,7 @@
-"""Where sentences start, in English and Chinese: a stop, what closes after it, and something that can begin a sentence.
+"""Rule-based sentence splitting for English and Chinese: a stop, closing quotes, and a possible sentence start.
 
-One regular expression finds the candidates; only they, about one per sentence, are looked at in Python. A full stop is
-doubted (titles, initials, numbered lists); a full-width one never is.
+Regular expressions find the candidates, about one per sentence; Python code checks only these. A full stop may belong
+to an abbreviation, an initial or a numbered list; a full-width stop always ends a sentence.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ FULL_WIDTH_STOPS = "。！？；｡"
 STOPS = ".!?…" + FULL_WIDTH_STOPS
 WIDE = "\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
 _CLOSING, _OPENING = f"[{re.escape(CLOSING)}]*", f"[{re.escape(OPENING)}]*"
-# Stops and what closes after them. A full-width one needs nothing more; the others need white space or a Chinese or
-# Japanese character. (Two expressions, since each then starts with one set of characters, which `re` finds fast.)
+# Stops and closing marks. A full-width stop needs nothing more; the others need white space or a Chinese or Japanese
+# character. (Two expressions, since `re` is fast at expressions that start with one set of characters.)
 FULL_WIDTH = re.compile(rf"[{FULL_WIDTH_STOPS}][{STOPS}]*{_CLOSING}\s*")
 CANDIDATE = re.compile(rf"[.!?…]+{_CLOSING}(?:\s+|(?={_OPENING}[{WIDE}]))")
 LOWER_CASE_NEXT = re.compile(rf"{_OPENING}[a-zà-öø-ÿ]")
@@ -30,18 +30,18 @@ NEW_LINE = re.compile(r"\n\s*")
 INITIALS = re.compile(r"(?:\w\.)+\w")
 
 
-def _words(listed: str) -> frozenset[str]:
-    return frozenset(listed.split())
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
 
 
-# After these a sentence goes on.
+# Abbreviations that never end a sentence.
 NEVER_LAST = _words(
     "mr mrs ms dr prof rev hon gen col maj capt lt sgt cmdr gov sen rep pres supt messrs mme mlle st mt ft "
     "e.g i.e eg ie cf vs viz approx ca fig figs eq eqs vol vols pp eds"
 )
-# After these it goes on if a number follows.
+# Abbreviations that do not end a sentence if a number follows.
 BEFORE_NUMBERS = _words("no nos art sec ch p jan feb mar apr jun jul aug sep sept oct nov dec")
-# After these it may be over: only if the next word is one that sentences like to begin with.
+# Abbreviations that end a sentence only if the next word is a typical first word.
 SELDOM_LAST = _words("etc inc ltd co corp jr sr dept univ assn bros a.m p.m u.s u.k u.n d.c ph.d b.c a.d est")
 STARTERS = _words(
     "a an the this that these those he she it we they you i there here his her its our their my your "
@@ -51,10 +51,10 @@ STARTERS = _words(
 
 
 def sentence_starts(text: str, lines: str = "auto") -> np.ndarray:
-    """Character offsets (int64, rising) at which sentences start; the first is the first character that is no space.
+    """Character offsets (int64, ascending) of sentence starts; the first is the first character that is not a space.
 
-    lines: "line" (a line is a sentence), "split" (a line end is white space), or "auto": where most lines end in a
-    stop, a line end also ends a sentence; otherwise the text is wrapped, and only an empty line does.
+    lines: "line" (a line is a sentence), "split" (a line end is white space), or "auto": if most lines end in a stop, a
+    line end also ends a sentence; otherwise the text is wrapped, and only an empty line does.
     """
     if lines not in ("line", "split", "auto"):
         raise UserError(f'lines is "{lines}"; choose line, split or auto.')
@@ -71,38 +71,38 @@ def sentence_starts(text: str, lines: str = "auto") -> np.ndarray:
 
 
 def _one_line_each(text: str) -> bool:
-    """Whether most of the lines that hold anything end in a stop."""
+    """Whether most non-empty lines end in a stop."""
     lines = [line for line in map(str.rstrip, text.split("\n")) if line]
     stopped = sum(line[-1] in STOPS or (line[-1] in CLOSING and line.rstrip(CLOSING)[-1:] in STOPS) for line in lines)
     return len(lines) > 1 and 2 * stopped > len(lines)
 
 
 def _after_stops(text: str) -> list[int]:
-    caseless = text == text.lower()  # in a text without capitals a small letter may begin a sentence
+    caseless = text == text.lower()  # in a text without capitals, a lower-case letter may begin a sentence
     starts = [match.end() for match in FULL_WIDTH.finditer(text)]
     for match in CANDIDATE.finditer(text):
         stop, start = match.span()
         if not caseless and LOWER_CASE_NEXT.match(text, start):
             continue
-        if text[stop] == "." and text[stop + 1] != "." and _goes_on(text, stop, start):
+        if text[stop] == "." and text[stop + 1] != "." and _is_abbreviation(text, stop, start):
             continue
         starts.append(start)
     return starts
 
 
-def _goes_on(text: str, stop: int, start: int) -> bool:
+def _is_abbreviation(text: str, stop: int, start: int) -> bool:
     """Whether the full stop at `stop` belongs to the word before it."""
     before = text[max(0, stop - 20) : stop]
     words = before.split()
     word = words[-1].lstrip(OPENING) if words else ""
     if word.isdecimal():  # "1. Introduction": a number alone at the start of its line
         return before[: -len(word)][-1:] in ("", "\n")
-    known = word.lower()
-    if known in NEVER_LAST:
+    lowered = word.lower()
+    if lowered in NEVER_LAST:
         return True
-    if known in BEFORE_NUMBERS:
+    if lowered in BEFORE_NUMBERS:
         return text[start : start + 1].isdigit()
-    if known in SELDOM_LAST or (len(word) == 1 and word.isupper()) or (len(word) < 8 and INITIALS.fullmatch(word)):
+    if lowered in SELDOM_LAST or (len(word) == 1 and word.isupper()) or (len(word) < 8 and INITIALS.fullmatch(word)):
         following = FIRST_WORD.match(text, start)
         return following is None or following.group(1).lower() not in STARTERS
     return False

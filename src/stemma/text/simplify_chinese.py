@@ -1,7 +1,7 @@
-"""Traditional Chinese to simplified, before any tokenizer sees the text (OpenCC, https://github.com/BYVoid/OpenCC).
+"""Converts traditional to simplified Chinese before tokenisation (OpenCC, https://github.com/BYVoid/OpenCC).
 
-No step of tokenizer.json can do it: which character is meant (發 or 髮) hangs on the words around it. So a tokenizer
-that wants it says so in its configuration, and whoever tokenises does it first. OpenCC is optional (extra `zh`).
+No step of tokenizer.json can do this, since the conversion depends on context (發 or 髮). The tokenizer's configuration
+enables it, and the conversion runs before the pipeline. OpenCC is optional (extra `zh`).
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from typing import Any
 
 from stemma.errors import UserError
 
-SIMPLIFY_NOTICE = ("traditional Chinese is made simplified before the tokenizer, by Stemma itself; tokenizer.json cannot hold "
-           "that step, so another tool must do it first (OpenCC, t2s).")
+SIMPLIFY_NOTICE = ("Stemma converts traditional Chinese to simplified before the tokenizer; tokenizer.json cannot have "
+                   "that step, so another tool must do it first (OpenCC, t2s).")
 
 
 def to_simplified(text: str) -> str:

@@ -1,7 +1,7 @@
-"""Examples in rows and named columns: tab- or comma-separated text with a header, or JSON lines.
+"""Reads tables of examples: tab- or comma-separated text with a header, or JSON lines.
 
-Tab-separated files are read as GLUE writes them: a quotation mark is a character like any other, and a cell ends at a
-tab and nowhere else. Comma-separated files follow the usual rules, where quotes hold commas and line ends.
+Tab-separated files follow GLUE: a quotation mark is an ordinary character, and only a tab ends a cell. Comma-separated
+files follow the usual rules: a quoted cell may contain commas and line ends.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from stemma.text.readers import JSON_LINES, list_files
 from stemma.text.text_io import COMPRESSED, check_encoding, display_name, read_text
 
 MAX_CELL_SHOWN = 30  # characters of a cell, in an error
-MAX_COLUMNS_SHOWN = 8  # of many lines that are wrong, so many are listed
+MAX_COLUMNS_SHOWN = 8  # bad lines listed in an error
 FORMATS = {".tsv": "tsv", ".csv": "csv", **dict.fromkeys(JSON_LINES, "jsonl")}
 
 
 @dataclass(frozen=True)
 class Table:
-    """Rows by column name. Cells are text, or whatever a JSON line holds; `lines` says where each row begins."""
+    """Rows by column name. Cells are text, or any JSON value; `lines` has the first line of each row."""
 
     name: str
     columns: list[str]
     rows: list[dict[str, Any]]
     lines: list[int]
-    has_header: bool = False  # the columns are the cells of the first line, which may have been a row
+    has_header: bool = False  # the columns are the cells of the first line, which may actually be a row
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -41,31 +41,31 @@ class Table:
         return f"{self.name}, line {self.lines[row]}"
 
     def describe_columns(self, roles: Sequence[str], advice: str = "") -> str:
-        """What columns there are, for an error. Where none of the `roles` is there, the first line may be a row:
-        `way_out` then says how to name the columns."""
+        """Lists the columns, for an error message. If none of the `roles` is a column, the first line may be a row;
+        `advice` then says how to name the columns."""
         if not self.has_header or set(roles) & set(self.columns):
             return f"It has {', '.join(self.columns)}."
-        by_number = ",".join(f"{role}={number}" for number, role in enumerate(roles, 1))
+        by_index = ",".join(f"{role}={index}" for index, role in enumerate(roles, 1))
         first = ", ".join(json.dumps(_shorten(cell), ensure_ascii=False) for cell in self.columns)
-        return f"Its first line is {first}: no header? Then {advice or f'count the columns: --columns {by_number}'}."
+        return f"Its first line is {first}: no header? Then {advice or f'count the columns: --columns {by_index}'}."
 
     def problems(self, required: Iterable[str], advice: str = "") -> list[tuple[str, str]]:
-        """Columns that are asked for and missing, from the file or from some of its rows."""
-        found, required = [], list(dict.fromkeys(required))
+        """Required columns that are missing in the file or in some of its rows."""
+        problems, required = [], list(dict.fromkeys(required))
         for column in required:
             without = [line for line, row in zip(self.lines, self.rows, strict=True) if column not in row]
             if column not in self.columns:
                 hint = did_you_mean(column, self.columns) or f" {self.describe_columns(required, advice)}"
-                found.append((column, f"{self.name} has no such column.{hint}"))
+                problems.append((column, f"{self.name} has no such column.{hint}"))
             elif without:
-                found.append((column, f"missing in {self.name}, line{_join_lines(without)}"))
-        return found
+                problems.append((column, f"missing in {self.name}, line{_join_lines(without)}"))
+        return problems
 
 
 def read_table(path: str | Path, header: Sequence[str] | None = None, *, encoding: str = "utf-8",
                errors: str = "strict", chosen_columns: Collection[str] = ()) -> Table:
-    """All rows of one file. `header` names the columns of a file that does not name them itself (CoLA's); so do
-    numbers in `chosen`, the columns that were asked for."""
+    """All rows of one file. `header` names the columns of a file without a header line (CoLA); numbers in
+    `chosen_columns` do the same."""
     files = list_files([path])
     if len(files) != 1:
         raise UserError(f"{path} is {len(files)} files; name one table.")
@@ -85,21 +85,21 @@ def read_table(path: str | Path, header: Sequence[str] | None = None, *, encodin
 
 
 def _kind(file: Path, text: str) -> str:
-    """By the suffix; where that says nothing, by the first line."""
+    """The format, by the suffix or else by the first line."""
     inner = Path(file.stem) if file.suffix.lower() in COMPRESSED else file
-    if found := FORMATS.get(inner.suffix.lower()):
-        return found
+    if kind := FORMATS.get(inner.suffix.lower()):
+        return kind
     first = text.lstrip().split("\n", 1)[0]
     if first.startswith("{"):
         return "jsonl"
     if "\t" in first or "," in first:
         return "tsv" if "\t" in first else "csv"
-    raise UserError(f"{display_name(file)} is no table that can be read: its first line has no tab, no comma and no JSON; "
-                    "give a .tsv or .csv file with a header, or .jsonl.")
+    raise UserError(f"{display_name(file)} is no table that can be read: its first line has no tab, no comma and no "
+                    "JSON; give a .tsv or .csv file with a header, or .jsonl.")
 
 
 def _tab_separated(text: str) -> list[tuple[int, list[str]]]:
-    """(line, cells); only LF ends a line, since other line ends of Unicode occur inside sentences."""
+    """(line, cells) of each row. Only LF ends a line: other Unicode line ends occur inside sentences."""
     return [(number, line.split("\t")) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
 
 
@@ -118,22 +118,22 @@ def _comma_separated(name: str, text: str) -> list[tuple[int, list[str]]]:
 
 
 def parse_header(first: Sequence[str], chosen_columns: Collection[str]) -> tuple[list[str], bool]:
-    """The names of the columns, and whether the first line states them. Where all are asked for by number it does not,
-    and they are counted from 1, unless the line itself is nothing but numbers."""
+    """(column names, whether the first line is a header). If all `chosen_columns` are numbers, there is no header and
+    columns are numbered from 1, unless the first line itself has only numbers."""
     columns = [cell.strip() for cell in first]
-    if chosen_columns and all(one.isdecimal() for one in chosen_columns) and not all(one.isdecimal()
-                                                                                     for one in columns):
-        return [str(number) for number in range(1, len(columns) + 1)], False
+    by_index = bool(chosen_columns) and all(map(str.isdecimal, chosen_columns))
+    if by_index and not all(map(str.isdecimal, columns)):
+        return [str(index) for index in range(1, len(columns) + 1)], False
     return columns, True
 
 
 def _with_header(name: str, cells: list[tuple[int, list[str]]], header: Sequence[str] | None, kind: str,
                  chosen: Collection[str]) -> Table:
-    columns, headed = parse_header(cells[0][1], chosen) if header is None else (list(header), False)
-    if headed:
+    columns, has_header = parse_header(cells[0][1], chosen) if header is None else (list(header), False)
+    if has_header:
         del cells[0]
-    if twice := sorted({column for column in columns if columns.count(column) > 1}):
-        raise UserError(f'{name} has two columns named "{_shorten(twice[0])}"; rename one, or put a header above the '
+    if duplicates := sorted({column for column in columns if columns.count(column) > 1}):
+        raise UserError(f'{name} has two columns named "{_shorten(duplicates[0])}"; rename one, or put a header above the '
                         "rows if there is none.")
     ragged = [(line, len(row)) for line, row in cells if len(row) != len(columns)]
     if ragged:
@@ -141,33 +141,32 @@ def _with_header(name: str, cells: list[tuple[int, list[str]]], header: Sequence
         more = [("", f"and {len(ragged) - MAX_COLUMNS_SHOWN:,} more")] if len(ragged) > MAX_COLUMNS_SHOWN else []
         raise UserError(f"{name}: {len(ragged):,} row{'s do' if len(ragged) > 1 else ' does'} not have the "
                         f"{len(columns)} cells of the header{hint}",
-                        [(f"line {line}", f"{count} cell{'s' if count > 1 else ''}") for line,
-                         count in ragged[:MAX_COLUMNS_SHOWN]]
-                        + more)
+                        [(f"line {line}", f"{count} cell{'s' if count > 1 else ''}")
+                         for line, count in ragged[:MAX_COLUMNS_SHOWN]] + more)
     return Table(name, columns, [dict(zip(columns, row, strict=True)) for _, row in cells],
-                 [line for line, _ in cells], headed)
+                 [line for line, _ in cells], has_header)
 
 
 def json_table(name: str, text: str) -> Table:
-    """Each line one JSON object; a column that some rows lack is still a column."""
-    rows, lines, wrong = [], [], []
+    """One JSON object per line; the columns are the keys of all rows."""
+    rows, lines, problems = [], [], []
     for number, line in enumerate(text.split("\n"), 1):
         if not line.strip():
             continue
         try:
             row = parse(line)
         except ValueError as error:
-            wrong.append((f"line {number}", f"is not JSON ({getattr(error, 'msg', error)})"))
+            problems.append((f"line {number}", f"is not JSON ({getattr(error, 'msg', error)})"))
             continue
         if isinstance(row, dict):
             rows.append(row)
             lines.append(number)
         else:
-            wrong.append((f"line {number}", "is no JSON object"))
-    if wrong:
-        counted = f"{len(wrong):,} lines that are" if len(wrong) > 1 else "a line that is"
+            problems.append((f"line {number}", "is no JSON object"))
+    if problems:
+        counted = f"{len(problems):,} lines that are" if len(problems) > 1 else "a line that is"
         raise UserError(f"{name} has {counted} no JSON object; "
-                        'every line must look like {"text": "...", "label": 1}', wrong[:MAX_COLUMNS_SHOWN])
+                        'every line must look like {"text": "...", "label": 1}', problems[:MAX_COLUMNS_SHOWN])
     columns = list(dict.fromkeys(key for row in rows for key in row))
     return Table(name, columns, rows, lines)
 
@@ -177,7 +176,7 @@ def _shorten(cell: str) -> str:
 
 
 def cell_text(value: object) -> str:
-    """A cell as text: JSON's own spelling of what is no string."""
+    """A cell as text; values other than strings as JSON."""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 

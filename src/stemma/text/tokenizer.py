@@ -1,8 +1,8 @@
-"""One tokenizer for every recipe: a `tokenizers` pipeline that knows which of its tokens plays which role.
+"""Tokenizer: a `tokenizers` pipeline with the roles of its special tokens.
 
-Everything else (its kind, whether it lower-cases, its special tokens) is read off the pipeline and the configuration
-beside it, so a tokenizer that was trained, loaded or saved and loaded again is the same one. The configuration also
-says whether Chinese is simplified first: a step that the pipeline cannot hold.
+Its kind, lower-casing and special tokens are derived from the pipeline and from tokenizer_config.json, so a tokenizer
+is the same after training, and after saving and loading. The configuration also says whether traditional Chinese is
+converted to simplified first, a step that the pipeline cannot have.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ __all__ = ["SPECIAL_TOKENS", "SENTINELS", "Tokenizer"]
 
 
 class Tokenizer:
-    """Text to ids and back, and the ids of the special roles."""
+    """Converts text to token ids and back; knows the ids of special tokens by role."""
 
     backend: tokenizers.Tokenizer
     kind: str  # wordpiece, bpe, byte_bpe, unigram, word or character
     lowercase: bool
-    cjk_spacing: bool | None  # whether CJK characters stand alone; None where no step of the pipeline decides it
-    simplify: bool  # traditional Chinese becomes simplified before the pipeline, which has no such step
+    cjk_spacing: bool | None  # whether CJK characters are separate words; None if no step of the pipeline decides it
+    simplify: bool  # converts traditional Chinese to simplified before the pipeline
     vocab_size: int
-    special_token_ids: dict[str, int]  # role to id, only those present; "sentinel" is the first of the sentinels
+    special_token_ids: dict[str, int]  # role -> id, only roles that the vocabulary has; "sentinel" is the first one
     sentinels: list[int]
     special_ids: np.ndarray  # sorted ids of every special token
-    regular_ids: np.ndarray  # all the others
-    fingerprint: str  # equal for equal vocabularies
+    regular_ids: np.ndarray  # all other ids
+    fingerprint: str  # hash of the vocabulary
 
     def __init__(self, backend: tokenizers.Tokenizer, config: Mapping[str, object] | None = None):
         vocabulary = backend.get_vocab()
@@ -49,39 +49,39 @@ class Tokenizer:
         self.backend = backend
         self._foreign = has_foreign_regex(backend)
         self.kind = _kind(description)
-        cleaning = _parts(description, "normalizer")
-        self.lowercase = any(part.get("lowercase", part["type"] == "Lowercase") for part in cleaning)
-        spacing = [part["handle_chinese_chars"] for part in cleaning if "handle_chinese_chars" in part]
+        steps = _parts(description, "normalizer")
+        self.lowercase = any(step.get("lowercase", step["type"] == "Lowercase") for step in steps)
+        spacing = [step["handle_chinese_chars"] for step in steps if "handle_chinese_chars" in step]
         self.cjk_spacing = any(spacing) if spacing else None
         self.simplify = bool((config or {}).get("simplify"))
         self.special_token_ids, self.sentinels = find_special_tokens(vocabulary, config or {})
         self.vocab_size = max(vocabulary.values()) + 1
-        added = [number for number, token in backend.get_added_tokens_decoder().items() if token.special]
+        added = [token_id for token_id, token in backend.get_added_tokens_decoder().items() if token.special]
         self.special_ids = np.array(sorted({*added, *self.special_token_ids.values(), *self.sentinels}), dtype=np.int64)
         self.regular_ids = np.setdiff1d(np.arange(self.vocab_size), self.special_ids)
-        pairs = sorted((number, token) for token, number in vocabulary.items())
+        pairs = sorted((token_id, token) for token, token_id in vocabulary.items())
         self.fingerprint = hashlib.sha256(json.dumps(pairs).encode()).hexdigest()
 
     @classmethod
     def load(cls, path: str | Path) -> Tokenizer:
-        """From a folder or a file: tokenizer.json, BERT's vocab.txt, GPT-2's vocabulary and merges, SentencePiece."""
+        """Load from a folder or a file: tokenizer.json, vocab.txt, vocab.json with merges.txt, or SentencePiece."""
         return cls(*load_backend(Path(path)))
 
     def save(
         self, folder: str | Path, single: str | None = None, pair: str | None = None, max_length: int | None = None
     ) -> None:
-        """Write tokenizer.json and a configuration with which AutoTokenizer gives exactly our ids."""
+        """Write tokenizer.json and tokenizer_config.json, so that AutoTokenizer gives the same ids."""
         if single is not None:
             return self.with_template(single, pair or single).save(folder, max_length=max_length)
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
         config: dict[str, Any] = {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False}
-        config |= {key: self.id_to_token(self.special_token_ids[role]) for role,
-                   key in HF_TOKEN_KEYS.items() if role in self.special_token_ids}
+        config |= {key: self.id_to_token(self.special_token_ids[role]) for role, key in HF_TOKEN_KEYS.items()
+                   if role in self.special_token_ids}
         config |= {"extra_special_tokens": self.ids_to_tokens(self.sentinels)} if self.sentinels else {}
         config |= {"model_max_length": max_length} if max_length is not None else {}
-        config |= {"simplify": True} if self.simplify else {}  # heeded by `load`; others pass over it
-        if self._ends_with("start"):  # whoever reads the last place must find that token there (XLNet)
+        config |= {"simplify": True} if self.simplify else {}  # only Stemma's `load` uses it
+        if self._ends_with("start"):  # XLNet classifies at the last position, so padding must be on the left
             config["padding_side"] = "left"
         segments = ["token_type_ids"] if self._has_segments() else []
         config["model_input_names"] = ["input_ids", *segments, "attention_mask"]
@@ -90,13 +90,13 @@ class Tokenizer:
         return None
 
     def settings(self) -> dict[str, Any]:
-        """What a recipe's section would say of this tokenizer."""
+        """This tokenizer as the [tokenizer] section of a recipe."""
         spacing = {} if self.cjk_spacing is None else {"cjk_spacing": self.cjk_spacing}
         return {"kind": self.kind, "vocab_size": self.vocab_size, "lowercase": self.lowercase, **spacing,
                 "simplify": self.simplify}
 
     def special_id(self, name: str) -> int:
-        """The id of the token that plays this role."""
+        """Id of the special token with this role."""
         if name not in self.special_token_ids:
             hint = did_you_mean(name, [*HF_TOKEN_KEYS, "sentinel"]) if name not in (*HF_TOKEN_KEYS, "sentinel") else ""
             raise UserError(f'the tokenizer has no token for the role "{name}".{hint} Train one with '
@@ -104,37 +104,39 @@ class Tokenizer:
         return self.special_token_ids[name]
 
     def document_separator_id(self, preferred: str = "separator") -> int | None:
-        """The token that parts two documents: of the wanted role, or of the other one; None where there is neither."""
+        """Id of the token between two documents: the separator or the end token, the preferred one first; None if the
+        vocabulary has neither."""
         other = "end" if preferred == "separator" else "separator"
         return self.special_token_ids.get(preferred, self.special_token_ids.get(other))
 
     def with_template(self, single: str, pair: str) -> Tokenizer:
-        """A copy that lays out text by roles: "start A separator", "start A separator B:1 separator:1"."""
-        named: dict[str, int] = {}
+        """A copy that adds special tokens by role: "start A separator", "start A separator B:1 separator:1"."""
+        special_tokens: dict[str, int] = {}
 
-        def spell(layout: str) -> list[str]:
+        def parse(template: str) -> list[str]:
             words = []
-            for word in layout.split():
+            for word in template.split():
                 name, _, segment = word.partition(":")
                 if name not in ("A", "B"):
-                    number = self.special_id(name)
-                    name = self.id_to_token(number)
-                    named[name] = number
+                    token_id = self.special_id(name)
+                    name = self.id_to_token(token_id)
+                    special_tokens[name] = token_id
                 words.append(f"{'$' if name in ('A', 'B') else ''}{name}:{segment or 0}")
             return words
 
-        layouts = {"single": spell(single), "pair": spell(pair)}
-        layout = processors.TemplateProcessing(**layouts, special_tokens=list(named.items()))
-        twin = copy.copy(self)
-        twin.backend = tokenizers.Tokenizer.from_str(self.backend.to_str())
-        if self.kind == "byte_bpe":  # tokens carry the space before them; their place in the text should not
-            twin.backend.post_processor = processors.Sequence([processors.ByteLevel(trim_offsets=True), layout])
+        templates = {"single": parse(single), "pair": parse(pair)}
+        processor = processors.TemplateProcessing(**templates, special_tokens=list(special_tokens.items()))
+        tokenizer = copy.copy(self)
+        tokenizer.backend = tokenizers.Tokenizer.from_str(self.backend.to_str())
+        if self.kind == "byte_bpe":  # tokens include the space before them; offsets should not
+            byte_level = processors.ByteLevel(trim_offsets=True)
+            tokenizer.backend.post_processor = processors.Sequence([byte_level, processor])
         else:
-            twin.backend.post_processor = layout
-        return twin
+            tokenizer.backend.post_processor = processor
+        return tokenizer
 
     def pre_normalize(self, text: str) -> str:
-        """The text as the pipeline is to read it; whoever hands text to `backend` itself does this before."""
+        """Steps before the pipeline. Callers that pass text to `backend` directly must call this first."""
         return to_simplified(text) if self.simplify else text
 
     def encode(self, text: str, pair: str | None = None, special: bool = True) -> tokenizers.Encoding:
@@ -151,7 +153,7 @@ class Tokenizer:
             return self.backend.encode_batch(inputs, add_special_tokens=special)
 
     def decode(self, ids: Sequence[int] | np.ndarray, skip_special: bool = True) -> str:
-        return self.backend.decode([int(number) for number in ids], skip_special_tokens=skip_special)
+        return self.backend.decode([int(token_id) for token_id in ids], skip_special_tokens=skip_special)
 
     def id_to_token(self, token_id: int) -> str:
         token = self.backend.id_to_token(int(token_id))
@@ -160,33 +162,33 @@ class Tokenizer:
         return token
 
     def ids_to_tokens(self, ids: Sequence[int] | np.ndarray) -> list[str]:
-        return [self.id_to_token(number) for number in ids]
+        return [self.id_to_token(token_id) for token_id in ids]
 
     def token_to_id(self, token: str) -> int | None:
         return self.backend.token_to_id(token)
 
     def _ends_with(self, role: str) -> bool:
-        """Whether the layout puts this special token behind the text."""
+        """Whether the post-processor puts this special token after the text."""
         last = self.backend.encode("a").ids[-1:]
         return role in self.special_token_ids and last == [self.special_token_ids[role]]
 
     def _has_segments(self) -> bool:
-        """Whether the layout tells a second text from the first (BERT's does, RoBERTa's does not)."""
+        """Whether the second text has token type 1 (as in BERT, not in RoBERTa)."""
         processor = json.loads(self.backend.to_str())["post_processor"]
         return '"type_id": 1' in json.dumps(processor) or (processor or {}).get("type") == "BertProcessing"
 
 
 def _parts(description: dict[str, Any], section: str) -> list[dict[str, Any]]:
-    """The steps of one section of tokenizer.json, sequences unrolled."""
-    waiting = [description.get(section) or {}]
-    found = []
-    while waiting:
-        part = waiting.pop()
+    """The steps of one section of tokenizer.json, with sequences flattened."""
+    stack = [description.get(section) or {}]
+    parts = []
+    while stack:
+        part = stack.pop()
         inner = [step for key in ("normalizers", "pretokenizers") for step in part.get(key, [])]
-        waiting.extend(inner)
+        stack.extend(inner)
         if part and not inner:
-            found.append(part)
-    return found
+            parts.append(part)
+    return parts
 
 
 def _kind(description: dict[str, Any]) -> str:

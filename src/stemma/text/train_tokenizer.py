@@ -1,8 +1,8 @@
-"""Vocabularies learnt from text with the Rust trainers of `tokenizers`, made to give the same result every time.
+"""Trains tokenizers with the Rust trainers of `tokenizers`, reproducibly.
 
-WordPiece (arXiv:1609.08144), BPE (arXiv:1508.07909), its byte-level form (GPT-2), Unigram (arXiv:1804.10959), whole
-words and characters. Those trainers walk through hash maps whose order changes from run to run; where that reaches the
-result (the ids of WordPiece's continuations, ties between equal Unigram scores) the order is fixed here.
+WordPiece (arXiv:1609.08144), BPE (arXiv:1508.07909), byte-level BPE (GPT-2), Unigram (arXiv:1804.10959), words and
+characters. The trainers iterate over hash maps in random order. Where that changes the result (ids of WordPiece's
+continuations, ties between Unigram scores) this module fixes the order.
 """
 
 from __future__ import annotations
@@ -25,29 +25,29 @@ from stemma.text.tokenizer import Tokenizer
 
 logger = logging.getLogger(__name__)
 
-CJK_SPACING_KINDS = ("wordpiece", "word")  # kinds that can set Chinese characters apart by spaces
+CJK_SPACING_KINDS = ("wordpiece", "word")  # kinds that can put spaces around Chinese characters
 CONTINUATION = "##"
 WORD_START = "▁"
-MIN_ALPHABET = 256  # rare characters beyond this many give way when they would fill half of the vocabulary
-MAX_WORDS = 50_000_000  # counts of more running words are scaled down: only their proportions matter
-TRAINER_VERSION = {"unigram": 2}  # raised when a kind learns another vocabulary from the same text; caches and labs go
-#                                   by it
-PRIVATE = (range(0xE000, 0xF900), range(0xF0000, 0xFFFFE), range(0x100000, 0x10FFFE))  # no text's own characters
-MAX_DISTINCT_WORDS = 500_000  # different words, the most frequent, are enough for Unigram
-SEED_PIECES = 4_000_000  # more parts than those have, so that none is left out
+MIN_ALPHABET = 256  # more characters than this may use at most half of the vocabulary; the rarest are dropped
+MAX_WORDS = 50_000_000  # larger word counts are scaled down: only proportions matter
+TRAINER_VERSION = {"unigram": 2}  # raised when a kind learns another vocabulary from the same text; part of cache keys
+PRIVATE = (range(0xE000, 0xF900), range(0xF0000, 0xFFFFE), range(0x100000, 0x10FFFE))  # private-use code points
+MAX_DISTINCT_WORDS = 500_000  # Unigram uses the most frequent words only
+SEED_PIECES = 4_000_000  # more substrings than these words have, so that none is left out
 MAX_PIECE_LENGTH = 16  # characters
-PENALTY_STEP = 1e-4  # between the scores that the Unigram trainer gives to characters it would rather have dropped
+PENALTY_STEP = 1e-4  # between the scores that the Unigram trainer gives to required but unhelpful characters
 
 
 def train_tokenizer(
     texts: Iterable[str], kind: str, vocab_size: int, *, lowercase: bool, roles: set[str] | None = None,
     cjk_spacing: bool = True, simplify: bool = False, progress: bool = False,
 ) -> Tokenizer:  # fmt: skip
-    """Learn a vocabulary from texts, read once; every special role is reserved unless `roles` narrows them."""
+    """Learn a vocabulary from texts, in one pass; reserves special tokens for `roles` (None: for all roles)."""
     if kind not in SPECIAL_TOKENS:
-        raise UserError(f'no tokenizer kind "{kind}".{did_you_mean(kind, SPECIAL_TOKENS)} Choose {", ".join(SPECIAL_TOKENS)}.')
-    if roles and (strange := sorted(roles - set(SPECIAL_TOKENS[kind]))):
-        raise UserError(f"no token role {', '.join(strange)}; the roles are {', '.join(SPECIAL_TOKENS[kind])}.")
+        raise UserError(f'no tokenizer kind "{kind}".{did_you_mean(kind, SPECIAL_TOKENS)} '
+                        f'Choose {", ".join(SPECIAL_TOKENS)}.')
+    if roles and (unknown_roles := sorted(roles - set(SPECIAL_TOKENS[kind]))):
+        raise UserError(f"no token role {', '.join(unknown_roles)}; the roles are {', '.join(SPECIAL_TOKENS[kind])}.")
     special = special_token_strings(kind, roles)
     least = len(special) + (256 if kind == "byte_bpe" else 1)
     if vocab_size < least:
@@ -58,8 +58,8 @@ def train_tokenizer(
     normalizer, splitter = _pipeline(kind, lowercase, cjk_spacing)
 
     def learn(model: models.Model, trainer: trainers.Trainer) -> models.Model:
-        learnt: models.Model = _feed(model, trainer, source, normalizer, splitter).model
-        return learnt
+        trained: models.Model = _feed(model, trainer, source, normalizer, splitter).model
+        return trained
 
     model: models.Model
     if kind == "byte_bpe":
@@ -116,14 +116,14 @@ def _feed(
     backend.pre_tokenizer = splitter
     failures: list[Exception] = []
 
-    def watched() -> Iterator[str]:
+    def with_errors_recorded() -> Iterator[str]:
         try:
             yield from texts
-        except Exception as error:  # on its way through Rust it would lose its type
+        except Exception as error:  # passing through Rust, it would lose its type
             failures.append(error)
 
-    with progress_stage("learning a vocabulary", bar="own"):  # on a terminal the trainer has a bar of its own
-        backend.train_from_iterator(watched(), trainer)
+    with progress_stage("learning a vocabulary", bar="own"):  # on a terminal the trainer shows its own bar
+        backend.train_from_iterator(with_errors_recorded(), trainer)
     if failures:
         raise failures[0]
     return backend
@@ -132,19 +132,19 @@ def _feed(
 def _pipeline(
     kind: str, lowercase: bool, cjk_spacing: bool
 ) -> tuple[normalizers.Normalizer | None, pre_tokenizers.PreTokenizer]:
-    """How text is cleaned, and how it is split into what pieces never cross."""
+    """(normalizer, pre-tokenizer); a token never crosses a boundary of the pre-tokenizer."""
     lower = [normalizers.Lowercase()] if lowercase else []
-    if kind in CJK_SPACING_KINDS:  # BERT's: accents go with the capitals, each Chinese character stands alone
+    if kind in CJK_SPACING_KINDS:  # as BERT: lower-casing also strips accents, Chinese characters are separate
         accents = lowercase and kind == "wordpiece"
-        cleaned = normalizers.BertNormalizer(
+        normalizer = normalizers.BertNormalizer(
             clean_text=True, handle_chinese_chars=cjk_spacing, strip_accents=accents, lowercase=lowercase)
-        return cleaned, pre_tokenizers.BertPreTokenizer()
+        return normalizer, pre_tokenizers.BertPreTokenizer()
     if kind == "byte_bpe":
         return (lower[0] if lower else None), pre_tokenizers.ByteLevel(add_prefix_space=False)
     if kind == "character":
         return normalizers.Sequence([normalizers.NFC(), *lower]), pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
-    # SentencePiece's: compatible characters unified, every run of white space one space, which is then a character like
-    # any other; punctuation stays apart from words.
+    # As SentencePiece: NFKC, each run of white space is one space, which is then an ordinary character; punctuation is
+    # separate from words.
     unified = [normalizers.Nmt(), normalizers.NFKC(), *lower, normalizers.Replace(Regex(r"\s+"), " "),
                normalizers.Strip()]  # fmt: skip
     words = pre_tokenizers.Metaspace(replacement=WORD_START, prepend_scheme="always")
@@ -163,10 +163,10 @@ def _decoder(kind: str) -> decoders.Decoder:
 
 
 def _merge_words(words: dict[str, int], kind: str, vocab_size: int, special: list[str], progress: bool) -> models.Model:
-    """Merge the most frequent pair, again and again, over counted words: BPE, or WordPiece as its vocabulary.
+    """BPE merges over counted words; WordPiece uses the resulting vocabulary.
 
-    The trainer numbers continuations ("##a") in the order of its hash map, and those numbers break ties. Handed over as
-    special tokens they have their numbers beforehand.
+    The trainer numbers continuations ("##a") in hash-map order, and these ids break ties. Passing them as special tokens
+    fixes their ids.
     """
     counts: Counter[str] = Counter()
     inside: Counter[str] = Counter()
@@ -176,68 +176,68 @@ def _merge_words(words: dict[str, int], kind: str, vocab_size: int, special: lis
         if kind == "wordpiece":
             inside.update(dict.fromkeys(word[1:], count))
     room = max(MIN_ALPHABET, (vocab_size - len(special)) // 2)
-    kept = sorted(sorted(counts, key=lambda character: (-counts[character], character))[:room])
-    continuations = [CONTINUATION + character for character in kept if character in inside]
+    alphabet = sorted(sorted(counts, key=lambda character: (-counts[character], character))[:room])
+    continuations = [CONTINUATION + character for character in alphabet if character in inside]
 
     prefix = CONTINUATION if kind == "wordpiece" else ""
     trainer = trainers.BpeTrainer(
-        vocab_size=vocab_size, min_frequency=2, special_tokens=[*special, *continuations], initial_alphabet=kept,
-        limit_alphabet=len(kept), show_progress=progress, continuing_subword_prefix=prefix)  # fmt: skip
+        vocab_size=vocab_size, min_frequency=2, special_tokens=[*special, *continuations], initial_alphabet=alphabet,
+        limit_alphabet=len(alphabet), show_progress=progress, continuing_subword_prefix=prefix)  # fmt: skip
     splitter = pre_tokenizers.CharDelimiterSplit("\n")
     backend = _feed(models.BPE(continuing_subword_prefix=prefix), trainer, _repeat(words), None, splitter)
-    learnt = json.loads(backend.to_str())["model"]
+    model = json.loads(backend.to_str())["model"]
     if kind == "bpe":
-        merges = [tuple(pair) for pair in learnt["merges"]]
-        return models.BPE(vocab=learnt["vocab"], merges=merges, unk_token=SPECIAL_TOKENS[kind]["unknown"],
+        merges = [tuple(pair) for pair in model["merges"]]
+        return models.BPE(vocab=model["vocab"], merges=merges, unk_token=SPECIAL_TOKENS[kind]["unknown"],
                           fuse_unk=True)
-    ordered = sorted(learnt["vocab"], key=learnt["vocab"].__getitem__)
-    first = [*special, *kept, *continuations]
+    ordered = sorted(model["vocab"], key=model["vocab"].__getitem__)
+    first = [*special, *alphabet, *continuations]
     pieces = [*first, *(piece for piece in ordered if piece not in set(first))]
-    vocabulary = {piece: number for number, piece in enumerate(pieces)}
+    vocabulary = {piece: index for index, piece in enumerate(pieces)}
     return models.WordPiece(vocab=vocabulary, unk_token=SPECIAL_TOKENS[kind]["unknown"], max_input_chars_per_word=100)
 
 
 def _repeat(words: dict[str, int]) -> Iterator[str]:
-    """The counted words as text again, each as often as it was counted."""
+    """The counted words as text, each repeated by its (scaled) count."""
     divisor = -(-sum(words.values()) // MAX_WORDS)
     for word, count in words.items():
-        left = -(-count // divisor)
-        while left:
-            now = min(left, 10_000)
-            yield "\n".join([word] * now)
-            left -= now
+        remaining = -(-count // divisor)
+        while remaining:
+            repeats = min(remaining, 10_000)
+            yield "\n".join([word] * repeats)
+            remaining -= repeats
 
 
 def _prune_pieces(words: dict[str, int], kind: str, vocab_size: int, special: list[str],
                   progress: bool) -> models.Model:
-    """From all pieces that occur twice down to the wanted number, by what each is worth: Unigram over counted words.
+    """Unigram over counted words: starts from all substrings that occur twice and prunes them by likelihood.
 
-    The trainer looks for its first pieces among different words, each once, and finds what is followed by different
-    characters. A word that begins no longer one ("they", however frequent) would have no piece of its own. So one
-    occurrence of each frequent word is followed by a character that nothing else has.
+    The trainer takes its seed pieces from distinct words, as substrings that are followed by different characters. A
+    word that is no prefix of another word ("they", however frequent) would not become a piece. So one occurrence of each
+    frequent word is followed by a unique private-use character.
     """
     alphabet = set().union(*words)
     ranked = sorted(words, key=lambda word: (-words[word], crc32(word.encode()), word))[:MAX_DISTINCT_WORDS]
     marks = (mark for mark in map(chr, chain.from_iterable(PRIVATE)) if mark not in alphabet)
-    whole = [word for word in ranked if words[word] > 1 and 1 < len(word) <= MAX_PIECE_LENGTH][:vocab_size]
-    echoes = dict(zip(whole, marks, strict=False))
-    counted = dict.fromkeys(alphabet.difference(*ranked), 1)  # what only other words have
-    counted |= {word: words[word] - (word in echoes) for word in ranked}
-    counted |= {word + mark: 1 for word, mark in echoes.items()}
-    # A few more pieces than wanted, so that it is we who choose among equals at the edge.
+    frequent = [word for word in ranked if words[word] > 1 and 1 < len(word) <= MAX_PIECE_LENGTH][:vocab_size]
+    marked = dict(zip(frequent, marks, strict=False))
+    counts = dict.fromkeys(alphabet.difference(*ranked), 1)  # characters that occur only in other words
+    counts |= {word: words[word] - (word in marked) for word in ranked}
+    counts |= {word + mark: 1 for word, mark in marked.items()}
+    # 5% more pieces than requested, so that ties at the cut are broken here and not by the trainer.
     trainer = trainers.UnigramTrainer(
-        vocab_size=vocab_size + vocab_size // 20 + len(echoes), unk_token=SPECIAL_TOKENS[kind]["unknown"],
+        vocab_size=vocab_size + vocab_size // 20 + len(marked), unk_token=SPECIAL_TOKENS[kind]["unknown"],
         special_tokens=special, max_piece_length=MAX_PIECE_LENGTH, show_progress=progress,
-        seed_size=SEED_PIECES)  # type: ignore[call-arg]  # the stub leaves it out
-    backend = _feed(models.Unigram(), trainer, _repeat(counted), None, pre_tokenizers.CharDelimiterSplit("\n"))
-    return _finish_unigram(backend, special, SPECIAL_TOKENS[kind]["unknown"], vocab_size, set(echoes.values()))
+        seed_size=SEED_PIECES)  # type: ignore[call-arg]  # missing in the type stub
+    backend = _feed(models.Unigram(), trainer, _repeat(counts), None, pre_tokenizers.CharDelimiterSplit("\n"))
+    return _finish_unigram(backend, special, SPECIAL_TOKENS[kind]["unknown"], vocab_size, set(marked.values()))
 
 
 def _finish_unigram(backend: tokenizers.Tokenizer, special: list[str], unknown: str, vocab_size: int,
                     without: set[str]) -> models.Model:
-    """The pieces by score, equals by spelling; the last digits of a score are noise from the order of summation."""
+    """Sort the pieces by score, then spelling. Scores are rounded: their last digits depend on the summation order."""
     scored = {piece: score for piece, score in json.loads(backend.to_str())["model"]["vocab"] if piece not in special}
-    # Characters that occur but earned no place get the lowest scores, one step apart, in an order that is chance.
+    # Required but unhelpful characters have the lowest scores, one step apart, in random order.
     low = min(scored.values())
     steps: dict[int, list[str]] = {}
     for piece, score in scored.items():

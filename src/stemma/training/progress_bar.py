@@ -23,7 +23,7 @@ class ProgressBar:
 
     def __init__(self, label: str, budget: str, enabled: bool = True, console: Console | None = None):
         # what draws a bar writes to the terminal itself, past the command line's filter of control characters
-        self._console = console or Console(file=getattr(sys.stderr, "exact", sys.stderr))
+        self._console = console or Console(file=getattr(sys.stderr, "unescaped", sys.stderr))
         self._title = " · ".join(part for part in (label, budget) if part)
         self._bar: Bar | None = None
         self._label, self._open = label, ExitStack()

@@ -1,4 +1,4 @@
-"""`report.html` of an evaluation: the metrics with their intervals, what was taken for what, and the worst errors."""
+"""`report.html` of an evaluation: metrics with 95% intervals, confusion matrix, most confident errors."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from stemma.tasks.kinds import head_task
 from stemma.tasks.metrics import metrics_for
 
 REPORT = "report.html"
-FIXED_COLUMNS = ("where", "right", "said", "sure")  # what is told of an example besides its texts
-MAX_PREVIEW_WORDS = 60  # of a tagged sentence that is shown
+FIXED_COLUMNS = ("where", "right", "said", "sure")  # columns of an example that are not its texts
+MAX_PREVIEW_WORDS = 60  # of a tagged sentence
 
 
 def write_evaluation(result: Mapping[str, Any], folder: Path, command: str) -> Path:
     kind, scores = result["kind"], result["metrics"]["test"]
     known = metrics_for(kind)
     first = next(iter(result["intervals"]))
-    page = HtmlReport(f"{Path(result['data']).name}: how good the answers are").intro(
-        f"What {result['model']} says of {result['examples']:,} examples (task {result['task']}, kind {kind}).",
+    page = HtmlReport(f"Evaluation on {Path(result['data']).name}").intro(
+        f"Predictions of {result['model']} on {result['examples']:,} examples (task {result['task']}, kind {kind}).",
         [(format_metric(kind, name, scores[name]), known[name].description) for name in result["intervals"]])
     page.section("Metrics").table(["metric", "score", "95% from", "to", "what it is"], [
         [name, format_metric(kind, name, scores[name]), format_metric(kind, name, low), format_metric(kind, name, high),
          known[name].description] for name, (low, high) in result["intervals"].items()],
-        f"`{first}` decides. Between the two values the score lies in 95% of 1,000 sets of as many examples, drawn "
-        "from these with replacement: how far another test set of this size could have moved it.")
+        f"`{first}` is the main metric. The 95% intervals are bootstrap intervals: 1,000 resamples of the examples, "
+        "with replacement.")
     for table in head_task(kind).report_tables(result):
         page.section(table.title).table(table.columns, table.rows, table.note)
     if result["worst"]:
@@ -36,14 +36,14 @@ def write_evaluation(result: Mapping[str, Any], folder: Path, command: str) -> P
 
 
 def format_metric(kind: str, name: str, value: float) -> str:
-    """As its official script prints it: percent with two places, everything else with four."""
+    """As the official script prints it: percent with two decimals, other metrics with four."""
     return f"{value:.2f}" if metrics_for(kind)[name].scale == 100 else f"{value:.4f}"
 
 
 def add_worst_errors(report: HtmlReport, result: Mapping[str, Any]) -> None:
-    what = head_task(result["kind"]).confidence_label
-    report.section("The worst errors", "Those it was surest of come first. Look at them: some are errors of the data.")
-    report.table([what, "right", "said", "text", "where"], [
+    label = head_task(result["kind"]).confidence_label
+    report.section("Most confident errors", "The most confident errors come first. Some may be errors in the data.")
+    report.table([label, "gold", "predicted", "text", "location"], [
         [one["sure"], _format_answer(one["right"]), _format_answer(one["said"]), format_example(one), one["where"]]
         for one in result["worst"]])
 
@@ -51,12 +51,12 @@ def add_worst_errors(report: HtmlReport, result: Mapping[str, Any]) -> None:
 def format_example(error: Mapping[str, Any]) -> str:
     """The texts of an example in one line."""
     if "words" in error:
-        return " ".join(error["words"][:MAX_PREVIEW_WORDS]) + (" ..." if len(error["words"]) > MAX_PREVIEW_WORDS
-                                                               else "")
+        ellipsis = " ..." if len(error["words"]) > MAX_PREVIEW_WORDS else ""
+        return " ".join(error["words"][:MAX_PREVIEW_WORDS]) + ellipsis
     order = ("text", "text_a", "text_b", "question", "context", *error)
     parts = [error[key] for key in dict.fromkeys(order)
              if key not in FIXED_COLUMNS and isinstance(error.get(key), str) and error[key]]
-    parts += [f"{number}: {option}" for number, option in enumerate(error.get("options", []))]
+    parts += [f"{index}: {option}" for index, option in enumerate(error.get("options", []))]
     return " | ".join(parts)
 
 

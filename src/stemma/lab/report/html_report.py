@@ -1,9 +1,9 @@
-"""A report as one HTML file that opens from disk, asks the network for nothing, and suits a phone and the dark.
+"""A report as one HTML file without external requests, for phones and desktops, light and dark mode.
 
-    Page("A BERT in five minutes").lead("What it is.", [("0.41", "accuracy")]).section("How").code("stemma quickstart")
+    HtmlReport("BERT").intro("What it is.", [("0.41", "accuracy")]).section("How").code("stemma quickstart")
 
-Text is escaped; `words between backticks` become code. Blocks appear in the order in which they were added. Panels
-become tabs, and tables that say so can be sorted, where scripts run; without them, and on paper, all is simply there.
+Text is escaped; `words between backticks` become code. Blocks appear in the order in which they are added. With
+JavaScript, tabs work and sortable tables can be sorted; without it, and on paper, the page shows everything in order.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from typing import Any, NamedTuple, Protocol, Self
 from stemma.atomic_files import atomic_write
 
 STYLE = Path(__file__).with_name("page.css").read_text(encoding="utf-8")
-PALETTE = STYLE[:STYLE.index("* {")]  # the colours, in the light and in the dark
+PALETTE = STYLE[:STYLE.index("* {")]  # the colours of light and dark mode
 _SCRIPT = Path(__file__).with_name("page.js").read_text(encoding="utf-8")
 _NUMBER = re.compile(r"[+\-\u2212]?\d[\d,.]*\s*(?:%|[A-Za-z]{1,2}|\u00b1\s*\d[\d.]*)?")
 
 
 class NumberCell(NamedTuple):
-    """A cell that stands for a number: how it is written, and what it is sorted by (None: last)."""
+    """A table cell with a number: its text and its sort key (None sorts last)."""
 
     text: str
     sort_value: float | None
@@ -36,7 +36,7 @@ EMPTY = NumberCell("\u2013", None)
 
 
 class ReportWriter(Protocol):
-    """What a story can be told on: a page is one, Markdown another."""
+    """What a report is written with: `HtmlReport` or `MarkdownReport`."""
 
     def intro(self, text: str, numbers: Iterable[tuple[Cell, str]] = ()) -> object: ...
     def tab(self, title: str, *paragraphs: str) -> object: ...
@@ -58,7 +58,7 @@ class HtmlReport:
         self._figures = 0
 
     def intro(self, text: str, numbers: Iterable[tuple[Cell, str]] = ()) -> Self:
-        """What this is in a sentence or two, and the few numbers that matter, each with what it counts."""
+        """A summary in a sentence or two, and the main numbers, each with a label."""
         self.blocks.append(f'<p class="lead">{_text(text)}</p>')
         cells = "".join(f"<div><dt>{_text(label)}</dt><dd>{_text(format_cell(value))}</dd></div>"
                         for value, label in numbers)
@@ -67,7 +67,7 @@ class HtmlReport:
         return self
 
     def tab(self, title: str, *paragraphs: str) -> Self:
-        """A part of the page that is a tab where scripts run; it holds all that follows, up to the next panel."""
+        """Start a tab. It holds all blocks up to the next tab."""
         name = re.sub(r"\W+", "-", title.lower())
         self.blocks.append(f'{"</section>" if self._panels else ""}<section class="panel" id="{name}">\n'
                            f"<h2>{_text(title)}</h2>")
@@ -89,37 +89,37 @@ class HtmlReport:
 
     def table(self, header: Sequence[str], rows: Iterable[Sequence[Cell]], caption: str = "",
               sortable: bool = False) -> Self:
-        """Columns that hold numbers only are set flush right."""
+        """Columns of numbers are right-aligned."""
         self.blocks.append(html_table(header, rows, caption, sortable))
         return self
 
     def figure(self, svg: str, caption: str, name: str = "") -> Self:
-        """An `<svg>` element as `stemma.lab.report.plots` draws it; the caption is also what a screen reader says."""
+        """Add an `<svg>` element; the caption is also its label for screen readers."""
         self._figures += 1
         name = f"plot-{name or self._figures}"
-        # drawings name their marks alike; two of them on one page must not borrow each other's
-        own = re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>{name}-", svg)
-        drawing = own.replace("<svg", f'<svg role="img" aria-label="{html.escape(caption)}"', 1)
-        self.blocks.append(f'<figure id="{name}">{drawing}<figcaption>{_text(caption)}</figcaption></figure>')
+        # matplotlib uses the same ids in every figure, and ids must be unique within a page
+        unique = re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>{name}-", svg)
+        labelled = unique.replace("<svg", f'<svg role="img" aria-label="{html.escape(caption)}"', 1)
+        self.blocks.append(f'<figure id="{name}">{labelled}<figcaption>{_text(caption)}</figcaption></figure>')
         return self
 
     def tree(self, family: Sequence[Mapping[str, Any]], details: Mapping[str, str] | None = None) -> Self:
-        """Recipes (name, parent, year, title, summary, lit) below their parents, with HTML to unfold below some."""
+        """Recipes (name, parent, year, title, summary, lit) below their parents; `details` is HTML to expand."""
         known = {entry["name"] for entry in family}
-        below: dict[str | None, list[Mapping[str, Any]]] = {}
+        children: dict[str | None, list[Mapping[str, Any]]] = {}
         for entry in family:
-            below.setdefault(entry["parent"] if entry["parent"] in known else None, []).append(entry)
+            children.setdefault(entry["parent"] if entry["parent"] in known else None, []).append(entry)
 
         def branch(parent: str | None) -> str:
             return "".join(f"<li>{_recipe(entry, (details or {}).get(entry['name']))}"
-                           + (f"<ul>{branch(entry['name'])}</ul>" if entry["name"] in below else "") + "</li>\n"
-                           for entry in below.get(parent, ()))
+                           + (f"<ul>{branch(entry['name'])}</ul>" if entry["name"] in children else "") + "</li>\n"
+                           for entry in children.get(parent, ()))
 
         self.blocks.append(f'<ul class="tree">{branch(None)}</ul>')
         return self
 
     def code(self, text: str) -> Self:
-        """A command or a file, exactly as typed."""
+        """A preformatted block: a command or a file."""
         self.blocks.append(f"<pre><code>{html.escape(text)}</code></pre>")
         return self
 
@@ -151,15 +151,14 @@ def html_table(header: Sequence[str], rows: Iterable[Sequence[Cell]], caption: s
 
 
 def _policy(script: bool) -> str:
-    """Nothing may be loaded from anywhere: a browser that obeys this cannot make a request. Our script and no other
-    may run, known by its digest."""
+    """A content security policy that forbids all requests and allows only our script, identified by its digest."""
     digest = base64.b64encode(hashlib.sha256(_SCRIPT.encode()).digest()).decode()
     allowed = f"; script-src 'sha256-{digest}'" if script else ""
     return f"default-src 'none'; style-src 'unsafe-inline'; img-src data:{allowed}"
 
 
 def _recipe(entry: Mapping[str, Any], details: str | None) -> str:
-    """One line of a tree. What is lit is named in words besides; the idea is told of those that are lit or unfold."""
+    """One line of a tree. Highlighted recipes also have a text label, because colour alone is not accessible."""
     mark = "lit" if entry["lit"] else "dim" if details is None else ""
     line = f'<span class="name">{_text(entry["name"])}</span> <span class="year">{entry["year"] or ""}</span>'
     line += ' <span class="tag">compared here</span>' if entry["lit"] else ""
@@ -175,12 +174,12 @@ def _text(text: str) -> str:
 
 
 def _cell(cell: Cell) -> str:
-    """Dotted keys may be broken where they have a dot: a table of them should fit a phone."""
+    """Allow line breaks after the dots of a key, so that tables of keys fit a phone."""
     return re.sub(r"(?<=[a-z_])\.(?=[a-z])", ".<wbr>", _text(format_cell(cell)))
 
 
 def format_cell(cell: Cell) -> str:
-    """Whole numbers with thousands marked, fractions to three digits, text as it is."""
+    """Integers with thousands separators, floats with three decimals, text unchanged."""
     if isinstance(cell, NumberCell):
         return cell.text
     if isinstance(cell, float):
@@ -189,11 +188,11 @@ def format_cell(cell: Cell) -> str:
 
 
 def _sort_key(cell: Cell) -> str:
-    """What the script sorts by, where that is not the text."""
+    """The attribute that the script sorts by, if that is not the cell's text."""
     number = cell.sort_value if isinstance(cell, NumberCell) else cell
     return "" if isinstance(number, str) else f' data-sort="{"" if number is None else repr(number)}"'
 
 
 def is_number(cell: Cell) -> bool:
-    """A number or text that is one: with a sign, a unit of a letter or two, or a spread behind `\u00b1`."""
+    """Whether a cell is a number, or text of one with a sign, a short unit or a standard deviation."""
     return not isinstance(cell, str) or bool(_NUMBER.fullmatch(cell))

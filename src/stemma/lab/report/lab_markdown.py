@@ -1,4 +1,4 @@
-"""`report.md`: the story of `report.html` as Markdown, its plots as small files beside it, fit to be committed."""
+"""`report.md`: the sections of `report.html` as Markdown, with the plots as SVG files in `pictures/`."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ SUMMARY, PICTURES = "report.md", "pictures"
 
 
 def write_lab_markdown(results: Results, folder: Path) -> Path:
-    sheet = MarkdownReport(results["title"])
-    write_sections(results, sheet)
+    report = MarkdownReport(results["title"])
+    write_sections(results, report)
     make_folder(folder / PICTURES)
-    for name, svg in sheet.pictures.items():
+    for name, svg in report.pictures.items():
         atomic_write(folder / PICTURES / name, svg)
-    for old in (folder / PICTURES).glob("*.svg"):  # of an earlier report that had more to show
-        if old.name not in sheet.pictures:
-            old.unlink()
-    atomic_write(folder / SUMMARY, "\n\n".join(sheet.blocks) + "\n")
+    for path in (folder / PICTURES).glob("*.svg"):  # left by an earlier report that had more plots
+        if path.name not in report.pictures:
+            path.unlink()
+    atomic_write(folder / SUMMARY, "\n\n".join(report.blocks) + "\n")
     return folder / SUMMARY
 
 
 class MarkdownReport:
-    """A sheet as `stemma.lab.report.lab_report` wants it. Text may hold `code` between backticks, as on a page."""
+    """A `ReportWriter` for Markdown. Text may hold `code` between backticks."""
 
     def __init__(self, title: str):
         self.blocks = [f"# {_text(title)}"]
@@ -55,7 +55,7 @@ class MarkdownReport:
 
     def table(self, header: Sequence[str], rows: Iterable[Sequence[Cell]], caption: str = "",
               sortable: bool = False) -> None:
-        """Nothing sorts in Markdown, but whoever draws it may."""
+        """`sortable` has no effect in Markdown."""
         rows = [list(row) for row in rows]
         marks = ["---:" if rows and all(is_number(row[column]) for row in rows) else "---"
                  for column in range(len(header))]
@@ -71,23 +71,23 @@ class MarkdownReport:
         self.blocks.append(f"![{file.removesuffix('.svg')}]({PICTURES}/{file})\n\n{_text(caption)}")
 
     def tree(self, family: Sequence[Mapping[str, Any]]) -> None:
-        """The compared recipes and those above them; the whole family is for a page."""
+        """The compared recipes and their ancestors only; the HTML report shows the whole family."""
         known = {entry["name"]: entry for entry in family}
-        kept = {entry["name"] for entry in family if entry["lit"]}
-        for name in list(kept):
+        shown = {entry["name"] for entry in family if entry["lit"]}
+        for name in list(shown):
             while (name := known[name]["parent"]) in known:
-                kept.add(name)
+                shown.add(name)
         lines: list[str] = []
 
-        def grow(parent: str | None, depth: int) -> None:
+        def add_children(parent: str | None, depth: int) -> None:
             for entry in family:
-                if entry["name"] in kept and (entry["parent"] if entry["parent"] in known else None) == parent:
+                if entry["name"] in shown and (entry["parent"] if entry["parent"] in known else None) == parent:
                     name = f"**{entry['name']}**" if entry["lit"] else entry["name"]
-                    idea = f": {_text(entry['summary'])}" if entry["lit"] and entry["summary"] else ""
-                    lines.append(f"{'  ' * depth}- {name}{f' ({year})' if (year := entry['year']) else ''}{idea}")
-                    grow(entry["name"], depth + 1)
+                    summary = f": {_text(entry['summary'])}" if entry["lit"] and entry["summary"] else ""
+                    lines.append(f"{'  ' * depth}- {name}{f' ({year})' if (year := entry['year']) else ''}{summary}")
+                    add_children(entry["name"], depth + 1)
 
-        grow(None, 0)
+        add_children(None, 0)
         self.blocks.append("\n".join(lines))
 
     def code(self, text: str) -> None:
@@ -95,15 +95,15 @@ class MarkdownReport:
 
 
 def standalone_svg(svg: str) -> str:
-    """A drawing of a page as a file of its own: with a size, and with the page's colours in the light and the dark."""
+    """An inline SVG as a file: with a size, and with the page's colours for light and dark mode."""
     box = re.search(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', svg)
     size = f' width="{float(box[1]) * 1.5:.0f}" height="{float(box[2]) * 1.5:.0f}"' if box else ""
-    head, _, rest = svg.partition(">")
-    return f"{head}{size}><style>{PALETTE}</style>{rest}"
+    head, _, body = svg.partition(">")
+    return f"{head}{size}><style>{PALETTE}</style>{body}"
 
 
 def _text(text: str) -> str:
-    """Text with what Markdown would take for markup put behind backslashes; code, and a _ within a word, stay."""
+    """Escape what Markdown would take for markup, except in code and underscores within a word."""
     parts = re.split(r"(`[^`]+`)", text)
     return "".join(part if part.startswith("`") else
                    re.sub(r"([\\*<>#\[\]]|(?<!\w)_|_(?!\w))", r"\\\1", part) for part in parts)

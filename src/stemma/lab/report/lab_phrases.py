@@ -1,6 +1,6 @@
-"""What the numbers of an experiment say, in plain words: `report.html` and `report.md` use the same sentences.
+"""Sentences and number formats of the lab's reports; `report.html`, `report.md` and the terminal share them.
 
-Only what an interval carries is claimed. With one seed there is none, and then nothing is.
+A sentence claims no more than its 95% interval supports. One seed has no interval, so nothing is claimed.
 """
 
 from __future__ import annotations
@@ -12,12 +12,15 @@ from stemma.lab.experiment import RANDOM
 from stemma.lab.results_data import CellEntry, ContributionEntry, DifferenceEntry, MeasureEntry, Results, SideEntry
 from stemma.schema.overrides import format_value
 
-SIGNIFICANT = ("better", "worse")  # significant
+SIGNIFICANT = ("better", "worse")
 EQUIVALENT = ("equivalent", "same bytes")
-CLAIM_SENTENCES = {"seen": "What the paper found was seen here too.",
-           "not seen at this size": "What the paper found was not seen at this size.",
-           "opposite": "The opposite of what the paper found was seen.",
-           "inconclusive": "Whether it holds at this size is inconclusive."}
+CLAIM_SENTENCES = {"seen": "The paper's finding was reproduced.",
+                   "not seen at this size": "The paper's finding was not reproduced at this size.",
+                   "opposite": "The paper's finding was contradicted.",
+                   "inconclusive": "Whether the paper's finding holds at this size is inconclusive."}
+# The verdicts over a claim as people read them; the keys are those of results.json.
+CLAIM_VERDICTS = {"seen": "reproduced", "not seen at this size": "not reproduced at this size",
+                  "opposite": "contradicted", "inconclusive": "inconclusive"}
 
 
 def format_number(value: float) -> str:
@@ -25,12 +28,12 @@ def format_number(value: float) -> str:
 
 
 def format_signed(value: float) -> str:
-    """With its sign, three digits behind the point, or as many as it takes to see anything."""
+    """With its sign and three decimals; smaller values with one significant digit."""
     return _minus(f"{value:+.3f}" if abs(value) >= 0.0005 or not value else f"{value:+.1g}")
 
 
 def format_short(value: float) -> str:
-    """1,500,000 is 1.5 M; what is larger than people count in is written by its power of ten."""
+    """1,500,000 is 1.5 M; 1e9 and above is in scientific notation."""
     if abs(value) >= 1e9:
         return f"{value:.3g}".replace("e+", "e")
     for unit, name in ((1e6, "\u00a0M"), (1e3, "\u00a0k")):
@@ -47,7 +50,7 @@ def format_duration(seconds: float) -> str:
 
 
 def format_setting(value: object) -> str:
-    """A value of a recipe as a person reads it."""
+    """A recipe value for people."""
     if value is None:
         return "none"
     if isinstance(value, Mapping):
@@ -81,14 +84,15 @@ def format_budget(results: Results, in_full: Callable[[float], str] = "{:,.0f}".
 
 
 def conditions(results: Results) -> str:
-    """Under which conditions all this holds."""
+    """Budget, text, sizes and seeds, as a sentence."""
     sizes = list(dict.fromkeys(variant["size"] or "as published" for variant in results["variants"]))
-    drawn = [variant["name"] for variant in results["variants"] if variant["role"] == RANDOM]
-    models = f"Each model but {join_names(drawn)} (random weights)" if drawn else "Each model"
-    return (f"{models} was trained on {format_budget(results)} of the same text" if results["budget"]["unit"]
-            == "tokens"
-            else f"{models} was trained for {format_budget(results)} on the same text") \
-        + f", at size{'' if len(sizes) == 1 else 's'} {join_names(sizes)}, with {pluralize(len(results['seeds']), 'seed')}."
+    untrained = [variant["name"] for variant in results["variants"] if variant["role"] == RANDOM]
+    models = f"Each model except {join_names(untrained)} (random weights)" if untrained else "Each model"
+    budget = format_budget(results)
+    trained = f"on {budget} of the same text" if results["budget"]["unit"] == "tokens" else \
+        f"for {budget} on the same text"
+    at_sizes = f"at size{'' if len(sizes) == 1 else 's'} {join_names(sizes)}"
+    return f"{models} was trained {trained}, {at_sizes}, with {pluralize(len(results['seeds']), 'seed')}."
 
 
 # --- verdicts --------------------------------------------------------------------------------------------------------
@@ -100,24 +104,24 @@ def difference_interval(difference: SideEntry) -> tuple[float, float] | None:
 
 
 def format_verdict(difference: SideEntry) -> str:
-    """Of the second against the first."""
+    """The verdict on the second model against the first, with its interval."""
     if difference["verdict"] == "same bytes":
-        return "no difference: the same bytes"
+        return "no difference: identical weights"
     ends = difference_interval(difference)
     if ends is None:
-        return "one seed: no interval, nothing is claimed"
+        return "one seed: no interval, so no verdict"
     kind, about = difference["verdict"], ""
     if kind == "equivalent":
         kind = f"equivalent within {difference['margin']:g}"
     elif kind == "inconclusive":
-        about = _undecided(difference, ends)
+        about = _seeds_needed_text(difference, ends)
     note = f"; {difference['note']}" if difference["note"] else ""
     return f"{kind}: {' to '.join(format_signed(end).removeprefix('+') for end in ends)}{about}{note}"
 
 
-def _undecided(difference: SideEntry, ends: tuple[float, float]) -> str:
-    """What stands in the way, and how many seeds would probably decide it."""
-    alone = ends[0] > 0 or ends[1] < 0
+def _seeds_needed_text(difference: SideEntry, ends: tuple[float, float]) -> str:
+    """Why a difference is inconclusive, and how many seeds would probably decide it."""
+    alone = ends[0] > 0 or ends[1] < 0  # before Holm's correction
     why = f", significant alone but not among {difference['comparisons']} comparisons" if alone else ""
     if difference["needed"]:
         return f"{why} (about {difference['needed']} seeds would decide)"
@@ -130,7 +134,7 @@ def metric_differences(results: Results, key: str) -> list[DifferenceEntry]:
 
 
 def pair_label(results: Results, difference: DifferenceEntry) -> str:
-    """Who is compared with whom; of an ablation, which change is looked at, and where."""
+    """The compared variants; in an ablation the change, and whether it is measured in the parent or the child."""
     variants = {variant["name"]: variant for variant in results["variants"]}
     first, second = variants[difference["a"]], variants[difference["b"]]
     if second["role"] == "plus":
@@ -141,7 +145,7 @@ def pair_label(results: Results, difference: DifferenceEntry) -> str:
 
 
 def multiple_testing_note(results: Results) -> str:
-    """How the verdicts are corrected for their number; empty where there is one comparison by each measure."""
+    """How the verdicts are corrected for multiple comparisons; empty if every metric has only one."""
     counts = {measure["title"]: max((one["comparisons"] for one in metric_differences(results, measure["key"])),
                                     default=1)
               for measure in results["measures"]}
@@ -149,13 +153,12 @@ def multiple_testing_note(results: Results) -> str:
     if not several:
         return ""
     listing = join_names(f"{count} by {title}" for title, count in several.items())
-    return (f"Verdicts are corrected for the number of comparisons ({listing}) by Holm's procedure: if nothing had an "
-            "effect, the probability of even one false alarm by a measure would be at most 5%. The intervals are 95% "
-            "each, not corrected.")
+    return (f"Verdicts are corrected for the number of comparisons ({listing}) by Holm's procedure: the probability of "
+            "one or more false positives per metric is at most 5%. The intervals are 95% each, not corrected.")
 
 
 def variant_means(results: Results, key: str, size: str | None = None) -> dict[str, float]:
-    """The variants that were given this score, the best first."""
+    """The mean of each variant that has this score, the best first."""
     higher = next(measure["higher"] for measure in results["measures"] if measure["key"] == key)
     sizes = {variant["name"]: variant["size"] for variant in results["variants"]}
     found = {row["variant"]: row["scores"][key]["mean"] for row in results["table"]
@@ -164,53 +167,53 @@ def variant_means(results: Results, key: str, size: str | None = None) -> dict[s
 
 
 def verdicts_against(results: Results, key: str, best: str) -> dict[str, str]:
-    """Each other variant's verdict against this one."""
-    turned = {"better": "worse", "worse": "better"}
-    found = metric_differences(results, key)
-    return {one["b"]: one["verdict"] for one in found if one["a"] == best} \
-        | {one["a"]: turned.get(one["verdict"], one["verdict"]) for one in found if one["b"] == best}
+    """The verdict of every other variant against this one."""
+    inverse = {"better": "worse", "worse": "better"}
+    differences = metric_differences(results, key)
+    return {one["b"]: one["verdict"] for one in differences if one["a"] == best} \
+        | {one["a"]: inverse.get(one["verdict"], one["verdict"]) for one in differences if one["b"] == best}
 
 
 def contribution_verdict(contribution: ContributionEntry) -> str:
-    """What a change does by its one or two measurements: a verdict, or mixed, or impossible."""
-    found = {one["verdict"] for one in (contribution["added"], contribution["undone"]) if one is not None}
-    seen = found.intersection(SIGNIFICANT)
-    if not found:
+    """One verdict from the one or two measurements of a change; or mixed, or impossible."""
+    verdicts = {one["verdict"] for one in (contribution["added"], contribution["undone"]) if one is not None}
+    significant = verdicts.intersection(SIGNIFICANT)
+    if not verdicts:
         return "impossible"
-    if seen:
-        return "mixed" if len(seen) == 2 else seen.pop()
-    if found == {"one seed"}:
+    if significant:
+        return "mixed" if len(significant) == 2 else significant.pop()
+    if verdicts == {"one seed"}:
         return "one seed"
-    return "equivalent" if found <= set(EQUIVALENT) else "inconclusive"
+    return "equivalent" if verdicts <= set(EQUIVALENT) else "inconclusive"
 
 
-# --- the first sentences ---------------------------------------------------------------------------------------------
+# --- headline --------------------------------------------------------------------------------------------------------
 
 
 def headline(results: Results) -> str:
-    """What differs, what is equivalent, what is inconclusive, and under which conditions."""
+    """What differs significantly, what is equivalent, what is inconclusive, and under which conditions."""
     if not results["measures"] or not variant_means(results, results["measures"][0]["key"]):
-        said = ["No cell came to its end with a score, so there is nothing to compare."]
+        sentences = ["No cell finished with a score, so there is nothing to compare."]
     elif results["claim"]:
-        said = [results["claim"]["title"], CLAIM_SENTENCES[results["claim"]["verdict"]]]
+        sentences = [results["claim"]["title"], CLAIM_SENTENCES[results["claim"]["verdict"]]]
     elif results["contributions"] is not None:
-        said = _ablation_sentences(results)
+        sentences = _ablation_sentences(results)
     elif not results["differences"]:
-        said = ["No two of these models answer the same question: one that writes and one that fills gaps have no "
-                "measure in common. A task (`--task`) would compare them."]
+        sentences = ["No two of these models have a metric in common: causal and masked language models are scored "
+                     "differently. A task (`--task`) would compare them."]
     else:
-        said = _comparison_sentences(results)
-    return " ".join([*said, conditions(results)])
+        sentences = _comparison_sentences(results)
+    return " ".join([*sentences, conditions(results)])
 
 
 def _comparison_sentences(results: Results) -> list[str]:
-    """Sizes are judged apart: that the larger model is better needs no sentence."""
+    """Each size is ranked separately: that a larger model is better needs no sentence."""
     measure = results["measures"][0]
-    told_by = f"{measure['title']} ({metric_unit(measure)})"
+    metric = f"{measure['title']} ({metric_unit(measure)})"
     sizes = list(dict.fromkeys(variant["size"] for variant in results["variants"]))
     if len(sizes) == 1:
-        return _ranking_sentences(results, measure, None, f"By {told_by}")
-    return [f"Judged by {told_by}.",
+        return _ranking_sentences(results, measure, None, f"By {metric}")
+    return [f"The metric is {metric}.",
             *(sentence for size in sizes for sentence in _ranking_sentences(results, measure, size, f"At size {size}"))]
 
 
@@ -219,44 +222,46 @@ def _ranking_sentences(results: Results, measure: MeasureEntry, size: str | None
     if len(ranking) < 2:
         return []
     best = next(iter(ranking))
-    standing = {name: one for name, one in verdicts_against(results, measure["key"], best).items() if name in ranking}
+    verdicts = {name: one for name, one in verdicts_against(results, measure["key"], best).items() if name in ranking}
     groups = {"is significantly better than": ("worse",), "is equivalent to": EQUIVALENT,
               "compares inconclusively with": ("inconclusive",)}
     parts = [f"{phrase} {join_names(names)}" for phrase, kinds in groups.items()
-             if (names := [name for name, one in standing.items() if one in kinds])]
+             if (names := [name for name, one in verdicts.items() if one in kinds])]
     if parts:
-        said = [f"{where}, {best} has the best mean, {format_number(ranking[best])}: it {join_names(parts)}."]
+        sentences = [f"{where}, {best} has the best mean, {format_number(ranking[best])}: it {join_names(parts)}."]
     else:
-        said = [f"{where}, {best} has the best score, {format_number(ranking[best])}; one seed cannot show whether that is "
-                "chance."]
+        sentences = [f"{where}, {best} has the best score, {format_number(ranking[best])}; with one seed this may be "
+                     "chance."]
     notes = [one["note"] for one in metric_differences(results, measure["key"])
              if one["note"] and best in (one["a"], one["b"]) and {one["a"], one["b"]} <= set(ranking)]
-    said += [f"Note: {note}." for note in dict.fromkeys(notes)]
-    left = [variant["name"] for variant in results["variants"]
-            if variant["name"] not in ranking and size in (None, variant["size"])]
-    return said + ([f"Of {join_names(left)} there is no such score."] if left else [])
+    sentences += [f"Note: {note}." for note in dict.fromkeys(notes)]
+    unscored = [variant["name"] for variant in results["variants"]
+                if variant["name"] not in ranking and size in (None, variant["size"])]
+    has = "has" if len(unscored) == 1 else "have"
+    return sentences + ([f"{join_names(unscored)} {has} no such score."] if unscored else [])
 
 
 def _ablation_sentences(results: Results) -> list[str]:
     measure = results["measures"][0]
     parent, child = parent_and_child(results)
     scores = variant_means(results, measure["key"])
-    said = []
-    whole = next((one for one in metric_differences(results, measure["key"]) if (one["a"], one["b"]) == (parent,
-                                                                                                         child)), None)
+    sentences = []
+    whole = next((one for one in metric_differences(results, measure["key"])
+                  if (one["a"], one["b"]) == (parent, child)), None)
     if whole is not None and parent in scores and child in scores:
-        said.append(f"From {parent} to {child}, {measure['title']} goes from {format_number(scores[parent])} to "
-                    f"{' '.join(filter(None, [format_number(scores[child]), measure['unit']]))} ({format_verdict(whole)}).")
-    acting: dict[str, list[str]] = {}
+        after = " ".join(filter(None, [format_number(scores[child]), measure["unit"]]))
+        sentences.append(f"From {parent} to {child}, {measure['title']} goes from {format_number(scores[parent])} to "
+                         f"{after} ({format_verdict(whole)}).")
+    changes: dict[str, list[str]] = {}
     for one in results["contributions"] or ():
-        acting.setdefault(contribution_verdict(one), []).append(one["change"])
-    words = {"better": "Helps by itself: {}.", "worse": "Hurts by itself: {}.",
-             "mixed": "Helps on one side and hurts on the other: {}.",
-             "equivalent": f"Makes no difference larger than {measure['margin'] or 0:g}: {{}}.",
-             "inconclusive": "Inconclusive: {}.",
-             "one seed": "One seed cannot show whether these are chance: {}.",
-             "impossible": "Could not be tried alone: {}."}
-    return said + [text.format(join_names(acting[kind])) for kind, text in words.items() if kind in acting]
+        changes.setdefault(contribution_verdict(one), []).append(one["change"])
+    templates = {"better": "Improved alone: {}.", "worse": "Hurt alone: {}.",
+                 "mixed": "Improved in one of parent and child, hurt in the other: {}.",
+                 "equivalent": f"No difference larger than {measure['margin'] or 0:g}: {{}}.",
+                 "inconclusive": "Inconclusive: {}.",
+                 "one seed": "One seed, may be chance: {}.",
+                 "impossible": "Could not be measured alone: {}."}
+    return sentences + [text.format(join_names(changes[kind])) for kind, text in templates.items() if kind in changes]
 
 
 def parent_and_child(results: Results) -> tuple[str, str]:
@@ -273,7 +278,7 @@ def budget_used(cell: CellEntry, unit: str) -> float:
 
 
 def budget_note(results: Results) -> str:
-    """How equal the budget was that was to be equal."""
+    """By how much the cells deviate from the common budget."""
     unit, amount = results["budget"]["unit"], results["budget"]["amount"]
     cells = [cell for cell in finished_cells(results) if cell["cost"]]
     if not cells:
@@ -281,15 +286,15 @@ def budget_note(results: Results) -> str:
     worst = max(cells, key=lambda cell: abs(budget_used(cell, unit) / amount - 1))
     off = budget_used(worst, unit) / amount - 1
     return (f"Held equal: {format_budget(results)} for each cell. The largest deviation is {_minus(f'{off:+.2%}')} "
-            f"({worst['variant']}, seed {worst['seed']}); the other columns are what that came to.")
+            f"({worst['variant']}, seed {worst['seed']}); the other columns follow from it.")
 
 
 def runtime_text(results: Results) -> str:
-    took = f"All of it took {format_duration(results['took_seconds'])}"
+    took = f"The experiment took {format_duration(results['took_seconds'])}"
     if not results["foretold_seconds"]:
         return took + "."
     off = results["took_seconds"] / results["foretold_seconds"] - 1
-    return f"{took}; {format_duration(results['foretold_seconds'])} had been foretold ({_minus(f'{off:+.0%}')})."
+    return f"{took}; {format_duration(results['foretold_seconds'])} were estimated ({_minus(f'{off:+.0%}')})."
 
 
 def finished_cells(results: Results) -> list[CellEntry]:
@@ -302,5 +307,5 @@ def failure_sentences(results: Results) -> Sequence[str]:
 
 
 def _minus(text: str) -> str:
-    """A number's hyphen as the sign that it stands for."""
+    """With a typographic minus sign in place of the hyphen."""
     return text.replace("-", "\u2212")

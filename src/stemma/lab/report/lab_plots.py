@@ -1,7 +1,6 @@
-"""What an experiment looks like: curves with their spread over seeds, differences against zero, a waterfall of changes,
-and laws of scale.
+"""Plots of an experiment: learning curves with bands over seeds, forest plot, waterfall of changes, scaling laws.
 
-Everything that tells two things apart by colour also does so by fill, width or dash, so that it can be read in grey.
+Colours are never the only difference: fill, line width or dash differ too, so the plots work in grey.
 """
 
 from __future__ import annotations
@@ -24,20 +23,20 @@ from stemma.lab.results_data import FitEntry
 Points = Sequence[Sequence[float]]  # (x, y) pairs
 _ROW = 0.34  # inches for a line of a chart that has names on its left
 _NAME_WIDTH = 24  # characters; longer names are wrapped
-_BAND = 0.16  # how strongly a band is filled
+_BAND = 0.16  # opacity of a band
 
 
 class ForestRow(NamedTuple):
-    """A difference as a point with an interval, or without one where it is not known."""
+    """A difference as a point, with its interval if there is one."""
 
     name: str
     mean: float
     interval: tuple[float, float] | None
-    is_significant: bool  # significant
+    is_significant: bool
 
 
 class WaterfallStep(NamedTuple):
-    """What one change adds on the way from parent to child; the intervals are those of its single measurements."""
+    """The contribution of one change from parent to child, with the intervals of its one or two differences."""
 
     name: str
     value: float
@@ -46,19 +45,19 @@ class WaterfallStep(NamedTuple):
 
 
 def draw_curves(series: Mapping[str, Sequence[Points]], x_label: str, y_label: str) -> str:
-    """For each name the mean over its runs as a line, and from the lowest to the highest run as a band."""
+    """Per name, the mean over its runs as a line and their range as a band."""
     with matplotlib.rc_context(STYLE):
         figure, axes = canvas(x_label, y_label)
         axes.xaxis.set_major_formatter(lambda value, _: format_short(value))
-        ends = [(_draw_band(axes, runs, place), name, SERIES[place % len(SERIES)][0])
-                for place, (name, runs) in enumerate(series.items())]
+        ends = [(_draw_band(axes, runs, index), name, SERIES[index % len(SERIES)][0])
+                for index, (name, runs) in enumerate(series.items())]
         axes.margins(x=0.02, y=0.08)
         label_ends(axes, ends)
         return to_svg(figure)
 
 
 def draw_curve_panels(panels: Mapping[str, Mapping[str, Sequence[Points]]], x_label: str, y_label: str) -> str:
-    """A small plot for each name, all on the same axes. A line's style goes by its place, also where others have no
+    """A small plot per name, all with the same axes. A line's style depends on its index, even if others have no
     runs."""
     with matplotlib.rc_context(STYLE):
         rows = -(-len(panels) // 2)
@@ -70,9 +69,9 @@ def draw_curve_panels(panels: Mapping[str, Mapping[str, Sequence[Points]]], x_la
             axes.tick_params(labelsize=8, labelbottom=True)
             axes.xaxis.set_major_locator(MaxNLocator(3, steps=[1, 2, 2.5, 5, 10]))
             axes.xaxis.set_major_formatter(lambda value, _: format_short(value))
-            for place, runs in enumerate(series.values()):
+            for index, runs in enumerate(series.values()):
                 if runs:
-                    _draw_band(axes, runs, place, 0.7)
+                    _draw_band(axes, runs, index, 0.7)
             axes.margins(x=0.02, y=0.08)
         for axes in grid[len(panels):]:
             axes.set_axis_off()
@@ -82,54 +81,53 @@ def draw_curve_panels(panels: Mapping[str, Mapping[str, Sequence[Points]]], x_la
 
 
 def draw_forest(rows: Sequence[ForestRow], x_label: str, title: str) -> str:
-    """Differences with their intervals against zero; filled where significant, hollow where not."""
+    """Forest plot: differences with their intervals against zero; filled if significant, hollow if not."""
     with matplotlib.rc_context(STYLE):
         figure, axes = _row_axes([row.name for row in rows], x_label, title)
         axes.axvline(0, color=MUTED, linewidth=0.9, linestyle=(0, (4, 3)))
-        for place, row in enumerate(rows):
+        for y, row in enumerate(rows):
             colour = ACCENT if row.is_significant else INK
             if row.interval:
-                axes.plot(row.interval, (place, place), color=colour, linewidth=2.2 if row.is_significant else 1.2)
-            axes.scatter(row.mean, place, s=34, facecolor=colour if row.is_significant else PAPER, edgecolor=colour,
+                axes.plot(row.interval, (y, y), color=colour, linewidth=2.2 if row.is_significant else 1.2)
+            axes.scatter(row.mean, y, s=34, facecolor=colour if row.is_significant else PAPER, edgecolor=colour,
                          zorder=3)
-            _label_line(axes, place, format_signed(row.mean))
+            _label_line(axes, y, format_signed(row.mean))
         axes.margins(x=0.06)
         return to_svg(figure)
 
 
 def draw_waterfall(parent: tuple[str, float], steps: Sequence[WaterfallStep], child: tuple[str, float], x_label: str,
                    title: str) -> str:
-    """From the parent's value by what each change adds to the child's; the bars float, for the values may be far
-    from zero."""
+    """Waterfall chart from the parent's value over each contribution to the child's; bars do not start at zero."""
     with matplotlib.rc_context(STYLE):
         figure, axes = _row_axes([parent[0], *(step.name for step in steps), child[0]], x_label, title)
         level = parent[1]
-        for place, step in enumerate(steps, 1):
+        for y, step in enumerate(steps, 1):
             fill, edge = {"better": (ACCENT, ACCENT), "worse": (PAPER, INK)}.get(step.verdict, (FAINT, FAINT))
-            axes.barh(place, step.value, left=level, height=0.5, color=fill, edgecolor=edge, linewidth=1.2)
+            axes.barh(y, step.value, left=level, height=0.5, color=fill, edgecolor=edge, linewidth=1.2)
             for shift, interval in zip((-0.12, 0.12), step.intervals, strict=False):
                 if interval:
                     ends = (level + interval[0], level + interval[1])
-                    axes.plot(ends, (place + shift,) * 2, color=INK, linewidth=1.1, marker="|", markersize=4)
-            axes.plot((level, level), (place - 1, place), color=MUTED, linewidth=0.8, linestyle=(0, (1, 2)), zorder=0)
+                    axes.plot(ends, (y + shift,) * 2, color=INK, linewidth=1.1, marker="|", markersize=4)
+            axes.plot((level, level), (y - 1, y), color=MUTED, linewidth=0.8, linestyle=(0, (1, 2)), zorder=0)
             level += step.value
-            _label_line(axes, place, format_signed(step.value))
+            _label_line(axes, y, format_signed(step.value))
         last = len(steps) + 1
         axes.plot((level, level), (last - 1, last), color=MUTED, linewidth=0.8, linestyle=(0, (1, 2)), zorder=0)
-        for place, (_, value), colour in ((0, parent, INK), (last, child, ACCENT)):
-            axes.scatter(value, place, s=60, marker="D", color=colour, zorder=3)
-            _label_line(axes, place, format_number(value), "bold")
+        for y, (_, value), colour in ((0, parent, INK), (last, child, ACCENT)):
+            axes.scatter(value, y, s=60, marker="D", color=colour, zorder=3)
+            _label_line(axes, y, format_number(value), "bold")
         axes.margins(x=0.06)
         return to_svg(figure)
 
 
 def draw_scaling(fits: Sequence[FitEntry], x_label: str, y_label: str) -> str:
-    """Points, the law fitted to them and its band, both axes logarithmic: a power law without a floor is straight."""
+    """Points, the fitted power law and its band on log-log axes, where a law without a floor is a straight line."""
     with matplotlib.rc_context(STYLE):
         figure, axes = canvas(x_label, y_label)
         ends = []
-        for place, fit in enumerate(fits):
-            colour, dash, width = SERIES[place % len(SERIES)]
+        for index, fit in enumerate(fits):
+            colour, dash, width = SERIES[index % len(SERIES)]
             x, y = np.array([point[:2] for point in fit["points"]], dtype=float).T
             axes.scatter(x, y, s=20, facecolor=PAPER, edgecolor=colour, linewidth=1.1, zorder=3)
             along = np.geomspace(x.min(), x.max(), 60)
@@ -149,15 +147,15 @@ def draw_scaling(fits: Sequence[FitEntry], x_label: str, y_label: str) -> str:
         return to_svg(figure)
 
 
-def _draw_band(axes: Axes, runs: Sequence[Points], place: int, thin: float = 1.0) -> float:
-    """One line with its band; returns where it ends."""
-    colour, dash, width = SERIES[place % len(SERIES)]
+def _draw_band(axes: Axes, runs: Sequence[Points], style_index: int, thin: float = 1.0) -> float:
+    """Draw one line with its band; returns the last value of the line."""
+    colour, dash, width = SERIES[style_index % len(SERIES)]
     curves = [np.array(run, dtype=float).T for run in runs]
-    # runs are measured at slightly different moments: between two of its own points a run is taken to go straight
+    # runs are validated at slightly different steps, so they are interpolated linearly
     first, last = max(x[0] for x, _ in curves), min(x[-1] for x, _ in curves)
     grid = np.unique(np.concatenate([x[(x >= first) & (x <= last)] for x, _ in curves]))
     grid = grid if len(grid) else curves[0][0]
-    values = np.stack([np.interp(grid, x, y) for x, y in curves])  # (runs, moments)
+    values = np.stack([np.interp(grid, x, y) for x, y in curves])  # (runs, points)
     if len(curves) > 1:
         axes.fill_between(grid, values.min(0), values.max(0), color=colour, alpha=_BAND, linewidth=0)
     axes.plot(grid, values.mean(0), color=colour, linestyle=dash, linewidth=thin * width,
@@ -166,11 +164,11 @@ def _draw_band(axes: Axes, runs: Sequence[Points], place: int, thin: float = 1.0
 
 
 def _row_axes(names: Sequence[str], x_label: str, title: str) -> tuple[Figure, Axes]:
-    """Axes with a line for each name, the first one on top."""
+    """Axes with one row per name, the first one on top."""
     wrapped = [_wrap_label(name) for name in names]
     lines = sum(max(1.0, 0.75 * (name.count("\n") + 1)) for name in wrapped)
     figure, axes = canvas(x_label, "", height=1.0 + _ROW * lines)
-    figure.suptitle(title, x=0.01, ha="left", fontsize=11, color=INK)  # over the names too: it is longer than the axes
+    figure.suptitle(title, x=0.01, ha="left", fontsize=11, color=INK)  # of the figure: it is wider than the axes
     axes.spines["left"].set_visible(False)
     axes.set_yticks(range(len(names)), wrapped, color=INK, fontsize=10)
     axes.tick_params(axis="y", length=0)
@@ -181,7 +179,7 @@ def _row_axes(names: Sequence[str], x_label: str, title: str) -> tuple[Figure, A
 
 
 def _wrap_label(name: str) -> str:
-    """In lines, broken after a space or the dot of a key."""
+    """Wrap a name after spaces and after the dots of a key."""
     lines = [""]
     for piece in re.split(r"(?<=[. ])", name):
         if lines[-1] and len(lines[-1] + piece.rstrip()) > _NAME_WIDTH:
@@ -190,14 +188,14 @@ def _wrap_label(name: str) -> str:
     return "\n".join(line.rstrip() for line in lines)
 
 
-def _label_line(axes: Axes, place: float, text: str, weight: str = "normal") -> None:
-    """A number at the right end of its line."""
-    axes.annotate(text, (1, place), xycoords=("axes fraction", "data"), xytext=(6, 0), textcoords="offset points",
+def _label_line(axes: Axes, y: float, text: str, weight: str = "normal") -> None:
+    """Write a number to the right of its row."""
+    axes.annotate(text, (1, y), xycoords=("axes fraction", "data"), xytext=(6, 0), textcoords="offset points",
                   va="center", fontsize=10, fontweight=weight)
 
 
 def _few_ticks(low: float, high: float) -> list[float]:
-    """A handful of round numbers on a logarithmic axis, whether it spans a tenth or ten powers of ten."""
+    """Few round ticks for a logarithmic axis of any range."""
     if high < 4 * low:
         ticks = list(MaxNLocator(4, steps=[1, 2, 5, 10]).tick_values(low, high))
     else:

@@ -1,6 +1,4 @@
-"""What stands behind a report's verdict: how all of it learned, what differs, what it cost, how it scales, and what to
-type for the same again.
-"""
+"""The other sections of a lab report: learning curves, recipes, cost, scaling laws, and commands to reproduce it."""
 
 from __future__ import annotations
 
@@ -10,7 +8,7 @@ from stemma.lab.report import lab_phrases as words
 from stemma.lab.report.html_report import EMPTY, Cell, NumberCell, ReportWriter
 from stemma.lab.results_data import Results
 
-AXES = {"tokens": ("tokens read", 0), "flops": ("training FLOPs", 1), "minutes": ("seconds of training", 2)}
+AXES = {"tokens": ("training tokens", 0), "flops": ("training FLOPs", 1), "minutes": ("training time, s", 2)}
 
 
 def write_curves(results: Results, report: ReportWriter) -> None:
@@ -23,33 +21,32 @@ def write_curves(results: Results, report: ReportWriter) -> None:
             runs.setdefault(cell["variant"], []).append([(point[column], point[3]) for point in cell["curve"]])
     if not runs:
         return
-    report.tab("Curves", "What each recipe's own objective loses on held-out text while it learns. Objectives ask "
-                "different questions and tokenizers count by different tokens: how a curve falls can be compared "
-                "everywhere, how low it lies only between models that share both.")
-    caption = "Lines: means over the seeds; bands: from the lowest seed to the highest."
-    y_label = "held-out loss in nats (lower is better)"
+    report.tab("Curves", "Validation loss of each recipe's own objective during training. Losses of different "
+               "objectives or tokenizers are not comparable; the shapes of the curves are.")
+    caption = "Lines: mean over the seeds; bands: minimum to maximum."
+    y_label = "validation loss, nats (lower is better)"
     if results["contributions"] is None:
         ranking = words.variant_means(results, results["measures"][0]["key"]) if results["measures"] else {}
         order = dict.fromkeys([*ranking, *runs])
         tokenizers = {one["name"]: one["tokenizer"] for one in results["variants"]}
-        for number, tokenizer in enumerate(dict.fromkeys(tokenizers[name] for name in order if name in runs), 1):
-            some = {name: runs[name] for name in order if name in runs and tokenizers[name] == tokenizer}
-            report.figure(draw_curves(some, label, y_label), f"Tokenizer: {tokenizer}. {caption}", f"curves-{number}")
+        for index, tokenizer in enumerate(dict.fromkeys(tokenizers[name] for name in order if name in runs), 1):
+            curves = {name: runs[name] for name in order if name in runs and tokenizers[name] == tokenizer}
+            report.figure(draw_curves(curves, label, y_label), f"Tokenizer: {tokenizer}. {caption}", f"curves-{index}")
         return
     parent, child = words.parent_and_child(results)
     panels = {}
     for one in results["contributions"]:
-        named = {variant["role"]: variant["name"] for variant in results["variants"]
-                 if variant["change"] == one["change"]}
-        four = {"child": child, "parent": parent, "plus": named.get("plus"), "minus": named.get("minus")}
-        panels[one["change"]] = {role: runs.get(name or "", []) for role, name in four.items()}
+        by_role = {variant["role"]: variant["name"] for variant in results["variants"]
+                   if variant["change"] == one["change"]}
+        names = {"child": child, "parent": parent, "plus": by_role.get("plus"), "minus": by_role.get("minus")}
+        panels[one["change"]] = {role: runs.get(name or "", []) for role, name in names.items()}
     report.figure(draw_curve_panels(panels, label, y_label),
-                  f"A plot for each change. Strong: {child}; thin: {parent}; "
-                 f"dashed: the parent with this change; dotted: the child without it. {caption}", "curves")
+                  f"One plot per change. Thick: {child}; thin: {parent}; dashed: the parent with this change; dotted: "
+                  f"the child without it. {caption}", "curves")
 
 
 def write_recipes(results: Results, report: ReportWriter) -> None:
-    report.tab("Recipes", "A recipe is what it changed from its parent. Where the compared ones stand in the family:")
+    report.tab("Recipes", "A recipe is a set of changes to its parent. The compared recipes in the family tree:")
     report.tree(results["tree"])
     report.table(["variant", "tokenizer", "parameters"],
                 [[one["name"], one["tokenizer"], one["parameters"]] for one in results["variants"]
@@ -63,14 +60,14 @@ def write_recipes(results: Results, report: ReportWriter) -> None:
                           "removed" if change["to"] is None else words.format_setting(change["to"])]
                          for change in one["changes"]])
         else:
-            report.text("Nothing differs.")
+            report.text("No differences.")
 
 
 def write_cost(results: Results, report: ReportWriter) -> None:
     report.tab("Cost", *filter(None, [words.budget_note(results), words.runtime_text(results)]))
     unit = {"minutes": "seconds"}.get(results["budget"]["unit"], results["budget"]["unit"])
     shown = {"parameters": "parameters", "tokens": "tokens", "flops": "FLOPs", "seconds": "training, s",
-             "tokens_per_second": "tokens/s", "cell_seconds": "with measuring, s"}
+             "tokens_per_second": "tokens/s", "cell_seconds": "with evaluation, s"}
     report.table(["variant", *(f"{name}{' (held equal)' if key == unit else ''}" for key, name in shown.items())],
                 [[row["variant"], *(_amount(row["cost"], key) for key in shown)] for row in results["table"]],
                 "Means over the seeds.", sortable=True)
@@ -85,48 +82,50 @@ def _amount(cost: Mapping[str, float], key: str) -> Cell:
 def write_scaling(results: Results, report: ReportWriter) -> None:
     from stemma.lab.report.lab_plots import draw_scaling
 
-    report.tab("Scaling", "Loss = floor + factor \u00d7 x^\u2212exponent, fitted to the points. A law holds where it "
-                "was measured; beyond the last point it is a guess.")
+    report.tab("Scaling", "Loss = floor + factor \u00d7 x^\u2212exponent, fitted to the points. The fit holds in the "
+               "measured range; beyond the last point it is an extrapolation.")
     titles = {measure["key"]: f"{measure['title']} ({words.metric_unit(measure)})"
               for measure in results["measures"]}
-    names = {"parameters": "parameters", "tokens": "tokens read", "flops": "training FLOPs"}
+    names = {"parameters": "parameters", "tokens": "training tokens", "flops": "training FLOPs"}
     fits = results["scaling"] or []
     for x in dict.fromkeys(fit["x"] for fit in fits):
-        some = [fit for fit in fits if fit["x"] == x]
-        report.section(f"Against {names[x]}")
-        report.figure(draw_scaling(some, names[x], titles.get(key := some[0]["measure"], key.replace("_", " "))),
-                     "Points: single runs or moments of them; lines: the fitted laws; bands: 95% over the seeds. Both "
-                     "axes are logarithmic.", f"scaling-{x}")
+        matches = [fit for fit in fits if fit["x"] == x]
+        report.section(f"By {names[x]}")
+        report.figure(draw_scaling(matches, names[x], titles.get(key := matches[0]["measure"], key.replace("_", " "))),
+                      "Points: runs, or points of their learning curves; lines: fitted power laws; bands: 95% over the "
+                      "seeds. Both axes are logarithmic.", f"scaling-{x}")
         report.table(["recipe", "exponent", "95% interval", "factor", "floor"],
-                    [[fit["recipe"], NumberCell(words.format_number(fit["exponent"]), fit["exponent"]),
-                      _exponents(fit["exponent_low"], fit["exponent_high"]),
-                      NumberCell(f"{fit['factor']:.4g}", fit["factor"]),
-                      EMPTY if fit["floor"] is None else NumberCell(words.format_number(fit["floor"]), fit["floor"])]
-                     for fit in some], sortable=True)
-        report.text(*dict.fromkeys(fit["note"] for fit in some if fit["note"]))
+                     [[fit["recipe"], NumberCell(words.format_number(fit["exponent"]), fit["exponent"]),
+                       _exponents(fit["exponent_low"], fit["exponent_high"]),
+                       NumberCell(f"{fit['factor']:.4g}", fit["factor"]),
+                       EMPTY if fit["floor"] is None else NumberCell(words.format_number(fit["floor"]), fit["floor"])]
+                      for fit in matches], sortable=True)
+        report.text(*dict.fromkeys(fit["note"] for fit in matches if fit["note"]))
 
 
 def _exponents(low: float | None, high: float | None) -> str:
-    return "one seed: none" if low is None or high is None else f"{words.format_number(low)} to {words.format_number(high)}"
+    if low is None or high is None:
+        return "one seed: none"
+    return f"{words.format_number(low)} to {words.format_number(high)}"
 
 
 def write_reproduction(results: Results, report: ReportWriter) -> None:
-    data, made = results["data"], results["made"]
-    report.tab("Reproduce", "All of it again:")
+    data, environment = results["data"], results["made"]
+    report.tab("Reproduce", "The whole experiment:")
     report.code(results["command"])
     if results["commands"]:
-        report.text("One model by itself, with the first seed:")
+        report.text("Single models, with the first seed:")
         report.code("\n".join(results["commands"].values()))
     report.table(["", "value"], [
         ["text", ", ".join(data["text"])],
-        ["documents", f"{data['documents']:,} to learn from, {data['held_out_documents']:,} held out "
+        ["documents", f"{data['documents']:,} for training, {data['held_out_documents']:,} held out "
          f"({data['held_out_bytes']:,} bytes)"],
         ["seeds", ", ".join(map(str, results["seeds"]))],
-        ["machine", made["machine"]],
-        ["versions", f"stemma {made['stemma']}, Python {made['python']}, torch {made['torch']}"],
-        ["date", made["date"]]])
-    report.section("Cells", "Each cell is an ordinary run in `cells/`, under the name of what went into it. Equal "
-                  "digests are equal weights.")
+        ["machine", environment["machine"]],
+        ["versions", f"stemma {environment['stemma']}, Python {environment['python']}, torch {environment['torch']}"],
+        ["date", environment["date"]]])
+    report.section("Cells", "Each cell is an ordinary run in `cells/`, in a folder named by the digest of its inputs. "
+                   "Equal weight digests mean identical weights.")
     report.table(["variant", "seed", "state", "cell", "digest of the weights"],
                 [[cell["variant"], cell["seed"], cell["state"], f"`{cell['hash'][:12]}`",
                   f"`{cell['digest'][:16]}`" if cell["digest"] else "none"] for cell in results["cells"]],

@@ -1,13 +1,13 @@
-// Tabs and sorted columns for pages that are whole without this script: nothing is fetched, nothing is kept.
+// Tabs and sortable tables. Pages are complete without this script. It loads and stores nothing.
 "use strict";
 
-// Tabs as the ARIA practices describe them: arrow keys, Home and End move, one tab stop for all.
+// Tabs as in the ARIA Authoring Practices: arrow keys, Home and End move; the list is one tab stop.
 (() => {
   const panels = [...document.querySelectorAll("section.panel")];
   if (panels.length < 2) return;
   const list = document.createElement("div");
   list.setAttribute("role", "tablist");
-  list.setAttribute("aria-label", "Parts of this report");
+  list.setAttribute("aria-label", "Sections of this report");
   const tabs = panels.map((panel) => {
     const tab = document.createElement("button");
     tab.type = "button";
@@ -22,46 +22,46 @@
   });
   panels[0].before(list);
 
-  const select = (chosen) => tabs.forEach((tab, place) => {
-    tab.setAttribute("aria-selected", String(place === chosen));
-    tab.tabIndex = place === chosen ? 0 : -1;
-    // "until-found": the browser's own search still looks into hidden panels, and tells us where it found something
-    if (place === chosen) panels[place].removeAttribute("hidden");
-    else panels[place].setAttribute("hidden", "until-found");
+  const select = (selected) => tabs.forEach((tab, index) => {
+    tab.setAttribute("aria-selected", String(index === selected));
+    tab.tabIndex = index === selected ? 0 : -1;
+    // "until-found": the browser's page search also searches hidden panels and fires "beforematch" on a hit
+    if (index === selected) panels[index].removeAttribute("hidden");
+    else panels[index].setAttribute("hidden", "until-found");
   });
-  const open = (place) => {
-    select(place);
-    history.replaceState(null, "", `#${panels[place].id}`);
+  const open = (index) => {
+    select(index);
+    history.replaceState(null, "", `#${panels[index].id}`);
   };
-  const named = () => panels.findIndex((panel) => `#${panel.id}` === location.hash);
+  const fromHash = () => panels.findIndex((panel) => `#${panel.id}` === location.hash);
 
-  tabs.forEach((tab, place) => {
-    tab.addEventListener("click", () => open(place));
-    panels[place].addEventListener("beforematch", () => open(place));
+  tabs.forEach((tab, index) => {
+    tab.addEventListener("click", () => open(index));
+    panels[index].addEventListener("beforematch", () => open(index));
   });
   list.addEventListener("keydown", (event) => {
-    const here = tabs.indexOf(document.activeElement);
-    const to = { ArrowRight: here + 1, ArrowLeft: here - 1, Home: 0, End: tabs.length - 1 }[event.key];
-    if (to === undefined) return;
+    const focused = tabs.indexOf(document.activeElement);
+    const target = { ArrowRight: focused + 1, ArrowLeft: focused - 1, Home: 0, End: tabs.length - 1 }[event.key];
+    if (target === undefined) return;
     event.preventDefault();
-    const place = (to + tabs.length) % tabs.length;
-    open(place);
-    tabs[place].focus();
+    const index = (target + tabs.length) % tabs.length;
+    open(index);
+    tabs[index].focus();
   });
-  addEventListener("hashchange", () => { if (named() >= 0) select(named()); });
-  select(Math.max(0, named()));
+  addEventListener("hashchange", () => { if (fromHash() >= 0) select(fromHash()); });
+  select(Math.max(0, fromHash()));
 })();
 
-// Sorting by any column: a second press turns the order round; cells without a number stay last either way.
+// Sort by any column; a second click reverses the order. Cells without a number are always last.
 for (const table of document.querySelectorAll("table.sortable")) {
   const heads = [...table.tHead.rows[0].cells];
   const body = table.tBodies[0];
-  const compare = (a, b, way) => {
+  const compare = (a, b, direction) => {
     if (a.dataset.sort === undefined || b.dataset.sort === undefined) {
-      return way * a.textContent.localeCompare(b.textContent, undefined, { numeric: true });
+      return direction * a.textContent.localeCompare(b.textContent, undefined, { numeric: true });
     }
     if (!a.dataset.sort || !b.dataset.sort) return Number(!a.dataset.sort) - Number(!b.dataset.sort);
-    return way * (Number(a.dataset.sort) - Number(b.dataset.sort));
+    return direction * (Number(a.dataset.sort) - Number(b.dataset.sort));
   };
   heads.forEach((head, column) => {
     const button = document.createElement("button");
@@ -72,8 +72,8 @@ for (const table of document.querySelectorAll("table.sortable")) {
       const order = head.getAttribute("aria-sort") === "ascending" ? "descending" : "ascending";
       heads.forEach((other) => other.removeAttribute("aria-sort"));
       head.setAttribute("aria-sort", order);
-      const way = order === "ascending" ? 1 : -1;
-      body.append(...[...body.rows].sort((a, b) => compare(a.cells[column], b.cells[column], way)));
+      const direction = order === "ascending" ? 1 : -1;
+      body.append(...[...body.rows].sort((a, b) => compare(a.cells[column], b.cells[column], direction)));
     });
   });
 }

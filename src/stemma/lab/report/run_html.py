@@ -1,4 +1,4 @@
-"""`report.html` of a finished run: its curve against the unigram baseline, its numbers, its recipe, its command."""
+"""`report.html` of a finished run: learning curve against the unigram baseline, results, recipe, command."""
 
 from __future__ import annotations
 
@@ -22,33 +22,33 @@ from stemma.training.run_folder import RunConfig, TextReadingOptions, read_resul
 logger = logging.getLogger(__name__)
 
 REPORT = "report.html"
-MAX_POINTS = 60  # of a training curve: single steps are too noisy to be read
+MAX_POINTS = 60  # of a training curve: single steps are too noisy to read
 
 
 def write_report(run: str | Path) -> Path:
-    """Draw what the run left in log.jsonl, recipe.toml and result.json."""
+    """Write the report of a run from its log.jsonl, recipe.toml and result.json."""
     run = Path(run)
-    chosen, plan = read_run(run)
+    run_recipe, plan = read_run(run)
     result = read_result(run)
     if result is None:
         raise UserError(f"{run} is not finished; `stemma resume {run}` goes on, and then there is something to report.")
     what = "pre-training" if plan.task is None else f"fine-tuning ({plan.task['kind']})"
-    page = HtmlReport(f"{chosen.label}: a {what} run").intro(chosen.summary, _headline(result))
+    page = HtmlReport(f"{run_recipe.label}: a {what} run").intro(run_recipe.summary, _headline(result))
     baselines = {"unigram": result["unigram_loss"]} if result.get("unigram_loss") is not None else {}
-    page.section("How it learned").figure(draw_curve(run, baselines), _caption(result))
+    page.section("Learning curve").figure(draw_curve(run, baselines), _caption(result))
     if tasks := objective_losses(run):
         page.figure(draw_objectives(tasks, result.get("baselines") or {}),
-                    "Each task by itself, from the moment it joins. Strong: on held-out text; thin: on the batches; "
-                    "dashed: what knowing only how often each answer occurs would lose.")
+                    "Each objective separately, from its first step. Thick: held-out text; thin: training batches; "
+                    "dashed: the baseline that knows only how often each label occurs.")
     page.table(["", "value"], [*_rows(result), *_score_rows(result.get("metrics", {}))])
-    page.section("The recipe", f"{chosen.title}{f', {chosen.paper}' if chosen.paper else ''}.")
-    add_changes(page, chosen)
-    page.section("Do it again").code(run_command(chosen, plan, run))
+    page.section("The recipe", f"{run_recipe.title}{f', {run_recipe.paper}' if run_recipe.paper else ''}.")
+    add_changes(page, run_recipe)
+    page.section("Do it again").code(run_command(run_recipe, plan, run))
     return page.write(run / REPORT)
 
 
 def try_report(run: str | Path) -> None:
-    """The report, or a word on why there is none: a finished run is not lost for want of a drawing."""
+    """Write the report, or log why it failed: a plotting error must not fail a finished run."""
     try:
         write_report(run)
     except Exception as error:
@@ -56,7 +56,7 @@ def try_report(run: str | Path) -> None:
 
 
 def draw_curve(run: Path, baselines: Mapping[str, float]) -> str:
-    """Held-out and training loss by million tokens, against constant baselines."""
+    """Held-out and training loss by millions of tokens, against constant baselines."""
     from stemma.lab.report.plots import learning_curve
 
     log = _log(run)
@@ -66,18 +66,18 @@ def draw_curve(run: Path, baselines: Mapping[str, float]) -> str:
     series: dict[str, Sequence[tuple[float, float]]] = {"held-out": list(held_out.items()),
                                                         "training": _thin_points(training)}
     return learning_curve({name: points for name, points in series.items() if points}, baselines,
-                          "million tokens read", "loss in nats (lower is better)")
+                          "million training tokens", "loss in nats (lower is better)")
 
 
 def objective_losses(run: Path) -> dict[str, dict[str, list[tuple[float, float]]]]:
-    """Of a run of several tasks: each one's held-out and training losses by million tokens read."""
-    found: dict[str, dict[str, list[tuple[float, float]]]] = {}
+    """Held-out and training losses of each objective by millions of tokens; empty for a single objective."""
+    losses: dict[str, dict[str, list[tuple[float, float]]]] = {}
     for entry in _log(run):
         for key, name in (("validation_losses", "held-out"), ("losses", "training")):
             for task, loss in (entry.get(key) or {}).items():
                 if loss is not None:
-                    found.setdefault(task, {}).setdefault(name, []).append((entry["tokens"] / 1e6, loss))
-    return found if len(found) > 1 else {}
+                    losses.setdefault(task, {}).setdefault(name, []).append((entry["tokens"] / 1e6, loss))
+    return losses if len(losses) > 1 else {}
 
 
 def _log(run: Path) -> list[dict[str, Any]]:
@@ -85,58 +85,59 @@ def _log(run: Path) -> list[dict[str, Any]]:
 
 
 def draw_objectives(tasks: Mapping[str, Mapping[str, Sequence[tuple[float, float]]]],
-               baselines: Mapping[str, float]) -> str:
+                    baselines: Mapping[str, float]) -> str:
     from stemma.lab.report.plots import small_curves
 
     panels = {name: ({"held-out": series.get("held-out", []), "training": _thin_points(series.get("training", []))},
                      baselines.get(name)) for name, series in tasks.items()}
-    drawn = {name: ({key: points for key, points in series.items() if points}, baseline)
-             for name, (series, baseline) in panels.items()}
-    return small_curves(drawn, "million tokens read", "loss in nats, task by task (lower is better)")
+    nonempty = {name: ({key: points for key, points in series.items() if points}, baseline)
+                for name, (series, baseline) in panels.items()}
+    return small_curves(nonempty, "million training tokens", "loss in nats by objective (lower is better)")
 
 
 def add_changes(report: HtmlReport, run_recipe: Recipe) -> None:
     """What the run changed from the recipe of its name."""
     try:
         changes = diff(recipe(run_recipe.label), run_recipe)
-    except UserError:  # a recipe of the user's own: nothing to compare it with
-        report.text("Every value, with who set it, stands in `recipe.toml`.")
+    except UserError:  # the user's own recipe: there is nothing to compare it with
+        report.text("`recipe.toml` lists every value with its origin.")
         return
     if not changes:
-        report.text(f"Nothing was changed from `{run_recipe.label}`.")
+        report.text(f"No changes from `{run_recipe.label}`.")
         return
     report.table(["key", run_recipe.label, "this run"],
-               [[f"`{change.key}`", value_text(change.before),
-                 "removed" if change.after is None else value_text(change.after)] for change in changes],
-               f"What this run changed from `{run_recipe.label}`; all else is as `stemma show {run_recipe.label}` says.")
+                 [[f"`{change.key}`", value_text(change.before),
+                   "removed" if change.after is None else value_text(change.after)] for change in changes],
+                 f"Changes of this run from `{run_recipe.label}`; `stemma show {run_recipe.label}` prints all other "
+                 "values.")
 
 
 def run_command(run_recipe: Recipe, plan: RunConfig, run: Path) -> str:
-    """What to type for the same run."""
+    """The command that repeats the run."""
     if plan.task is None:
         words = ["stemma", "pretrain", run_recipe.label]
         options: dict[str, Any] = {"corpus": plan.text or [str(plan.corpus)], "target": plan.target,
                                    "from": [plan.start] if plan.start else []}
     else:
-        named = plan.task.get("name", plan.task["kind"])  # a data set, or the kind of the task
-        verb = plan.task.get("command", ["finetune", named])
-        words, options = ["stemma", *verb, "--model", str(plan.start)], plan.task["options"]
+        task = plan.task.get("name", plan.task["kind"])  # a data set, or the kind of the task
+        command = plan.task.get("command", ["finetune", task])
+        words, options = ["stemma", *command, "--model", str(plan.start)], plan.task["options"]
     for key, value in options.items():
         for one in value if isinstance(value, list) else [value]:
             words += [f"--{key.replace('_', '-')}", *([] if one is True else [str(one)])]
-    # of several stages, the budget is that of one
+    # if a fine-tune has several stages, the run's budget is that of one stage
     length = {plan.budget.unit: plan.budget.amount} if plan.task is None or "length" not in plan.task \
         else plan.task["length"]
     words += ["--out", str(run), *(word for unit, amount in length.items() for word in (f"--{unit}", f"{amount:.12g}")),
               "--seed", str(plan.seed)]
-    usual = asdict(TextReadingOptions())
+    defaults = asdict(TextReadingOptions())
     for key, value in asdict(plan.reading).items():
-        words += [f"--{key}", value] if value != usual[key] else []
+        words += [f"--{key}", value] if value != defaults[key] else []
     return shlex.join([*words, *(command_line_changes(run_recipe) if plan.task is None else plan.task["changes"])])
 
 
 def command_line_changes(run_recipe: Recipe) -> list[str]:
-    """The `key=value` pairs of the command line, and what came of tasks that the corpus had nothing for."""
+    """The `key=value` pairs of the command line, and what followed from objectives that the corpus has no data for."""
     flat = flatten(run_recipe.values)
     stated = [f"{key}={format_value(value)}" for key, value in flat.items() if run_recipe.origin[key] == COMMAND_LINE
               or (run_recipe.origin[key] == ABSENT and key.startswith("objective."))]
@@ -145,18 +146,18 @@ def command_line_changes(run_recipe: Recipe) -> list[str]:
     except UserError:
         return stated
     size = "tokenizer.vocab_size"
-    # more was asked for than the text has
+    # a larger vocabulary was requested than the text could fill
     if run_recipe.origin[size] == "corpus" and flat[size] > get_by_path(base.values, size):
         stated.append(f"{size}={flat[size]}")
-    gone = [change.key for change in diff(base, run_recipe) if change.after is None]
-    # what went away with an old kind needs no word: whoever sets the new kind drops it
+    removed = [change.key for change in diff(base, run_recipe) if change.after is None]
+    # setting a new kind removes the keys of the old one, so they need no `remove`
     by_kind = {key.removesuffix(".kind") for key in flat if key.endswith(".kind")
                and flat[key] != get_by_path(base.values, key)}
-    return [f"remove={key}" for key in gone if key.rpartition(".")[0] not in by_kind] + stated
+    return [f"remove={key}" for key in removed if key.rpartition(".")[0] not in by_kind] + stated
 
 
 def _thin_points(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    """At most POINTS means of neighbouring points."""
+    """At most MAX_POINTS means of neighbouring points."""
     if not points:
         return []
     groups = np.array_split(np.array(points), min(MAX_POINTS, len(points)))
@@ -165,33 +166,33 @@ def _thin_points(points: Sequence[tuple[float, float]]) -> list[tuple[float, flo
 
 def _headline(result: Mapping[str, Any]) -> list[tuple[str, str]]:
     loss, unigram = result.get("validation_loss"), result.get("unigram_loss")
-    against = f", where word frequencies alone lose {unigram:.3f}" if unigram is not None else ""
-    measured = [(f"{loss:.3f}", f"nats lost on held-out text{against}")] if loss is not None else []
-    return [*measured, (f"{result['tokens'] / 1e6:.2f} M", f"tokens read in {result['seconds']:,.0f} s"),
+    against = f" (unigram baseline: {unigram:.3f})" if unigram is not None else ""
+    losses = [(f"{loss:.3f}", f"held-out loss in nats{against}")] if loss is not None else []
+    return [*losses, (f"{result['tokens'] / 1e6:.2f} M", f"training tokens in {result['seconds']:,.0f} s"),
             (f"{result['parameters'] / 1e6:.2f} M", "parameters")]
 
 
 def _rows(result: Mapping[str, object]) -> list[list[str]]:
-    named = {"steps": "steps", "tokens": "tokens", "loss": "training loss, last step (nats)",
-             "validation_loss": "held-out loss (nats)", "unigram_loss": "held-out loss of the unigram baseline (nats)",
-             "tokens_per_second": "tokens a second", "seconds": "seconds", "parameters": "parameters",
-             "precision": "number format", "threads": "threads"}
-    return [[name, value_text(result[key])] for key, name in named.items() if result.get(key) is not None]
+    labels = {"steps": "steps", "tokens": "tokens", "loss": "training loss, last step (nats)",
+              "validation_loss": "held-out loss (nats)", "unigram_loss": "held-out loss of the unigram baseline (nats)",
+              "tokens_per_second": "tokens per second", "seconds": "seconds", "parameters": "parameters",
+              "precision": "precision", "threads": "threads"}
+    return [[label, value_text(result[key])] for key, label in labels.items() if result.get(key) is not None]
 
 
 def _score_rows(metrics: Mapping[str, Any]) -> list[list[str]]:
-    """Every number that a fine-tune was scored by, with what it was counted on."""
+    """All metrics of a fine-tune, by split."""
     return [[f"{name}: {key.replace('tasks.', '')}", value_text(value)] for name, scores in metrics.items()
             for key, value in flatten(scores).items()]
 
 
 def _caption(result: Mapping[str, Any]) -> str:
-    return (f"Loss over {pluralize(result['steps'], 'step')}: on text held out from this run, and on the batches "
-            "themselves (means over stretches). Dashed: what knowing only how often each token occurs would lose.")
+    return (f"Loss over {pluralize(result['steps'], 'step')}: on text held out from this run, and on the training "
+            "batches (means over several steps). Dashed: the unigram baseline, which knows only token frequencies.")
 
 
 def value_text(value: object) -> str:
-    """A value of a recipe or a result as a person reads it."""
+    """A recipe value or a result for people."""
     if value is None:
         return "none"
     if isinstance(value, Mapping):

@@ -1,4 +1,4 @@
-"""What must hold before anything is trained: every example has a label, and every label has been learnt."""
+"""Checks before training: every example has a label, and every dev and test label occurs in the training set."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from stemma.tasks.data.file_reader import ErrorCollector
 
 
 def check_labelled(examples: Sequence[Example], name: str) -> None:
-    """For training and evaluation; predicting needs no labels."""
+    """Training and evaluation need gold labels; prediction does not."""
     problems = ErrorCollector(name)
     for example in examples:
         if not example.has_gold:
-            problems.add(example.where, "nothing says what is right here")
+            problems.add(example.where, "has no label")
     problems.raise_if_any()
 
 
 def check_relevance_labels(examples: Sequence[Example], name: str) -> None:
-    """For ranking: a label says how good a candidate is, so it must be a number."""
+    """Ranking labels are relevance grades, so they must be numbers."""
     problems = ErrorCollector(name)
     for example in examples:
         label = getattr(example, "label", None)
@@ -34,7 +34,7 @@ def check_relevance_labels(examples: Sequence[Example], name: str) -> None:
 
 
 def check_labels(train_labels: Sequence[str], examples: Sequence[Example], name: str) -> None:
-    """Refuse labels (tags) that training has not seen: a model cannot say them."""
+    """Reject labels (tags) that the training set lacks: the model cannot predict them."""
     known = set(train_labels)
     problems = ErrorCollector(name)
     for example in examples:

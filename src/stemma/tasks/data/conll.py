@@ -1,10 +1,10 @@
-"""Tagged words: one word a line with its tag in the last column (CoNLL-2003), and what the tags say about entities.
+"""Readers of tagged words (CoNLL-2003: one word per line, its tag in the last column), and tagging schemes.
 
-Files: columns parted by tabs or blanks, an empty line between sentences, -DOCSTART- lines and comments skipped
-(https://www.clips.uantwerpen.be/conll2003/ner/); a table whose two cells hold a sentence and its tags, parted by blanks
-or by the character 2 (UER-py, ERNIE); JSON lines with `words` and `tags`.
+Files: columns separated by tabs or spaces, an empty line between sentences, -DOCSTART- lines and comments skipped
+(https://www.clips.uantwerpen.be/conll2003/ner/); a table with a sentence and its tags in two cells, separated by spaces
+or by the character \\x02 (UER-py, ERNIE); JSON lines with `words` and `tags`.
 
-Schemes: IOB1 (arXiv:cmp-lg/9505040) begins with B- only an entity that follows another of its type, IOB2 every entity,
+Schemes: IOB1 (arXiv:cmp-lg/9505040) uses B- only for an entity that follows another of its type, IOB2 for every entity,
 and BIOES also marks ends and single words. Tags without such prefixes (parts of speech) are plain.
 """
 
@@ -27,15 +27,15 @@ logger = logging.getLogger(__name__)
 SCHEMES = ("plain", "IOB1", "IOB2", "BIOES")
 DOCUMENT_MARKER = "-DOCSTART-"
 PREFIXED_TAG = re.compile(r"([BIES])-(.+)")
-BLANKS = re.compile(r"[ \t]+")  # not \s: a full-width blank is a character that Chinese files tag
+BLANKS = re.compile(r"[ \t]+")  # not \s: Chinese files tag the full-width space
 CELL_SEPARATOR = re.compile("\x02| +")
 
 
 def read_conll(path: str | Path, columns: Mapping[str, str] | None, reader: FileReader) -> list[TaggedExample]:
-    """Every sentence of a file of any of the three forms, its tags checked."""
+    """Read the sentences of a file in any of the three formats, and check the tags."""
     names = resolve_columns({"words": ("words", "tokens", "text_a", "text"),
                              "tags": ("tags", "ner_tags", "labels", "label")},
-                  columns)
+                            columns)
     if reader.is_json_lines(path):
         examples = _rows(reader.table(path), names)
     else:
@@ -61,17 +61,18 @@ def _lines(name: str, text: str) -> list[TaggedExample]:
     width = max(widths, key=lambda count: widths[count], default=0)
     tags = {"O", *(cells[-1] for cells in full if not cells[0].startswith("#"))}
     problems, examples = ErrorCollector(name), []
-    begins, words, marks = 0, list[str](), list[str]()
+    first_line, words, word_tags = 0, list[str](), list[str]()
 
-    def end() -> None:
-        nonlocal words, marks
+    def end_sentence() -> None:
+        nonlocal words, word_tags
         if words:
-            examples.append(TaggedExample(f"{name}, line {begins}", tuple(words), tuple(marks) if width > 1 else None))
-        words, marks = [], []
+            examples.append(TaggedExample(f"{name}, line {first_line}", tuple(words),
+                                          tuple(word_tags) if width > 1 else None))
+        words, word_tags = [], []
 
     for number, cells in lines:
         if not any(cells) or cells[0].split(" ", 1)[0] == DOCUMENT_MARKER:
-            end()
+            end_sentence()
         elif cells[0].startswith("#") and not words and (len(cells) != width or cells[-1] not in tags):
             continue  # a comment; a line like "# O" is the word "#"
         elif len(cells) != width:
@@ -79,23 +80,24 @@ def _lines(name: str, text: str) -> list[TaggedExample]:
         elif not cells[0] or not cells[-1]:
             problems.add(f"{name}, line {number}", f"no {'word' if not cells[0] else 'tag'}")
         else:
-            begins = begins if words else number
+            first_line = first_line if words else number
             words.append(cells[0])
-            marks.append(cells[-1])
-    end()
+            word_tags.append(cells[-1])
+    end_sentence()
     problems.raise_if_any()
     return examples
 
 
 def _rows(table: Table, names: Mapping[str, Names]) -> list[TaggedExample]:
-    found = {role: next((name for name in wanted if name in table.columns), None) for role, wanted in names.items()}
-    words_in, tags_in = found["words"], found["tags"]
-    if words_in is None:
+    columns = {role: next((name for name in aliases if name in table.columns), None) for role, aliases in names.items()}
+    words_column, tags_column = columns["words"], columns["tags"]
+    if words_column is None:
         raise UserError(f"{table.name} has no column {names['words'][0]}; it has {', '.join(table.columns)}.")
     problems, examples = ErrorCollector(table.name), []
-    for number, row in enumerate(table.rows):
-        where = table.location(number)
-        words, tags = _parse_list(row.get(words_in)), None if tags_in is None else _parse_list(row.get(tags_in))
+    for index, row in enumerate(table.rows):
+        where = table.location(index)
+        words = _parse_list(row.get(words_column))
+        tags = None if tags_column is None else _parse_list(row.get(tags_column))
         if not words:
             problems.add(where, "no words")
         elif tags is not None and len(words) != len(tags):
@@ -107,20 +109,20 @@ def _rows(table: Table, names: Mapping[str, Names]) -> list[TaggedExample]:
 
 
 def _parse_list(cell: object) -> tuple[str, ...]:
-    """A JSON list, or what a cell of a table holds."""
+    """Words of a JSON list, or of a table cell."""
     if isinstance(cell, list):
         return tuple(str(word) for word in cell)
     return tuple(word for word in CELL_SEPARATOR.split(str(cell or "")) if word)
 
 
 def check_tags(examples: Sequence[TaggedExample], name: str, reader: FileReader) -> str:
-    """The scheme, or every tag that is none and every sequence that its scheme does not allow."""
+    """Detect the scheme; raise an error that lists all invalid tags and tag sequences."""
     scheme = detect_scheme(examples)
     problems = ErrorCollector(name)
     mixed = ""
     for example in examples:
-        for place, what in _scheme_violations(example.tags or (), scheme):
-            where = f"{example.where}, word {place + 1} ({example.words[place]})"
+        for index, what in _scheme_violations(example.tags or (), scheme):
+            where = f"{example.where}, word {index + 1} ({example.words[index]})"
             if scheme == "IOB1" and what:
                 mixed = mixed or where
             else:
@@ -133,32 +135,32 @@ def check_tags(examples: Sequence[TaggedExample], name: str, reader: FileReader)
 
 
 def detect_scheme(examples: Sequence[TaggedExample]) -> str:
-    """One of SCHEMES, by what the tags look like."""
+    """One of SCHEMES, detected from the tags."""
     tags = {tag for example in examples for tag in example.tags or ()}
-    prefixes = [found[1] for tag in tags if (found := PREFIXED_TAG.fullmatch(tag))]
+    prefixes = [match[1] for tag in tags if (match := PREFIXED_TAG.fullmatch(tag))]
     if not prefixes or ("O" not in tags and len(prefixes) < len(tags)):
         return "plain"
     if {"E", "S"} & set(prefixes):
         return "BIOES"
-    late = any(tag.startswith("I-") and (before == "O" or before[2:] != tag[2:])
-               for example in examples for before, tag in _adjacent_tags(example.tags or ()))
-    return "IOB1" if late else "IOB2"
+    starts_with_i = any(tag.startswith("I-") and (before == "O" or before[2:] != tag[2:])
+                        for example in examples for before, tag in _adjacent_tags(example.tags or ()))
+    return "IOB1" if starts_with_i else "IOB2"
 
 
 def _scheme_violations(tags: Sequence[str], scheme: str) -> Iterator[tuple[int, str]]:
-    """(place, what is wrong there)."""
+    """(word index, problem)."""
     if scheme == "plain":
         return
-    for place, (before, tag) in enumerate(_adjacent_tags(tags)):
+    for index, (before, tag) in enumerate(_adjacent_tags(tags)):
         if tag != "O" and (not PREFIXED_TAG.fullmatch(tag) or (scheme != "BIOES" and tag[0] in "ES")):
-            yield place, f'"{tag}" is no tag of {scheme}'
+            yield index, f'"{tag}" is no tag of {scheme}'
         elif scheme == "IOB1" and tag[0] == "B" and before[2:] != tag[2:]:
-            yield place, f"{tag} after {before}"
+            yield index, f"{tag} after {before}"
         elif scheme == "BIOES":
             open_type = before[2:] if before[0] in "BI" and before != "O" else None
-            goes_on = tag[2:] if tag[0] in "IE" and tag != "O" else None
-            if open_type != goes_on:
-                yield place, f"{tag} after {before if place else 'the beginning'}"
+            continued_type = tag[2:] if tag[0] in "IE" and tag != "O" else None
+            if open_type != continued_type:
+                yield index, f"{tag} after {before if index else 'the beginning'}"
     if scheme == "BIOES" and tags and tags[-1] != "O" and tags[-1][0] in "BI":
         yield len(tags) - 1, f"{tags[-1]} at the end"
 
@@ -168,11 +170,11 @@ def _adjacent_tags(tags: Sequence[str]) -> Iterator[tuple[str, str]]:
 
 
 def to_iob2(tags: Sequence[str], scheme: str) -> tuple[str, ...]:
-    """The same entities with B- at every beginning, which is what a model learns best."""
+    """Convert tags to IOB2: the same entities, each starting with B-."""
     if scheme == "plain":
         return tuple(tags)
-    made = []
+    converted = []
     for before, tag in _adjacent_tags(tags):
         begins = tag[0] in "BS" or before == "O" or before[0] in "ES" or before[2:] != tag[2:]
-        made.append(tag if tag == "O" else f"{'B' if begins else 'I'}-{tag[2:]}")
-    return tuple(made)
+        converted.append(tag if tag == "O" else f"{'B' if begins else 'I'}-{tag[2:]}")
+    return tuple(converted)

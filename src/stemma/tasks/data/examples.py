@@ -1,6 +1,6 @@
-"""What the readers make of any data set: an example knows the line it came from, what a model reads, and its answer.
+"""Examples of all task kinds: input texts, gold label and source location.
 
-A label, answer or tag that is None is unknown, as in the test files that official servers keep the answers of.
+A label, answer or tag of None is unknown, as in test files whose labels are not published.
 """
 
 from __future__ import annotations
@@ -12,53 +12,53 @@ from dataclasses import dataclass, replace
 from string import ascii_lowercase
 from typing import Any, Self
 
-MAX_PREVIEW = 300  # characters of a text that is shown
+MAX_PREVIEW = 300  # characters
 
 
 class Example(ABC):
-    """One example of any kind of task: a frozen dataclass whose first field is `where`."""
+    """Base class of examples: a frozen dataclass whose first field is `where`."""
 
     __slots__ = ()
     where: str  # "train.tsv, line 3"
 
     @abstractmethod
     def input_texts(self) -> tuple[str, ...]:
-        """What a model gets to read; two examples with the same content are the same question."""
+        """The input texts; examples with equal input texts are duplicates."""
 
     @property
     @abstractmethod
     def has_gold(self) -> bool:
-        """Whether its answer is known."""
+        """Whether the gold label is known."""
 
     @abstractmethod
     def without_gold(self) -> Self:
-        """The same without its answer."""
+        """A copy without the gold label."""
 
     def classes(self) -> Iterable[str]:
-        """Every class that is stated in it; none where answers are no classes."""
+        """The gold classes of this example; empty if the task has no classes."""
         return ()
 
     def located_classes(self) -> Iterable[tuple[str, str]]:
-        """(where, class) of each of them."""
+        """(location, class) of each gold class."""
         return [(self.where, label) for label in self.classes()]
 
     def echo(self) -> dict[str, Any]:
-        """What a prediction repeats of it: enough to know it again."""
+        """Fields that a prediction repeats to identify the example."""
         return {"text": " ".join(self.input_texts())}
 
     def preview(self) -> dict[str, Any]:
-        """As people read it, not too long."""
+        """Shortened fields for reports."""
         return {"text": shorten(" ".join(self.input_texts()))}
 
 
 @dataclass(frozen=True, slots=True)
 class TextExample(Example):
-    """Texts, and what is said of them: a class, or a number where the task is regression."""
+    """One or more texts with a class label, or a number for regression."""
 
     where: str
     texts: tuple[str, ...]
     label: str | float | None
-    group: str | None = None  # the query whose candidates are ranked among each other
+    group: str | None = None  # the query, for ranking
     id: str | None = None
 
     def input_texts(self) -> tuple[str, ...]:
@@ -83,7 +83,7 @@ class TextExample(Example):
 
 @dataclass(frozen=True, slots=True)
 class ChoiceExample(Example):
-    """Several ways to go on, of which one is right; `label` is its place."""
+    """Multiple choice; `label` is the index of the correct option."""
 
     where: str
     context: str
@@ -115,7 +115,7 @@ class ChoiceExample(Example):
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A stretch of the context: context[start:start + len(text)] is the text."""
+    """A span of the context: context[start:start + len(text)] == text."""
 
     text: str
     start: int
@@ -123,14 +123,14 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class QuestionExample(Example):
-    """A question about a paragraph; every answer is as good as the others."""
+    """A question about a paragraph; all gold answers are equally correct."""
 
     where: str
     id: str
     context: str
     question: str
     answers: tuple[Answer, ...]
-    impossible: bool | None  # the paragraph does not say; None: nobody has told us
+    impossible: bool | None  # unanswerable; None: unknown
 
     def input_texts(self) -> tuple[str, ...]:
         return self.context, self.question
@@ -143,11 +143,11 @@ class QuestionExample(Example):
         return replace(self, answers=(), impossible=None)
 
     def classes(self) -> Iterable[str]:
-        """A question with an answer counts as "answerable"."""
+        """Either "answerable" or "unanswerable"."""
         return () if self.impossible is None else ("unanswerable" if self.impossible else "answerable",)
 
     def echo(self) -> dict[str, Any]:
-        """Without the paragraph, which many questions share."""
+        """Omits the paragraph, which many questions share."""
         return {"question": self.question}
 
     def preview(self) -> dict[str, Any]:
@@ -156,7 +156,7 @@ class QuestionExample(Example):
 
 @dataclass(frozen=True, slots=True)
 class TaggedExample(Example):
-    """A sentence in words, and a tag for each of them."""
+    """The words of a sentence, with a tag for each."""
 
     where: str
     words: tuple[str, ...]
@@ -176,15 +176,15 @@ class TaggedExample(Example):
         return self.tags or ()
 
     def located_classes(self) -> Iterable[tuple[str, str]]:
-        return [(f"{self.where}, word {place + 1} ({word})", tag)
-                for place, (word, tag) in enumerate(zip(self.words, self.tags or (), strict=False))]
+        return [(f"{self.where}, word {index + 1} ({word})", tag)
+                for index, (word, tag) in enumerate(zip(self.words, self.tags or (), strict=False))]
 
     def preview(self) -> dict[str, Any]:
         return {"words": list(self.words)}
 
 
 def text_column_names(count: int) -> list[str]:
-    """What each of so many texts is called."""
+    """Column names: "text", or "text_a", "text_b" and so on."""
     return ["text"] if count == 1 else [f"text_{letter}" for letter in ascii_lowercase[:count]]
 
 
@@ -193,16 +193,16 @@ def shorten(text: str) -> str:
 
 
 def labels_of(examples: Iterable[Example]) -> list[str]:
-    """Every class that occurs (of tagged words: every tag), numbers in their order and everything else by spelling."""
-    found = set(label_counts(examples))
+    """All classes (or tags) that occur, in numeric order if they are numbers, else alphabetically."""
+    labels = set(label_counts(examples))
     try:
-        return sorted(found, key=lambda label: (float(label), label))
+        return sorted(labels, key=lambda label: (float(label), label))
     except ValueError:
-        return sorted(found)
+        return sorted(labels)
 
 
 def label_counts(examples: Iterable[Example]) -> dict[str, int]:
-    """How often each class occurs, the most frequent first."""
+    """Counts of the classes, most frequent first."""
     counts: Counter[str] = Counter()
     for example in examples:
         counts.update(example.classes())
@@ -210,6 +210,6 @@ def label_counts(examples: Iterable[Example]) -> dict[str, int]:
 
 
 def duplicate_share(train: Sequence[Example], dev: Sequence[Example]) -> float:
-    """The share of `dev` whose content also stands in `train`: 1.0 if somebody evaluates on what was learnt."""
+    """The fraction of `dev` examples whose input texts also occur in `train`."""
     seen = {example.input_texts() for example in train}
     return sum(example.input_texts() in seen for example in dev) / max(1, len(dev))

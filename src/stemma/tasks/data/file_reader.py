@@ -1,4 +1,4 @@
-"""How a file is opened, and how all that is wrong with it is told at once."""
+"""Opening data files, and collecting all their errors into one message."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from stemma.text.text_io import COMPRESSED, STDIN, check_encoding, display_name,
 
 @dataclass(frozen=True)
 class FileReader:
-    """The encoding of the files, what to do with bytes that do not fit, and who hears of what was left out."""
+    """Reads files with an encoding and an error policy for undecodable bytes."""
 
     encoding: str = "utf-8"
     errors: str = "strict"
@@ -30,12 +30,12 @@ class FileReader:
         return files[0]
 
     def is_json_lines(self, path: str | Path) -> bool:
-        """By its name, packed or not."""
+        """Decided by the file name, compressed or not."""
         file = self.file(path)
         return (Path(file.stem) if file.suffix.lower() in COMPRESSED else file).suffix.lower() in JSON_LINES
 
     def text(self, path: str | Path) -> tuple[str, str]:
-        """(name, all of its text)."""
+        """(display name, content)."""
         file = self.file(path)
         text = "".join(read_text(file, check_encoding(self.encoding, self.errors), self.errors))
         if not text.strip():
@@ -43,7 +43,7 @@ class FileReader:
         return display_name(file), text
 
     def first_line(self, path: str | Path) -> str:
-        """Without the rest, which is read again; a pipe has no second time."""
+        """The first line. The file is read again later, so it must not be a pipe."""
         file = self.file(path)
         if file == STDIN:
             raise UserError("this format is read twice, which a pipe does not allow; give a file.")
@@ -54,7 +54,7 @@ class FileReader:
         return read_table(path, header, encoding=self.encoding, errors=self.errors, chosen_columns=chosen)
 
     def json(self, path: str | Path) -> tuple[str, Any]:
-        """(name, what the one JSON text of the file says)."""
+        """(display name, parsed JSON)."""
         name, text = self.text(path)
         try:
             return name, parse(text)
@@ -66,7 +66,7 @@ class FileReader:
 
 @dataclass
 class ErrorCollector:
-    """What is wrong, place by place. The first few are shown and all of them are counted."""
+    """Collects errors with their locations; the message shows the first ones and counts all."""
 
     name: str
     problems: list[tuple[str, str]] = field(default_factory=list)
@@ -75,12 +75,13 @@ class ErrorCollector:
         self.problems.append((where, what))
 
     def raise_if_any(self) -> None:
-        """Raise if there is anything."""
+        """Raise one error for all problems, if there are any."""
         if not self.problems:
             return
         if len(self.problems) == 1:
             where, what = self.problems[0]
             raise UserError(f"{where}: {what}; correct it.")
-        more = [("", f"and {len(self.problems) - MAX_COLUMNS_SHOWN:,} more")] if len(self.problems) > MAX_COLUMNS_SHOWN else []
+        hidden = len(self.problems) - MAX_COLUMNS_SHOWN
+        more = [("", f"and {hidden:,} more")] if hidden > 0 else []
         raise UserError(f"{len(self.problems):,} problems in {self.name}; correct them",
                         [*self.problems[:MAX_COLUMNS_SHOWN], *more])

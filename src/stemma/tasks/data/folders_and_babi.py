@@ -1,8 +1,8 @@
-"""Texts that are files or stories: folders of classes (IMDB, THUCNews) and bAbI's numbered lines.
+"""Readers of class folders with one file per text (IMDB, THUCNews), and of bAbI stories.
 
 bAbI (arXiv:1502.05698): lines "number sentence", where a question has tabs before its answer and its supporting facts,
-and a number 1 begins a new story. Answers are single words, but often none of the story's: yes, two, a path "s,e". So a
-question is a pair of texts, what was told so far and what is asked, and the answers seen in training are its classes.
+and a number 1 begins a new story. Answers are single words that often do not occur in the story: yes, two, a path
+"s,e". So an example is a text pair (story so far, question), and the answers of the training set are the classes.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ NUMBERED = re.compile(r"(\d+) (.*)", re.DOTALL)
 
 
 def read_class_folders(path: Path, reader: FileReader, classes: Sequence[str] | None = None,
-                 clean: Callable[[str], str] = lambda text: text) -> list[TextExample]:
-    """A folder for each class, a file for each text."""
+                       clean: Callable[[str], str] = lambda text: text) -> list[TextExample]:
+    """One folder per class, one .txt file per text."""
     folders = sorted(folder for folder in path.iterdir()
                      if folder.is_dir() and (folder.name in classes if classes else not folder.name.startswith(".")))
     if not folders or (classes and len(folders) < len(classes)):
-        wanted = " and ".join(classes) if classes else "one for each class"
-        raise UserError(f"{path} lacks folders of texts: it should have {wanted}.")
+        expected = " and ".join(classes) if classes else "one for each class"
+        raise UserError(f"{path} lacks folders of texts: it should have {expected}.")
     examples, problems = [], ErrorCollector(str(path))
     for folder in folders:
         for file in sorted(folder.glob("*.txt")):
@@ -46,14 +46,14 @@ def read_babi(path: str | Path, reader: FileReader) -> list[TextExample]:
     problems, examples, story = ErrorCollector(name), [], list[str]()
     for number, line in enumerate(text.split("\n"), 1):
         where = f"{name}, line {number}"
-        found = NUMBERED.fullmatch(line.strip("\n "))
-        if not found:
+        match = NUMBERED.fullmatch(line.strip("\n "))
+        if not match:
             if line.strip():
                 problems.add(where, "no number before the sentence")
             continue
-        if found[1] == "1":
+        if match[1] == "1":
             story = []
-        sentence, *more = (cell.strip() for cell in found[2].split("\t"))
+        sentence, *more = (cell.strip() for cell in match[2].split("\t"))
         if not more:
             story.append(sentence)
         elif not sentence or not more[0] or not story:

@@ -1,7 +1,7 @@
-"""Kinds of tasks: one object says all that finetune, predict, evaluate, multitask, pipeline and the lab ask of a kind.
+"""Task kinds: one class per kind, used by finetune, predict, evaluate, multitask, pipeline and the lab.
 
-Those that come with the program stand here, a file each; a user's own are registered in the same way (`registry.py`,
-slot "task"). Nothing here imports torch before a learner is built, so that `--help` can list what there is.
+Each built-in kind has its own file. Users register their own kinds the same way (`registry.py`, slot "task"). Nothing
+here imports torch before an objective is built, so `--help` can list the kinds quickly.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ __all__ = ["PredictInput", "HeadTask", "ReportTable", "TaskKind", "example_kinds
 
 
 def task_kind(name: str) -> TaskKind:
-    """The kind of this name; whoever misspells it is told what there is."""
-    found = registry.find("task", name)
-    if found is None:
+    """Look up a task kind by name; an unknown name raises an error that lists all kinds."""
+    registered = registry.find("task", name)
+    if registered is None:
         known = task_kinds()
         raise UserError(f'no kind of task "{name}"; choose {", ".join(known)}.{did_you_mean(name, known)}')
-    kind: TaskKind = found.build(name)
+    kind: TaskKind = registered.build(name)
     return kind
 
 
 def head_task(name: str) -> HeadTask:
-    """The same where examples are answered by a head."""
-    found = task_kind(name)
-    if not isinstance(found, HeadTask):
-        raise UserError(f"a task of the kind {name} is answered by writing, and has no head; choose "
+    """Look up a task kind that predicts with a head."""
+    kind = task_kind(name)
+    if not isinstance(kind, HeadTask):
+        raise UserError(f"a task of the kind {name} is answered by generating text, and has no head; choose "
                         f"{', '.join(example_kinds())}.")
-    return found
+    return kind
 
 
 def task_kinds() -> list[str]:
@@ -38,5 +38,5 @@ def task_kinds() -> list[str]:
 
 
 def example_kinds() -> list[str]:
-    """The kinds that are learnt from examples, with a head."""
+    """The kinds that train a head on examples."""
     return [name for name in task_kinds() if isinstance(task_kind(name), HeadTask)]

@@ -1,4 +1,4 @@
-"""Which of several options is right: each is a row of its own, and they compete."""
+"""Multiple choice: each option is encoded as its own sequence, and a softmax runs over the options."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @register("task", "choice", TaskOptions)
 class MultipleChoiceTask(HeadTask):
-    description = "Which of several options is right."
+    description = "Multiple choice: which of several options is correct."
     example_type = ChoiceExample
     metrics = (classification.ACCURACY,)
     default_metrics = ("accuracy",)
@@ -48,7 +48,7 @@ class MultipleChoiceTask(HeadTask):
         return example.label
 
     def error_confidences(self, task_config: TaskConfig, gold: Sequence[Any], examples: Sequence[Example],
-                    predicted: Sequence[Prediction]) -> list[float | None]:
+                          predicted: Sequence[Prediction]) -> list[float | None]:
         return error_scores(gold, predicted)
 
     def prompt_template(self) -> type[PromptTemplate]:

@@ -1,4 +1,4 @@
-"""One of several classes for a text."""
+"""Classification of a single text."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ class TextClassificationTask(ClassificationTask):
     description = "One of several classes for a text."
     single_label_kind = "regress"
     compatible_kinds = frozenset({"pair"})
-    pair_kind = ("pair", frozenset(TEXT_PAIR.texts[1]))  # a foreign model does not say whether it judges pairs
+    pair_kind = ("pair", frozenset(TEXT_PAIR.texts[1]))  # an imported model does not state whether it classifies pairs
 
     def read_rows(self, name: str, columns: Columns, reader: FileReader) -> Sequence[Example]:
         from stemma.tasks.kinds.pair import PairClassificationTask
 
         kind, second = self.pair_kind
-        there = {column.casefold() for column in reader.table(name).columns}
-        return PairClassificationTask(kind).read(name, columns, reader) if there & second else self.read(name, columns,
-                                                                                                         reader)
+        if {column.casefold() for column in reader.table(name).columns} & second:
+            return PairClassificationTask(kind).read(name, columns, reader)
+        return self.read(name, columns, reader)
 
     def prompt_template(self) -> type[PromptTemplate]:
         from stemma.tasks.prompt_template import ClassificationTemplate as Prompt

@@ -1,4 +1,4 @@
-"""One of several classes for two texts: does the second follow from the first, do they ask the same?"""
+"""Classification of a text pair: entailment, paraphrase, duplicate questions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where in a text the answer to a question stands; some questions have none (SQuAD, arXiv:1606.05250, 1806.03822)."""
+"""Extractive question answering, with or without unanswerable questions (SQuAD, arXiv:1606.05250, 1806.03822)."""
 
 from __future__ import annotations
 
@@ -25,25 +25,25 @@ if TYPE_CHECKING:
     from stemma.tasks.objectives.input_encoder import InputEncoder
     from stemma.tasks.prompt_template import PromptTemplate
 
-NO_THRESHOLD = 1.0  # a threshold that no probability exceeds: an answer is always given
+NO_THRESHOLD = 1.0  # no probability exceeds it, so an answer is always predicted
 
 
 class QuestionAnsweringOptions(TaskOptions):
-    style: str | None = None  # how the official script compares answers; None: as they look
+    style: str | None = None  # how the official script compares answers; None: detected from the answers
     silence: bool = False  # a question may have no answer
-    stride: int | None = None  # tokens between the beginnings of two windows
-    overlap: int | None = None  # or tokens that they share
-    threshold: float | None = None  # how likely "no answer" must be before it is said
+    stride: int | None = None  # tokens between the starts of two windows
+    overlap: int | None = None  # or tokens shared by two windows
+    threshold: float | None = None  # predict "no answer" above this probability
 
 
 @register("task", "qa", QuestionAnsweringOptions)
 class QuestionAnsweringTask(HeadTask):
-    description = "Where in a text the answer to a question stands."
+    description = "Find the answer to a question in a text."
     example_type = QuestionExample
     metrics = question_answering.METRICS
     default_metrics = ("f1", "exact_match")
     prediction_key = "answer"
-    default_max_length = 384  # positions of a window of a long document, as BERT's authors have it
+    default_max_length = 384  # tokens of a window of a long document, as in BERT
     whole_file_suffixes = frozenset({".json"})
     assigns_ids = True
     head_dropout = False
@@ -59,12 +59,12 @@ class QuestionAnsweringTask(HeadTask):
 
     def infer_options(self, train: Sequence[Example], dataset: Dataset | None,
                       settings: FinetuningSettings) -> dict[str, Any]:
-        cut = {"stride": settings.stride} if settings.overlap is None else {"overlap": settings.overlap}
+        windows = {"stride": settings.stride} if settings.overlap is None else {"overlap": settings.overlap}
         return {"style": None if dataset is None else dataset.answer_matching,
-                "silence": any(getattr(example, "impossible", False) for example in train), **cut}
+                "silence": any(getattr(example, "impossible", False) for example in train), **windows}
 
     def default_options(self, labels: Sequence[str]) -> dict[str, Any]:
-        return {"silence": False, "stride": default_finetuning().stride}  # which config.json does not tell
+        return {"silence": False, "stride": default_finetuning().stride}  # config.json does not state them
 
     def heads(self, name: str, classes: int, dropout: float) -> dict[str, HeadSpec]:
         from stemma.network.task_heads import SpanHead
@@ -74,11 +74,11 @@ class QuestionAnsweringTask(HeadTask):
     def objective(self, task_config: TaskConfig, input_encoder: InputEncoder, seed: int) -> TaskObjective:
         from stemma.tasks.objectives.question_answering import QuestionAnsweringObjective
 
-        values = _values(task_config)
-        cut = {key: found for key in ("stride", "overlap") if (found := getattr(values, key)) is not None}
-        threshold = 0.5 if values.threshold is None else values.threshold
-        return QuestionAnsweringObjective(task_config.name, input_encoder, dict(task_config.heads), values.silence,
-                                          threshold, **cut)
+        options = _options(task_config)
+        windows = {key: value for key in ("stride", "overlap") if (value := getattr(options, key)) is not None}
+        threshold = 0.5 if options.threshold is None else options.threshold
+        return QuestionAnsweringObjective(task_config.name, input_encoder, dict(task_config.heads), options.silence,
+                                          threshold, **windows)
 
     def gold(self, example: Example) -> list[str]:
         assert isinstance(example, QuestionExample)
@@ -88,22 +88,24 @@ class QuestionAnsweringTask(HeadTask):
         return str(gold[0]) if gold else ""
 
     def metric_options(self, task_config: TaskConfig, examples: Sequence[Example]) -> dict[str, Any]:
-        return {"style": _values(task_config).style}
+        return {"matching": _options(task_config).style}
 
     def tune(self, task_config: TaskConfig, examples: Sequence[Example],
              predictions: Sequence[dict[str, Any]]) -> TaskOptions:
-        """With the threshold that gives the best score here, as the official script of SQuAD 2.0 finds it."""
-        values = _values(task_config)
-        if not values.silence:
-            return values
-        said = self.apply_options(values.model_copy(update={"threshold": NO_THRESHOLD}), predictions)
-        known = [(example, one) for example, one in zip(examples, said, strict=True) if example.has_gold]
-        case = question_answering.metric_inputs([self.gold(example) for example, _ in known],
-                                                [one["answer"] for _, one in known],
-                               no_answer=[one["no_answer"] for _, one in known], matching=values.style)
-        best = question_answering.best_threshold(case, case.exact if task_config.metrics[0] == "exact_match"
-                                                 else case.f1)[1]
-        return values.model_copy(update={"threshold": best})
+        """Tune the no-answer threshold for the best score, as the official SQuAD 2.0 script does."""
+        options = _options(task_config)
+        if not options.silence:
+            return options
+        answered = self.apply_options(options.model_copy(update={"threshold": NO_THRESHOLD}), predictions)
+        labelled = [(example, prediction) for example, prediction in zip(examples, answered, strict=True)
+                    if example.has_gold]
+        scores = question_answering.metric_inputs([self.gold(example) for example, _ in labelled],
+                                                  [prediction["answer"] for _, prediction in labelled],
+                                                  no_answer=[prediction["no_answer"] for _, prediction in labelled],
+                                                  matching=options.style)
+        tuned_metric = scores.exact if task_config.metrics[0] == "exact_match" else scores.f1
+        threshold = question_answering.best_threshold(scores, tuned_metric)[1]
+        return options.model_copy(update={"threshold": threshold})
 
     def apply_options(self, options: TaskOptions, predictions: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         from stemma.tasks.objectives.question_answering import apply_no_answer_threshold
@@ -114,9 +116,11 @@ class QuestionAnsweringTask(HeadTask):
         return [apply_no_answer_threshold(prediction, options.threshold) for prediction in predictions]
 
     def breakdowns(self, task_config: TaskConfig, gold: Sequence[Any], predicted: Sequence[Prediction],
-               metric_options: Mapping[str, Any]) -> dict[str, Any]:
-        chances = {"no_answer": [one["no_answer"] for one in predicted]} if _values(task_config).silence else {}
-        return {"answers": squad2_summary(gold, [one["answer"] for one in predicted], **metric_options, **chances)}
+                   metric_options: Mapping[str, Any]) -> dict[str, Any]:
+        no_answer = {"no_answer": [prediction["no_answer"] for prediction in predicted]} \
+            if _options(task_config).silence else {}
+        answers = [prediction["answer"] for prediction in predicted]
+        return {"answers": squad2_summary(gold, answers, **metric_options, **no_answer)}
 
     def report_tables(self, result: Mapping[str, Any]) -> list[ReportTable]:
         return [ReportTable("Questions with and without an answer", ["", "value"],
@@ -124,11 +128,13 @@ class QuestionAnsweringTask(HeadTask):
                             "The names are those of SQuAD 2.0's official script.", terminal_columns=(), digits=2)]
 
     def error_confidences(self, task_config: TaskConfig, gold: Sequence[Any], examples: Sequence[Example],
-                    predicted: Sequence[Prediction]) -> list[float | None]:
-        style = ANSWER_MATCHERS[_values(task_config).style or detect_answer_matching(gold)]
-        missed = [not style(one["answer"], answer)[0] for answer, one in zip(gold, predicted, strict=True)]
-        sure = [one["no_answer"] if not one["answer"] else one["score"] * (1 - one["no_answer"]) for one in predicted]
-        return [chance if wrong else None for wrong, chance in zip(missed, sure, strict=True)]
+                          predicted: Sequence[Prediction]) -> list[float | None]:
+        matches = ANSWER_MATCHERS[_options(task_config).style or detect_answer_matching(gold)]
+        wrong = [not matches(prediction["answer"], answers)[0]
+                 for answers, prediction in zip(gold, predicted, strict=True)]
+        confidences = [prediction["score"] * (1 - prediction["no_answer"]) if prediction["answer"]
+                       else prediction["no_answer"] for prediction in predicted]
+        return [confidence if is_wrong else None for is_wrong, confidence in zip(wrong, confidences, strict=True)]
 
     def prompt_template(self) -> type[PromptTemplate]:
         from stemma.tasks.prompt_template import GenerationTemplate
@@ -136,6 +142,6 @@ class QuestionAnsweringTask(HeadTask):
         return GenerationTemplate
 
 
-def _values(card: TaskConfig) -> QuestionAnsweringOptions:
-    assert isinstance(card.values, QuestionAnsweringOptions)
-    return card.values
+def _options(task_config: TaskConfig) -> QuestionAnsweringOptions:
+    assert isinstance(task_config.values, QuestionAnsweringOptions)
+    return task_config.values

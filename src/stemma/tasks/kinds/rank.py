@@ -1,4 +1,4 @@
-"""Which candidates answer a query best: rows of one query are ranked among each other."""
+"""Ranking: the candidates of a query are ordered by relevance score."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ if TYPE_CHECKING:
 
 
 class RankingOptions(TaskOptions):
-    others: int = 3  # candidates that a good one competes with while it is learnt
+    others: int = 3  # sampled negatives per relevant candidate in training
 
 
 @register("task", "rank", RankingOptions)
 class RankingTask(TextTask):
-    description = "Which candidates answer a query best."
+    description = "Rank the candidates of a query."
     metrics = ranking.METRICS
     default_metrics = ("map", "mrr", "precision_at_1")
     prediction_key = "score"
     allows_single, allows_pair = False, True
     grouped = True
-    confidence_label = "how far above"
+    confidence_label = "score margin"
 
     def metric_inputs(self, gold: Sequence[Any], predicted: Sequence[Any], **metric_options: Any) -> Any:
         return ranking.metric_inputs(gold, predicted, **metric_options)
@@ -60,16 +60,16 @@ class RankingTask(TextTask):
         return {"groups": [_query(example) for example in examples]}
 
     def error_confidences(self, task_config: TaskConfig, gold: Sequence[Any], examples: Sequence[Example],
-                    predicted: Sequence[Prediction]) -> list[float | None]:
-        """Of a bad candidate that stands above a good one of its query: how far."""
+                          predicted: Sequence[Prediction]) -> list[float | None]:
+        """By how much an irrelevant candidate outscores the lowest relevant one of its query."""
         lowest: dict[str, float] = {}
         queries = [_query(example) for example in examples]
-        for query, grade, one in zip(queries, gold, predicted, strict=True):
+        for query, grade, prediction in zip(queries, gold, predicted, strict=True):
             if grade >= 1:
-                lowest[query] = min(lowest.get(query, one["score"]), one["score"])
-        above = [one["score"] - lowest.get(query, one["score"]) if grade < 1 else 0.0
-                 for query, grade, one in zip(queries, gold, predicted, strict=True)]
-        return [gap if gap > 0 else None for gap in above]
+                lowest[query] = min(lowest.get(query, prediction["score"]), prediction["score"])
+        margins = [prediction["score"] - lowest.get(query, prediction["score"]) if grade < 1 else 0.0
+                   for query, grade, prediction in zip(queries, gold, predicted, strict=True)]
+        return [margin if margin > 0 else None for margin in margins]
 
 
 def _query(example: Example) -> str:

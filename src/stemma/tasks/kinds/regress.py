@@ -1,4 +1,4 @@
-"""A number for one text or two."""
+"""Regression: a number for a text or a text pair."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class RegressionOptions(TaskOptions):
-    spread: float = 1.0  # standard deviation of the training set's numbers
+    spread: float = 1.0  # standard deviation of the training labels
 
 
 @register("task", "regress", RegressionOptions)
@@ -34,7 +34,7 @@ class RegressionTask(TextTask):
     default_metrics = ("pearson", "spearman")
     prediction_key = "score"
     allows_pair = numeric = True
-    confidence_label = "how far off"
+    confidence_label = "absolute error"
 
     def metric_inputs(self, gold: Sequence[Any], predicted: Sequence[Any], **metric_options: Any) -> Any:
         return regression.metric_inputs(gold, predicted, **metric_options)
@@ -62,5 +62,5 @@ class RegressionTask(TextTask):
         return float(example.label)
 
     def error_confidences(self, task_config: TaskConfig, gold: Sequence[Any], examples: Sequence[Example],
-                    predicted: Sequence[Prediction]) -> list[float | None]:
-        return [abs(one["score"] - answer) or None for answer, one in zip(gold, predicted, strict=True)]
+                          predicted: Sequence[Prediction]) -> list[float | None]:
+        return [abs(prediction["score"] - label) or None for label, prediction in zip(gold, predicted, strict=True)]

@@ -1,4 +1,4 @@
-"""One text from another: translate, summarise, or any task put as text. The model answers by writing, not by a head."""
+"""Sequence-to-sequence: translation, summarization, or any text-to-text task. The model generates; there is no head."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
     from stemma.training.run_folder import RunConfig
 
 
-KIND = "seq2seq"  # whose runs and plans others must tell from those of heads
+KIND = "seq2seq"  # runs and plans of this kind differ from those of head tasks
 
 
 @register("task", "seq2seq", TaskOptions)
 class Seq2SeqTask(TaskKind):
-    description = "One text written from another."
+    description = "Generate a target text from a source text."
     metrics = text_generation.METRICS
     default_metrics = ("bleu",)
 

@@ -1,4 +1,4 @@
-"""A tag for each word: entities, parts of speech."""
+"""Token classification: a tag for each word (named entities, parts of speech)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from stemma.tasks.data.conll import read_conll, to_iob2
 from stemma.tasks.data.examples import Example, TaggedExample
 from stemma.tasks.data.file_reader import FileReader
 from stemma.tasks.kinds.base import CharSpan, Columns, HeadTask, PredictInput, Prediction, ReportTable
-from stemma.tasks.kinds.texts import balance_of, class_counts, confusion_table
+from stemma.tasks.kinds.texts import class_counts, class_weights_of, confusion_table
 from stemma.tasks.metrics import ner
 from stemma.tasks.metrics.classification import confusion
 from stemma.tasks.metrics.ner import detect_scheme, entity_table
@@ -29,13 +29,13 @@ if TYPE_CHECKING:
     from stemma.tasks.objectives.input_encoder import InputEncoder
 
 CJK = "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
-WORD = re.compile(rf"[{CJK}]|[^\W{CJK}]+|[^\w\s]")  # a Chinese character, a run of letters and digits, or a mark
-BILOU = {"L": "E", "U": "S"}  # the letters of BIOES that mean the same
-NO_SCHEME = "plain"  # tags that mark no entities
+WORD = re.compile(rf"[{CJK}]|[^\W{CJK}]+|[^\w\s]")  # a Chinese character, letters and digits, or punctuation
+BILOU = {"L": "E", "U": "S"}  # equivalent BIOES prefixes
+NO_SCHEME = "plain"  # tags without prefixes, such as parts of speech
 
 
 class TokenClassificationOptions(TaskOptions):
-    scheme: str | None = None  # of the training tags: a few sentences may not show it
+    scheme: str | None = None  # of the training tags; a small evaluation set may not reveal it
 
 
 @register("task", "tag", TokenClassificationOptions)
@@ -56,10 +56,10 @@ class TokenClassificationTask(HeadTask):
         return read_conll(path, columns, reader)
 
     def input_from_line(self, where: str, line_number: int, line: str) -> PredictInput:
-        found = list(WORD.finditer(line))
-        example = TaggedExample(where, tuple(word[0] for word in found) or (line,), None)
+        matches = list(WORD.finditer(line))
+        example = TaggedExample(where, tuple(match[0] for match in matches) or (line,), None)
         return PredictInput(example, {"line": line_number, "text": line},
-                            [word.span() for word in found] or [(0, len(line))])
+                            [match.span() for match in matches] or [(0, len(line))])
 
     def to_input(self, example: Example, **echo: Any) -> PredictInput:
         spans: list[CharSpan] = []
@@ -79,7 +79,7 @@ class TokenClassificationTask(HeadTask):
         return options.model_copy(update={"scheme": detect_scheme([self.gold(example) for example in examples])})
 
     def suitable_metrics(self, metrics: tuple[str, ...], options: TaskOptions) -> tuple[str, ...]:
-        """Of parts of speech and the like, where there are no entities to find."""
+        """Accuracy for tags without entities, such as parts of speech."""
         assert isinstance(options, TokenClassificationOptions)
         return ("accuracy",) if options.scheme == NO_SCHEME else metrics
 
@@ -92,7 +92,8 @@ class TokenClassificationTask(HeadTask):
         from stemma.tasks.objectives.token_classification import TokenClassificationObjective
 
         return TokenClassificationObjective(task_config.name, input_encoder, dict(task_config.heads),
-                                            task_config.labels, class_counts(task_config), balance_of(task_config))
+                                            task_config.labels, class_counts(task_config),
+                                            class_weights_of(task_config))
 
     def gold(self, example: Example) -> list[str]:
         assert isinstance(example, TaggedExample)
@@ -106,40 +107,42 @@ class TokenClassificationTask(HeadTask):
         return {"entities": extract_entities(predicted, predict_input.echo["text"], predict_input.word_offsets)}
 
     def breakdowns(self, task_config: TaskConfig, gold: Sequence[Any], predicted: Sequence[Prediction],
-               metric_options: Mapping[str, Any]) -> dict[str, Any]:
-        found = [one["tags"] for one in predicted]
+                   metric_options: Mapping[str, Any]) -> dict[str, Any]:
+        predicted_tags = [prediction["tags"] for prediction in predicted]
         if metric_options["scheme"] != NO_SCHEME:
-            return {"entities": entity_table(gold, found, **metric_options)}
-        words, guesses = ([tag for tags in side for tag in tags] for side in (gold, found))
-        return {"confusion": confusion(words, guesses, task_config.labels)}
+            return {"entities": entity_table(gold, predicted_tags, **metric_options)}
+        flat_gold, flat_predicted = ([tag for tags in side for tag in tags] for side in (gold, predicted_tags))
+        return {"confusion": confusion(flat_gold, flat_predicted, task_config.labels)}
 
     def report_tables(self, result: Mapping[str, Any]) -> list[ReportTable]:
         if "confusion" in result:
             return [confusion_table(result["confusion"])]
         rows = [[name, *(float(row[key]) for key in ("precision", "recall", "f1")), int(row["support"])]
                 for name, row in result["entities"].items()]
-        return [ReportTable("Each type of entity", ["type", "precision", "recall", "F1", "in the data"], rows,
-                            terminal_columns=("entity", "precision", "recall", "f1", "in the data"))]
+        return [ReportTable("Entity types", ["type", "precision", "recall", "F1", "support"], rows,
+                            terminal_columns=("entity", "precision", "recall", "f1", "support"))]
 
     def error_confidences(self, task_config: TaskConfig, gold: Sequence[Any], examples: Sequence[Example],
-                    predicted: Sequence[Prediction]) -> list[float | None]:
-        wrong = [[chance for tag, other, chance in zip(answer, one["tags"], one["scores"], strict=True) if tag != other]
-                 for answer, one in zip(gold, predicted, strict=True)]
-        return [max(chances, default=None) for chances in wrong]
+                          predicted: Sequence[Prediction]) -> list[float | None]:
+        wrong = [[score for gold_tag, tag, score in zip(tags, prediction["tags"], prediction["scores"], strict=True)
+                  if gold_tag != tag] for tags, prediction in zip(gold, predicted, strict=True)]
+        return [max(scores, default=None) for scores in wrong]
 
 
 def extract_entities(predicted: Prediction, text: str, word_offsets: Sequence[CharSpan]) -> list[dict[str, Any]]:
-    """What the tags mark, with the characters of the text where it stands; tags without prefixes mark nothing."""
+    """The entities that the tags mark, with character offsets; none if the tags have no prefixes."""
     tags = [BILOU.get(tag[0], tag[0]) + tag[1:] for tag in predicted["tags"]]
     if any(tag != "O" and tag[1:2] != "-" for tag in tags):
         return []
-    runs: list[list[int]] = []
-    for number, tag in enumerate(to_iob2(tags, "IOB2")):
+    entities: list[list[int]] = []  # word indices
+    for index, tag in enumerate(to_iob2(tags, "IOB2")):
         if tag[0] == "B":
-            runs.append([])
+            entities.append([])
         if tag != "O":
-            runs[-1].append(number)
-    return [{"type": tags[run[0]][2:], "text": text[word_offsets[run[0]][0]:word_offsets[run[-1]][1]],
-             "start": word_offsets[run[0]][0],
-             "end": word_offsets[run[-1]][1], "score": float(np.mean([predicted["scores"][number] for number in run]))}
-            for run in runs]
+            entities[-1].append(index)
+    rows = []
+    for words in entities:
+        start, end = word_offsets[words[0]][0], word_offsets[words[-1]][1]
+        rows.append({"type": tags[words[0]][2:], "text": text[start:end], "start": start, "end": end,
+                     "score": float(np.mean([predicted["scores"][index] for index in words]))})
+    return rows

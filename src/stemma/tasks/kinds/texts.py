@@ -1,4 +1,4 @@
-"""What kinds of one text or two have in common: tables with named columns, classes, and a line for each text."""
+"""Base classes of the kinds whose examples are one or two texts."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-MAX_CLASSES = 30  # of a confusion matrix that can still be read
+MAX_CLASSES = 30  # a larger confusion matrix is unreadable
 MAX_TERMINAL_CLASSES = 12
 
 
 class TextTask(HeadTask):
-    """`one_text` and `two_texts` say which a row of a table may hold."""
+    """`allows_single` and `allows_pair` state whether a row may hold one text, two, or either."""
 
     example_type = TextExample
     hf_kind = "classify"
@@ -41,20 +41,19 @@ class TextTask(HeadTask):
 
     def read(self, path: str | Path, columns: Columns, reader: FileReader) -> Sequence[Example]:
         return read_user_table(path, columns, reader, single=self.allows_single, pair=self.allows_pair,
-                               grouped=self.grouped,
-                          numeric_label=self.numeric)
+                               grouped=self.grouped, numeric_label=self.numeric)
 
     def example_from_line(self, where: str, line: str) -> TextExample:
-        two = self.allows_pair and (not self.allows_single or "\t" in line)
-        texts = tuple(text.strip() for text in line.split("\t")) if two else (line,)
-        if two and (len(texts) != 2 or not all(texts)):
+        is_pair = self.allows_pair and (not self.allows_single or "\t" in line)
+        texts = tuple(text.strip() for text in line.split("\t")) if is_pair else (line,)
+        if is_pair and (len(texts) != 2 or not all(texts)):
             raise UserError(f"{where} should hold two texts with a tab between them; correct it, or give JSON lines "
                             "with text_a and text_b.")
         return TextExample(where, texts, None)
 
 
 class ClassificationTask(TextTask):
-    """One of several classes."""
+    """Predicts one of several classes."""
 
     metrics = classification.METRICS
     default_metrics = ("accuracy", "macro_f1")
@@ -71,65 +70,66 @@ class ClassificationTask(TextTask):
         from stemma.tasks.objectives.san_pair import SanPairObjective
         from stemma.tasks.objectives.sequence import ClassificationObjective
 
-        learner = SanPairObjective if isinstance(task_config.heads[task_config.name],
-                                                 SanHead) else ClassificationObjective
-        return learner(task_config.name, input_encoder, dict(task_config.heads), task_config.labels,
-                       class_counts(task_config), balance_of(task_config))
+        has_san_head = isinstance(task_config.heads[task_config.name], SanHead)
+        objective = SanPairObjective if has_san_head else ClassificationObjective
+        return objective(task_config.name, input_encoder, dict(task_config.heads), task_config.labels,
+                         class_counts(task_config), class_weights_of(task_config))
 
     def gold(self, example: Example) -> str:
         assert isinstance(example, TextExample)
         return str(example.label)
 
     def map_label_ids(self, task_config: TaskConfig, examples: Sequence[Example]) -> Sequence[Example]:
-        """As in many files for models that others fine-tuned."""
-        told = [example for example in examples if isinstance(example, TextExample)]
-        stated = {example.label for example in told}
-        numbers = {str(number) for number in range(len(task_config.labels))}
-        if not stated <= numbers or stated & set(task_config.labels):
+        """Many files for imported models label rows with class ids."""
+        text_examples = [example for example in examples if isinstance(example, TextExample)]
+        labels = {example.label for example in text_examples}
+        class_ids = {str(index) for index in range(len(task_config.labels))}
+        if not labels <= class_ids or labels & set(task_config.labels):
             return examples
-        logger.info("the labels are taken for the numbers of the model's classes: "
-                    + ", ".join(f"{number} is {label}" for number, label in enumerate(task_config.labels)) + ".")
-        return [replace(example, label=task_config.labels[int(str(example.label))]) for example in told]
+        logger.info("the labels are read as class ids of the model: "
+                    + ", ".join(f"{index} is {label}" for index, label in enumerate(task_config.labels)) + ".")
+        return [replace(example, label=task_config.labels[int(str(example.label))]) for example in text_examples]
 
     def metric_options(self, task_config: TaskConfig, examples: Sequence[Example]) -> dict[str, Any]:
         return {"labels": list(task_config.labels)}
 
     def breakdowns(self, task_config: TaskConfig, gold: Sequence[Any], predicted: Sequence[Prediction],
-               metric_options: Mapping[str, Any]) -> dict[str, Any]:
-        return {"confusion": confusion(gold, [one[self.prediction_key] for one in predicted], task_config.labels)}
+                   metric_options: Mapping[str, Any]) -> dict[str, Any]:
+        predicted_labels = [prediction[self.prediction_key] for prediction in predicted]
+        return {"confusion": confusion(gold, predicted_labels, task_config.labels)}
 
     def report_tables(self, result: Mapping[str, Any]) -> list[ReportTable]:
         return [confusion_table(result["confusion"])]
 
     def error_confidences(self, task_config: TaskConfig, gold: Sequence[Any], examples: Sequence[Example],
-                    predicted: Sequence[Prediction]) -> list[float | None]:
+                          predicted: Sequence[Prediction]) -> list[float | None]:
         return error_scores(gold, predicted)
 
 
 def class_counts(task_config: TaskConfig) -> list[int]:
-    """How often each class occurs in the training set, as far as it is known."""
+    """Counts of the classes in the training set; zeros if unknown."""
     return task_config.values.counts or [0] * len(task_config.labels)
 
 
-def balance_of(card: TaskConfig) -> list[float] | None:
-    """The weight of each class; None: all weigh alike."""
-    assert not isinstance(card.values.balance, str), "a card has numbers, whatever the plan said"
-    return card.values.balance
+def class_weights_of(task_config: TaskConfig) -> list[float] | None:
+    """The loss weight of each class; None: no weighting."""
+    assert not isinstance(task_config.values.balance, str), "a task config stores numbers, not `balanced`"
+    return task_config.values.balance
 
 
 def error_scores(gold: Sequence[Any], predicted: Sequence[Prediction]) -> list[float | None]:
-    """The score of the label that was predicted, where it is wrong."""
-    return [one["scores"][one["label"]] if one["label"] != answer else None
-            for answer, one in zip(gold, predicted, strict=True)]
+    """The score of the predicted label if it is wrong, else None."""
+    return [prediction["scores"][prediction["label"]] if prediction["label"] != label else None
+            for label, prediction in zip(gold, predicted, strict=True)]
 
 
 def confusion_table(confusion: Mapping[str, Any]) -> ReportTable:
-    title, labels, counts = "What was taken for what", confusion["labels"], confusion["counts"]
+    title, labels, counts = "Confusion matrix", confusion["labels"], confusion["counts"]
     if len(labels) <= MAX_CLASSES:
         rows = [[label, *row] for label, row in zip(labels, counts, strict=True)]
-        return ReportTable(title, ["right \\ said", *labels], rows, "A row for what is right, a column for what was "
-                           "said.", fits_terminal=len(labels) <= MAX_TERMINAL_CLASSES)
-    mistaken = sorted(((count, labels[a], labels[b]) for a, row in enumerate(counts) for b, count in enumerate(row)
-                       if a != b and count), reverse=True)
-    return ReportTable(title, ["right", "said", "times"], [[a, b, count] for count, a, b in mistaken[:MAX_CLASSES]],
-                       f"The most frequent mistakes among {len(labels)} classes.", fits_terminal=False)
+        return ReportTable(title, ["gold / predicted", *labels], rows, "Rows are gold labels, columns are predicted "
+                           "labels.", fits_terminal=len(labels) <= MAX_TERMINAL_CLASSES)
+    errors = sorted(((count, labels[a], labels[b]) for a, row in enumerate(counts) for b, count in enumerate(row)
+                     if a != b and count), reverse=True)
+    return ReportTable(title, ["gold", "predicted", "count"], [[a, b, count] for count, a, b in errors[:MAX_CLASSES]],
+                       f"The most frequent errors among {len(labels)} classes.", fits_terminal=False)

@@ -1,6 +1,6 @@
-"""How near texts come to what people wrote: BLEU and chrF by sacrebleu, ROUGE by rouge-score.
+"""BLEU and chrF by sacrebleu, ROUGE by rouge-score.
 
-A BLEU without the way it was counted cannot be compared (arXiv:1804.08771), so each score carries its signature.
+BLEU scores are only comparable with the same settings (arXiv:1804.08771), so each score carries its signature.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ ROUGE = ("rouge1", "rouge2", "rougeL", "rougeLsum")
 
 def translation_scores(texts: Sequence[str], references: Sequence[Sequence[str]], lowercase: bool = False,
                        tokenize: str = "13a") -> dict[str, dict[str, Any]]:
-    """{"bleu": ..., "chrf": ...} of texts against one or several references of each, `references[k][i]`."""
+    """{"bleu": ..., "chrf": ...}; `references[k][i]` is the k-th reference of text i."""
     try:
         from sacrebleu import BLEU, CHRF
     except ImportError as error:
@@ -27,19 +27,19 @@ def translation_scores(texts: Sequence[str], references: Sequence[Sequence[str]]
                         f"{did_you_mean(tokenize, BLEU.TOKENIZERS)}")
     check_counts(texts, references)
     bleu, chrf = BLEU(lowercase=lowercase, tokenize=tokenize), CHRF(lowercase=lowercase)
-    found, letters = (metric.corpus_score(list(texts), [list(side) for side in references])
-                      for metric in (bleu, chrf))
-    return {"bleu": {"score": found.score, "precisions": found.precisions, "brevity_penalty": found.bp,
-                     "length": found.sys_len, "reference_length": found.ref_len,
+    bleu_score, chrf_score = (metric.corpus_score(list(texts), [list(side) for side in references])
+                              for metric in (bleu, chrf))
+    return {"bleu": {"score": bleu_score.score, "precisions": bleu_score.precisions, "brevity_penalty": bleu_score.bp,
+                     "length": bleu_score.sys_len, "reference_length": bleu_score.ref_len,
                      "signature": str(bleu.get_signature())},
-            "chrf": {"score": letters.score, "signature": str(chrf.get_signature())}}
+            "chrf": {"score": chrf_score.score, "signature": str(chrf.get_signature())}}
 
 
 def summary_scores(texts: Sequence[str], references: Sequence[Sequence[str]]) -> dict[str, Any]:
-    """{"rouge1": ..., ..., "signature": ...}: mean F1 in percent, the best of several references counting.
+    """{"rouge1": ..., ..., "signature": ...}: mean F1 in percent, with the best of several references.
 
-    rouge-score knows the letters a to z and drops all others; text of which these are less than nine tenths is parted
-    by white space and punctuation, and Chinese character by character, which the signature says."""
+    rouge-score drops all letters but a to z. If these are less than 90% of the letters, the text is split at spaces and
+    punctuation, and Chinese into characters; the signature states this."""
     try:
         from importlib.metadata import version
 
@@ -48,21 +48,21 @@ def summary_scores(texts: Sequence[str], references: Sequence[Sequence[str]]) ->
         raise UserError('ROUGE needs rouge-score: pip install "stemma-lm[metrics]".') from error
     check_counts(texts, references)
     letters = [letter for side in references for text in side for letter in text if letter.isalpha()]
-    plain = sum(letter.isascii() for letter in letters) >= 0.9 * len(letters)
-    scorer = RougeScorer(list(ROUGE), use_stemmer=True) if plain else RougeScorer(list(ROUGE),
-                                                                                  tokenizer=_WordTokenizer())
+    ascii_text = sum(letter.isascii() for letter in letters) >= 0.9 * len(letters)
+    scorer = RougeScorer(list(ROUGE), use_stemmer=True) if ascii_text \
+        else RougeScorer(list(ROUGE), tokenizer=_WordTokenizer())
     totals = dict.fromkeys(ROUGE, 0.0)
-    for number, text in enumerate(texts):
-        best = scorer.score_multi([side[number] for side in references], text)
+    for index, text in enumerate(texts):
+        best = scorer.score_multi([side[index] for side in references], text)
         for name in ROUGE:
             totals[name] += best[name].fmeasure
-    how = "tokens:a-z|stemmer:porter" if plain else "tokens:unicode|stemmer:no"
+    settings = "tokens:a-z|stemmer:porter" if ascii_text else "tokens:unicode|stemmer:no"
     return {**{name: 100 * total / len(texts) for name, total in totals.items()},
-            "signature": f"nrefs:{len(references)}|{how}|version:{version('rouge-score')}"}
+            "signature": f"nrefs:{len(references)}|{settings}|version:{version('rouge-score')}"}
 
 
 class _WordTokenizer:
-    """Words of any script, in lower case, as rouge-score takes a tokenizer."""
+    """Lower-cased words of any script, with the tokenizer interface of rouge-score."""
 
     def tokenize(self, text: str) -> list[str]:
         return re.findall(r"\w+", CJK_RUN.sub(lambda run: f" {' '.join(run[0])} ", text.lower()))

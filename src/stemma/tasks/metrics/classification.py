@@ -1,8 +1,8 @@
-"""How often a class is guessed right: accuracy, and by scikit-learn F1 and Matthews' correlation.
+"""Classification metrics: accuracy, and F1 and Matthews correlation by scikit-learn.
 
-F1 between two classes is that of the positive one: "1" where there is such a label, else the last, as in GLUE's own
-files. F1 over all classes is `macro_f1`, the mean of each class's, or `micro_f1`, which counts each example alike and
-equals accuracy where an example has one class.
+With two classes, `f1` is that of the positive class: "1" if there is such a label, else the last, as in GLUE. Over all
+classes, `macro_f1` is the mean of the F1 per class; `micro_f1` weights examples equally and equals accuracy for
+single-label data.
 """
 
 from __future__ import annotations
@@ -23,36 +23,37 @@ class LabelInputs:
     gold: list[str]
     predicted: list[str]
     labels: list[str]
-    positive: str | None  # None: there are more than two classes and nobody said which is meant
+    positive: str | None  # None: more than two classes and none was named
 
 
 def metric_inputs(gold: Sequence[Any], predicted: Sequence[Any], *, labels: Sequence[str] | None = None,
-            positive: str | None = None) -> LabelInputs:
-    """`labels` are the classes in their order (by default those that occur); a prediction may be none of them."""
-    right, said = [str(label) for label in gold], [str(label) for label in predicted]
+                  positive: str | None = None) -> LabelInputs:
+    """`labels` are the classes in order (default: those that occur); a prediction may lie outside them."""
+    gold_labels, predicted_labels = [str(label) for label in gold], [str(label) for label in predicted]
     known = [str(label) for label in labels or ()]
-    known += _sorted_labels({*right, *said}.difference(known))
+    known += _sorted_labels({*gold_labels, *predicted_labels}.difference(known))
     if positive is not None and positive not in known:
         raise UserError(f'no label "{positive}" that could be the positive one; the labels are {", ".join(known)}.')
     if positive is None and len(known) <= 2:
         positive = "1" if "1" in known else known[-1]
-    return LabelInputs(right, said, known, positive)
+    return LabelInputs(gold_labels, predicted_labels, known, positive)
 
 
 def confusion(gold: Sequence[object], predicted: Sequence[object],
               labels: Sequence[str] | None = None) -> dict[str, Any]:
-    """{"labels": [...], "counts": [[...]]}: a row for what is right, a column for what was said."""
+    """{"labels": [...], "counts": [[...]]}: rows are gold labels, columns are predictions."""
     case = metric_inputs(gold, predicted, labels=labels)
     return {"labels": case.labels, "counts": confusion_counts(case).tolist()}
 
 
 def is_correct(case: LabelInputs) -> np.ndarray:
-    return np.array([right == said for right, said in zip(case.gold, case.predicted, strict=True)], dtype=np.float64)
+    return np.array([gold == predicted for gold, predicted in zip(case.gold, case.predicted, strict=True)],
+                    dtype=np.float64)
 
 
 def positive_f1(case: LabelInputs) -> float:
     return float(optional_import("sklearn.metrics").f1_score(case.gold, case.predicted, labels=[_positive_class(case)],
-                                                     average="macro", zero_division=0))
+                                                             average="macro", zero_division=0))
 
 
 def macro_f1(case: LabelInputs) -> float:
@@ -61,50 +62,50 @@ def macro_f1(case: LabelInputs) -> float:
 
 
 def matthews(case: LabelInputs) -> float:
-    if len({*case.gold, *case.predicted}) == 1:  # scikit-learn's 0, without its warning
+    if len({*case.gold, *case.predicted}) == 1:  # scikit-learn returns 0 too, with a warning
         return 0.0
     return float(optional_import("sklearn.metrics").matthews_corrcoef(case.gold, case.predicted))
 
 
 def confusion_counts(case: LabelInputs) -> np.ndarray:
-    """How often (right, said) occurs."""
-    place = {label: number for number, label in enumerate(case.labels)}
-    found = np.zeros((len(place), len(place)), dtype=np.int64)
-    np.add.at(found, ([place[label] for label in case.gold], [place[label] for label in case.predicted]), 1)
-    return found
+    """Counts of (gold, predicted)."""
+    index = {label: i for i, label in enumerate(case.labels)}
+    counts = np.zeros((len(index), len(index)), dtype=np.int64)
+    np.add.at(counts, ([index[label] for label in case.gold], [index[label] for label in case.predicted]), 1)
+    return counts
 
 
 def bootstrap_counts(case: LabelInputs, rng: np.random.Generator, rounds: int) -> np.ndarray:
-    """(rounds, labels, labels). Examples drawn with replacement fall into the cells by a multinomial distribution, so
-    that no example need be drawn."""
-    found = confusion_counts(case)
-    total = int(found.sum())
-    return rng.multinomial(total, found.ravel() / total, size=rounds).reshape(rounds, *found.shape)
+    """(rounds, labels, labels) confusion counts. Resampled examples fall into the cells by a multinomial distribution,
+    so the cells are sampled instead of the examples."""
+    counts = confusion_counts(case)
+    total = int(counts.sum())
+    return rng.multinomial(total, counts.ravel() / total, size=rounds).reshape(rounds, *counts.shape)
 
 
 def bootstrap_f1(case: LabelInputs, rng: np.random.Generator, rounds: int) -> np.ndarray:
-    place = case.labels.index(_positive_class(case))
-    return _f1_per_class(bootstrap_counts(case, rng, rounds))[0][:, place]
+    index = case.labels.index(_positive_class(case))
+    return _f1_per_class(bootstrap_counts(case, rng, rounds))[0][:, index]
 
 
 def bootstrap_macro_f1(case: LabelInputs, rng: np.random.Generator, rounds: int) -> np.ndarray:
     scores, occurs = _f1_per_class(bootstrap_counts(case, rng, rounds))
-    mean: np.ndarray = scores.sum(axis=1) / occurs.sum(axis=1)  # a class that a round did not draw has no F1 in it
+    mean: np.ndarray = scores.sum(axis=1) / occurs.sum(axis=1)  # a class without samples in a round has no F1
     return mean
 
 
 def bootstrap_matthews(case: LabelInputs, rng: np.random.Generator, rounds: int) -> np.ndarray:
-    """The correlation for many classes (Gorodkin, 2004), as scikit-learn has it."""
-    found = bootstrap_counts(case, rng, rounds).astype(np.float64)
-    total, found_right = float(len(case.gold)), np.trace(found, axis1=1, axis2=2)
-    right, said = found.sum(axis=2), found.sum(axis=1)
-    spread = (total ** 2 - (right ** 2).sum(axis=1)) * (total ** 2 - (said ** 2).sum(axis=1))
-    covariance = found_right * total - (right * said).sum(axis=1)
-    return safe_divide(covariance, np.sqrt(spread))
+    """The multi-class correlation (Gorodkin, 2004), as in scikit-learn."""
+    counts = bootstrap_counts(case, rng, rounds).astype(np.float64)
+    total, correct = float(len(case.gold)), np.trace(counts, axis1=1, axis2=2)
+    gold, predicted = counts.sum(axis=2), counts.sum(axis=1)
+    variance = (total ** 2 - (gold ** 2).sum(axis=1)) * (total ** 2 - (predicted ** 2).sum(axis=1))
+    covariance = correct * total - (gold * predicted).sum(axis=1)
+    return safe_divide(covariance, np.sqrt(variance))
 
 
 def _f1_per_class(counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(rounds, labels) F1 of each class, and whether the class occurs at all."""
+    """(rounds, labels) F1 of each class, and whether the class occurs."""
     whole = counts.sum(axis=1) + counts.sum(axis=2)
     return safe_divide(2 * np.diagonal(counts, axis1=1, axis2=2), whole), whole > 0
 
@@ -117,20 +118,20 @@ def _positive_class(case: LabelInputs) -> str:
 
 
 def _sorted_labels(labels: Iterable[str]) -> list[str]:
-    """Numbers by their size, everything else by spelling: the order in which training numbers its classes."""
+    """Numbers in numeric order, everything else alphabetically: the order of class ids in training."""
     try:
         return sorted(labels, key=lambda label: (float(label), label))
     except ValueError:
         return sorted(labels)
 
 
-ACCURACY = mean_metric("accuracy", "labels", "share of examples with the right label", is_correct)
+ACCURACY = mean_metric("accuracy", "labels", "fraction of examples with the correct label", is_correct)
 METRICS = (
     ACCURACY,
     Metric("f1", "labels", "F1 of the positive class", positive_f1, bootstrap_f1, requires="sklearn.metrics"),
     Metric("macro_f1", "labels", "mean F1 of the classes that occur", macro_f1, bootstrap_macro_f1,
            requires="sklearn.metrics"),
-    mean_metric("micro_f1", "labels", "F1 over all decisions; with one label an example, the accuracy", is_correct),
-    Metric("matthews", "labels", "Matthews' correlation of labels", matthews, bootstrap_matthews,
+    mean_metric("micro_f1", "labels", "F1 over all decisions; equals accuracy for single-label data", is_correct),
+    Metric("matthews", "labels", "Matthews correlation of labels", matthews, bootstrap_matthews,
            requires="sklearn.metrics"),
 )

@@ -1,7 +1,7 @@
-"""What a metric is: a number for a whole test set, and how far it would have moved with other examples.
+"""A metric: a score of a test set, and its bootstrap distribution (Efron, 1979).
 
-The second is the bootstrap (Efron, 1979). Most metrics are a function of sums over examples: hits, entities found,
-squared errors. Then a round needs only the sums over examples drawn with replacement, and all rounds are one array.
+Most metrics are functions of sums over examples: correct predictions, matched entities, squared errors. A bootstrap
+round then needs only the sums over the resampled examples, and all rounds are one array operation.
 """
 
 from __future__ import annotations
@@ -12,58 +12,58 @@ from typing import Any, Literal
 
 import numpy as np
 
-MAX_BOOTSTRAP_CELLS = 4_000_000  # of a temporary array: 32 MB of numbers
+MAX_BOOTSTRAP_CELLS = 4_000_000  # of a temporary array: 32 MB
 PredictionType = Literal["labels", "numbers", "scores", "tags", "spans", "texts"]
 
 
 @dataclass(frozen=True)
 class Metric:
-    """`measure` and `resample` take what the kind's `prepare` made of the right answers and the predictions."""
+    """`compute` and `bootstrap` take the result of the kind's `metric_inputs`."""
 
     name: str
-    prediction_type: PredictionType  # what a model has to predict for it
+    prediction_type: PredictionType  # what the model predicts
     description: str
     compute: Callable[[Any], float]
-    bootstrap: Callable[[Any, np.random.Generator, int], np.ndarray] | None  # None: measured again in each round
-    requires: str | None = None  # the module that has the last word
+    bootstrap: Callable[[Any, np.random.Generator, int], np.ndarray] | None  # None: computed anew in each round
+    requires: str | None = None  # the library that computes it
     higher_is_better: bool = True
-    scale: int = 1  # of a perfect score: 1, or 100 where the official script prints percent
+    scale: int = 1  # a perfect score: 1, or 100 if the official script prints percent
 
 
 def mean_metric(name: str, prediction_type: PredictionType, description: str, per_example: Callable[[Any], np.ndarray],
-                *, scale: int = 1,
-             **rest: Any) -> Metric:
-    """The mean of one value an example."""
-    def resample(case: object, rng: np.random.Generator, rounds: int) -> np.ndarray:
+                *, scale: int = 1, **fields: Any) -> Metric:
+    """A mean of one value per example."""
+    def bootstrap(case: object, rng: np.random.Generator, rounds: int) -> np.ndarray:
         values = per_example(case)
         return scale * bootstrap_sums(values[:, None], rng, rounds)[:, 0] / len(values)
 
-    return Metric(name, prediction_type, description, lambda case: scale * float(np.mean(per_example(case))), resample,
-                  scale=scale, **rest)
+    return Metric(name, prediction_type, description, lambda case: scale * float(np.mean(per_example(case))), bootstrap,
+                  scale=scale, **fields)
 
 
 def ratio_metric(name: str, prediction_type: PredictionType, description: str, per_example: Callable[[Any], np.ndarray],
-           ratio: Callable[[np.ndarray], np.ndarray], **rest: Any) -> Metric:
-    """A `ratio` of (rounds, k) sums over the (examples, k) that `each` counts."""
+                 ratio: Callable[[np.ndarray], np.ndarray], **fields: Any) -> Metric:
+    """A `ratio` of (rounds, k) sums over the (examples, k) counts of `per_example`."""
     return Metric(name, prediction_type, description, lambda case: float(ratio(per_example(case).sum(axis=0)[None])[0]),
-                  lambda case, rng, rounds: ratio(bootstrap_sums(per_example(case), rng, rounds)), **rest)
+                  lambda case, rng, rounds: ratio(bootstrap_sums(per_example(case), rng, rounds)), **fields)
 
 
 def bootstrap_indices(units: int, rng: np.random.Generator, rounds: int, width: int = 1) -> Iterator[np.ndarray]:
-    """Which examples each round draws, (some rounds, units); as many rounds at a time as fit into memory with ease."""
-    at_once = max(1, MAX_BOOTSTRAP_CELLS // (units * width))
-    for start in range(0, rounds, at_once):
-        yield rng.integers(units, size=(min(at_once, rounds - start), units))
+    """Indices of the resampled examples, (rounds, units); yields as many rounds at a time as fit in memory."""
+    chunk = max(1, MAX_BOOTSTRAP_CELLS // (units * width))
+    for start in range(0, rounds, chunk):
+        yield rng.integers(units, size=(min(chunk, rounds - start), units))
 
 
 def bootstrap_sums(per_example: np.ndarray, rng: np.random.Generator, rounds: int) -> np.ndarray:
-    """(rounds, k) sums of (examples, k), each round over as many examples drawn with replacement."""
-    return np.concatenate([per_example[drawn].sum(axis=1) for drawn in bootstrap_indices(len(per_example), rng, rounds,
-                                                                                         per_example.shape[1])])
+    """(rounds, k) sums of (examples, k), each over a bootstrap sample of the examples."""
+    examples, width = per_example.shape
+    return np.concatenate([per_example[sample].sum(axis=1)
+                           for sample in bootstrap_indices(examples, rng, rounds, width)])
 
 
 def safe_divide(part: np.ndarray, whole: np.ndarray) -> np.ndarray:
-    """part / whole, and 0 where there is no whole."""
-    found = np.zeros(np.broadcast_shapes(part.shape, whole.shape))
-    np.divide(part, whole, out=found, where=whole > 0)
-    return found
+    """part / whole, and 0 where whole is 0."""
+    result = np.zeros(np.broadcast_shapes(part.shape, whole.shape))
+    np.divide(part, whole, out=result, where=whole > 0)
+    return result

@@ -1,11 +1,11 @@
-"""How many entities are found whole and with the right type, as seqeval reads tags (github.com/chakki-works/seqeval).
+"""Entity-level precision, recall and F1, as in seqeval (github.com/chakki-works/seqeval).
 
 `precision`, `recall` and `f1` are strict: the tags of an entity must follow the scheme of the data (IOB1, IOB2, BIOES
-or BILOU), which is told from the right tags. Some files mix two (BC5CDR as SciBERT has it); what fits no scheme is read
-as conlleval does. Tags without prefixes (parts of speech) mark no entities and have an `accuracy` only.
+or BILOU), which is detected from the gold tags. Some files mix two schemes (BC5CDR in SciBERT's release); tags that fit
+no scheme are read as conlleval does. Tags without prefixes (parts of speech) mark no entities and only have `accuracy`.
 
-`conll_f1` forgives a wrong start, as the conlleval script of CoNLL-2003 and seqeval's default mode do; most published
-numbers, and those of `transformers`' example script, are of this kind.
+`conll_f1` accepts an entity that begins with I-, like the conlleval script of CoNLL-2003 and seqeval's default mode.
+Most published numbers, and those of the `transformers` example script, are of this kind.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ LETTERS = {"IOB1": "BIO", "IOB2": "BIO", "BIOES": "BIOES", "BILOU": "BILOU"}
 TAG = re.compile(r"O|[BIESLU]-.+")
 MAX_SHOWN = 8
 Entity = tuple[str, int, int]  # type, first word, end
-RATIOS: dict[str, Callable[[np.ndarray], np.ndarray]] = {  # of (rounds, 3): entities found, said, and right
-    "precision": lambda tallies: safe_divide(tallies[:, 0], tallies[:, 1]),
-    "recall": lambda tallies: safe_divide(tallies[:, 0], tallies[:, 2]),
-    "f1": lambda tallies: safe_divide(2 * tallies[:, 0], tallies[:, 1] + tallies[:, 2])}
+RATIOS: dict[str, Callable[[np.ndarray], np.ndarray]] = {  # of (rounds, 3): correct, predicted and gold entities
+    "precision": lambda counts: safe_divide(counts[:, 0], counts[:, 1]),
+    "recall": lambda counts: safe_divide(counts[:, 0], counts[:, 2]),
+    "f1": lambda counts: safe_divide(2 * counts[:, 0], counts[:, 1] + counts[:, 2])}
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class TagInputs:
 
     @cached_property
     def strict(self) -> np.ndarray:
-        """(sentences, 3): entities found, said, and right."""
+        """(sentences, 3): correct, predicted and gold entities."""
         return _entity_counts(*self.entities)
 
     @cached_property
@@ -62,32 +62,33 @@ class TagInputs:
 
     @cached_property
     def word_counts(self) -> np.ndarray:
-        """(sentences, 2): words with the right tag, and all."""
-        return np.array([(sum(right == said for right, said in zip(*pair, strict=True)), len(pair[0]))
-                         for pair in zip(self.gold, self.predicted, strict=True)])
+        """(sentences, 2): words with the correct tag, and all words."""
+        return np.array([(sum(gold == predicted for gold, predicted in zip(*tags, strict=True)), len(tags[0]))
+                         for tags in zip(self.gold, self.predicted, strict=True)])
 
 
 def metric_inputs(gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]], *,
                   scheme: str | None = None) -> TagInputs:
-    """`scheme` is that of the training tags where they are known: a few sentences may not show it."""
+    """Pass the `scheme` of the training tags if known: a small evaluation set may not reveal it."""
     if scheme is not None and scheme not in SCHEMES:
         raise UserError(f'no scheme "{scheme}" of tags; choose {", ".join(SCHEMES)}.{did_you_mean(scheme, SCHEMES)}')
-    right, said = [list(tags) for tags in gold], [list(tags) for tags in predicted]
+    gold_tags, predicted_tags = [list(tags) for tags in gold], [list(tags) for tags in predicted]
+    pairs = enumerate(zip(gold_tags, predicted_tags, strict=True), 1)
     problems = [f"sentence {number:,}: {len(tags):,} tags and {len(others):,} predictions"
-                for number, (tags, others) in enumerate(zip(right, said, strict=True), 1) if len(tags) != len(others)]
-    scheme = _consistent_scheme(scheme or detect_scheme(right, said), right)
-    used = {tag for side in (right, said) for tags in side for tag in tags if scheme != "plain"}
+                for number, (tags, others) in pairs if len(tags) != len(others)]
+    scheme = _consistent_scheme(scheme or detect_scheme(gold_tags, predicted_tags), gold_tags)
+    used = {tag for side in (gold_tags, predicted_tags) for tags in side for tag in tags if scheme != "plain"}
     problems += [f'"{tag}" is no tag' for tag in sorted(used)
                  if not TAG.fullmatch(tag) or tag[0] not in LETTERS.get(scheme, tag)]
     if problems:
         more = [f"and {len(problems) - MAX_SHOWN:,} more"] if len(problems) > MAX_SHOWN else []
         raise UserError("these tags cannot be scored; a word has one, which is O, or like B-PER.",
                         problems[:MAX_SHOWN] + more)
-    return TagInputs(right, said, scheme)
+    return TagInputs(gold_tags, predicted_tags, scheme)
 
 
 def detect_scheme(gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]] = ()) -> str:
-    """One of SCHEMES, by which letters occur and what the right tags do where an entity starts."""
+    """One of SCHEMES, by the prefixes that occur and the first tags of gold entities."""
     used = {tag for side in (gold, predicted) for tags in side for tag in tags} - {"O"}
     letters = {tag[0] for tag in used if TAG.fullmatch(tag)}
     if used and not letters:
@@ -101,51 +102,51 @@ def detect_scheme(gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[st
 
 def entity_table(gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]], *,
                  scheme: str | None = None) -> dict[str, dict[str, float]]:
-    """{type: {"precision", "recall", "f1", "support"}}, by spelling; strict, as `f1` is."""
-    right, said = metric_inputs(gold, predicted, scheme=scheme).entities
+    """{type: {"precision", "recall", "f1", "support"}}, sorted by type; strict, like `f1`."""
+    sides = metric_inputs(gold, predicted, scheme=scheme).entities
     table = {}
-    for kind in sorted({entity[0] for side in (right, said) for found in side for entity in found}):
-        tally = _entity_counts(*([{entity for entity in found if entity[0] == kind} for found in side]
-                           for side in (right, said))).sum(axis=0, keepdims=True)
-        table[kind] = {name: float(ratio(tally)[0]) for name, ratio in RATIOS.items()} | {"support": int(tally[0, 2])}
+    for kind in sorted({entity[0] for side in sides for entities in side for entity in entities}):
+        of_kind = ([{entity for entity in entities if entity[0] == kind} for entities in side] for side in sides)
+        counts = _entity_counts(*of_kind).sum(axis=0, keepdims=True)
+        table[kind] = {name: float(ratio(counts)[0]) for name, ratio in RATIOS.items()} | {"support": int(counts[0, 2])}
     return table
 
 
 def _entity_counts(gold: list[set[Entity]], predicted: list[set[Entity]]) -> np.ndarray:
-    return np.array([(len(one & other), len(other), len(one)) for one, other in zip(gold, predicted, strict=True)])
+    return np.array([(len(a & b), len(b), len(a)) for a, b in zip(gold, predicted, strict=True)])
 
 
 def _entities_by_scheme(sentences: list[list[str]], scheme: str) -> list[set[Entity]]:
     schemes = optional_import("seqeval.scheme")
     rules = getattr(schemes, {"BIOES": "IOBES"}.get(scheme, scheme))
-    return [{(found.tag, found.start, found.end) for found in entities}
+    return [{(entity.tag, entity.start, entity.end) for entity in entities}
             for entities in schemes.Entities(sentences, rules).entities]
 
 
 def _entities_conlleval(sentences: list[list[str]]) -> list[set[Entity]]:
-    """seqeval's lenient mode knows the letters of BIOES; those of BILOU mean the same."""
+    """seqeval's lenient mode knows the BIOES prefixes; the BILOU ones are equivalent."""
     get_entities = optional_import("seqeval.metrics.sequence_labeling").get_entities
     return [set(get_entities([{"L": "E", "U": "S"}.get(tag[0], tag[0]) + tag[1:] for tag in tags]))
             for tags in sentences]
 
 
 def _consistent_scheme(scheme: str, gold: Sequence[Sequence[str]]) -> str:
-    """The scheme, unless the right tags break its rule: I- of IOB2, and B- of IOB1, only follow their own type."""
+    """The scheme, or conlleval if the gold tags violate it: I- in IOB2, and B- in IOB1, only follow their own type."""
     letter = {"IOB2": "I", "IOB1": "B"}.get(scheme)
-    steps = {step for tags in gold for step in zip(("O", *tags), tags, strict=False)}
-    broken = any(tag[:1] == letter and (before[:1] not in "BI" or before[1:] != tag[1:]) for before, tag in steps)
-    return "conlleval" if broken else scheme
+    bigrams = {bigram for tags in gold for bigram in zip(("O", *tags), tags, strict=False)}
+    violated = any(tag[:1] == letter and (before[:1] not in "BI" or before[1:] != tag[1:]) for before, tag in bigrams)
+    return "conlleval" if violated else scheme
 
 
 METRICS = (
-    ratio_metric("f1", "tags", "F1 of whole entities, strictly by the scheme of the data", lambda case: case.strict,
-           RATIOS["f1"], requires="seqeval.scheme"),
-    ratio_metric("precision", "tags", "share of the entities said that are right", lambda case: case.strict,
-           RATIOS["precision"], requires="seqeval.scheme"),
-    ratio_metric("recall", "tags", "share of the right entities that were said", lambda case: case.strict,
-           RATIOS["recall"], requires="seqeval.scheme"),
-    ratio_metric("conll_f1", "tags", "F1 of whole entities as conlleval reads tags", lambda case: case.lenient,
-           RATIOS["f1"], requires="seqeval.metrics.sequence_labeling"),
-    ratio_metric("accuracy", "tags", "share of words with the right tag", lambda case: case.words,
-           lambda sums: safe_divide(sums[:, 0], sums[:, 1])),
+    ratio_metric("f1", "tags", "F1 of entities, strict under the scheme of the data", lambda case: case.strict,
+                 RATIOS["f1"], requires="seqeval.scheme"),
+    ratio_metric("precision", "tags", "fraction of the predicted entities that are correct", lambda case: case.strict,
+                 RATIOS["precision"], requires="seqeval.scheme"),
+    ratio_metric("recall", "tags", "fraction of the gold entities that are predicted", lambda case: case.strict,
+                 RATIOS["recall"], requires="seqeval.scheme"),
+    ratio_metric("conll_f1", "tags", "F1 of entities as conlleval reads tags", lambda case: case.lenient,
+                 RATIOS["f1"], requires="seqeval.metrics.sequence_labeling"),
+    ratio_metric("accuracy", "tags", "fraction of words with the correct tag", lambda case: case.word_counts,
+                 lambda sums: safe_divide(sums[:, 0], sums[:, 1])),
 )

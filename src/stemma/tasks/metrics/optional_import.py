@@ -1,4 +1,4 @@
-"""The libraries whose numbers the field compares: loaded on first use, and named with their extra where missing."""
+"""Imports of the optional metric libraries, on first use; a missing one is reported with the extra to install."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Any
 
 from stemma.errors import UserError
 
-PACKAGES = {"sklearn": "scikit-learn", "rouge_score": "rouge-score"}  # where a package is called other than its module
+PACKAGES = {"sklearn": "scikit-learn", "rouge_score": "rouge-score"}  # packages whose name differs from their module
 
 
 def optional_import(module: str) -> Any:
-    """The module `sklearn.metrics`, say."""
+    """Import a module such as `sklearn.metrics`, or raise an error that names the package to install."""
     try:
         return importlib.import_module(module)
     except ImportError as error:

@@ -1,7 +1,6 @@
-"""How well numbers are guessed: Pearson's and Spearman's correlation by scipy, and the mean squared error.
+"""Regression metrics: Pearson and Spearman correlation by scipy, and mean squared error.
 
-A model that always says the same correlates with nothing: 0 here, where scipy says "not a number", so that runs can be
-compared.
+The correlation of a constant prediction is 0 here, where scipy returns NaN, so that runs can be compared.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ class NumberInputs:
 
 
 def metric_inputs(gold: Sequence[Any], predicted: Sequence[Any]) -> NumberInputs:
-    return NumberInputs(require_finite(gold, "right numbers"), require_finite(predicted, "predictions"))
+    return NumberInputs(require_finite(gold, "gold numbers"), require_finite(predicted, "predictions"))
 
 
 def require_finite(values: Sequence[object], what: str) -> NDArray[np.float64]:
@@ -33,9 +32,9 @@ def require_finite(values: Sequence[object], what: str) -> NDArray[np.float64]:
         numbers = np.asarray(values, dtype=np.float64)
     except (TypeError, ValueError) as error:
         raise UserError(f"the {what} must be numbers: {error}.") from error
-    wrong = int((~np.isfinite(numbers)).sum())
-    if wrong:
-        raise UserError(f"{wrong:,} of the {len(numbers):,} {what} are infinite or not a number; where training "
+    infinite = int((~np.isfinite(numbers)).sum())
+    if infinite:
+        raise UserError(f"{infinite:,} of the {len(numbers):,} {what} are infinite or not a number; where training "
                         "diverged, a smaller learning rate helps.")
     return numbers
 
@@ -59,15 +58,15 @@ def _correlation(case: NumberInputs, method: str) -> float:
 
 
 def bootstrap_pearson(case: NumberInputs, rng: np.random.Generator, rounds: int) -> np.ndarray:
-    return np.concatenate([_pearson_of_rows(case.gold[drawn], case.predicted[drawn])
-                           for drawn in bootstrap_indices(len(case.gold), rng, rounds)])
+    return np.concatenate([_pearson_of_rows(case.gold[sample], case.predicted[sample])
+                           for sample in bootstrap_indices(len(case.gold), rng, rounds)])
 
 
 def bootstrap_spearman(case: NumberInputs, rng: np.random.Generator, rounds: int) -> np.ndarray:
-    """A rank depends on who else was drawn, so each round is ranked anew."""
+    """Ranks depend on the whole sample, so they are computed in each round."""
     rank = optional_import("scipy.stats").rankdata
-    return np.concatenate([_pearson_of_rows(rank(case.gold[drawn], axis=1), rank(case.predicted[drawn], axis=1))
-                           for drawn in bootstrap_indices(len(case.gold), rng, rounds)])
+    return np.concatenate([_pearson_of_rows(rank(case.gold[sample], axis=1), rank(case.predicted[sample], axis=1))
+                           for sample in bootstrap_indices(len(case.gold), rng, rounds)])
 
 
 def _pearson_of_rows(left: np.ndarray, right: np.ndarray) -> np.ndarray:
@@ -76,8 +75,8 @@ def _pearson_of_rows(left: np.ndarray, right: np.ndarray) -> np.ndarray:
 
 
 METRICS = (
-    Metric("pearson", "numbers", "Pearson's correlation", pearson, bootstrap_pearson, requires="scipy.stats"),
-    Metric("spearman", "numbers", "Spearman's correlation of ranks", spearman, bootstrap_spearman,
+    Metric("pearson", "numbers", "Pearson correlation", pearson, bootstrap_pearson, requires="scipy.stats"),
+    Metric("spearman", "numbers", "Spearman rank correlation", spearman, bootstrap_spearman,
            requires="scipy.stats"),
     mean_metric("mean_squared_error", "numbers", "mean squared error", squared_errors, higher_is_better=False),
 )

@@ -1,7 +1,7 @@
-"""Student's t: how far the mean of few numbers may be off, given that their spread is estimated from so few.
+"""Quantiles of Student's t distribution, for confidence intervals of a mean over few samples.
 
-The probability has a closed form for every whole number of degrees of freedom (Abramowitz and Stegun 1964, 26.7.3 and
-26.7.4); its inverse is found by interpolation.
+The distribution function has a closed form for integer degrees of freedom (Abramowitz and Stegun 1964, 26.7.3 and
+26.7.4); its inverse is found numerically.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ import math
 from collections.abc import Callable
 from functools import lru_cache
 
-NORMAL_QUANTILE = 1.959963985  # 97.5% of a normal distribution lie below; an interval leaves out as much on either side
-MAX_EXACT_FREEDOM = 200  # degrees of freedom from which on t is taken at this number: 1.972 in place of 1.960
+NORMAL_QUANTILE = 1.959963985  # the 97.5% quantile: a two-sided 95% interval
+MAX_EXACT_FREEDOM = 200  # larger degrees of freedom use this one: 1.972 instead of 1.960
 
 
 def two_sided_p(t: float, freedom: int) -> float:
@@ -22,7 +22,7 @@ def two_sided_p(t: float, freedom: int) -> float:
     odd = freedom % 2
     term = math.cos(angle) if odd else 1.0
     total = 0.0
-    for power in range(odd, freedom - 1, 2):  # of the cosine: 1, 3, ..., or 0, 2, ..., up to freedom - 2
+    for power in range(odd, freedom - 1, 2):  # powers of the cosine: 1, 3, ... or 0, 2, ... up to freedom - 2
         total += term
         term *= square * (power + 1) / (power + 2)
     inside = 2 / math.pi * (angle + sine * total) if odd else sine * total
@@ -31,16 +31,15 @@ def two_sided_p(t: float, freedom: int) -> float:
 
 @lru_cache(maxsize=4096)
 def student_t(freedom: int, alpha: float = 0.05) -> float:
-    """The t that |T| exceeds with the probability `share`; by default half the width of a 95% interval."""
-    def beyond(log_t: float) -> float:
+    """The t that |T| exceeds with probability `alpha`; by default the 95% half-width in standard errors."""
+    def excess(log_t: float) -> float:
         return math.log(max(two_sided_p(math.exp(log_t), freedom), 1e-300) / alpha)
 
-    return math.exp(find_root(beyond, -12.0, 12.0 if freedom > 1 else 30.0))
+    return math.exp(find_root(excess, -12.0, 12.0 if freedom > 1 else 30.0))
 
 
 def find_root(decreasing: Callable[[float], float], low: float, high: float) -> float:
-    """Where a falling function crosses 0: the chord between the ends of an interval that holds it, and halves where the
-    chord does not help (the Illinois rule)."""
+    """The zero of a decreasing function in [low, high], by regula falsi with the Illinois rule."""
     at_low, at_high = decreasing(low), decreasing(high)
     if at_low <= 0 or at_high >= 0:
         return low if at_low <= 0 else high

@@ -1,4 +1,4 @@
-"""How near a written text comes to what people wrote: the scores of `stemma.tasks.scores`, one by one, in percent."""
+"""Metrics of generated text, in percent: BLEU, chrF and ROUGE (`bleu_rouge.py`), and exact match."""
 
 from __future__ import annotations
 
@@ -19,18 +19,19 @@ class TextInputs:
     tokenize: str
 
     def references(self) -> list[list[str]]:
-        """`[k][i]`, the k-th of text i; one with fewer has its first several times, which changes no score."""
-        most = max(len(right) for right in self.gold)
-        return [[right[number] if number < len(right) else right[0] for right in self.gold] for number in range(most)]
+        """`[k][i]` is the k-th reference of text i. Missing ones repeat the first, which changes no score."""
+        count = max(len(references) for references in self.gold)
+        return [[references[k] if k < len(references) else references[0] for references in self.gold]
+                for k in range(count)]
 
 
 def metric_inputs(gold: Sequence[str | Sequence[str]], predicted: Sequence[str], *,
                   tokenize: str | None = None) -> TextInputs:
-    """A text has one reference or several; BLEU parts Chinese into characters unless `tokenize` says otherwise."""
-    right = [[one] if isinstance(one, str) else list(one) for one in gold]
-    letters = "".join(one[0] for one in right)
+    """A text has one or several references. By default, BLEU splits Chinese text into characters."""
+    references = [[entry] if isinstance(entry, str) else list(entry) for entry in gold]
+    letters = "".join(texts[0] for texts in references)
     chinese = sum(len(run[0]) for run in CJK_RUN.finditer(letters)) > len(letters) / 2
-    return TextInputs(list(predicted), right, tokenize or ("zh" if chinese else "13a"))
+    return TextInputs(list(predicted), references, tokenize or ("zh" if chinese else "13a"))
 
 
 def bleu(case: TextInputs) -> float:
@@ -46,8 +47,8 @@ def rouge_l(case: TextInputs) -> float:
 
 
 def matches_reference(case: TextInputs) -> np.ndarray:
-    return np.array([said.strip() in [one.strip() for one in right]
-                     for said, right in zip(case.predicted, case.gold, strict=True)], dtype=np.float64)
+    return np.array([text.strip() in [reference.strip() for reference in references]
+                     for text, references in zip(case.predicted, case.gold, strict=True)], dtype=np.float64)
 
 
 METRICS = (
@@ -55,5 +56,6 @@ METRICS = (
     Metric("chrf", "texts", "chrF by sacrebleu", chrf, None, requires="sacrebleu.metrics", scale=100),
     Metric("rouge_l", "texts", "F1 of ROUGE-L by rouge-score", rouge_l, None, requires="rouge_score.rouge_scorer",
            scale=100),
-    mean_metric("exact_match", "texts", "share of texts like a reference, in percent", matches_reference, scale=100),
+    mean_metric("exact_match", "texts", "fraction of texts equal to a reference, in percent", matches_reference,
+                scale=100),
 )

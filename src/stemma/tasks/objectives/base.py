@@ -1,8 +1,8 @@
-"""What a task asks of a network: a learner lays examples out, names the heads it needs, scores them and reads answers.
+"""Task objectives: they encode examples, declare the heads they need, compute the loss and decode predictions.
 
-To the training loop a learner is an objective like any other. Rows of one example (the options of a question) stand
-together in a batch, and only the places that a head reads are computed to the end. No batch goes on where the one
-before ended, so that nothing of it is kept.
+The training loop treats a task objective like any other objective. The sequences of one example (the options of a
+question) are adjacent in a batch, and the last layer is computed only at the positions that a head reads. Batches are
+independent, so no recurrent memory is kept between them.
 """
 
 from __future__ import annotations
@@ -28,80 +28,81 @@ from stemma.tasks.objectives.input_encoder import EncodedSequence, InputEncoder
 
 @dataclass(frozen=True, slots=True)
 class EncodedExample:
-    """An example as the network meets it."""
+    """An example as input ids, with its training target."""
 
-    sequences: tuple[EncodedSequence, ...]  # one; several where they compete or belong together
-    target: Any  # what is to be learnt, in the learner's own terms; None: unknown
-    example_index: int  # of the example it belongs to
-    decode_info: Any = None  # what reading its answer takes: where its tokens stand in the text
+    sequences: tuple[EncodedSequence, ...]  # one, or several such as the options of a question
+    target: Any  # the training target, specific to the objective; None: unlabelled
+    example_index: int  # index of the example it belongs to
+    decode_info: Any = None  # what `postprocess` needs, such as token offsets in the text
 
     @property
     def length(self) -> int:
-        return max(len(row.input_ids) for row in self.sequences)
+        return max(len(sequence.input_ids) for sequence in self.sequences)
 
 
 class TaskObjective(ABC):
-    """One task. Its head's weights stand in the network under its name."""
+    """The objective of one task. Its head is stored in the network under the task's name."""
 
     predicts_tokens = False
-    stack = ENCODER  # whose output its head reads
+    stack = ENCODER  # the stack whose output the head reads
 
     def __init__(self, name: str, input_encoder: InputEncoder, weight: float = 1.0):
         self.name, self.input_encoder, self.weight = name, input_encoder, weight
 
     @abstractmethod
     def heads(self) -> dict[str, HeadSpec]:
-        """What the network must have besides its body."""
+        """The heads that the network must have."""
 
     @abstractmethod
     def encode(self, examples: Sequence[Example]) -> list[EncodedExample]:
-        """The examples in rows; one that does not fit a row may give several items of one number."""
+        """Encode examples; a long one may give several items with the same `example_index`."""
 
     def encode_training(self, examples: Sequence[Example]) -> list[EncodedExample]:
-        """The items to learn from, where they are not those to answer."""
+        """Encode training examples, if that differs from encoding for prediction."""
         return self.encode(examples)
 
     @abstractmethod
     def targets(self, items: Sequence[EncodedExample], length: int) -> tuple[dict[str, Target], dict[str, Target]]:
-        """What is scored in a batch whose rows are `length` places long: places by name, and rows by name."""
+        """Token targets and row targets by name, for a batch of sequences padded to `length`."""
 
     @abstractmethod
     def output_positions(self, lengths: Tensor, length: int) -> Tensor | None:
-        """The flat places that the head reads; None: all of them."""
+        """Flat positions that the head reads; None: all."""
 
     @abstractmethod
     def loss(self, network: Network, output: NetworkOutput, batch: Batch) -> dict[str, Tensor]:
-        """The loss by the learner's name, divided by the whole step's total."""
+        """The loss by task name, divided by the total of the whole step."""
 
     @abstractmethod
     def outputs(self, network: Network, output: NetworkOutput, batch: Batch) -> list[np.ndarray]:
-        """For each item of a batch, the numbers that `decide` needs: logits, as a rule."""
+        """The outputs of each item of a batch that `postprocess` needs: usually logits."""
 
     @abstractmethod
     def postprocess(self, items: Sequence[EncodedExample], outputs: Sequence[np.ndarray],
                     examples: Sequence[Example]) -> list[Any]:
-        """A prediction for each example: a dictionary with at least what the user is told."""
+        """A prediction for each example: a dictionary."""
 
     @abstractmethod
     def baseline(self, batch: Batch, unigram: np.ndarray) -> dict[str, float]:
-        """What one who knows only how often each answer occurs would lose."""
+        """The loss of the class prior: a constant prediction of the label frequencies."""
 
     def mean_baseline(self, batches: Sequence[Batch], unigram: np.ndarray) -> float:
         return float(np.mean([self.baseline(batch, unigram)[self.name] for batch in batches]))
 
     def collate(self, model: Model, items: Sequence[EncodedExample]) -> Batch:
-        rows = [row for item in items for row in item.sequences]
-        lengths = torch.tensor([len(row.input_ids) for row in rows])
+        """Pad the items into a batch."""
+        sequences = [sequence for item in items for sequence in item.sequences]
+        lengths = torch.tensor([len(sequence.input_ids) for sequence in sequences])
         max_length = int(lengths.max())
-        ids, segments = torch.zeros((2, len(rows), max_length), dtype=torch.int64)
-        for number, row in enumerate(rows):
-            ids[number, : len(row.input_ids)] = torch.from_numpy(row.input_ids)
-            segments[number, : len(row.input_ids)] = torch.from_numpy(row.segment_ids)
+        ids, segments = torch.zeros((2, len(sequences), max_length), dtype=torch.int64)
+        for index, sequence in enumerate(sequences):
+            ids[index, : len(sequence.input_ids)] = torch.from_numpy(sequence.input_ids)
+            segments[index, : len(sequence.input_ids)] = torch.from_numpy(sequence.segment_ids)
         non_pad = torch.arange(max_length) < lengths[:, None]
         network = model.recipe.settings.network
         has_segments = network.embedding.segments > 1 or network.attention.segments
         streams = model.task_streams(ids, non_pad, segments if has_segments else None, self.stack)
         streams[ENCODER] = replace(streams[ENCODER], reuse_length=0, skip_padding=True)
         streams[self.stack] = replace(streams[self.stack], output_positions=self.output_positions(lengths, max_length))
-        return Batch(streams, *self.targets(items, max_length), int(lengths.sum()), len(rows), lengths=lengths,
+        return Batch(streams, *self.targets(items, max_length), int(lengths.sum()), len(sequences), lengths=lengths,
                      rows_per_example=len(items[0].sequences))

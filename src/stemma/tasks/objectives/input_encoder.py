@@ -1,4 +1,4 @@
-"""Examples as rows of ids: texts cut to fit the window and laid out by the model's templates, as in pre-training."""
+"""Encode texts as input ids: truncate them to the maximal length and add special tokens by the model's templates."""
 
 from __future__ import annotations
 
@@ -11,80 +11,82 @@ from stemma.errors import UserError
 from stemma.schema.corpus import TEXTS, TemplateSlot, parse_template
 from stemma.text.tokenizer import Tokenizer
 
-MIN_TEXT_TOKENS = 8  # tokens of text that a row must hold
+MIN_TEXT_TOKENS = 8  # a sequence must have room for this many text tokens
 
 
 @dataclass(frozen=True, slots=True)
 class EncodedSequence:
     input_ids: np.ndarray  # (L,) int64
     segment_ids: np.ndarray  # (L,) int64
-    text_spans: tuple[tuple[int, int], ...]  # first place and number of tokens of each text
+    text_spans: tuple[tuple[int, int], ...]  # (first position, number of tokens) of each text
 
 
 class InputEncoder:
-    """`single` and `pair` name the positions of one text and of two: "start A separator B:1 separator:1"; `more` those
-    of three texts, of four and so on."""
+    """`single` and `pair` are the templates of one and two texts, such as "start A separator B:1 separator:1"; `more`
+    are those of three, four and more texts."""
 
     def __init__(self, tokenizer: Tokenizer, single: str, pair: str, max_length: int, more: Sequence[str] = ()):
         self.tokenizer, self.max_length = tokenizer, max_length
         self._slots = {texts: parse_template(template) for texts, template in enumerate((single, pair, *more), 1)}
-        self.num_truncated = 0  # rows so far that lost some of their text
-        least = min(map(self.text_capacity, self._slots))
-        if self.text_capacity(2) < MIN_TEXT_TOKENS or least < MIN_TEXT_TOKENS:
-            raise UserError(f"rows of {max_length} tokens leave no room for text beside the special tokens; set "
-                            f"corpus.sequence_length to {max_length - least + MIN_TEXT_TOKENS} or more.")
+        self.num_truncated = 0  # sequences truncated so far
+        smallest = min(map(self.text_capacity, self._slots))
+        if self.text_capacity(2) < MIN_TEXT_TOKENS or smallest < MIN_TEXT_TOKENS:
+            raise UserError(f"sequences of {max_length} tokens leave no room for text beside the special tokens; set "
+                            f"corpus.sequence_length to {max_length - smallest + MIN_TEXT_TOKENS} or more.")
 
     def text_capacity(self, texts: int) -> int:
-        """How many tokens of so many texts fit a row."""
+        """The number of text tokens that fit into a sequence of `texts` texts."""
         return self.max_length - sum(not slot.is_text for slot in self._slots[texts])
 
     def encode_texts(self, texts: Sequence[str]) -> list[list[int]]:
-        """The bare tokens of each text."""
+        """The token ids of each text, without special tokens."""
         return [encoding.ids for encoding in self.tokenizer.encode_batch(list(texts), special=False)]
 
     def encode_with_offsets(self, texts: Sequence[str]) -> list[tuple[np.ndarray, np.ndarray]]:
-        """The bare tokens of each text, (n,), and the characters where each begins and ends, (n, 2)."""
+        """The token ids of each text without special tokens, (n,), and their character offsets, (n, 2)."""
         return [(np.array(encoding.ids, np.int64), np.array(encoding.offsets, np.int64).reshape(-1, 2))
                 for encoding in self.tokenizer.encode_batch(list(texts), special=False)]
 
     def encode_examples(self, examples: Sequence[tuple[str, ...]]) -> list[EncodedSequence]:
-        """A row for each example of one text or more."""
+        """A sequence for each example of one or more texts."""
         encoded = iter(self.encode_texts([text for texts in examples for text in texts]))
         return [self.build_sequence([next(encoded) for _ in texts]) for texts in examples]
 
     def build_sequence(self, texts: Sequence[Sequence[int]]) -> EncodedSequence:
-        """The texts' tokens between special ones; what is too long is cut from its end, the longest text first."""
+        """Truncate the texts, longest first, and add special tokens and segment ids."""
         texts = self.truncate(texts)
         ids: list[int] = []
         segments: list[int] = []
-        where = []
+        spans = []
         for slot in self._slots[len(texts)]:
             tokens = self._slot_tokens(slot, texts)
             if slot.is_text:
-                where.append((len(ids), len(tokens)))
+                spans.append((len(ids), len(tokens)))
             ids += tokens
             segments += [slot.segment] * len(tokens)
-        return EncodedSequence(np.array(ids, np.int64), np.array(segments, np.int64), tuple(where))
+        return EncodedSequence(np.array(ids, np.int64), np.array(segments, np.int64), tuple(spans))
 
     def truncate(self, texts: Sequence[Sequence[int]]) -> list[Sequence[int]]:
-        """A token at a time is cut from the end of the longest text, of equally long ones from the last. So all that
-        are longer than some length are cut to it, and the first of them keep one token more while there is room."""
-        capacity, lengths = self.text_capacity(len(texts)), [len(part) for part in texts]
+        """Remove tokens one at a time from the end of the longest text, of equally long ones from the last.
+
+        Equivalently, texts longer than some level are cut to it, and the first of them keep one token more while there
+        is room."""
+        capacity, lengths = self.text_capacity(len(texts)), [len(text) for text in texts]
         if sum(lengths) <= capacity:
             return list(texts)
         self.num_truncated += 1
         level, used = 0, 0
-        for number, length in enumerate(sorted(lengths)):  # the shorter ones stay whole
-            level = (capacity - used) // (len(lengths) - number)
+        for index, length in enumerate(sorted(lengths)):  # shorter texts are not truncated
+            level = (capacity - used) // (len(lengths) - index)
             if length > level:
                 break
             used += length
         left = capacity - sum(min(length, level) for length in lengths)
         truncated = []
-        for part in texts:
-            more = 1 if left > 0 and len(part) > level else 0
-            left -= more
-            truncated.append(part[:level + more])
+        for text in texts:
+            extra = 1 if left > 0 and len(text) > level else 0
+            left -= extra
+            truncated.append(text[:level + extra])
         return truncated
 
     def _slot_tokens(self, slot: TemplateSlot, texts: Sequence[Sequence[int]]) -> list[int]:

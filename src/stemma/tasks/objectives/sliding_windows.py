@@ -1,5 +1,5 @@
-"""A text that is longer than a row is read in several that overlap, and each of its tokens is judged where most of its
-neighbours are in sight."""
+"""Sliding windows: a long text is split into overlapping windows, and each token is predicted in the window where it
+has the most context."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import numpy as np
 
 
 def split_windows(length: int, window_size: int, stride: int) -> list[tuple[int, int]]:
-    """[start, stop) of the rows that cover so many tokens: `room` at a time, each `step` tokens on from the last."""
+    """[start, stop) of the windows that cover `length` tokens: `window_size` tokens each, `stride` tokens apart."""
     if length <= window_size:
         return [(0, length)]
     starts = range(0, length - window_size + stride, max(1, stride))
@@ -15,12 +15,12 @@ def split_windows(length: int, window_size: int, stride: int) -> list[tuple[int,
 
 
 def max_context_window(length: int, windows: list[tuple[int, int]]) -> np.ndarray:
-    """(length,) the window in which each token has the most context, on the side where it has less of it; of equally
-    good ones the first."""
-    owner, most = np.zeros(length, np.int64), np.full(length, -1)
-    for number, (start, stop) in enumerate(windows):
-        place = np.arange(start, stop)
-        context = np.minimum(place - start, stop - 1 - place)
-        better = place[context > most[start:stop]]
-        owner[better], most[better] = number, context[better - start]
-    return owner
+    """(length,) index of the window in which each token has the most context, measured on its shorter side; the first
+    of equally good ones."""
+    best, best_context = np.zeros(length, np.int64), np.full(length, -1)
+    for index, (start, stop) in enumerate(windows):
+        positions = np.arange(start, stop)
+        context = np.minimum(positions - start, stop - 1 - positions)
+        better = positions[context > best_context[start:stop]]
+        best[better], best_context[better] = index, context[better - start]
+    return best

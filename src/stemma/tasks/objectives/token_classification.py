@@ -1,6 +1,6 @@
-"""A tag for each word, said by its first piece (arXiv:1810.04805, section 5.3); the other pieces are not asked.
+"""Token classification: a tag for each word, predicted at its first subtoken (arXiv:1810.04805, section 5.3).
 
-A sentence that is longer than a row is read in rows that overlap by a quarter, and each word is asked in one of them.
+A long sentence is split into windows that overlap by a quarter; each word is predicted in one of them.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from stemma.tasks.objectives.sliding_windows import max_context_window, split_wi
 
 
 class TokenClassificationObjective(TaskObjective):
-    """`labels` are the tags in order. An item's `extra` is (places, words): which places of its row are asked, and
-    which word each speaks for; its answer is their tags."""
+    """`labels` are the tags in order. The `decode_info` of an item is (positions, words): the positions of the first
+    subtokens, and the indices of their words; its target are their tags."""
 
     def __init__(self, name: str, input_encoder: InputEncoder, head_specs: dict[str, HeadSpec], labels: Sequence[str],
                  counts: Sequence[int], class_weights: Sequence[float] | None = None, weight: float = 1.0):
         super().__init__(name, input_encoder, weight)
         self._head_specs, self.labels = head_specs, list(labels)
-        self._label_index = {label: number for number, label in enumerate(labels)}
+        self._label_index = {label: index for index, label in enumerate(labels)}
         self._prior = np.log((np.array(counts) + 1) / (sum(counts) + len(counts)))
         self._class_weights = None if class_weights is None else torch.tensor(class_weights)
 
@@ -41,29 +41,29 @@ class TokenClassificationObjective(TaskObjective):
         return self._head_specs
 
     def encode(self, examples: Sequence[Example]) -> list[EncodedExample]:
-        told = [example for example in examples if isinstance(example, TaggedExample)]
-        made = []
-        for number, (example, (ids, offsets)) in enumerate(
-                zip(told, self.input_encoder.encode_with_offsets([" ".join(example.words) for example in told]),
-                    strict=True)):
+        sentences = [example for example in examples if isinstance(example, TaggedExample)]
+        encodings = self.input_encoder.encode_with_offsets([" ".join(example.words) for example in sentences])
+        encoded = []
+        for index, (example, (ids, offsets)) in enumerate(zip(sentences, encodings, strict=True)):
             first = first_subtokens(example.words, offsets)
             tags = None if example.tags is None else np.array([self._label_index[tag] for tag in example.tags])
-            room = self.input_encoder.text_capacity(1)
-            cut = split_windows(len(ids), room, room - room // 4)
-            spoken = np.flatnonzero(first >= 0)  # a word of nothing but control characters has no piece
-            owner = max_context_window(len(ids), cut)[first[spoken]]  # ascending, so that the words of a window stand
-            #                                                           together
-            shares = np.split(spoken, np.searchsorted(owner, np.arange(1, len(cut))))
-            for words, (start, stop) in zip(shares, cut, strict=True):
-                row = self.input_encoder.build_sequence([ids[start:stop].tolist()])
-                places = first[words] - start + row.text_spans[0][0]
-                made.append(EncodedExample((row,), None if tags is None else tags[words], number, (places, words)))
-        return made
+            window_size = self.input_encoder.text_capacity(1)
+            windows = split_windows(len(ids), window_size, window_size - window_size // 4)
+            with_subtoken = np.flatnonzero(first >= 0)  # a word of only control characters has no subtoken
+            # window indices ascend, so the words of each window are contiguous
+            best_window = max_context_window(len(ids), windows)[first[with_subtoken]]
+            words_by_window = np.split(with_subtoken, np.searchsorted(best_window, np.arange(1, len(windows))))
+            for words, (start, stop) in zip(words_by_window, windows, strict=True):
+                sequence = self.input_encoder.build_sequence([ids[start:stop].tolist()])
+                positions = first[words] - start + sequence.text_spans[0][0]
+                encoded.append(EncodedExample((sequence,), None if tags is None else tags[words], index,
+                                              (positions, words)))
+        return encoded
 
     def targets(self, items: Sequence[EncodedExample], length: int) -> tuple[dict[str, Target], dict[str, Target]]:
-        places = [number * length + item.decode_info[0] for number, item in enumerate(items) if item.target is not None]
+        positions = [row * length + item.decode_info[0] for row, item in enumerate(items) if item.target is not None]
         tags = [item.target for item in items if item.target is not None]
-        index = torch.from_numpy(np.concatenate([np.zeros(0, np.int64), *places]))
+        index = torch.from_numpy(np.concatenate([np.zeros(0, np.int64), *positions]))
         labels = torch.from_numpy(np.concatenate([np.zeros(0, np.int64), *tags]))
         total = float(len(index)) if self._class_weights is None else float(self._class_weights[labels].sum())
         return {self.name: Target(index, labels, total or 1.0, length)}, {}
@@ -79,7 +79,7 @@ class TokenClassificationObjective(TaskObjective):
                                                     reduction="sum") / target.denominator}
 
     def logits(self, network: Network, output: NetworkOutput, batch: Batch, positions: Tensor) -> Tensor:
-        """(N, tags) of these flat places."""
+        """(N, tags) logits at flat positions."""
         head = network.head(self.name)
         if isinstance(self._head_specs[self.name], FeatureHead):
             return head(output.all_hidden_states(self.stack), batch.lengths).flatten(0, 1)[positions]
@@ -87,21 +87,22 @@ class TokenClassificationObjective(TaskObjective):
 
     def outputs(self, network: Network, output: NetworkOutput, batch: Batch) -> list[np.ndarray]:
         rows, length = output[self.stack].shape[:2]
-        every = torch.arange(rows * length, device=output[self.stack].device)
-        return list(self.logits(network, output, batch, every).view(rows, length, -1).cpu().numpy())  # (L, tags) each
+        positions = torch.arange(rows * length, device=output[self.stack].device)
+        logits = self.logits(network, output, batch, positions).view(rows, length, -1)
+        return list(logits.cpu().numpy())  # (L, tags) each
 
     def postprocess(self, items: Sequence[EncodedExample], outputs: Sequence[np.ndarray],
                     examples: Sequence[Example]) -> list[Any]:
-        silent = self._label_index.get("O", int(self._prior.argmax()))  # what is said of a word that has no piece
-        tags = [np.full(len(example.words), silent) for example in examples if isinstance(example, TaggedExample)]
-        sure = [np.zeros(len(one)) for one in tags]
-        for item, scores in zip(items, outputs, strict=True):
-            places, words = item.decode_info
-            chances = softmax(scores[places])
-            tags[item.example_index][words] = chances.argmax(-1)
-            sure[item.example_index][words] = chances.max(-1, initial=0)
-        return [{"tags": [self.labels[tag] for tag in one], "scores": chance.tolist()}
-                for one, chance in zip(tags, sure, strict=True)]
+        default = self._label_index.get("O", int(self._prior.argmax()))  # for words without a subtoken
+        tag_ids = [np.full(len(example.words), default) for example in examples if isinstance(example, TaggedExample)]
+        confidences = [np.zeros(len(ids)) for ids in tag_ids]
+        for item, logits in zip(items, outputs, strict=True):
+            positions, words = item.decode_info
+            probabilities = softmax(logits[positions])
+            tag_ids[item.example_index][words] = probabilities.argmax(-1)
+            confidences[item.example_index][words] = probabilities.max(-1, initial=0)
+        return [{"tags": [self.labels[tag] for tag in ids], "scores": scores.tolist()}
+                for ids, scores in zip(tag_ids, confidences, strict=True)]
 
     def baseline(self, batch: Batch, unigram: np.ndarray) -> dict[str, float]:
         target = batch.token_targets[self.name]
@@ -111,8 +112,8 @@ class TokenClassificationObjective(TaskObjective):
 
 
 def first_subtokens(words: Sequence[str], offsets: np.ndarray) -> np.ndarray:
-    """(words,) the first token of each word in the words joined by blanks; -1 where none of its characters has one. A
-    token may begin with the blank before its word, so what counts is the first that ends inside."""
+    """(words,) index of the first token of each word, for words joined by spaces; -1 if the word has none. A token may
+    include the space before its word, so the first token that ends inside the word counts."""
     lengths = np.array([len(word) for word in words], np.int64)
     begins = np.cumsum(lengths + 1) - lengths - 1
     token = np.searchsorted(offsets[:, 1], begins, side="right")

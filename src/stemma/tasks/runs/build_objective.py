@@ -1,4 +1,4 @@
-"""From a card to the learner of its task."""
+"""Build the objective of a task from its config."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from stemma.tasks.runs.gpt_format import AuxiliaryLMObjective
 
 
 def build_task_objective(task_config: TaskConfig, input_encoder: InputEncoder, seed: int = 0) -> TaskObjective:
-    learner = head_task(task_config.kind).objective(task_config, input_encoder, seed)
-    learner.weight, learner.stack = task_config.values.weight, task_stack(task_config)
-    if isinstance(learner, ClassificationObjective | RegressionObjective):
-        learner.text_orders = task_config.values.orders
+    objective = head_task(task_config.kind).objective(task_config, input_encoder, seed)
+    objective.weight, objective.stack = task_config.values.weight, task_stack(task_config)
+    if isinstance(objective, ClassificationObjective | RegressionObjective):
+        objective.text_orders = task_config.values.orders
     if task_config.values.language is None:
-        return learner
-    if isinstance(learner, MultipleChoiceObjective):
-        learner.question_with_context = True
-    return AuxiliaryLMObjective(learner, task_config.values.language)
+        return objective
+    if isinstance(objective, MultipleChoiceObjective):
+        objective.question_with_context = True
+    return AuxiliaryLMObjective(objective, task_config.values.language)

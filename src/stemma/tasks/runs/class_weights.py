@@ -1,4 +1,4 @@
-"""What a mistake costs, by class: where some are rare, a model that never names them would otherwise do well."""
+"""Class weights of the loss, for imbalanced classes."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ BALANCED = "balanced"
 
 
 def class_weights(setting: str, kind: str, labels: Sequence[str], counts: Sequence[int]) -> list[float]:
-    """`balanced`, or a number for each class in the order of the labels. Balanced, all classes weigh the same together:
-    n / (classes * count), as scikit-learn has it; a class that does not occur counts as an ordinary one."""
+    """Parse `balanced`, or a number for each class in the order of the labels. `balanced` gives n / (classes * count),
+    as in scikit-learn; a class that does not occur has weight 1."""
     if not head_task(kind).has_classes:
         raise UserError(f"--class-weights goes with classes, and {kind} has none; leave it out.")
     if setting == BALANCED:

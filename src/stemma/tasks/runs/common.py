@@ -1,6 +1,6 @@
-"""What every fine-tune shares: the loop of pre-training with a model's weights, gentler, and then scored.
+"""Shared by all fine-tuning runs: resume, recipe overrides and training length.
 
-A fine-tune is a run like any other: `run.json` names its task, so that `stemma resume` also takes up the scoring.
+Fine-tuning uses the pre-training loop. `run.json` names the task, so `stemma resume` also continues with the scoring.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from stemma.training.callbacks import accepts_callbacks
 from stemma.training.run_folder import read_run
 from stemma.training.run_lock import finished_result, lock_run
 
-PIPELINE = "pipeline.toml"  # the plan of several runs below one folder
-ORIGIN = "fine-tuning"  # who set the values that a fine-tune brings
+PIPELINE = "pipeline.toml"  # the plan of a pipeline folder
+ORIGIN = "fine-tuning"  # origin of the recipe values that fine-tuning sets
 SECTION = "finetuning"
 
 
@@ -34,8 +34,8 @@ SECTION = "finetuning"
 @accepts_callbacks
 def resume(out: str | Path, *, device: str | None = None, callbacks: Sequence[object] = (),
            show: bool = False) -> dict[str, Any]:
-    """Go on with any run that was interrupted: a pre-training, a fine-tune up to its scores, or a whole pipeline; on
-    the device where it was, unless another one is asked for."""
+    """Resume any interrupted run: pre-training, fine-tuning with its scores, or a pipeline; on the same device unless
+    another one is given."""
     if (Path(out) / PIPELINE).is_file():
         from stemma.tasks.pipeline.pipeline import resume as resume_pipeline
 
@@ -48,61 +48,61 @@ def resume(out: str | Path, *, device: str | None = None, callbacks: Sequence[ob
         return task_kind(kind).resume(Path(out), plan, show)
     from stemma.tasks.runs.multitask import run_to_end
 
-    if (known := finished_result(Path(out))) is not None:
-        return known
+    if (result := finished_result(Path(out))) is not None:
+        return result
     with lock_run(Path(out)):
         return run_to_end(Path(out), show)
 
 
 def with_finetuning_choices(recipe: Recipe, changes: Sequence[str]) -> tuple[Recipe, list[str]]:
-    """The recipe with what was typed of its section [finetuning], and the other changes, which come after it is turned
-    into [training] and so win. Where something is wrong, all of it is left, to be told with the rest."""
-    mine = [change for change in changes if change.partition("=")[2 if change.startswith("remove=") else 0].strip()
+    """The recipe with the overrides of [finetuning] applied, and the other overrides, which are applied later and take
+    precedence. On an error nothing is applied, so that all errors are reported together."""
+    section = [change for change in changes if change.partition("=")[2 if change.startswith("remove=") else 0].strip()
             .startswith(f"{SECTION}.")]
     try:
-        return recipe.with_overrides(mine), [change for change in changes if change not in mine]
+        return recipe.with_overrides(section), [change for change in changes if change not in section]
     except UserError:
         return recipe, list(changes)
 
 
 def finetune_overrides(settings: RecipeSettings, removed_keys: Sequence[str] = ()) -> dict[str, Any]:
-    """How a network is trained further, as changes of its recipe: with the optimizer and at the rate of [finetuning].
-    What the recipe says for its pre-training alone is removed, and what else is `gone`."""
-    chosen, training = settings.finetuning, settings.training
+    """Recipe changes for further training: the optimizer, schedule and learning rate of [finetuning]. Removes
+    `removed_keys` and the keys that only apply to pre-training."""
+    finetuning, training = settings.finetuning, settings.training
     removed = [*removed_keys, *pretraining_only_keys(settings)]
-    changes: dict[str, Any] = {"training.optimizer": chosen.optimizer.model_dump(),
-                               "training.schedule": chosen.schedule.model_dump(),
-                               "training.learning_rate": chosen.learning_rate_for(settings.network.width)}
-    if chosen.clip_norm is not None:
-        changes["training.clip_norm"] = chosen.clip_norm
+    changes: dict[str, Any] = {"training.optimizer": finetuning.optimizer.model_dump(),
+                               "training.schedule": finetuning.schedule.model_dump(),
+                               "training.learning_rate": finetuning.learning_rate_for(settings.network.width)}
+    if finetuning.clip_norm is not None:
+        changes["training.clip_norm"] = finetuning.clip_norm
     elif training.clip_norm is not None:
         removed.append("training.clip_norm")
     return {"remove": removed, **changes}
 
 
 def layer_decay_overrides(settings: RecipeSettings) -> dict[str, Any]:
-    """How much less low layers learn than high ones, as [finetuning] has it."""
-    chosen = settings.finetuning
-    stated = {"training.layer_decay": chosen.layer_decay, "training.layer_decay_top": chosen.layer_decay_top}
-    return {key: value for key, value in stated.items() if value is not None}
+    """Layer-wise learning rate decay, as set in [finetuning]."""
+    finetuning = settings.finetuning
+    values = {"training.layer_decay": finetuning.layer_decay, "training.layer_decay_top": finetuning.layer_decay_top}
+    return {key: value for key, value in values.items() if value is not None}
 
 
 def pretraining_only_keys(settings: RecipeSettings) -> list[str]:
-    """What a recipe says for its pre-training alone, or said for another fine-tune. (Of few examples some are always
-    far harder than the mean, so a loss that jumps means nothing here.)"""
-    usual = TrainingSettings.model_fields
-    chosen = [f"training.{key}" for key in TrainingSettings.task_keys
-              if getattr(settings.training, key) != usual[key].default]
-    stated = {"corpus.first_phase": settings.corpus.first_phase, "corpus.mixture": settings.corpus.mixture,
+    """Keys that only apply to pre-training, or to an earlier fine-tuning. Loss-spike detection is off, because
+    batches of small data sets vary too much."""
+    fields = TrainingSettings.model_fields
+    task_keys = [f"training.{key}" for key in TrainingSettings.task_keys
+              if getattr(settings.training, key) != fields[key].default]
+    values = {"corpus.first_phase": settings.corpus.first_phase, "corpus.mixture": settings.corpus.mixture,
               "training.spike_factor": settings.training.spike_factor}
-    return [key for key, value in stated.items() if value is not None] + chosen
+    return [key for key, value in values.items() if value is not None] + task_keys
 
 
 def check_start_and_out(start: str | Path, run: Path, overwrite: bool) -> str:
-    """Where to start from, as a run notes it; the place of the run must be free."""
+    """Check that the run folder is free; return the start model as it is written to run.json."""
     check_output_path(run, overwrite)
     if not Path(start).exists():
-        return str(start)  # perhaps a hub id; whoever loads it will say
+        return str(start)  # may be a hub id; loading it reports errors
     if run.exists() and Path(start).resolve().is_relative_to(run.resolve()):
         raise UserError(f"the model to start from lies in {run}, which --overwrite would replace; choose another "
                         "--out.")
@@ -111,7 +111,7 @@ def check_start_and_out(start: str | Path, run: Path, overwrite: bool) -> str:
 
 @dataclass(frozen=True)
 class TrainingLength:
-    """How long to train, in one of three ways; in none of them: the epochs of the recipe's [finetuning]."""
+    """Training length in epochs, steps or minutes; default: the epochs of [finetuning]."""
 
     epochs: float | None = None
     steps: int | None = None
@@ -126,16 +126,16 @@ class TrainingLength:
         Budget.from_options(self.steps, None, self.minutes, 1)
 
     def apply_to(self, recipe: Recipe, steps_per_epoch: int, overridden: Collection[str]) -> tuple[Recipe, Budget]:
-        """The recipe with its pace, by the steps of an epoch, and the budget: a warm-up over a share of it, a look at
-        the dev set and a checkpoint after each epoch. What was `typed` stays as it is."""
-        chosen = recipe.settings.finetuning
-        steps = self.steps or max(1, math.ceil(steps_per_epoch * (self.epochs or chosen.epochs)))
-        pace = {"training.steps": steps, "training.warmup_steps": int(chosen.warmup * steps),
+        """The recipe with steps and warm-up set, and the budget. Validates and saves a checkpoint after each epoch.
+        Keys in `overridden` keep their values."""
+        finetuning = recipe.settings.finetuning
+        steps = self.steps or max(1, math.ceil(steps_per_epoch * (self.epochs or finetuning.epochs)))
+        changes = {"training.steps": steps, "training.warmup_steps": int(finetuning.warmup * steps),
                 "training.validate_every": min(steps_per_epoch, steps),
                 "training.checkpoint_every": min(steps_per_epoch, steps)}
-        pace = {key: value for key, value in pace.items() if key not in overridden}
+        changes = {key: value for key, value in changes.items() if key not in overridden}
         if recipe.settings.training.unfreeze == "epoch":
-            pace["training.unfreeze"] = steps_per_epoch
-        recipe = recipe.with_changes(pace, ORIGIN)
-        stated = steps if self.epochs is not None else self.steps
-        return recipe, Budget.from_options(stated, None, self.minutes, recipe.settings.training.steps)
+            changes["training.unfreeze"] = steps_per_epoch
+        recipe = recipe.with_changes(changes, ORIGIN)
+        budget_steps = steps if self.epochs is not None else self.steps
+        return recipe, Budget.from_options(budget_steps, None, self.minutes, recipe.settings.training.steps)

@@ -1,4 +1,4 @@
-"""From examples and what a model said of them to the metrics of their task."""
+"""Compute the metrics of a task from examples and predictions."""
 
 from __future__ import annotations
 
@@ -12,26 +12,27 @@ from stemma.tasks.metrics import compute_scores
 
 
 def gold_and_predicted(task_config: TaskConfig, examples: Sequence[Example],
-                   predictions: Sequence[dict[str, object]]) -> tuple[list[Any], list[Any], dict[str, Any]]:
-    """(what is right, what was said, what else the metrics of this kind must know) of the examples that have an
-    answer."""
+                       predictions: Sequence[dict[str, object]]) -> tuple[list[Any], list[Any], dict[str, Any]]:
+    """(gold, predicted, metric options) of the labelled examples."""
     kind = head_task(task_config.kind)
-    known = [(example, said) for example, said in zip(examples, predictions, strict=True) if example.has_gold]
-    gold, found = [kind.gold(example) for example, _ in known], [said[kind.prediction_key] for _, said in known]
-    return gold, found, kind.metric_options(task_config, [example for example, _ in known])
+    labelled = [(example, prediction) for example, prediction in zip(examples, predictions, strict=True)
+                if example.has_gold]
+    gold = [kind.gold(example) for example, _ in labelled]
+    predicted = [prediction[kind.prediction_key] for _, prediction in labelled]
+    return gold, predicted, kind.metric_options(task_config, [example for example, _ in labelled])
 
 
 def check_metrics_apply(task_config: TaskConfig, examples: Sequence[Example]) -> None:
-    """Score perfect answers, so that a metric which does not suit these examples says so before anything is trained."""
+    """Score perfect predictions, so that a metric that does not suit the examples fails before training."""
     kind = head_task(task_config.kind)
-    known = [example for example in examples if example.has_gold]
-    compute_metrics(task_config, known, [{kind.prediction_key: kind.perfect_prediction(kind.gold(example))}
-                                         for example in known])
+    labelled = [example for example in examples if example.has_gold]
+    compute_metrics(task_config, labelled, [{kind.prediction_key: kind.perfect_prediction(kind.gold(example))}
+                                            for example in labelled])
 
 
 def compute_metrics(task_config: TaskConfig, examples: Sequence[Example],
                     predictions: Sequence[dict[str, object]]) -> dict[str, Any]:
-    """The metrics by name, and how many examples they rest on; of examples without answers, only their number."""
-    gold, found, extras = gold_and_predicted(task_config, examples, predictions)
-    scores = compute_scores(task_config.kind, task_config.metrics, gold, found, **extras) if gold else {}
+    """The metrics by name, and the number of examples; only the latter for unlabelled examples."""
+    gold, predicted, options = gold_and_predicted(task_config, examples, predictions)
+    scores = compute_scores(task_config.kind, task_config.metrics, gold, predicted, **options) if gold else {}
     return {**scores, "examples": len(examples)}

@@ -1,4 +1,4 @@
-"""How good a model is at its tasks while it learns them: by this the best look is chosen, and trials are compared."""
+"""Dev scores during training: they select the best checkpoint, and compare the runs of a sweep."""
 
 from __future__ import annotations
 
@@ -23,43 +23,42 @@ from stemma.training.early_stopping import MetricFn
 
 @torch.inference_mode()
 def model_outputs(model: Model, objective: TaskObjective, encoded: Sequence[EncodedExample]) -> list[np.ndarray]:
-    """The numbers from which the answer to each item is read: logits, as a rule."""
-    answers: list[np.ndarray] = [np.zeros(0)] * len(encoded)
+    """The raw outputs of each item: usually logits."""
+    outputs: list[np.ndarray] = [np.zeros(0)] * len(encoded)
     with progress_stage("predicting", len(encoded), "rows") as work:
-        for numbers, batch in inference_batches(model, objective, encoded):
+        for indices, batch in inference_batches(model, objective, encoded):
             batch = batch.to(model.device)
             hidden = model.network(batch.streams)
-            for number, answer in zip(numbers, objective.outputs(model.network, hidden, batch), strict=True):
-                answers[number] = answer
-            work.advance(len(numbers))
-    return answers
+            for index, output in zip(indices, objective.outputs(model.network, hidden, batch), strict=True):
+                outputs[index] = output
+            work.advance(len(indices))
+    return outputs
 
 
 def dev_scorer(model: Model, task_configs: Mapping[str, TaskConfig], objectives: Mapping[str, TaskObjective],
-             examples: Mapping[str, Mapping[str, Sequence[Example]]]) -> MetricFn | None:
-    """Says how good the model is on the dev sets, by the metric of each task that decides, and their mean where there
-    are several tasks. None where no answer is known."""
-    known = {name: [example for example in examples[name]["dev"] if example.has_gold] for name in task_configs}
-    if not all(known.values()):
+               examples: Mapping[str, Mapping[str, Sequence[Example]]]) -> MetricFn | None:
+    """A function that computes the dev score: the selection metric, averaged over the tasks. None if a dev set has no
+    labels."""
+    labelled = {name: [example for example in examples[name]["dev"] if example.has_gold] for name in task_configs}
+    if not all(labelled.values()):
         return None
 
-    def judge() -> float:
-        worths = []
-        for name, card in task_configs.items():
-            items = objectives[name].encode(known[name])
+    def score() -> float:
+        scores = []
+        for name, task_config in task_configs.items():
+            items = objectives[name].encode(labelled[name])
             predictions = objectives[name].postprocess(items, model_outputs(model, objectives[name], items),
-                                                       known[name])
-            kind = head_task(card.kind)
-            predictions = kind.apply_options(kind.tune(card, known[name], predictions), predictions)
-            worths.append(selection_score(card, compute_metrics(card, known[name], predictions)))
-        return float(np.mean(worths))
+                                                       labelled[name])
+            kind = head_task(task_config.kind)
+            predictions = kind.apply_options(kind.tune(task_config, labelled[name], predictions), predictions)
+            scores.append(selection_score(task_config, compute_metrics(task_config, labelled[name], predictions)))
+        return float(np.mean(scores))
 
-    return judge
+    return score
 
 
 def selection_score(task_config: TaskConfig, metrics: Mapping[str, Any]) -> float:
-    """What decides, such that higher is better and a perfect score is 1; a metric that is not defined (a correlation
-    with what never changes) is worth less than any other."""
+    """The first metric, scaled so that higher is better and 1 is perfect; an undefined metric (NaN) ranks last."""
     metric = metrics_for(task_config.kind)[task_config.metrics[0]]
     value = float(metrics[metric.name])
     if math.isnan(value):

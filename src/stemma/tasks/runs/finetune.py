@@ -1,6 +1,6 @@
-"""Before a fine-tune begins: examples are read and checked, the task's card is drawn up, and the run is put on disk.
+"""Start a fine-tuning run: read and check the examples, build the task config, and write the run folder.
 
-Whatever can be wrong with the data or the settings is told here, before anything is trained.
+All errors in data and settings are reported here, before training.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ from stemma.tasks.runs.gpt_format import PAIR_TEMPLATE as GPT_PAIR
 from stemma.tasks.runs.gpt_format import SINGLE_TEMPLATE as GPT_SINGLE
 from stemma.tasks.runs.gpt_format import gpt_task_options, uses_gpt_format, with_gpt_tokens
 from stemma.tasks.runs.sweep import Sweep
-from stemma.tasks.runs.sweep import run_to_end as try_out
+from stemma.tasks.runs.sweep import run_to_end as run_sweep
 from stemma.training.callbacks import accepts_callbacks
 from stemma.training.run_folder import RECIPE, RunConfig, TextReadingOptions
 from stemma.training.run_lock import lock_new_run
@@ -70,30 +70,30 @@ from stemma.training.run_lock import lock_new_run
 logger = logging.getLogger(__name__)
 
 BATCH_SIZE = 32
-DEFAULT_TASK_NAME = "task"  # the name of a task that is alone in its run
-MAX_CLASSES_SHOWN = 10  # classes whose share is told
+DEFAULT_TASK_NAME = "task"  # name of the task in a single-task run
+MAX_CLASSES_SHOWN = 10  # classes whose frequency is reported
 
 
 @dataclass(frozen=True)
 class TaskArguments:
-    """A task as the user asks for it."""
+    """A task as given on the command line or in a plan."""
 
     name: str  # classify, pair, ... or a data set's name
     files: Mapping[str, str | Path]  # train, dev, and perhaps test
-    columns: Mapping[str, str] | None = None  # which of the file's columns each of ours is
+    columns: Mapping[str, str] | None = None  # our column name -> the file's column name
     metrics: Sequence[str] = ()
-    values: Mapping[str, Any] = field(default_factory=dict)  # of the learner: others, balance
-    features: str | None = None  # which layers are mixed, where the network is to stay as it is
-    style: str | None = None  # how a task is put to a language model: "gpt", or "plain"; None: as its recipe has it
+    values: Mapping[str, Any] = field(default_factory=dict)  # task options such as balance
+    features: str | None = None  # layers to use as features, with a frozen network
+    style: str | None = None  # input format of a causal LM: "gpt" or "plain"; None: from the recipe
 
     @property
     def kind(self) -> str:
         return task_kind_of(self.name)
 
     def options(self) -> dict[str, Any]:
-        """What was typed, to be typed again."""
+        """The command-line options that repeat this task."""
         renamed = ",".join(f"{ours}={theirs}" for ours, theirs in (self.columns or {}).items())
-        return {**{part: str(path) for part, path in self.files.items()}, "metric": list(self.metrics),
+        return {**{split: str(path) for split, path in self.files.items()}, "metric": list(self.metrics),
                 **({"columns": renamed} if renamed else {}),
                 **({"class-weights": self.values["balance"]} if "balance" in self.values else {}),
                 **({"features": True, "layers": self.features} if self.features else {}),
@@ -103,13 +103,11 @@ class TaskArguments:
 @accepts_device
 @accepts_callbacks
 def finetune(task: TaskArguments, start: str | Path, out: str | Path, *, epochs: float | None = None,
-             steps: int | None = None,
-             minutes: float | None = None, seed: int = 0, changes: Sequence[str] = (),
-             reading: TextReadingOptions = TextReadingOptions(),
-             trials: Sweep | None = None, overwrite: bool = False, device: str | None = None,
-             callbacks: Sequence[object] = (), show: bool = False) -> dict[str, Any]:
-    """Teach a model a task from examples, several times over where there are `trials`; returns what `--json` prints.
-    `callbacks` hear of every step (`stemma.Callback`)."""
+             steps: int | None = None, minutes: float | None = None, seed: int = 0, changes: Sequence[str] = (),
+             reading: TextReadingOptions = TextReadingOptions(), trials: Sweep | None = None, overwrite: bool = False,
+             device: str | None = None, callbacks: Sequence[object] = (), show: bool = False) -> dict[str, Any]:
+    """Fine-tune a model on a task, once or as a sweep (`trials`); returns the object that `--json` prints.
+    `callbacks` receive training events (`stemma.Callback`)."""
     length = TrainingLength(epochs, steps, minutes)
     run = Path(out)
     origin = check_start_and_out(start, run, overwrite)
@@ -119,10 +117,10 @@ def finetune(task: TaskArguments, start: str | Path, out: str | Path, *, epochs:
         raise UserError("--features and --style gpt exclude each other: the new tokens must be learnt.")
     gpt_format = not task.features and uses_gpt_format(model, task.kind, task.style)
     model = with_gpt_tokens(model) if gpt_format else model
-    typed = set(flatten(parse_changes(changes)[0]))
+    overridden = set(flatten(parse_changes(changes)[0]))
     recipe = finetune_recipe(model, changes, FEATURES if task.features else {})
     for key in ("training.learning_rate", "finetuning.learning_rate"):
-        if trials and trials.rates and key in typed:
+        if trials and trials.rates and key in overridden:
             raise UserError(f"--rates and {key} exclude each other; give one of them.")
     task_config = build_task_config(task, examples, model, recipe, DEFAULT_TASK_NAME, gpt_format)
     objective = build_task_objective(task_config, input_encoder_for(task_config, model.require_tokenizer()), seed)
@@ -131,53 +129,51 @@ def finetune(task: TaskArguments, start: str | Path, out: str | Path, *, epochs:
     warn_truncated(dataset, task_config)
     if model.is_encoder_decoder and task_stack(task_config) == ENCODER:
         recipe = encoder_only_recipe(recipe)
-    recipe, budget = length.apply_to(recipe, len(batch_indices(dataset.train, dataset.batch_size, None)), typed)
+    recipe, budget = length.apply_to(recipe, len(batch_indices(dataset.train, dataset.batch_size, None)), overridden)
     spec = HeadFinetuneSpec(task_config.kind, task.options() | (trials.options() if trials else {}), list(changes),
-                      {DEFAULT_TASK_NAME: task_config.to_json()}, vocab_size_for(model), dataset.batch_size, task.name,
-                      asdict(trials) if trials else None)
+                            {DEFAULT_TASK_NAME: task_config.to_json()}, vocab_size_for(model), dataset.batch_size,
+                            task.name, asdict(trials) if trials else None)
     with atomic_folder(run, overwrite, checksums=False) as folder:
         save_run_inputs(folder, model, {DEFAULT_TASK_NAME: (task_config, examples)})
         RunConfig(None, [], budget, seed, origin, reading, task=spec.to_json()).write(folder)
         write_file(folder / RECIPE, recipe.to_toml(registered_parts([task_config])))
     with lock_new_run(run):
-        return try_out(run, show) if trials else run_to_end(run, show)
+        return run_sweep(run, show) if trials else run_to_end(run, show)
 
 
-def save_run_inputs(folder: Path, model: Model, tasks: Mapping[str, tuple[TaskConfig,
-                                                                          Mapping[str, Sequence[Example]]]]) -> None:
-    """Everything that training will need, so that the run stands on its own."""
+def save_run_inputs(folder: Path, model: Model,
+                    tasks: Mapping[str, tuple[TaskConfig, Mapping[str, Sequence[Example]]]]) -> None:
+    """Write the tokenizer and the examples to the run folder, so that the run is self-contained."""
     model.require_tokenizer().save(folder / TOKENIZER)
     write_checksums(folder / TOKENIZER)
-    for card, examples in tasks.values():
-        for part, chosen in examples.items():
-            if chosen:
-                write_jsonl(folder / split_file(part, card), [example_to_json(card, example) for example in chosen])
+    for task_config, splits in tasks.values():
+        for split, examples in splits.items():
+            if examples:
+                write_jsonl(folder / split_file(split, task_config),
+                            [example_to_json(task_config, example) for example in examples])
 
 
-def finetune_recipe(model: Model, overrides: Sequence[str] = (), task_overrides: Mapping[str,
-    object] | None = None) -> Recipe:
-    """The model's recipe, to be trained on examples as its [finetuning] says, then with what the task brought, and last
-    with what was typed."""
+def finetune_recipe(model: Model, overrides: Sequence[str] = (),
+                    task_overrides: Mapping[str, object] | None = None) -> Recipe:
+    """The model's recipe with [finetuning] applied, then `task_overrides`, then the command-line `overrides`."""
     recipe, rest = with_finetuning_choices(model.recipe, overrides)
     settings = recipe.settings
     changes = {"tokenizer.vocab_size": vocab_size_for(model), "training.batch_size": BATCH_SIZE,
-               **finetune_overrides(settings),
-               **(task_overrides or {})}
+               **finetune_overrides(settings), **(task_overrides or {})}
     frozen = {**changes, **flatten(parse_changes(rest)[0])}.get("training.frozen")
-    if frozen not in ("all", settings.network.total_layers + 1):  # with no layer left to learn, there is nothing to
-    #                                                               decay
+    if frozen not in ("all", settings.network.total_layers + 1):  # no decay if all layers are frozen
         changes |= layer_decay_overrides(settings)
     return recipe.with_changes(changes, ORIGIN).with_overrides(rest)
 
 
 def encoder_only_recipe(recipe: Recipe) -> Recipe:
-    """The recipe of the encoder of an encoder-decoder, for a task that only reads: nothing writes any more."""
-    gone = [f"objective.{name}" for name in recipe.settings.objective]
-    return recipe.with_changes({"remove": ["network.decoder", *gone]}, ORIGIN)
+    """The recipe without its decoder and objectives, for a task that only uses the encoder."""
+    removed = [f"objective.{name}" for name in recipe.settings.objective]
+    return recipe.with_changes({"remove": ["network.decoder", *removed]}, ORIGIN)
 
 
 def vocab_size_for(model: Model) -> int:
-    """How many tokens there are to be: those that the network has, and those that came with the task."""
+    """The vocabulary size: the network's, or the tokenizer's if the task adds tokens."""
     return max(model.network.vocab_size, model.require_tokenizer().vocab_size)
 
 
@@ -185,28 +181,28 @@ def vocab_size_for(model: Model) -> int:
 
 
 def read_splits(task: TaskArguments, reading: TextReadingOptions) -> dict[str, list[Example]]:
-    """The examples of each set, checked; what people should know of them is told."""
-    examples = {part: read_examples(task.name, task.files[part], columns=task.columns, encoding=reading.encoding,
-                                    errors=reading.errors) if part in task.files else []
-                for part in SPLITS}
-    for part in ("train", "dev"):
-        check_labelled(examples[part], str(task.files.get(part)))
+    """Read and check the examples of each split; report label counts and train/test overlap."""
+    examples = {split: read_examples(task.name, task.files[split], columns=task.columns, encoding=reading.encoding,
+                                    errors=reading.errors) if split in task.files else []
+                for split in SPLITS}
+    for split in ("train", "dev"):
+        check_labelled(examples[split], str(task.files.get(split)))
     kind = head_task(task.kind)
-    for part in SPLITS:
-        kind.check(examples[part], str(task.files.get(part)))
+    for split in SPLITS:
+        kind.check(examples[split], str(task.files.get(split)))
     if kind.has_classes:
         labels = labels_for(task, examples["train"])
         if len(labels) < 2:
             raise UserError(f'{task.files["train"]} has one label only, "{labels[0]}"; there is nothing to tell apart.')
-        for part in ("dev", "test"):
-            check_labels(labels, examples[part], str(task.files.get(part)))
-    for part in ("dev", "test"):
-        if examples[part] and (share := duplicate_share(examples["train"], examples[part])):
+        for split in ("dev", "test"):
+            check_labels(labels, examples[split], str(task.files.get(split)))
+    for split in ("dev", "test"):
+        if examples[split] and (fraction := duplicate_share(examples["train"], examples[split])):
             logger.warning(
-                f"{100 * share:.3g}% of the examples of {task.files[part]} are among those to train on, so its "
-                "scores will partly say how well they are remembered.")
-    if told := describe_label_counts(examples["train"]):
-        logger.info(told)
+                f"{100 * fraction:.3g}% of the examples of {task.files[split]} also occur in the training set, so its "
+                "scores partly measure memorization.")
+    if description := describe_label_counts(examples["train"]):
+        logger.info(description)
     return examples
 
 
@@ -218,11 +214,11 @@ def labels_for(task: TaskArguments, train: Sequence[Example]) -> list[str]:
 def describe_label_counts(train: Sequence[Example]) -> str | None:
     counts = label_counts(train)
     if not counts or all(_is_number(label) for label in counts) and len(counts) > MAX_CLASSES_SHOWN:
-        return None  # numbers to regress to are no classes
+        return None  # regression labels are not classes
     total = sum(counts.values())
-    shown = [f"{label} {count / total:.1%}" for label, count in list(counts.items())[:MAX_CLASSES_SHOWN]]
+    frequencies = [f"{label} {count / total:.1%}" for label, count in list(counts.items())[:MAX_CLASSES_SHOWN]]
     more = f" and {len(counts) - MAX_CLASSES_SHOWN} more" if len(counts) > MAX_CLASSES_SHOWN else ""
-    return f"{len(train):,} examples to train on: {', '.join(shown)}{more}."
+    return f"{len(train):,} training examples: {', '.join(frequencies)}{more}."
 
 
 def _is_number(label: str) -> bool:
@@ -233,9 +229,8 @@ def _is_number(label: str) -> bool:
 
 
 def build_task_config(task: TaskArguments, examples: Mapping[str, Sequence[Example]], model: Model, recipe: Recipe,
-                      name: str,
-              gpt_format: bool = False) -> TaskConfig:
-    """What the model will answer with, and by which rules its inputs are laid out."""
+                      name: str, gpt_format: bool = False) -> TaskConfig:
+    """The task config: heads, labels, input templates, metrics and options."""
     kind, train = head_task(task.kind), examples["train"]
     stack = default_stack(model, task.kind, recipe.settings.finetuning.stack)
     dataset = DATASETS.get(task.name)
@@ -257,40 +252,40 @@ def build_task_config(task: TaskArguments, examples: Mapping[str, Sequence[Examp
         values["stack"] = stack
     single, pair = (GPT_SINGLE, GPT_PAIR) if gpt_format else input_templates(recipe.settings.corpus, model.tokenizer)
     values |= gpt_task_options(task.name, train) if gpt_format else {}
-    longest = max_sequence_length(recipe, kind.default_max_length)
+    max_length = max_sequence_length(recipe, kind.default_max_length)
     network = recipe.settings.network
     heads: Mapping[str, HeadSpec] = {name: feature_head(network, task.kind, len(labels), task.features, stack)} \
         if task.features is not None else default_task_heads(model, task.kind, len(labels) or 1, name, stack)
     heads = with_pooling(heads, name, recipe.settings.finetuning.pooling)
     more = tuple(extend_template(pair, texts, num_segments(network)) for texts in range(3, kind.max_texts + 1))
-    return TaskConfig(name, task.kind, tuple(labels), heads, single, pair, longest, metrics,
-                parse_task_options(task.kind, values), more)
+    return TaskConfig(name, task.kind, tuple(labels), heads, single, pair, max_length, metrics,
+                      parse_task_options(task.kind, values), more)
 
 
 def num_segments(network: NetworkSettings) -> int | None:
-    """How many segments a row may have; None: any number, since only the same and another are told apart."""
+    """The number of segment ids; None: unlimited, because attention only compares them for equality."""
     return None if network.attention.segments else network.embedding.segments
 
 
 def max_sequence_length(recipe: Recipe, default: int | None) -> int:
-    """Places of a row: what was typed, or as many as the model reads."""
-    settings, typed = recipe.settings, recipe.origin.get("corpus.sequence_length") == "command line"
-    most = settings.network.max_length or settings.corpus.sequence_length
-    if typed:
+    """The maximal sequence length: from the command line, else the model's, capped at the default of the kind."""
+    settings, overridden = recipe.settings, recipe.origin.get("corpus.sequence_length") == "command line"
+    model_max = settings.network.max_length or settings.corpus.sequence_length
+    if overridden:
         return settings.corpus.sequence_length
-    return min(most, default) if default else most
+    return min(model_max, default) if default else model_max
 
 
 def check_task_dataset(dataset: TaskDataset, task_config: TaskConfig, examples: Mapping[str, Sequence[Example]],
                        name: str) -> None:
-    """What the examples cannot teach, or the metrics not measure, is told now and not after the training."""
+    """Check before training that the examples can be learned from and that the metrics apply."""
     head_task(task_config.kind).check_training_set(dataset.train, task_config.values, name)
     if not dataset.train:
-        raise UserError(f"{name} gives no example to learn from; look at what it holds.")
-    for part in ("dev", "test"):
-        check_metrics_apply(task_config, examples[part])
+        raise UserError(f"{name} gives no training example; check its content.")
+    for split in ("dev", "test"):
+        check_metrics_apply(task_config, examples[split])
 
 
 def warn_truncated(dataset: TaskDataset, task_config: TaskConfig) -> None:
-    if dataset.objective.input_encoder.num_truncated:
-        logger.warning(f"{dataset.objective.input_encoder.num_truncated:,} texts are longer than {task_config.longest} tokens and are cut there.")
+    if count := dataset.objective.input_encoder.num_truncated:
+        logger.warning(f"{count:,} inputs are longer than {task_config.longest} tokens and are truncated.")

@@ -1,7 +1,7 @@
-"""A fine-tune from its examples to its scores: one run, resumable at any moment, that needs nothing but its folder.
+"""Run a fine-tuning from its examples to its scores; resumable at any time from its folder alone.
 
-The examples are kept in the run (train.jsonl, dev.jsonl, test.jsonl), with the tokenizer; the answers of the finished
-model go into the same files' `prediction`. Several tasks make one run the same way (`multitask`).
+The run folder holds the tokenizer and the examples (train.jsonl, dev.jsonl, test.jsonl); the predictions of the trained
+model are added to the same files under `prediction`. `multitask` uses the same code.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ TOKENIZER = "tokenizer"
 
 
 def run_to_end(run: Path, show: bool) -> dict[str, Any]:
-    """A run from its first step to its last line; what `stemma resume` calls, too."""
+    """Train, score and write the result; also called by `stemma resume`."""
     result = train_and_score(run, show)
     write_object(run / RESULT, result)
     return result
@@ -55,45 +55,47 @@ def run_to_end(run: Path, show: bool) -> dict[str, Any]:
 
 def train_and_score(run: Path, show: bool) -> dict[str, Any]:
     """Train, score and save."""
-    wanted, plan = read_run(run)
-    facts = HeadFinetuneSpec.from_run_config(plan)
-    tokenizer, cards = Tokenizer.load(run / TOKENIZER), facts.parse_task_configs()
+    recipe, plan = read_run(run)
+    spec = HeadFinetuneSpec.from_run_config(plan)
+    tokenizer, task_configs = Tokenizer.load(run / TOKENIZER), spec.parse_task_configs()
     torch.manual_seed(plan.seed)
-    network = Network(wanted.settings.network, facts.vocabulary, task_head_specs(cards))
+    network = Network(recipe.settings.network, spec.vocabulary, task_head_specs(task_configs))
     if latest_checkpoint(run) is None:
-        load_start_weights(plan.start or "", network, cards, wanted.settings.training.fresh)
-        network.start_inputs(tokenizer, network.state_dict())  # the task may have brought tokens of its own
-    model = Model(wanted, tokenizer, network, task_configs=cards)
-    learners = {name: build_task_objective(card, input_encoder_for(card, tokenizer), plan.seed) for name,
-                card in cards.items()}
-    examples = {name: {part: read_split(run, part, card) for part in SPLITS} for name, card in cards.items()}
-    lessons = [task_dataset(learners[name], examples[name], facts.batch_size) for name, card in cards.items()]
-    supply = FinetuneLoader(model, lessons, plan.seed, max(card.longest for card in cards.values()))
-    loop = Trainer(run, wanted, supply, network, plan.budget, plan.seed, plan.tensorboard, show,
-                dev_scorer(model, cards, learners, examples))
+        load_start_weights(plan.start or "", network, task_configs, recipe.settings.training.fresh)
+        network.start_inputs(tokenizer, network.state_dict())  # the task may add tokens
+    model = Model(recipe, tokenizer, network, task_configs=task_configs)
+    objectives = {name: build_task_objective(task_config, input_encoder_for(task_config, tokenizer), plan.seed)
+                for name, task_config in task_configs.items()}
+    examples = {name: {split: read_split(run, split, task_config) for split in SPLITS}
+                for name, task_config in task_configs.items()}
+    datasets = [task_dataset(objectives[name], examples[name], spec.batch_size) for name in task_configs]
+    max_length = max(task_config.longest for task_config in task_configs.values())
+    loader = FinetuneLoader(model, datasets, plan.seed, max_length)
+    trainer = Trainer(run, recipe, loader, network, plan.budget, plan.seed, plan.tensorboard, show,
+                   dev_scorer(model, task_configs, objectives, examples))
     if show:
-        logger.info(f"{wanted.label} · {network.parameter_count() / 1e6:.1f} M parameters · "
-                    f"{pluralize(sum(len(lesson.train) for lesson in lessons), 'example')} · "
-                    f"{str(loop.precision).removeprefix('torch.')} on {pluralize(loop.threads, 'core')}")
-    result = {"run": str(run), "task": facts.kind, "model": plan.start, **loop.train()}
+        logger.info(f"{recipe.label} · {network.parameter_count() / 1e6:.1f} M parameters · "
+                    f"{pluralize(sum(len(dataset.train) for dataset in datasets), 'example')} · "
+                    f"{str(trainer.precision).removeprefix('torch.')} on {pluralize(trainer.threads, 'core')}")
+    result = {"run": str(run), "task": spec.kind, "model": plan.start, **trainer.train()}
     network.eval()
     metrics: dict[str, Any] = {}
-    for name, card in cards.items():
-        found = score_splits(run, model, card, learners[name], examples[name])
-        for part, values in found.items():
-            if facts.kind == MULTITASK:
-                metrics.setdefault(part, {"tasks": {}})["tasks"][name] = values
+    for name, task_config in task_configs.items():
+        scores = score_splits(run, model, task_config, objectives[name], examples[name])
+        for split, values in scores.items():
+            if spec.kind == MULTITASK:
+                metrics.setdefault(split, {"tasks": {}})["tasks"][name] = values
             else:
-                metrics[part] = values
-    with atomic_folder(run / MODEL, overwrite=True) as place:
-        write_model(model, place)
-    seen = result["steps"] / supply.steps_in_epoch() * sum(len(lesson.train) for lesson in lessons)
-    result |= {"metrics": metrics, "examples_per_second": seen / max(result["seconds"], 1e-9)}
+                metrics[split] = values
+    with atomic_folder(run / MODEL, overwrite=True) as folder:
+        write_model(model, folder)
+    examples_seen = result["steps"] / loader.steps_in_epoch() * sum(len(dataset.train) for dataset in datasets)
+    result |= {"metrics": metrics, "examples_per_second": examples_seen / max(result["seconds"], 1e-9)}
     return result
 
 
 def task_head_specs(task_configs: Mapping[str, TaskConfig]) -> dict[str, Any]:
-    return {name: spec for card in task_configs.values() for name, spec in card.heads.items()}
+    return {name: spec for task_config in task_configs.values() for name, spec in task_config.heads.items()}
 
 
 def input_encoder_for(task_config: TaskConfig, tokenizer: Tokenizer) -> InputEncoder:
@@ -101,23 +103,24 @@ def input_encoder_for(task_config: TaskConfig, tokenizer: Tokenizer) -> InputEnc
 
 
 def load_start_weights(start: str, network: Network, task_configs: Mapping[str, TaskConfig], fresh: int = 0) -> None:
-    """Fill the network with a model's weights. Heads that it does not have start at random, and so do those that it has
-    for another task of this name, and the `fresh` highest layers."""
+    """Load the weights of the start model. Heads that it lacks or has for a different task are initialized at random,
+    like the top `fresh` layers."""
     model = load(start)
-    other = [name for name, card in task_configs.items() if not _same_task(card, model.task_configs.get(name))]
-    # tokens that are new with the task start at random
-    found = transfer_weights(model.network.state_dict(), network, reinit_layers=fresh, without_heads=other, grow=True)
+    changed = [name for name, task_config in task_configs.items()
+               if not _same_task(task_config, model.task_configs.get(name))]
+    # embeddings of new tokens are initialized at random
+    transferred = transfer_weights(model.network.state_dict(), network, reinit_layers=fresh, without_heads=changed,
+                                   grow=True)
     heads = {name for group in network.parameter_groups() if group.name.startswith("head.")
              for name in group.parameters}
-    if bodily := sorted(set(found.missing_keys) - heads):
-        raise UserError(f"{start} lacks weights of the network itself ({bodily[0]}); it cannot be fine-tuned.")
+    if missing := sorted(set(transferred.missing_keys) - heads):
+        raise UserError(f"{start} lacks weights of the network itself ({missing[0]}); it cannot be fine-tuned.")
 
 
 def _same_task(task_config: TaskConfig, before: TaskConfig | None) -> bool:
-    """Whether a model that answered `before` has learnt to answer this."""
-    return before is not None and (before.kind, before.labels, dict(before.heads)) == (task_config.kind,
-                                                                                       task_config.labels,
-                                                                                       dict(task_config.heads))
+    """Whether a head trained for `before` can be reused."""
+    return before is not None and (before.kind, before.labels, dict(before.heads)) == (
+        task_config.kind, task_config.labels, dict(task_config.heads))
 
 
 def task_dataset(objective: TaskObjective, examples: Mapping[str, Sequence[Example]], batch_size: int) -> TaskDataset:
@@ -126,24 +129,25 @@ def task_dataset(objective: TaskObjective, examples: Mapping[str, Sequence[Examp
 
 
 def score_splits(run: Path, model: Model, task_config: TaskConfig, objective: TaskObjective,
-           examples: Mapping[str, Sequence[Example]]) -> dict[str, dict[str, Any]]:
-    """Metrics by set; the predictions go beside their examples."""
-    kind, found = head_task(task_config.kind), {}
-    for part in ("dev", "test"):
-        if not examples[part]:
+                 examples: Mapping[str, Sequence[Example]]) -> dict[str, dict[str, Any]]:
+    """Metrics by split; writes the predictions next to their examples."""
+    kind, metrics = head_task(task_config.kind), {}
+    for split in ("dev", "test"):
+        if not examples[split]:
             continue
-        predictions = predict_examples(model, objective, examples[part])
-        if part == "dev" and any(example.has_gold for example in examples[part]):
-            task_config = model.task_configs[task_config.name] = replace(task_config,
-                values=kind.tune(task_config, examples[part], predictions))
+        predictions = predict_examples(model, objective, examples[split])
+        if split == "dev" and any(example.has_gold for example in examples[split]):
+            options = kind.tune(task_config, examples[split], predictions)
+            task_config = model.task_configs[task_config.name] = replace(task_config, values=options)
         predictions = kind.apply_options(task_config.values, predictions)
-        write_jsonl(run / split_file(part, task_config), predictions_to_json(task_config, examples[part], predictions))
-        found[part] = compute_metrics(task_config, examples[part], predictions)
-    return found
+        write_jsonl(run / split_file(split, task_config),
+                    predictions_to_json(task_config, examples[split], predictions))
+        metrics[split] = compute_metrics(task_config, examples[split], predictions)
+    return metrics
 
 
 def predict_examples(model: Model, objective: TaskObjective, examples: Sequence[Example]) -> list[Any]:
-    """What the model says of each example."""
+    """A prediction for each example."""
     items = objective.encode(examples)
     return objective.postprocess(items, model_outputs(model, objective, items), examples)
 
@@ -161,9 +165,9 @@ def example_to_json(task_config: TaskConfig, example: Example) -> dict[str, Any]
 
 def predictions_to_json(task_config: TaskConfig, examples: Sequence[Example],
                         predictions: Sequence[object]) -> list[dict[str, Any]]:
-    """Examples as they are stored, each with what was predicted."""
-    return [example_to_json(task_config, example) | {"prediction": said}
-            for example, said in zip(examples, predictions, strict=True)]
+    """The stored form of examples with their predictions."""
+    return [example_to_json(task_config, example) | {"prediction": prediction}
+            for example, prediction in zip(examples, predictions, strict=True)]
 
 
 def write_jsonl(file: Path, lines: Sequence[dict[str, object]]) -> None:

@@ -1,6 +1,6 @@
-"""What `run.json` says of a fine-tune (`RunConfig.task`): which task it is, and what training and scoring must know.
+"""The fine-tuning section of `run.json` (`RunConfig.task`): the task, and what training and scoring need.
 
-On disk it is plain JSON, in which only what is stated occurs.
+Fields that are None are not written.
 """
 
 from __future__ import annotations
@@ -12,52 +12,52 @@ from typing import Any, Self
 from stemma.task_config import TaskConfig
 from stemma.training.run_folder import RunConfig
 
-MULTITASK = "multitask"  # the kind of a run that has more than one task, or could have
+MULTITASK = "multitask"  # the kind of a multi-task run
 
 
 @dataclass(frozen=True)
 class FinetuneSpec:
-    """What every fine-tune states."""
+    """Fields of every fine-tuning run."""
 
-    kind: str  # a kind of task, or SEVERAL
-    options: Mapping[str, Any]  # what was typed, to be typed again
-    changes: list[str]  # KEY=VALUE, as typed
+    kind: str  # a task kind, or MULTITASK
+    options: Mapping[str, Any]  # command-line options, to repeat the run
+    changes: list[str]  # KEY=VALUE overrides
 
     @classmethod
     def from_run_config(cls, plan: RunConfig) -> Self:
         assert plan.task is not None
-        known = {one.name for one in fields(cls)}
+        known = {field.name for field in fields(cls)}
         return cls(**{key: value for key, value in plan.task.items() if key in known})
 
     def to_json(self) -> dict[str, Any]:
-        return {one.name: value for one in fields(self) if (value := getattr(self, one.name)) is not None}
+        return {field.name: value for field in fields(self) if (value := getattr(self, field.name)) is not None}
 
 
 @dataclass(frozen=True)
 class HeadFinetuneSpec(FinetuneSpec):
-    """Of tasks that are answered by heads."""
+    """Fields of tasks with heads."""
 
-    cards: Mapping[str, Any]  # by name, as they are stored
-    vocabulary: int  # tokens of the network, with those that came with the task
+    cards: Mapping[str, Any]  # task configs by name, as JSON
+    vocabulary: int  # vocabulary size, with tokens that the task adds
     batch_size: int
-    name: str | None = None  # what was asked for: a kind of task or a data set
-    trials: Mapping[str, Any] | None = None  # several runs, of which the best is kept (`Sweep`)
-    command: list[str] | None = None  # the verb, where it is not `finetune NAME`
-    length: Mapping[str, Any] | None = None  # of several tasks: how long each stage is (`TrainingLength`)
-    stated: list[str] | None = None  # keys that the plan or the command line sets
-    batches: Mapping[str, int] | None = None  # of an epoch, for each task
-    finetune: bool | None = None  # each task goes on by itself
+    name: str | None = None  # a task kind or a data set
+    trials: Mapping[str, Any] | None = None  # the settings of a sweep (`Sweep`)
+    command: list[str] | None = None  # the command, if not `finetune NAME`
+    length: Mapping[str, Any] | None = None  # multi-task: the length of each stage (`TrainingLength`)
+    stated: list[str] | None = None  # keys set by the plan or the command line
+    batches: Mapping[str, int] | None = None  # batches per epoch of each task
+    finetune: bool | None = None  # fine-tune each task separately afterwards
 
     def parse_task_configs(self) -> dict[str, TaskConfig]:
-        return {name: TaskConfig.from_json(card) for name, card in self.cards.items()}
+        return {name: TaskConfig.from_json(stored) for name, stored in self.cards.items()}
 
 
 @dataclass(frozen=True)
 class Seq2SeqFinetuneSpec(FinetuneSpec):
-    """Of tasks that are answered by writing."""
+    """Fields of sequence-to-sequence tasks."""
 
-    pairs: int  # to train on
+    pairs: int  # training pairs
     steps_in_epoch: int
     longest: int  # tokens of the longest target
-    metrics: Mapping[str, str]  # of each task, the one that counts
+    metrics: Mapping[str, str]  # the selection metric of each task
     command: list[str] | None = None

@@ -1,8 +1,8 @@
-"""Tasks as GPT's authors put them to a language model ("Improving Language Understanding by Generative Pre-Training",
-2018, sections 3.2 and 3.3): new tokens say where a text starts, where the second begins and where the answer is read.
+"""The input format and auxiliary loss of GPT ("Improving Language Understanding by Generative Pre-Training", 2018,
+sections 3.2 and 3.3): new tokens mark the start, the delimiter of two texts, and the position that is classified.
 
-While it learns the task, the network goes on guessing every next token, at half the weight. Of two texts that are only
-compared, both orders are read and what was read is summed. Options are rows that compete, as everywhere here.
+The language modelling loss is added with weight 0.5. Symmetric text pairs are encoded in both orders, and their logits
+are summed.
 """
 
 from __future__ import annotations
@@ -31,37 +31,37 @@ from stemma.text.special_tokens import HF_TOKEN_KEYS
 from stemma.text.tokenizer import Tokenizer
 
 INPUT_FORMATS = ("gpt", "plain")
-# the authors' spellings, by role
+# the paper's tokens, by special token name
 SPECIAL_TOKENS = {"begin": "_start_", "separator": "_delimiter_", "start": "_classify_"}
 SINGLE_TEMPLATE, PAIR_TEMPLATE = "begin A start", "begin A separator B start"
-SYMMETRIC_DATASETS = ("mrpc", "qqp", "stsb", "lcqmc", "bq")  # data sets of texts that have no order
-LM_WEIGHT = 0.5  # of the language model's loss
-LM_TARGET = "language"  # among the places that are scored
+SYMMETRIC_DATASETS = ("mrpc", "qqp", "stsb", "lcqmc", "bq")  # data sets of symmetric text pairs
+LM_WEIGHT = 0.5  # weight of the language modelling loss
+LM_TARGET = "language"  # name of the token target
 
 
 def uses_gpt_format(model: Model, kind: str, input_format: str | None) -> bool:
-    """Whether a task of this kind is put to this model in GPT's way: if it is said so, or by itself to a GPT."""
+    """Whether a task kind uses the GPT input format: if requested, or by default for GPT recipes."""
     if input_format not in (None, *INPUT_FORMATS):
         raise UserError(f'--style is "{input_format}"; choose {" or ".join(INPUT_FORMATS)}.')
     network = model.recipe.settings.network
-    in_the_way = [] if model.visibility.causal else ["reads from both sides"]
-    in_the_way += ["remembers the text before"] if network.memory is not None else []
+    obstacles = [] if model.visibility.causal else ["has bidirectional attention"]
+    obstacles += ["has a recurrent memory"] if network.memory is not None else []
     plain = not (network.embedding.cutoffs or network.embedding.width or network.embedding.quiet)
-    in_the_way += [] if plain else ["does not guess tokens by a plain table of them"]
+    obstacles += [] if plain else ["does not predict tokens with a plain embedding matrix"]
+    supported = head_task(kind).supports_gpt_format
     if input_format is None:
-        return model.recipe.settings.finetuning.style == "gpt" and head_task(kind).supports_gpt_format and not in_the_way
-    if input_format == "gpt" and not head_task(kind).supports_gpt_format:
-        able = [name for name in example_kinds() if head_task(name).supports_gpt_format]
-        raise UserError(f"--style gpt is for {', '.join(able)}, not for {kind}; leave it out.")
-    if input_format == "gpt" and in_the_way:
+        return model.recipe.settings.finetuning.style == "gpt" and supported and not obstacles
+    if input_format == "gpt" and not supported:
+        kinds = [name for name in example_kinds() if head_task(name).supports_gpt_format]
+        raise UserError(f"--style gpt is for {', '.join(kinds)}, not for {kind}; leave it out.")
+    if input_format == "gpt" and obstacles:
         raise UserError(f"--style gpt is for language models like GPT, and this {model.recipe.title} model "
-                        f"{in_the_way[0]}; leave it out.")
+                        f"{obstacles[0]}; leave it out.")
     return input_format == "gpt"
 
 
 def with_gpt_tokens(model: Model) -> Model:
-    """The model with a tokenizer that has the new tokens; its network grows by as many rows when it is built to
-    learn."""
+    """The model with the new tokens in its tokenizer; the embedding matrix grows when training starts."""
     tokenizer = model.require_tokenizer()
     backend = tokenizers.Tokenizer.from_str(tokenizer.backend.to_str())
     backend.add_special_tokens([tokenizers.AddedToken(token, normalized=False, special=True)
@@ -73,14 +73,13 @@ def with_gpt_tokens(model: Model) -> Model:
 
 
 def gpt_task_options(name: str, train: Sequence[Example]) -> dict[str, Any]:
-    """What a learner of this style must know besides."""
+    """Task options of the GPT format."""
     paired = all(isinstance(example, TextExample) and len(example.texts) == 2 for example in train)
     return {"language": LM_WEIGHT, **({"orders": 2} if name in SYMMETRIC_DATASETS and paired else {})}
 
 
 class AuxiliaryLMObjective(TaskObjective):
-    """A learner whose network goes on guessing the next token while it learns the task. What is told of held-out
-    examples is the task's loss alone."""
+    """Adds the language modelling loss to a task objective. The validation loss is that of the task alone."""
 
     def __init__(self, task: TaskObjective, lm_weight: float):
         super().__init__(task.name, task.input_encoder, task.weight)
@@ -96,25 +95,26 @@ class AuxiliaryLMObjective(TaskObjective):
         return self.task.encode_training(examples)
 
     def targets(self, items: Sequence[EncodedExample], length: int) -> tuple[dict[str, Target], dict[str, Target]]:
-        scores, labels = self.task.targets(items, length)
-        rows = [row.input_ids for item in items for row in item.sequences]
-        places = np.concatenate([number * length + np.arange(len(ids) - 1) for number, ids in enumerate(rows)])
-        following = np.concatenate([ids[1:] for ids in rows])
-        target = Target(torch.from_numpy(places), torch.from_numpy(following), max(1.0, float(len(places))), length)
-        return {**scores, LM_TARGET: target}, labels
+        token_targets, row_targets = self.task.targets(items, length)
+        rows = [sequence.input_ids for item in items for sequence in item.sequences]
+        positions = np.concatenate([row * length + np.arange(len(ids) - 1) for row, ids in enumerate(rows)])
+        next_ids = np.concatenate([ids[1:] for ids in rows])
+        total = max(1.0, float(len(positions)))
+        target = Target(torch.from_numpy(positions), torch.from_numpy(next_ids), total, length)
+        return {**token_targets, LM_TARGET: target}, row_targets
 
     def output_positions(self, lengths: Tensor, length: int) -> Tensor | None:
         return None
 
     def loss(self, network: Network, output: NetworkOutput, batch: Batch) -> dict[str, Tensor]:
-        found = self.task.loss(network, output, batch)
+        task_loss = self.task.loss(network, output, batch)
         if batch.held_out:
-            return found
+            return task_loss
         target = batch.token_targets[LM_TARGET]
-        places, table = output[ENCODER].flatten(0, 1)[target.index], network.embedding.tokens.weight
-        assert isinstance(table, Tensor)
-        guessed = linear_cross_entropy(places, table, None, target.labels, target.denominator)
-        return {self.name: found[self.name] + self.lm_weight * guessed}
+        hidden, embedding = output[ENCODER].flatten(0, 1)[target.index], network.embedding.tokens.weight
+        assert isinstance(embedding, Tensor)
+        lm_loss = linear_cross_entropy(hidden, embedding, None, target.labels, target.denominator)
+        return {self.name: task_loss[self.name] + self.lm_weight * lm_loss}
 
     def outputs(self, network: Network, output: NetworkOutput, batch: Batch) -> list[np.ndarray]:
         return self.task.outputs(network, output, batch)

@@ -1,8 +1,8 @@
-"""One encoder learns several tasks at once, each with a head of its own (MT-DNN, arXiv:1901.11504).
+"""Multi-task fine-tuning: one encoder with a head per task (MT-DNN, arXiv:1901.11504).
 
-Batches of all tasks are shuffled together, and every weight but the heads' is shared; the optimizer is Adamax. One
-folder then answers all of them. After that, each task may be learnt further by itself, from the shared weights: a run
-of its own in `tasks/NAME`.
+Batches of all tasks are shuffled together, and all weights except the heads are shared; the optimizer is Adamax.
+The result is one model with all heads. Optionally, each task is then fine-tuned separately from the shared weights, in
+a run of its own in `tasks/NAME`.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ from stemma.training.run_lock import lock_new_run, lock_run
 
 logger = logging.getLogger(__name__)
 
-SHARED = "shared.json"  # what the tasks reached together, while some are still learnt further
-SINGLE_TASK_FOLDER = "tasks"  # the folder of those
+SHARED = "shared.json"  # result of the joint training, until the separate runs are finished
+SINGLE_TASK_FOLDER = "tasks"  # the folder of the separate runs
 # arXiv:1901.11504, section 4.2, and the defaults of its released code
 MT_DNN: dict[str, Any] = {"optimizer": {"kind": "adamax", "epsilon": 1e-6}, "learning_rate": 5e-5, "width": 768,
                           "epochs": 5.0, "warmup": 0.1, "schedule": {"kind": "linear"}, "clip_norm": 1.0}
@@ -72,13 +72,13 @@ def multitask(plan: str | Path, start: str | Path, out: str | Path, *, epochs: f
               steps: int | None = None, minutes: float | None = None, seed: int = 0, changes: Sequence[str] = (),
               reading: TextReadingOptions = TextReadingOptions(), overwrite: bool = False, device: str | None = None,
               callbacks: Sequence[object] = (), show: bool = False) -> dict[str, Any]:
-    """Teach a model all tasks of a plan; returns what `--json` prints. The length holds for each stage: for all tasks
-    together, and for each by itself. Where all of them are text to text, it learns to write (`seq2seq.py`)."""
+    """Fine-tune a model on all tasks of a plan; returns the object that `--json` prints. The length applies to the
+    joint training and to each separate run. A plan of text-to-text tasks trains generation (`seq2seq.py`)."""
     task_plan = read_multitask_plan(plan)
     if task_plan.pairs:
         return seq2seq.finetune_seq2seq(start, task_plan.seq2seq_data(), out, epochs=epochs, steps=steps,
-                                        minutes=minutes, seed=seed,
-                                changes=changes, reading=reading, overwrite=overwrite, show=show)
+                                        minutes=minutes, seed=seed, changes=changes, reading=reading,
+                                        overwrite=overwrite, show=show)
     length = TrainingLength(epochs, steps, minutes)
     length = TrainingLength(task_plan.epochs) if length == TrainingLength() else length
     run = Path(out)
@@ -87,52 +87,54 @@ def multitask(plan: str | Path, start: str | Path, out: str | Path, *, epochs: f
     model = open_model(start)
     recipe = _multitask_recipe(model, task_plan, changes)
     overridden = {*flatten(parse_changes(changes)[0]), *flatten({"training": task_plan.training})}
-    cards = _task_configs(task_plan, examples, model, recipe)
+    task_configs = _task_configs(task_plan, examples, model, recipe)
     batch_size = recipe.settings.training.batch_size
-    batches = {name: _batches_per_epoch(_task_dataset(task_plan, card, examples[name], model, seed, batch_size))
-               for name, card in cards.items()}
+    batches = {name: _batches_per_epoch(_task_dataset(task_plan, task_config, examples[name], model, seed, batch_size))
+               for name, task_config in task_configs.items()}
     recipe, budget = length.apply_to(recipe, sum(batches.values()), overridden)
-    spec = HeadFinetuneSpec(MULTITASK, {}, list(changes), {name: card.to_json() for name, card in cards.items()},
-                      model.network.vocab_size, batch_size, command=[MULTITASK, str(task_plan.path.absolute())],
-                      length={unit: value for unit, value in asdict(length).items() if value is not None},
-                      stated=sorted(overridden), batches=batches, finetune=task_plan.finetune)
+    stored_configs = {name: task_config.to_json() for name, task_config in task_configs.items()}
+    spec = HeadFinetuneSpec(MULTITASK, {}, list(changes), stored_configs,
+                            model.network.vocab_size, batch_size, command=[MULTITASK, str(task_plan.path.absolute())],
+                            length={unit: value for unit, value in asdict(length).items() if value is not None},
+                            stated=sorted(overridden), batches=batches, finetune=task_plan.finetune)
     with atomic_folder(run, overwrite, checksums=False) as folder:
-        save_run_inputs(folder, model, {name: (card, examples[name]) for name, card in cards.items()})
+        save_run_inputs(folder, model, {name: (task_config, examples[name])
+                                        for name, task_config in task_configs.items()})
         RunConfig(None, [], budget, seed, origin, reading, task=spec.to_json()).write(folder)
-        write_file(folder / RECIPE, recipe.to_toml(registered_parts(cards.values())))
+        write_file(folder / RECIPE, recipe.to_toml(registered_parts(task_configs.values())))
     with lock_new_run(run):
         return run_to_end(run, show)
 
 
 def run_to_end(run: Path, show: bool) -> dict[str, Any]:
-    """All tasks together, then each by itself if the plan says so; what `stemma resume` calls, too."""
-    facts = HeadFinetuneSpec.from_run_config(read_run(run)[1])
-    if not facts.finetune:
+    """Train all tasks jointly, then each separately if the plan says so; also called by `stemma resume`."""
+    spec = HeadFinetuneSpec.from_run_config(read_run(run)[1])
+    if not spec.finetune:
         return finetune_run.run_to_end(run, show)
     if not (run / SHARED).is_file():
         write_object(run / SHARED, finetune_run.train_and_score(run, show))
     result = read_verified_object(run / SHARED, f"delete it, and `stemma resume {run}` scores the tasks again.")
-    result["finetuned"] = {name: _finetune_single(run, name, show) for name in facts.cards}
+    result["finetuned"] = {name: _finetune_single(run, name, show) for name in spec.cards}
     write_object(run / RESULT, result)
     return result
 
 
-# --- before anything is trained ---------------------------------------------------------------------------------------
+# --- preparation ------------------------------------------------------------------------------------------------------
 
 
 def _read_all(plan: MultitaskPlan, reading: TextReadingOptions) -> dict[str, Splits]:
-    """The examples of all tasks; what is wrong with any of them is told at once."""
+    """Read the examples of all tasks; report all errors together."""
     problems: Problems = []
-    found = {}
+    examples = {}
     for name in plan.tasks:
         try:
             with about(name):
-                found[name] = read_splits(_task_arguments(plan, name), reading)
+                examples[name] = read_splits(_task_arguments(plan, name), reading)
         except UserError as error:
             problems += [(f"tasks.{name}", error.message), *((f"  {where}", what) for where, what in error.problems)]
     if problems:
         raise_problems(plan.path, problems)
-    return found
+    return examples
 
 
 def _task_arguments(plan: MultitaskPlan, name: str) -> TaskArguments:
@@ -142,29 +144,29 @@ def _task_arguments(plan: MultitaskPlan, name: str) -> TaskArguments:
 
 
 def _multitask_recipe(model: Model, plan: MultitaskPlan, overrides: Sequence[str]) -> Recipe:
-    """MT-DNN's way of fine-tuning, whatever the model's own is; then what the plan says, then what was typed."""
-    own = model.recipe.values["finetuning"]
-    removed = [f"finetuning.{key}" for key in ("layer_decay", "layer_decay_top") if key in own]
+    """The model's recipe with MT-DNN's fine-tuning settings, then the plan's, then the command-line `overrides`."""
+    settings = model.recipe.values["finetuning"]
+    removed = [f"finetuning.{key}" for key in ("layer_decay", "layer_decay_top") if key in settings]
     shared = model.recipe.with_changes({"remove": removed, "finetuning": MT_DNN}, ORIGIN)
-    chosen, rest = with_finetuning_choices(shared, overrides)
-    wanted = finetune_recipe(replace(model, recipe=chosen))
-    wanted = wanted.with_changes({"training": plan.training}, plan.path.name) if plan.training else wanted
-    return wanted.with_overrides(rest)
+    with_section, rest = with_finetuning_choices(shared, overrides)
+    recipe = finetune_recipe(replace(model, recipe=with_section))
+    recipe = recipe.with_changes({"training": plan.training}, plan.path.name) if plan.training else recipe
+    return recipe.with_overrides(rest)
 
 
-def _task_configs(plan: MultitaskPlan, examples: Mapping[str, Splits], model: Model, recipe: Recipe) -> dict[str,
-    TaskConfig]:
+def _task_configs(plan: MultitaskPlan, examples: Mapping[str, Splits], model: Model, recipe: Recipe) -> \
+        dict[str, TaskConfig]:
     return {name: _with_plan_head(build_task_config(_task_arguments(plan, name), examples[name], model, recipe, name),
                                   entry)
             for name, entry in plan.tasks.items()}
 
 
 def _with_plan_head(task_config: TaskConfig, entry: MultitaskEntry) -> TaskConfig:
-    """With the head that the plan asks for."""
+    """Apply the head settings of the plan."""
     heads = dict(task_config.heads)
     if entry.head == "san":
-        usual = SanHead(len(task_config.labels), dropout=getattr(heads[task_config.name], "dropout", SanHead.dropout))
-        heads = {task_config.name: usual if entry.steps is None else replace(usual, steps=entry.steps)}
+        default = SanHead(len(task_config.labels), dropout=getattr(heads[task_config.name], "dropout", SanHead.dropout))
+        heads = {task_config.name: default if entry.steps is None else replace(default, steps=entry.steps)}
     if entry.dropout is not None:
         heads[task_config.name] = replace(heads[task_config.name], dropout=entry.dropout)  # type: ignore[type-var]
     return replace(task_config, heads=heads)
@@ -172,53 +174,52 @@ def _with_plan_head(task_config: TaskConfig, entry: MultitaskEntry) -> TaskConfi
 
 def _task_dataset(plan: MultitaskPlan, task_config: TaskConfig, examples: Splits, model: Model, seed: int,
                   batch_size: int) -> TaskDataset:
-    lesson = task_dataset(build_task_objective(task_config, input_encoder_for(task_config, model.require_tokenizer()),
-                                               seed), examples, batch_size)
-    check_task_dataset(lesson, task_config, examples, str(plan.files(task_config.name)["train"]))
+    input_encoder = input_encoder_for(task_config, model.require_tokenizer())
+    dataset = task_dataset(build_task_objective(task_config, input_encoder, seed), examples, batch_size)
+    check_task_dataset(dataset, task_config, examples, str(plan.files(task_config.name)["train"]))
     with about(task_config.name):
-        warn_truncated(lesson, task_config)
-    return lesson
+        warn_truncated(dataset, task_config)
+    return dataset
 
 
 def _batches_per_epoch(dataset: TaskDataset) -> int:
-    """Of an epoch."""
     return len(batch_indices(dataset.train, dataset.batch_size, None))
 
 
-# --- each task by itself ----------------------------------------------------------------------------------------------
+# --- separate fine-tuning of each task --------------------------------------------------------------------------------
 
 
 def _finetune_single(run: Path, name: str, show: bool) -> dict[str, Any]:
-    """What a task reaches when it goes on alone."""
-    place = run / SINGLE_TASK_FOLDER / name
-    result = read_result(place)
+    """Fine-tune one task separately from the shared weights; returns its result."""
+    folder = run / SINGLE_TASK_FOLDER / name
+    result = read_result(folder)
     if result is None:
-        if latest_checkpoint(place) is None:
-            _create_single_run(run, name, place)
+        if latest_checkpoint(folder) is None:
+            _create_single_run(run, name, folder)
         try:
-            with lock_run(place), about(name):
-                result = finetune_run.run_to_end(place, show)
+            with lock_run(folder), about(name):
+                result = finetune_run.run_to_end(folder, show)
         except Interrupted:
-            raise Interrupted(f"stopped while {name} was learnt by itself, and saved; `stemma resume {run}` goes on "
-                              "from there.") from None
+            raise Interrupted(f"stopped during the separate fine-tuning of {name}, and saved; `stemma resume {run}` "
+                              "goes on from there.") from None
     return {key: result[key] for key in ("run", "steps", "seconds", "metrics")}
 
 
 def _create_single_run(run: Path, name: str, run_folder: Path) -> None:
-    """A run that starts from what all tasks have learnt, its head included, with this task's examples alone."""
-    wanted, plan = read_run(run)
-    facts = HeadFinetuneSpec.from_run_config(plan)
-    card = facts.parse_task_configs()[name]
-    if wanted.settings.training.fresh:  # they have learnt since
-        wanted = wanted.with_changes({"training.fresh": 0}, ORIGIN)
-    assert facts.length is not None and facts.batches is not None and facts.stated is not None
-    wanted, budget = TrainingLength(**facts.length).apply_to(wanted, facts.batches[name], facts.stated)
-    alone = replace(facts, kind=card.kind, cards={name: facts.cards[name]})
+    """Create a run that starts from the shared weights and the trained head, with the examples of one task."""
+    recipe, plan = read_run(run)
+    spec = HeadFinetuneSpec.from_run_config(plan)
+    task_config = spec.parse_task_configs()[name]
+    if recipe.settings.training.fresh:  # the top layers are trained by now
+        recipe = recipe.with_changes({"training.fresh": 0}, ORIGIN)
+    assert spec.length is not None and spec.batches is not None and spec.stated is not None
+    recipe, budget = TrainingLength(**spec.length).apply_to(recipe, spec.batches[name], spec.stated)
+    single_spec = replace(spec, kind=task_config.kind, cards={name: spec.cards[name]})
     with atomic_folder(run_folder, overwrite=True, checksums=False) as folder:
         shutil.copytree(run / TOKENIZER, folder / TOKENIZER)
-        for part in SPLITS:
-            if examples := read_split(run, part, card):
-                finetune_run.write_jsonl(folder / split_file(part, card),
-                                     [example_to_json(card, example) for example in examples])
-        replace(plan, budget=budget, start=str((run / MODEL).absolute()), task=alone.to_json()).write(folder)
-        write_file(folder / RECIPE, wanted.to_toml(registered_parts([card])))
+        for split in SPLITS:
+            if examples := read_split(run, split, task_config):
+                finetune_run.write_jsonl(folder / split_file(split, task_config),
+                                         [example_to_json(task_config, example) for example in examples])
+        replace(plan, budget=budget, start=str((run / MODEL).absolute()), task=single_spec.to_json()).write(folder)
+        write_file(folder / RECIPE, recipe.to_toml(registered_parts([task_config])))

@@ -1,30 +1,30 @@
-"""A plan of several tasks for one model, as a TOML file. Files are looked for beside it.
+"""A multi-task plan as a TOML file. Paths are relative to it.
 
     epochs   = 5                      # or --epochs
-    finetune = true                   # afterwards each task by itself, from the shared weights
+    finetune = true                   # then fine-tune each task separately from the shared weights
 
-    [training]                        # any of the recipe's
+    [training]                        # any keys of the recipe's [training]
     learning_rate = 5e-5
 
     [tasks.entailment]
-    dataset = "rte"                   # a data set in its own format, or a kind of task and named columns
+    dataset = "rte"                   # a data set in its official format; or `kind` for a table of your own
     train   = "RTE/train.tsv"
     dev     = "RTE/dev.tsv"
-    head    = "san"                   # of pairs; "linear" is usual
-    weight  = 1.0                     # of its loss
+    head    = "san"                   # for text pairs; default "linear"
+    weight  = 1.0                     # loss weight
 
-Tasks that are text to text have no heads, and are drawn in turns (`mixture.py`); a plan holds tasks of one sort:
+Text-to-text tasks have no heads, and are sampled (`seq2seq_data.py`). A plan must not mix both types:
 
-    temperature = 2.0                 # rates go by min(pairs, limit) ^ (1 / temperature)
+    temperature = 2.0                 # sampling rate: min(pairs, limit) ^ (1 / temperature)
     limit       = 65536
 
     [tasks.summarize]
     kind   = "seq2seq"
-    prefix = "summarize: "            # this is also what is used if there is none
+    prefix = "summarize: "            # this is the default
     train  = "abstracts.jsonl"
     dev    = "abstracts-dev.jsonl"
     metric = "rouge_l"
-    weight = 1.0                      # of its rate
+    weight = 1.0                      # factor of its sampling rate
 """
 
 from __future__ import annotations
@@ -56,12 +56,12 @@ from stemma.text.parallel import COLUMNS
 logger = logging.getLogger(__name__)
 
 SPLITS = ("train", "dev", "test")
-RESERVED_HEADS = {POOLER, LM_HEAD, DISCRIMINATOR_HEAD}  # heads of pre-training
-LEGACY_TABLE = "task"  # the key of the tables [[task]], in which text-to-text plans used to be written
+RESERVED_HEADS = {POOLER, LM_HEAD, DISCRIMINATOR_HEAD}  # heads of pre-training objectives
+LEGACY_TABLE = "task"  # the key of [[task]] tables in old text-to-text plans
 
 
 class MultitaskHeader(Settings):
-    """What a plan says besides its tasks."""
+    """The top-level keys of a plan."""
 
     epochs: Positive | None = None
     finetune: bool = False
@@ -72,9 +72,9 @@ class MultitaskHeader(Settings):
 
 
 class MultitaskEntry(Settings):
-    """A task that is answered by a head, as it stands in a plan."""
+    """A task with a head, as written in a plan."""
 
-    list_keys: ClassVar[tuple[str, ...]] = ("metric",)  # keys of lists, where one value may stand alone
+    list_keys: ClassVar[tuple[str, ...]] = ("metric",)  # list keys that also accept a single string
 
     kind: str | None = None
     dataset: str | None = None
@@ -85,17 +85,17 @@ class MultitaskEntry(Settings):
     metric: list[str] = []
     weight: Positive = 1.0
     head: Literal["linear", "san"] = "linear"
-    steps: Count | None = None  # of the SAN head; None: as in the paper
-    dropout: BelowOne | None = None  # before the answer; None: as the model's family has it
+    steps: Count | None = None  # of the SAN head; None: the default of the paper
+    dropout: BelowOne | None = None  # of the head; None: the default of the model family
 
     @property
     def task_name(self) -> str:
-        """How the examples are read: by a data set's name, or by the kind of task."""
+        """The data set or task kind that determines how examples are read."""
         return self.dataset or self.kind or ""
 
 
 class Seq2SeqEntry(Settings):
-    """A text-to-text task, as it stands in a plan."""
+    """A text-to-text task, as written in a plan."""
 
     list_keys: ClassVar[tuple[str, ...]] = FILES
 
@@ -114,36 +114,38 @@ class Seq2SeqEntry(Settings):
 
 @dataclass(frozen=True)
 class MultitaskPlan:
+    """A parsed and checked plan."""
+
     path: Path
-    tasks: dict[str, MultitaskEntry]  # answered by heads
+    tasks: dict[str, MultitaskEntry]  # tasks with heads
     training: dict[str, Any]
     epochs: float | None
     finetune: bool
-    pairs: dict[str, Seq2SeqDataset] = field(default_factory=dict)  # or text to text
+    pairs: dict[str, Seq2SeqDataset] = field(default_factory=dict)  # or text-to-text tasks
     mixture: MixtureSettings | None = None
 
     def files(self, name: str) -> dict[str, Path]:
-        return {part: self.path.parent / file for part in SPLITS if (file := getattr(self.tasks[name],
-                                                                                     part)) is not None}
+        entry = self.tasks[name]
+        return {split: self.path.parent / file for split in SPLITS if (file := getattr(entry, split)) is not None}
 
     def seq2seq_data(self) -> Seq2SeqData:
-        """The text-to-text tasks; refused where the plan has others."""
+        """The text-to-text tasks; raises an error if the plan has tasks with heads."""
         if not self.pairs:
-            raise UserError(f"the tasks of {self.path} are answered by heads, and not by writing; learn them with "
+            raise UserError(f"the tasks of {self.path} have heads and do not generate text; train them with "
                             f"`stemma multitask {self.path}`.")
         return Seq2SeqData(tuple(self.pairs.values()), self.mixture, {"tasks": [str(self.path.absolute())]},
-                           self.training,
-                    self.epochs, self.path.name)
+                           self.training, self.epochs, self.path.name)
 
 
 def read_multitask_plan(path: str | Path) -> MultitaskPlan:
-    """The plan, or all that is wrong with it."""
+    """Read and check a plan; report all problems together."""
     path = Path(path)
     try:
         content = read_toml(path)
     except UserError as error:
-        if twice := re.search(r"\('tasks', '([^']+)'\) twice \(at line (\d+)", error.message):
-            raise UserError(f'{path}, line {twice[2]}: a second task "{twice[1]}"; give each its own name.') from error
+        if duplicate := re.search(r"\('tasks', '([^']+)'\) twice \(at line (\d+)", error.message):
+            raise UserError(f'{path}, line {duplicate[2]}: a second task "{duplicate[1]}"; give each its own name.') \
+                from error
         raise
     problems: Problems = []
     if LEGACY_TABLE in content:
@@ -151,61 +153,63 @@ def read_multitask_plan(path: str | Path) -> MultitaskPlan:
         logger.warning(
             f"{path} has tables [[task]], as plans of text-to-text tasks used to have them; write [tasks.NAME] with "
             f'kind = "{TEXT_TO_TEXT}" now, in place of [[task]] with name = "NAME".')
-    top = validate_table(MultitaskHeader, content, "", problems)
+    header = validate_table(MultitaskHeader, content, "", problems)
     tables = content.get("tasks")
     if not isinstance(tables, dict) or not tables:
         problems.append(("tasks", "a plan has a table [tasks.NAME] for each of its tasks"))
         tables = {}
-    writing = {name for name, table in tables.items() if isinstance(table, dict) and table.get("kind") == TEXT_TO_TEXT}
-    if writing and len(writing) < len(tables):
-        others = [name for name in tables if name not in writing]
-        problems.append(("tasks", f"{', '.join(sorted(writing))} {'is' if len(writing) == 1 else 'are'} text to text, "
-                                  f"and {', '.join(others)} answered by a head: one run learns tasks of one sort; make "
-                                  f'two plans, or put all of them as text, with kind = "{TEXT_TO_TEXT}"'))
-    entries = {name: entry for name, table in tables.items() if name not in writing
-               if (entry := _entry(name, table, path.parent, problems)) is not None}
-    found = {name: entry for name in tables if name in writing
-             if (entry := validate_entry(Seq2SeqEntry, tables[name], f"tasks.{name}.", problems)) is not None}
-    pairs = {name: _seq2seq_dataset(name, entry, path.parent, problems) for name, entry in found.items()}
+    seq2seq_names = {name for name, table in tables.items()
+                     if isinstance(table, dict) and table.get("kind") == TEXT_TO_TEXT}
+    if seq2seq_names and len(seq2seq_names) < len(tables):
+        others = [name for name in tables if name not in seq2seq_names]
+        verb, other_verb = "is" if len(seq2seq_names) == 1 else "are", "has" if len(others) == 1 else "have"
+        problems.append(("tasks", f"{', '.join(sorted(seq2seq_names))} {verb} text to text, and {', '.join(others)} "
+                                  f"{other_verb} a head: a plan cannot mix them; make two plans, or make all tasks "
+                                  f'text to text, with kind = "{TEXT_TO_TEXT}"'))
+    head_entries = {name: entry for name, table in tables.items() if name not in seq2seq_names
+                    if (entry := _entry(name, table, path.parent, problems)) is not None}
+    seq2seq_entries = {name: entry for name in tables if name in seq2seq_names
+                       if (entry := validate_entry(Seq2SeqEntry, tables[name], f"tasks.{name}.", problems)) is not None}
+    pairs = {name: _seq2seq_dataset(name, entry, path.parent, problems) for name, entry in seq2seq_entries.items()}
     if isinstance(training := content.get("training", {}), dict):
         problems += _training_problems(training)
-    if top is not None:
-        problems += _misplaced_keys(top, bool(writing))
-    if problems or top is None:
+    if header is not None:
+        problems += _misplaced_keys(header, bool(seq2seq_names))
+    if problems or header is None:
         raise_problems(path, problems)
-    weights = {name: entry.weight for name, entry in found.items() if entry.weight != 1.0}
-    mixture = MixtureSettings(temperature=top.temperature or 1.0, limit=top.limit,
+    weights = {name: entry.weight for name, entry in seq2seq_entries.items() if entry.weight != 1.0}
+    mixture = MixtureSettings(temperature=header.temperature or 1.0, limit=header.limit,
                               weights=weights or None) if pairs else None
-    return MultitaskPlan(path, entries, top.training, top.epochs, top.finetune, pairs, mixture)
+    return MultitaskPlan(path, head_entries, header.training, header.epochs, header.finetune, pairs, mixture)
 
 
 def _upgrade_legacy_plan(content: Mapping[str, Any], problems: Problems) -> dict[str, Any]:
-    """A plan of tables [[task]] as it is written now."""
-    told, made = content[LEGACY_TABLE], dict(content.get("tasks", {}))
-    if not isinstance(told, list):
-        told = []
-    names = [str(table.get("name", number)) for number, table in enumerate(told, 1) if isinstance(table, dict)]
+    """Convert [[task]] tables to [tasks.NAME] tables."""
+    old, tables = content[LEGACY_TABLE], dict(content.get("tasks", {}))
+    if not isinstance(old, list):
+        old = []
+    names = [str(table.get("name", number)) for number, table in enumerate(old, 1) if isinstance(table, dict)]
     problems += [(f"tasks.{name}", f"{names.count(name)} tasks have this name; give each its own")
                  for name in dict.fromkeys(names) if names.count(name) > 1]
-    for number, table in enumerate(told, 1):
+    for number, table in enumerate(old, 1):
         if not isinstance(table, dict):
             problems.append((f"task {number}", "must be a table: write [tasks.NAME] above its keys"))
             continue
         name = str(table.get("name", number))
         if "name" not in table:
             problems.append((f"tasks.{number}", "has no name: write it into the table's head, [tasks.NAME]"))
-        made[name] = {"kind": TEXT_TO_TEXT, **{key: value for key, value in table.items() if key != "name"}}
-    return {**{key: value for key, value in content.items() if key != LEGACY_TABLE}, "tasks": made}
+        tables[name] = {"kind": TEXT_TO_TEXT, **{key: value for key, value in table.items() if key != "name"}}
+    return {**{key: value for key, value in content.items() if key != LEGACY_TABLE}, "tasks": tables}
 
 
 def validate_entry(entry_type: type[Any], table: Mapping[str, Any], where: str, problems: Problems) -> Any:
-    """A table as settings, where a single value may stand for a list of one."""
-    listed = {key: [value] if key in entry_type.list_keys and isinstance(value, str) else value for key,
-              value in table.items()}
+    """Validate a table; a single string is accepted for a list."""
+    listed = {key: [value] if key in entry_type.list_keys and isinstance(value, str) else value
+              for key, value in table.items()}
     return validate_table(entry_type, listed, where, problems)
 
 
-def _entry(name: str, table: object, beside: Path, problems: Problems) -> MultitaskEntry | None:
+def _entry(name: str, table: object, folder: Path, problems: Problems) -> MultitaskEntry | None:
     where = f"tasks.{name}"
     if not re.fullmatch(r"[A-Za-z0-9_-]+", name):
         problems.append((where, "a task's name is made of letters, digits, - and _"))
@@ -215,32 +219,32 @@ def _entry(name: str, table: object, beside: Path, problems: Problems) -> Multit
         problems.append((where, f"must be a table: write [tasks.{name}] above its keys"))
         return None
     entry: MultitaskEntry | None = validate_entry(MultitaskEntry, table, f"{where}.", problems)
-    problems += [(f"{where}.{part} = {file}", f"there is no file {beside / file}") for part in SPLITS
-                 if isinstance(file := table.get(part), str) and not (beside / file).exists()]
+    problems += [(f"{where}.{split} = {file}", f"there is no file {folder / file}") for split in SPLITS
+                 if isinstance(file := table.get(split), str) and not (folder / file).exists()]
     if entry is not None:
         problems += [(f"{where}{key}", what) for key, what in _conflicts(entry)]
     return entry
 
 
-def _seq2seq_dataset(name: str, entry: Seq2SeqEntry, beside: Path, problems: Problems) -> Seq2SeqDataset:
-    """Where the pairs of a text-to-text task come from."""
+def _seq2seq_dataset(name: str, entry: Seq2SeqEntry, folder: Path, problems: Problems) -> Seq2SeqDataset:
+    """The pair sources of a text-to-text task."""
     prefix = f"{name}: " if entry.prefix is None else entry.prefix
-    files = {key: [str(beside / file) for file in getattr(entry, key)] for key in FILES}
+    files = {key: [str(folder / file) for file in getattr(entry, key)] for key in FILES}
     sources = {}
-    for part in SPLITS:
+    for split in SPLITS:
         try:
-            sources[part] = pair_sources_for(name, part, files, prefix, entry.columns) if files[part] else ()
+            sources[split] = pair_sources_for(name, split, files, prefix, entry.columns) if files[split] else ()
         except UserError as error:
-            problems.append((f"tasks.{name}.{part}", error.message))
-            sources[part] = ()
+            problems.append((f"tasks.{name}.{split}", error.message))
+            sources[split] = ()
     return Seq2SeqDataset(name, sources["train"], sources["dev"], sources["test"], entry.metric)
 
 
 def _conflicts(entry: MultitaskEntry) -> Problems:
-    """What no key shows by itself."""
+    """Conflicts between the keys of an entry."""
     if (entry.kind is None) == (entry.dataset is None):
-        said = "both are given" if entry.kind else "neither is given"
-        return [("", f"{said}: name the kind of its own files, or the dataset in its official ones")]
+        given = "both are given" if entry.kind else "neither is given"
+        return [("", f"{given}: name the kind of its own files, or the dataset in its official ones")]
     try:
         kind = task_kind_of(entry.task_name)
         if entry.kind and kind != entry.kind:
@@ -249,35 +253,35 @@ def _conflicts(entry: MultitaskEntry) -> Problems:
             raise UserError("is a kind of task and no data set; write it as kind.")
     except UserError as error:
         return [(f".{'kind' if entry.kind else 'dataset'} = {entry.task_name}", error.message)]
-    found: Problems = []
+    problems: Problems = []
     try:
         check_metrics(kind, entry.metric)
     except UserError as error:
-        found.append((".metric", " ".join([error.message, *(what for _, what in error.problems)])))
+        problems.append((".metric", " ".join([error.message, *(what for _, what in error.problems)])))
     if entry.columns and entry.dataset:
-        found.append((".columns", f"the columns of {entry.dataset} are known and cannot be renamed"))
+        problems.append((".columns", f"the columns of {entry.dataset} are known and cannot be renamed"))
     if entry.head == "san" and not head_task(kind).supports_san:
-        found.append((".head = san", f"reads two texts to tell their class, and this task is of kind {kind}"))
+        problems.append((".head = san", f"classifies text pairs, and this task is of kind {kind}"))
     if entry.steps is not None and entry.head != "san":
-        found.append((f".steps = {entry.steps}", 'are those of head = "san"'))
+        problems.append((f".steps = {entry.steps}", 'are those of head = "san"'))
     if entry.dropout is not None and not head_task(kind).head_dropout:
-        found.append((f".dropout = {entry.dropout}", "the head that finds answers has none"))
-    return found
+        problems.append((f".dropout = {entry.dropout}", "the head that finds answers has none"))
+    return problems
 
 
 def _misplaced_keys(header: MultitaskHeader, is_seq2seq: bool) -> Problems:
-    """Keys that the other sort of plan has."""
+    """Keys that belong to the other type of plan."""
     if is_seq2seq:
-        return [("finetune = true", "goes on with each head by itself, and text-to-text tasks have none; leave it out")
+        return [("finetune = true", "fine-tunes each head separately, and text-to-text tasks have none; leave it out")
                 ] if header.finetune else []
     stated = [key for key in ("temperature", "limit") if getattr(header, key) is not None]
     return [(f"{key} = {getattr(header, key)}",
-             "says how often pairs of text-to-text tasks are drawn, and of these tasks "
-                                             "every example is read once an epoch; leave it out") for key in stated]
+             "sets how often text-to-text tasks are sampled, and these tasks use every example once per epoch; "
+             "leave it out") for key in stated]
 
 
 def _training_problems(training: dict[str, object]) -> Problems:
-    """Every recipe has the same keys here, so that any of them can tell."""
+    """Check [training] against any recipe: all have the same keys."""
     try:
         recipe("bert").with_changes({"training": training}, "plan")
     except UserError as error:

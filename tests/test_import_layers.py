@@ -1,4 +1,4 @@
-"""The house's rules: imports point downward only, and what need not wait for torch does not wait for it."""
+"""Import rules: modules import only from lower layers, and light modules do not import torch."""
 
 import ast
 import subprocess
@@ -11,31 +11,32 @@ import pytest
 import stemma
 
 ROOT = Path(stemma.__file__).parent
-# From the top of the house down; a room may use those below it, and its own.
-FLOORS = ["cli", "extend", "api", "lab", "evaluation", "tasks", "generation", "training", "exchange", "model",
+# From the top layer down; a package may import from those below it, and from itself.
+LAYERS = ["cli", "extend", "api", "lab", "evaluation", "tasks", "generation", "training", "exchange", "model",
           "task_config", "objectives", "network",
           "visibility", "corpus", "text", "recipe_loading", "recipe_files", "toml", "schema", "plugins", "registry",
-          "checksummed_files", "atomic_files", "temporary_files", "json_files", "progress", "device", "notes", "errors"]
-LEVEL = {room: len(FLOORS) - number for number, room in enumerate(FLOORS)}
+          "checksummed_files", "atomic_files", "temporary_files", "json_files", "progress", "device", "notes", "errors",
+          "version"]
+LEVEL = {package: len(LAYERS) - index for index, package in enumerate(LAYERS)}
 WITHOUT_TORCH = ["cli", "extend", "plugins", "text", "corpus", "schema", "registry", "recipe_loading", "recipe_files",
-                 "toml", "checksummed_files", "atomic_files", "temporary_files", "json_files", "progress", "device", "notes", "errors"]
+                 "toml", "checksummed_files", "atomic_files", "temporary_files", "json_files", "progress", "device",
+                 "notes", "errors", "version"]
 WITHOUT_TORCH_FILES = ["network/position_kinds.py", "network/kinds.py", "network/attention/kinds.py",
                        "network/attention/__init__.py", "training/optimizers.py", "training/schedules.py",
                        "training/run_folder.py", "training/budget.py", "training/corpus_cache.py",
-                       "training/pretrain.py",
-                       "training/run_lock.py"]
+                       "training/pretrain.py", "training/run_lock.py"]
 FILES = sorted(path.relative_to(ROOT) for path in ROOT.rglob("*.py"))
-# objectives are registered with the settings that recipes are checked against; only what holds tensors imports torch
+# Checking a recipe imports the objectives with their settings, so only modules with tensors may import torch.
 WITHOUT_TORCH_FILES += [str(file) for file in FILES if file.parts[0] == "objectives" and file.name != "batch.py"]
 WITHOUT_TORCH_FILES += [str(file) for file in FILES if file.parts[:2] == ("tasks", "kinds")]  # `--help` lists them
 
 
-def room_of(file: Path) -> str:
+def package_of(file: Path) -> str:
     return file.parts[0].removesuffix(".py")
 
 
-def imported(tree: ast.AST) -> Iterator[tuple[int, str]]:
-    """(line, module) of every import, also of those inside functions and behind TYPE_CHECKING."""
+def imports(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    """(line, module) of every import, including those inside functions and under TYPE_CHECKING."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from ((node.lineno, alias.name) for alias in node.names)
@@ -46,58 +47,58 @@ def imported(tree: ast.AST) -> Iterator[tuple[int, str]]:
             yield from ((node.lineno, f"{node.module}.{alias.name}") for alias in node.names)
 
 
-def at_module_level(tree: ast.Module) -> Iterator[tuple[int, str]]:
-    """Imports that run when the module is imported: not those in functions or behind TYPE_CHECKING."""
-    waiting: list[ast.AST] = list(tree.body)
-    while waiting:
-        node = waiting.pop()
+def module_level_imports(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """Imports that run when the module is imported: not those in functions or under TYPE_CHECKING."""
+    stack: list[ast.AST] = list(tree.body)
+    while stack:
+        node = stack.pop()
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
             continue
         if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
-            waiting += node.orelse
+            stack += node.orelse
         elif isinstance(node, ast.Import | ast.ImportFrom):
-            yield from imported(node)
+            yield from imports(node)
         else:
-            waiting += list(ast.iter_child_nodes(node))
+            stack += list(ast.iter_child_nodes(node))
 
 
-def upward(source: str, room: str) -> list[str]:
-    wrong = []
-    for line, module in imported(ast.parse(source)):
+def upward_imports(source: str, package: str) -> list[str]:
+    problems = []
+    for line, module in imports(ast.parse(source)):
         parts = module.split(".")
-        if parts[0] != "stemma" or len(parts) < 2 or parts[1] == room:
+        if parts[0] != "stemma" or len(parts) < 2 or parts[1] == package:
             continue
         other = parts[1]
-        known = other in LEVEL or not ((ROOT / other).exists() or (ROOT / f"{other}.py").exists())
-        assert known, f"line {line}: {other} has no floor in this test yet"
-        if other in LEVEL and LEVEL[other] >= LEVEL[room]:
-            wrong.append(f"line {line}: {room} imports {module}")
-    return wrong
+        is_module = (ROOT / other).exists() or (ROOT / f"{other}.py").exists()
+        assert other in LEVEL or not is_module, f"line {line}: {other} has no layer in this test yet"
+        if other in LEVEL and LEVEL[other] >= LEVEL[package]:
+            problems.append(f"line {line}: {package} imports {module}")
+    return problems
 
 
-@pytest.mark.parametrize("file", [f for f in FILES if len(f.parts) > 1 or room_of(f) in LEVEL], ids=str)
-def test_imports_point_downward(file):
-    assert room_of(file) in LEVEL, f"{file} stands in a room that has no floor in this test yet"
-    assert upward((ROOT / file).read_text(), room_of(file)) == []
+@pytest.mark.parametrize("file", [f for f in FILES if len(f.parts) > 1 or package_of(f) in LEVEL], ids=str)
+def test_modules_import_only_from_lower_layers(file):
+    assert package_of(file) in LEVEL, f"{file} is in a package that has no layer in this test yet"
+    assert upward_imports((ROOT / file).read_text(), package_of(file)) == []
 
 
-def test_every_module_has_a_floor():
-    rooms = {room_of(file) for file in FILES} - {"__init__", "__main__"}
-    assert rooms <= LEVEL.keys()
+def test_every_module_has_a_layer():
+    packages = {package_of(file) for file in FILES} - {"__init__", "__main__"}
+    assert packages <= LEVEL.keys()
 
 
-def test_this_test_can_see_upward_imports():
+def test_upward_imports_are_detected():
     for source in ("from stemma.training.loop import Loop", "import stemma.cli", "from stemma import lab",
                    "def f():\n    from stemma.objectives import Batch",
                    "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from stemma.model import Model"):
-        assert upward(source, "network")
-        assert not upward(source, "cli")
+        assert upward_imports(source, "network")
+        assert not upward_imports(source, "cli")
 
 
-@pytest.mark.parametrize("file", [f for f in FILES if room_of(f) in WITHOUT_TORCH or str(f) in WITHOUT_TORCH_FILES],
+@pytest.mark.parametrize("file", [f for f in FILES if package_of(f) in WITHOUT_TORCH or str(f) in WITHOUT_TORCH_FILES],
                          ids=str)
 def test_torch_is_not_imported_at_module_level(file):
-    heavy = [module for _, module in at_module_level(ast.parse((ROOT / file).read_text()))
+    heavy = [module for _, module in module_level_imports(ast.parse((ROOT / file).read_text()))
              if module.split(".")[0] in ("torch", "safetensors", "transformers")]
     assert heavy == []
 
@@ -115,7 +116,7 @@ def test_importing_stemma_is_light():
 
 
 @pytest.mark.parametrize("module", ["stemma.cli", "stemma.training.pretrain", "stemma.corpus.sampler"])
-def test_what_runs_before_the_first_step_does_not_wait_for_torch(module):
+def test_modules_needed_before_the_first_step_do_not_import_torch(module):
     assert "torch" not in loaded_after(f"import {module}")
 
 
@@ -124,5 +125,5 @@ def test_what_runs_before_the_first_step_does_not_wait_for_torch(module):
     'from stemma import registry; [*map(registry.entries, ("objective", "packing", "optimizer", "schedule", "task"))]',
     'from stemma.cli import app; app(["finetune", "--help"], standalone_mode=False)',
     'from stemma.cli import app; app(["show", "unilm"], standalone_mode=False)'])
-def test_a_recipe_is_read_and_checked_without_torch(statement):
+def test_recipes_and_help_do_not_import_torch(statement):
     assert "torch" not in loaded_after(statement)

@@ -1,0 +1,31 @@
+"""Which Stemma this is, and what it runs on: `stemma --version`, `stemma.__version__`, and what a lab notes of itself.
+
+The version is made from the last tag when the package is built or installed (pyproject.toml), so it is read from the
+installation. No run and no model folder carries it: their bytes do not change with it.
+"""
+
+from __future__ import annotations
+
+import platform
+from importlib.metadata import PackageNotFoundError, version
+
+PACKAGE = "stemma-lm"
+UNKNOWN = "0+unknown"  # the sources are on the path, and nothing is installed
+
+
+def _of(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+VERSION = _of(PACKAGE) or UNKNOWN
+
+
+def described() -> str:
+    """One line for a bug report. Packages are not imported for it."""
+    packages = [f"{name} {found}" for name in ("torch", "tokenizers", "transformers")
+                if (found := _of(name)) is not None]
+    around = [f"Python {platform.python_version()}", *packages, f"{platform.system()} {platform.machine()}"]
+    return f"stemma {VERSION} ({', '.join(around)})"
