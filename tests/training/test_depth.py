@@ -138,8 +138,8 @@ def test_shared_layers_may_stand_still_together():
     assert learning(network) == {4}
 
 
-@pytest.mark.parametrize("change, told", [("training.frozen=all", "training.frozen lets heads alone learn"),
-                                          ("training.unfreeze=5", "training.unfreeze lets heads alone learn"),
+@pytest.mark.parametrize("change, told", [("training.frozen=all", "training.frozen trains only the heads"),
+                                          ("training.unfreeze=5", "training.unfreeze trains only the heads"),
                                           ("training.unfreeze=epoch", "give a number of steps")])
 def test_a_network_that_guesses_by_its_embedding_has_no_heads_to_learn(change, told):
     chosen, network = network_of("gpt2@tiny", change)
