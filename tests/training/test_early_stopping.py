@@ -133,7 +133,7 @@ def test_nothing_held_out_is_nothing_to_choose_by(tmp_path, corpus_folder, monke
 
 
 def test_a_fresh_top_needs_a_model(tmp_path, corpus_folder):
-    with pytest.raises(UserError, match="say of which one with --from"):
+    with pytest.raises(UserError, match="name the model with --from"):
         pretrain("bert@tiny", corpus_folder, tmp_path / "run", steps=4, changes=[*SMALL, "training.fresh=1"])
 
 
