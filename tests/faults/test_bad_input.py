@@ -266,7 +266,7 @@ def test_folders_that_are_no_models(here, capsys, change, said, checksums):
     ("nothing", "nothing is no model"), ("gone", "there is no model at"), ("corpus", "corpus is no model"),
     ("good.txt", "good.txt is no model"),
 ])
-def test_places_without_a_model(here, capsys, where, said):
+def test_paths_without_a_model(here, capsys, where, said):
     assert said in refused(capsys, "fill", where, "the [MASK]")
     assert said in refused(capsys, *PRETRAIN, "--corpus", "corpus", "--from", where)
     assert said in refused(capsys, *PRETRAIN, "--corpus", "good.txt", "--from", where)

@@ -140,7 +140,7 @@ def without_checksums(folder: Path) -> None:
 
 @pytest.mark.parametrize(("case", "content"), [(case, content) for case in OLD for content in UNREADABLE
                                                if (case, content) not in HARMLESS])
-def test_what_cannot_be_read_is_told(here, made, capsys, case, content):
+def test_unreadable_input_is_reported(here, made, capsys, case, content):
     name, file, finished = OLD[case]
     copy(made, name, finished)
     without_checksums(Path(name))
@@ -265,7 +265,7 @@ def test_a_damaged_listing_of_a_checkpoint_falls_back_to_the_one_before(tmp_path
         load_latest(tmp_path, network, optimizer)
 
 
-def test_a_log_that_was_changed_before_a_checkpoint_is_told(tmp_path):
+def test_a_log_changed_before_a_checkpoint_gives_a_warning(tmp_path):
     with RunLog(tmp_path) as log:
         for step in (1, 2, 3):
             log.write({"step": step, "loss": 0.5})
@@ -326,7 +326,8 @@ def test_every_file_of_a_run_or_a_lab_has_a_rule(made):
             whole = any((place / CHECKSUMS).is_file() and file.relative_to(place).as_posix()
                         in read_checksums(place, "") for place in file.parents if place.is_relative_to(made))
             assert whole, f"{file} is listed nowhere"
-    assert write_rule("train-first.jsonl") == WRITE_ONCE and write_rule("log.jsonl") == APPENDED and write_rule("else.json") is None
+    assert write_rule("train-first.jsonl") == WRITE_ONCE and write_rule("log.jsonl") == APPENDED
+    assert write_rule("else.json") is None
 
 
 def test_the_page_states_the_rule_of_every_file():

@@ -155,7 +155,7 @@ def held(folder: str):
     (["quickstart", "--out", "out"], "out/run"),
     (["corpus", "build", "text.txt", "--tokenizer", "tok", "--out", "out"], "out")],
     ids=["pretrain", "finetune", "compare", "pipeline", "quickstart", "corpus build"])
-def test_what_somebody_is_at_work_on_is_not_replaced(here, monkeypatch, capsys, words, busy):
+def test_a_locked_folder_is_not_replaced(here, monkeypatch, capsys, words, busy):
     monkeypatch.setattr("stemma.lab.quickstart.python_docs.collect_pages", interrupt)  # should it not be refused
     Path(busy).mkdir(parents=True)
     Path("out/quickstart.json").write_text("{}")
@@ -165,7 +165,7 @@ def test_what_somebody_is_at_work_on_is_not_replaced(here, monkeypatch, capsys, 
     assert Path(busy).is_dir() and Path("out/quickstart.json").is_file() and not leftovers()
 
 
-def test_who_holds_a_folder_may_replace_it(tmp_path):
+def test_the_holder_of_a_lock_may_replace_the_folder(tmp_path):
     from stemma.atomic_files import atomic_folder
 
     (tmp_path / "out").mkdir()
@@ -226,7 +226,7 @@ def test_a_write_that_fails_leaves_the_old_file(tmp_path, monkeypatch, failing, 
     assert file.read_text() == "old" and list(tmp_path.iterdir()) == [file]
 
 
-def test_whoever_reads_a_file_while_it_is_written_sees_one_state(tmp_path):
+def test_a_reader_sees_one_state_while_a_file_is_written(tmp_path):
     file = tmp_path / "state.json"
     atomic_write(file, "old" * 1000)
     with file.open() as reader:

@@ -131,7 +131,7 @@ def test_the_network_of_a_config_of_our_own_contradicts_the_recipe(model, capsys
 
 
 @pytest.mark.parametrize("name", ["bert", "own"])
-def test_dropouts_are_those_of_the_config_and_it_is_said(model, capsys, name):
+def test_dropouts_are_those_of_the_config_with_a_warning(model, capsys, name):
     folder = model(name)
     if name == "bert":
         configure(folder, hidden_dropout_prob=0.25, attention_probs_dropout_prob="absent")

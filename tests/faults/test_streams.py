@@ -58,7 +58,7 @@ def test_streams_that_cannot_be_used(tmp_path, tokenizer_folder, command, said):
 
 @pytest.mark.parametrize(("command", "code"), [("stemma tree --json 2>&-", 0), ("stemma show nobody 2>&-", 2),
                                                ("stemma show nobody 2> /dev/full", 2), ("stemma tree --json 0<&-", 0)])
-def test_without_a_place_for_errors_the_code_says_it(tmp_path, command, code):
+def test_without_a_stream_for_errors_the_exit_code_says_it(tmp_path, command, code):
     told = shell(command, tmp_path)
     assert told.returncode == code and told.stderr == ""
     assert json.loads(told.stdout) if code == 0 else told.stdout == "", "no note strays into the result"
@@ -72,7 +72,7 @@ def inside(lines: str, streams: str, folder: Path) -> subprocess.CompletedProces
                           text=True, cwd=folder, check=False)
 
 
-def test_a_note_that_nobody_can_take_is_no_reason_to_end(tmp_path):
+def test_a_note_that_cannot_be_written_does_not_end_the_command(tmp_path):
     told = inside("output.Notes().emit(logging.makeLogRecord({'msg': 'worth knowing'})); print('done')", "2> /dev/full",
                   tmp_path)
     assert (told.returncode, told.stdout) == (0, "done\n")

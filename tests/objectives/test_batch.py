@@ -105,7 +105,7 @@ def test_a_slice_without_a_target_adds_nothing(corpus):
         torch.testing.assert_close(other, one, rtol=1e-4, atol=1e-6)
 
 
-def test_only_scored_places_and_first_ones_are_asked_for_and_that_changes_nothing(corpus):
+def test_computing_only_the_needed_outputs_changes_nothing(corpus):
     draft, objectives = corrupted(corpus)
     batch = collate(draft)
     stream = batch.streams["encoder"]

@@ -36,7 +36,7 @@ def scored(draft: Draft, objective: CausalLM) -> dict[tuple[int, int], int]:
 @pytest.mark.parametrize("direction", ["forward", "backward"])
 @pytest.mark.parametrize(("kind", "single"), [("stream", "A"), ("doc_sentences", "start A end"),
                                               ("full_sentences", "A end"), ("segment_pair", "start A separator")])
-def test_every_place_guesses_the_next_and_padding_nothing(corpus, kind, single, direction):
+def test_every_position_predicts_the_next_token_and_padding_nothing(corpus, kind, single, direction):
     laid = draft_of(whole(corpus), kind, 19, rows=8, short=0.3, single=single)
     objective = causal(direction)
     draft = Draft(laid.subset, laid.spans, laid.template, objective.reversed_rows(8))
@@ -54,7 +54,7 @@ def test_every_place_guesses_the_next_and_padding_nothing(corpus, kind, single, 
 
 
 @pytest.mark.parametrize("direction", ["forward", "backward"])
-def test_over_an_epoch_each_token_of_running_text_is_guessed_once(corpus, direction):
+def test_over_an_epoch_each_token_of_running_text_is_predicted_once(corpus, direction):
     """Documents' ends are guessed too, and nothing but the very first token is left out."""
     view, objective = whole(corpus), causal(direction)
     feed = ContiguousSampler(view, packing_of(corpus, "contiguous", 16, single="A"), 0, 1, objective.reversed_rows(1))
@@ -70,7 +70,7 @@ def test_over_an_epoch_each_token_of_running_text_is_guessed_once(corpus, direct
     assert labels == expected[1:]
 
 
-def test_the_batch_is_causal_and_reads_every_place(corpus):
+def test_the_batch_is_causal_and_outputs_every_position(corpus):
     draft = draft_of(whole(corpus), "doc_sentences", 19, rows=8, single="A")
     causal().make_targets(draft, np.random.default_rng(0))
     assert len(set(draft.lengths.tolist())) > 1
@@ -93,9 +93,10 @@ def test_slices_hold_what_the_batch_holds(corpus, rows):
     batch = collate(draft, "causal")
     found, start = [], 0
     for piece in batch.slices(rows):
-        assert piece.continues_previous and piece.token_targets[LM_HEAD_NAME].denominator == batch.token_targets[LM_HEAD_NAME].denominator
-        assert piece.streams["encoder"].reversed_rows.tolist() == [row >= 4 for row in range(start,
-                                                                                             start + piece.num_rows)]
+        assert piece.continues_previous
+        assert piece.token_targets[LM_HEAD_NAME].denominator == batch.token_targets[LM_HEAD_NAME].denominator
+        reversed_rows = [row >= 4 for row in range(start, start + piece.num_rows)]
+        assert piece.streams["encoder"].reversed_rows.tolist() == reversed_rows
         offset = start * batch.token_targets[LM_HEAD_NAME].row_stride
         found += zip((piece.token_targets[LM_HEAD_NAME].index + offset).tolist(),
                      piece.token_targets[LM_HEAD_NAME].labels.tolist(), strict=True)
@@ -117,7 +118,7 @@ class Recording:
 
 
 @pytest.mark.parametrize("kind", ["doc_sentences", "contiguous"])
-def test_the_head_meets_scored_places_only_and_all_of_them(corpus, kind):
+def test_the_head_runs_on_exactly_the_scored_positions(corpus, kind):
     view = whole(corpus)
     if kind == "contiguous":
         feed = ContiguousSampler(view, packing_of(corpus, kind, 19, single="A"), 0, 8)
@@ -137,7 +138,8 @@ def test_the_head_meets_scored_places_only_and_all_of_them(corpus, kind):
 
 def test_what_it_declares(corpus):
     objective = causal()
-    assert objective.predicts_tokens and objective.attention_mask_kind == "causal" and objective.num_static_copies is None
+    assert objective.predicts_tokens and objective.attention_mask_kind == "causal"
+    assert objective.num_static_copies is None
     assert objective.requirements().heads == {LM_HEAD_NAME: LMHeadSpec(transform=False, bias=False)}
     unigram = np.log(np.random.default_rng(0).dirichlet(np.ones(corpus.tokenizer.vocab_size)))
     draft = draft_of(whole(corpus), "stream", 19, rows=3, single="A")
@@ -177,7 +179,7 @@ def test_static_copies_and_contiguous_rows_do_not_go_together():
     assert any("segment_pair or sentence_pair" in message for _, message in error.value.problems)
 
 
-def test_only_the_second_part_is_guessed_where_the_first_is_given(tmp_path, tokenizer_folder):
+def test_only_b_is_predicted_if_a_is_context(tmp_path, tokenizer_folder):
     """From A's last token on: B, and the token that ends it. A row without a B has no target."""
     documents = [["the old clerk reads", "seven pages."], ["our neighbour", "forgets the notes."], ["at the river"]]
     corpus = corpus_of(tmp_path, documents, tokenizer_folder)

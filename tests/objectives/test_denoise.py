@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from literal import bart
 from making import corpus_of, whole
-from sided import chinese, labels_of, originals, rows_of, sided_draft, with_sentinels
+from seq2seq_helpers import chinese, labels_of, originals, rows_of, sided_draft, with_sentinels
 
 from stemma import recipe_loading
 from stemma.corpus.corpus import Corpus
@@ -77,7 +77,7 @@ def test_infilling_a_draft_is_what_the_spans_say(corpus, monkeypatch):
     assert inserted.max() > 1
 
 
-def test_infilling_hides_just_its_share_in_spans_of_poissons_lengths():
+def test_infilling_masks_the_exact_fraction_in_poisson_spans():
     rows, length, share, mean = 4000, 400, 0.3, 3.0
     span, inserted = sample_infill_spans(np.full(rows, length), share, mean, length, np.random.default_rng(0))
     assert ((span >= 0).sum(1) == share * length).all()
@@ -94,7 +94,7 @@ def test_infilling_hides_just_its_share_in_spans_of_poissons_lengths():
     assert sizes[0] / total == pytest.approx(math.exp(-mean), abs=0.004)
 
 
-def test_spans_stand_anywhere():
+def test_spans_begin_anywhere():
     rows, length = 6000, 20
     span, _ = sample_infill_spans(np.full(rows, length), 0.25, 3.0, length, np.random.default_rng(1))
     times = (span >= 0).mean(0)
@@ -120,7 +120,7 @@ def test_masking_and_deleting_keep_the_exact_rate_and_the_order(corpus, rate):
         assert bart.is_part(source, text)
 
 
-def test_noises_together_keep_their_own_shares(corpus):
+def test_combined_noise_functions_keep_their_fractions(corpus):
     mask = corpus.tokenizer.special_id("mask")
     draft = corrupted(corpus, rows=1500, length=128, kind="stream", single="A end", infill=0.2, mask=0.2, delete=0.2)
     left = sum(token != mask for source in rows_of(draft.seq2seq_rows["encoder"]) for token in source[:-1])
@@ -171,7 +171,7 @@ def test_sentences_do_not_leave_their_document(sentences):
     assert moved
 
 
-def test_permuting_and_rotating_happen_as_often_as_asked(corpus):
+def test_permutation_and_rotation_have_their_probabilities(corpus):
     for name in ("permute", "rotate"):
         draft = corrupted(corpus, rows=1000, length=250, kind="full_sentences", **{name: 0.5})
         pairs = list(zip(rows_of(draft.seq2seq_rows["encoder"]), originals(draft), strict=True))

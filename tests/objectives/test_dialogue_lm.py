@@ -75,7 +75,7 @@ def test_the_rate_is_the_one_asked_for(view, fake):
     assert abs(labels.mean() - fake) <= 4 * (fake * (1 - fake) / len(labels)) ** 0.5 and len(labels) > 1000
 
 
-def test_every_turn_after_the_first_and_every_other_turn_is_drawn(view):
+def test_every_turn_after_the_first_and_every_other_turn_is_sampled(view):
     draft = draft_of(view, "dialogue", 64, rows=4000)
     before = draft.spans.start.copy()
     objective(1.0).make_targets(draft, np.random.default_rng(2))
@@ -112,11 +112,12 @@ def test_a_row_with_its_own_randomness_is_the_same_in_any_batch(view):
         alone = Draft(view, pieces.select(np.array([row])), packing.template)
         own = PerRowRNG([[1, row]])
         objective().make_targets(alone, own)
-        assert (alone.input_ids[0] == together.input_ids[row]).all() and alone.row_labels[NAME][0] == together.row_labels[NAME][row]
+        assert (alone.input_ids[0] == together.input_ids[row]).all()
+        assert alone.row_labels[NAME][0] == together.row_labels[NAME][row]
         assert (own.random((1, 2))[0] == after[row]).all()
 
 
-def test_where_nobody_else_says_a_thing_nothing_is_exchanged(tmp_path, tokenizer_folder):
+def test_without_another_dialogue_of_the_speaker_no_turn_is_replaced(tmp_path, tokenizer_folder):
     talks = [[("a", "the clerk"), ("b", "reads"), ("c", "a letter")], [("a", "our neighbour"), ("b", "forgets")]]
     corpus = mixed_corpus(tmp_path, tokenizer_folder, text=False, talks=talks, rows=[])
     view = CorpusSubset.all_documents(corpus)
@@ -132,7 +133,7 @@ def test_what_it_lacks(tmp_path, corpus, corpus_folder, tokenizer_folder):
     assert "fewer than two dialogues" in str(objective().missing_data(alone))
 
 
-def test_rows_that_are_not_asked_have_no_part_in_the_loss(view):
+def test_rows_without_a_label_do_not_count_in_the_loss(view):
     draft = draft_of(view, "dialogue", 32, rows=50)
     chosen = objective()
     chosen.make_targets(draft, np.random.default_rng(0))

@@ -123,7 +123,7 @@ def test_only_documents_of_the_view_are_used(corpus):
         assert (draft.row_labels[NAME] >= 0).all()
 
 
-def test_a_view_without_any_is_left_as_it_is_and_not_asked(corpus):
+def test_a_subset_without_connectives_has_no_labels(corpus):
     documents = whole(corpus).document_ranges
     first = int(documents[0, 0])
     view = CorpusSubset(corpus, np.array([[first, int(corpus.sentence_starts[2])]]))  # two sentences, no connective

@@ -49,7 +49,8 @@ def test_heads_are_those_the_objectives_name():
 
 def test_two_kinds_of_head_under_one_name_are_refused():
     objectives = build_objectives(recipe_loading.recipe("bert@tiny", SECOND))
-    objectives[-1].requirements = lambda: type(objectives[0].requirements())(heads={"vocabulary": LMHeadSpec(transform=False)})
+    other = type(objectives[0].requirements())(heads={"vocabulary": LMHeadSpec(transform=False)})
+    objectives[-1].requirements = lambda: other
     with pytest.raises(UserError, match='"words" needs another kind of head "vocabulary"'):
         head_specs(objectives)
 

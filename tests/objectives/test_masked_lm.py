@@ -32,7 +32,7 @@ def test_labels_are_the_originals_and_nothing_else_changes(corpus, unit):
 
 
 @pytest.mark.parametrize(("mask", "random"), [(0.8, 0.1), (0.5, 0.5), (1.0, 0.0), (0.0, 1.0), (0.0, 0.0)])
-def test_the_chosen_are_masked_replaced_or_kept_in_their_shares(corpus, mask, random):
+def test_selected_tokens_are_masked_replaced_or_kept_at_their_probabilities(corpus, mask, random):
     draft = draft_of(whole(corpus), "stream", 64, rows=600)
     objective(rate=0.3, mask=mask, random=random).make_targets(draft, np.random.default_rng(1))
     scored = draft.token_targets[LM_HEAD_NAME]
@@ -69,7 +69,7 @@ def test_a_row_with_its_own_randomness_is_masked_alike_in_any_batch(corpus, unit
     assert (draft.input_ids == np.stack(alone)).all()
 
 
-def test_only_b_is_hidden_where_a_is_given_and_the_end_of_b_as_often_as_its_tokens(corpus):
+def test_only_b_and_its_separator_are_masked_if_a_is_context(corpus):
     """A network that writes by filling in masks must learn where to stop."""
     for unit in ("token", "word", "ngram"):
         ends = rest = 0

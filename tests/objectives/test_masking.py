@@ -49,7 +49,7 @@ def test_special_tokens_and_padding_are_never_chosen_and_every_row_has_a_target(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_word_is_hidden_whole_or_not_at_all(corpus, kind):
+def test_a_word_is_masked_whole_or_not_at_all(corpus, kind):
     draft = draft_of(whole(corpus), kind, 31, rows=200)
     chosen = choose_words(draft, 0.15, np.random.default_rng(0))
     units = draft.word_ids
@@ -61,7 +61,7 @@ def test_a_word_is_hidden_whole_or_not_at_all(corpus, kind):
 
 @pytest.mark.parametrize("length", [11, 12, 30, 63])
 @pytest.mark.parametrize("rate", [0.15, 0.3])
-def test_tokens_are_hidden_at_the_exact_rate(corpus, length, rate):
+def test_tokens_are_masked_at_the_exact_rate(corpus, length, rate):
     draft = draft_of(whole(corpus), "doc_sentences", length, rows=400)
     counts = draft.is_text.sum(1)
     found = [choose_tokens(draft, rate, np.random.default_rng(seed)).sum() for seed in range(25)]
@@ -71,7 +71,7 @@ def test_tokens_are_hidden_at_the_exact_rate(corpus, length, rate):
 
 
 @pytest.mark.parametrize("rate", [0.15, 0.3])
-def test_words_are_hidden_at_the_exact_rate_where_a_row_has_room_for_the_longest(corpus, rate):
+def test_words_are_masked_at_the_exact_rate_if_a_row_has_room_for_the_longest(corpus, rate):
     draft = draft_of(whole(corpus), "stream", 131, rows=200)
     longest = np.bincount(draft.word_ids[draft.is_text]).max()
     wanted = draft.is_text.sum(1) * rate
@@ -81,7 +81,7 @@ def test_words_are_hidden_at_the_exact_rate_where_a_row_has_room_for_the_longest
     assert abs(found.mean() - wanted.mean()) < 4 * found.std() / found.size**0.5
 
 
-def test_every_place_is_as_likely_as_any_other(corpus):
+def test_all_positions_are_equally_likely(corpus):
     draft = draft_of(whole(corpus), "stream", 34, rows=1)
     times = sum(choose_tokens(draft, 0.25, np.random.default_rng(seed))[0].astype(int) for seed in range(4000))
     text = draft.is_text[0]
@@ -113,7 +113,7 @@ def test_units_are_chosen_as_one_by_one(seed, rate):
 SHARES = [0.8, 0.1, 0.1]
 
 
-def test_ngrams_are_runs_of_text_in_their_shares(corpus):
+def test_ngrams_are_runs_of_text_with_their_length_distribution(corpus):
     draft = draft_of(whole(corpus), "segment_pair", 60, rows=400)
     units = ngrams(draft.is_text, SHARES, np.random.default_rng(0))
     assert ((units >= 0) == draft.is_text).all()
@@ -128,7 +128,7 @@ def test_ngrams_are_runs_of_text_in_their_shares(corpus):
 
 
 @pytest.mark.parametrize("shares", [SHARES, [1.0], [0.0, 0.0, 1.0], [0.5, 0.5]])
-def test_ngrams_are_hidden_whole_at_the_exact_rate_and_in_their_shares(corpus, shares):
+def test_ngrams_are_masked_whole_at_the_exact_rate_and_length_distribution(corpus, shares):
     draft = draft_of(whole(corpus), "stream", 130, rows=150)
     found, sizes, among = [], np.zeros(len(shares) + 1), np.zeros(len(shares) + 1)
     for seed in range(30):
@@ -154,7 +154,7 @@ def test_nothing_is_chosen_where_there_is_no_text():
     assert not choose_units(np.full((3, 5), -1), 0.15, np.random.default_rng(0)).any()
 
 
-def test_chinese_words_are_hidden_whole_as_jieba_sees_them(tmp_path):
+def test_chinese_words_are_masked_whole_as_jieba_splits_them(tmp_path):
     jieba = pytest.importorskip("jieba")
     sentences = ["自然语言处理是人工智能的一个重要方向。", "我们在图书馆研究古代手稿的家谱。",
                  "他喜欢阅读历史书籍和旅行。"]

@@ -136,7 +136,7 @@ def test_a_row_with_its_own_randomness_is_the_same_in_any_batch(corpus):
 
 
 @pytest.mark.parametrize("random", [0.0, 0.25, 1.0])
-def test_the_baseline_is_the_class_prior_of_the_labels_that_were_drawn(corpus, random):
+def test_the_baseline_is_the_class_prior_of_the_sampled_labels(corpus, random):
     """Not of those that were wanted: a row whose document ends gets a B from elsewhere whatever was drawn. Over several
     batches the prior is that of all of them: a batch of few rows tells its own too well."""
     chosen, batches, labels = objective(random), [], []

@@ -83,7 +83,7 @@ def test_one_token_in_k_is_a_target_and_special_ones_never(corpus, kind, context
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("seed", range(3))
-def test_who_sees_whom_is_what_a_double_loop_over_the_order_says(corpus, kind, seed):
+def test_the_attention_mask_agrees_with_a_double_loop_over_the_order(corpus, kind, seed):
     objective = permuting(context=3)
     draft = packed(corpus, kind, 24, 8, objective)
     objective.make_targets(draft, np.random.default_rng(seed))
@@ -324,7 +324,8 @@ def test_a_row_of_one_or_two_tokens_is_no_trouble(corpus):
 
 def test_what_it_declares():
     objective = permuting()
-    assert objective.predicts_tokens and objective.attention_mask_kind == "permuted" and objective.settings.needs_query_stream
+    assert objective.predicts_tokens and objective.attention_mask_kind == "permuted"
+    assert objective.settings.needs_query_stream
     assert objective.requirements().heads == {LM_HEAD_NAME: LMHeadSpec(transform=False, bias=True)}
     assert objective.reversed_rows(5).tolist() == [False, False, False, True, True]
     assert objective.reversed_rows(1).tolist() == [False]

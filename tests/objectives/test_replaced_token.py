@@ -95,8 +95,9 @@ def test_what_is_judged_is_the_text_with_samples_in_it(batches, monkeypatch):
     draft, batch, objectives = batches
     network = network_of(draft)
     read = []
-    monkeypatch.setattr(network, "_run_part", lambda part, stream, *rest: read.append(stream) or type(network)._run_part(
-        network, part, stream, *rest))
+    run_part = network._run_part
+    monkeypatch.setattr(network, "_run_part", lambda part, stream, *rest: read.append(stream) or run_part(
+        part, stream, *rest))
     with torch.no_grad():
         _, hidden = scored(network, objectives, batch)
     (stream,), target = read, batch.token_targets["vocabulary"]
@@ -140,7 +141,7 @@ def test_slices_add_up(batches, micro, judged):
         torch.testing.assert_close(again[name], gradient, rtol=1e-4, atol=1e-5)
 
 
-def test_only_hidden_places_are_judged_where_that_is_asked_for(batches):
+def test_only_masked_positions_are_scored_with_judged_hidden(batches):
     """The paper's "ELECTRA 15%": the same scores, but of the places where the generator wrote, and their mean."""
     draft, batch, _ = batches
     chosen = recipe("electra@tiny", [*SMALL, "objective.replaced_token.judged=hidden"])
@@ -161,7 +162,7 @@ def test_only_hidden_places_are_judged_where_that_is_asked_for(batches):
 
 
 @pytest.mark.parametrize("judged", ["all", "hidden"])
-def test_a_token_that_the_generator_guessed_is_an_original(batches, judged):
+def test_a_token_that_the_generator_gets_right_counts_as_original(batches, judged):
     """Every other hidden token is guessed; the loss and the measures take those for what they are."""
     draft, batch, _ = batches
     chosen = recipe("electra@tiny", [*SMALL, f"objective.replaced_token.judged={judged}"])
@@ -200,7 +201,7 @@ def test_no_gradient_goes_from_the_discriminator_to_the_generator(batches):
         assert (parameter.grad is not None) == name.startswith(("generator.", *shared)), name
 
 
-def test_the_baseline_knows_the_share_of_replaced_tokens_only(batches):
+def test_the_baseline_is_the_entropy_of_the_fraction_of_replaced_tokens(batches):
     draft, batch, (_, judged) = batches
     vocabulary = draft.corpus.tokenizer.vocab_size
     share = len(batch.token_targets["vocabulary"].index) / batch.num_tokens * (1 - 1 / vocabulary)

@@ -56,7 +56,7 @@ def test_a_third_each_where_everything_is_possible(tmp_path, tokenizer_folder):
     assert (np.abs(np.bincount(draft.row_labels[NAME], minlength=3) / 3000 - 1 / 3) < 0.04).all()
 
 
-def test_every_place_that_is_not_next_to_a_is_used(tmp_path, tokenizer_folder):
+def test_every_sentence_not_adjacent_to_a_is_used(tmp_path, tokenizer_folder):
     corpus = corpus_of(tmp_path, [LINES * 3] * 2, tokenizer_folder)
     view = whole(corpus)
     draft = draft_of(view, "sentence_pair", 30, rows=4000)

@@ -60,7 +60,7 @@ def test_every_label_says_what_the_row_shows(corpus, kind, swapped, other):
 
 
 @pytest.mark.parametrize(("swapped", "other"), [(0.5, 0.0), (0.1, 0.0), (1 / 3, 1 / 3), (0.2, 0.7)])
-def test_the_shares_are_as_wanted(corpus, swapped, other):
+def test_the_label_frequencies_match_the_settings(corpus, swapped, other):
     draft = draft_of(whole(corpus), "segment_pair", 24, rows=3000)
     paired = draft.spans.part_lengths(1) > 0
     objective(swapped, other).make_targets(draft, np.random.default_rng(1))
@@ -132,7 +132,7 @@ def test_rows_without_a_label_are_not_scored(corpus):
     assert order.baseline(batch, np.zeros(1))[NAME] == pytest.approx(-(shares * np.log(shares)).sum())
 
 
-def test_a_batch_in_which_nothing_can_be_asked_costs_nothing(tmp_path, tokenizer_folder):
+def test_a_batch_without_labels_has_zero_loss(tmp_path, tokenizer_folder):
     corpus = corpus_of(tmp_path, [["the clerk reads a letter"], ["our neighbour forgets"]], tokenizer_folder)
     recipe = recipe_loading.recipe("bert@tiny", ["remove=objective.next_sentence",
                                                  "objective.sentence_order.swapped=0.5"])

@@ -81,7 +81,7 @@ def test_runs_and_their_edges():
     assert [len(values) for values in span_edges(nothing)] == [0, 0, 0]
 
 
-def test_it_hides_nothing_more_and_asks_for_the_places_around_each_span(corpus):
+def test_it_masks_nothing_more_and_needs_the_outputs_around_each_span(corpus):
     recipe = small()
     draft, objectives, batch = prepared(recipe, corpus, rows=40)
     alone = draft_of(whole(corpus), "doc_sentences", 60, rows=40, short=0.3)
@@ -94,8 +94,8 @@ def test_it_hides_nothing_more_and_asks_for_the_places_around_each_span(corpus):
     hidden = set(batch.token_targets[VOCABULARY].index.tolist())
     assert not hidden & {*left.tolist(), *right.tolist()}
     lengths = torch.from_numpy(draft.lengths)
-    place, row = right % batch.streams["encoder"].input_ids.shape[1], right // batch.streams["encoder"].input_ids.shape[1]
-    assert (place < lengths[row]).all()  # never filling
+    width = batch.streams["encoder"].input_ids.shape[1]
+    assert (right % width < lengths[right // width]).all()  # never padding
 
 
 def test_a_step_in_slices_is_the_whole_step(corpus):
@@ -117,7 +117,7 @@ def test_one_pass_serves_both_tasks_and_the_baseline_is_the_same(corpus):
     assert second["span_boundary"] == pytest.approx(first["masked_lm"])
 
 
-def test_its_gradient_reaches_the_edges_and_not_the_hidden_places(corpus):
+def test_its_gradient_reaches_the_boundaries_and_not_the_masked_positions(corpus):
     recipe = small()
     network = network_for(recipe, corpus)
     _, objectives, batch = prepared(recipe, corpus)
@@ -158,6 +158,6 @@ def test_what_it_cannot_work_with_is_refused_by_name(changes, key):
     assert any(where.startswith(key) for where, _ in error.value.problems)
 
 
-def test_without_masked_lm_there_is_nothing_to_guess():
+def test_without_masked_lm_there_is_nothing_to_predict():
     with pytest.raises(UserError, match="needs a masked_lm before it"):
         recipe_loading.recipe("spanbert@tiny", changes={"remove": ["objective.masked_lm"]})

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from literal import t5
 from making import whole
-from sided import chinese, labels_of, originals, rows_of, sided_draft, with_sentinels
+from seq2seq_helpers import chinese, labels_of, originals, rows_of, sided_draft, with_sentinels
 
 from stemma import recipe_loading
 from stemma.corpus.corpus import Corpus

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 from making import PAIR, whole
-from sided import labels_of, rows_of
+from seq2seq_helpers import labels_of, rows_of
 
 from stemma import recipe_loading
 from stemma.corpus.bucket_sampler import BucketSampler

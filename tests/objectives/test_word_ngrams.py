@@ -10,7 +10,7 @@ from stemma.objectives.masked_lm import LM_HEAD_NAME, MaskedLM
 from stemma.recipe_loading import recipe
 
 
-def test_up_to_three_whole_words_are_hidden_together(tmp_path):
+def test_up_to_three_whole_words_are_masked_together(tmp_path):
     settings = recipe("albert").settings.objective["masked_lm"]
     draft = draft_of(whole(pieced_corpus(tmp_path)), "stream", 512, rows=200)
     words, special = draft.word_ids.copy(), ~draft.is_text

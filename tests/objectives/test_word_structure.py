@@ -38,7 +38,7 @@ def numbered(draft: Draft) -> None:
 
 
 @pytest.mark.parametrize(("rate", "length"), [(0.05, 3), (0.3, 2), (0.2, 4)])
-def test_tokens_move_only_within_their_run_and_are_asked_for_by_their_own_place(corpus, rate, length):
+def test_tokens_move_only_within_their_run_and_labels_are_the_originals(corpus, rate, length):
     draft = draft_of(whole(corpus), "segment_pair", 60, rows=200)
     numbered(draft)
     objective(rate, length).make_targets(draft, np.random.default_rng(0))

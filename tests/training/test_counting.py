@@ -99,7 +99,7 @@ def test_the_counts_are_those_of_the_text(loaded, corpus_folder):
     assert_close(found.sum(), torch.tensor(1.0))
 
 
-def test_it_is_loaded_saved_and_asked(loaded, tmp_path):
+def test_it_can_be_loaded_saved_and_used(loaded, tmp_path):
     model = stemma.load(loaded / "whole")
     stemma.save(model, tmp_path / "again")
     assert (tmp_path / "again" / "model.safetensors").read_bytes() == weights(loaded / "whole")

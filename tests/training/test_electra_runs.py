@@ -44,7 +44,7 @@ def test_what_is_logged(finished):
     assert result["validation_losses"].keys() == {"masked_lm", "replaced_token"} == result["baselines"].keys()
 
 
-def test_the_discriminator_is_kept_and_the_generator_lies_beside_it(finished):
+def test_the_discriminator_is_the_model_and_the_generator_is_saved_with_it(finished):
     run, result = finished
     model, generator = stemma.load(run), stemma.load(run / "model/generator")
     assert model.load_warnings == generator.load_warnings == []
@@ -72,7 +72,7 @@ def test_fill_asks_the_generator(finished):
     assert found.json["predictions"] == command("fill", run / "model/generator", TEXT, "--json").json["predictions"]
 
 
-def test_who_asks_the_discriminator_for_tokens_is_told_where_to_go(finished, text_file):
+def test_asking_the_discriminator_for_tokens_points_to_the_generator(finished, text_file):
     asked = command("perplexity", finished[0], text_file)
     assert asked.code == 2 and "generator" in asked.err
 

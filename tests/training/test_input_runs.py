@@ -116,7 +116,7 @@ def test_a_run_goes_on_with_the_same_field_only(trained, told, tmp_path):
         resume(run)
 
 
-def test_users_hand_inputs_in(trained):
+def test_users_pass_inputs(trained):
     model = stemma.load(trained("vectors"))
     ids = torch.tensor([[5, 6, 7], [8, 9, 10]])
     hints = np.random.default_rng(1).standard_normal((2, 3, 2))
@@ -147,7 +147,7 @@ def test_users_hand_inputs_in(trained):
     ("trained", {"entity": np.array([[0, 1.5, 2], [0, 0, 0]])}, ["whole numbers from 0 to 4"]),
     ("characters", {"letters": np.zeros((2, 3, 20)), "x": 1}, ["made from the token ids", "nothing besides tokens"]),
 ])
-def test_what_is_wrong_with_them_is_said_at_once(trained, kind, inputs, said):
+def test_all_problems_with_inputs_are_reported_at_once(trained, kind, inputs, said):
     model = stemma.load(trained(kind))
     ids = torch.tensor([[5, 6, 7], [8, 9, 10]])
     more = {"decoder_input_ids": ids} if model.is_encoder_decoder else {}

@@ -3,7 +3,7 @@ from stemma.corpus.corpus import Corpus
 from stemma.training.preview import inspect
 
 
-def test_classes_of_places_are_shown_beside_the_targets(corpus_folder):
+def test_token_labels_are_shown_with_the_targets(corpus_folder):
     """A target is a token to be guessed; a class stands at its place, and None where nothing is asked."""
     corpus = Corpus.open(corpus_folder)
     recipe = recipe_loading.recipe("structbert@tiny", ["objective.capitalisation.weight=1.0"])
@@ -21,6 +21,6 @@ def test_classes_of_places_are_shown_beside_the_targets(corpus_folder):
         assert example["labels"].keys() == {"sentence_order"}
 
 
-def test_without_such_tasks_nothing_is_said_of_classes(corpus_folder):
+def test_without_token_classification_no_classes_are_shown(corpus_folder):
     shown = inspect(recipe_loading.recipe("bert@tiny"), Corpus.open(corpus_folder), examples=1)["examples"]
     assert "classes" not in shown[0]

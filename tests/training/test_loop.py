@@ -77,7 +77,7 @@ def test_slices_add_up_to_the_whole_batch(tmp_path, corpus):
         assert (ends[rows] - ends["8"]).abs().mean() < 1e-6
 
 
-def test_everything_about_the_course_goes_into_a_checkpoint(tmp_path, corpus):
+def test_a_checkpoint_stores_the_whole_training_state(tmp_path, corpus):
     loop = make_loop(tmp_path, corpus, steps=7)
     loop.train()
     saved = load_latest(tmp_path, loop.network, loop.method)
@@ -98,7 +98,7 @@ def test_a_resumed_run_keeps_the_number_of_threads(tmp_path, corpus):
         torch.set_num_threads(1)
 
 
-def test_time_ends_with_a_step_that_is_looked_at_and_saved(tmp_path, corpus, monkeypatch):
+def test_a_time_budget_ends_with_a_validated_and_saved_step(tmp_path, corpus, monkeypatch):
     """However long looking and saving take, a budget in minutes ends after a step, with both done for that step."""
     loop = make_loop(tmp_path, corpus, "training.validate_every=1000", "training.checkpoint_every=2", minutes=0.01)
     real = loop.save
@@ -113,7 +113,7 @@ def test_time_ends_with_a_step_that_is_looked_at_and_saved(tmp_path, corpus, mon
     assert (tmp_path / f"checkpoints/step-{result['steps']}").is_dir()
 
 
-def test_looking_at_held_out_text_changes_nothing(tmp_path, corpus):
+def test_validation_does_not_change_training(tmp_path, corpus):
     ends = []
     for every in ("1", "1000"):
         loop = make_loop(tmp_path / every, corpus, f"training.validate_every={every}", steps=6)
@@ -124,7 +124,7 @@ def test_looking_at_held_out_text_changes_nothing(tmp_path, corpus):
     assert ends[0]["validation_loss"] == ends[1]["validation_loss"] and ends[0]["loss"] == ends[1]["loss"]
 
 
-def test_a_warm_up_longer_than_the_budget_is_shortened_and_told(tmp_path, corpus, caplog):
+def test_a_warm_up_longer_than_the_budget_is_shortened_with_a_warning(tmp_path, corpus, caplog):
     make_loop(tmp_path, corpus, "training.warmup_steps=100", "training.log_every=1", "training.learning_rate=1e-3",
               steps=20).train()
     assert "2 steps are used instead" in caplog.messages[0]
@@ -146,7 +146,7 @@ def test_a_warm_up_cut_short_by_time_stays_so_after_a_resume(tmp_path, corpus):
     assert factor(resumed) == later < 0.65
 
 
-def test_a_decay_by_share_of_the_budget_goes_by_the_clock(tmp_path, corpus):
+def test_a_decay_by_fraction_of_the_budget_goes_by_the_clock(tmp_path, corpus):
     """However many steps there were; also after a warm-up that time has cut short."""
     loop = make_loop(tmp_path, corpus, "training.warmup_steps=1000", "training.schedule.kind=warmup_stable_decay",
                      "training.schedule.decay=0.4", minutes=1.0)
@@ -157,7 +157,7 @@ def test_a_decay_by_share_of_the_budget_goes_by_the_clock(tmp_path, corpus):
     assert found == pytest.approx([1.0, 1.0, 1.0, 0.5, 0.025])
 
 
-def test_a_loss_that_is_no_number_stops_before_it_reaches_the_weights(tmp_path, corpus, monkeypatch):
+def test_a_nan_loss_stops_before_it_reaches_the_weights(tmp_path, corpus, monkeypatch):
     loop = make_loop(tmp_path, corpus, steps=10)
     real = loop.forward_backward.compute_losses
     before = {}

@@ -162,7 +162,7 @@ def test_query_key_and_value_are_orthogonalised_apart():
     assert CrossAttention.fused_matrices == {"input": 2}
 
 
-def test_groups_rates_and_shares():
+def test_groups_and_their_learning_rates():
     network = network_of()
     optimizer = build_optimizer(network, settings(adamw_learning_rate=0.003, weight_decay=0.1), 0.02,
                                 layer_lr_scales(network, 0.5))
@@ -218,7 +218,7 @@ def test_settings_and_rate_reach_the_update():
 
 @pytest.mark.parametrize("asked", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("native", [torch.float32, torch.bfloat16])
-def test_products_are_bf16_only_where_asked_for_and_native(monkeypatch, asked, native):
+def test_products_are_bf16_only_if_requested_and_native(monkeypatch, asked, native):
     from stemma.training import hardware
     monkeypatch.setattr(hardware, "resolve_precision", lambda setting, device: native)
     built = build_optimizer(network_of(), settings(), 0.02, precision=asked)

@@ -94,7 +94,7 @@ def test_starting_from_a_model_keeps_its_weights_and_its_network(finished, tmp_p
     assert recipe(tmp_path / "on/recipe.toml").settings.network.width == 32
 
 
-def test_new_and_unneeded_heads_are_told(finished, tmp_path, corpus_folder, caplog):
+def test_new_and_unneeded_heads_are_reported(finished, tmp_path, corpus_folder, caplog):
     run, _ = finished
     lone = pretrain("bert@tiny", corpus_folder, tmp_path / "lone", steps=1, init_from=run,
                     changes=["remove=objective.next_sentence", "corpus.sequence_length=32", "training.batch_size=8"])
@@ -109,7 +109,7 @@ def test_new_and_unneeded_heads_are_told(finished, tmp_path, corpus_folder, capl
     assert any("started at random" in text and "heads.next_sentence" in text for text in caplog.messages)
 
 
-def test_a_network_that_is_asked_for_must_be_the_models(finished, tmp_path, corpus_folder):
+def test_network_settings_must_agree_with_the_model(finished, tmp_path, corpus_folder):
     with pytest.raises(UserError) as refusal:
         pretrain("bert@tiny", corpus_folder, tmp_path / "run", steps=1, init_from=finished[0],
                  changes=["network.layers=3", "network.width=32"])

@@ -1,8 +1,7 @@
-"""The mean of a run's last checkpoints, as a model.
+"""Checkpoint averaging: a model with the mean weights of the last checkpoints of a run.
 
-Late in training the weights wander about a good place rather than towards it, and the middle of where they were is
-better than any of it: the Transformer's results are means of its last 5 (base) or 20 (big) checkpoints
-(arXiv:1706.03762, section 6.1).
+Late in training the weights oscillate around an optimum, and their mean is better than any of them. The Transformer's
+results are averages of the last 5 (base) or 20 (big) checkpoints (arXiv:1706.03762, section 6.1).
 """
 
 from __future__ import annotations
@@ -34,18 +33,18 @@ AVERAGED = "averaged"
 
 
 def average(run: str | Path, last: int = 5, out: str | Path | None = None, overwrite: bool = False) -> dict[str, Any]:
-    """Write the mean of the newest `last` checkpoints to `out`, by default RUN/averaged; says which steps they are."""
+    """Write the mean of the newest `last` checkpoints to `out`, by default RUN/averaged; returns their steps."""
     run = Path(run)
-    place = run / AVERAGED if out is None else Path(out)
+    target = run / AVERAGED if out is None else Path(out)
     recipe, plan = read_run(run)
     if last < 1:
         raise UserError(f"--last must be 1 or more, not {last}.")
-    check_output_path(place, overwrite)
+    check_output_path(target, overwrite)
     folders = checkpoints_newest_first(run)[:last]
     if len(folders) < last:
-        there = f"has {len(folders)} checkpoint{'s' if len(folders) > 1 else ''}" if folders else "has no checkpoint"
+        present = f"has {len(folders)} checkpoint{'s' if len(folders) > 1 else ''}" if folders else "has no checkpoint"
         use = f"use --last {len(folders)}, or " if folders else ""
-        raise UserError(f"{run} {there}, not {last}; {use}train with training.keep_checkpoints={last} and a smaller "
+        raise UserError(f"{run} {present}, not {last}; {use}train with training.keep_checkpoints={last} and a smaller "
                         "training.checkpoint_every.")
     for folder in folders:
         verify_checksums(folder, "the checkpoint", f"delete {folder}, and average those that are left.",
@@ -60,19 +59,19 @@ def average(run: str | Path, last: int = 5, out: str | Path | None = None, overw
                         f"resume {run}` finishes it.")
     network = build_network(recipe, tokenizer.vocab_size)
     load_averaged_weights(network.state_dict(), [folder / WEIGHTS for folder in folders])
-    with atomic_folder(place, overwrite) as temporary:
+    with atomic_folder(target, overwrite) as temporary:
         write_model(Model(recipe, tokenizer, network.eval()), temporary)
         if (finished / DIRECTIONS).is_file():
             shutil.copyfile(finished / DIRECTIONS, temporary / DIRECTIONS)
         elif plan.corpus and is_corpus(plan.corpus):
             write_directions(Corpus.open(plan.corpus, verify=False), temporary)
     steps = [read_object(folder / STATE, f"delete {folder}.")["step"] for folder in reversed(folders)]
-    return {"run": str(run), "out": str(place), "checkpoints": len(steps), "steps": steps}
+    return {"run": str(run), "out": str(target), "checkpoints": len(steps), "steps": steps}
 
 
 def load_averaged_weights(weights: Mapping[str, Tensor], files: Sequence[Path]) -> None:
-    """Fill these tensors with the mean of the files' of the same name, the newest file first. Tensor by tensor, so that
-    memory does not grow with the number of files, and summed in double, so that nothing is lost."""
+    """Set these tensors to the mean over the files, newest first. Works tensor by tensor, so that memory does not grow
+    with the number of files; sums in double precision."""
     with ExitStack() as open_files, torch.no_grad():
         saved = [open_files.enter_context(safe_open(file, framework="pt")) for file in files]
         for name in saved[0].keys():  # noqa: SIM118 (not a dictionary)

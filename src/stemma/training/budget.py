@@ -1,4 +1,4 @@
-"""How long to train: a number of steps, of tokens or of minutes. No torch here: a budget is part of a run's plan."""
+"""Training budget: a number of steps, tokens or minutes. Without torch: a budget is part of the run configuration."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Budget:
         return cls(unit, amount)
 
     def progress(self, step: int, tokens: int, seconds: float) -> float:
-        """The share used so far; 1 or more is the end."""
+        """Fraction of the budget used so far; training ends at 1."""
         return {"steps": step, "tokens": tokens, "minutes": seconds / 60}[self.unit] / self.amount
 
     def describe(self) -> str:

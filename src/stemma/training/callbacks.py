@@ -1,13 +1,13 @@
-"""Callbacks: objects that a run calls after a step, after a look at held-out data, and after a checkpoint.
+"""Callbacks: objects called after each step, after each validation and after each checkpoint.
 
     class Watch(stemma.Callback):
-        def on_validation(self, loop, found):
-            print(loop.course.step, found["validation_loss"])
+        def on_validation(self, trainer, metrics):
+            print(trainer.state.step, metrics["validation_loss"])
 
     stemma.pretrain("bert@tiny", corpus="notes.txt", out="run", steps=1000, callbacks=[Watch()])
 
-The parts of the loop itself that only follow what happens (selection, logging) are callbacks, too. What is given to a
-call holds for every run inside it (the stages of a pipeline), so it travels beside the arguments, as the device does.
+Early stopping and logging are callbacks, too. Callbacks given to a call apply to every run inside it (the stages of a
+pipeline), so a context variable passes them on, as it does for the device.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ _active: ContextVar[tuple[Any, ...]] = ContextVar("callbacks", default=())
 
 @dataclass(frozen=True)
 class StepReport:
-    """What a step did; `loop.course` has the counters after it."""
+    """Result of one step; `trainer.state` has the counters after it."""
 
-    loss: float | None  # the number people compare; None where this batch does not tell it
+    loss: float | None  # headline loss; None if this batch has no token-prediction objective
     losses: dict[str, float]  # by objective
-    details: dict[str, Any]  # what the training method tells besides: learning rate, gradient norm
+    details: dict[str, Any]  # further values of the training method: learning rate, gradient norm
 
 
 class Callback:
-    """Derive from it and define what is needed. A method that returns True ends the training after this step, as if
-    the budget were used up: with a look at held-out data and a checkpoint.
+    """Base class: override the methods you need. A method that returns True ends the training after this step, with a
+    validation and a checkpoint, as at the end of the budget.
 
-    `loop` gives `run` (the folder), `recipe`, `network`, `course` (step, tokens, loss, ...) and `log`. After a kill,
-    `resume` takes the steps since the last checkpoint again, and calls for them again.
+    `trainer` has `run` (the folder), `recipe`, `network`, `state` (step, tokens, loss, ...) and `log`. After a kill,
+    `resume` repeats the steps since the last checkpoint, and their callbacks.
     """
 
     def on_step(self, trainer: Trainer, report: StepReport) -> bool | None:
@@ -53,17 +53,17 @@ class Callback:
         return None
 
     def on_validation(self, trainer: Trainer, metrics: dict[str, Any]) -> bool | None:
-        """After each look at held-out data. What is added to `found` goes into the log."""
+        """After each validation. Entries added to `metrics` are logged."""
         return None
 
     def on_checkpoint(self, trainer: Trainer, folder: Path) -> bool | None:
-        """After each checkpoint, which lies complete in this folder. Nothing is left to be ended by then."""
+        """After each checkpoint; `folder` is complete. The return value has no effect."""
         return None
 
 
 @contextmanager
 def with_callbacks(callbacks: Sequence[object] | None) -> Iterator[None]:
-    """While this lasts, every run calls these, and those given before."""
+    """Add callbacks to every run inside this context."""
     for callback in callbacks or ():
         if isinstance(callback, type) or not any(callable(getattr(callback, event, None)) for event in EVENTS):
             raise UserError(f"{callback!r} is no callback: it has none of {', '.join(EVENTS)}; give an object of a "
@@ -79,18 +79,20 @@ accepts_callbacks = takes("callbacks", with_callbacks)
 
 
 def build_callbacks(settings: TrainingSettings) -> list[Any]:
-    """Those that the recipe names, in its order, and then those that were given."""
-    named = [registry.get("callback", one.kind).build(one) for one in (settings.callbacks or {}).values()]
+    """The callbacks of the recipe, in its order, then those given to the call."""
+    named = [registry.get("callback", callback.kind).build(callback)
+             for callback in (settings.callbacks or {}).values()]
     return [*named, *_active.get()]
 
 
 class CallbackList:
-    """Several, called in order."""
+    """Several callbacks, called in order."""
 
     def __init__(self, callbacks: Sequence[object]):
-        self.callbacks = {event: [getattr(one, event) for one in callbacks if hasattr(one, event)] for event in EVENTS}
+        self.callbacks = {event: [getattr(callback, event) for callback in callbacks if hasattr(callback, event)]
+                          for event in EVENTS}
 
     def notify(self, event: str, trainer: Trainer, payload: object) -> bool:
-        """Whether one of them ends the training; all of them are called."""
+        """Call all of them; True if one ends the training."""
         ends = [call(trainer, payload) is True for call in self.callbacks[event]]
         return any(ends)

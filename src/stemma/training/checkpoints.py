@@ -1,7 +1,7 @@
-"""Everything needed to go on as if nothing had happened: `checkpoints/step-N/` holds weights, optimizer and counters.
+"""Checkpoints for an exact resume: `checkpoints/step-N/` holds weights, optimizer state and counters.
 
-Optimizer tensors are stored under the parameter's name, not its index, so the file can be read with any safetensors
-tool. A checkpoint appears by a rename when it is complete; older ones go only after that.
+Optimizer tensors are stored by parameter name, not by index, so any safetensors tool can read them. A complete
+checkpoint appears by a rename; only then are older ones deleted.
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ from stemma.training.method import MethodState
 logger = logging.getLogger(__name__)
 
 WEIGHTS, OPTIMIZER, STATE = "weights.safetensors", "optimizer.safetensors", "state.json"
-MEMORY = "memory.safetensors"  # only where the network carries text from one step to the next
+MEMORY = "memory.safetensors"  # only for networks with a memory across steps
 
 
 @dataclass
 class Checkpoint:
-    """Where training stands; `values` is any JSON: data position, schedule, random states, counters."""
+    """State of training; `state` is any JSON: data cursors, schedule, counters."""
 
     step: int
     tokens: int
     state: dict[str, Any] = field(default_factory=dict)
-    memories: dict[str, dict[str, Tensor]] = field(default_factory=dict)  # by feed and layer
+    memories: dict[str, dict[str, Tensor]] = field(default_factory=dict)  # by sampler and layer
 
 
 class StatefulMethod(Protocol):
-    """What is kept beside the weights: a training method, or an optimizer's state."""
+    """An object whose state is saved with the weights: a training method or an optimizer."""
 
     def state(self) -> MethodState: ...
 
@@ -56,7 +56,7 @@ class StatefulMethod(Protocol):
 
 def save_checkpoint(run: Path, network: nn.Module, method: StatefulMethod, checkpoint: Checkpoint,
                     num_kept: int) -> Path:
-    """Write `run/checkpoints/step-N`, then delete all but the newest `keep`."""
+    """Write `run/checkpoints/step-N`, then delete all but the newest `num_kept`."""
     folder = run / "checkpoints" / f"step-{checkpoint.step}"
     remove_leftovers(folder.parent)
     tensors, plain = method.state()
@@ -65,8 +65,8 @@ def save_checkpoint(run: Path, network: nn.Module, method: StatefulMethod, check
         _write_tensors(temporary / WEIGHTS, dict(_named_tensors(network)))
         _write_tensors(temporary / OPTIMIZER, tensors)
         if checkpoint.memories:
-            _write_tensors(temporary / MEMORY, {f"{feed}/{layer}": tensor for feed,
-                                                layers in checkpoint.memories.items()
+            _write_tensors(temporary / MEMORY, {f"{sampler_key}/{layer}": tensor
+                                                for sampler_key, layers in checkpoint.memories.items()
                                                 for layer, tensor in layers.items()})
         (temporary / STATE).write_text(json.dumps(document))
     _remove_old(folder, num_kept)
@@ -74,7 +74,7 @@ def save_checkpoint(run: Path, network: nn.Module, method: StatefulMethod, check
 
 
 def save_weights(folder: Path, network: nn.Module) -> None:
-    """The weights alone, where nothing is to go on from them."""
+    """Save the weights only, without the state to resume from."""
     with atomic_folder(folder, overwrite=True) as temporary:
         _write_tensors(temporary / WEIGHTS, dict(_named_tensors(network)))
 
@@ -88,12 +88,12 @@ def load_weights(folder: Path, network: nn.Module) -> None:
 def latest_checkpoint(run: Path) -> Path | None:
     """The newest checkpoint whose files are all there (their bytes are verified when it is loaded)."""
     files = (WEIGHTS, OPTIMIZER, STATE, CHECKSUMS)
-    return next((folder for folder in checkpoints_newest_first(run) if all((folder / name).is_file()
-                                                                           for name in files)), None)
+    return next((folder for folder in checkpoints_newest_first(run)
+                 if all((folder / name).is_file() for name in files)), None)
 
 
 def load_latest(run: Path, network: nn.Module, method: StatefulMethod) -> Checkpoint | None:
-    """Restore the newest good checkpoint and tell of damaged ones; None when there never was one."""
+    """Restore the newest intact checkpoint and warn about damaged ones; None if there is no checkpoint."""
     folders = checkpoints_newest_first(run)
     for folder, older in zip(folders, folders[1:], strict=False):
         try:
@@ -103,11 +103,11 @@ def load_latest(run: Path, network: nn.Module, method: StatefulMethod) -> Checkp
     if not folders:
         return None
     return _load(folders[-1], network, method, f"no other checkpoint is good: delete {run / 'checkpoints'}, and "
-                                                  f"`stemma resume {run}` starts again from step 0.")
+                                               f"`stemma resume {run}` starts again from step 0.")
 
 
 def _load(folder: Path, network: nn.Module, method: StatefulMethod, advice: str) -> Checkpoint:
-    """Restore weights, optimizer and counters bit for bit; nothing is touched unless everything is sound."""
+    """Restore weights, optimizer and counters exactly; nothing changes unless all files are intact."""
     verify_checksums(folder, "the checkpoint", advice, (WEIGHTS, OPTIMIZER, STATE))
     document = read_object(folder / STATE, advice)
     weights = dict(_named_tensors(network))
@@ -125,15 +125,15 @@ def _load(folder: Path, network: nn.Module, method: StatefulMethod, advice: str)
 def _read_memories(path: Path) -> dict[str, dict[str, Tensor]]:
     memories: dict[str, dict[str, Tensor]] = {}
     for name, tensor in (_read_tensors(path) if path.is_file() else {}).items():
-        feed, layer = name.rsplit("/", 1)
-        memories.setdefault(feed, {})[layer] = tensor
+        sampler_key, layer = name.rsplit("/", 1)
+        memories.setdefault(sampler_key, {})[layer] = tensor
     return memories
 
 
-# ---- what is inside ----
+# ---- tensors ----
 
 def _named_tensors(network: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """Parameters and buffers by name; a tensor tied under several names only under the first."""
+    """Parameters and buffers by name; a tied tensor only under its first name."""
     seen: set[int] = set()
     for name, tensor in network.state_dict(keep_vars=True).items():
         if id(tensor) not in seen:
@@ -153,24 +153,24 @@ def _read_tensors(path: Path) -> dict[str, Tensor]:
 
 
 def checkpoints_newest_first(run: Path) -> list[Path]:
-    found = [(int(match[1]), folder) for folder in (run / "checkpoints").glob("step-*")
+    steps = [(int(match[1]), folder) for folder in (run / "checkpoints").glob("step-*")
              if (match := re.fullmatch(r"step-(\d+)", folder.name))]
-    return [folder for _, folder in sorted(found, reverse=True)]
+    return [folder for _, folder in sorted(steps, reverse=True)]
 
 
 def _remove_old(newest: Path, num_kept: int) -> None:
-    """Keep `newest` and those before it; later ones belong to a past that was abandoned when it proved damaged."""
+    """Keep `newest` and those before it. Later ones are damaged: the run was resumed from an earlier one."""
     folders = checkpoints_newest_first(newest.parent.parent)
-    position = folders.index(newest)
-    for folder in folders[:position] + folders[position + max(num_kept, 1):]:
-        # Renamed first: a kill half-way through the deletion must not leave something that looks like a checkpoint.
-        aside = folder.with_name(f".{folder.name}.{uuid.uuid4().hex[:8]}.old")
+    index = folders.index(newest)
+    for folder in folders[:index] + folders[index + max(num_kept, 1):]:
+        # Rename first: a kill during the deletion must not leave a partial checkpoint under its name.
+        renamed = folder.with_name(f".{folder.name}.{uuid.uuid4().hex[:8]}.old")
         with suppress(OSError):
-            folder.rename(aside)
-            shutil.rmtree(aside, ignore_errors=True)
+            folder.rename(renamed)
+            shutil.rmtree(renamed, ignore_errors=True)
 
 
-# ---- refusals ----
+# ---- checks ----
 
 def _check_same_network(folder: Path, expected: dict[str, Tensor], saved: dict[str, list[int]]) -> None:
     problems = [(name, "is not in the checkpoint") for name in expected if name not in saved]

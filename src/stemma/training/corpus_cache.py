@@ -1,7 +1,7 @@
-"""The corpus of a run: an existing one as it is, or raw text turned into one by the recipe's own tokenizer.
+"""The corpus cache: build a corpus from raw text with the tokenizer of the recipe, once.
 
-A corpus made from raw text is kept in a cache, by the content of the text and the tokenizer's settings, so that the
-next run on the same text starts at once. STEMMA_CACHE says where.
+Entries are keyed by the content of the text and the tokenizer settings, so that the next run on the same text starts at
+once. STEMMA_CACHE sets the folder.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ from stemma.training.run_folder import TextReadingOptions, is_pipe, spool_stream
 
 logger = logging.getLogger(__name__)
 
-FORMAT = 2  # a new number leaves old cache entries aside
+FORMAT = 2  # a new number invalidates old entries
 CachedObject = TypeVar("CachedObject", Corpus, Tokenizer)
 
 
 def cache_folder() -> Path:
-    stated = os.environ.get("STEMMA_CACHE")
-    return Path(stated) if stated else Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "stemma"
+    setting = os.environ.get("STEMMA_CACHE")
+    return Path(setting) if setting else Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "stemma"
 
 
 def create_cache_folder(folder: Path) -> None:
-    """A folder of the cache; where the home cannot be written, say which variable names another place."""
+    """Create a folder of the cache; if it is not writable, the error names the variable that sets another one."""
     reason = "it is read-only"
     try:
         make_folder(folder)
@@ -59,17 +59,18 @@ def create_cache_folder(folder: Path) -> None:
 
 
 def is_parallel(recipe: Recipe) -> bool:
-    """Whether a recipe learns from pairs, so that raw text is read as parallel text. Queries with titles are packed
-    alike, but they stand beside running text, in a corpus."""
+    """Whether a recipe trains on pairs, so that raw text is read as parallel text. Query-title pairs (relevance) do not
+    count: they are part of a corpus of running text."""
     settings = recipe.settings
-    tasks = settings.objective.values()
-    judges = any(task.reads_relevance for task in tasks)
-    stated = [settings.corpus.packing, *(task.packing for task in tasks if task.packing is not None and not judges)]
-    return any(packing_settings(packing).reads == "pairs" for packing in stated)
+    objectives = settings.objective.values()
+    relevance = any(objective.reads_relevance for objective in objectives)
+    packings = [settings.corpus.packing,
+                *(objective.packing for objective in objectives if objective.packing is not None and not relevance)]
+    return any(packing_settings(packing).reads == "pairs" for packing in packings)
 
 
 def locate_target(recipe: Recipe, corpus: str | None, text: Sequence[str], target: Sequence[str]) -> list[str]:
-    """Absolute paths of the other side of parallel text; a --target that has no meaning here is refused."""
+    """Absolute paths of the target side of parallel text; refuses a --target that has no effect."""
     if not target:
         return []
     if corpus is not None:
@@ -78,75 +79,75 @@ def locate_target(recipe: Recipe, corpus: str | None, text: Sequence[str], targe
     if not is_parallel(recipe):
         raise UserError(f"{recipe.label} reads running text, not pairs; leave --target out, or choose a recipe whose "
                         "corpus.packing is parallel, such as transformer.")
-    pair_sources(text, target)  # files without counterpart are told now, before anything is made
+    pair_sources(text, target)  # unpaired files fail here, before anything is written
     return ["-" if path == "-" else str(Path(path).absolute()) for path in target]
 
 
 def build_or_load_corpus(paths: list[str], recipe: Recipe, reading: TextReadingOptions,
-                     tokenizer: Tokenizer | None = None, target: Sequence[str] = (),
-                     split_first: bool = False) -> Corpus:
-    """The corpus of this text: from the cache, or made with the given tokenizer or one trained as the recipe says. A
-    recipe of pairs reads tables of pairs, or with `target` two files line by line. With `split_first`, a tokenizer that
-    is trained here does not see what the recipe holds out."""
+                         tokenizer: Tokenizer | None = None, target: Sequence[str] = (),
+                         split_first: bool = False) -> Corpus:
+    """The corpus of this text: from the cache, or built with the given tokenizer or with one trained for the recipe. A
+    recipe of pairs reads tables of pairs, or with `target` two aligned files. With `split_first`, the tokenizer is
+    trained without the validation text."""
     if any(map(is_pipe, (*paths, *target))):
-        with tempfile.TemporaryDirectory() as folder:
-            kept, other = (spool_streams(some, Path(folder), prefix=name)
-                           for name, some in (("text", paths), ("target", target)))
-            return build_or_load_corpus(kept, recipe, reading, tokenizer, other, split_first)
+        with tempfile.TemporaryDirectory() as temporary:
+            copies, target_copies = (spool_streams(streams, Path(temporary), prefix=name)
+                                     for name, streams in (("text", paths), ("target", target)))
+            return build_or_load_corpus(copies, recipe, reading, tokenizer, target_copies, split_first)
     pairs = pair_sources(paths, target, reading.columns) if is_parallel(recipe) else []
     _check_reading(recipe, reading, bool(pairs))
     roles = required_special_tokens(recipe) | {"padding", "unknown"}
     settings = recipe.settings.tokenizer
-    vocabulary = ([settings.model_dump(), sorted(roles), TRAINER_VERSION.get(settings.kind,
-                                                                             1)] if tokenizer is None else
-                  [tokenizer.backend.to_str(), tokenizer.simplify])
-    share = recipe.settings.corpus.validation if split_first and tokenizer is None else 0.0
-    if share:
-        vocabulary.append({"held out": share})
+    vocabulary = ([settings.model_dump(), sorted(roles), TRAINER_VERSION.get(settings.kind, 1)]
+                  if tokenizer is None else [tokenizer.backend.to_str(), tokenizer.simplify])
+    validation = recipe.settings.corpus.validation if split_first and tokenizer is None else 0.0
+    if validation:
+        vocabulary.append({"held out": validation})
     content: list[object] = [sha256(file) for file in list_files(paths)]
     if pairs:
         content = [content, [sha256(file) for file in list_files(target)] if target else "table"]
-    if own := plugins.plugins_of(plugin_readers(paths)):
-        content.append(own)
+    if reader_plugins := plugins.plugins_of(plugin_readers(paths)):
+        content.append(reader_plugins)
     key = json.dumps([FORMAT, content, asdict(reading), vocabulary])
-    place = cache_folder() / hashlib.sha256(key.encode()).hexdigest()[:24]
-    create_cache_folder(place)
+    folder = cache_folder() / hashlib.sha256(key.encode()).hexdigest()[:24]
+    create_cache_folder(folder)
     try:
-        with lock_folder(place):  # a second run on the same text waits for the first, and has nothing left to do
-            remove_leftovers(place)
-            found = _load_if_valid(place / "corpus", Corpus.open)
-            if found is not None:
-                return found
+        with lock_folder(folder):  # a second run on the same text waits for the first
+            remove_leftovers(folder)
+            corpus = _load_if_valid(folder / "corpus", Corpus.open)
+            if corpus is not None:
+                return corpus
             if tokenizer is None:
-                tokenizer = _load_if_valid(place / "tokenizer", Tokenizer.load)
-            split = _split(paths, pairs, reading, share) if share else None
+                tokenizer = _load_if_valid(folder / "tokenizer", Tokenizer.load)
+            split = _split(paths, pairs, reading, validation) if validation else None
             if tokenizer is None:
                 tokenizer = _train(paths, pairs, settings, roles, reading, split)
-                with atomic_folder(place / "tokenizer") as temporary:
+                with atomic_folder(folder / "tokenizer") as temporary:
                     tokenizer.save(temporary)
-            logger.info(f"building the corpus (kept in {place} for the next run)")
+            logger.info(f"building the corpus (kept in {folder} for the next run)")
             if pairs:
-                build_corpus([], tokenizer, place / "corpus", **reading.parallel_text_arguments(), pairs=pairs,
+                build_corpus([], tokenizer, folder / "corpus", **reading.parallel_text_arguments(), pairs=pairs,
                              split=split)
             else:
-                build_corpus(paths, tokenizer, place / "corpus", **reading.plain_text_arguments(), split=split)
-            return Corpus.open(place / "corpus")
+                build_corpus(paths, tokenizer, folder / "corpus", **reading.plain_text_arguments(), split=split)
+            return Corpus.open(folder / "corpus")
     finally:
         with suppress(OSError):
-            place.rmdir()  # only if nothing came of it
+            folder.rmdir()  # succeeds only if it is empty: the build failed
 
 
 def _check_reading(recipe: Recipe, reading: TextReadingOptions, paired: bool) -> None:
-    """What is asked for and would be without effect."""
-    foreign, theirs, ours = ((("documents", "field"), "running text", "pairs") if paired else
-                             (("columns", "empty"), "pairs", "running text"))
-    if given := [f"--{key}" for key in foreign if getattr(reading, key) != getattr(TextReadingOptions(), key)]:
+    """Refuse reading options that have no effect for this recipe."""
+    unused, for_kind, kind = ((("documents", "field"), "running text", "pairs") if paired else
+                              (("columns", "empty"), "pairs", "running text"))
+    if given := [f"--{key}" for key in unused if getattr(reading, key) != getattr(TextReadingOptions(), key)]:
         be, them = ("is", "it") if len(given) == 1 else ("are", "them")
-        raise UserError(f"{' and '.join(given)} {be} for {theirs}, and {recipe.label} reads {ours}; leave {them} out.")
+        raise UserError(f"{' and '.join(given)} {be} for {for_kind}, and {recipe.label} reads {kind}; leave {them} "
+                        "out.")
 
 
 def _load_if_valid(folder: Path, read: Callable[[Path], CachedObject]) -> CachedObject | None:
-    """What the cache holds; nothing if it is not there, or damaged: then it is made again."""
+    """A cached object; None if it is missing or damaged, so that it is built again."""
     if not folder.is_dir():
         return None
     try:
@@ -164,8 +165,7 @@ def _split(paths: list[str], pairs: list[PairSource], reading: TextReadingOption
 
 
 def _train(paths: list[str], pairs: list[PairSource], settings: TokenizerSettings, special_tokens: set[str],
-           reading: TextReadingOptions,
-           split: HeldOutSplit | None) -> Tokenizer:
+           reading: TextReadingOptions, split: HeldOutSplit | None) -> Tokenizer:
     logger.info(f"training a {settings.kind} vocabulary of {settings.vocab_size:,} on the text")
     split = split or HeldOutSplit(frozenset())
     texts: Iterator[str]
@@ -176,15 +176,15 @@ def _train(paths: list[str], pairs: list[PairSource], settings: TokenizerSetting
         passages = read_passages(paths, **reading.plain_text_arguments())
         texts = (passage.text for passage in split.passages(passages, held_out=False))
     return train_tokenizer(texts, settings.kind, settings.vocab_size, lowercase=settings.lowercase,
-                           roles=special_tokens,
-                           cjk_spacing=settings.cjk_spacing, simplify=settings.simplify)
+                           roles=special_tokens, cjk_spacing=settings.cjk_spacing,
+                           simplify=settings.simplify)
 
 
 def adopt_tokenizer(recipe: Recipe, corpus: Corpus) -> Recipe:
-    """The corpus brings its tokenizer: it replaces the recipe's section, and the recipe says so."""
+    """The recipe with the tokenizer settings of the corpus, whose tokenizer is used."""
     tokenizer = corpus.tokenizer
-    stated = recipe.settings.tokenizer
-    found = tokenizer.settings()
-    anew = stated.kind != tokenizer.kind  # another kind drops what was said for the old one
-    changes = {f"tokenizer.{key}": value for key, value in found.items() if anew or getattr(stated, key) != value}
+    before = recipe.settings.tokenizer
+    other_kind = before.kind != tokenizer.kind  # then the keys of the old kind do not apply
+    changes = {f"tokenizer.{key}": value for key, value in tokenizer.settings().items()
+               if other_kind or getattr(before, key) != value}
     return recipe.with_changes(changes, origin="corpus") if changes else recipe

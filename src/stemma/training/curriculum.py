@@ -1,7 +1,8 @@
-"""Stages of a curriculum: which tasks are trained at a step, when some share of the budget is used.
+"""Curriculum: which objectives are active at a step and a fraction of the budget.
 
-ERNIE hides larger and larger units, one stage after another (arXiv:1904.09223); ERNIE 2.0 adds its tasks one by one and
-keeps the earlier ones (arXiv:1907.12412). Shares are of the budget, so that a curriculum fits any; steps are absolute.
+ERNIE masks larger and larger units, one stage after another (arXiv:1904.09223); ERNIE 2.0 adds its objectives one by
+one and keeps the earlier ones (arXiv:1907.12412). `starts` and `stops` are fractions of the budget; `start_step` is
+absolute.
 """
 
 from __future__ import annotations
@@ -17,29 +18,30 @@ from stemma.training.budget import Budget
 
 
 def has_started(objective: TrainableObjective, step: int, progress: float) -> bool:
-    """Whether it was trained by then; a task of fine-tuning, which has no schedule, always was."""
+    """Whether the objective has started; a fine-tuning task has no schedule and always has."""
     settings = getattr(objective, "settings", None)
     return not isinstance(settings, ObjectiveSettings) or (settings.start_step <= step and settings.starts <= progress)
 
 
 def active_objectives(objectives: Sequence[Objective], step: int, progress: float) -> list[Objective]:
-    """The tasks of a moment. No moment is without one: where a recipe leaves a gap, those that ended last go on."""
-    begun = [objective for objective in objectives if has_started(objective, step, progress)]
-    going = [objective for objective in begun if progress < objective.settings.stops]
-    last = max((objective.settings.stops for objective in begun), default=1.0)
-    return going or [objective for objective in begun if objective.settings.stops == last]
+    """The active objectives. In a gap between stages, those that stopped last continue."""
+    started = [objective for objective in objectives if has_started(objective, step, progress)]
+    active = [objective for objective in started if progress < objective.settings.stops]
+    last = max((objective.settings.stops for objective in started), default=1.0)
+    return active or [objective for objective in started if objective.settings.stops == last]
 
 
 def check_curriculum(recipe: Recipe, budget: Budget) -> None:
-    """Refuse a schedule in which some task is never trained, all of them at once. A budget in minutes has no number of
-    steps; one in tokens has about as many as full windows make."""
+    """Refuse a schedule in which some objectives are never trained, naming all of them. Budgets in minutes cannot be
+    checked; for budgets in tokens the number of steps is estimated from full sequences."""
     settings = recipe.settings
-    places = settings.training.batch_size * settings.corpus.sequence_length
-    steps = {"steps": int(budget.amount), "tokens": int(budget.amount / places) + 1}.get(budget.unit)
+    step_tokens = settings.training.batch_size * settings.corpus.sequence_length
+    steps = {"steps": int(budget.amount), "tokens": int(budget.amount / step_tokens) + 1}.get(budget.unit)
     if steps is None:
         return
     about = "" if budget.unit == "steps" else f", about {steps:,} steps"
-    problems = [problem for name, task in settings.objective.items() if (problem := _never_trained(name, task, steps))]
+    problems = [problem for name, objective in settings.objective.items()
+                if (problem := _never_trained(name, objective, steps))]
     if problems:
         raise UserError(f"the budget of {budget.describe()}{about} ends without some tasks of {recipe.label} ever "
                         "being trained; change when they start, take them out with remove=objective.NAME, or give more",

@@ -1,7 +1,7 @@
-"""The best of a run's looks at held-out data: its weights are kept, and training ends where no better one comes.
+"""Early stopping: keep the weights of the best validation, and end training when `patience` runs out.
 
-They stand in `checkpoints/best-N`. An older best goes only once a checkpoint knows of the newer one, so that a kill at
-any moment leaves what the run will ask for.
+The best weights are in `checkpoints/best-N`. An older best is deleted only after a checkpoint records the newer one, so
+that a kill at any time leaves the weights that a resumed run needs.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from stemma.training.checkpoints import WEIGHTS, load_weights, save_weights
 if TYPE_CHECKING:
     from stemma.training.trainer import Trainer
 
-MetricFn = Callable[[], float]  # how good the network is now: the higher, the better
+MetricFn = Callable[[], float]  # validation score of the network; higher is better
 
 
 @dataclass
 class BestValidation:
-    """What is known of the looks so far; it goes into a checkpoint."""
+    """The best validation so far; saved in checkpoints."""
 
     score: float | None = None
     step: int | None = None
-    since: int = 0  # looks that were not better
+    since: int = 0  # validations since then without improvement
 
 
 class EarlyStopping(Callback):
-    """Without a `judge`, the held-out loss decides."""
+    """Goes by `metric_fn`, or by the validation loss if it is None."""
 
     def __init__(self, run: Path, network: Network, patience: int | None, metric_fn: MetricFn | None):
         self.run, self.network, self.patience, self.metric_fn = run, network, patience, metric_fn
@@ -48,8 +48,8 @@ class EarlyStopping(Callback):
         self.remove_old()
 
     def update(self, step: int, metrics: dict[str, Any]) -> bool:
-        """Take note of how good the network is after this step; with a judge, its word is added to what was found.
-        Whether it has been waited long enough for a better one."""
+        """Record a validation, save the weights if it is the best so far, and return True when patience runs out.
+        The value of `metric_fn` is added to `metrics`."""
         if self.metric_fn is not None:
             self.network.eval()
             metrics["score"] = self.metric_fn()
@@ -67,13 +67,13 @@ class EarlyStopping(Callback):
         return self.patience is not None and self.best.since >= self.patience
 
     def remove_old(self) -> None:
-        """Remove what was the best before, or in a past that was abandoned."""
+        """Delete earlier best weights."""
         for folder in (self.run / "checkpoints").glob("best-*"):
             if folder != self._checkpoint_folder(self.best.step):
                 shutil.rmtree(folder, ignore_errors=True)
 
     def restore_best(self) -> None:
-        """Fill the network with the weights of the best look."""
+        """Load the weights of the best validation into the network."""
         folder = self._checkpoint_folder(self.best.step)
         advice = f"delete {self.run / 'checkpoints'}, and `stemma resume {self.run}` starts again from step 0."
         if not folder.is_dir():

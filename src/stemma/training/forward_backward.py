@@ -1,5 +1,5 @@
-"""Through the network and back: losses and gradients of one step, in slices that fit the machine, with the memory that
-some networks carry from one step to the next."""
+"""Forward and backward pass of one step: losses and gradients, in micro-batches, with the memory that some networks
+carry from step to step."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from stemma.training.embedding_gradient import EmbeddingGradient
 from stemma.training.loader import PreparedBatch
 from stemma.training.training_step import StepOutput, TrainingStep
 
-CPU_SLICE_TOKENS = 4096  # tokens computed at once on a CPU: the activations stay near the cache
+CPU_SLICE_TOKENS = 4096  # tokens per slice on a CPU: the activations stay in or near the cache
 
 
 @dataclass(frozen=True)
 class StepResult:
-    losses: dict[str, float]  # by objective, and what parts of the network cost by themselves
-    total: float  # what was minimised
-    metrics: dict[str, float]  # what the network tells of itself: the mean number of steps
+    losses: dict[str, float]  # by objective, with the auxiliary losses of the network
+    total: float  # the minimized loss
+    metrics: dict[str, float]  # metrics of the network, e.g. mean number of recurrent steps
     memory: Memory | None
 
 
@@ -35,49 +35,49 @@ class ForwardBackward:
                  device: torch.device, precision: torch.dtype):
         self.settings, self.device = settings, device
         self.training_step = TrainingStep(network, objectives, precision)
-        self.memories: dict[str, Memory] = {}  # what each feed's rows read last, in networks that remember it
+        self.memories: dict[str, Memory] = {}  # by sampler: the last hidden states of its rows
         self.embedding_gradient = EmbeddingGradient(network.embedding.tokens)
 
     def forward_backward(self, prepared: PreparedBatch) -> StepResult:
-        """Forward and backward. The new memory is only given back: it is `remember`ed once the step is found to be
-        sound."""
+        """Compute losses and gradients. The new memory is returned only; `store_memory` keeps it once the step is known
+        to be valid."""
         batch = prepared.batch
         memory = self.memories.get(prepared.sampler_key) if batch.continues_previous else None
         losses: dict[str, Tensor] = {}
-        measures: dict[str, Tensor] = {}
-        counts: dict[str, Tensor] = {}  # (2,) so many of so many
-        minimised = torch.zeros((), device=self.device)
-        remembered: list[Memory] = []
+        metrics: dict[str, Tensor] = {}
+        counts: dict[str, Tensor] = {}  # (2,) numerator and denominator
+        total = torch.zeros((), device=self.device)
+        new_memories: list[Memory] = []
         first = 0
         for piece in batch.slices(self._slice_rows(batch)):
             rows = slice(first, first + piece.num_rows)
             first += piece.num_rows
-            found = self.compute_losses(prepared.objectives, piece, None if memory is None else memory.rows(rows))
-            found.total.backward()
-            minimised += found.total.detach().float()
-            _accumulate(losses, found.losses)
-            _accumulate(measures, found.metrics)
+            output = self.compute_losses(prepared.objectives, piece, None if memory is None else memory.rows(rows))
+            output.total.backward()
+            total += output.total.detach().float()
+            _accumulate(losses, output.losses)
+            _accumulate(metrics, output.metrics)
             _accumulate(counts, {name: torch.stack([part.to(self.device) for part in pair])
-                          for name, pair in found.ratio_metrics.items()})
-            if isinstance(found.state, Memory):
-                remembered.append(found.state)
+                                 for name, pair in output.ratio_metrics.items()})
+            if isinstance(output.state, Memory):
+                new_memories.append(output.state)
         self.embedding_gradient.densify()
-        measures |= {name: some / whole for name, (some, whole) in counts.items()}  # of none: not a number
-        numbers = torch.stack([minimised, *losses.values(), *measures.values()]).tolist()  # one wait for the device
-        told = dict(zip(measures, numbers[1 + len(losses):], strict=True))
-        return StepResult(dict(zip(losses, numbers[1:], strict=False)), numbers[0],
-                       {name: value for name, value in told.items() if not math.isnan(value)},
-                       Memory.concatenate(remembered) if remembered else None)
+        metrics |= {name: numerator / denominator for name, (numerator, denominator) in counts.items()}  # 0 / 0: NaN
+        values = torch.stack([total, *losses.values(), *metrics.values()]).tolist()  # one synchronization
+        metric_values = dict(zip(metrics, values[1 + len(losses):], strict=True))
+        return StepResult(dict(zip(losses, values[1:], strict=False)), values[0],
+                          {name: value for name, value in metric_values.items() if not math.isnan(value)},
+                          Memory.concatenate(new_memories) if new_memories else None)
 
     def store_memory(self, sampler_key: str, memory: Memory | None) -> None:
         if memory is not None:
             self.memories[sampler_key] = memory
 
     def compute_losses(self, objectives: Sequence[TrainableObjective], batch: Batch, state: State | None) -> StepOutput:
-        """What these of the objectives lose on a batch."""
-        tasks = tuple(objective.name for objective in objectives)
-        found: StepOutput = self.training_step(replace(batch.to(self.device), objectives=tasks), state)
-        return found
+        """Losses of these objectives on a batch."""
+        names = tuple(objective.name for objective in objectives)
+        output: StepOutput = self.training_step(replace(batch.to(self.device), objectives=names), state)
+        return output
 
     def _slice_rows(self, batch: Batch) -> int:
         if self.settings.micro_batch_size is not None:

@@ -1,5 +1,4 @@
-"""Gradient descent: a pass forward and back, gradients clipped, a step of the optimizer at the scheduled learning rate.
-"""
+"""Gradient descent: forward and backward pass, gradient clipping, optimizer step at the scheduled learning rate."""
 
 from __future__ import annotations
 
@@ -15,7 +14,7 @@ from stemma.training.optimizer_state import OptimizerState
 from stemma.training.optimizers import build_optimizer, set_learning_rate
 from stemma.training.train_state import TrainState
 
-SMOOTHING = 0.98  # of the running mean that a spike is measured against
+SMOOTHING = 0.98  # of the running mean of the loss, for spike detection
 ADVICE = "a lower training.learning_rate, a longer training.warmup_steps or training.clip_norm=1.0"
 
 
@@ -25,9 +24,9 @@ class GradientDescent(Method):
         settings = self.settings = setup.settings.training
         self.layer_freezing = LayerFreezing(self.network, settings)
         self.layer_freezing.set_train_mode()
-        shares = layer_lr_scales(self.network, settings.layer_decay, settings.layer_decay_top or 1) \
+        lr_scales = layer_lr_scales(self.network, settings.layer_decay, settings.layer_decay_top or 1) \
             if settings.layer_decay else None
-        self.optimizer = build_optimizer(self.network, settings.optimizer, settings.learning_rate, shares,
+        self.optimizer = build_optimizer(self.network, settings.optimizer, settings.learning_rate, lr_scales,
                                          self.forward_backward.training_step.precision)
         self.learning_rate = LearningRate(setup.settings, setup.budget)
         self._optimizer_state = OptimizerState(self.network, self.optimizer)
@@ -36,18 +35,18 @@ class GradientDescent(Method):
         learning_rate = self.learning_rate.at(state, progress)
         set_learning_rate(self.optimizer, learning_rate)
         self.layer_freezing.unfreeze_for_step(state.step)
-        outcome = self.forward_backward.forward_backward(prepared)
+        result = self.forward_backward.forward_backward(prepared)
         norm = self._clip()
-        tasks = ",".join(objective.name for objective in prepared.objectives)
-        self._check_divergence(outcome.total, norm, *state.means.get(tasks, [math.inf, 0]))
-        self.forward_backward.store_memory(prepared.sampler_key, outcome.memory)
+        names = ",".join(objective.name for objective in prepared.objectives)
+        self._check_divergence(result.total, norm, *state.means.get(names, [math.inf, 0]))
+        self.forward_backward.store_memory(prepared.sampler_key, result.memory)
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
-        mean, count = state.means.get(tasks, [outcome.total, 0])
-        state.means[tasks] = [SMOOTHING * mean + (1 - SMOOTHING) * outcome.total, count + 1]
-        measures = {"measures": outcome.metrics} if outcome.metrics else {}
-        return StepMetrics(outcome.losses, outcome.metrics,
-                      {"learning_rate": learning_rate, **measures, "gradient_norm": norm})
+        mean, count = state.means.get(names, [result.total, 0])
+        state.means[names] = [SMOOTHING * mean + (1 - SMOOTHING) * result.total, count + 1]
+        measures = {"measures": result.metrics} if result.metrics else {}
+        return StepMetrics(result.losses, result.metrics,
+                           {"learning_rate": learning_rate, **measures, "gradient_norm": norm})
 
     def set_train_mode(self) -> None:
         self.layer_freezing.set_train_mode()
@@ -55,8 +54,9 @@ class GradientDescent(Method):
     def warning(self) -> str | None:
         budget = self.setup.budget
         if budget.unit == "steps" and (late := self.layer_freezing.num_never_unfrozen(budget.amount)):
-            return (f"with training.unfreeze = {self.settings.unfreeze} the {late} lowest of {self.layer_freezing.top_index} layers "
-                    f"(the embedding counted) have no turn in {budget.describe()}.")
+            return (f"with training.unfreeze = {self.settings.unfreeze} the {late} lowest of "
+                    f"{self.layer_freezing.top_index} layers (the embedding counted) stay frozen for all of "
+                    f"{budget.describe()}.")
         return None
 
     def state(self) -> MethodState:
@@ -69,7 +69,7 @@ class GradientDescent(Method):
         self._optimizer_state.restore(state)
 
     def _clip(self) -> float:
-        """The gradients' norm; they are scaled down only where it is over the limit, which saves a pass over all."""
+        """Clip the gradients and return their norm. Below the limit nothing is scaled, which saves a pass over them."""
         limit = self.settings.clip_norm or math.inf
         gradients = [parameter.grad for parameter in self.network.parameters() if parameter.grad is not None]
         norm = torch.nn.utils.get_total_norm(gradients)
@@ -78,7 +78,7 @@ class GradientDescent(Method):
         return float(norm)
 
     def _check_divergence(self, total: float, norm: float, mean: float, count: float) -> None:
-        """Stop before a bad gradient reaches the weights."""
+        """Fail before a bad gradient reaches the weights."""
         spike = self.settings.spike_factor
         spiked = spike is not None and count > 100 and total > spike * mean
         if math.isfinite(total) and math.isfinite(norm) and not spiked:

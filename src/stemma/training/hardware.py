@@ -1,5 +1,4 @@
-"""Where and how exactly to compute: a run's device, number format, threads, and memory that is not given back at every
-step."""
+"""Device, precision, threads and memory allocator of a run."""
 
 from __future__ import annotations
 
@@ -24,7 +23,7 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 
 def run_device(run: Path) -> torch.device:
-    """Where a run computes: as is asked now, or else as its plan says, in which the answer is kept."""
+    """The device of a run: the one requested now, or the one in its configuration; stored there."""
     if not (run / CONFIG).is_file():
         return choose_device()
     plan = read_run_config(run)
@@ -39,7 +38,7 @@ def run_device(run: Path) -> torch.device:
 
 
 def resolve_precision(setting: str, device: torch.device) -> torch.dtype:
-    """`auto` is bf16 where the hardware multiplies it natively, and fp32 where it would only be imitated, slowly."""
+    """`auto` is bf16 if the hardware supports it natively, and fp32 if it would be emulated, which is slow."""
     if setting == "auto":
         native = _cpu_has_bf16() if device.type == "cpu" else _gpu_has_bf16(device)
         return torch.bfloat16 if native else torch.float32
@@ -47,7 +46,7 @@ def resolve_precision(setting: str, device: torch.device) -> torch.dtype:
 
 
 def autocast(device: torch.device, dtype: torch.dtype) -> AbstractContextManager[object]:
-    """Matrix products in `dtype`, everything delicate (norms, softmax, losses) and the weights themselves in fp32."""
+    """Mixed precision: matrix products in `dtype`; norms, softmax, losses and weights in fp32."""
     return nullcontext() if dtype == torch.float32 else torch.autocast(device.type, dtype=dtype)
 
 
@@ -58,25 +57,25 @@ def _gpu_has_bf16(device: torch.device) -> bool:
 @functools.cache
 def _cpu_has_bf16() -> bool:
     if platform.machine().lower() in ("x86_64", "amd64"):
-        asked = [_ask_torch("_is_avx512_bf16_supported"), _ask_torch("_is_amx_tile_supported")]
-        native = any(asked) if None not in asked else bool(_cpu_flags() & {"avx512_bf16", "amx_bf16"})
+        support = [_ask_torch("_is_avx512_bf16_supported"), _ask_torch("_is_amx_tile_supported")]
+        native = any(support) if None not in support else bool(_cpu_flags() & {"avx512_bf16", "amx_bf16"})
         return native and _onednn_uses_bf16()
     return "bf16" in _cpu_flags()  # ARM, as Linux reports it
 
 
 def _onednn_uses_bf16() -> bool:
-    """The products are oneDNN's. ONEDNN_MAX_CPU_ISA can forbid it an instruction set that the processor has."""
+    """oneDNN computes the products, and ONEDNN_MAX_CPU_ISA can disable an instruction set of the processor."""
     try:
         return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
-    except (RuntimeError, AttributeError):  # no public name either; this torch does not know it
+    except (RuntimeError, AttributeError):  # not public either; missing in this torch
         return True
 
 
 def _ask_torch(name: str) -> bool | None:
-    """These questions have no public name in torch; None where this torch does not know them."""
-    question: Callable[[], bool] | None = getattr(torch.cpu, name, None)
+    """Call a private function of torch.cpu; None if this torch lacks it."""
+    function: Callable[[], bool] | None = getattr(torch.cpu, name, None)
     try:
-        return question() if question else None
+        return function() if function else None
     except (RuntimeError, AttributeError):
         return None
 
@@ -90,9 +89,9 @@ def _cpu_flags(path: Path = Path("/proc/cpuinfo")) -> set[str]:
 
 
 def set_num_threads(threads: int | None) -> int:
-    """Set and return the number of threads; without a wish, the physical cores that this process may use.
+    """Set and return the number of threads; by default the physical cores that this process may use.
 
-    Sums are split over threads, so a bit-exact resume needs the same number: keep it with the run.
+    Sums are split over threads, so a bit-exact resume needs the same number: it is stored with the run.
     """
     if threads is None:
         allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -105,11 +104,11 @@ M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # their numbers in glibc's malloc.h
 
 
 def retain_freed_memory() -> bool:
-    """Keep freed memory in the process; False where the C library is not glibc, and nothing was done.
+    """Keep freed memory in the process; returns False without effect if the C library is not glibc.
 
     glibc asks the system for every large block and returns it when freed. An activation is such a block, so each
-    training step would pay again for the system to find and zero the same pages. The price is a tenth more memory
-    at the peak, lost in the gaps between blocks.
+    training step would pay again for mapping and zeroing the same pages. The price is about 10% more memory at the
+    peak, from fragmentation.
     """
     if platform.libc_ver()[0] != "glibc":
         return False

@@ -1,4 +1,4 @@
-"""LAMB: every tensor moves in proportion to its own size, so that very large batches train (arXiv:1904.00962).
+"""LAMB: layer-wise adaptive learning rates for very large batches (arXiv:1904.00962).
 
 Adam's direction plus weight decay is rescaled per tensor by the trust ratio: the weight's norm over the direction's.
 """

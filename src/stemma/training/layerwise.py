@@ -1,8 +1,8 @@
-"""Layers need not learn alike: low ones know what all text has in common, high ones what a task is about.
+"""Layer-wise training: learning-rate decay by depth, freezing, gradual unfreezing (ULMFiT, arXiv:1801.06146, sections
+3.2 and 3.3).
 
-Layer by layer lower rates and thawing from the top are ULMFiT's (arXiv:1801.06146, sections 3.2 and 3.3); drawing the
-highest layers anew is of arXiv:2006.05987. Counted from below, the embedding is layer 0, then come the encoder's, then
-a decoder's; heads stand above all. A matrix that guesses tokens by the embedding is the embedding.
+Layer 0 is the embedding, then come the layers of the encoder and of the decoder; heads are on top. A tied LM head
+belongs to the embedding. Re-initializing the top layers (arXiv:2006.05987) is in `weight_transfer`.
 """
 
 from __future__ import annotations
@@ -15,18 +15,17 @@ from stemma.schema.training import TrainingSettings
 
 
 def layer_lr_scales(network: Network, decay: float, top: int = 1) -> dict[str, float]:
-    """By parameter, the share of the learning rate that it learns with: all of it for heads, decay ** top for the
-    highest layer."""
+    """Factor of the learning rate of each parameter: 1 for heads, decay ** top for the highest layer."""
     highest = network.num_layers
 
-    def share(depth: int) -> float:
+    def scale(depth: int) -> float:
         return 1.0 if depth > highest else decay ** (highest - depth + top)
 
-    return {name: share(group.layer_index) for group in network.parameter_groups() for name in group.parameters}
+    return {name: scale(group.layer_index) for group in network.parameter_groups() for name in group.parameters}
 
 
 class LayerFreezing:
-    """Which layers of a network learn, at each step of its training."""
+    """Freezing and gradual unfreezing of the layers of a network."""
 
     def __init__(self, network: Network, settings: TrainingSettings):
         self.network, self.unfreeze_every = network, settings.unfreeze
@@ -36,19 +35,20 @@ class LayerFreezing:
         depths = [(parameter, group.layer_index) for group in groups for parameter in group.parameters.values()]
         for parameter, depth in depths:
             parameter.requires_grad_(depth >= self.num_frozen)
-        # what will learn at some time: an optimizer takes all of it, and does nothing where there is no gradient
+        # trained at some step: the optimizer holds all of them and skips those without gradient
         self._trainable = [(parameter, depth) for parameter, depth in depths if depth >= self.num_frozen]
-        self._lowest_trained = self.num_frozen  # that learns now
+        self._lowest_trained = self.num_frozen  # lowest layer trained now
         if isinstance(self.unfreeze_every, str):
             raise UserError("training.unfreeze = epoch goes with the examples of a fine-tune; text has no such epochs: "
                             "give a number of steps.")
-        if (self.unfreeze_every or self.num_frozen == self.top_index) and not any(depth == self.top_index for _,
-                                                                                  depth in depths):
-            raise UserError(f"training.{'unfreeze' if self.unfreeze_every else 'frozen'} lets heads alone learn, and this "
-                            "network guesses by its embedding; freeze fewer layers.")
+        has_heads = any(depth == self.top_index for _, depth in depths)
+        if (self.unfreeze_every or self.num_frozen == self.top_index) and not has_heads:
+            key = "unfreeze" if self.unfreeze_every else "frozen"
+            raise UserError(f"training.{key} trains only the heads, and the LM head of this network is its embedding; "
+                            "freeze fewer layers.")
 
     def unfreeze_for_step(self, step: int) -> None:
-        """Let those learn whose turn it is at this step."""
+        """Unfreeze the layers that are due at this step."""
         if self.unfreeze_every is not None:
             assert isinstance(self.unfreeze_every, int)
             lowest = self.top_index - step // self.unfreeze_every
@@ -58,16 +58,15 @@ class LayerFreezing:
             self._lowest_trained = lowest
 
     def set_train_mode(self) -> nn.Module:
-        """The network in the state to be trained. A body that does not learn gives fixed features: nothing of them is
-        dropped."""
+        """Put the network into training mode; a frozen body stays in evaluation mode, without dropout."""
         self.network.train()
         if self.num_frozen == self.top_index:
-            for part in self.network.body_modules():
-                part.eval()
+            for module in self.network.body_modules():
+                module.eval()
         return self.network
 
     def num_never_unfrozen(self, steps: float) -> int:
-        """How many layers have no turn in so many steps."""
+        """Number of layers that are still frozen after `steps` steps."""
         if self.unfreeze_every is None:
             return 0
         assert isinstance(self.unfreeze_every, int)

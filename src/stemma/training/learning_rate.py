@@ -1,4 +1,4 @@
-"""The learning rate of each step: the schedule, run once in each phase, and its warm-up."""
+"""The learning rate of each step: warm-up and schedule, run once per phase."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ class LearningRate:
         self.warmups = [self._warmup_steps(phase) for phase in self.phases]
 
     def at(self, state: TrainState, progress: float) -> float:
-        """Of the next step, when this share of the budget is used."""
+        """Learning rate of the next step; `progress` is the used fraction of the budget."""
         return self.settings.learning_rate * self.factor(state, progress)
 
     def factor(self, state: TrainState, budget_progress: float) -> float:
-        """The schedule runs once in each phase. Warm-up goes by steps; with a budget in minutes it also ends after a
-        tenth of the time."""
-        number = next((n for n, phase in enumerate(self.phases) if budget_progress < phase.end_fraction),
-                      len(self.phases) - 1)
-        if number != state.phase:
-            state.phase, state.before, state.warmup, state.warmed = number, state.step, None, 0.0
-        step, progress = state.step + 1 - state.before, self.phases[number].progress(budget_progress)
-        warmup = self.warmups[number] if state.warmup is None else state.warmup
+        """Factor of the schedule, which runs once per phase. Warm-up counts steps; with a budget in minutes it also
+        ends after a tenth of the time."""
+        index = next((index for index, phase in enumerate(self.phases) if budget_progress < phase.end_fraction),
+                     len(self.phases) - 1)
+        if index != state.phase:
+            state.phase, state.before, state.warmup, state.warmed = index, state.step, None, 0.0
+        step, progress = state.step + 1 - state.before, self.phases[index].progress(budget_progress)
+        warmup = self.warmups[index] if state.warmup is None else state.warmup
         if self.budget.unit == "minutes" and step < warmup and progress >= 0.1:
             warmup = state.warmup = step
         if step <= warmup:
@@ -40,13 +40,14 @@ class LearningRate:
         return lr_factor(self.settings.schedule, step, warmup, progress, state.warmed)
 
     def _warmup_steps(self, phase: Phase) -> int:
-        """The recipe's, unless it would eat the phase: then a tenth of it, and the user is told."""
-        stated, amount = phase.warmup_steps, self.budget.amount * (phase.end_fraction - phase.start_fraction)
+        """Warm-up steps of the recipe; if they exceed half of the phase, a tenth of it, with a warning."""
+        fraction = phase.end_fraction - phase.start_fraction
+        warmup_steps, amount = phase.warmup_steps, self.budget.amount * fraction
         steps = {"steps": amount, "tokens": amount / (phase.batch_rows * phase.sequence_length)}.get(self.budget.unit)
-        if steps is None or stated <= steps / 2:
-            return stated
+        if steps is None or warmup_steps <= steps / 2:
+            return warmup_steps
         shorter = int(steps // 10)
-        whole = "this budget" if len(self.phases) == 1 else f"its {phase.end_fraction - phase.start_fraction:.0%} of this budget"
-        logger.warning(f"a warm-up of {pluralize(stated, 'step')} is most of {whole} ({self.budget.describe()}); "
-                       f"{pluralize(shorter, 'step')} are used instead.")
+        budget = "this budget" if len(self.phases) == 1 else f"its {fraction:.0%} of this budget"
+        logger.warning(f"a warm-up of {pluralize(warmup_steps, 'step')} is most of {budget} "
+                       f"({self.budget.describe()}); {pluralize(shorter, 'step')} are used instead.")
         return shorter

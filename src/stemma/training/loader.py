@@ -1,4 +1,4 @@
-"""What the loop takes: a step's batch, and whoever hands it out."""
+"""The batch loader interface of the trainer."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from stemma.objectives.base import TrainableObjective
 
 @dataclass(frozen=True)
 class PreparedBatch:
-    """One step's batch, the objectives to score it, where the feeds stood after it was taken, and the feed it is from,
-    whose memory it goes on from."""
+    """The batch of one step, its objectives, the cursors of the samplers after it, and the sampler it came from, which
+    selects the memory."""
 
     objectives: tuple[TrainableObjective, ...]
     batch: Batch
@@ -24,26 +24,26 @@ class PreparedBatch:
 
 
 class BatchLoader(Protocol):
-    """Where the loop's batches come from: a corpus, or the examples of a task."""
+    """Source of the batches: a corpus, or the examples of a task."""
 
     @property
     def objectives(self) -> Sequence[TrainableObjective]:
-        """All that are ever scored."""
+        """All objectives of the run."""
 
     def get_batch(self, step: int, length: int, progress: float) -> PreparedBatch:
-        """The batch of this step, when this share of the budget is used."""
+        """The batch of this step; `progress` is the used fraction of the budget."""
 
     def restore(self, cursors: dict[str, list[int]]) -> None:
-        """Go on where a batch's `positions` say."""
+        """Continue from the `cursors` of a batch."""
 
     def sequence_length_at(self, progress: float) -> int:
-        """How long rows are when this share of the budget is used."""
+        """Sequence length at this fraction of the budget."""
 
     def validation_batches(self, length: int) -> Sequence[tuple[tuple[TrainableObjective, ...], Batch]]:
-        """The same held-out batches each time."""
+        """The validation batches, the same each time."""
 
     def unigram(self) -> np.ndarray:
-        """What is known of the answers beforehand: log-probabilities, for baselines."""
+        """Unigram log-probabilities of the labels, for baselines."""
 
     def close(self) -> None:
-        """Stop what runs beside."""
+        """Stop background work."""

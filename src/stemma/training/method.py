@@ -1,8 +1,8 @@
 """A training method: how a network learns from batches. Gradient descent is one; counting and closed forms are others.
 
-The loop asks it for one step at a time and does everything else: budget, held-out loss, log, checkpoints, resume.
-Whatever a method learns stands in the network, as parameters or buffers, which checkpoints and `model/` hold. What it
-must remember besides (an optimizer's moments) it gives out as `state`.
+The trainer calls it for one step at a time and does everything else: budget, validation, log, checkpoints, resume. All
+learned values are parameters or buffers of the network, which checkpoints and `model/` store. Further state (optimizer
+moments) is returned by `state`.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from stemma.training.loader import PreparedBatch
 from stemma.training.train_state import TrainState
 
 
-class StepFailed(Exception):  # noqa: N818  (the loop turns it into `TrainingDivergedError`, once the state is saved)
-    """A step that must not reach the weights: what the loss did, and what to try instead."""
+class StepFailed(Exception):  # noqa: N818  (the trainer saves the state, then raises `TrainingDivergedError`)
+    """A step whose update must not be applied: the problem with the loss, and advice."""
 
     def __init__(self, problem: str, advice: str):
         super().__init__(problem)
@@ -31,24 +31,24 @@ class StepFailed(Exception):  # noqa: N818  (the loop turns it into `TrainingDiv
 
 @dataclass(frozen=True)
 class MethodSetup:
-    """What a method works with."""
+    """Arguments of a training method."""
 
     network: Network
     settings: RecipeSettings
-    forward_backward: ForwardBackward  # forward and backward, on the run's device and in its precision
+    forward_backward: ForwardBackward  # on the device and in the precision of the run
     budget: Budget
 
 
 class StepMetrics(NamedTuple):
-    """What one step reports."""
+    """Result of one step."""
 
     losses: dict[str, float]  # by objective
-    metrics: dict[str, float]  # what the network tells of itself
+    metrics: dict[str, float]  # metrics of the network
     details: dict[str, Any]  # for the log: learning rate, gradient norm, ...
 
 
 class MethodState(NamedTuple):
-    """What a checkpoint holds of a method, besides the network."""
+    """State of a method in a checkpoint, besides the network."""
 
     tensors: dict[str, Tensor]
     values: dict[str, Any]  # JSON, with the `kind` of the method or of its optimizer
@@ -60,24 +60,24 @@ class Method(ABC):
 
     @abstractmethod
     def train_step(self, prepared: PreparedBatch, state: TrainState, progress: float) -> StepMetrics:
-        """One step: change the network by what a batch says, when this share of the budget is used. torch's random
-        numbers are seeded by the step, so that a resumed run draws the same."""
+        """Train on one batch; `progress` is the used fraction of the budget. torch is seeded by the step, so that a
+        resumed run has the same random numbers."""
 
     def set_train_mode(self) -> None:
-        """Bring the network into training mode."""
+        """Put the network into training mode."""
         self.network.train()
 
     def warning(self) -> str | None:
-        """What is to be told before the first step."""
+        """A warning to show before the first step, or None."""
         return None
 
     def state(self) -> MethodState:
         return MethodState({}, {"kind": type(self).__name__})
 
     def incompatibility(self, values: dict[str, object]) -> str | None:
-        """Why a checkpoint with these values is not one of this method; None: it is."""
+        """Why a checkpoint with these values cannot be restored by this method; None if it can."""
         return None if values["kind"] == type(self).__name__ else \
             f"another training method ({values['kind']}, not {type(self).__name__})"
 
-    def restore(self, state: MethodState) -> None:  # noqa: B027 (nothing to remember is the usual case)
-        """Go on from what `state` gave."""
+    def restore(self, state: MethodState) -> None:  # noqa: B027 (most methods have no state)
+        """Restore what `state` returned."""

@@ -1,5 +1,4 @@
-"""The training methods that come with the program. Their modules are imported when a run begins: recipes are checked
-without torch."""
+"""The built-in training methods. Their modules are imported when a run begins: recipes are checked without torch."""
 
 from __future__ import annotations
 

@@ -1,9 +1,8 @@
-"""Muon: momentum whose matrices are orthogonalised before each update (Jordan et al. 2024, kellerjordan.github.io).
+"""Muon: momentum with orthogonalized updates (Jordan et al. 2024, kellerjordan.github.io).
 
-All singular values of an update become about equal, so that rare directions are learnt as fast as common ones. It is
-made for the hidden matrices of a network; embeddings, heads, norms and biases take AdamW's steps in the same optimizer.
-torch.optim.Muon is not used: it takes one matrix at a time and computes in bf16, which a processor without bf16
-only imitates.
+All singular values of an update become about equal, so that rare directions are learned as fast as common ones. It is
+for hidden matrices; embeddings, heads, norms and biases get AdamW steps in the same optimizer. torch.optim.Muon is not
+used: it takes one matrix at a time and computes in bf16, which a processor without bf16 emulates.
 """
 
 from __future__ import annotations
@@ -17,18 +16,19 @@ from torch.optim.adamw import adamw
 
 from stemma.training.optimizer_base import OptimizerBase
 
-COEFFICIENTS = (3.4445, -4.7750, 2.0315)  # of the authors: steep at 0, and not quite 1 where it ends
-MIN_NORM = 1e-7  # norm that a matrix is divided by
-MAX_BATCH_NUMBERS = 1 << 22  # numbers in one batch of matrices: batches of large ones cost memory and save no time
+COEFFICIENTS = (3.4445, -4.7750, 2.0315)  # of the authors: steep at 0, converges only to about 1
+MIN_NORM = 1e-7  # lower bound of the norm that a matrix is divided by
+MAX_BATCH_NUMBERS = 1 << 22  # elements in one batch of matrices: larger batches cost memory and save no time
 GRAM_ITERATIONS = 5  # iterations on Gram matrices alone, whose rounding errors grow by 12 in each
 
 
 class Muon(OptimizerBase):
-    """A group with `parts` takes Muon's steps: so many matrices are joined, row upon row, in each of its parameters,
-    and each is orthogonalised by itself. The other groups take AdamW's.
+    """A group with `parts` gets Muon steps: each of its parameters is a row-wise concatenation of that many matrices,
+    orthogonalized separately. The other groups get AdamW steps.
 
-    `scale` is how an update's size depends on its shape: "original" keeps its spectral norm by sqrt(rows / columns),
-    "match_rms_adamw" gives it the usual root mean square of AdamW's, 0.2 (arXiv:2502.16982, section 2.2).
+    `scale` sets how the update size depends on the shape: "original" multiplies by sqrt(rows / columns) if that is
+    above 1, "match_rms_adamw" gives it the usual root mean square of AdamW updates, 0.2 (arXiv:2502.16982, section
+    2.2).
     """
 
     def __init__(self, groups: Iterable[dict[str, object]], lr: float, momentum: float = 0.95, nesterov: bool = True,
@@ -37,7 +37,7 @@ class Muon(OptimizerBase):
         defaults = {"lr": lr, "momentum": momentum, "nesterov": nesterov, "iterations": iterations, "scale": scale,
                     "betas": betas, "eps": eps, "weight_decay": weight_decay, "parts": None, "fused": True}
         super().__init__(groups, defaults)
-        self.dtype = dtype  # of the products; a matter of this machine
+        self.dtype = dtype  # of the matrix products; depends on the hardware
 
     def update_parameters(self) -> None:
         updates: list[MatrixUpdate] = []
@@ -50,24 +50,25 @@ class Muon(OptimizerBase):
             _apply(batch, self.dtype)
 
     def _updates(self, group: dict[str, Any]) -> list[MatrixUpdate]:
-        chosen = [(p, parts) for p, parts in zip(group["params"], group["parts"], strict=True) if p.grad is not None]
-        if not chosen:
+        trained = [(p, parts) for p, parts in zip(group["params"], group["parts"], strict=True) if p.grad is not None]
+        if not trained:
             return []
-        parameters: list[Tensor] = [p for p, _ in chosen]
+        parameters: list[Tensor] = [p for p, _ in trained]
         for parameter in parameters:
             if not self.state[parameter]:
                 self.state[parameter]["momentum"] = torch.zeros_like(parameter)
-        gradients: list[Tensor] = [p.grad for p, _ in chosen]
+        gradients: list[Tensor] = [p.grad for p, _ in trained]
         momenta = [self.state[p]["momentum"] for p in parameters]
         torch._foreach_lerp_(momenta, gradients, 1 - group["momentum"])
-        found = torch._foreach_lerp(gradients, momenta, group["momentum"]) if group["nesterov"] else momenta
+        directions = torch._foreach_lerp(gradients, momenta, group["momentum"]) if group["nesterov"] else momenta
         if group["weight_decay"]:
             torch._foreach_mul_(parameters, 1 - group["lr"] * group["weight_decay"])
         updates = []
-        for (parameter, parts), direction in zip(chosen, found, strict=True):
+        for (parameter, parts), direction in zip(trained, directions, strict=True):
             rows, columns = parameter.shape[0] // parts, parameter.shape[1]
             updates.append(MatrixUpdate(parameter.view(parts, rows, columns), direction.view(parts, rows, columns),
-                                  group["lr"] * _scale_factor(group["scale"], rows, columns), group["iterations"]))
+                                        group["lr"] * _scale_factor(group["scale"], rows, columns),
+                                        group["iterations"]))
         return updates
 
     def _step_adamw(self, group: dict[str, Any]) -> None:
@@ -88,7 +89,7 @@ class Muon(OptimizerBase):
 
 
 class MatrixUpdate(NamedTuple):
-    """What one parameter is changed by, before it is orthogonalised."""
+    """The update of one parameter before orthogonalization."""
 
     weight: Tensor  # (parts, rows, columns)
     direction: Tensor  # the same shape
@@ -105,21 +106,22 @@ def _scale_factor(scale: str, rows: int, columns: int) -> float:
 
 
 def _batches(updates: Sequence[MatrixUpdate]) -> list[list[MatrixUpdate]]:
-    """Those of one shape together, whether they stand or lie."""
+    """Updates of equal shape, up to transposition, in batches."""
     batches: dict[tuple[int, ...], list[list[MatrixUpdate]]] = {}
     for update in updates:
         rows, columns = sorted(update.weight.shape[1:])
-        alike = batches.setdefault((rows, columns, update.iterations), [[]])
-        if alike[-1] and sum(other.weight.numel() for other in alike[-1]) + update.weight.numel() > MAX_BATCH_NUMBERS:
-            alike.append([])
-        alike[-1].append(update)
-    return [batch for alike in batches.values() for batch in alike]
+        same_shape = batches.setdefault((rows, columns, update.iterations), [[]])
+        size = sum(other.weight.numel() for other in same_shape[-1]) + update.weight.numel()
+        if same_shape[-1] and size > MAX_BATCH_NUMBERS:
+            same_shape.append([])
+        same_shape[-1].append(update)
+    return [batch for same_shape in batches.values() for batch in same_shape]
 
 
 def _apply(batch: Sequence[MatrixUpdate], dtype: torch.dtype) -> None:
-    lying = torch.cat([u.direction.mT if u.is_tall else u.direction for u in batch])
-    found = orthogonalize(lying.to(dtype), batch[0].iterations).to(lying.dtype)
-    for update, change in zip(batch, torch.split(found, [len(u.weight) for u in batch]), strict=True):
+    wide = torch.cat([u.direction.mT if u.is_tall else u.direction for u in batch])
+    orthogonal = orthogonalize(wide.to(dtype), batch[0].iterations).to(wide.dtype)
+    for update, change in zip(batch, torch.split(orthogonal, [len(u.weight) for u in batch]), strict=True):
         update.weight.add_(change.mT if update.is_tall else change, alpha=-update.learning_rate)
 
 

@@ -1,4 +1,4 @@
-"""What the optimizers written here share: a closure that is asked first, and Adam's two moments."""
+"""Base of our own optimizers: handles the closure and Adam's two moments."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from torch.optim import Optimizer
 
 
 class Moments(NamedTuple):
-    """Of several parameters: the mean of the gradients and of their squares, before this step's gradients are in them,
-    and the number of this step."""
+    """Running means of the gradients and of their squares for several parameters, before this step's update, and the
+    step counts."""
 
     parameters: list[Tensor]
     gradients: list[Tensor]
@@ -40,22 +40,22 @@ class OptimizerBase(Optimizer):
 
     @abstractmethod
     def update_parameters(self) -> None:
-        """One step of every group."""
+        """One step for every group."""
 
     def moments(self, group: dict[str, Any]) -> Moments:
-        """Of the parameters of a group that have a gradient, one step further."""
+        """Moments of the parameters with a gradient; increments their step counts."""
         parameters = [p for p in group["params"] if p.grad is not None]
         states = [self._state_of(p) for p in parameters]
         if states:
             torch._foreach_add_([s["step"] for s in states], 1.0)
-        # a tensor that had no gradient for a while counts its own steps
+        # per tensor: one without gradient for a while has fewer steps
         return Moments(parameters, [p.grad for p in parameters], [s["mean"] for s in states],
                        [s["square"] for s in states], [s["step"].item() for s in states])
 
     def _state_of(self, parameter: Tensor) -> dict[str, Tensor]:
         state: dict[str, Tensor] = self.state[parameter]
         if not state:
-            state["step"] = torch.tensor(0.0)  # kept on the CPU: it is read as a number at every step
+            state["step"] = torch.tensor(0.0)  # on the CPU: every step reads its value
             state["mean"] = torch.zeros_like(parameter)
             state["square"] = torch.zeros_like(parameter)
         return state

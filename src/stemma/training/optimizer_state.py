@@ -1,4 +1,4 @@
-"""What an optimizer remembers, as a checkpoint holds it: tensors under the parameter's name, and numbers as JSON."""
+"""Optimizer state for checkpoints: tensors by parameter name, and numbers as JSON."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ class OptimizerState:
         self.network, self.optimizer = network, optimizer
 
     def state(self) -> MethodState:
-        """The optimizer as flat tensors ("parameter name/key") and as JSON (numbers, and which names each group has).
-        """
+        """Flat tensors ("parameter name/key") and JSON (numbers, and the parameter names of each group)."""
         names = _names(self.network)
         tensors: dict[str, Tensor] = {}
         numbers: dict[str, Any] = {}
@@ -29,7 +28,7 @@ class OptimizerState:
         return MethodState(tensors, {"kind": type(self.optimizer).__name__, "groups": groups, "numbers": numbers})
 
     def incompatibility(self, values: dict[str, Any]) -> str | None:
-        """Why these values are not this optimizer's; None: they are."""
+        """Why these values do not belong to this optimizer; None if they do."""
         names, kind = _names(self.network), type(self.optimizer).__name__
         groups = [[names[p] for p in group["params"]] for group in self.optimizer.param_groups]
         if values["kind"] != kind or groups != [group["parameters"] for group in values.get("groups", [])]:
@@ -48,7 +47,7 @@ class OptimizerState:
             name, key = path.rsplit("/", 1)
             parameter = parameters[name]
             if isinstance(value, Tensor) and (key != "step" or parameter in fused):
-                value = value.to(parameter.device)  # step counters live on the CPU, unless a fused kernel reads them
+                value = value.to(parameter.device)  # step counts stay on the CPU, unless a fused kernel needs them
             optimizer.state[parameter][key] = value
 
 
@@ -57,7 +56,7 @@ def _names(network: nn.Module) -> dict[Tensor, str]:
 
 
 def _is_numeric(value: object) -> bool:
-    """Rates, betas and the like. Flags are not kept: they say how this machine computes, not what."""
+    """Learning rates, betas and the like. Flags are not stored: they depend on the machine."""
     if isinstance(value, tuple):
         return all(_is_numeric(v) for v in value)
     return isinstance(value, (int, float)) and not isinstance(value, bool)

@@ -1,7 +1,7 @@
-"""The kinds of optimizers: their settings, and how each is built from groups of parameters.
+"""The optimizers: their settings, and how each is built from parameter groups.
 
-`build` makes the groups: weight decay pulls on matrices only, as a bias or a norm's gain has no reason to be near zero
-(BERT, arXiv:1810.04805). A kind is called with the groups, the learning rate, its settings and the run's precision.
+`build_optimizer` makes the groups. Weight decay applies to matrices only, not to biases and norms (BERT,
+arXiv:1810.04805). Each optimizer gets the groups, the learning rate, its settings and the precision of the run.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ ParameterGroups = list[dict[str, Any]]
 
 
 class AdamWSettings(OptimizerSettings):
-    """Adam with decay outside the moments (arXiv:1711.05101)."""
+    """Adam with decoupled weight decay (arXiv:1711.05101)."""
 
     kind: Literal["adamw"]
     beta1: BelowOne = 0.9
@@ -56,7 +56,7 @@ def adam(groups: ParameterGroups, learning_rate: float, settings: AdamSettings, 
 
 
 class LambSettings(OptimizerSettings):
-    """Each layer moves in proportion to the size of its weights, for very large batches (arXiv:1904.00962)."""
+    """Layer-wise adaptive learning rates for very large batches (arXiv:1904.00962)."""
 
     kind: Literal["lamb"]
     beta1: BelowOne = 0.9
@@ -64,7 +64,7 @@ class LambSettings(OptimizerSettings):
     epsilon: Positive = 1e-6
     weight_decay: NonNegative = 0.01
 
-    # As in the authors' code, vectors take plain steps: a bias starts at zero, and steps in proportion to its own size
+    # As in the authors' code, vectors get plain AdamW steps: a bias starts at zero, and steps proportional to its norm
     # would keep it there.
     vector_options: ClassVar[Mapping[str, Any]] = {"adapt": False}
 
@@ -95,15 +95,15 @@ def adamax(groups: ParameterGroups, learning_rate: float, settings: AdamaxSettin
 
 
 class AdafactorSettings(OptimizerSettings):
-    """Second moments as a row and a column (arXiv:1804.04235)."""
+    """Factored second moments: a row and a column per matrix (arXiv:1804.04235)."""
 
     kind: Literal["adafactor"]
     beta2_decay: Positive = 0.8
     epsilon: Positive = 1e-30  # added to squared gradients
-    least_scale: Positive = 1e-3  # the smallest size a tensor is taken to have
+    least_scale: Positive = 1e-3  # lower bound of the root mean square of a tensor
     clip: Positive = 1.0
     weight_decay: NonNegative = 0.0
-    relative: bool = True  # the learning rate is a share of each tensor's own size
+    relative: bool = True  # learning rate relative to the root mean square of each tensor
 
 
 @register("optimizer", "adafactor", AdafactorSettings)
@@ -116,7 +116,7 @@ def adafactor(groups: ParameterGroups, learning_rate: float, settings: Adafactor
 
 
 class StableAdamWSettings(OptimizerSettings):
-    """AdamW whose update is clipped tensor by tensor, in place of the gradient (arXiv:2304.13013; ModernBERT)."""
+    """AdamW with update clipping per tensor instead of gradient clipping (arXiv:2304.13013; ModernBERT)."""
 
     kind: Literal["stable_adamw"]
     beta1: BelowOne = 0.9
@@ -135,15 +135,15 @@ def stable_adamw(groups: ParameterGroups, learning_rate: float, settings: Stable
 
 
 class MuonSettings(OptimizerSettings):
-    """Orthogonalised updates for the hidden matrices, by training.learning_rate; AdamW for everything else."""
+    """Orthogonalized updates for hidden matrices, at training.learning_rate; AdamW for all other parameters."""
 
     kind: Literal["muon"]
     momentum: BelowOne = 0.95
     nesterov: bool = True
     iterations: Annotated[int, constraint(lambda n: 1 <= n <= 99, "must lie between 1 and 99")] = 5  # of Newton-Schulz
-    scale: Literal["original", "match_rms_adamw"] = "original"  # sqrt(max(1, rows / columns)), with rates about 0.02;
-    #                                                  or 0.2 sqrt(max(rows, columns)), with those of AdamW
-    adamw_learning_rate: Positive = 3e-4  # the highest; the schedule is that of training.learning_rate
+    scale: Literal["original", "match_rms_adamw"] = "original"  # sqrt(max(1, rows / columns)), learning rates about
+    #                                                          0.02; or 0.2 sqrt(max(rows, columns)), those of AdamW
+    adamw_learning_rate: Positive = 3e-4  # peak; same schedule as training.learning_rate
     beta1: BelowOne = 0.9
     beta2: BelowOne = 0.95
     epsilon: Positive = 1e-8
@@ -170,7 +170,7 @@ def muon(groups: ParameterGroups, learning_rate: float, settings: MuonSettings, 
 
 
 def _product_dtype(precision: torch.dtype, device: torch.device) -> torch.dtype:
-    """For products that bear bf16: only where a run computes in it and the hardware does not imitate it."""
+    """bf16 if the run uses it and the hardware supports it natively, otherwise fp32."""
     import torch
 
     from stemma.training.hardware import resolve_precision
@@ -183,8 +183,8 @@ def _product_dtype(precision: torch.dtype, device: torch.device) -> torch.dtype:
 
 def build_optimizer(network: nn.Module, settings: OptimizerSettings, learning_rate: float,
                     lr_scales: Mapping[str, float] | None = None, precision: torch.dtype | None = None) -> Optimizer:
-    """The optimizer over all trainable parameters (a tied one once): a group of matrices and one of vectors; with
-    `rates`, a share of the learning rate for each parameter's name, two groups for each share."""
+    """The optimizer over all trainable parameters (tied ones once): one group of matrices and one of vectors; with
+    `lr_scales`, learning-rate factors by parameter name, two groups per factor."""
     import torch
 
     trainable = [(name, parameter) for name, parameter in network.named_parameters() if parameter.requires_grad]
@@ -199,24 +199,24 @@ def build_optimizer(network: nn.Module, settings: OptimizerSettings, learning_ra
         if settings.other_learning_rate is not None:
             lr_scale = lr_scale * settings.other_learning_rate / learning_rate
         groups += _groups(same_scale, _group_values(learning_rate, lr_scale), settings)
-    built: Optimizer = registry.get("optimizer", settings.kind).build(groups, learning_rate, settings,
-                                                                      precision or torch.float32)
-    return built
+    optimizer: Optimizer = registry.get("optimizer", settings.kind).build(groups, learning_rate, settings,
+                                                                          precision or torch.float32)
+    return optimizer
 
 
 def count_hidden_matrices(network: nn.Module) -> dict[Tensor, int]:
-    """The matrices of the linear maps in all blocks, each with how many stand in it, row upon row: query, key and value
-    are one product and three matrices (`joined`, by name of the map)."""
+    """The weight matrices of the linear layers in all blocks, each with the number of matrices fused in it: query, key
+    and value are one product and three matrices (`fused_matrices`, by name of the layer)."""
     from torch import nn
 
     from stemma.network.block import Block
 
-    found: dict[Tensor, int] = {}
+    counts: dict[Tensor, int] = {}
     for module in (part for block in network.modules() if isinstance(block, Block) for part in block.modules()):
-        joined: dict[str, int] = getattr(module, "fused_matrices", {})
-        found |= {child.weight: joined.get(name, 1) for name, child in module.named_children()
-                  if isinstance(child, nn.Linear)}
-    return found
+        fused: dict[str, int] = getattr(module, "fused_matrices", {})
+        counts |= {child.weight: fused.get(name, 1) for name, child in module.named_children()
+                   if isinstance(child, nn.Linear)}
+    return counts
 
 
 def _group_values(learning_rate: float, lr_scale: float) -> dict[str, float]:
@@ -225,13 +225,13 @@ def _group_values(learning_rate: float, lr_scale: float) -> dict[str, float]:
 
 def _hidden_matrix_group(parameters: Sequence[Tensor], matrices: Mapping[Tensor, int],
                          values: Mapping[str, object]) -> ParameterGroups:
-    """The matrices of the layers, if there are any."""
-    chosen = [p for p in parameters if p in matrices]
-    return [{"params": chosen, "parts": [matrices[p] for p in chosen], **values}] if chosen else []
+    """The group of hidden matrices, if there are any."""
+    hidden = [p for p in parameters if p in matrices]
+    return [{"params": hidden, "parts": [matrices[p] for p in hidden], **values}] if hidden else []
 
 
 def _groups(parameters: Sequence[Tensor], values: Mapping[str, object], settings: OptimizerSettings) -> ParameterGroups:
-    """Matrices, and vectors; of either, if there are any."""
+    """A group of matrices and a group of vectors, without empty ones."""
     matrices = {"params": [p for p in parameters if p.ndim >= 2], **values}
     vectors = {"params": [p for p in parameters if p.ndim < 2], "weight_decay": 0.0, **settings.vector_options,
                **values}
@@ -239,6 +239,6 @@ def _groups(parameters: Sequence[Tensor], values: Mapping[str, object], settings
 
 
 def set_learning_rate(optimizer: Optimizer, value: float) -> None:
-    """What the loop does before every update."""
+    """Set the learning rate of every group; called before every update."""
     for group in optimizer.param_groups:
         group["lr"] = value * group.get("share", 1.0)

@@ -1,7 +1,7 @@
-"""Phases of a run, and where a step stands in its phase: short rows first, full ones after (`corpus.first_phase`).
+"""Phases of a run: short sequences first, full length after (`corpus.first_phase`).
 
-Where the first phase states a warm-up of its own, the schedule runs once in each: up over the phase's warm-up, and down
-until the phase ends (BERT-wwm, arXiv:1906.08101). Otherwise one schedule covers the whole budget, as BERT's does.
+If the first phase has a warm-up of its own, the schedule runs once per phase (BERT-wwm, arXiv:1906.08101). Otherwise
+one schedule covers the whole budget, as in BERT.
 """
 
 from __future__ import annotations
@@ -14,27 +14,27 @@ from stemma.schema.recipe import RecipeSettings
 
 @dataclass(frozen=True)
 class Phase:
-    """One run of the schedule, from one share of the budget to another."""
+    """One run of the schedule, between two fractions of the budget."""
 
     start_fraction: float
     end_fraction: float
     warmup_steps: int
-    batch_rows: int  # of a step
-    sequence_length: int  # of its rows
+    batch_rows: int  # rows per step
+    sequence_length: int  # in tokens
 
     def progress(self, budget_progress: float) -> float:
-        """How much of the phase is behind, when this share of the budget is used."""
+        """Used fraction of the phase, given the used fraction of the budget."""
         return (budget_progress - self.start_fraction) / (self.end_fraction - self.start_fraction)
 
 
 def first_phase(settings: CorpusSettings) -> FirstPhaseSettings | None:
-    """The first phase, where its rows are shorter than those of the second."""
+    """The first phase, if its sequences are shorter than those of the second."""
     phase = settings.first_phase
     return phase if phase is not None and phase.sequence_length < settings.sequence_length else None
 
 
 def batch_rows(settings: RecipeSettings, length: int) -> int:
-    """How many rows a step has while they are of this length."""
+    """Batch size in rows at this sequence length."""
     phase = first_phase(settings.corpus)
     if phase is not None and length == phase.sequence_length and phase.batch_size is not None:
         return phase.batch_size
@@ -42,7 +42,7 @@ def batch_rows(settings: RecipeSettings, length: int) -> int:
 
 
 def build_phases(settings: RecipeSettings) -> list[Phase]:
-    """One, or where each has a schedule of its own, two."""
+    """One phase, or two if each has its own schedule."""
     training, phase, longest = settings.training, first_phase(settings.corpus), settings.corpus.sequence_length
     first = longest if phase is None else phase.sequence_length
     if phase is None or phase.warmup_steps is None or phase.share >= 1:

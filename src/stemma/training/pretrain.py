@@ -1,4 +1,4 @@
-"""`stemma pretrain` and `stemma resume`: a run from its first line on disk to its finished model."""
+"""`stemma pretrain` and `stemma resume`: a run from its folder on disk to the finished model."""
 
 from __future__ import annotations
 
@@ -40,21 +40,20 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# What a run does, if not pre-training on a corpus: called with the run, and whether to show progress.
+# The work of a run other than pre-training: called with the run folder and whether to show progress.
 RunBody = Callable[[Path, bool], dict[str, Any]]
 
 
 @accepts_device
 @accepts_callbacks
 def pretrain(recipe_or_name: Recipe | str, corpus: str | Path | Sequence[str], out: str | Path, *,
-             steps: int | None = None,
-             tokens: int | None = None, minutes: float | None = None, init_from: str | Path | None = None,
-             seed: int = 0,
-             changes: Sequence[str] = (), reading: TextReadingOptions | None = None, overwrite: bool = False,
+             steps: int | None = None, tokens: int | None = None, minutes: float | None = None,
+             init_from: str | Path | None = None, seed: int = 0, changes: Sequence[str] = (),
+             reading: TextReadingOptions | None = None, overwrite: bool = False,
              target: str | Path | Sequence[str] = (), tensorboard: bool = False, device: str | None = None,
              callbacks: Sequence[object] = (), show_progress: bool = False) -> dict[str, Any]:
-    """Pre-train a recipe on a corpus or on raw text, with `target` on two files whose lines are pairs; returns what
-    `--json` prints. `callbacks` are objects that hear of every step (`stemma.Callback`).
+    """Pre-train a recipe on a corpus or on raw text; with `target`, on two aligned files. Returns the result that
+    `--json` prints. `callbacks` are called after every step (`stemma.Callback`).
 
         stemma.pretrain("bert@tiny", corpus="notes.txt", out="run", steps=1000)["validation_loss"]
     """
@@ -62,24 +61,26 @@ def pretrain(recipe_or_name: Recipe | str, corpus: str | Path | Sequence[str], o
     check_output_path(run, overwrite)
     resolved_recipe = recipe(recipe_or_name, changes) if isinstance(recipe_or_name, str) else recipe_or_name
     if init_from is None and resolved_recipe.settings.training.fresh:
-        raise UserError("training.fresh draws the highest layers of a model anew; say of which one with --from, or "
-                        "leave it out.")
+        raise UserError("training.fresh re-initializes the top layers of a model; name the model with --from, or leave "
+                        "it out.")
     budget = Budget.from_options(steps, tokens, minutes, resolved_recipe.settings.training.steps)
     folder, text = resolve_corpus_argument(_paths(corpus))
-    other = locate_target(resolved_recipe, folder, text, _paths(target))
-    origin = None if init_from is None else str(Path(init_from).absolute()) if Path(init_from).exists() else str(init_from)
-    plan = RunConfig(folder, text, budget, seed, origin, reading or TextReadingOptions(), tensorboard=tensorboard,
-                target=other, split_first=True)
+    target_files = locate_target(resolved_recipe, folder, text, _paths(target))
+    start = None
+    if init_from is not None:
+        start = str(Path(init_from).absolute()) if Path(init_from).exists() else str(init_from)
+    config = RunConfig(folder, text, budget, seed, start, reading or TextReadingOptions(), tensorboard=tensorboard,
+                       target=target_files, split_first=True)
     if folder:
         opened = Corpus.open(folder)
         resolved_recipe = adopt_tokenizer(resolved_recipe, opened)
-        plan = replace(plan, fingerprint=opened.fingerprint)
-    create_run(run, resolved_recipe, plan, overwrite)
+        config = replace(config, fingerprint=opened.fingerprint)
+    create_run(run, resolved_recipe, config, overwrite)
     return start_run(run, show_progress)
 
 
 def start_run(run: Path, show_progress: bool, body: RunBody | None = None) -> dict[str, Any]:
-    """Carry out a run that stands on disk and has not been started."""
+    """Execute a new run whose folder is on disk."""
     with lock_new_run(run):
         return (body or _train)(run, show_progress)
 
@@ -88,19 +89,18 @@ def _paths(paths: str | Path | Sequence[str]) -> list[str]:
     return [str(paths)] if isinstance(paths, str | Path) else [str(path) for path in paths]
 
 
-def resume(out: str | Path, *, show_progress: bool = False,
-           body: RunBody | None = None) -> dict[str, Any]:
-    """Go on with a run that was interrupted; a finished one says what it reported then."""
+def resume(out: str | Path, *, show_progress: bool = False, body: RunBody | None = None) -> dict[str, Any]:
+    """Continue an interrupted run; for a finished one, return its result."""
     run = Path(out)
-    if (known := finished_result(run)) is not None:
-        return known
+    if (result := finished_result(run)) is not None:
+        return result
     with lock_run(run):
         return (body or _train)(run, show_progress)
 
 
 @dataclass(frozen=True)
 class OpenRun:
-    """A run that is opened: its loop, ready to go on, and what is done when that is at its end."""
+    """An opened run: its trainer, ready to continue, and the steps that finish it."""
 
     run: Path
     plan: RunConfig
@@ -109,13 +109,13 @@ class OpenRun:
     trainer: Trainer
 
     def finish(self, metrics: dict[str, object]) -> dict[str, Any]:
-        """The model and what is reported of it, on disk."""
+        """Write the model and the result."""
         result = self.save(metrics)[1]
         write_object(self.run / RESULT, result)
         return result
 
     def save(self, metrics: dict[str, object]) -> tuple[Model, dict[str, Any]]:
-        """The model, which is on disk now, and what is to be reported of it: with that on disk, the run is finished."""
+        """Write the model; returns it with the result. The run is finished once the result is written, too."""
         from stemma.exchange.save import write_model
         from stemma.model import Model
         from stemma.training.init_from import with_pooler
@@ -124,9 +124,9 @@ class OpenRun:
         model = Model(self.recipe, self.corpus.tokenizer, self.trainer.network.eval())
         if self.plan.start and self.plan.task is None:
             model = with_pooler(model, self.plan.start)
-        with atomic_folder(self.run / MODEL, overwrite=True) as place:
-            write_model(model, place)
-            write_directions(self.corpus, place)
+        with atomic_folder(self.run / MODEL, overwrite=True) as folder:
+            write_model(model, folder)
+            write_directions(self.corpus, folder)
         return model, result
 
 
@@ -136,13 +136,13 @@ def _train(run: Path, show_progress: bool) -> dict[str, Any]:
 
 
 def open_run(run: Path, show_progress: bool) -> OpenRun:
-    """Everything that a run needs, as it stands on disk."""
-    wanted, plan = read_run(run)
-    corpus = _open_corpus(run, wanted, plan)
-    if plan.task is None:  # a fine-tune keeps the model's own, which may have places for more tokens than there are
-        wanted = adopt_tokenizer(wanted, corpus)
+    """Load everything that a run needs from its folder."""
+    resolved_recipe, config = read_run(run)
+    corpus = _open_corpus(run, resolved_recipe, config)
+    if config.task is None:  # a fine-tune keeps the tokenizer settings of the model, which may have unused rows
+        resolved_recipe = adopt_tokenizer(resolved_recipe, corpus)
 
-    import torch  # only now: the run folder is complete
+    import torch  # late: the run folder is already complete
 
     from stemma.objectives import build_network, build_objectives, check_requirements, drop_unsupported
     from stemma.training.checkpoints import latest_checkpoint
@@ -152,72 +152,74 @@ def open_run(run: Path, show_progress: bool) -> OpenRun:
     from stemma.training.pretrain_loader import PretrainLoader
     from stemma.training.trainer import Trainer
 
-    begins = latest_checkpoint(run) is None
-    if begins:  # once it has begun, its tasks stay the same
-        wanted, absent = drop_unsupported(wanted, corpus)
-        for text in absent:
+    is_new = latest_checkpoint(run) is None
+    if is_new:  # a resumed run keeps its objectives
+        resolved_recipe, warnings = drop_unsupported(resolved_recipe, corpus)
+        for text in warnings:
             logger.warning(text)
-        fields = sorted({name for objective in build_objectives(wanted)
+        fields = sorted({name for objective in build_objectives(resolved_recipe)
                          for name in objective.requirements().annotations} |
-                        {field for name, one in wanted.settings.network.inputs.items() for field in one.fields(name)})
+                        {field for name, settings in resolved_recipe.settings.network.inputs.items()
+                         for field in settings.fields(name)})
         replace(read_run(run)[1], marks={name: corpus.annotation_digest(name) for name in fields}).write(run)
-    elif changed := [name for name, mark in plan.marks.items() if corpus.annotation_digest(name) != mark]:
+    elif changed := [name for name, mark in config.marks.items() if corpus.annotation_digest(name) != mark]:
         raise UserError(f"the {changed[0]} of {corpus.path} are not those that {run} was started with, so it cannot go "
                         "on exactly; annotate the corpus as before, or start a new run with `stemma pretrain --from`.")
-    check_requirements(wanted, corpus)
-    check_curriculum(wanted, plan.budget)
-    torch.manual_seed(plan.seed)
-    if plan.start and begins:
-        wanted, network = init_from_model(plan.start, wanted, corpus)
+    check_requirements(resolved_recipe, corpus)
+    check_curriculum(resolved_recipe, config.budget)
+    torch.manual_seed(config.seed)
+    if config.start and is_new:
+        resolved_recipe, network = init_from_model(config.start, resolved_recipe, corpus)
     else:
-        network = build_network(wanted, tokenizer=corpus.tokenizer if begins else None)
-    write_file(run / RECIPE, wanted.to_toml(plugin_readers(plan.text)))
-    supply = PretrainLoader(wanted, corpus, build_objectives(wanted), plan.seed)
-    loop = Trainer(run, wanted, supply, network, plan.budget, plan.seed, plan.tensorboard, show_progress)
-    if plan.task is None and (told := supply.dropped_pairs_warning()):  # a fine-tune has said it already
-        logger.warning(told)
-    if begins and (told := padding_warning(supply)):
-        logger.warning(told)
+        network = build_network(resolved_recipe, tokenizer=corpus.tokenizer if is_new else None)
+    write_file(run / RECIPE, resolved_recipe.to_toml(plugin_readers(config.text)))
+    loader = PretrainLoader(resolved_recipe, corpus, build_objectives(resolved_recipe), config.seed)
+    trainer = Trainer(run, resolved_recipe, loader, network, config.budget, config.seed, config.tensorboard,
+                      show_progress)
+    if config.task is None and (warning := loader.dropped_pairs_warning()):  # a fine-tune has already shown it
+        logger.warning(warning)
+    if is_new and (warning := padding_warning(loader)):
+        logger.warning(warning)
     if show_progress:
-        logger.info(f"{wanted.label} · {network.parameter_count() / 1e6:.1f} M parameters · "
-                    f"{corpus.num_tokens / 1e6:.2f} M tokens · {str(loop.precision).removeprefix('torch.')} on "
-                    f"{pluralize(loop.threads, 'core')}")
-    return OpenRun(run, plan, wanted, corpus, loop)
+        logger.info(f"{resolved_recipe.label} · {network.parameter_count() / 1e6:.1f} M parameters · "
+                    f"{corpus.num_tokens / 1e6:.2f} M tokens · {str(trainer.precision).removeprefix('torch.')} on "
+                    f"{pluralize(trainer.threads, 'core')}")
+    return OpenRun(run, config, resolved_recipe, corpus, trainer)
 
 
-def _open_corpus(run: Path, recipe: Recipe, plan: RunConfig) -> Corpus:
-    """The run's corpus; made from raw text at the first start, and the same one ever after."""
-    if plan.text:
-        corpus = _cached_corpus(plan) or _build_corpus(run, recipe, plan)
+def _open_corpus(run: Path, recipe: Recipe, config: RunConfig) -> Corpus:
+    """The corpus of the run; built from raw text at the first start, and fixed from then on."""
+    if config.text:
+        corpus = _cached_corpus(config) or _build_corpus(run, recipe, config)
     else:
-        assert plan.corpus is not None
-        corpus = Corpus.open(run / plan.corpus)
-    if plan.fingerprint is None:
-        replace(plan, corpus=str(corpus.path.resolve()), fingerprint=corpus.fingerprint).write(run)
-    elif plan.fingerprint != corpus.fingerprint:
+        assert config.corpus is not None
+        corpus = Corpus.open(run / config.corpus)
+    if config.fingerprint is None:
+        replace(config, corpus=str(corpus.path.resolve()), fingerprint=corpus.fingerprint).write(run)
+    elif config.fingerprint != corpus.fingerprint:
         raise UserError(f"the corpus of {run} is not the one it was started with (its text or its vocabulary "
                         "changed); bring the old one back, or start a new run with `stemma pretrain --from`.")
     return corpus
 
 
-def _cached_corpus(plan: RunConfig) -> Corpus | None:
-    """What the first start made of the text, if the cache still has it; the text itself may have gone since."""
-    if plan.corpus is None or not is_corpus(plan.corpus):
+def _cached_corpus(config: RunConfig) -> Corpus | None:
+    """The corpus built at the first start, if the cache still has it; the text itself may be gone."""
+    if config.corpus is None or not is_corpus(config.corpus):
         return None
-    with suppress(UserError):  # damaged: it is made again
-        return Corpus.open(plan.corpus)
+    with suppress(UserError):  # damaged: it is built again
+        return Corpus.open(config.corpus)
     return None
 
 
-def _build_corpus(run: Path, recipe: Recipe, plan: RunConfig) -> Corpus:
-    """A corpus of the raw text, with the tokenizer of the model to start from, or one as the recipe says."""
-    for kept in (Path(path) for path in (*plan.text, *plan.target)):
-        if kept.parent == run.resolve():  # it came through a pipe
-            verify_file(kept, "start the run again in another folder.")
-    if plan.start is None:
-        return build_or_load_corpus(plan.text, recipe, plan.reading, target=plan.target,
-                                split_first=plan.split_first)
+def _build_corpus(run: Path, recipe: Recipe, config: RunConfig) -> Corpus:
+    """Build a corpus from raw text, with the tokenizer of the model to start from or one trained for the recipe."""
+    for path in (Path(path) for path in (*config.text, *config.target)):
+        if path.parent == run.resolve():  # a copy of a stream
+            verify_file(path, "start the run again in another folder.")
+    if config.start is None:
+        return build_or_load_corpus(config.text, recipe, config.reading, target=config.target,
+                                    split_first=config.split_first)
     from stemma.exchange.load import resolve_model_folder
 
-    return build_or_load_corpus(plan.text, recipe, plan.reading, Tokenizer.load(resolve_model_folder(plan.start)),
-                            plan.target)
+    return build_or_load_corpus(config.text, recipe, config.reading, Tokenizer.load(resolve_model_folder(config.start)),
+                                config.target)

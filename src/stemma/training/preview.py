@@ -1,9 +1,9 @@
-"""What an objective really does to text: a few drafts as readable tokens. No network is built.
+"""`stemma inspect`: training examples of a recipe as readable tokens. No network is built.
 
-A target's `position` is the place that guesses. Where an example says `"guesses": "next"` (causal models), the token is
-the one that comes after that place in the order of reading; with `"own"` it is the one that stands there. Of an
-encoder-decoder, `original` is the source before it was spoilt, `input` what the encoder reads, and `targets` lie in the
-decoder: at each place it reads a token of `decoder_input` and guesses the one of `decoder_targets`.
+The `position` of a target is the position that predicts it. With `"guesses": "next"` (causal models) the label is the
+next token in reading order; with `"own"` it is the original token at that position. For an encoder-decoder, `original`
+is the source before corruption, `input` the encoder input, and the `targets` are in the decoder, which reads
+`decoder_input` and predicts `decoder_targets`.
 """
 
 from __future__ import annotations
@@ -24,77 +24,75 @@ from stemma.visibility import ExcludeSelf, Visibility
 
 logger = logging.getLogger(__name__)
 
-GRID_POSITIONS = 12  # places of the visibility picture
+GRID_POSITIONS = 12  # positions in the attention-mask grid
 
 
 def inspect(recipe: Recipe, corpus: Corpus, examples: int = 3, seed: int = 0, step: int = 0) -> dict[str, Any]:
-    """The first examples that a run with this seed would see from this step on, and figures of that step's batch. Which
-    tasks and what length that is follows from the recipe's own number of steps."""
-    recipe, told = drop_unsupported(recipe, corpus)
-    for text in told:
-        logger.warning(text)
+    """The first examples of a run with this seed from this step on, and statistics of that batch. The number of steps
+    in the recipe determines the active objectives and the sequence length."""
+    recipe, warnings = drop_unsupported(recipe, corpus)
+    for warning in warnings:
+        logger.warning(warning)
     check_requirements(recipe, corpus)
-    supply = PretrainLoader(recipe, corpus, build_objectives(recipe), seed)
+    loader = PretrainLoader(recipe, corpus, build_objectives(recipe), seed)
     try:
         steps = recipe.settings.training.steps
-        used = [min(number / steps, 1.0) for number in range(step + 1 + examples)]
+        progress = [min(index / steps, 1.0) for index in range(step + 1 + examples)]
         for earlier in range(step):
-            supply.skip(earlier, supply.sequence_length_at(used[earlier]), used[earlier])
-        length = supply.sequence_length_at(used[step])
-        draft, active = supply.build_draft(step, length, used[step])
+            loader.skip(earlier, loader.sequence_length_at(progress[earlier]), progress[earlier])
+        length = loader.sequence_length_at(progress[step])
+        draft, active = loader.build_draft(step, length, progress[step])
         batch = collate(draft, active[0].attention_mask_kind)
-        shown = _examples(draft, batch, active, examples)
-        for later in range(step + 1, step + 1 + examples):  # more than one batch holds: go on in the next ones
-            if len(shown) == examples:
+        shown_examples = _examples(draft, batch, active, examples)
+        for later in range(step + 1, step + 1 + examples):  # one batch has too few rows
+            if len(shown_examples) == examples:
                 break
-            following, others = supply.build_draft(later, length, used[later])
-            more = collate(following, others[0].attention_mask_kind)
-            shown += _examples(following, more, others, examples - len(shown))
+            next_draft, next_active = loader.build_draft(later, length, progress[later])
+            next_batch = collate(next_draft, next_active[0].attention_mask_kind)
+            shown_examples += _examples(next_draft, next_batch, next_active, examples - len(shown_examples))
     finally:
-        supply.close()
+        loader.close()
     mask = corpus.tokenizer.special_token_ids.get("mask")
-    places = sum(stream.batch * stream.length for stream in batch.streams.values())
+    positions = sum(stream.batch * stream.length for stream in batch.streams.values())
     return {"recipe": recipe.label, "step": step, "objectives": [objective.name for objective in active],
             "task": active[0].settings.task_id,
             "mask": None if mask is None else corpus.tokenizer.id_to_token(mask),
             "batch": {"rows": draft.rows, "length": length, "tokens": batch.num_tokens,
-                      "padding": 1 - batch.num_tokens / places,
+                      "padding": 1 - batch.num_tokens / positions,
                       "scored": {head: len(target.index) for head, target in batch.token_targets.items()}},
-            "examples": shown}
+            "examples": shown_examples}
 
 
 def _examples(draft: Draft, batch: Batch, active: tuple[Objective, ...], max_examples: int) -> list[dict[str, Any]]:
     next_token = any(objective.predicts_next for objective in active)
     rows = range(min(max_examples, draft.rows))
     if draft.seq2seq_rows:
+        mask, lengths = batch.streams[ENCODER].attention_mask, draft.seq2seq_rows[ENCODER].lengths
         return [{**describe_row(draft, row), **_describe_seq2seq(draft, row), "guesses": "next",
-                 "visibility": batch.streams[ENCODER].attention_mask.grid(min(GRID_POSITIONS,
-                     int(draft.seq2seq_rows[ENCODER].lengths[row])),
-                                                                row).int().tolist()} for row in rows]
-    sees = batch.streams[ENCODER].attention_mask
+                 "visibility": mask.grid(min(GRID_POSITIONS, int(lengths[row])), row).int().tolist()} for row in rows]
+    attention_mask = batch.streams[ENCODER].attention_mask
     return [{**describe_row(draft, row), "guesses": "next" if next_token else "own",
-             **_attention_grids(draft, sees, row)}
-            for row in rows]
+             **_attention_grids(draft, attention_mask, row)} for row in rows]
 
 
 def _describe_seq2seq(draft: Draft, row: int) -> dict[str, Any]:
     tokens = draft.corpus.tokenizer.ids_to_tokens
-    read, written = draft.seq2seq_rows[ENCODER], draft.seq2seq_rows[DECODER]
-    length = int(written.lengths[row])
-    assert written.labels is not None
-    guessed = tokens(written.labels[row, :length].tolist())
-    found = {"input": tokens(read.input_ids[row, :int(read.lengths[row])].tolist()),
-             "decoder_input": tokens(written.input_ids[row, :length].tolist()), "decoder_targets": guessed,
-             "targets": [{"position": place, "token": token, "head": LM_HEAD}
-                         for place, token in enumerate(guessed)]}
-    if written.position_ids is not None:
-        found["decoder_positions"] = written.position_ids[row, :length].tolist()
-    return found
+    source, target = draft.seq2seq_rows[ENCODER], draft.seq2seq_rows[DECODER]
+    length = int(target.lengths[row])
+    assert target.labels is not None
+    labels = tokens(target.labels[row, :length].tolist())
+    description = {"input": tokens(source.input_ids[row, :int(source.lengths[row])].tolist()),
+                   "decoder_input": tokens(target.input_ids[row, :length].tolist()), "decoder_targets": labels,
+                   "targets": [{"position": position, "token": token, "head": LM_HEAD}
+                               for position, token in enumerate(labels)]}
+    if target.position_ids is not None:
+        description["decoder_positions"] = target.position_ids[row, :length].tolist()
+    return description
 
 
 def _attention_grids(draft: Draft, attention_mask: Visibility, row: int) -> dict[str, Any]:
-    """Who sees whom: among the first places, which show the rule, or around the end of a prefix; of a random order
-    among all of them, and for the second stream one line a target."""
+    """The attention mask as a grid: the first positions, or those around the end of a prefix. For a permutation, all
+    positions, and one row per target for the query stream."""
     length = int(draft.lengths[row])
     if draft.prefix_lengths is not None:
         prefix = int(draft.prefix_lengths[row])
@@ -134,18 +132,18 @@ def describe_row(draft: Draft, row: int) -> dict[str, Any]:
 
 
 def _token_labels(draft: Draft, row: int) -> dict[str, list[int | None]]:
-    """By task: the class that each place is asked for; None where it is not."""
+    """By objective: the class label of each position; None if it has none."""
     length, width = int(draft.lengths[row]), draft.template.length
-    found: dict[str, list[int | None]] = {}
+    labels: dict[str, list[int | None]] = {}
     for name, scored in draft.token_targets.items():
         if not scored.are_token_ids:
             here = scored.index // width == row
-            answers = dict(zip((scored.index[here] % width).tolist(), scored.labels[here].tolist(), strict=True))
-            found[name] = [answers.get(place) for place in range(length)]
-    return found
+            by_position = dict(zip((scored.index[here] % width).tolist(), scored.labels[here].tolist(), strict=True))
+            labels[name] = [by_position.get(position) for position in range(length)]
+    return labels
 
 
 def _unit_spans(units: np.ndarray) -> list[list[int]]:
-    """[start, end) of each run of one unit; places without text belong to none."""
+    """[start, end) of each unit; positions without text belong to none."""
     edges = np.flatnonzero(np.diff(units, prepend=-2, append=-2))
     return [[int(start), int(stop)] for start, stop in zip(edges[:-1], edges[1:], strict=True) if units[start] >= 0]

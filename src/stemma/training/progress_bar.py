@@ -1,8 +1,8 @@
-"""What a person watches while training runs: share done, loss against the unigram baseline, rate, time left.
+"""The progress line of training: fraction done, loss and unigram baseline, tokens per second, time left.
 
     38% ━━━━━━━━━━╸               step 2,310 · loss 4.81 (unigram 6.02) · 6,900 tokens/s · 6:10 left
 
-It goes to stderr: the bar where that is a terminal, and otherwise the same words in a plain line now and then.
+It goes to stderr: a bar on a terminal, otherwise plain lines from time to time.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from stemma.progress import BarStyle, format_duration, progress_stage
 
 
 class ProgressBar:
-    """`with Progress("bert@mini · 11.2 M parameters", "10 minutes", enabled=True) as progress: progress.update(...)`"""
+    """`with ProgressBar("bert@mini · 11.2 M parameters", "10 minutes") as progress: progress.update(...)`"""
 
     def __init__(self, label: str, budget: str, enabled: bool = True, console: Console | None = None):
-        # what draws a bar writes to the terminal itself, past the command line's filter of control characters
+        # the bar needs control characters, which the command line filters from other output
         self._console = console or Console(file=getattr(sys.stderr, "unescaped", sys.stderr))
         self._title = " · ".join(part for part in (label, budget) if part)
         self._bar: Bar | None = None
@@ -34,15 +34,15 @@ class ProgressBar:
 
     def update(self, step: int, progress: float, loss: float, unigram: float | None = None,
                tokens_per_second: float | None = None, seconds_left: float | None = None) -> None:
-        """Say where training stands; `progress` is the share of the budget used."""
+        """Update the line; `progress` is the used fraction of the budget."""
         text = format_progress(step, loss, unigram, tokens_per_second, seconds_left)
         self._stage.set_fraction(progress, text)
         if self._bar is not None:
             self._bar.update(self._task, completed=min(progress, 1.0), description=text)
 
     def __enter__(self) -> ProgressBar:
-        drawn: BarStyle = "none" if self._bar is None else "own"
-        self._stage = self._open.enter_context(progress_stage(f"training {self._label}", bar=drawn))
+        style: BarStyle = "none" if self._bar is None else "own"
+        self._stage = self._open.enter_context(progress_stage(f"training {self._label}", bar=style))
         if self._bar is not None:
             self._console.print(self._title, highlight=False, markup=False)
             self._bar.start()
@@ -56,11 +56,11 @@ class ProgressBar:
 
 
 def format_progress(step: int, loss: float, unigram: float | None = None, tokens_per_second: float | None = None,
-             seconds_left: float | None = None) -> str:
-    """The line beside the bar; what is not known yet is left out."""
+                    seconds_left: float | None = None) -> str:
+    """The text of the progress line; unknown values are left out."""
     parts = [f"step {step:,}", f"loss {loss:.2f}" + (f" (unigram {unigram:.2f})" if unigram is not None else "")]
     if tokens_per_second is not None:
-        digits = -2 if tokens_per_second >= 1000 else 0  # two digits less: the rate moves too much to be read in full
+        digits = -2 if tokens_per_second >= 1000 else 0  # rounded: the value fluctuates
         parts.append(f"{round(tokens_per_second, digits):,.0f} tokens/s")
     if seconds_left is not None:
         parts.append(f"{format_duration(seconds_left)} left")

@@ -1,7 +1,7 @@
-"""A run is a folder that is complete before the first step, so that a kill at any moment leaves something to resume.
+"""The folder of a run. It is complete before the first step, so that a killed run can always be resumed.
 
-`run.json` says what to do, `recipe.toml` says how. No torch is imported here: the folder stands before that slow import
-has even begun.
+`run.json` holds the configuration, `recipe.toml` the recipe. This module does not import torch: the folder exists
+before that slow import begins.
 """
 
 from __future__ import annotations
@@ -29,40 +29,39 @@ VERSION = 1
 
 @dataclass(frozen=True)
 class TextReadingOptions:
-    """How raw text is read; the names are those of the command line."""
+    """Options for reading raw text, named as on the command line."""
 
     documents: str = "blank"
     field: str = "text"
     encoding: str = "utf-8"
     errors: str = "strict"
     columns: str = "source,target"  # of a table of pairs
-    empty: str = "refuse"  # pairs without a side
+    empty: str = "refuse"  # what to do with pairs that have an empty side
 
     def plain_text_arguments(self) -> dict[str, Any]:
-        """What a reader of running text must know."""
+        """Arguments for the reader of running text."""
         return {key: getattr(self, key) for key in ("documents", "field", "encoding", "errors")}
 
     def parallel_text_arguments(self) -> dict[str, Any]:
-        """What a reader of pairs must know."""
+        """Arguments for the reader of pairs."""
         return {key: getattr(self, key) for key in ("encoding", "errors", "empty")}
 
 
 @dataclass(frozen=True)
 class RunConfig:
-    corpus: str | None  # the corpus folder, as seen from the run's; for raw text, the one that was made of it
-    text: list[str]  # raw text to make one from
+    corpus: str | None  # corpus folder, relative to the run; for raw text, the one built from it
+    text: list[str]  # raw text files to build a corpus from
     budget: Budget
     seed: int
     start: str | None = None  # --from
     reading: TextReadingOptions = field(default_factory=TextReadingOptions)
-    fingerprint: str | None = None  # of the corpus, once it is known
-    marks: dict[str, str | None] = field(default_factory=dict)  # of the annotations that it is trained with
+    fingerprint: str | None = None  # of the corpus, once it is built
+    marks: dict[str, str | None] = field(default_factory=dict)  # digests of the annotations in use
     tensorboard: bool = False
-    target: list[str] = field(default_factory=list)  # of parallel text: the files of the other side, in order
-    task: dict[str, Any] | None = None  # of a fine-tune: which, and what its scoring must know
-    split_first: bool = False  # of raw text, what is held out before a tokenizer is trained; earlier runs did not
-    device: str = field(default_factory=lambda: requested_device() or AUTO)  # what was asked for; once it runs, which
-    #                                                                          it is
+    target: list[str] = field(default_factory=list)  # target files of parallel text, in order
+    task: dict[str, Any] | None = None  # of a fine-tune: the task and the settings of its metrics
+    split_first: bool = False  # train the tokenizer without the validation text (older runs: with it)
+    device: str = field(default_factory=lambda: requested_device() or AUTO)  # requested; once started, the actual one
     version: int = VERSION
 
     def write(self, folder: Path) -> None:
@@ -70,26 +69,26 @@ class RunConfig:
 
 
 def create_run(out: Path, recipe: Recipe, config: RunConfig, overwrite: bool) -> None:
-    """Make the run folder in one stroke."""
-    with atomic_folder(out, overwrite, checksums=False) as place:
-        text, target = (spool_streams(paths, place, out.resolve(), name)
+    """Create the run folder atomically."""
+    with atomic_folder(out, overwrite, checksums=False) as folder:
+        text, target = (spool_streams(paths, folder, out.resolve(), name)
                         for name, paths in (("text", config.text), ("target", config.target)))
-        replace(config, text=text, target=target).write(place)
-        write_file(place / RECIPE, recipe.to_toml(plugin_readers(config.text)))
+        replace(config, text=text, target=target).write(folder)
+        write_file(folder / RECIPE, recipe.to_toml(plugin_readers(config.text)))
 
 
 def spool_streams(paths: Sequence[str], folder: Path, display_folder: Path | None = None,
                   prefix: str = "text") -> list[str]:
-    """The paths to read, after copying into `folder` what can be read only once: standard input or a pipe."""
-    kept = []
+    """The paths to read, after copying streams (standard input, pipes) into `folder`."""
+    readable = []
     for number, path in enumerate(paths, 1):
         if is_pipe(path):
             name = f"{prefix}-{number}.txt"
             with (folder / name).open("wb") as file:
                 file.writelines(read_bytes(Path(path)))
             path = str((display_folder or folder) / name)
-        kept.append(path)
-    return kept
+        readable.append(path)
+    return readable
 
 
 def is_pipe(path: str) -> bool:
@@ -97,9 +96,9 @@ def is_pipe(path: str) -> bool:
 
 
 def read_run(out: Path) -> tuple[Recipe, RunConfig]:
-    plan = read_run_config(out)
-    verify_file(out / RECIPE, _edited_recipe_advice(out, plan))
-    return recipe(out / RECIPE, stored=True), plan
+    config = read_run_config(out)
+    verify_file(out / RECIPE, _edited_recipe_advice(out, config))
+    return recipe(out / RECIPE, stored=True), config
 
 
 def read_run_config(out: Path) -> RunConfig:
@@ -113,11 +112,11 @@ def read_run_config(out: Path) -> RunConfig:
                         f"{VERSION}); update Stemma, or start the run again.")
     with explain_damage(out / CONFIG, advice):
         return RunConfig(**{"device": AUTO, **stored, "budget": Budget(**stored["budget"]),
-                       "reading": TextReadingOptions(**stored["reading"])})
+                            "reading": TextReadingOptions(**stored["reading"])})
 
 
 def _edited_recipe_advice(out: Path, config: RunConfig) -> str:
-    """What to do with a recipe that was edited: a run goes on by the one that it began with."""
+    """Advice for an edited recipe: a run continues with the recipe it started with."""
     back = "a run goes on by the recipe that it began with: bring that back, or start a new run by this one: "
     if config.task is not None:
         return f"{back}give what you changed as KEY=VALUE to the command that made {out}, with another --out."
@@ -129,7 +128,7 @@ def _edited_recipe_advice(out: Path, config: RunConfig) -> str:
 
 
 def read_result(out: Path, advice: str | None = None) -> dict[str, Any] | None:
-    """What the run reported when it ended; None while it has not."""
+    """The result of a finished run; None if it is not finished."""
     file = out / RESULT
     if not file.is_file() or not (out / MODEL / "config.json").is_file():
         return None
@@ -137,8 +136,8 @@ def read_result(out: Path, advice: str | None = None) -> dict[str, Any] | None:
 
 
 def is_corpus(path: str | Path) -> bool:
-    """Also a damaged one: what is wrong with it is said when it is opened."""
-    manifest = Path(path) / MANIFEST  # others, too, put a file of this name beside text
+    """Whether a path is a corpus, including a damaged one, which fails when it is opened."""
+    manifest = Path(path) / MANIFEST  # other programs use this file name, too
     return any(Path(path).glob("shard-*")) or (manifest.is_file() and FORMAT.encode() in manifest.read_bytes()[:200])
 
 
@@ -148,5 +147,5 @@ def resolve_corpus_argument(paths: Sequence[str]) -> tuple[str | None, list[str]
         return str(Path(paths[0]).resolve()), []
     if "-" in paths and len(paths) > 1:
         raise UserError("`-` (standard input) cannot be mixed with files; give one or the other.")
-    list_files(paths)  # a misspelt name fails now, before anything is made or overwritten
+    list_files(paths)  # a misspelt name fails here, before anything is written
     return None, ["-" if path == "-" else str(Path(path).absolute()) for path in paths]

@@ -1,9 +1,8 @@
-"""The graph of runs: work that is known by all that goes into it, so that it is done once and found again.
+"""The graph of runs: work keyed by the digest of its inputs, so that it is done once and then reused.
 
-The number of a node is the digest of its inputs, among them the numbers of the nodes that it stands on. A lab's cells
-lie in folders that are called by their numbers (`RunNode`); the stages of a pipeline have names, and a ledger says
-which number each of them has (`RunArchive`). Both are carried out, taken up again after a kill, and kept in the same
-way.
+The digest of a node covers its inputs, including the digests of the nodes it depends on. The cells of a lab are folders
+named by digest (`RunNode`); the stages of a pipeline have names, and `lineage.json` records their digests
+(`RunArchive`).
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ LOCKED_MESSAGE = "another process works on this cell."
 
 
 def digest(*facts: object) -> str:
-    """The number of what follows from these facts: any JSON."""
+    """SHA-256 of these values (any JSON)."""
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 
 
@@ -38,66 +37,66 @@ def read_object_if_exists(file: Path, advice: str) -> dict[str, Any] | None:
 
 @dataclass(frozen=True)
 class RunNode:
-    """A piece of work in a folder of its own: whoever holds the lock of the folder works on it. It is done when what it
-    found lies there, or why it never will."""
+    """A unit of work in its own folder, which is locked by the process that works on it. It is done when the folder
+    holds its result, or the reason of its failure."""
 
     folder: Path
-    retry_advice: str  # what to do where something of it is damaged
+    retry_advice: str  # what to do if a file is damaged
 
     @contextmanager
     def lock(self) -> Iterator[None]:
-        """For this process alone; `files.Busy` where another one has it."""
+        """Hold the lock of the folder; fails if another process has it."""
         make_folder(self.folder)
         with lock_folder(self.folder, LOCKED_MESSAGE):
             yield
 
     def result(self) -> dict[str, Any] | None:
-        """What came of it; None: nothing yet."""
+        """The result; None if there is none yet."""
         return read_object_if_exists(self.folder / RESULT_FILE, self.retry_advice)
 
     def finish(self, result: Mapping[str, object]) -> None:
         write_object(self.folder / RESULT_FILE, dict(result), indent=None)
 
     def failure_reason(self) -> str | None:
-        """Why it cannot come to an end, however often it is tried."""
-        found = read_object_if_exists(self.folder / FAILURE_FILE, self.retry_advice)
-        return None if found is None else str(found.get("why"))
+        """Why it fails permanently; None if it does not."""
+        failure = read_object_if_exists(self.folder / FAILURE_FILE, self.retry_advice)
+        return None if failure is None else str(failure.get("why"))
 
     def fail(self, reason: str) -> None:
         write_object(self.folder / FAILURE_FILE, {"why": reason})
 
 
 def run_or_resume(run: Path, start: Callable[[Path], dict[str, Any]],
-                resume: Callable[[Path], dict[str, Any]]) -> dict[str, Any]:
-    """What a run reports: begun if it is not there, and otherwise gone on with, finished or not."""
+                  resume: Callable[[Path], dict[str, Any]]) -> dict[str, Any]:
+    """The result of a run: starts it if its folder does not exist, otherwise resumes it."""
     make_folder(run.parent)
     remove_leftovers(run.parent)
     return resume(run) if (run / CONFIG).is_file() else start(run)
 
 
 def cached_result(file: Path, name: str | None, digest: str, advice: str,
-               compute: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """What was found once, by the number of what went into it; of several in one file, the one of this name."""
-    known = read_object_if_exists(file, advice) or {}
-    stored: dict[str, Any] = known if name is None else known.get(name, {})
+                  compute: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """A result cached by the digest of its inputs; with `name`, one of several results in the file."""
+    content = read_object_if_exists(file, advice) or {}
+    stored: dict[str, Any] = content if name is None else content.get(name, {})
     if stored.get("hash") != digest:
         stored = {"hash": digest, **compute()}
-        write_object(file, stored if name is None else {**known, name: stored})
+        write_object(file, stored if name is None else {**content, name: stored})
     return stored
 
 
 class RunArchive:
-    """Runs that have names: what is unchanged stays, what changed is put aside, and comes back when it is asked for.
+    """Named runs: unchanged ones stay, changed ones are moved to an archive, from which they can return.
 
-    `lineage.json` says which number each place has. It is written after stale runs have left and before anything new
-    comes, so that a kill at any moment leaves no run under a number that is not its own.
+    `lineage.json` records the digest of each name. It is written after stale runs are archived and before new ones
+    start, so that a kill at any time leaves no run under a wrong digest.
     """
 
     def __init__(self, run: Path, advice: str):
         self.run, self.advice = run, advice
 
     def digests(self) -> dict[str, str]:
-        """The number of each place, as it was written last."""
+        """The recorded digest of each name."""
         file = self.run / LINEAGE_FILE
         if not file.is_file():
             return {}
@@ -105,20 +104,20 @@ class RunArchive:
             return dict(read_verified_object(file, self.advice)["places"])
 
     def reconcile(self, digests: Mapping[str, str], lineage: list[dict[str, object]]) -> dict[str, str]:
-        """Make room for these numbers; says of each place whether it is kept, changed or new."""
+        """Archive or restore runs to match these digests; returns for each name whether it is kept, changed or new."""
         run, before = self.run, self.digests()
-        told = {}
-        for place, number in sorted(before.items(), key=lambda item: -len(item[0])):  # what lies inside leaves first
-            if digests.get(place) != number and (run / place).exists():
-                _move(run / place, self._archive_path(place, number))
+        status = {}
+        for name, digest in sorted(before.items(), key=lambda item: -len(item[0])):  # nested runs first
+            if digests.get(name) != digest and (run / name).exists():
+                _move(run / name, self._archive_path(name, digest))
         write_object(run / LINEAGE_FILE, {"stages": lineage, "places": dict(digests)})
-        for place, number in sorted(digests.items(), key=lambda item: len(item[0])):
-            inside = str(Path(place).parent) in digests  # of another run, without which it is nothing
-            homeless = inside and not (run / place).parent.exists()
-            if not homeless and not (run / place).exists() and (past := self._archive_path(place, number)).exists():
-                _move(past, run / place)
-            told[place] = "kept" if (run / place).exists() else "changed" if place in before else "new"
-        return told
+        for name, digest in sorted(digests.items(), key=lambda item: len(item[0])):
+            nested = str(Path(name).parent) in digests  # inside another run
+            no_parent = nested and not (run / name).parent.exists()
+            if not no_parent and not (run / name).exists() and (archived := self._archive_path(name, digest)).exists():
+                _move(archived, run / name)
+            status[name] = "kept" if (run / name).exists() else "changed" if name in before else "new"
+        return status
 
     def _archive_path(self, name: str, digest: str) -> Path:
         return self.run / ARCHIVE_FOLDER / f"{name.replace('/', '.')}-{digest[:12]}"

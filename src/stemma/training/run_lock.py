@@ -1,4 +1,4 @@
-"""Around the work on a run, whatever it is: one process at a time, and a run that is stopped says how to go on."""
+"""Lock a run: one process at a time; an interrupted run says how to resume it."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ logger = logging.getLogger(__name__)
 
 @contextmanager
 def lock_run(run: Path) -> Iterator[None]:
-    """While a run is worked on."""
+    """Hold the lock of a run."""
     try:
         with lock_folder(run, f"another process is training {run}; wait for it, or stop it first."):
             remove_leftovers(run)
             yield
-    except KeyboardInterrupt:  # between steps; during one, the loop ends it and saves
+    except KeyboardInterrupt:  # between steps; during a step the trainer finishes it and saves
         raise Interrupted(f"stopped; `stemma resume {run}` goes on from its last checkpoint.") from None
     except DiskFullError as error:
         raise error.with_advice(f"`stemma resume {run}` goes on from its last checkpoint") from error
@@ -31,8 +31,7 @@ def lock_run(run: Path) -> Iterator[None]:
 
 @contextmanager
 def lock_new_run(run: Path) -> Iterator[None]:
-    """The same for a run that stands on disk and has not been started. If it fails before anything is trained, nothing
-    is left of it."""
+    """Hold the lock of a new run. If it fails before anything is trained, its folder is deleted."""
     try:
         with lock_run(run):
             yield
@@ -41,16 +40,16 @@ def lock_new_run(run: Path) -> Iterator[None]:
     except Exception as error:
         if any(run.rglob("step-*")) or any(run.rglob(RESULT)):
             raise
-        shutil.rmtree(run)  # nothing was trained, here or in a run below: leave nothing behind
-        if isinstance(error, DiskFullError):  # so there is nothing to go on with either
+        shutil.rmtree(run)  # nothing was trained, here or in a nested run
+        if isinstance(error, DiskFullError):  # nothing is left to resume
             raise DiskFullError(error.problem) from error
         raise
 
 
 def finished_result(run: Path) -> dict[str, Any] | None:
-    """What a run reported when it ended, which is told; None while it has not."""
+    """The result of a finished run, with a note to the user; None if it is not finished."""
     read_run(run)
-    found = read_result(run)
-    if found is not None:
+    result = read_result(run)
+    if result is not None:
         logger.info(f"{run} is finished; nothing to do.")
-    return found
+    return result

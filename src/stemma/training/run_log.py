@@ -1,4 +1,4 @@
-"""What happened, step by step: one JSON object per line in `log.jsonl`, and TensorBoard beside it on request."""
+"""The log of a run: one JSON object per line in `log.jsonl`, and optionally TensorBoard."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class RunLog:
-    """`RunLog(run)` appends to `run/log.jsonl`; every line is on its way to disk when `write` returns."""
+    """`RunLog(run)` appends to `run/log.jsonl`; every line is handed to the system when `write` returns."""
 
     def __init__(self, run: Path, tensorboard: bool = False):
         self.path = run / "log.jsonl"
@@ -27,7 +27,7 @@ class RunLog:
         self._file = self._open()
 
     def write(self, entry: dict[str, Any]) -> None:
-        """Append one entry; its `step` is what `truncate_after` and TensorBoard go by."""
+        """Append one entry; `truncate_after` and TensorBoard use its `step`."""
         with explain_disk_errors(self.path):
             line = json.dumps(_without_nan(entry), ensure_ascii=False, allow_nan=False) + "\n"
             self._file.write(line.encode())
@@ -38,38 +38,38 @@ class RunLog:
             self._tensorboard.flush()
 
     def file_digest(self) -> dict[str, Any]:
-        """How much of the file is known, and its checksum; it only ever grows."""
+        """Size and checksum of the file, which only grows."""
         content = self.path.read_bytes()
         return {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
 
     def truncate_after(self, step: int, recorded: dict[str, Any] | None = None) -> str | None:
-        """Forget what happened after `step` and a line torn by a kill: a resumed run writes those steps again. Where
-        the lines before are not those `known` by a checkpoint, a word on it: nothing is computed from them."""
+        """Drop the entries after `step` and a line cut by a kill: a resumed run writes those steps again. Returns a
+        warning if the lines before differ from those `recorded` by a checkpoint; training does not depend on them."""
         self._file.close()
         content = self.path.read_bytes()
-        told = None
+        warning = None
         if recorded is not None and hashlib.sha256(content[:recorded["bytes"]]).hexdigest() != recorded["sha256"]:
-            told = (f"{self.path} is damaged before step {step:,}; training does not read it, but curves drawn from it "
-                    "may be wrong.")
-        kept = []
+            warning = (f"{self.path} is damaged before step {step:,}; training does not read it, but curves drawn from "
+                       "it may be wrong.")
+        lines = []
         for line in content.splitlines(keepends=True):
             entry = _parse(line)
             if entry is None:
                 continue
             if entry.get("step", 0) > step:
                 break
-            kept.append(line)
-        if sum(map(len, kept)) != len(content):
-            atomic_write(self.path, b"".join(kept))
+            lines.append(line)
+        if sum(map(len, lines)) != len(content):
+            atomic_write(self.path, b"".join(lines))
         self._file = self._open()
         if self._tensorboard is not None:
             self._tensorboard.close()
             # TensorBoard hides the later points of older files.
             self._tensorboard = _writer_class()(str(self._folder), purge_step=step + 1)
-        return told
+        return warning
 
     def _open(self) -> IO[bytes]:
-        # Without a buffer: what a full disk refused would come up again, as another error, when the file is closed.
+        # Unbuffered: what a full disk refused would fail again, with another error, when the file is closed.
         return self.path.open("ab", buffering=0)
 
     def close(self) -> None:
@@ -85,17 +85,17 @@ class RunLog:
 
 
 class LoggingCallback(Callback):
-    """A line now and then, and one for each look at held-out data."""
+    """Writes a line every `every` steps and one for each validation."""
 
     def __init__(self, every: int):
         self.every = every
 
     def on_step(self, trainer: Trainer, report: StepReport) -> None:
-        course = trainer.state
-        if course.step % self.every == 0 or course.step == 1:
-            trainer.log.write({"step": course.step, "loss": report.loss, "losses": report.losses, **report.details,
-                            "tokens": course.tokens, "seconds": round(course.seconds, 3),
-                            "tokens_per_second": round(course.tokens_per_second, 1)})
+        state = trainer.state
+        if state.step % self.every == 0 or state.step == 1:
+            trainer.log.write({"step": state.step, "loss": report.loss, "losses": report.losses, **report.details,
+                               "tokens": state.tokens, "seconds": round(state.seconds, 3),
+                               "tokens_per_second": round(state.tokens_per_second, 1)})
 
     def on_validation(self, trainer: Trainer, metrics: dict[str, Any]) -> None:
         trainer.log.write({"step": trainer.state.step, "tokens": trainer.state.tokens, **metrics})
@@ -120,7 +120,7 @@ def _parse(line: bytes) -> dict[str, Any] | None:
 
 
 def _without_nan(value: object) -> Any:
-    """JSON has no NaN and no infinity: a loss that is not a number is written as null."""
+    """Replace NaN and infinity by null: JSON has neither."""
     if isinstance(value, dict):
         return {key: _without_nan(inner) for key, inner in value.items()}
     if isinstance(value, (list, tuple)):

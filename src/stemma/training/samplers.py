@@ -1,4 +1,4 @@
-"""The feeds of a run: for each group of objectives and each row length, rows to train on and rows that are held out."""
+"""The row samplers of a run: training and validation rows for each group of objectives and each sequence length."""
 
 from __future__ import annotations
 
@@ -19,26 +19,26 @@ from stemma.objectives import ObjectiveGroup
 from stemma.schema.recipe import RecipeSettings
 from stemma.training.phases import batch_rows
 
-VALIDATION_TOKENS = 65_536  # enough for two digits of the loss, little enough for a laptop
-BATCH_TOKENS = 8192  # of them at once
+VALIDATION_TOKENS = 65_536  # enough for two digits of the loss, few enough for a laptop
+BATCH_TOKENS = 8192  # tokens per validation batch
 VALIDATION_SEED = 20_181_011
-SAMPLE_ROWS = 64  # rows that are looked at before training
+SAMPLE_ROWS = 64  # rows of a sample batch
 
 
 class RowSamplers:
     def __init__(self, recipe: RecipeSettings, corpus: Corpus, groups: list[ObjectiveGroup], seed: int):
         self.recipe, self.settings, self.corpus, self.groups, self.seed = recipe, recipe.corpus, corpus, groups, seed
         self.training, self.validation = train_validation_split(corpus, self.settings.validation)
-        self._read = {group.packing: (self.training.documents_for(group.packing),
-                                      self.validation.documents_for(group.packing))
-                      for group in groups}  # the documents that each packing lays out
+        self._documents = {group.packing: (self.training.documents_for(group.packing),
+                                           self.validation.documents_for(group.packing))
+                           for group in groups}  # training and validation documents by packing
         self.mixture_weights = self._mixture_weights()
         self._samplers: dict[str, RowSamplerProtocol] = {}
 
-    # --- to train on ---
+    # --- training ---
 
     def sampler(self, group_index: int, length: int) -> RowSamplerProtocol:
-        """The feed of a group, made when it is first asked for."""
+        """The sampler of a group, created on first use."""
         key = sampler_key(group_index, length)
         if key not in self._samplers:
             self._samplers[key] = self._build_sampler(self.groups[group_index], self.seed + length, length)
@@ -49,71 +49,69 @@ class RowSamplers:
         return self._draft(self.sampler(group_index, length), self.groups[group_index], batch_rows(self.recipe, length))
 
     def training_documents(self, group: ObjectiveGroup) -> CorpusSubset:
-        """The documents to train on that its packing can lay out."""
-        return self._read[group.packing][0]
+        """The training documents for the packing of the group."""
+        return self._documents[group.packing][0]
 
     def cursors(self) -> dict[str, list[int]]:
-        """Where each feed stands that has given rows."""
-        return {key: [feed.cursor.epoch, feed.cursor.block, feed.cursor.row]
-                for key, feed in self._samplers.items() if feed.cursor != Cursor()}
+        """Cursors of the samplers that have returned rows."""
+        return {key: [sampler.cursor.epoch, sampler.cursor.block, sampler.cursor.row]
+                for key, sampler in self._samplers.items() if sampler.cursor != Cursor()}
 
     def restore(self, cursors: Mapping[str, list[int]]) -> None:
-        """Go on where these say, with feeds that may not have been made yet."""
-        for key, position in cursors.items():
+        """Continue from these cursors; creates the samplers as needed."""
+        for key, cursor in cursors.items():
             group, length = (int(number) for number in key.split(":"))
-            self.sampler(group, length).cursor = Cursor(*position)
+            self.sampler(group, length).cursor = Cursor(*cursor)
 
     def reset(self, cursors: Mapping[str, list[int]]) -> None:
-        """Every feed to where it stood, at its beginning if it had given nothing."""
-        for key, feed in self._samplers.items():
-            feed.cursor = Cursor(*cursors.get(key, ()))
+        """Reset every sampler to its cursor, or to the beginning if it has none."""
+        for key, sampler in self._samplers.items():
+            sampler.cursor = Cursor(*cursors.get(key, ()))
 
     def sample_draft(self, group: ObjectiveGroup, length: int) -> Draft:
-        """Some rows as they may come."""
+        """A sample batch of a group, without targets."""
         return self._draft(self._build_sampler(group, VALIDATION_SEED, length), group,
-                          min(batch_rows(self.recipe, length), SAMPLE_ROWS))[0]
+                           min(batch_rows(self.recipe, length), SAMPLE_ROWS))[0]
 
-    # --- held out ---
+    # --- validation ---
 
     def held_out(self, group_index: int, length: int) -> Iterator[tuple[int, Draft]]:
-        """Drafts of held-out text, each with a number of its own."""
+        """Drafts of validation text, each with a seed."""
         group = self.groups[group_index]
-        _, view = self._read[group.packing]
-        if not len(view.document_ranges):
+        _, subset = self._documents[group.packing]
+        if not len(subset.document_ranges):
             return
-        demand = SamplerRequest(view, self._packer(group, length), VALIDATION_SEED, batch_rows(self.recipe, length),
-                                length,
-                        reversed_rows=group.reversed_rows)
-        for rows in sampler_class(group.packing).validation_rows(demand, VALIDATION_TOKENS, BATCH_TOKENS):
-            yield rows.seed, Draft(view, rows.spans, demand.packer.template, group.reversed_rows(rows.spans.num_rows),
-                                     rows.continues_previous)
+        request = SamplerRequest(subset, self._packer(group, length), VALIDATION_SEED, batch_rows(self.recipe, length),
+                                 length, reversed_rows=group.reversed_rows)
+        for rows in sampler_class(group.packing).validation_rows(request, VALIDATION_TOKENS, BATCH_TOKENS):
+            yield rows.seed, Draft(subset, rows.spans, request.packer.template,
+                                   group.reversed_rows(rows.spans.num_rows), rows.continues_previous)
 
-    # --- how they are made ---
+    # --- construction ---
 
     def _build_sampler(self, group: ObjectiveGroup, seed: int, length: int) -> RowSamplerProtocol:
-        return sampler_class(group.packing).from_request(SamplerRequest(self.training_documents(group),
-                                                                        self._packer(group, length), seed,
-                                                batch_rows(self.recipe, length), length, group.num_static_copies,
-                                                                        self.mixture_weights,
-                                                group.reversed_rows))
+        request = SamplerRequest(self.training_documents(group), self._packer(group, length), seed,
+                                 batch_rows(self.recipe, length), length, group.num_static_copies,
+                                 self.mixture_weights, group.reversed_rows)
+        return sampler_class(group.packing).from_request(request)
 
     def _draft(self, sampler: RowSamplerProtocol, group: ObjectiveGroup, rows: int) -> tuple[Draft, np.ndarray]:
         continues = sampler.continues_previous
-        pieces, epochs = sampler.next_rows(rows)
-        return Draft(self.training_documents(group), pieces, sampler.packer.template,
-                     group.reversed_rows(pieces.num_rows), continues), epochs
+        spans, epochs = sampler.next_rows(rows)
+        return Draft(self.training_documents(group), spans, sampler.packer.template,
+                     group.reversed_rows(spans.num_rows), continues), epochs
 
     def _packer(self, group: ObjectiveGroup, length: int) -> Packer:
-        past = int(length * group.packing_settings.past)
-        start = self.settings.decoder_start if group.is_seq2seq else None
-        layout = RowTemplate.from_tokenizer(self.corpus.tokenizer, group.key.single_template, group.key.pair_template,
-                                            group.raw_text_length(length), past,
-                           self.settings.boundary, start)
-        together = group.packing_settings.reads == "pairs" and not group.is_seq2seq
-        return Packer(group.packing, layout, self.settings.short_probability, together)
+        reuse_length = int(length * group.packing_settings.past)
+        decoder_start = self.settings.decoder_start if group.is_seq2seq else None
+        template = RowTemplate.from_tokenizer(self.corpus.tokenizer, group.key.single_template,
+                                              group.key.pair_template, group.raw_text_length(length), reuse_length,
+                                              self.settings.boundary, decoder_start)
+        share_row = group.packing_settings.reads == "pairs" and not group.is_seq2seq
+        return Packer(group.packing, template, self.settings.short_probability, share_row)
 
     def _mixture_weights(self) -> list[float] | None:
-        """How often pairs of each group are drawn; None: as often as there are of them."""
+        """Sampling weights of the groups of pairs; None: proportional to their sizes."""
         mixture, groups = self.settings.mixture, self.corpus.manifest.get("groups", [])
         if mixture is None:
             return None
@@ -126,5 +124,5 @@ class RowSamplers:
 
 
 def sampler_key(group_index: int, length: int) -> str:
-    """Names a feed, in checkpoints too."""
+    """The name of a sampler, also in checkpoints."""
     return f"{group_index}:{length}"

@@ -1,8 +1,7 @@
-"""How high the learning rate is at each update, as a factor of `training.learning_rate`, the peak of every schedule.
+"""Learning-rate schedules, as factors of `training.learning_rate`, the peak of every schedule.
 
-Warm-up and the 1 / sqrt schedules go by steps; decays that end with the budget go by `progress`, its used share, so
-that they work for budgets in steps, tokens and minutes alike. A schedule is a function of its settings and a
-`SchedulePoint`.
+Warm-up and the 1 / sqrt schedules count steps. Decays that end with the budget go by `progress`, its used fraction, so
+that they work for budgets in steps, tokens and minutes. A schedule is a function of its settings and a `SchedulePoint`.
 """
 
 from __future__ import annotations
@@ -19,11 +18,11 @@ from stemma.schema.training import Decay, ScheduleSettings
 
 @dataclass(frozen=True)
 class SchedulePoint:
-    """Where training stands: update number `step` (the first is 1), when `progress` of the budget is used.
+    """A point in training: the number of the update (`step`, from 1) and the used fraction of the budget.
 
     `warmup_progress` is the progress at which the warm-up ends: warmup_steps / steps for a budget in steps.
-    With progress = step / steps, the linear schedule is that of transformers; with (step - 1) / steps, the share used
-    before this update, no update is wasted on a learning rate of zero.
+    With progress = step / steps, the linear schedule is that of transformers; with (step - 1) / steps, the fraction
+    used before this update, no update has a learning rate of zero.
     """
 
     step: int
@@ -33,25 +32,25 @@ class SchedulePoint:
 
     @property
     def warmup_fraction(self) -> float:
-        """How much of the warm-up is done."""
+        """Completed fraction of the warm-up."""
         return self.step / self.warmup_steps if self.step < self.warmup_steps else 1.0
 
     @property
     def remaining_fraction(self) -> float:
-        """How much of the budget after the warm-up is left."""
+        """Remaining fraction of the budget after the warm-up."""
         return 1 - decay_progress(self.progress, self.warmup_progress)
 
 
 def lr_factor(settings: ScheduleSettings, step: int, warmup_steps: int, progress: float,
               warmup_progress: float) -> float:
-    """The factor of the recipe's schedule."""
-    found: float = registry.get("schedule", settings.kind).build(settings, SchedulePoint(step, warmup_steps, progress,
-                                                                                 warmup_progress))
-    return found
+    """The factor of the schedule of the recipe."""
+    point = SchedulePoint(step, warmup_steps, progress, warmup_progress)
+    factor: float = registry.get("schedule", settings.kind).build(settings, point)
+    return factor
 
 
 class LinearSettings(ScheduleSettings):
-    """Up in a straight line over the warm-up, down in a straight line to nothing at the last step (BERT)."""
+    """Linear warm-up, then linear decay to zero at the last step (BERT)."""
 
     kind: Literal["linear"]
 
@@ -62,7 +61,7 @@ def linear(settings: LinearSettings, point: SchedulePoint) -> float:
 
 
 class NoamSettings(ScheduleSettings):
-    """Up in a straight line over the warm-up, then down as 1 / sqrt(step) (arXiv:1706.03762, section 5.3)."""
+    """Linear warm-up, then decay as 1 / sqrt(step) (arXiv:1706.03762, section 5.3)."""
 
     kind: Literal["noam"]
 
@@ -74,7 +73,7 @@ def noam(settings: NoamSettings, point: SchedulePoint) -> float:
 
 
 class CosineSettings(ScheduleSettings):
-    """Up in a straight line over the warm-up, then down half a cosine to `floor` times the peak (GPT)."""
+    """Linear warm-up, then cosine decay to `floor` times the peak (GPT)."""
 
     kind: Literal["cosine"]
     floor: NonNegative = 0.0
@@ -88,7 +87,7 @@ def cosine(settings: CosineSettings, point: SchedulePoint) -> float:
 
 
 class InverseSqrtSettings(ScheduleSettings):
-    """At the peak over the warm-up, then down as 1 / sqrt(step) (T5)."""
+    """Constant over the warm-up steps, then decay as 1 / sqrt(step) (T5)."""
 
     kind: Literal["inverse_sqrt"]
 
@@ -100,7 +99,7 @@ def inverse_sqrt(settings: InverseSqrtSettings, point: SchedulePoint) -> float:
 
 
 class ConstantSettings(ScheduleSettings):
-    """Up in a straight line over the warm-up, then level."""
+    """Linear warm-up, then constant."""
 
     kind: Literal["constant"]
 
@@ -111,7 +110,7 @@ def constant(settings: ConstantSettings, point: SchedulePoint) -> float:
 
 
 class SlantedTriangularSettings(ScheduleSettings):
-    """A short steep rise over the share `cut` of all steps, a long fall to 1 / `ratio` (arXiv:1801.06146)."""
+    """Linear rise over the fraction `cut` of the budget, then linear decay to 1 / `ratio` (arXiv:1801.06146)."""
 
     kind: Literal["slanted_triangular"]
     cut: OpenFraction = 0.1
@@ -120,15 +119,17 @@ class SlantedTriangularSettings(ScheduleSettings):
 
 @register("schedule", "slanted_triangular", SlantedTriangularSettings)
 def slanted_triangular(settings: SlantedTriangularSettings, point: SchedulePoint) -> float:
-    # The paper's cut is a share of the whole budget; training.warmup_steps plays no part.
-    height = point.progress / settings.cut if point.progress < settings.cut else 1 - decay_progress(point.progress,
-                                                                                                    settings.cut)
+    # The paper's cut is a fraction of the whole budget; training.warmup_steps has no effect.
+    if point.progress < settings.cut:
+        height = point.progress / settings.cut
+    else:
+        height = 1 - decay_progress(point.progress, settings.cut)
     return (1 + height * (settings.ratio - 1)) / settings.ratio
 
 
 class WarmupStableDecaySettings(ScheduleSettings):
-    """Up over the warm-up, level, and down to `floor` times the peak over the last share `decay` of the budget
-    (arXiv:2404.06395); with 1 - sqrt of the way in place of a straight line as in arXiv:2405.18392 and ModernBERT."""
+    """Linear warm-up, constant, then decay to `floor` times the peak over the last fraction `decay` of the budget
+    (arXiv:2404.06395): linear, or 1 - sqrt as in arXiv:2405.18392 and ModernBERT."""
 
     kind: Literal["warmup_stable_decay"]
     decay: Decay = 0.2
@@ -140,14 +141,14 @@ class WarmupStableDecaySettings(ScheduleSettings):
 def warmup_stable_decay(settings: WarmupStableDecaySettings, point: SchedulePoint) -> float:
     if point.warmup_fraction < 1:
         return point.warmup_fraction
-    # in a budget so short that the warm-up reaches into the decay, what is left of it
-    way = decay_progress(point.progress, max(1 - settings.decay, point.warmup_progress))
-    fall = way if settings.shape == "linear" else math.sqrt(way)
+    # in a short budget the warm-up may end inside the decay
+    decayed = decay_progress(point.progress, max(1 - settings.decay, point.warmup_progress))
+    fall = decayed if settings.shape == "linear" else math.sqrt(decayed)
     return settings.floor + (1 - settings.floor) * (1 - fall)
 
 
 def decay_progress(progress: float, start: float) -> float:
-    """How much of the way from `start` to the end of the budget lies behind, from 0 to 1."""
+    """Progress between `start` and the end of the budget, from 0 to 1."""
     if progress >= 1:
         return 1.0
     return max(0.0, (progress - start) / (1 - start)) if start < 1 else 0.0

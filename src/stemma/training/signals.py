@@ -1,4 +1,4 @@
-"""Whoever asks a run to stop is heard, and obeyed when the step is done: then everything is saved."""
+"""SIGINT, SIGTERM and SIGHUP stop training after the current step, which is then saved."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
-# Ctrl-C, a request to end, and a terminal that was closed (there is none of these on Windows).
+# Ctrl-C, a request to terminate, and a closed terminal (not all of them exist on Windows).
 STOP_SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
 
 
 @contextmanager
 def deferred_signals() -> Iterator[list[int]]:
-    """SIGINT, SIGTERM and SIGHUP are noted, and obeyed after the step; a second one ends the process as usual."""
+    """Collect SIGINT, SIGTERM and SIGHUP in the yielded list; a second signal acts as usual."""
     received: list[int] = []
 
     def note(number: int, frame: object) -> None:
         leave_terminal()
         received.append(number)
-        for each, handler in previous.items():
-            signal.signal(each, handler)
+        for previous_number, handler in previous.items():
+            signal.signal(previous_number, handler)
 
     with signal_handlers(STOP_SIGNALS, note) as previous:
         yield received
@@ -30,27 +30,27 @@ def deferred_signals() -> Iterator[list[int]]:
 
 @contextmanager
 def signal_handlers(signals: Sequence[signal.Signals],
-            handler: Callable[[int, Any], Any]) -> Iterator[dict[signal.Signals, Any]]:
-    """These signals go to `handler`; gives back who had them before. Under nohup, SIGHUP stays without effect."""
+                    handler: Callable[[int, Any], Any]) -> Iterator[dict[signal.Signals, Any]]:
+    """Install `handler` for these signals; yields the previous handlers. Under nohup, SIGHUP stays ignored."""
     previous: dict[signal.Signals, Any] = {}
     try:
         for number in signals:
             if number == signal.SIGINT or signal.getsignal(number) is not signal.SIG_IGN:
                 previous[number] = signal.signal(number, handler)
-    except ValueError:  # not the main thread: whoever runs us there handles signals
+    except ValueError:  # not the main thread: the caller handles signals
         pass
     try:
         yield previous
     finally:
-        for number, before in previous.items():
-            signal.signal(number, before)
+        for number, previous_handler in previous.items():
+            signal.signal(number, previous_handler)
 
 
 def leave_terminal() -> None:
-    """Writing to a terminal that was closed is an error, and a checkpoint would be lost by it: it goes nowhere."""
+    """Redirect output to the null device if the terminal is closed: a write error would lose the checkpoint."""
     for number in (1, 2):
         with suppress(OSError):
             if stat.S_ISCHR(os.fstat(number).st_mode) and not os.isatty(number):
-                silent = os.open(os.devnull, os.O_WRONLY)
-                os.dup2(silent, number)
-                os.close(silent)
+                null = os.open(os.devnull, os.O_WRONLY)
+                os.dup2(null, number)
+                os.close(null)

@@ -1,8 +1,8 @@
-"""StableAdamW: AdamW whose update is clipped where the second moments lag behind (arXiv:2304.13013, algorithm 2).
+"""StableAdamW: AdamW with update clipping (arXiv:2304.13013, algorithm 2).
 
-A tensor whose squared gradients are on average larger than their running mean takes a step smaller by the root of that
-ratio, as in Adafactor; gradients need no clipping. Like `optimi`, with which ModernBERT and Ettin were trained, it
-corrects the bias in the betas, and the weight decay is clipped with the update.
+If the squared gradients of a tensor exceed their running mean on average, its learning rate is divided by the root of
+that ratio, as in Adafactor; gradients need no clipping. Like `optimi`, with which ModernBERT and Ettin were trained, it
+applies the bias correction to the betas, and clips the weight decay with the update.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ class StableAdamW(OptimizerBase):
 
         torch._foreach_div_(squared, torch._foreach_clamp_min(squares, group["eps"] ** 2))
         excess = torch.stack([ratio.mean() for ratio in squared]).sqrt_().clamp_(min=1.0).tolist()
-        rates = [group["lr"] / times for times in excess]
+        learning_rates = [group["lr"] / ratio for ratio in excess]
         if group["weight_decay"]:
-            torch._foreach_mul_(parameters, [1 - rate * group["weight_decay"] for rate in rates])
+            torch._foreach_mul_(parameters, [1 - lr * group["weight_decay"] for lr in learning_rates])
         roots = torch._foreach_sqrt(squares)
         torch._foreach_add_(roots, group["eps"])
-        torch._foreach_addcdiv_(parameters, means, roots, [-rate for rate in rates])
+        torch._foreach_addcdiv_(parameters, means, roots, [-lr for lr in learning_rates])
 
 
 def _debiased(beta: float, step: float) -> float:
-    """The share of a running mean that is kept, so that it needs no correction: 0 at the first step."""
+    """Beta with built-in bias correction: 0 at the first step."""
     return float((beta - beta**step) / (1 - beta**step))

@@ -1,4 +1,4 @@
-"""Where a run stands. A checkpoint holds all of it, so that a run which was killed goes on from there."""
+"""The training state of a run: counters that every checkpoint stores."""
 
 from __future__ import annotations
 
@@ -8,28 +8,27 @@ from typing import Any
 
 @dataclass
 class TrainState:
-    """One of these is changed from step to step."""
+    """Mutable state of a run, updated after each step and stored in every checkpoint."""
 
     step: int = 0
     tokens: int = 0
-    seconds: float = 0.0  # spent on steps, for tokens a second
-    elapsed: float = 0.0  # with validation and saving, for budgets in minutes
-    lasted: float = 0.0  # the same when the last step ended: what comes after that one is no training any more
-    used: float = 0.0  # share of the budget, when the last step began
-    means: dict[str, list[float]] = field(default_factory=dict)  # running mean of the loss, by the tasks that make it
-    #                                                              up, and how many steps it is the mean of
+    seconds: float = 0.0  # time of steps, for tokens per second
+    elapsed: float = 0.0  # including validation and saving, for budgets in minutes
+    lasted: float = 0.0  # `elapsed` at the end of the last step: training time without what follows it
+    used: float = 0.0  # fraction of the budget used at the start of the last step
+    means: dict[str, list[float]] = field(default_factory=dict)  # by objectives: running mean of the loss, step count
     loss: float | None = None
     losses: dict[str, float] | None = None
-    measures: dict[str, float] | None = None  # what the network tells of itself: mean steps taken
-    phase: int = 0  # which run of the schedule it is, and how many steps came before it
-    before: int = 0
-    warmup: int | None = None  # steps of it, once the time was found to be too short for the recipe's
-    warmed: float = 0.0  # share of the phase that was over when its warm-up ended
-    positions: dict[str, list[int]] | None = None
-    best: dict[str, Any] | None = None  # the best look at held-out data, where one is chosen (`selection.Best`)
-    log: dict[str, Any] | None = None  # how much of log.jsonl is known, and its checksum
-    ended: bool = False  # by a callback, before the budget was used up
-    threads: int | None = None  # sums are split over them: with another number the last bits differ
+    measures: dict[str, float] | None = None  # metrics of the network, e.g. mean number of recurrent steps
+    phase: int = 0  # index of the phase of the schedule
+    before: int = 0  # steps before this phase
+    warmup: int | None = None  # warm-up steps, if a time budget shortened the warm-up of the recipe
+    warmed: float = 0.0  # progress of the phase at the end of its warm-up
+    positions: dict[str, list[int]] | None = None  # cursors of the samplers
+    best: dict[str, Any] | None = None  # best validation so far (`early_stopping.BestValidation`)
+    log: dict[str, Any] | None = None  # size and checksum of log.jsonl
+    ended: bool = False  # ended by a callback before the budget was used up
+    threads: int | None = None  # a bit-exact resume needs the same number
 
     @property
     def tokens_per_second(self) -> float:

@@ -1,8 +1,8 @@
-"""The one loop: batches in, weights out, for every recipe and every training method.
+"""The training loop of every recipe and every training method.
 
-Each step seeds torch from (seed, step), so nothing random has to be remembered; a checkpoint holds the weights, what
-the method remembers (an optimizer) and a few counters, and a run that was killed goes on to the very bytes it would
-have reached. What follows a step is done by parts that are called in order: selection, callbacks, logging, checkpoints.
+Each step seeds torch from (seed, step), so no random state is stored. A checkpoint holds the weights, the state of the
+method (optimizer) and counters; a resumed run ends with the same bytes as an uninterrupted one. After each step come,
+in order: early stopping, callbacks, logging, checkpoints.
 """
 
 from __future__ import annotations
@@ -39,14 +39,13 @@ from stemma.training.validation import Validator
 logger = logging.getLogger(__name__)
 
 
-class TrainingDivergedError(UserError):  # noqa: N818  (what happened, not what is wrong)
-    """The loss is not a number any more, or far above what it was."""
+class TrainingDivergedError(UserError):  # noqa: N818  (named after the event)
+    """The loss is NaN or far above its running mean."""
 
 
 class Trainer:
     def __init__(self, run: Path, recipe: Recipe, loader: BatchLoader, network: Network, budget: Budget, seed: int,
-                 tensorboard: bool = False, show_progress: bool = False,
-                 metric_fn: MetricFn | None = None):
+                 tensorboard: bool = False, show_progress: bool = False, metric_fn: MetricFn | None = None):
         settings = recipe.settings.training
         self.run, self.recipe, self.settings, self.budget = run, recipe, settings, budget
         self.seed, self.show_progress = seed, show_progress
@@ -61,15 +60,14 @@ class Trainer:
                                                                                           setup)
         self.method.set_train_mode()
         self.validation = Validator(loader, self.network, self.forward_backward, seed)
-        chooses = settings.keep_best or settings.patience is not None
-        self.early_stopping = EarlyStopping(run, network, settings.patience, metric_fn) if chooses else None
+        keeps_best = settings.keep_best or settings.patience is not None
+        self.early_stopping = EarlyStopping(run, network, settings.patience, metric_fn) if keeps_best else None
         self.log = RunLog(run, tensorboard)
         self.callbacks = CallbackList([*([self.early_stopping] if self.early_stopping else []),
-                                       *build_callbacks(settings),
-                                    LoggingCallback(settings.log_every)])
+                                       *build_callbacks(settings), LoggingCallback(settings.log_every)])
         self.state = TrainState()
-        self.last_validation: dict[str, Any] | None = None  # what the last look found
-        self.baseline_loss: float | None = None  # of the first batch that tells a loss
+        self.last_validation: dict[str, Any] | None = None  # metrics of the last validation
+        self.baseline_loss: float | None = None  # of the first batch with a headline loss
 
     def train(self) -> dict[str, Any]:
         """Run to the end of the budget, from the newest checkpoint if there is one."""
@@ -87,14 +85,15 @@ class Trainer:
         self.log.close()
 
     def run_for(self, seconds: float = math.inf) -> bool:
-        """Go on, for so long at most: several loops may take turns. Whether this one is at its end."""
+        """Train for at most `seconds`, so that several runs can take turns; returns True at the end of training."""
         until = self.state.elapsed + seconds
-        over = self._progress() >= 1 or self.state.ended or self.early_stopping is not None and self.early_stopping.should_stop
-        with deferred_signals() as stopped, ProgressBar(self.recipe.label, self.budget.describe(),
-                                                        self.show_progress) as progress:
+        stopped_early = self.early_stopping is not None and self.early_stopping.should_stop
+        over = self._progress() >= 1 or self.state.ended or stopped_early
+        with deferred_signals() as received, ProgressBar(self.recipe.label, self.budget.describe(),
+                                                         self.show_progress) as progress:
             while not over and self.state.elapsed < until:
                 over = self._step(progress)
-                if stopped:
+                if received:
                     self.save()
                     raise Interrupted(f"stopped at step {self.state.step:,} and saved; `stemma resume {self.run}` "
                                       "goes on from there.")
@@ -104,8 +103,8 @@ class Trainer:
         checkpoint = load_latest(self.run, self.network, self.method)
         if checkpoint is not None:
             self.state = TrainState(step=checkpoint.step, tokens=checkpoint.tokens, **checkpoint.state)
-            self.forward_backward.memories = {feed: Memory.from_tensors(layers).to(self.device) for feed,
-                                              layers in checkpoint.memories.items()}
+            self.forward_backward.memories = {key: Memory.from_tensors(layers).to(self.device)
+                                              for key, layers in checkpoint.memories.items()}
             self.loader.restore(self.state.positions or {})
             if self.early_stopping is not None and self.state.best is not None:
                 self.early_stopping.best = BestValidation(**self.state.best)
@@ -114,7 +113,7 @@ class Trainer:
             logger.warning(warning)
 
     def _check_settings(self) -> None:
-        """What is asked for and could not come true."""
+        """Reject or warn about settings that cannot take effect in this run."""
         if self.early_stopping is not None and self.early_stopping.metric_fn is None \
                 and not self.validation.batches(self.loader.sequence_length_at(0)):
             key = "keep_best" if self.settings.patience is None else "patience"
@@ -127,8 +126,8 @@ class Trainer:
         return self.budget.progress(self.state.step, self.state.tokens, self.state.elapsed)
 
     def _step(self, progress: ProgressBar) -> bool:
-        """One step and what belongs to it; whether it was the last."""
-        state, began, progress_fraction = self.state, time.perf_counter(), self._progress()
+        """One step with what follows it; returns True if it was the last."""
+        state, start, progress_fraction = self.state, time.perf_counter(), self._progress()
         prepared = self.loader.get_batch(state.step, self.loader.sequence_length_at(progress_fraction),
                                          progress_fraction)
         torch.manual_seed((self.seed * 1_000_003 + state.step) % 2**63)
@@ -139,7 +138,7 @@ class Trainer:
 
         state.step += 1
         state.tokens += prepared.batch.num_tokens
-        spent = time.perf_counter() - began
+        spent = time.perf_counter() - start
         state.seconds += spent
         state.elapsed += spent
         state.lasted = state.elapsed
@@ -151,12 +150,12 @@ class Trainer:
         if self.baseline_loss is None and loss is not None:
             self.baseline_loss = self.validation.baseline_loss(prepared)
         over = self._log_validate_save(progress, StepReport(loss, result.losses, result.details))
-        state.elapsed += time.perf_counter() - began - spent
+        state.elapsed += time.perf_counter() - start - spent
         return over
 
     def _log_validate_save(self, progress: ProgressBar, report: StepReport) -> bool:
-        """What happens after a step, and now and then: a log line, a look at held-out data, a checkpoint. Whether this
-        is the end: of the budget, or because a part says so."""
+        """Periodic logging, validation and checkpointing. Returns True when training ends: the budget is used, or a
+        callback ends it."""
         state, settings = self.state, self.settings
         state.ended = self.callbacks.notify("on_step", self, report)
         over = self._progress() >= 1 or state.ended
@@ -170,31 +169,30 @@ class Trainer:
         progress_fraction = self._progress()
         left = state.elapsed * (1 - progress_fraction) / progress_fraction if progress_fraction else math.inf
         progress.update(state.step, min(progress_fraction, 1.0), state.loss or math.nan, self.baseline_loss,
-                        state.tokens_per_second,
-                        max(left, 0.0))
+                        state.tokens_per_second, max(left, 0.0))
         return over
 
     def _divergence_error(self, error: StepFailed) -> TrainingDivergedError:
-        """Keeps the state as it was before the step that broke."""
-        kept = "before anything was learnt"
+        """Save the state before the failed step, and describe it."""
+        when = "before anything was learnt"
         if self.state.step:
             self.save()
-            kept = f"with the state of step {self.state.step:,} saved in {self.run}"
-        return TrainingDivergedError(f"the loss {error.problem} at step {self.state.step + 1:,}; training stopped {kept}. Start "
-                        f"again with {error.advice}.")
+            when = f"with the state of step {self.state.step:,} saved in {self.run}"
+        return TrainingDivergedError(f"the loss {error.problem} at step {self.state.step + 1:,}; training stopped "
+                                     f"{when}. Start again with {error.advice}.")
 
     def validate(self) -> dict[str, Any]:
-        """The mean losses on held-out text, beside those of the baseline."""
-        found = self.validation.evaluate(self.state, self.loader.sequence_length_at(self._progress()))
+        """Mean validation losses and baselines."""
+        metrics = self.validation.evaluate(self.state, self.loader.sequence_length_at(self._progress()))
         self.method.set_train_mode()
-        return found
+        return metrics
 
     def save(self) -> None:
         state = self.state
         state.best = None if self.early_stopping is None else asdict(self.early_stopping.best)
         state.log = self.log.file_digest()
         values = {key: value for key, value in vars(state).items() if key not in ("step", "tokens")}
-        memories = {feed: memory.tensors() for feed, memory in self.forward_backward.memories.items()}
+        memories = {key: memory.tensors() for key, memory in self.forward_backward.memories.items()}
         folder = save_checkpoint(self.run, self.network, self.method,
                                  Checkpoint(state.step, state.tokens, values, memories), self.settings.keep_checkpoints)
         self.callbacks.notify("on_checkpoint", self, folder)
@@ -208,7 +206,7 @@ class Trainer:
             self.last_validation = None
         if self.early_stopping is not None:
             best = {"best_step": self.early_stopping.best.step}
-        held_out = self.last_validation or self.validate()  # none yet where the kill came after the last step
+        held_out = self.last_validation or self.validate()  # None if the run was killed after its last step
         return {"recipe": self.recipe.label, "steps": state.step, "tokens": state.tokens, "loss": state.loss,
                 "losses": state.losses, "measures": state.measures, **held_out, **best,
                 "tokens_per_second": state.tokens_per_second, "seconds": state.seconds,

@@ -54,7 +54,7 @@ def test_the_four_visibilities_of_unilm(corpus, sees):
 
 
 @pytest.mark.parametrize("sees", TASKS)
-def test_what_is_not_seen_has_no_influence_and_few_places_are_enough(corpus, sees):
+def test_masked_positions_have_no_influence_and_sparse_outputs_suffice(corpus, sees):
     """Also where the last block computes only the places that are read."""
     _, batch = batch_of(corpus, sees, rows=4)
     recipe = recipe_loading.recipe("unilm@tiny", ["network.dropout=0.0", "network.attention.dropout=0.0"])
@@ -100,7 +100,7 @@ def prefixed(corpus, kind: str, rows: int = 200, length: int = 24, single: str =
 
 
 @pytest.mark.parametrize("kind", ["stream", "doc_sentences", "sentence_pair"])
-def test_a_prefix_is_given_and_what_follows_is_guessed(corpus, kind):
+def test_tokens_after_the_prefix_are_predicted(corpus, kind):
     draft = prefixed(corpus, kind)
     scored = draft.token_targets["vocabulary"]
     rows, places = np.divmod(scored.index, draft.template.length)

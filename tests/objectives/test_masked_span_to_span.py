@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 from making import whole
-from sided import chinese, labels_of, originals, rows_of, sided_draft, with_sentinels
+from seq2seq_helpers import chinese, labels_of, originals, rows_of, sided_draft, with_sentinels
 
 from stemma.corpus.corpus import Corpus
 from stemma.objectives import collate
@@ -21,7 +21,7 @@ def corrupted(corpus, rows=120, single="start A end", seed=0, **settings):
 
 
 @pytest.mark.parametrize("share", [0.01, 0.3, 0.5, 1.0])
-def test_one_stretch_is_hidden_and_written_and_nothing_else_changes(corpus, share):
+def test_one_span_is_masked_and_predicted_and_nothing_else_changes(corpus, share):
     """With a share so small that one token is hidden it is BERT's task; with 1 GPT's."""
     mask = corpus.tokenizer.special_id("mask")
     draft = corrupted(corpus, share=share, mask=1.0, random=0.0)
@@ -41,7 +41,7 @@ def test_one_stretch_is_hidden_and_written_and_nothing_else_changes(corpus, shar
         assert (decoder.lengths == draft.lengths - 2).all()
 
 
-def test_hidden_tokens_are_masked_replaced_or_kept_in_their_shares(corpus):
+def test_selected_tokens_are_masked_replaced_or_kept_at_their_probabilities(corpus):
     draft = corrupted(corpus, rows=1500)
     decoder = draft.seq2seq_rows["decoder"]
     used = np.arange(decoder.input_ids.shape[1]) < decoder.lengths[:, None]
@@ -55,7 +55,7 @@ def test_hidden_tokens_are_masked_replaced_or_kept_in_their_shares(corpus):
     assert not np.isin(now[now != corpus.tokenizer.special_id("mask")], corpus.tokenizer.special_ids).any()
 
 
-def test_a_stretch_begins_anywhere():
+def test_a_span_begins_anywhere():
     text = np.tile(np.array([False] + [True] * 9 + [False]), (9000, 1))
     found = choose_span(text, 0.5, np.random.default_rng(0))  # 4.5 tokens are rounded to four
     assert (found.sum(1) == 4).all()
@@ -64,7 +64,7 @@ def test_a_stretch_begins_anywhere():
     assert (np.abs(times[1:7] - 1500) < 5 * 1500**0.5).all()
 
 
-def test_a_batch_numbers_the_decoders_places_as_the_encoders(corpus):
+def test_the_decoder_uses_the_position_ids_of_the_encoder(corpus):
     draft = corrupted(corpus)
     batch = collate(draft)
     decoder = draft.seq2seq_rows["decoder"]
@@ -73,7 +73,7 @@ def test_a_batch_numbers_the_decoders_places_as_the_encoders(corpus):
     assert batch.token_targets["vocabulary"].labels.tolist() == [label for row in labels_of(decoder) for label in row]
 
 
-def test_chinese_text_is_hidden_in_one_stretch(tmp_path):
+def test_chinese_text_is_masked_in_one_span(tmp_path):
     draft = corrupted(chinese(tmp_path), rows=8, mask=1.0, random=0.0)
     for row, text in enumerate(originals(draft)):
         positions = draft.seq2seq_rows["decoder"].position_ids[row, :draft.seq2seq_rows["decoder"].lengths[row]]

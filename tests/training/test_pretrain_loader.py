@@ -74,7 +74,7 @@ def test_the_same_seed_gives_the_same_batches_and_another_seed_others(make, chan
     (("remove=objective.next_sentence", "objective.masked_lm.packing=sentence_pair"),
      "objective.masked_lm.packing=full_sentences, which"),
     (("remove=objective.next_sentence", "corpus.packing=full_sentences"), None)])
-def test_rows_of_mostly_padding_are_told_with_the_key_that_fills_them(make, tmp_path, tokenizer_folder, changes, told):
+def test_rows_of_mostly_padding_give_a_warning_with_advice(make, tmp_path, tokenizer_folder, changes, told):
     lines = [line for line in small_text(documents=20).splitlines() if line]
     short = corpus_of(tmp_path, [[line] for line in lines], tokenizer_folder)
     supply = make(*changes, "corpus.sequence_length=96", of=short)
@@ -94,7 +94,7 @@ def test_rows_of_mostly_padding_are_told_with_the_key_that_fills_them(make, tmp_
 
 @pytest.mark.parametrize("changes", [(), (DYNAMIC,), ("objective.masked_lm.packing=full_sentences",)])
 @pytest.mark.parametrize("stop", [1, 5, 40])
-def test_going_on_from_a_saved_position_gives_the_batches_that_would_have_come(make, changes, stop):
+def test_restored_cursors_give_the_batches_of_an_uninterrupted_run(make, changes, stop):
     straight = taken(make(*changes), stop + 4)
     again = make(*changes)
     again.restore(straight[stop - 1].cursors)
@@ -104,7 +104,7 @@ def test_going_on_from_a_saved_position_gives_the_batches_that_would_have_come(m
         assert [o.name for o in expected.objectives] == [o.name for o in found.objectives]
 
 
-def test_a_batch_prepared_ahead_is_the_one_asked_for(make):
+def test_a_prefetched_batch_equals_a_fresh_one(make):
     ahead, fresh = make(), make()
     for step in range(4):
         prepared = ahead.get_batch(step, 32)
@@ -227,7 +227,7 @@ def test_groups_take_their_turns_and_wait_for_their_step(make):
     assert names == [tuple(o.name for o in chosen(supply, step)) for step in range(1100)]
 
 
-def test_two_masked_objectives_each_hide_at_their_own_rate(make):
+def test_two_masked_objectives_each_mask_at_their_own_rate(make):
     supply = make("objective.words.kind=masked_lm", "objective.words.rate=0.5", "objective.words.unit=word",
                   "objective.words.dynamic=true")
     seen = {}
@@ -238,7 +238,7 @@ def test_two_masked_objectives_each_hide_at_their_own_rate(make):
     assert seen["words"] == pytest.approx(0.5, abs=0.05)
 
 
-def test_an_error_while_preparing_ahead_reaches_the_one_who_asks(make, monkeypatch):
+def test_an_error_while_prefetching_reaches_the_caller(make, monkeypatch):
     supply = make()
     supply.get_batch(0, 32)
     supply._prefetched[1].result()
@@ -253,7 +253,7 @@ MEMORIES = ["transformer-xl@tiny", "xlnet@tiny"]
 
 @pytest.mark.parametrize("name", MEMORIES)
 @pytest.mark.parametrize("stop", [1, 2, 30])
-def test_rows_that_go_on_are_taken_up_where_they_were_left(make, name, stop):
+def test_contiguous_rows_continue_after_a_restore(make, name, stop):
     straight = taken(make(name=name), stop + 4)
     again = make(name=name)
     again.restore(straight[stop - 1].cursors)
@@ -350,7 +350,7 @@ TWO_SIDED = [("transformer@tiny", ()), ("mass@tiny", ()), ("bart@tiny", ()), ("t
 
 @pytest.mark.parametrize(("name", "changes"), TWO_SIDED)
 @pytest.mark.parametrize("stop", [1, 9])
-def test_every_family_goes_on_from_a_saved_position(make, pairs, name, changes, stop):
+def test_every_family_continues_from_saved_cursors(make, pairs, name, changes, stop):
     straight = taken(make(*changes, of=pairs, name=name), stop + 4)
     again = make(*changes, of=pairs, name=name)
     again.restore(straight[stop - 1].cursors)
@@ -382,7 +382,7 @@ def test_a_pair_that_does_not_fit_one_window_is_left_out_where_it_must(make, pai
     assert left_out[1] > left_out[0]
 
 
-def test_rows_of_pairs_are_counted_by_places_and_alike(make, pairs):
+def test_batches_of_pairs_have_similar_lengths_and_a_token_limit(make, pairs):
     supply = make(of=pairs, name="transformer@tiny")
     batches = [prepared.batch for prepared in taken(supply, 40)]
     sizes = [stream.input_ids.numel() for batch in batches for stream in batch.streams.values()]
@@ -406,7 +406,7 @@ def test_a_source_stands_beside_its_own_target(make, pairs):
             assert sorted(answer[:answer.index(end) - 2]) == sorted(source)
 
 
-def test_spans_are_hidden_from_so_much_text_that_the_window_is_full(make, corpus):
+def test_raw_text_fills_the_sequence_after_corruption(make, corpus):
     supply = make("corpus.boundary=end", of=corpus, name="t5@tiny")
     draft, _ = supply.build_draft(0, 32)
     task = supply.groups[0].objectives[0]

@@ -92,7 +92,7 @@ def test_a_unit_ends_where_the_marks_do_even_inside_a_word(corpus, tmp_path):
 
 @pytest.mark.parametrize("unit", UNITS)
 @pytest.mark.parametrize("packing", ["segment_pair", "full_sentences"])
-def test_units_are_hidden_whole_and_special_tokens_never(corpus, unit, packing):
+def test_units_are_masked_whole_and_special_tokens_never(corpus, unit, packing):
     draft = draft_of(whole(corpus), packing, 50, rows=200, short=0.2)
     before = draft.input_ids.copy()
     objective(unit).make_targets(draft, np.random.default_rng(0))
@@ -123,7 +123,7 @@ def test_the_rate_is_exact(corpus, unit, rate):
     assert np.abs(off).max() < 25  # a row is never off by more than its last unit
 
 
-def test_spans_keep_the_rate_even_where_one_is_longer_than_the_share(corpus):
+def test_spans_keep_the_rate_even_if_one_exceeds_it(corpus):
     """Ten words are more than a row's share here, and yet no row hides more than a word too many."""
     sizes = np.bincount(draft_of(whole(corpus), "stream", 131, rows=200).word_ids.clip(0).ravel())[1:]
     off = []
@@ -223,7 +223,7 @@ def test_a_row_is_corrupted_alike_in_whatever_batch_it_comes(corpus, unit):
 
 
 @pytest.mark.parametrize("unit", ["word", "span", "phrase"])
-def test_together_a_unit_is_masked_replaced_or_kept_as_a_whole_in_the_same_shares(corpus, unit):
+def test_together_treats_all_tokens_of_a_unit_alike_at_the_same_probabilities(corpus, unit):
     mask = corpus.tokenizer.special_id("mask")
     states: list[str] = []
     tokens = np.zeros(3)
@@ -266,7 +266,7 @@ def test_fields_are_named_only_where_units_are_marked():
         [], [], ["phrases"], ["entities"]]
 
 
-def test_what_is_given_stays_and_only_b_is_hidden(corpus):
+def test_a_stays_and_only_b_is_masked(corpus):
     for unit in UNITS:
         draft = draft_of(whole(corpus), "sentence_pair", 60, rows=40)
         objective(unit, rate=0.5, scored="second").make_targets(draft, np.random.default_rng(0))

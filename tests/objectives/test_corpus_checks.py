@@ -38,7 +38,7 @@ def chinese(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("unit", ["word", "span"])
-def test_hiding_words_of_chinese_that_nobody_segmented_is_refused(chinese, unit):
+def test_word_masking_of_unsegmented_chinese_is_refused(chinese, unit):
     corpus, told = chinese()
     assert any('pip install "stemma-lm[zh]"' in text for text in told)
     assert corpus.manifest["segmenter"] == "none" and corpus.manifest["chinese"] == 1.0
@@ -55,7 +55,7 @@ def test_a_few_chinese_words_in_other_text_do_not_matter(chinese):
     check_requirements(recipe("bert@tiny", ["objective.masked_lm.unit=word"]), corpus)
 
 
-def test_with_jieba_words_are_hidden(tmp_path):
+def test_with_jieba_words_are_masked(tmp_path):
     pytest.importorskip("jieba")
     from stemma.text.train_tokenizer import train_tokenizer
 

@@ -51,7 +51,7 @@ def assert_same(network, weights):
         assert torch.equal(tensor, weights[name]), name
 
 
-def test_training_ends_when_no_better_look_comes_and_the_best_is_kept(tmp_path, corpus_folder):
+def test_training_ends_when_patience_runs_out_and_keeps_the_best_weights(tmp_path, corpus_folder):
     loop, seen = loop_of(tmp_path / "run", corpus_folder, [0.1, 0.5, 0.4, 0.5, 0.3, 0.9], "training.patience=3")
     result = loop.train()
     assert result["steps"] == 10 and result["best_step"] == 4  # an equal look is no better one
@@ -63,7 +63,7 @@ def test_training_ends_when_no_better_look_comes_and_the_best_is_kept(tmp_path, 
     assert scores == [0.1, 0.5, 0.4, 0.5, 0.3]
 
 
-def test_a_better_look_starts_the_waiting_anew(tmp_path, corpus_folder):
+def test_a_better_validation_resets_the_patience(tmp_path, corpus_folder):
     loop, seen = loop_of(tmp_path / "run", corpus_folder, [0.5, 0.4, 0.6, 0.1, 0.2], "training.patience=2")
     result = loop.train()
     assert result["steps"] == 10 and result["best_step"] == 6
@@ -113,7 +113,7 @@ def test_a_run_that_stopped_anywhere_goes_on_to_the_same_choice(tmp_path, corpus
         assert len(list((run / "checkpoints").glob("best-*"))) == 1
 
 
-def test_the_held_out_loss_decides_where_nobody_judges(tmp_path, corpus_folder):
+def test_the_validation_loss_decides_without_a_metric(tmp_path, corpus_folder):
     result = pretrain("bert@tiny", corpus_folder, tmp_path / "run", steps=12, seed=SEED, changes=[
         *SMALL, "training.keep_best=true", "training.learning_rate=0.9", "training.warmup_steps=1",
         "training.schedule={kind='constant'}"])  # soon astray
@@ -133,7 +133,7 @@ def test_nothing_held_out_is_nothing_to_choose_by(tmp_path, corpus_folder, monke
 
 
 def test_a_fresh_top_needs_a_model(tmp_path, corpus_folder):
-    with pytest.raises(UserError, match="say of which one with --from"):
+    with pytest.raises(UserError, match="name the model with --from"):
         pretrain("bert@tiny", corpus_folder, tmp_path / "run", steps=4, changes=[*SMALL, "training.fresh=1"])
 
 

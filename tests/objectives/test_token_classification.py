@@ -49,7 +49,7 @@ def test_capitals_are_those_of_the_text(corpus, kind):
         assert found[row, place] == character.isupper()
 
 
-def test_hidden_places_are_not_asked_about(corpus):
+def test_masked_positions_have_no_token_labels(corpus):
     recipe = recipe_loading.recipe("bert@tiny", ["remove=objective.next_sentence",
                                                  "objective.capitalisation.weight=1.0",
                                           "objective.masked_lm.dynamic=true"])
@@ -62,7 +62,7 @@ def test_hidden_places_are_not_asked_about(corpus):
     assert changed.any() and ((answers(draft, CASE) >= 0) == (draft.is_text & ~changed)).all()
 
 
-def test_the_loss_is_the_mean_over_the_places_asked(corpus):
+def test_the_loss_is_the_mean_over_the_scored_positions(corpus):
     recipe = recipe_loading.recipe("bert@tiny", ["remove=objective.next_sentence",
                                                  "objective.capitalisation.weight=1.0",
                                           "network.dropout=0.0", "network.attention.dropout=0.0"])
@@ -120,7 +120,7 @@ def test_related_tokens_are_those_that_occur_around_the_row(corpus, reach):
     assert everything == {0, 1}
 
 
-def test_places_outside_the_view_are_not_looked_at(tmp_path, tokenizer_folder):
+def test_sentences_outside_the_subset_are_ignored(tmp_path, tokenizer_folder):
     corpus = corpus_of(tmp_path, [["the clerk reads", "a letter"], ["a letter", "the clerk reads"]], tokenizer_folder)
     draft = draft_of(whole(corpus), "doc_sentences", 30, rows=2)
     relation().make_targets(draft, np.random.default_rng(0))

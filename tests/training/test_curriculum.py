@@ -31,7 +31,7 @@ def names(changes, step: int, used: float) -> list[str]:
     return [o.name for o in active_objectives(build_objectives(recipe_of(*changes)), step, used)]
 
 
-def test_a_stage_begins_and_ends_at_its_share_of_the_budget():
+def test_a_stage_begins_and_ends_at_its_fraction_of_the_budget():
     assert [names(TURN, 7, used) for used in (0.0, 0.499, 0.5, 0.999)] == [["masked_lm"]] * 2 + [["words"]] * 2
     both = [*TURN, "objective.words.starts=0.25", "objective.words.start_step=100"]
     assert names(both, 99, 0.3) == ["masked_lm"] and names(both, 100, 0.3) == ["masked_lm", "words"]
@@ -65,7 +65,7 @@ def told(prepared) -> list:
 
 @pytest.mark.parametrize("changes", [TURN, [*TURN, "objective.words.starts=0.3"],
                                      [*TURN, "objective.words.packing=full_sentences", "objective.words.starts=0.2"]])
-def test_rows_that_were_prepared_for_a_stage_that_is_over_are_put_back(make, changes):
+def test_rows_prefetched_for_a_finished_stage_are_put_back(make, changes):
     """The share of the budget that a step uses is known only after it, so that stages change by surprise: what comes
     then is what a run would get that was resumed just there."""
     used = [0.05 * step for step in range(20)]
@@ -79,7 +79,7 @@ def test_rows_that_were_prepared_for_a_stage_that_is_over_are_put_back(make, cha
         assert found == taken[stop:stop + 3]
 
 
-def test_every_row_of_a_feed_comes_once_whatever_the_stages(make):
+def test_every_row_of_a_sampler_comes_once_whatever_the_stages(make):
     """A task that waits while another one has its stage loses no row by it."""
     pausing = [*TURN, "objective.words.starts=0.3", "objective.words.stops=0.6", "objective.masked_lm.stops=1.0"]
     supply, alone = make(*pausing), make(*TURN[:2])
@@ -129,7 +129,7 @@ def test_a_refused_schedule_leaves_nothing_behind(tmp_path, corpus_folder):
 
 
 @pytest.mark.parametrize("amount", [{"steps": 20}, {"tokens": 4000}])
-def test_held_out_text_is_asked_about_tasks_that_were_trained(tmp_path, corpus_folder, amount):
+def test_validation_covers_objectives_that_have_started(tmp_path, corpus_folder, amount):
     result = pretrain("bert@tiny", corpus_folder, tmp_path / "run", **amount,
                       changes=[*SMALL, *TURN, "training.validate_every=2"])
     entries = [json.loads(line) for line in (tmp_path / "run/log.jsonl").read_text().splitlines()]

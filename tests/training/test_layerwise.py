@@ -103,7 +103,7 @@ def test_layers_thaw_from_the_top_down_to_those_that_stay_frozen():
     assert [layers.num_never_unfrozen(steps) for steps in (1, 10, 11, 30, 31, 500)] == [3, 3, 2, 1, 0, 0]
 
 
-def test_what_is_drawn_anew_is_the_top_and_its_pooler():
+def test_fresh_reinitializes_the_top_layers_and_the_pooler():
     _, network = network_of("bert@tiny")
     assert reinitialized_names(network, 2) == {name for name in network.state_dict() if name.startswith(
         ("encoder.blocks.1.", "encoder.blocks.2.", "heads.pooler."))}
@@ -132,16 +132,16 @@ def test_what_no_network_could_do_is_refused(name, changes, told):
     assert told in str(refused.value) and len(refused.value.problems) == 1
 
 
-def test_shared_layers_may_stand_still_together():
+def test_shared_layers_may_be_frozen_together():
     chosen, network = network_of("albert@tiny", "training.frozen=all")
     LayerFreezing(network, chosen.settings.training)
     assert learning(network) == {4}
 
 
-@pytest.mark.parametrize("change, told", [("training.frozen=all", "training.frozen lets heads alone learn"),
-                                          ("training.unfreeze=5", "training.unfreeze lets heads alone learn"),
+@pytest.mark.parametrize("change, told", [("training.frozen=all", "training.frozen trains only the heads"),
+                                          ("training.unfreeze=5", "training.unfreeze trains only the heads"),
                                           ("training.unfreeze=epoch", "give a number of steps")])
-def test_a_network_that_guesses_by_its_embedding_has_no_heads_to_learn(change, told):
+def test_a_network_with_a_tied_lm_head_has_no_heads_to_train_alone(change, told):
     chosen, network = network_of("gpt2@tiny", change)
     with pytest.raises(UserError, match=told):
         LayerFreezing(network, chosen.settings.training)

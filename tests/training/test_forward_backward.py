@@ -66,7 +66,7 @@ def test_a_loss_counts_as_often_as_its_weight_says(rows):
 
 
 @pytest.mark.parametrize("rows", [None, 2])
-def test_a_memory_is_kept_only_where_the_batch_goes_on(rows):
+def test_memory_is_used_only_if_the_batch_continues_the_previous_one(rows):
     task = ("lm", 1.0, 1.0)
     passes = passes_of(task, rows=rows)
     states = passes.training_step.network.states

@@ -15,7 +15,7 @@ def show(terminal, enabled=True):
     return stream.getvalue()
 
 
-def test_a_person_sees_share_loss_baseline_rate_and_time_left():
+def test_the_line_shows_progress_loss_baseline_speed_and_time_left():
     shown = show(terminal=True)
     assert shown.startswith("bert@mini · 11.2 M parameters · 10 minutes\n")
     assert " 38% ━━━━━━━━━" in shown

@@ -79,7 +79,7 @@ def test_each_group_reads_its_own_kind_for_training_and_held_out(recipe, corpus)
         supply.close()
 
 
-def test_all_are_trained_and_their_losses_told(recipe, corpus, tmp_path):
+def test_all_objectives_are_trained_and_their_losses_reported(recipe, corpus, tmp_path):
     result = pretrain(recipe, corpus.path, tmp_path / "run", steps=150, seed=SEED,
                       changes=[*SMALL, "training.log_every=1"])
     assert set(result["validation_losses"]) == set(KIND_OF)

@@ -39,7 +39,7 @@ def stages_of(recipe) -> dict[str, tuple[float, float]]:
     (["one", "two"], {"three": (0.0, 1.0)}),
     (["one", "three"], {"two": (0.0, 1.0)}),
 ])
-def test_the_stage_before_goes_on_or_the_one_after_begins_earlier(gone, expected):
+def test_the_stage_before_takes_over_or_the_one_after_starts_earlier(gone, expected):
     for order in (gone, gone[::-1]):
         left, told = drop_objectives(staged(), dict.fromkeys(order, "it has nothing"))
         assert stages_of(left) == expected and "next_sentence" in left.settings.objective
@@ -110,7 +110,7 @@ def test_a_sentence_task_alone_is_refused(single_sentences):
     assert place == "objective.next_sentence" and "single sentence" in why
 
 
-def test_if_nothing_is_left_every_reason_is_told(corpus_folder):
+def test_if_no_objective_is_left_all_reasons_are_given(corpus_folder):
     only = recipe_loading.recipe("bert@tiny", ["remove=objective.next_sentence", "objective.masked_lm.unit=phrase"])
     with pytest.raises(UserError) as caught:
         drop_unsupported(only, Corpus.open(corpus_folder))
