@@ -32,7 +32,7 @@ Row = tuple[int, str, str, tuple[str, ...]]  # line, source, target, further tar
 
 @dataclass(frozen=True)
 class PairSource:
-    """A source of pairs: a table, or a file and its `target` file. Consecutive sources with the same `name` and `prefix`
+    """A source of pairs: a table, or a file and its `target` file. Consecutive sources with equal `name` and `prefix`
     are one set. The prefix is put before every source text, to name the task (T5)."""
 
     path: str | Path
@@ -152,8 +152,8 @@ class _PairReader:
                 yield source[0], source[1].strip(), target[1].strip(), ()
         if 0 in counts and any(counts):
             empty = counts.index(0)
-            raise UserError(f"{names[empty]} is empty and {names[1 - empty]} has {pluralize(max(counts), 'line')}; each "
-                            "line needs its counterpart.")
+            raise UserError(f"{names[empty]} is empty and {names[1 - empty]} has {pluralize(max(counts), 'line')}; "
+                            "each line needs its counterpart.")
         if counts[0] != counts[1]:
             raise UserError(f"{names[0]} has {pluralize(counts[0], 'line')} and {names[1]} {counts[1]:,}; line by line "
                             "they must belong together, so find where one was lost, or choose files that match.",
